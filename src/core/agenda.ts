@@ -1,0 +1,130 @@
+import type { Clock, Timer } from "./clock.js";
+
+/** Something that wants to be woken at a time: a lease, a waiter, a deletion owed. */
+export abstract class Entry {
+  /** Elapsed ms. */
+  wakeAt = Number.POSITIVE_INFINITY;
+  /** Its place in the heap; -1 when not on the agenda. */
+  slot = -1;
+
+  abstract wake(nowMs: number): void;
+}
+
+/** The most that is woken in one turn of the event loop, so that thousands of leases do not block it. */
+const WAKES_PER_TURN = 500;
+
+/** One timer for all: a binary heap by time, in which every entry knows its place. */
+export class Agenda {
+  readonly #clock: Clock;
+  readonly #afterTurn: () => void;
+  readonly #heap: Entry[] = [];
+  #timer: Timer | null = null;
+  #timerAt = Number.POSITIVE_INFINITY;
+  #pending = 0;
+  #turning = false;
+
+  /** `afterTurn` runs after the entries that were due together. */
+  constructor(clock: Clock, afterTurn: () => void) {
+    this.#clock = clock;
+    this.#afterTurn = afterTurn;
+  }
+
+  entries(): readonly Entry[] {
+    return this.#heap;
+  }
+
+  /** Puts it on the agenda, or moves it. */
+  set(entry: Entry, wakeAt: number): void {
+    const before = entry.wakeAt;
+    entry.wakeAt = wakeAt;
+    if (entry.slot === -1) {
+      entry.slot = this.#heap.length;
+      this.#heap.push(entry);
+      this.#up(entry);
+    } else if (wakeAt < before) this.#up(entry);
+    else this.#down(entry);
+    this.#arm();
+  }
+
+  remove(entry: Entry): void {
+    if (entry.slot === -1) return;
+    const last = this.#heap.pop()!;
+    if (last !== entry) {
+      last.slot = entry.slot;
+      this.#heap[last.slot] = last;
+      this.#up(last);
+      this.#down(last);
+    }
+    entry.slot = -1;
+    this.#arm();
+  }
+
+  /** While an acquire is pending the timer keeps the process alive, or it would end in the middle of an `await`. */
+  addPending(count: 1 | -1): void {
+    this.#pending += count;
+    this.#timer?.keepAlive(this.#pending > 0);
+  }
+
+  #arm(): void {
+    if (this.#turning) return;
+    const next = this.#heap[0]?.wakeAt ?? Number.POSITIVE_INFINITY;
+    // A timer that is early is left alone: it fires, finds nothing due and is armed again.
+    if (this.#timer !== null && next >= this.#timerAt && this.#heap.length > 0) return;
+    this.#timer?.cancel();
+    this.#timer = null;
+    this.#timerAt = next;
+    if (next === Number.POSITIVE_INFINITY) return;
+    this.#timer = this.#clock.after(next - this.#clock.elapsedMs(), () => this.#turn());
+    if (this.#pending > 0) this.#timer.keepAlive(true);
+  }
+
+  #turn(): void {
+    this.#timer = null;
+    this.#turning = true;
+    try {
+      const nowMs = this.#clock.elapsedMs();
+      for (let woken = 0; woken < WAKES_PER_TURN; woken++) {
+        const first = this.#heap[0];
+        if (first === undefined || first.wakeAt > nowMs) break;
+        this.remove(first);
+        first.wake(nowMs);
+      }
+      this.#afterTurn();
+    } finally {
+      this.#turning = false;
+      this.#arm();
+    }
+  }
+
+  #up(entry: Entry): void {
+    const heap = this.#heap;
+    let slot = entry.slot;
+    while (slot > 0) {
+      const parent = heap[(slot - 1) >> 1]!;
+      if (parent.wakeAt <= entry.wakeAt) break;
+      heap[slot] = parent;
+      const freed = parent.slot;
+      parent.slot = slot;
+      slot = freed;
+    }
+    heap[slot] = entry;
+    entry.slot = slot;
+  }
+
+  #down(entry: Entry): void {
+    const heap = this.#heap;
+    let slot = entry.slot;
+    for (;;) {
+      let child = heap[2 * slot + 1];
+      const right = heap[2 * slot + 2];
+      if (right !== undefined && child !== undefined && right.wakeAt < child.wakeAt) child = right;
+      if (child === undefined || child.wakeAt >= entry.wakeAt) break;
+      heap[slot] = child;
+      const freed = child.slot;
+      child.slot = slot;
+      slot = freed;
+    }
+    heap[slot] = entry;
+    entry.slot = slot;
+  }
+}

@@ -1,0 +1,95 @@
+import { uptime } from "node:os";
+
+export interface Timer {
+  cancel(): void;
+  /** Whether the pending timer keeps the process alive. */
+  keepAlive(yes: boolean): void;
+}
+
+/** Time as the core sees it. Injected, so that tests run on a virtual one. */
+export interface Clock {
+  /** Never goes back, and counts the time in which the machine was suspended. All deadlines are on this. */
+  elapsedMs(): number;
+  /** For people, and as a suspicion; nothing is decided by it. */
+  wallMs(): number;
+  /** How often the wall clock alone was seen to run ahead: the machine may have been frozen unnoticed. */
+  suspicions(): number;
+  /** The timer keeps no process alive unless told to. */
+  after(ms: number, run: () => void): Timer;
+}
+
+/** Where the system's clock reads from; tests replace these. */
+export interface ClockSources {
+  hrtimeMs(): number;
+  uptimeMs(): number;
+  wallMs(): number;
+}
+
+const system: ClockSources = {
+  hrtimeMs: () => performance.now(),
+  uptimeMs: () => uptime() * 1000,
+  wallMs: () => Date.now(),
+};
+
+/** A step of the wall clock that is worth a look at the others. */
+const NOTICEABLE_MS = 200;
+/** `os.uptime` reads a file (8 µs): look at least this often, not at every call. */
+const LOOK_EVERY_MS = 1_000;
+/** The resolution of `os.uptime`, with room. */
+const UPTIME_GRAIN_MS = 20;
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
+
+/**
+ * `max(hrtime, uptime)` since the start. On Linux hrtime stands still while the machine is suspended
+ * and uptime does not; a frozen VM stops both, and only the wall clock shows it.
+ */
+export function systemClock(sources: ClockSources = system): Clock {
+  const startHr = sources.hrtimeMs();
+  const startUptime = sources.uptimeMs();
+  let sleptMs = 0;
+  let lookedAt = startHr;
+  let wallOverHr = sources.wallMs() - startHr;
+  let suspicions = 0;
+
+  function look(hr: number, wallAheadMs: number): void {
+    lookedAt = hr;
+    wallOverHr += wallAheadMs;
+    const sleptByNow = sources.uptimeMs() - startUptime - (hr - startHr);
+    const newlySlept = Math.max(0, sleptByNow - sleptMs);
+    if (newlySlept > UPTIME_GRAIN_MS) sleptMs = sleptByNow;
+    if (wallAheadMs - newlySlept > NOTICEABLE_MS) suspicions++;
+  }
+
+  return {
+    elapsedMs() {
+      const hr = sources.hrtimeMs();
+      const wallAheadMs = sources.wallMs() - hr - wallOverHr;
+      if (
+        wallAheadMs > NOTICEABLE_MS ||
+        wallAheadMs < -NOTICEABLE_MS ||
+        hr - lookedAt > LOOK_EVERY_MS
+      ) {
+        look(hr, wallAheadMs);
+      }
+      return hr - startHr + sleptMs;
+    },
+    wallMs: () => sources.wallMs(),
+    suspicions: () => suspicions,
+    after(ms, run) {
+      const timeout = setTimeout(run, Math.min(Math.max(0, Math.ceil(ms)), LONGEST_TIMER_MS));
+      timeout.unref();
+      return {
+        cancel: () => clearTimeout(timeout),
+        keepAlive: (yes) => (yes ? timeout.ref() : timeout.unref()),
+      };
+    },
+  };
+}
+
+/** A store's own clock, by which leases expire in it. */
+export interface StoreClock {
+  /** Monotonic; the same for every client of the store. */
+  nowMs(): number;
+  /** For tokens, which must rise across restarts. */
+  wallMs(): number;
+}

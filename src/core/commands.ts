@@ -1,0 +1,138 @@
+import { Entry } from "./agenda.js";
+import { HoldfastError, StoreUnavailableError } from "./errors.js";
+import type { Settings } from "./options.js";
+import type { Runtime } from "./runtime.js";
+import type { Awaitable, Release, ReleaseAnswer, Store } from "./store.js";
+import type { Watchdog } from "./watchdog.js";
+
+/** What a lease and a waiter need of the `Locks` that they belong to. */
+export interface Context {
+  readonly store: Store;
+  readonly settings: Settings;
+  readonly runtime: Runtime;
+  readonly watchdog: Watchdog;
+  readonly commands: Commands;
+}
+
+/** Commands to the store, each with a deadline of our own: a stopped server accepts and never answers. */
+export class Commands {
+  readonly #store: Store;
+  readonly #settings: Settings;
+  readonly #runtime: Runtime;
+  readonly #watchdog: Watchdog;
+
+  constructor(store: Store, settings: Settings, runtime: Runtime, watchdog: Watchdog) {
+    this.#store = store;
+    this.#settings = settings;
+    this.#runtime = runtime;
+    this.#watchdog = watchdog;
+  }
+
+  /** The name under which the store knows it. A namespace has no colon, so no two pairs collide. */
+  key(name: string): string {
+    return `${this.#settings.namespace}:${name}`;
+  }
+
+  nameOf(key: string): string {
+    return key.slice(this.#settings.namespace.length + 1);
+  }
+
+  /** Runs one command; whatever fails without saying that nothing happened is StoreUnavailableError. */
+  async run<T>(
+    what: string,
+    command: () => Awaitable<T>,
+    timeoutMs: number = this.#settings.commandTimeoutMs,
+  ): Promise<T> {
+    try {
+      const answer = command();
+      return isPromise(answer) ? await this.#bounded(what, answer, timeoutMs) : answer;
+    } catch (error) {
+      throw this.unavailable(what, error);
+    }
+  }
+
+  unavailable(what: string, cause: unknown): HoldfastError {
+    if (HoldfastError.is(cause)) return cause;
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    return new StoreUnavailableError(
+      `the ${this.#store.traits.store} store failed to ${what}: ${reason}`,
+      { cause },
+    );
+  }
+
+  noAnswer(what: string, ms: number): StoreUnavailableError {
+    return new StoreUnavailableError(
+      `the ${this.#store.traits.store} store gave no answer to ${what} within ${Math.round(ms)} ms`,
+    );
+  }
+
+  /** Gives a grant or ticket back. If that fails, it is owed: tried again until the store has let it go by itself. */
+  async release(release: Release, ttlMs: number, timeoutMs?: number): Promise<ReleaseAnswer> {
+    try {
+      const answers = await this.run("release", () => this.#store.release([release]), timeoutMs);
+      return answers[0] ?? "gone";
+    } catch (error) {
+      this.#owe(release, ttlMs);
+      throw error;
+    }
+  }
+
+  /** The same, with nobody waiting for the outcome. */
+  abandon(release: Release, ttlMs: number): void {
+    this.release(release, ttlMs).catch(() => {});
+  }
+
+  #owe(release: Release, ttlMs: number): void {
+    const { clock, random } = this.#runtime;
+    const untilMs =
+      this.#store.traits.liveness === "session"
+        ? Number.POSITIVE_INFINITY
+        : clock.elapsedMs() + ttlMs;
+    const pauseMs = (): number => jittered(this.#settings.retry, random.unit());
+    const pay = (): Awaitable<unknown> => this.#store.release([release]);
+    const agenda = this.#watchdog.agenda;
+    agenda.set(
+      new (class extends Entry {
+        wake(nowMs: number): void {
+          if (nowMs >= untilMs) return;
+          agenda.set(this, nowMs + pauseMs());
+          Promise.resolve()
+            .then(pay)
+            .then(
+              () => agenda.remove(this),
+              () => {},
+            );
+        }
+      })(),
+      clock.elapsedMs() + pauseMs(),
+    );
+  }
+
+  #bounded<T>(what: string, answer: Promise<T>, timeoutMs: number): Promise<T> {
+    return new Promise((resolve, reject) => {
+      const timer = this.#runtime.clock.after(timeoutMs, () =>
+        reject(this.noAnswer(what, timeoutMs)),
+      );
+      timer.keepAlive(true);
+      answer.then(
+        (value) => {
+          timer.cancel();
+          resolve(value);
+        },
+        (error) => {
+          timer.cancel();
+          reject(error);
+        },
+      );
+    });
+  }
+}
+
+export function isPromise<T>(value: Awaitable<T>): value is Promise<T> {
+  return typeof (value as Promise<T> | undefined)?.then === "function";
+}
+
+/** A pause, shortened by a random share of at most `jitter`. */
+export function jittered(rule: { pauseMs: number; jitter: number }, unit: number): number {
+  return rule.pauseMs * (1 - rule.jitter * unit);
+}

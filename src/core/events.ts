@@ -1,0 +1,66 @@
+import { channel } from "node:diagnostics_channel";
+import type { LossReason } from "./errors.js";
+
+/** Every event, with its fixed fields. Published on `holdfast:<event>`. */
+export interface Events {
+  asked: { name: string; holder: string; mode: string; permits: number };
+  granted: {
+    name: string;
+    token: bigint;
+    holder: string;
+    waitMs: number;
+    handedOver: boolean;
+  };
+  "not-granted": {
+    name: string;
+    holder: string;
+    waitMs: number;
+    reason: "busy" | "timeout" | "aborted" | "unavailable" | "closed" | "refused";
+  };
+  renewed: { name: string; token: bigint; ttlMs: number };
+  jeopardy: { name: string; token: bigint; remainingMs: number; cause: string };
+  recovered: { name: string; token: bigint };
+  lost: { name: string; token: bigint; reason: LossReason; heldMs: number };
+  released: { name: string; token: bigint; heldMs: number; outcome: "released" | "unknown" };
+  "stale-token": { resource: string; token: bigint; highest: bigint };
+}
+
+export type EventName = keyof Events;
+
+/** Any logger with these methods: console, pino and winston need a line of adapting at the most. */
+export interface Logger {
+  debug(message: string, fields: object): void;
+  info(message: string, fields: object): void;
+  warn(message: string, fields: object): void;
+}
+
+const LEVEL: Record<EventName, keyof Logger> = {
+  asked: "debug",
+  granted: "debug",
+  "not-granted": "debug",
+  renewed: "debug",
+  jeopardy: "warn",
+  recovered: "info",
+  lost: "warn",
+  released: "debug",
+  "stale-token": "warn",
+};
+
+export const EVENT_NAMES = Object.keys(LEVEL) as EventName[];
+
+const channels = Object.fromEntries(
+  EVENT_NAMES.map((name) => [name, channel(`holdfast:${name}`)]),
+) as Record<EventName, ReturnType<typeof channel>>;
+
+/** `fields` is built only when somebody listens. */
+export function emit<E extends EventName>(
+  event: E,
+  logger: Logger | undefined,
+  fields: () => Events[E],
+): void {
+  const to = channels[event];
+  if (!to.hasSubscribers && logger === undefined) return;
+  const built = fields();
+  if (to.hasSubscribers) to.publish(built);
+  logger?.[LEVEL[event]](`holdfast:${event}`, built);
+}

@@ -1,0 +1,417 @@
+import { type Context, jittered } from "./commands.js";
+import { LeaseLostError, type LossReason } from "./errors.js";
+import { emit } from "./events.js";
+import { type Call, checkTtl, driftOf, type Mode } from "./options.js";
+import type { Grant, RenewAnswer, Renewal } from "./store.js";
+import type { Duration } from "./validate.js";
+import { Kept } from "./watchdog.js";
+
+/** `held`: proved. `jeopardy`: renewal is failing, the lease is still good. `lost`: can no longer be proved. */
+export type LeaseState = "held" | "jeopardy" | "lost" | "released";
+
+/** `unknown`: the store did not answer; if it did not hear either, the name is free after the ttl. */
+export type ReleaseResult = "released" | "lost" | "unknown";
+
+export interface LeaseEvents {
+  jeopardy: (cause: unknown) => void;
+  recovered: () => void;
+  lost: (error: LeaseLostError) => void;
+}
+
+/** The right to hold a name for a while, renewed by the watchdog until released or lost. */
+export interface Lease extends AsyncDisposable {
+  readonly name: string;
+  /** The fencing token: higher than that of every earlier grant of the name. */
+  readonly token: bigint;
+  /** The lowest token that still held the name when this one was granted. */
+  readonly floor: bigint;
+  readonly holder: string;
+  readonly mode: Mode;
+  readonly state: LeaseState;
+  /** Until the signal aborts, if no renewal succeeds. */
+  readonly remainingMs: number;
+  /** Aborts with a LeaseLostError as soon as the lease is lost. */
+  readonly signal: AbortSignal;
+  /** Throws LeaseLostError unless held. Reads the clock, so it is right after a stalled event loop too. */
+  assertHeld(): void;
+  on<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this;
+  off<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this;
+  /** Good for `ttl` from now, and renewed with that ttl from then on. */
+  renew(ttl?: Duration): Promise<void>;
+  /** Gives the name back. Idempotent; never rejects. */
+  release(): Promise<ReleaseResult>;
+  toJSON(): { name: string; token: string; floor: string; holder: string; mode: Mode };
+}
+
+interface PendingRenew {
+  readonly sinceMs: number;
+  resolve(): void;
+  reject(error: unknown): void;
+}
+
+type Listeners = { [E in keyof LeaseEvents]?: LeaseEvents[E][] };
+
+/** Attempts that go unanswered are given up after this share of the ttl, so that several fit into it. */
+const PATIENCE = 1 / 6;
+
+export class HeldLease extends Kept implements Lease {
+  readonly name: string;
+  readonly token: bigint;
+  readonly floor: bigint;
+  readonly holder: string;
+  readonly mode: Mode;
+  readonly #context: Context;
+  readonly #grantId: string;
+  readonly #grantedAtMs: number;
+  readonly #maxHoldAtMs: number;
+  readonly #renews: boolean;
+  #state: LeaseState = "held";
+  #ttlMs: number;
+  #abortBeforeMs: number;
+  /** When the request that the present deadline rests on was sent. */
+  #provedAtMs = Number.NEGATIVE_INFINITY;
+  #deadlineMs = 0;
+  #suspicionsAtProof = 0;
+  #renewAtMs = Number.POSITIVE_INFINITY;
+  /** The attempt that is not answered yet; NaN when there is none. */
+  #sentAtMs = Number.NaN;
+  #suspicionsAtSend = 0;
+  #error: LeaseLostError | null = null;
+  #controller: AbortController | null = null;
+  #listeners: Listeners | null = null;
+  #renewing: PendingRenew[] | null = null;
+  #releasing: Promise<ReleaseResult> | null = null;
+
+  /** `sentAtMs`: when the ask that the grant rests on was sent. */
+  constructor(
+    context: Context,
+    name: string,
+    call: Call,
+    grantId: string,
+    grant: Grant,
+    sentAtMs: number,
+    suspicionsAtSend: number,
+  ) {
+    super();
+    const { tokenOffset } = context.settings;
+    const nowMs = context.runtime.clock.elapsedMs();
+    this.#context = context;
+    this.name = name;
+    this.token = tokenOffset === 0n ? grant.token : grant.token + tokenOffset;
+    this.floor =
+      grant.floor === grant.token
+        ? this.token
+        : tokenOffset === 0n
+          ? grant.floor
+          : grant.floor + tokenOffset;
+    this.holder = call.holder;
+    this.mode = call.mode;
+    this.#grantId = grantId;
+    this.#grantedAtMs = nowMs;
+    this.#maxHoldAtMs = nowMs + call.maxHoldMs;
+    this.#renews = call.renew;
+    this.#ttlMs = call.ttlMs;
+    this.#abortBeforeMs = call.abortBeforeMs;
+    this.#suspicionsAtProof = suspicionsAtSend;
+    this.#prove(sentAtMs, grant.ttlMs);
+  }
+
+  /** Starts watching; a grant that is over before it was seen is not watched but lost. */
+  begin(): boolean {
+    if (this.#over()) return false;
+    this.#schedule();
+    return true;
+  }
+
+  get state(): LeaseState {
+    this.#over();
+    return this.#state;
+  }
+
+  get remainingMs(): number {
+    if (this.#over()) return 0;
+    return this.#endsAtMs() - this.#context.runtime.clock.elapsedMs();
+  }
+
+  get signal(): AbortSignal {
+    if (this.#controller === null) {
+      this.#controller = new AbortController();
+      this.#over();
+      if (this.#error !== null) this.#controller.abort(this.#error);
+    }
+    return this.#controller.signal;
+  }
+
+  assertHeld(): void {
+    if (this.#over()) {
+      throw this.#error ?? new LeaseLostError(this, "expired", { detail: "it was released" });
+    }
+    if (this.#suspicionsAtProof !== this.#context.runtime.clock.suspicions()) {
+      this.#jeopardize("the wall clock ran ahead");
+      this.#ask();
+      throw new LeaseLostError(this, "expired", {
+        detail:
+          "the wall clock ran ahead of the elapsed time, so this machine may have been frozen; " +
+          "not proved until a renewal is answered",
+      });
+    }
+  }
+
+  on<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
+    this.#listeners ??= {};
+    const all: LeaseEvents[E][] = this.#listeners[event] ?? [];
+    all.push(listener);
+    this.#listeners[event] = all as Listeners[E];
+    return this;
+  }
+
+  off<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
+    const all: LeaseEvents[E][] = this.#listeners?.[event] ?? [];
+    const at = all.indexOf(listener);
+    if (at !== -1) all.splice(at, 1);
+    return this;
+  }
+
+  async renew(ttl?: Duration): Promise<void> {
+    const { settings, store, commands, runtime } = this.#context;
+    const ttlMs = ttl === undefined ? this.#ttlMs : checkTtl(ttl, settings, store.traits);
+    if (this.#over()) this.assertHeld();
+    const nowMs = runtime.clock.elapsedMs();
+    this.#abortBeforeMs *= ttlMs / this.#ttlMs;
+    this.#ttlMs = ttlMs;
+    // A shorter ttl may take effect in the store though its answer is lost: from here on it counts at once.
+    this.#deadlineMs = Math.min(this.#deadlineMs, nowMs + ttlMs - driftOf(ttlMs, settings));
+    await new Promise<void>((resolve, reject) => {
+      const timer = runtime.clock.after(settings.commandTimeoutMs, () =>
+        reject(commands.noAnswer("renew", settings.commandTimeoutMs)),
+      );
+      timer.keepAlive(true);
+      this.#renewing ??= [];
+      this.#renewing.push({
+        sinceMs: nowMs,
+        resolve: () => {
+          timer.cancel();
+          resolve();
+        },
+        reject: (error) => {
+          timer.cancel();
+          reject(error);
+        },
+      });
+      this.#ask();
+    });
+  }
+
+  release(): Promise<ReleaseResult> {
+    this.#releasing ??= this.#release();
+    return this.#releasing;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.release();
+  }
+
+  toJSON(): { name: string; token: string; floor: string; holder: string; mode: Mode } {
+    return {
+      name: this.name,
+      token: String(this.token),
+      floor: String(this.floor),
+      holder: this.holder,
+      mode: this.mode,
+    };
+  }
+
+  // What the watchdog calls.
+
+  override wake(nowMs: number): void {
+    if (this.#over()) return;
+    if (nowMs >= this.#renewAtMs) {
+      if (!Number.isNaN(this.#sentAtMs)) this.#jeopardize("a renewal was not answered");
+      this.#ask();
+    }
+    this.#schedule();
+  }
+
+  override renewal(sentAtMs: number): Renewal | null {
+    if (this.#over()) return null;
+    this.#sentAtMs = sentAtMs;
+    this.#suspicionsAtSend = this.#context.runtime.clock.suspicions();
+    return {
+      name: this.#context.commands.key(this.name),
+      grantId: this.#grantId,
+      seq: 0,
+      ttlMs: this.#ttlMs,
+    };
+  }
+
+  override answered(answer: RenewAnswer, sentAtMs: number): void {
+    const latest = sentAtMs === this.#sentAtMs;
+    if (latest) this.#sentAtMs = Number.NaN;
+    if (this.#over()) return;
+    switch (answer.kind) {
+      case "granted":
+        // An older attempt that is answered late says nothing new, and may speak of another ttl.
+        if (sentAtMs < this.#provedAtMs) return;
+        // Only what was sent after a suspicion can lift it.
+        if (latest) this.#suspicionsAtProof = this.#suspicionsAtSend;
+        this.#prove(sentAtMs, answer.grant.ttlMs);
+        if (this.#over()) return;
+        this.#recover();
+        emit("renewed", this.#context.settings.logger, () => ({
+          name: this.name,
+          token: this.token,
+          ttlMs: answer.grant.ttlMs,
+        }));
+        this.#settleRenewing(sentAtMs, null);
+        break;
+      case "unknown": {
+        const { settings, runtime, commands } = this.#context;
+        const pauseMs = jittered(settings.retry, runtime.random.unit());
+        this.#renewAtMs = runtime.clock.elapsedMs() + Math.min(pauseMs, this.#ttlMs / 10);
+        this.#jeopardize(answer.cause);
+        this.#settleRenewing(sentAtMs, commands.unavailable("renew", answer.cause));
+        break;
+      }
+      case "lost":
+        this.#lose(answer.reason);
+        return;
+      case "queued":
+        this.#lose("superseded");
+        return;
+    }
+    this.#schedule();
+  }
+
+  /** Whether lost or released; finds out by the clock, so it needs no timer to have run. */
+  #over(): boolean {
+    if (this.#state === "lost" || this.#state === "released") return true;
+    const nowMs = this.#context.runtime.clock.elapsedMs();
+    if (nowMs < this.#endsAtMs()) return false;
+    this.#lose(nowMs >= this.#maxHoldAtMs ? "max-hold" : "expired");
+    return true;
+  }
+
+  #endsAtMs(): number {
+    return Math.min(this.#deadlineMs - this.#abortBeforeMs, this.#maxHoldAtMs);
+  }
+
+  #prove(sentAtMs: number, ttlMs: number): void {
+    const { runtime, settings, watchdog } = this.#context;
+    this.#provedAtMs = sentAtMs;
+    this.#deadlineMs = runtime.seams.countFrom(sentAtMs) + ttlMs - driftOf(ttlMs, settings);
+    this.#renewAtMs = this.#renews ? watchdog.dueAt(sentAtMs, ttlMs) : Number.POSITIVE_INFINITY;
+  }
+
+  #ask(): void {
+    const { runtime, settings, watchdog } = this.#context;
+    watchdog.renewSoon(this);
+    this.#renewAtMs = this.#renews
+      ? runtime.clock.elapsedMs() + Math.min(settings.commandTimeoutMs, this.#ttlMs * PATIENCE)
+      : Number.POSITIVE_INFINITY;
+    this.#schedule();
+  }
+
+  #schedule(): void {
+    this.#context.watchdog.agenda.set(this, Math.min(this.#renewAtMs, this.#endsAtMs()));
+  }
+
+  #jeopardize(cause: unknown): void {
+    if (this.#state !== "held") return;
+    this.#state = "jeopardy";
+    emit("jeopardy", this.#context.settings.logger, () => ({
+      name: this.name,
+      token: this.token,
+      remainingMs: this.remainingMs,
+      cause: cause instanceof Error ? cause.message : String(cause),
+    }));
+    this.#tell("jeopardy", cause);
+  }
+
+  #recover(): void {
+    if (this.#state !== "jeopardy") return;
+    this.#state = "held";
+    emit("recovered", this.#context.settings.logger, () => ({
+      name: this.name,
+      token: this.token,
+    }));
+    this.#tell("recovered");
+  }
+
+  #lose(reason: LossReason): void {
+    this.#state = "lost";
+    this.#context.watchdog.agenda.remove(this);
+    const error = new LeaseLostError(this, reason);
+    this.#error = error;
+    emit("lost", this.#context.settings.logger, () => ({
+      name: this.name,
+      token: this.token,
+      reason,
+      heldMs: this.#heldMs(),
+    }));
+    this.#controller?.abort(error);
+    this.#tell("lost", error);
+    this.#settleRenewing(Number.POSITIVE_INFINITY, error);
+  }
+
+  async #release(): Promise<ReleaseResult> {
+    const { commands, watchdog, settings } = this.#context;
+    const heldMs = this.#heldMs();
+    const lost = this.#over();
+    if (!lost) {
+      // From here on no renewal is sent, and one in flight finds no grant to revive.
+      this.#state = "released";
+      watchdog.agenda.remove(this);
+      this.#settleRenewing(
+        Number.POSITIVE_INFINITY,
+        new LeaseLostError(this, "expired", { detail: "it was released" }),
+      );
+    }
+    const release = { name: commands.key(this.name), grantId: this.#grantId };
+    let outcome: ReleaseResult;
+    try {
+      const answer = await commands.release(release, this.#ttlMs);
+      outcome = lost || answer === "gone" ? "lost" : "released";
+    } catch {
+      outcome = lost ? "lost" : "unknown";
+    }
+    if (lost) return outcome;
+    if (outcome === "lost") this.#lose("expired");
+    else
+      emit("released", settings.logger, () => ({
+        name: this.name,
+        token: this.token,
+        heldMs,
+        outcome: outcome as "released" | "unknown",
+      }));
+    return outcome;
+  }
+
+  #heldMs(): number {
+    return this.#context.runtime.clock.elapsedMs() - this.#grantedAtMs;
+  }
+
+  #settleRenewing(upToMs: number, error: unknown): void {
+    if (this.#renewing === null) return;
+    const all = this.#renewing;
+    const later = all.filter((one) => one.sinceMs > upToMs);
+    this.#renewing = later.length > 0 ? later : null;
+    for (const one of all) {
+      if (one.sinceMs > upToMs) continue;
+      if (error === null) one.resolve();
+      else one.reject(error);
+    }
+  }
+
+  #tell<E extends keyof LeaseEvents>(event: E, ...args: Parameters<LeaseEvents[E]>): void {
+    for (const listener of [...(this.#listeners?.[event] ?? [])]) {
+      try {
+        (listener as (...args: unknown[]) => void)(...args);
+      } catch (error) {
+        // A listener that throws is the user's error, and must not stop the watchdog.
+        queueMicrotask(() => {
+          throw error;
+        });
+      }
+    }
+  }
+}

@@ -1,0 +1,299 @@
+import { hostname } from "node:os";
+import { InvalidArgumentError, UnsupportedError } from "./errors.js";
+import type { Logger } from "./events.js";
+import { LOCK_LIMIT, type Traits } from "./store.js";
+import {
+  checkBoolean,
+  checkNumber,
+  checkOneOf,
+  checkOptions,
+  checkSignal,
+  checkText,
+  checkToken,
+  type Duration,
+  parseDuration,
+  show,
+} from "./validate.js";
+
+export type Mode = "exclusive" | "shared";
+
+/** What can be said once for a `Locks`, and again for a single call where both have it. */
+export interface LocksOptions {
+  /** How long a lease lasts without renewal. Default 30 s. */
+  ttl?: Duration;
+  /** How long to wait for a busy name; `0` asks once, `Infinity` waits for ever. Default 10 s. */
+  wait?: Duration;
+  /** What clocks may differ by over a ttl. Default `{ factor: 0.01, ms: 2 }`. */
+  drift?: { factor?: number; ms?: number };
+  /** The signal aborts this long before the lease's deadline. Default a tenth of the ttl. */
+  abortBefore?: Duration;
+  /** How long one command may take before its outcome counts as unknown. Default 5 s. */
+  commandTimeout?: Duration;
+  /** Pauses between asks on a store that can't push. Default `{ min: 50, max: 1000, jitter: 0.5 }`. */
+  poll?: { min?: Duration; max?: Duration; jitter?: number };
+  /** Pause after an answer of unknown outcome. Default `{ pause: 200, jitter: 0.5 }`. */
+  retry?: { pause?: Duration; jitter?: number };
+  /** A label for people. Default `host:pid`. */
+  holder?: string;
+  /** Keeps apart users of one store: letters, digits, `_`, `.`, `-`. Default `"default"`. */
+  namespace?: string;
+  /** Refuses a store that can't carry the intent. */
+  purpose?: "efficiency" | "correctness";
+  /** The resource checks tokens, so that a name granted twice does no harm. */
+  fenced?: boolean;
+  /** Added to every token: for moving to a store whose tokens start lower. */
+  tokenOffset?: bigint;
+  logger?: Logger;
+}
+
+export interface AcquireOptions {
+  ttl?: Duration;
+  wait?: Duration;
+  /** Gives up waiting; has no effect on a lease once granted. */
+  signal?: AbortSignal;
+  mode?: Mode;
+  /** Whether the watchdog renews. Default true. */
+  renew?: boolean;
+  /** The longest that the lease is kept; then the signal aborts and the lease runs out. */
+  maxHold?: Duration;
+  /** The name stays closed until the grant + this, even if released earlier. */
+  atLeast?: Duration;
+  /** Shown beside the holder. */
+  note?: string;
+  abortBefore?: Duration;
+}
+
+export interface Settings {
+  readonly driftFactor: number;
+  readonly driftMs: number;
+  readonly commandTimeoutMs: number;
+  readonly poll: { readonly minMs: number; readonly maxMs: number; readonly jitter: number };
+  readonly retry: { readonly pauseMs: number; readonly jitter: number };
+  readonly holder: string;
+  readonly namespace: string;
+  readonly tokenOffset: bigint;
+  readonly logger: Logger | undefined;
+  readonly defaults: Call;
+}
+
+/** One call's options, checked and complete. */
+export interface Call {
+  readonly ttlMs: number;
+  readonly waitMs: number;
+  readonly signal: AbortSignal | undefined;
+  readonly mode: Mode;
+  readonly permits: number;
+  readonly limit: number;
+  readonly renew: boolean;
+  readonly maxHoldMs: number;
+  readonly atLeastMs: number;
+  readonly holder: string;
+  readonly abortBeforeMs: number;
+}
+
+const LOCKS_OPTIONS = [
+  "ttl",
+  "wait",
+  "drift",
+  "abortBefore",
+  "commandTimeout",
+  "poll",
+  "retry",
+  "holder",
+  "namespace",
+  "purpose",
+  "fenced",
+  "tokenOffset",
+  "logger",
+] as const;
+
+export const ACQUIRE_OPTIONS = [
+  "ttl",
+  "wait",
+  "signal",
+  "mode",
+  "renew",
+  "maxHold",
+  "atLeast",
+  "note",
+  "abortBefore",
+] as const;
+
+const HOLDER_BYTES = 255;
+const TTL_MIN_MS = 20;
+
+export function resolveSettings(options: LocksOptions, traits: Traits): Settings {
+  checkOptions(options, "the options of locks", LOCKS_OPTIONS);
+  const { drift = {}, poll = {}, retry = {} } = options;
+  checkOptions(drift, "the options of drift", ["factor", "ms"]);
+  checkOptions(poll, "the options of poll", ["min", "max", "jitter"]);
+  checkOptions(retry, "the options of retry", ["pause", "jitter"]);
+  const minMs = parseDuration(poll.min ?? 50, "poll.min", { min: 1 });
+  checkPurpose(options, traits);
+  const holder = checkText(
+    options.holder ?? `${hostname()}:${process.pid}`,
+    "holder",
+    1,
+    HOLDER_BYTES,
+  );
+  const settings: Omit<Settings, "defaults"> = {
+    driftFactor: checkNumber(drift.factor ?? 0.01, "drift.factor", { min: 0, max: 0.5 }),
+    driftMs: checkNumber(drift.ms ?? 2, "drift.ms", { min: 0, max: 60_000 }),
+    commandTimeoutMs: parseDuration(options.commandTimeout ?? 5_000, "commandTimeout", { min: 1 }),
+    poll: {
+      minMs,
+      maxMs: parseDuration(poll.max ?? Math.max(minMs, 1_000), "poll.max", { min: minMs }),
+      jitter: checkNumber(poll.jitter ?? 0.5, "poll.jitter", { min: 0, max: 1 }),
+    },
+    retry: {
+      pauseMs: parseDuration(retry.pause ?? 200, "retry.pause", { min: 1 }),
+      jitter: checkNumber(retry.jitter ?? 0.5, "retry.jitter", { min: 0, max: 1 }),
+    },
+    holder,
+    namespace: checkNamespace(options.namespace ?? "default"),
+    tokenOffset: checkToken(options.tokenOffset ?? 0n, "tokenOffset"),
+    logger: options.logger === undefined ? undefined : checkLogger(options.logger),
+  };
+  const ttlMs = parseDuration(options.ttl ?? 30_000, "ttl", { min: ttlMin(traits) });
+  return {
+    ...settings,
+    defaults: {
+      ttlMs,
+      waitMs: parseDuration(options.wait ?? 10_000, "wait", { min: 0, infinite: true }),
+      signal: undefined,
+      mode: "exclusive",
+      permits: LOCK_LIMIT,
+      limit: LOCK_LIMIT,
+      renew: true,
+      maxHoldMs: Number.POSITIVE_INFINITY,
+      atLeastMs: 0,
+      holder,
+      abortBeforeMs: resolveAbortBefore(options.abortBefore, ttlMs, settings),
+    },
+  };
+}
+
+export function resolveCall(
+  options: AcquireOptions | undefined,
+  settings: Settings,
+  traits: Traits,
+): Call {
+  const defaults = settings.defaults;
+  if (options === undefined) return defaults;
+  checkOptions(options, "the options of a call", ACQUIRE_OPTIONS);
+  const ttlMs =
+    options.ttl === undefined
+      ? defaults.ttlMs
+      : parseDuration(options.ttl, "ttl", { min: ttlMin(traits) });
+  if (ttlMs !== defaults.ttlMs) refuseIfCannot(traits, "own-ttl", "a ttl per lease");
+  const mode = checkOneOf(options.mode ?? "exclusive", "mode", ["exclusive", "shared"]);
+  if (mode === "shared") refuseIfCannot(traits, "shared", 'mode "shared"');
+  const atLeastMs = parseDuration(options.atLeast ?? 0, "atLeast", { min: 0 });
+  if (atLeastMs > 0) refuseIfCannot(traits, "at-least", "atLeast");
+  const ownAbortBefore = options.abortBefore !== undefined || ttlMs !== defaults.ttlMs;
+  return {
+    ttlMs,
+    waitMs:
+      options.wait === undefined
+        ? defaults.waitMs
+        : parseDuration(options.wait, "wait", { min: 0, infinite: true }),
+    signal: options.signal === undefined ? undefined : checkSignal(options.signal),
+    mode,
+    permits: mode === "shared" ? 1 : LOCK_LIMIT,
+    limit: LOCK_LIMIT,
+    renew: checkBoolean(options.renew ?? true, "renew"),
+    maxHoldMs: parseDuration(options.maxHold ?? Number.POSITIVE_INFINITY, "maxHold", {
+      min: 1,
+      infinite: true,
+    }),
+    atLeastMs,
+    holder: withNote(settings.holder, options.note),
+    abortBeforeMs: ownAbortBefore
+      ? resolveAbortBefore(options.abortBefore, ttlMs, settings)
+      : defaults.abortBeforeMs,
+  };
+}
+
+export function checkTtl(value: unknown, settings: Settings, traits: Traits): number {
+  const ttlMs = parseDuration(value, "ttl", { min: ttlMin(traits) });
+  if (ttlMs !== settings.defaults.ttlMs) refuseIfCannot(traits, "own-ttl", "a ttl per lease");
+  return ttlMs;
+}
+
+/** What a lease of this ttl is shorter by, because clocks differ. */
+export function driftOf(
+  ttlMs: number,
+  settings: Pick<Settings, "driftFactor" | "driftMs">,
+): number {
+  return ttlMs * settings.driftFactor + settings.driftMs;
+}
+
+export function refuseIfCannot(
+  traits: Traits,
+  feature: keyof Traits["cannot"],
+  what: string,
+): void {
+  const reason = traits.cannot[feature];
+  if (reason !== undefined) {
+    throw new UnsupportedError(`the ${traits.store} store can't do ${what}: ${reason}`);
+  }
+}
+
+const ttlMin = (traits: Traits): number => Math.max(TTL_MIN_MS, traits.minTtlMs);
+
+function resolveAbortBefore(
+  value: Duration | undefined,
+  ttlMs: number,
+  settings: Pick<Settings, "driftFactor" | "driftMs">,
+): number {
+  const ms = value === undefined ? ttlMs / 10 : parseDuration(value, "abortBefore", { min: 0 });
+  if (ms + driftOf(ttlMs, settings) >= ttlMs) {
+    throw new InvalidArgumentError(
+      `abortBefore of ${ms} ms and the drift of ${driftOf(ttlMs, settings)} ms leave nothing of a ttl of ${ttlMs} ms`,
+    );
+  }
+  return ms;
+}
+
+function checkPurpose(options: LocksOptions, traits: Traits): void {
+  const purpose = checkOneOf(options.purpose ?? "efficiency", "purpose", [
+    "efficiency",
+    "correctness",
+  ]);
+  const fenced = checkBoolean(options.fenced ?? false, "fenced");
+  if (purpose === "correctness" && !fenced && traits.grantsTwiceAfter.length > 0) {
+    throw new UnsupportedError(
+      `purpose "correctness": the ${traits.store} store can grant a name twice after ` +
+        `${traits.grantsTwiceAfter.join("; ")}. Use a store that can't, or let the resource ` +
+        "check tokens (a fence) and say so with fenced: true",
+    );
+  }
+}
+
+function checkNamespace(value: unknown): string {
+  if (typeof value !== "string" || !/^[A-Za-z0-9_.-]{1,64}$/.test(value)) {
+    throw new InvalidArgumentError(
+      `namespace is ${show(value)}; it must be 1 to 64 letters, digits, "_", "." or "-"`,
+    );
+  }
+  return value;
+}
+
+function checkLogger(value: Logger): Logger {
+  for (const level of ["debug", "info", "warn"] as const) {
+    if (typeof value?.[level] !== "function") {
+      throw new InvalidArgumentError(`logger has no method ${level}(message, fields)`);
+    }
+  }
+  return value;
+}
+
+function withNote(holder: string, note: string | undefined): string {
+  if (note === undefined) return holder;
+  return checkText(
+    `${holder} (${checkText(note, "note", 1, HOLDER_BYTES)})`,
+    "holder with note",
+    1,
+    HOLDER_BYTES,
+  );
+}

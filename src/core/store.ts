@@ -1,0 +1,159 @@
+/**
+ * The contract between the core and a store. ARCHITECTURE.md has the reasoning for all stores.
+ *
+ * One rule serves mutex, readers-writer lock and semaphore: a claim is granted when what is in use
+ * plus what it asks stays within the limit, and no earlier claim on the name is still waiting.
+ * An exclusive lease asks for all of LOCK_LIMIT, a shared one for 1 of it, a semaphore's for k of n.
+ *
+ * Every method may answer at once or by a promise. A rejection means *unknown*: the step may or may
+ * not have happened; only a HoldfastError with `retryable: false` says for sure that it did not.
+ */
+export interface Store {
+  readonly traits: Traits;
+
+  /**
+   * Grants, or leaves a ticket (`queue`), or neither, in one atomic step. A grantId that already has
+   * a grant or a ticket finds it again *and extends it*; it never makes a second one.
+   * While the ticket stands, the store calls `push` when it is granted, or when asking is worthwhile.
+   */
+  claim(claim: Claim, push: (push: Push) => void): Awaitable<ClaimAnswer>;
+
+  /** Extends grants and tickets, never creates any. One answer for each, in order; one that is stuck is `unknown` alone. */
+  renew(renewals: readonly Renewal[]): Awaitable<readonly RenewAnswer[]>;
+
+  /** Drops the grant or the ticket of exactly this grantId, whichever is there; nobody else's. */
+  release(releases: readonly Release[]): Awaitable<readonly ReleaseAnswer[]>;
+
+  /** Takes the name from all its holders; their renewals answer `lost: revoked`. Waiters stay. */
+  revoke(name: string, by: { holder: string; why: string }): Awaitable<readonly HolderInfo[]>;
+
+  inspect(name: string): Awaitable<NameInfo | null>;
+  /** Names in use that start with `prefix`, in order of their UTF-8 bytes. */
+  list(prefix: string, limit: number): Awaitable<readonly NameInfo[]>;
+
+  /** Lets go of everything that the store opened itself. */
+  close(): Awaitable<void>;
+}
+
+export type Awaitable<T> = T | Promise<T>;
+
+/** The limit of a name that is no semaphore. */
+export const LOCK_LIMIT = 2 ** 31 - 1;
+
+export interface Claim {
+  /** Usually one. Several: all or nothing, in one step, never queued; sorted, without duplicates. */
+  readonly names: readonly string[];
+  readonly grantId: string;
+  /** Counts the asks of this grantId: 1, 2, 3 … */
+  readonly seq: number;
+  readonly permits: number;
+  readonly limit: number;
+  readonly ttlMs: number;
+  /** The name stays closed until the grant + this, whatever becomes of the lease. */
+  readonly atLeastMs: number;
+  readonly holder: string;
+  /** When busy: leave a ticket, with the claim's ttl. */
+  readonly queue: boolean;
+}
+
+export interface Grant {
+  readonly token: bigint;
+  readonly floor: bigint;
+  /** What the store really gave, counted from the send of ask number `seq` at the latest. */
+  readonly ttlMs: number;
+  /** The ask that the grant's present expiry rests on. */
+  readonly seq: number;
+  /** It waited, and the step that freed the name made it the holder. */
+  readonly handedOver: boolean;
+}
+
+export interface Position {
+  readonly ahead: number;
+  /** When a living holder's lease would run out: with no push until then, ask. */
+  readonly freeInMs: number;
+  readonly holder: string | null;
+}
+
+export type ClaimAnswer =
+  /** One for each name, in order. */
+  | { readonly kind: "granted"; readonly grants: readonly Grant[] }
+  | { readonly kind: "queued"; readonly position: Position }
+  /** Not granted, no ticket left. */
+  | { readonly kind: "busy"; readonly position: Position }
+  /** The name is in use with another limit: as a lock, or as another semaphore. */
+  | { readonly kind: "mismatch"; readonly limit: number };
+
+export type Push =
+  | { readonly kind: "granted"; readonly grant: Grant }
+  /** Something changed: ask. */
+  | { readonly kind: "look" };
+
+export interface Renewal {
+  readonly name: string;
+  readonly grantId: string;
+  readonly seq: number;
+  readonly ttlMs: number;
+}
+
+export type RenewAnswer =
+  /** It holds the name, and is now good for `grant.ttlMs` from the send. */
+  | { readonly kind: "granted"; readonly grant: Grant }
+  | { readonly kind: "queued"; readonly position: Position }
+  /** There is neither a grant nor a ticket. */
+  | { readonly kind: "lost"; readonly reason: "expired" | "revoked" | "superseded" }
+  | { readonly kind: "unknown"; readonly cause: unknown };
+
+export interface Release {
+  readonly name: string;
+  readonly grantId: string;
+}
+
+/** `gone`: there was nothing of this grantId. */
+export type ReleaseAnswer = "released" | "gone";
+
+export interface HolderInfo {
+  readonly holder: string;
+  readonly token: bigint;
+  readonly permits: number;
+  readonly heldMs: number;
+  /** Until the lease runs out, or, after its end, until `atLeast` opens the name. */
+  readonly expiresInMs: number;
+  /** The lease has ended; the name is closed by `atLeast`. */
+  readonly closed: boolean;
+}
+
+export interface WaiterInfo {
+  readonly holder: string;
+  readonly permits: number;
+  readonly waitingMs: number;
+  readonly expiresInMs: number;
+}
+
+export interface NameInfo {
+  readonly name: string;
+  readonly limit: number;
+  /** By token. */
+  readonly holders: readonly HolderInfo[];
+  /** In the order of the queue. */
+  readonly waiters: readonly WaiterInfo[];
+}
+
+/** What a store is, as data: docs, tests and refusals come from it. */
+export interface Traits {
+  readonly store: string;
+  /** Who can share the store. */
+  readonly scope: "process" | "machine" | "network";
+  /** `session`: one liveness for many leases; the core keeps deletions that it owes until they are done. */
+  readonly liveness: "lease" | "session";
+  readonly waiting: "pushed" | "polled";
+  readonly fair: boolean;
+  readonly minTtlMs: number;
+  /** What leases and tokens outlast, in words. */
+  readonly survives: readonly string[];
+  /** Faults of the store itself under which a name can be granted twice; none means never. */
+  readonly grantsTwiceAfter: readonly string[];
+  /** What is refused, and why. */
+  readonly cannot: Readonly<Partial<Record<Feature, string>>>;
+}
+
+export type Feature = "shared" | "permits" | "many-names" | "at-least" | "own-ttl" | "revoke";

@@ -1,0 +1,108 @@
+import { InvalidArgumentError } from "./errors.js";
+
+export interface StoreUrl {
+  readonly scheme: Scheme;
+  readonly user: string;
+  readonly password: string;
+  readonly hosts: readonly { readonly host: string; readonly port: number | null }[];
+  /** After the hosts, with its leading slash; for `sqlite:` the file's path. */
+  readonly path: string;
+  readonly options: ReadonlyMap<string, string>;
+}
+
+const SCHEMES = [
+  "memory",
+  "sqlite",
+  "redis",
+  "rediss",
+  "redlock",
+  "postgres",
+  "etcd",
+  "zookeeper",
+  "http",
+  "https",
+] as const;
+export type Scheme = (typeof SCHEMES)[number];
+
+/** Their store lives in this process or on this machine: they have a path, not hosts. */
+const EMBEDDED: readonly Scheme[] = ["memory", "sqlite"];
+const ALIASES: Record<string, Scheme> = { postgresql: "postgres" };
+
+/** Reads `scheme://[user:pass@]host:port,host:port[/path][?option=…]`. Never repeats the URL in an error: it may hold a password. */
+export function parseStoreUrl(url: unknown): StoreUrl {
+  if (typeof url !== "string") {
+    throw new InvalidArgumentError(
+      `the store's URL is of type ${typeof url}; it must be a string such as "sqlite:./locks.db"`,
+    );
+  }
+  const match = /^([a-z]+):([^?]*)(?:\?(.*))?$/s.exec(url);
+  const word = match?.[1] ?? "";
+  const scheme = ALIASES[word] ?? SCHEMES.find((one) => one === word);
+  if (match === null || scheme === undefined) {
+    throw new InvalidArgumentError(
+      `the store's URL ${word === "" ? "has no scheme" : `has the unknown scheme "${word}:"`}; ` +
+        `known: ${SCHEMES.map((one) => `${one}:`).join(" ")}`,
+    );
+  }
+  const options = parseOptions(match[3] ?? "");
+  const rest = match[2] ?? "";
+  if (EMBEDDED.includes(scheme)) {
+    const path = decode(rest.replace(/^\/\/(?=\/|$)/, ""), "path");
+    return { scheme, user: "", password: "", hosts: [], path, options };
+  }
+  const parts = /^\/\/(?:([^@/]*)@)?([^@/]*)(\/.*)?$/s.exec(rest);
+  if (parts === null || parts[2] === "") {
+    throw new InvalidArgumentError(
+      `the store's URL must look like ${scheme}://host:port,host:port/path (a password's special characters as %XX)`,
+    );
+  }
+  const [user = "", password = ""] = splitOnce(parts[1] ?? "", ":");
+  return {
+    scheme,
+    user: decode(user, "user"),
+    password: decode(password, "password"),
+    hosts: parts[2]!.split(",").map(parseHost),
+    path: decode(parts[3] ?? "", "path"),
+    options,
+  };
+}
+
+function parseHost(text: string): { host: string; port: number | null } {
+  const match = /^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::(\d{1,5}))?$/.exec(text);
+  const port = match?.[2] === undefined ? null : Number(match[2]);
+  if (match === null || (port !== null && (port < 1 || port > 65_535))) {
+    throw new InvalidArgumentError(
+      `${JSON.stringify(text)} in the store's URL is no host:port (a port is from 1 to 65535, an IPv6 address stands in [])`,
+    );
+  }
+  return { host: match[1]!, port };
+}
+
+function parseOptions(query: string): Map<string, string> {
+  const options = new Map<string, string>();
+  for (const pair of query === "" ? [] : query.split("&")) {
+    const [key = "", value = ""] = splitOnce(pair, "=");
+    if (key === "" || options.has(key)) {
+      throw new InvalidArgumentError(
+        `the store's URL has ${key === "" ? "an option without a name" : `the option "${key}" twice`}`,
+      );
+    }
+    options.set(decode(key, "option"), decode(value, `option "${key}"`));
+  }
+  return options;
+}
+
+function decode(text: string, what: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    throw new InvalidArgumentError(
+      `the ${what} in the store's URL has a "%" that is not followed by two hexadecimal digits; write "%" as %25`,
+    );
+  }
+}
+
+function splitOnce(text: string, separator: string): string[] {
+  const at = text.indexOf(separator);
+  return at === -1 ? [text] : [text.slice(0, at), text.slice(at + 1)];
+}

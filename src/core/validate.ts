@@ -1,0 +1,123 @@
+import { InvalidArgumentError } from "./errors.js";
+
+/** Milliseconds as a number, or `"250ms"`, `"30s"`, `"5m"`, `"1h"`. */
+export type Duration = number | string;
+
+const UNIT_MS: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 };
+export const YEAR_MS = 365 * 24 * UNIT_MS["h"]!;
+const NAME_BYTES = 255;
+
+/** How a value is shown in a message: short, and never more than its outline for objects. */
+export function show(value: unknown): string {
+  if (typeof value === "string") {
+    return JSON.stringify(value.length > 40 ? `${value.slice(0, 40)}…` : value);
+  }
+  if (typeof value === "bigint") return `${value}n`;
+  if (value === null || typeof value !== "object") return String(value);
+  return Array.isArray(value) ? "an array" : "an object";
+}
+
+export function parseDuration(
+  value: unknown,
+  what: string,
+  rule: { min: number; max?: number; infinite?: boolean },
+): number {
+  const max = rule.max ?? YEAR_MS;
+  let ms = Number.NaN;
+  if (typeof value === "number") ms = value;
+  else if (typeof value === "string") {
+    const match = /^(\d+(?:\.\d+)?)(ms|s|m|h)$/.exec(value);
+    if (match) ms = Number(match[1]) * UNIT_MS[match[2]!]!;
+  }
+  if (ms === Number.POSITIVE_INFINITY && rule.infinite) return ms;
+  if (!(ms >= rule.min && ms <= max)) {
+    throw new InvalidArgumentError(
+      `${what} is ${show(value)}; it must be milliseconds or a string like "250ms", "30s", "5m", "1h", ` +
+        `from ${rule.min} ms to ${max} ms${rule.infinite ? ", or Infinity" : ""}`,
+    );
+  }
+  return ms;
+}
+
+export function checkNumber(
+  value: unknown,
+  what: string,
+  rule: { min: number; max: number; integer?: boolean },
+): number {
+  if (
+    typeof value !== "number" ||
+    !(value >= rule.min && value <= rule.max) ||
+    (rule.integer && !Number.isInteger(value))
+  ) {
+    throw new InvalidArgumentError(
+      `${what} is ${show(value)}; it must be a ${rule.integer ? "whole " : ""}number from ${rule.min} to ${rule.max}`,
+    );
+  }
+  return value;
+}
+
+/** Text that people read and stores keep: well-formed, bounded, without control characters. */
+export function checkText(value: unknown, what: string, min: number, maxBytes: number): string {
+  if (
+    typeof value !== "string" ||
+    value.length < min ||
+    // 85 code units are at most 255 bytes: the usual name is not measured.
+    (value.length > maxBytes / 3 && Buffer.byteLength(value) > maxBytes) ||
+    // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is refused
+    /[\u0000-\u001f\u007f-\u009f]/.test(value) ||
+    !value.isWellFormed()
+  ) {
+    throw new InvalidArgumentError(
+      `${what} is ${show(value)}; it must be a string of ${min} to ${maxBytes} bytes of UTF-8 without control characters`,
+    );
+  }
+  return value;
+}
+
+export const checkName = (value: unknown): string => checkText(value, "the name", 1, NAME_BYTES);
+
+export function checkBoolean(value: unknown, what: string): boolean {
+  if (typeof value !== "boolean") {
+    throw new InvalidArgumentError(`${what} is ${show(value)}; it must be true or false`);
+  }
+  return value;
+}
+
+export function checkOneOf<T extends string>(value: unknown, what: string, all: readonly T[]): T {
+  if (!all.includes(value as T)) {
+    throw new InvalidArgumentError(
+      `${what} is ${show(value)}; it must be one of ${all.map((one) => JSON.stringify(one)).join(", ")}`,
+    );
+  }
+  return value as T;
+}
+
+/** Refuses anything but a plain options object with known keys: a misspelt option must not be a silent default. */
+export function checkOptions(value: unknown, what: string, known: readonly string[]): void {
+  if (value === null || typeof value !== "object" || Array.isArray(value)) {
+    throw new InvalidArgumentError(`${what} are ${show(value)}; they must be an object`);
+  }
+  for (const key of Object.keys(value)) {
+    if (!known.includes(key)) {
+      throw new InvalidArgumentError(
+        `${what} have no option ${JSON.stringify(key)}; known: ${known.join(", ")}`,
+      );
+    }
+  }
+}
+
+export function checkSignal(value: unknown): AbortSignal {
+  if (!(value instanceof AbortSignal)) {
+    throw new InvalidArgumentError(`signal is ${show(value)}; it must be an AbortSignal`);
+  }
+  return value;
+}
+
+export function checkToken(value: unknown, what: string): bigint {
+  if (typeof value !== "bigint" || value < 0n || value > 2n ** 63n - 1n) {
+    throw new InvalidArgumentError(
+      `${what} is ${show(value)}; it must be a bigint from 0 to 2^63 - 1`,
+    );
+  }
+  return value;
+}

@@ -1,0 +1,414 @@
+import { type Context, isPromise, jittered } from "./commands.js";
+import {
+  AcquireTimeoutError,
+  ClosedError,
+  type HoldfastError,
+  InvalidArgumentError,
+  StoreUnavailableError,
+} from "./errors.js";
+import { type Events, emit } from "./events.js";
+import { HeldLease } from "./lease.js";
+import type { Call } from "./options.js";
+import {
+  type ClaimAnswer,
+  type Grant,
+  LOCK_LIMIT,
+  type Position,
+  type Push,
+  type RenewAnswer,
+  type Renewal,
+} from "./store.js";
+import { Kept } from "./watchdog.js";
+
+/** Send times of that many asks are remembered; a grant that rests on an older one is asked about. */
+const ASKS_REMEMBERED = 32;
+/** Only the first few in the queue wake at a holder's expiry, a little apart: one of them is enough. */
+const AT_EXPIRY = 3;
+const APART_MS = 5;
+/** After a timeout, how long the ticket's removal may take before the store counts as unavailable. */
+const LAST_WORD_MS = 250;
+
+type NotGranted = Events["not-granted"]["reason"];
+
+/**
+ * One acquire, from the first ask to the lease: asks, keeps its ticket alive, is pushed or polls,
+ * and gives up without leaving anything behind. Each event looks at what is known by then, so no
+ * order of answers, pushes, timers and aborts is assumed.
+ */
+export class Waiter extends Kept {
+  readonly #context: Context;
+  readonly #name: string;
+  readonly #call: Call;
+  readonly #grantId: string;
+  readonly #startedAtMs: number;
+  readonly #suspicionsAtStart: number;
+  readonly #sent = new Map<number, number>();
+  readonly #push = (push: Push): void => this.#pushed(push);
+  readonly #abort = (): void => this.#fail(this.#call.signal?.reason, "aborted");
+  #seq = 0;
+  #suspicionsAtSeq = 0;
+  #asking = 0;
+  #askTimeoutAtMs = Number.POSITIVE_INFINITY;
+  #askAtMs = Number.POSITIVE_INFINITY;
+  #polls = 0;
+  #ticket = false;
+  #renewAtMs = Number.POSITIVE_INFINITY;
+  #renewalSentAtMs = Number.NaN;
+  #holder: string | null = null;
+  /** The last exchange with the store failed: a wait that ends like this ends in an outage. */
+  #trouble: HoldfastError | null = null;
+  #done = false;
+  #lease: HeldLease | null = null;
+  #resolve: ((lease: HeldLease | null) => void) | null = null;
+  #reject: ((error: unknown) => void) | null = null;
+  #failure: { error: unknown } | null = null;
+
+  constructor(context: Context, name: string, call: Call) {
+    super();
+    this.#context = context;
+    this.#name = name;
+    this.#call = call;
+    this.#grantId = context.runtime.random.grantId();
+    this.#startedAtMs = context.runtime.clock.elapsedMs();
+    this.#suspicionsAtStart = context.runtime.clock.suspicions();
+  }
+
+  /** The lease; null when asked once and busy. */
+  acquire(): HeldLease | null | Promise<HeldLease | null> {
+    const { signal } = this.#call;
+    signal?.throwIfAborted();
+    emit("asked", this.#context.settings.logger, () => ({
+      name: this.#name,
+      holder: this.#call.holder,
+      mode: this.#call.mode,
+      permits: this.#call.permits,
+    }));
+    this.#ask();
+    // A store in this process has answered by now.
+    if (this.#done) {
+      if (this.#failure) throw this.#failure.error;
+      return this.#lease;
+    }
+    signal?.addEventListener("abort", this.#abort, { once: true });
+    this.#context.watchdog.agenda.addPending(1);
+    this.#schedule();
+    return new Promise((resolve, reject) => {
+      this.#resolve = resolve;
+      this.#reject = reject;
+    });
+  }
+
+  /** Who held the name when the store last said so. */
+  get lastHolder(): string | null {
+    return this.#holder;
+  }
+
+  /** The `Locks` is closing: nothing is left of this waiter when the promise resolves. */
+  async close(): Promise<void> {
+    if (this.#done) return;
+    this.#end("closed");
+    this.#reject?.(new ClosedError());
+    await this.#giveUp(this.#context.settings.commandTimeoutMs).catch(() => {});
+  }
+
+  // What the watchdog calls.
+
+  override wake(nowMs: number): void {
+    if (this.#done) return;
+    if (nowMs >= this.#startedAtMs + this.#call.waitMs && this.#call.waitMs > 0) {
+      this.#timeOut();
+      return;
+    }
+    if (this.#asking > 0 && nowMs >= this.#askTimeoutAtMs) {
+      this.#unanswered(
+        this.#seq,
+        this.#context.commands.noAnswer("claim", this.#context.settings.commandTimeoutMs),
+      );
+    } else if (nowMs >= this.#askAtMs) this.#ask();
+    else if (this.#ticket && nowMs >= this.#renewAtMs) {
+      if (!Number.isNaN(this.#renewalSentAtMs)) {
+        this.#trouble = this.#context.commands.noAnswer(
+          "renew a ticket",
+          nowMs - this.#renewalSentAtMs,
+        );
+      }
+      this.#renewAtMs =
+        nowMs + Math.min(this.#context.settings.commandTimeoutMs, this.#call.ttlMs / 6);
+      this.#context.watchdog.renewSoon(this);
+    }
+    this.#schedule();
+  }
+
+  override renewal(sentAtMs: number): Renewal | null {
+    if (this.#done || this.#asking > 0) return null;
+    this.#renewalSentAtMs = sentAtMs;
+    return {
+      name: this.#context.commands.key(this.#name),
+      grantId: this.#grantId,
+      seq: this.#nextSeq(sentAtMs),
+      ttlMs: this.#call.ttlMs,
+    };
+  }
+
+  override answered(answer: RenewAnswer, sentAtMs: number): void {
+    if (sentAtMs === this.#renewalSentAtMs) this.#renewalSentAtMs = Number.NaN;
+    // The renewal may have extended a grant that was given back meanwhile; it can't have made one.
+    if (this.#done) return;
+    const nowMs = this.#context.runtime.clock.elapsedMs();
+    if (answer.kind === "unknown") {
+      this.#trouble = this.#context.commands.unavailable("renew a ticket", answer.cause);
+      this.#renewAtMs = nowMs + this.#pauseMs();
+    } else {
+      this.#trouble = null;
+      if (answer.kind === "granted") this.#accept(answer.grant);
+      else if (answer.kind === "queued") this.#queued(answer.position, sentAtMs);
+      else this.#ask();
+    }
+    this.#schedule();
+  }
+
+  #ask(): void {
+    const { store, runtime, commands, settings } = this.#context;
+    const sentAtMs = runtime.clock.elapsedMs();
+    const seq = this.#nextSeq(sentAtMs);
+    this.#asking = seq;
+    this.#askTimeoutAtMs = sentAtMs + settings.commandTimeoutMs;
+    this.#askAtMs = Number.POSITIVE_INFINITY;
+    const answered = (answer: ClaimAnswer): void => this.#claimAnswered(seq, answer, sentAtMs);
+    try {
+      const answer = store.claim(
+        {
+          names: [commands.key(this.#name)],
+          grantId: this.#grantId,
+          seq,
+          permits: this.#call.permits,
+          limit: this.#call.limit,
+          ttlMs: this.#call.ttlMs,
+          atLeastMs: this.#call.atLeastMs,
+          holder: this.#call.holder,
+          queue: this.#call.waitMs > 0,
+        },
+        this.#push,
+      );
+      if (isPromise(answer)) answer.then(answered, (error) => this.#unanswered(seq, error));
+      else answered(answer);
+    } catch (error) {
+      this.#unanswered(seq, error);
+    }
+  }
+
+  #claimAnswered(seq: number, answer: ClaimAnswer, sentAtMs: number): void {
+    if (this.#answersNobody()) return;
+    if (seq === this.#asking) this.#asking = 0;
+    this.#trouble = null;
+    switch (answer.kind) {
+      case "granted":
+        this.#accept(answer.grants[0]!);
+        break;
+      case "queued":
+        this.#queued(answer.position, sentAtMs);
+        break;
+      case "busy":
+        this.#holder = answer.position.holder;
+        if (this.#call.waitMs === 0) this.#settle(null, "busy");
+        else this.#askAtMs = this.#context.runtime.clock.elapsedMs() + this.#pollMs();
+        break;
+      case "mismatch":
+        this.#fail(mismatch(this.#name, this.#call.limit, answer.limit), "refused");
+        break;
+    }
+    this.#schedule();
+  }
+
+  #unanswered(seq: number, cause: unknown): void {
+    if (this.#answersNobody() || seq !== this.#asking) return;
+    this.#asking = 0;
+    const error = this.#context.commands.unavailable("claim", cause);
+    this.#trouble = error;
+    if (!error.retryable) this.#fail(error, "refused");
+    else if (this.#call.waitMs === 0) this.#fail(error, "unavailable");
+    else {
+      this.#askAtMs = this.#context.runtime.clock.elapsedMs() + this.#pauseMs();
+      this.#schedule();
+    }
+  }
+
+  /** A claim answered after the end may have created what nobody will release: give it back (again). */
+  #answersNobody(): boolean {
+    if (!this.#done) return false;
+    const state = this.#lease?.state ?? "released";
+    if (state === "released" || state === "lost") {
+      this.#context.commands.abandon(this.#release(), this.#call.ttlMs);
+    }
+    return true;
+  }
+
+  #pushed(push: Push): void {
+    if (this.#done) return;
+    if (push.kind === "granted") this.#accept(push.grant);
+    else if (this.#asking === 0) this.#ask();
+    this.#schedule();
+  }
+
+  #queued(position: Position, sentAtMs: number): void {
+    const { runtime, store, watchdog } = this.#context;
+    this.#ticket = true;
+    this.#holder = position.holder;
+    this.#renewAtMs = watchdog.dueAt(sentAtMs, this.#call.ttlMs);
+    const nowMs = runtime.clock.elapsedMs();
+    if (store.traits.waiting === "polled") this.#askAtMs = nowMs + this.#pollMs();
+    else if (position.ahead < AT_EXPIRY) {
+      this.#askAtMs = nowMs + Math.max(1, position.freeInMs) + position.ahead * APART_MS;
+    } else this.#askAtMs = Number.POSITIVE_INFINITY;
+  }
+
+  #accept(grant: Grant): void {
+    const { runtime } = this.#context;
+    const sentAtMs = runtime.seams.sentAt(grant.seq, this.#sent);
+    if (sentAtMs !== undefined) {
+      const lease = new HeldLease(
+        this.#context,
+        this.#name,
+        this.#call,
+        this.#grantId,
+        grant,
+        sentAtMs,
+        grant.seq === this.#seq ? this.#suspicionsAtSeq : this.#suspicionsAtStart,
+      );
+      if (lease.begin()) {
+        emit("granted", this.#context.settings.logger, () => ({
+          name: this.#name,
+          token: lease.token,
+          holder: lease.holder,
+          waitMs: this.#waitedMs(),
+          handedOver: grant.handedOver,
+        }));
+        this.#settle(lease, null);
+        return;
+      }
+    }
+    // It rests on an ask that is too old: it is no grant until the store has extended it.
+    if (this.#asking > 0) return;
+    this.#trouble = new StoreUnavailableError(
+      `the answer that granted ${JSON.stringify(this.#name)} came after its ttl of ${this.#call.ttlMs} ms`,
+    );
+    if (this.#call.waitMs === 0) this.#fail(this.#trouble, "unavailable");
+    else this.#ask();
+  }
+
+  #timeOut(): void {
+    const { commands } = this.#context;
+    if (this.#asking > 0) this.#trouble ??= commands.noAnswer("claim", this.#waitedMs());
+    const waitMs = this.#call.waitMs;
+    const timeout = new AcquireTimeoutError(this.#name, waitMs, this.#holder);
+    if (this.#trouble !== null) this.#fail(this.#outage(this.#trouble), "unavailable");
+    else if (!this.#ticket) this.#fail(timeout, "timeout");
+    else {
+      // The ticket's removal also tells whether the store still answers: busy and down are not the same error.
+      const reject = this.#reject;
+      this.#end(null);
+      this.#giveUp(LAST_WORD_MS).then(
+        () => {
+          this.#emitNotGranted("timeout");
+          reject?.(timeout);
+        },
+        (error) => {
+          this.#emitNotGranted("unavailable");
+          reject?.(this.#outage(error));
+        },
+      );
+    }
+  }
+
+  #outage(cause: HoldfastError): HoldfastError {
+    return new StoreUnavailableError(
+      `waited ${this.#call.waitMs} ms for ${JSON.stringify(this.#name)}, and the store was not available at the end: ${cause.message}`,
+      { cause },
+    );
+  }
+
+  #fail(error: unknown, reason: NotGranted): void {
+    if (this.#done) return;
+    const reject = this.#reject;
+    this.#failure = { error };
+    this.#end(reason);
+    this.#giveUp(this.#context.settings.commandTimeoutMs).catch(() => {});
+    reject?.(error);
+  }
+
+  #settle(lease: HeldLease | null, reason: NotGranted | null): void {
+    this.#lease = lease;
+    const resolve = this.#resolve;
+    this.#end(reason);
+    resolve?.(lease);
+  }
+
+  #end(reason: NotGranted | null): void {
+    this.#done = true;
+    if (reason !== null) this.#emitNotGranted(reason);
+    this.#context.watchdog.agenda.remove(this);
+    if (this.#resolve === null) return;
+    this.#context.watchdog.agenda.addPending(-1);
+    this.#call.signal?.removeEventListener("abort", this.#abort);
+  }
+
+  async #giveUp(timeoutMs: number): Promise<void> {
+    await this.#context.commands.release(this.#release(), this.#call.ttlMs, timeoutMs);
+  }
+
+  #emitNotGranted(reason: NotGranted): void {
+    emit("not-granted", this.#context.settings.logger, () => ({
+      name: this.#name,
+      holder: this.#call.holder,
+      waitMs: this.#waitedMs(),
+      reason,
+    }));
+  }
+
+  #nextSeq(sentAtMs: number): number {
+    this.#seq++;
+    this.#suspicionsAtSeq = this.#context.runtime.clock.suspicions();
+    this.#sent.set(this.#seq, sentAtMs);
+    this.#sent.delete(this.#seq - ASKS_REMEMBERED);
+    return this.#seq;
+  }
+
+  #schedule(): void {
+    if (this.#done) return;
+    const askingUntil = this.#asking > 0 ? this.#askTimeoutAtMs : this.#askAtMs;
+    this.#context.watchdog.agenda.set(
+      this,
+      Math.min(
+        this.#call.waitMs > 0 ? this.#startedAtMs + this.#call.waitMs : Number.POSITIVE_INFINITY,
+        askingUntil,
+        this.#ticket && this.#asking === 0 ? this.#renewAtMs : Number.POSITIVE_INFINITY,
+      ),
+    );
+  }
+
+  #release(): { name: string; grantId: string } {
+    return { name: this.#context.commands.key(this.#name), grantId: this.#grantId };
+  }
+
+  #waitedMs(): number {
+    return this.#context.runtime.clock.elapsedMs() - this.#startedAtMs;
+  }
+
+  #pauseMs(): number {
+    return jittered(this.#context.settings.retry, this.#context.runtime.random.unit());
+  }
+
+  #pollMs(): number {
+    const { minMs, maxMs, jitter } = this.#context.settings.poll;
+    const pauseMs = Math.min(maxMs, minMs * 2 ** Math.min(this.#polls++, 20));
+    return Math.max(minMs, jittered({ pauseMs, jitter }, this.#context.runtime.random.unit()));
+  }
+}
+
+function mismatch(name: string, asked: number, stored: number): InvalidArgumentError {
+  const kind = (limit: number): string =>
+    limit === LOCK_LIMIT ? "a lock" : `a semaphore of ${limit} permits`;
+  return new InvalidArgumentError(
+    `${JSON.stringify(name)} is in use as ${kind(stored)} and can't be taken as ${kind(asked)}`,
+  );
+}

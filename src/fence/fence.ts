@@ -1,0 +1,60 @@
+import { InvalidArgumentError, StaleTokenError } from "../core/errors.js";
+import { emit } from "../core/events.js";
+import { checkText, checkToken, show } from "../core/validate.js";
+
+/** A lease, or what is left of one after a trip through a queue or a header. */
+export interface Fenced {
+  readonly token: bigint;
+  readonly floor: bigint;
+}
+
+/**
+ * The guard at a resource: it keeps the highest floor that it has seen and refuses tokens below it.
+ *
+ * The protocol: `enter` before the first read, then read, then write with `guard` in the same
+ * transaction. Without entering first, a stale write that lands between the new holder's read and
+ * write is accepted, and an update is lost.
+ */
+export interface Fence<Tx> {
+  /** Advances the resource to this holder, so that earlier ones are refused from now on. */
+  enter(tx: Tx, resource: string, lease: Fenced): Promise<void>;
+  /** Refuses a stale holder. `strict` also refuses one that has not entered. */
+  guard(tx: Tx, resource: string, lease: Fenced, options?: { strict?: boolean }): Promise<void>;
+  /** The highest floor seen; 0 for a resource never entered. */
+  highest(tx: Tx, resource: string): Promise<bigint>;
+  /** Sets it, also downwards: for moving to a store whose tokens start lower. */
+  reset(tx: Tx, resource: string, token: bigint): Promise<void>;
+}
+
+/** What `withLock` needs of a fence: one that can enter in a transaction of its own. */
+export type EnterableFence = Pick<Fence<undefined>, "enter">;
+
+export function checkFenced(resource: unknown, lease: Fenced): { token: bigint; floor: bigint } {
+  checkText(resource, "the resource", 1, 255);
+  if (lease === null || typeof lease !== "object") {
+    throw new InvalidArgumentError(
+      `the lease is ${show(lease)}; a fence needs a lease or { token, floor }`,
+    );
+  }
+  const token = checkToken(lease.token, "token");
+  const floor = checkToken(lease.floor, "floor");
+  if (floor > token) {
+    throw new InvalidArgumentError(`floor ${floor} is above token ${token}: a floor never is`);
+  }
+  return { token, floor };
+}
+
+export function stale(resource: string, token: bigint, highest: bigint): StaleTokenError {
+  emit("stale-token", undefined, () => ({ resource, token, highest }));
+  return new StaleTokenError(resource, token, highest);
+}
+
+export function notEntered(resource: string, token: bigint, highest: bigint): StaleTokenError {
+  emit("stale-token", undefined, () => ({ resource, token, highest }));
+  return new StaleTokenError(
+    resource,
+    token,
+    highest,
+    `token ${token} has not entered ${JSON.stringify(resource)}: call enter before the first read`,
+  );
+}
