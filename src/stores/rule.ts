@@ -1,0 +1,306 @@
+import type { StoreClock } from "../core/clock.js";
+import type {
+  Claim,
+  ClaimAnswer,
+  Grant,
+  HolderInfo,
+  NameInfo,
+  Position,
+  Release,
+  ReleaseAnswer,
+  RenewAnswer,
+  Renewal,
+} from "../core/store.js";
+
+/** A claim as a store keeps it: a ticket until it has a token, then a grant. */
+export interface ClaimRecord {
+  readonly name: string;
+  readonly grantId: string;
+  /** Its place in the order of all claims on the name. */
+  readonly place: number;
+  readonly permits: number;
+  readonly limit: number;
+  readonly atLeastMs: number;
+  readonly holder: string;
+  /** When it asked; from the grant on, when it was granted. */
+  sinceMs: number;
+  /** The last ask that the store has seen of it. */
+  seq: number;
+  ttlMs: number;
+  expiresAtMs: number;
+  /** 0n: still a ticket. */
+  token: bigint;
+  floor: bigint;
+  /** By the wall clock, which outlives a restart: the name stays closed until then, also after the lease. */
+  closedUntilMs: number;
+  ended: "no" | "released" | "revoked";
+}
+
+/** Where the records are: a map, or a table inside a transaction. */
+export interface Claims {
+  /** The claims on a name by place. Strict first come, first served keeps grants before tickets. */
+  inOrder(name: string): Iterable<ClaimRecord>;
+  find(name: string, grantId: string): ClaimRecord | undefined;
+  /** Tickets before this place. */
+  ticketsBefore(name: string, place: number): number;
+  nextPlace(name: string): number;
+  add(record: ClaimRecord): void;
+  save(record: ClaimRecord): void;
+  remove(record: ClaimRecord): void;
+  /** `last = max(last + 1, least)`, with one `last` for all names: it rises for each, and nothing is kept per name. */
+  drawToken(least: bigint): bigint;
+}
+
+/** What a name looks like after it was advanced. */
+interface Front {
+  readonly holders: readonly ClaimRecord[];
+  readonly inUse: number;
+  /** The first that has to wait; none: all claims on the name have been seen. */
+  readonly waiting: ClaimRecord | undefined;
+}
+
+/**
+ * The specification of a store, and the code of those that keep their records themselves: who is
+ * granted, who waits, what a renewal and a release may touch. It runs inside one atomic step.
+ * Nothing happens by itself: every call first advances the name, so any call repairs it.
+ */
+export class Rule {
+  protected readonly claims: Claims;
+  protected readonly clock: StoreClock;
+  /** Tickets that this step has granted, for the store to tell. */
+  handedOver: ClaimRecord[] = [];
+
+  constructor(claims: Claims, clock: StoreClock) {
+    this.claims = claims;
+    this.clock = clock;
+  }
+
+  claim(claim: Claim): ClaimAnswer {
+    const nowMs = this.clock.nowMs();
+    const own: (ClaimRecord | null)[] = [];
+    for (const name of claim.names) {
+      const front = this.advance(name, nowMs);
+      const first = front.holders.find((one) => one.ended !== "revoked") ?? front.waiting;
+      if (first !== undefined && first.limit !== claim.limit) {
+        return { kind: "mismatch", limit: first.limit };
+      }
+      const mine = this.#find(front, name, claim.grantId);
+      if (mine === undefined && !fits(front, claim) && !claim.queue) {
+        return { kind: "busy", position: this.#position(front, name, Number.MAX_SAFE_INTEGER) };
+      }
+      own.push(mine ?? null);
+    }
+    // Nothing was changed so far: all names or none.
+    const grants: Grant[] = [];
+    for (const [i, name] of claim.names.entries()) {
+      let mine = own[i] ?? null;
+      if (mine === null) {
+        const front = this.advance(name, nowMs);
+        mine = this.#create(claim, name, nowMs);
+        if (fits(front, claim)) this.grant(mine, front.holders, nowMs);
+        this.claims.add(mine);
+      } else this.extend(mine, claim, nowMs);
+      if (mine.token === 0n) {
+        const front = this.advance(name, nowMs);
+        return { kind: "queued", position: this.#position(front, name, mine.place) };
+      }
+      grants.push(toGrant(mine, false));
+    }
+    return { kind: "granted", grants };
+  }
+
+  renew(renewal: Renewal): RenewAnswer {
+    const nowMs = this.clock.nowMs();
+    const front = this.advance(renewal.name, nowMs);
+    const mine = this.#find(front, renewal.name, renewal.grantId);
+    if (mine === undefined || mine.expiresAtMs <= nowMs) {
+      const ended = front.holders.find((one) => one.grantId === renewal.grantId)?.ended;
+      const taken = front.holders.some((one) => one.ended === "no" && one !== mine);
+      return {
+        kind: "lost",
+        reason: ended === "revoked" ? "revoked" : taken ? "superseded" : "expired",
+      };
+    }
+    this.extend(mine, renewal, nowMs);
+    if (mine.token > 0n) return { kind: "granted", grant: toGrant(mine, false) };
+    return { kind: "queued", position: this.#position(front, renewal.name, mine.place) };
+  }
+
+  release(release: Release): ReleaseAnswer {
+    const nowMs = this.clock.nowMs();
+    const front = this.advance(release.name, nowMs);
+    const mine = this.#find(front, release.name, release.grantId);
+    if (mine === undefined) return "gone";
+    if (mine.token > 0n && mine.closedUntilMs > this.clock.wallMs()) {
+      mine.ended = "released";
+      mine.expiresAtMs = nowMs;
+      this.claims.save(mine);
+    } else this.claims.remove(mine);
+    if (front.waiting !== undefined) this.advance(release.name, nowMs);
+    return "released";
+  }
+
+  revoke(name: string): readonly HolderInfo[] {
+    const nowMs = this.clock.nowMs();
+    const holders = this.advance(name, nowMs).holders.filter((one) => one.ended !== "revoked");
+    const infos = holders.map((one) => this.#holderInfo(one, nowMs));
+    for (const one of holders) {
+      // Stays until its lease would have ended, so that its renewal learns why it is gone.
+      one.ended = "revoked";
+      one.closedUntilMs = 0;
+      this.claims.save(one);
+    }
+    this.advance(name, nowMs);
+    return infos;
+  }
+
+  /** Changes nothing. */
+  inspect(name: string): NameInfo | null {
+    const nowMs = this.clock.nowMs();
+    const living = [...this.claims.inOrder(name)].filter(
+      (one) => one.ended !== "revoked" && !this.isOver(one, nowMs),
+    );
+    if (living[0] === undefined) return null;
+    return {
+      name,
+      limit: living[0].limit,
+      holders: living.filter((one) => one.token > 0n).map((one) => this.#holderInfo(one, nowMs)),
+      waiters: living
+        .filter((one) => one.token === 0n)
+        .map((one) => ({
+          holder: one.holder,
+          permits: one.permits,
+          waitingMs: nowMs - one.sinceMs,
+          expiresInMs: one.expiresAtMs - nowMs,
+        })),
+    };
+  }
+
+  /** Drops what has run out, and grants from the front of the queue while it fits. */
+  protected advance(name: string, nowMs: number): Front {
+    const over: ClaimRecord[] = [];
+    const holders: ClaimRecord[] = [];
+    let inUse = 0;
+    let waiting: ClaimRecord | undefined;
+    for (const one of this.claims.inOrder(name)) {
+      if (this.isOver(one, nowMs)) {
+        over.push(one);
+        continue;
+      }
+      if (one.token === 0n) {
+        if (inUse + one.permits > one.limit) {
+          waiting = one;
+          break;
+        }
+        this.grant(one, holders, nowMs);
+        this.claims.save(one);
+        this.handedOver.push(one);
+      }
+      holders.push(one);
+      if (one.ended !== "revoked") inUse += one.permits;
+    }
+    for (const one of over) this.claims.remove(one);
+    return { holders, inUse, waiting };
+  }
+
+  /** The grant keeps its ticket's expiry: it rests on the ask that the store last heard of. */
+  protected grant(record: ClaimRecord, holders: readonly ClaimRecord[], nowMs: number): void {
+    record.token = this.drawToken();
+    record.floor = record.token;
+    for (const one of holders) {
+      if (one.ended === "no" && one.expiresAtMs > nowMs && one.token < record.floor) {
+        record.floor = one.token;
+      }
+    }
+    record.sinceMs = nowMs;
+    if (record.atLeastMs > 0) record.closedUntilMs = this.clock.wallMs() + record.atLeastMs;
+  }
+
+  /** Above all earlier ones; and, by the clock, above what an emptied or restored store gave before. */
+  protected drawToken(): bigint {
+    return this.claims.drawToken(BigInt(Math.floor(this.clock.wallMs() * 1_000)));
+  }
+
+  protected extend(record: ClaimRecord, by: { seq: number; ttlMs: number }, nowMs: number): void {
+    record.seq = by.seq;
+    record.ttlMs = by.ttlMs;
+    record.expiresAtMs = nowMs + by.ttlMs;
+    this.claims.save(record);
+  }
+
+  /** Its lease has run out, and `atLeast` no longer closes the name. */
+  protected isOver(record: ClaimRecord, nowMs: number): boolean {
+    return (
+      record.expiresAtMs <= nowMs &&
+      (record.closedUntilMs === 0 || record.closedUntilMs <= this.clock.wallMs())
+    );
+  }
+
+  #create(claim: Claim, name: string, nowMs: number): ClaimRecord {
+    return {
+      name,
+      grantId: claim.grantId,
+      place: this.claims.nextPlace(name),
+      permits: claim.permits,
+      limit: claim.limit,
+      atLeastMs: claim.atLeastMs,
+      holder: claim.holder,
+      sinceMs: nowMs,
+      seq: claim.seq,
+      ttlMs: claim.ttlMs,
+      expiresAtMs: nowMs + claim.ttlMs,
+      token: 0n,
+      floor: 0n,
+      closedUntilMs: 0,
+      ended: "no",
+    };
+  }
+
+  #find(front: Front, name: string, grantId: string): ClaimRecord | undefined {
+    const mine =
+      front.holders.find((one) => one.grantId === grantId) ??
+      (front.waiting === undefined ? undefined : this.claims.find(name, grantId));
+    return mine?.ended === "no" ? mine : undefined;
+  }
+
+  #position(front: Front, name: string, place: number): Position {
+    const nowMs = this.clock.nowMs();
+    const blocking = front.holders.filter((one) => one.ended !== "revoked");
+    return {
+      ahead: front.waiting === undefined ? 0 : this.claims.ticketsBefore(name, place),
+      freeInMs: Math.min(...blocking.map((one) => this.#endsInMs(one, nowMs))),
+      holder: blocking[0]?.holder ?? null,
+    };
+  }
+
+  #endsInMs(record: ClaimRecord, nowMs: number): number {
+    const leaseMs = record.expiresAtMs - nowMs;
+    return record.closedUntilMs === 0
+      ? leaseMs
+      : Math.max(leaseMs, record.closedUntilMs - this.clock.wallMs());
+  }
+
+  #holderInfo(record: ClaimRecord, nowMs: number): HolderInfo {
+    return {
+      holder: record.holder,
+      token: record.token,
+      permits: record.permits,
+      heldMs: nowMs - record.sinceMs,
+      expiresInMs: this.#endsInMs(record, nowMs),
+      closed: record.ended === "released" || record.expiresAtMs <= nowMs,
+    };
+  }
+}
+
+export function toGrant(record: ClaimRecord, handedOver: boolean): Grant {
+  return {
+    token: record.token,
+    floor: record.floor,
+    ttlMs: record.ttlMs,
+    seq: record.seq,
+    handedOver,
+  };
+}
+
+const fits = (front: Front, claim: Claim): boolean =>
+  front.waiting === undefined && front.inUse + claim.permits <= claim.limit;

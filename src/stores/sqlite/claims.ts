@@ -1,0 +1,190 @@
+import type { ClaimRecord, Claims } from "../rule.js";
+import type { SqliteDatabase, SqliteStatement } from "./driver.js";
+import { FORMAT, otherFormat } from "./schema.js";
+import { NeedsDurability, type Writer } from "./writer.js";
+
+/** A claim with the address at which its process is woken. */
+export interface SqliteRecord extends ClaimRecord {
+  readonly wake: string;
+}
+
+interface Row {
+  name: string;
+  place: number;
+  grant_id: string;
+  permits: number;
+  max_permits: number;
+  at_least_ms: number;
+  holder: string;
+  since_ms: number;
+  seq: number;
+  ttl_ms: number;
+  expires_ms: number;
+  token: number;
+  floor: number;
+  closed_until_ms: number;
+  ended: ClaimRecord["ended"];
+  wake: string;
+}
+
+/** The front of a name is read in pages: as a rule all that matters is in the first. */
+const PAGE = 32;
+const LARGEST_TOKEN = BigInt(Number.MAX_SAFE_INTEGER);
+
+/** The records in the table. Everything but the reads happens inside the writer's transaction. */
+export class SqliteClaims implements Claims {
+  /** Where this process is woken; empty while it does not listen. */
+  wake = "";
+  readonly #file: string;
+  readonly #writer: Writer;
+  readonly #nowMs: () => number;
+  readonly #page: SqliteStatement;
+  readonly #find: SqliteStatement;
+  readonly #ticketsBefore: SqliteStatement;
+  readonly #lastPlace: SqliteStatement;
+  readonly #insert: SqliteStatement;
+  readonly #update: SqliteStatement;
+  readonly #delete: SqliteStatement;
+  readonly #drawToken: SqliteStatement;
+  readonly #names: SqliteStatement;
+  readonly #sweep: SqliteStatement;
+
+  constructor(db: SqliteDatabase, file: string, writer: Writer, nowMs: () => number) {
+    this.#file = file;
+    this.#writer = writer;
+    this.#nowMs = nowMs;
+    this.#page = db.prepare(
+      "SELECT * FROM holdfast_claims WHERE name = ? AND place > ? ORDER BY place LIMIT ?",
+    );
+    this.#find = db.prepare("SELECT * FROM holdfast_claims WHERE name = ? AND grant_id = ?");
+    this.#ticketsBefore = db.prepare(
+      "SELECT count(*) AS n FROM holdfast_claims WHERE name = ? AND place < ? AND token = 0 AND expires_ms > ?",
+    );
+    this.#lastPlace = db.prepare("SELECT max(place) AS place FROM holdfast_claims WHERE name = ?");
+    this.#insert = db.prepare(
+      "INSERT INTO holdfast_claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    );
+    this.#update = db.prepare(
+      `UPDATE holdfast_claims SET since_ms = ?, seq = ?, ttl_ms = ?, expires_ms = ?, token = ?,
+         floor = ?, closed_until_ms = ?, ended = ? WHERE name = ? AND place = ?`,
+    );
+    this.#delete = db.prepare("DELETE FROM holdfast_claims WHERE name = ? AND place = ?");
+    // Refuses to grant in a file that a newer Holdfast has meanwhile changed.
+    this.#drawToken = db.prepare(
+      `UPDATE holdfast_meta SET last_token = max(last_token + 1, ?) WHERE format = ${FORMAT}
+         RETURNING last_token`,
+    );
+    this.#names = db.prepare(
+      "SELECT DISTINCT name FROM holdfast_claims WHERE name >= ? AND name < ? ORDER BY name",
+    );
+    this.#sweep = db.prepare(
+      `DELETE FROM holdfast_claims WHERE closed_until_ms <= ?
+         AND (expires_ms <= ? OR expires_ms > ? + ttl_ms)`,
+    );
+  }
+
+  *inOrder(name: string): Generator<SqliteRecord> {
+    for (let after = -1; ; ) {
+      const rows = this.#page.all(name, after, PAGE) as Row[];
+      for (const row of rows) yield this.#toRecord(row);
+      if (rows.length < PAGE) return;
+      after = rows.at(-1)!.place;
+    }
+  }
+
+  find(name: string, grantId: string): SqliteRecord | undefined {
+    const row = this.#find.get(name, grantId) as Row | undefined;
+    return row === undefined ? undefined : this.#toRecord(row);
+  }
+
+  ticketsBefore(name: string, place: number): number {
+    return (this.#ticketsBefore.get(name, place, this.#nowMs()) as { n: number }).n;
+  }
+
+  nextPlace(name: string): number {
+    return ((this.#lastPlace.get(name) as { place: number | null }).place ?? 0) + 1;
+  }
+
+  add(record: ClaimRecord): void {
+    this.#insert.run(
+      record.name,
+      record.place,
+      record.grantId,
+      record.permits,
+      record.limit,
+      record.atLeastMs,
+      record.holder,
+      record.sinceMs,
+      record.seq,
+      record.ttlMs,
+      record.expiresAtMs,
+      record.token,
+      record.floor,
+      record.closedUntilMs,
+      record.ended,
+      this.wake,
+    );
+  }
+
+  save(record: ClaimRecord): void {
+    this.#update.run(
+      record.sinceMs,
+      record.seq,
+      record.ttlMs,
+      record.expiresAtMs,
+      record.token,
+      record.floor,
+      record.closedUntilMs,
+      record.ended,
+      record.name,
+      record.place,
+    );
+  }
+
+  remove(record: ClaimRecord): void {
+    this.#delete.run(record.name, record.place);
+  }
+
+  drawToken(least: bigint): bigint {
+    if (!this.#writer.durable) throw new NeedsDurability();
+    const row = this.#drawToken.get(least) as { last_token: number } | undefined;
+    if (row === undefined) throw otherFormat(this.#file, Number.NaN);
+    const token = BigInt(row.last_token);
+    if (token > LARGEST_TOKEN) throw new RangeError(`the token ${token} is beyond 2^53`);
+    return token;
+  }
+
+  names(prefix: string): string[] {
+    const rows = this.#names.all(prefix, `${prefix}\u{10ffff}`) as { name: string }[];
+    return rows.map((row) => row.name);
+  }
+
+  /** Drops what has run out on names that nobody asks for any more. */
+  sweep(wallMs: number): void {
+    const nowMs = this.#nowMs();
+    this.#sweep.run(wallMs, nowMs, nowMs);
+  }
+
+  #toRecord(row: Row): SqliteRecord {
+    // An expiry further off than its ttl was written before the machine restarted, and its clock with it.
+    const ofThisBoot = row.expires_ms <= this.#nowMs() + row.ttl_ms;
+    return {
+      name: row.name,
+      grantId: row.grant_id,
+      place: row.place,
+      permits: row.permits,
+      limit: row.max_permits,
+      atLeastMs: row.at_least_ms,
+      holder: row.holder,
+      sinceMs: row.since_ms,
+      seq: row.seq,
+      ttlMs: row.ttl_ms,
+      expiresAtMs: ofThisBoot ? row.expires_ms : Number.NEGATIVE_INFINITY,
+      token: BigInt(row.token),
+      floor: BigInt(row.floor),
+      closedUntilMs: row.closed_until_ms,
+      ended: row.ended,
+      wake: row.wake,
+    };
+  }
+}

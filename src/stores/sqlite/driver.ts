@@ -1,0 +1,42 @@
+import { UnsupportedError } from "../../core/errors.js";
+
+export type SqliteValue = null | number | bigint | string;
+
+export interface SqliteStatement {
+  run(...params: SqliteValue[]): unknown;
+  get(...params: SqliteValue[]): unknown;
+  all(...params: SqliteValue[]): unknown[];
+}
+
+/** What is needed of a connection: `DatabaseSync` of `node:sqlite`, of `@photostructure/sqlite`, or the like. */
+export interface SqliteDatabase {
+  exec(sql: string): unknown;
+  prepare(sql: string): SqliteStatement;
+  close(): unknown;
+}
+
+type DatabaseClass = new (path: string) => SqliteDatabase;
+
+/** The same API twice: built into newer versions of Node, or as a package with its own binary. */
+const DRIVERS = ["node:sqlite", "@photostructure/sqlite"];
+
+/** Opens a connection of its own to a file, with whichever driver there is. */
+export async function openSqlite(path: string): Promise<SqliteDatabase> {
+  const Database = await loadDriver();
+  return new Database(path);
+}
+
+async function loadDriver(): Promise<DatabaseClass> {
+  const errors: unknown[] = [];
+  for (const name of DRIVERS) {
+    try {
+      return ((await import(name)) as { DatabaseSync: DatabaseClass }).DatabaseSync;
+    } catch (error) {
+      errors.push(error);
+    }
+  }
+  throw new UnsupportedError(
+    "sqlite: needs Node 22.13 or later, or on older ones: npm install @photostructure/sqlite",
+    new AggregateError(errors),
+  );
+}

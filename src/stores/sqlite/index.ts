@@ -1,0 +1,238 @@
+import { statSync } from "node:fs";
+import type { StoreClock } from "../../core/clock.js";
+import { InvalidArgumentError, StoreUnavailableError } from "../../core/errors.js";
+import type {
+  Claim,
+  ClaimAnswer,
+  HolderInfo,
+  NameInfo,
+  Push,
+  Release,
+  ReleaseAnswer,
+  RenewAnswer,
+  Renewal,
+  Store,
+  Traits,
+} from "../../core/store.js";
+import { Rule, toGrant } from "../rule.js";
+import { SqliteClaims, type SqliteRecord } from "./claims.js";
+import type { SqliteDatabase } from "./driver.js";
+import { explain } from "./errors.js";
+import { prepareTables } from "./schema.js";
+import { type Handover, hand, WakeSocket } from "./wake.js";
+import { Writer } from "./writer.js";
+
+export { openSqlite, type SqliteDatabase, type SqliteStatement } from "./driver.js";
+
+export interface SqliteStoreOptions {
+  /** Closes the database with the store. Default false: it is the caller's. */
+  closeDatabase?: boolean;
+  clock?: StoreClock;
+}
+
+const TRAITS: Traits = {
+  store: "SQLite",
+  scope: "machine",
+  liveness: "lease",
+  waiting: "pushed",
+  fair: true,
+  minTtlMs: 20,
+  survives: [
+    "the crash of any process",
+    "a restart or power cut of the machine",
+    "jumps of the wall clock",
+  ],
+  grantsTwiceAfter: [],
+  cannot: {},
+};
+
+/** The machine's monotonic clock: all its processes share it, and nobody can set it. */
+const MACHINE_CLOCK: StoreClock = {
+  nowMs: () => {
+    const [seconds, nanoseconds] = process.hrtime();
+    return seconds * 1_000 + nanoseconds / 1e6;
+  },
+  wallMs: () => Date.now(),
+};
+
+const SWEEP_EVERY = 1_000;
+/** How often waiters look for themselves where no socket can be had. */
+const LOOK_EVERY_MS = 50;
+
+/** Locks for the processes of one machine: the rule over a table, one step a write transaction. */
+export class SqliteStore implements Store {
+  readonly traits = TRAITS;
+  readonly #db: SqliteDatabase;
+  readonly #file: string;
+  readonly #inode: number;
+  readonly #clock: StoreClock;
+  readonly #closeDatabase: boolean;
+  readonly #writer: Writer;
+  readonly #claims: SqliteClaims;
+  readonly #rule: Rule;
+  readonly #socket: WakeSocket;
+  readonly #pushes = new Map<string, (push: Push) => void>();
+  #transactions = 0;
+  #looking: NodeJS.Timeout | null = null;
+
+  /** A connection for this store alone, not within a transaction. */
+  constructor(db: SqliteDatabase, options: SqliteStoreOptions = {}) {
+    this.#db = db;
+    this.#clock = options.clock ?? MACHINE_CLOCK;
+    this.#closeDatabase = options.closeDatabase ?? false;
+    this.#file = fileOf(db);
+    db.exec("PRAGMA busy_timeout = 0");
+    this.#writer = new Writer(db, this.#file, {
+      begun: () => this.#begun(),
+      committed: () => this.#deliver(),
+      rolledBack: () => {
+        this.#rule.handedOver = [];
+      },
+    });
+    this.#inode = statSync(this.#file).ino;
+    this.#claims = new SqliteClaims(db, this.#file, this.#writer, this.#clock.nowMs);
+    this.#rule = new Rule(this.#claims, this.#clock);
+    this.#socket = new WakeSocket(this.#file, (handover) => this.#handedOver(handover));
+  }
+
+  async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    const ask = (queue: boolean): Promise<ClaimAnswer> =>
+      this.#writer.run(true, () => {
+        // Before the commit: the push may come from another process as soon as the ticket is seen.
+        if (queue) this.#pushes.set(claim.grantId, push);
+        return this.#rule.claim({ ...claim, queue });
+      });
+    if (claim.queue && this.#claims.wake === "") {
+      // The name is free as a rule, and then no socket is needed.
+      const answer = await ask(false);
+      if (answer.kind !== "busy") return answer;
+      this.#claims.wake = await this.#socket.open();
+      if (this.#claims.wake === "") this.#look();
+    }
+    const answer = await ask(claim.queue);
+    if (answer.kind !== "queued") this.#pushes.delete(claim.grantId);
+    return answer;
+  }
+
+  async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
+    return this.#writer.run(false, () => renewals.map((renewal) => this.#rule.renew(renewal)));
+  }
+
+  async release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
+    for (const { grantId } of releases) this.#pushes.delete(grantId);
+    return this.#writer.run(false, () => releases.map((release) => this.#rule.release(release)));
+  }
+
+  async revoke(name: string): Promise<readonly HolderInfo[]> {
+    return this.#writer.run(false, () => this.#rule.revoke(name));
+  }
+
+  async inspect(name: string): Promise<NameInfo | null> {
+    return this.#read(() => this.#rule.inspect(name));
+  }
+
+  async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
+    return this.#read(() => {
+      const infos: NameInfo[] = [];
+      for (const name of this.#claims.names(prefix)) {
+        const info = this.#rule.inspect(name);
+        if (info !== null) infos.push(info);
+        if (infos.length === limit) break;
+      }
+      return infos;
+    });
+  }
+
+  close(): void {
+    if (this.#pushes.size > 0) return;
+    this.#claims.wake = "";
+    this.#socket.close();
+    if (this.#looking !== null) clearInterval(this.#looking);
+    this.#looking = null;
+    if (this.#closeDatabase) this.#db.close();
+  }
+
+  #begun(): void {
+    // A file that was deleted or replaced is no longer the one that others see.
+    let inode = -1;
+    try {
+      inode = statSync(this.#file).ino;
+    } catch {}
+    if (inode !== this.#inode) {
+      throw new StoreUnavailableError(
+        `the SQLite file ${this.#file} was deleted or replaced while in use; connect again`,
+        { retryable: false },
+      );
+    }
+    if (this.#transactions++ % SWEEP_EVERY === 0) this.#claims.sweep(this.#clock.wallMs());
+  }
+
+  /** Tells those whose tickets the committed step has granted. */
+  #deliver(): void {
+    const byAddress = new Map<string, SqliteRecord[]>();
+    for (const record of this.#rule.handedOver as SqliteRecord[]) {
+      const there = byAddress.get(record.wake);
+      if (there === undefined) byAddress.set(record.wake, [record]);
+      else there.push(record);
+    }
+    this.#rule.handedOver = [];
+    for (const [address, records] of byAddress) {
+      const handovers = records.map((one) => ({ grantId: one.grantId, grant: toGrant(one, true) }));
+      if (address === this.#claims.wake) for (const one of handovers) this.#handedOver(one);
+      else if (address !== "") {
+        hand(address, handovers).then((outcome) => {
+          if (outcome === "dead") this.release(records).catch(() => {});
+        });
+      }
+    }
+  }
+
+  #handedOver({ grantId, grant }: Handover): void {
+    const push = this.#pushes.get(grantId);
+    this.#pushes.delete(grantId);
+    push?.({ kind: "granted", grant });
+  }
+
+  #look(): void {
+    this.#looking ??= setInterval(() => {
+      for (const push of this.#pushes.values()) push({ kind: "look" });
+    }, LOOK_EVERY_MS).unref();
+  }
+
+  #read<T>(read: () => T): T {
+    try {
+      return read();
+    } catch (error) {
+      throw explain(error, this.#file);
+    }
+  }
+}
+
+/** Makes the tables if they are missing. A connection for this store alone. */
+export function sqliteStore(db: SqliteDatabase, options: SqliteStoreOptions = {}): SqliteStore {
+  const file = fileOf(db);
+  try {
+    db.exec("PRAGMA journal_mode = WAL");
+    db.exec("BEGIN IMMEDIATE");
+    try {
+      prepareTables(db, file);
+      db.exec("COMMIT");
+    } catch (error) {
+      db.exec("ROLLBACK");
+      throw error;
+    }
+    return new SqliteStore(db, options);
+  } catch (error) {
+    throw explain(error, file);
+  }
+}
+
+function fileOf(db: SqliteDatabase): string {
+  const main = db.prepare("PRAGMA database_list").all()[0] as { file: string };
+  if (main.file === "") {
+    throw new InvalidArgumentError(
+      "an SQLite database in memory is seen by one connection only; use memoryStore()",
+    );
+  }
+  return main.file;
+}

@@ -1,0 +1,55 @@
+import { UnsupportedError } from "../../core/errors.js";
+import type { SqliteDatabase } from "./driver.js";
+
+/** Raised when an older Holdfast could misread the tables. */
+export const FORMAT = 1;
+
+/**
+ * Grants and tickets in one table, so that a handover is an update. `expires_ms` is on the machine's
+ * monotonic clock, which all its processes share; `closed_until_ms` on the wall clock, to outlive a
+ * restart. A row is found by its name: the claims on one name lie together, in their order.
+ */
+const TABLES = `
+CREATE TABLE IF NOT EXISTS holdfast_meta (
+  id INTEGER PRIMARY KEY CHECK (id = 1),
+  format INTEGER NOT NULL,
+  last_token INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS holdfast_claims (
+  name TEXT NOT NULL,
+  place INTEGER NOT NULL,
+  grant_id TEXT NOT NULL,
+  permits INTEGER NOT NULL,
+  max_permits INTEGER NOT NULL,
+  at_least_ms REAL NOT NULL,
+  holder TEXT NOT NULL,
+  since_ms REAL NOT NULL,
+  seq INTEGER NOT NULL,
+  ttl_ms REAL NOT NULL,
+  expires_ms REAL NOT NULL,
+  token INTEGER NOT NULL,
+  floor INTEGER NOT NULL,
+  closed_until_ms REAL NOT NULL,
+  ended TEXT NOT NULL,
+  wake TEXT NOT NULL,
+  PRIMARY KEY (name, place)
+) WITHOUT ROWID;
+INSERT OR IGNORE INTO holdfast_meta VALUES (1, ${FORMAT}, 0);
+`;
+
+/** Inside a write transaction: makes the tables if they are missing, and refuses a newer format. */
+export function prepareTables(db: SqliteDatabase, file: string): void {
+  const exists = db
+    .prepare("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'holdfast_meta'")
+    .get();
+  if (exists === undefined) db.exec(TABLES);
+  const { format } = db.prepare("SELECT format FROM holdfast_meta").get() as { format: number };
+  if (format !== FORMAT) throw otherFormat(file, format);
+}
+
+export function otherFormat(file: string, format: number): UnsupportedError {
+  return new UnsupportedError(
+    `the SQLite file ${file} has format ${format}, and this version of Holdfast knows ${FORMAT}: ` +
+      "use the version that wrote it, or another file",
+  );
+}
