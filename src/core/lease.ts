@@ -66,11 +66,12 @@ export class HeldLease extends Kept implements Lease {
   readonly #maxHoldAtMs: number;
   readonly #renews: boolean;
   #state: LeaseState = "held";
+  readonly #abortShare: number;
   #ttlMs: number;
-  #abortBeforeMs: number;
   /** When the request that the present deadline rests on was sent. */
   #provedAtMs = Number.NEGATIVE_INFINITY;
-  #deadlineMs = 0;
+  /** When it is lost unless renewed: its deadline less `abortBefore`. */
+  #lostAtMs = 0;
   #suspicionsAtProof = 0;
   #renewAtMs = Number.POSITIVE_INFINITY;
   /** The attempt that is not answered yet; NaN when there is none. */
@@ -111,7 +112,7 @@ export class HeldLease extends Kept implements Lease {
     this.#maxHoldAtMs = nowMs + call.maxHoldMs;
     this.#renews = call.renew;
     this.#ttlMs = call.ttlMs;
-    this.#abortBeforeMs = call.abortBeforeMs;
+    this.#abortShare = call.abortBeforeMs / call.ttlMs;
     this.#suspicionsAtProof = suspicionsAtSend;
     this.#prove(sentAtMs, grant.ttlMs);
   }
@@ -177,10 +178,9 @@ export class HeldLease extends Kept implements Lease {
     const ttlMs = ttl === undefined ? this.#ttlMs : checkTtl(ttl, settings, store.traits);
     if (this.#over()) this.assertHeld();
     const nowMs = runtime.clock.elapsedMs();
-    this.#abortBeforeMs *= ttlMs / this.#ttlMs;
     this.#ttlMs = ttlMs;
-    // A shorter ttl may take effect in the store though its answer is lost: from here on it counts at once.
-    this.#deadlineMs = Math.min(this.#deadlineMs, nowMs + ttlMs - driftOf(ttlMs, settings));
+    // A shorter ttl may take effect in the store though its answer is lost: it counts at once.
+    this.#lostAtMs = Math.min(this.#lostAtMs, nowMs + this.#usableMs(ttlMs));
     await new Promise<void>((resolve, reject) => {
       const timer = runtime.clock.after(settings.commandTimeoutMs, () =>
         reject(commands.noAnswer("renew", settings.commandTimeoutMs)),
@@ -292,13 +292,18 @@ export class HeldLease extends Kept implements Lease {
   }
 
   #endsAtMs(): number {
-    return Math.min(this.#deadlineMs - this.#abortBeforeMs, this.#maxHoldAtMs);
+    return Math.min(this.#lostAtMs, this.#maxHoldAtMs);
+  }
+
+  /** What of a ttl can be relied on. */
+  #usableMs(ttlMs: number): number {
+    return ttlMs - driftOf(ttlMs, this.#context.settings) - ttlMs * this.#abortShare;
   }
 
   #prove(sentAtMs: number, ttlMs: number): void {
-    const { runtime, settings, watchdog } = this.#context;
+    const { runtime, watchdog } = this.#context;
     this.#provedAtMs = sentAtMs;
-    this.#deadlineMs = runtime.seams.countFrom(sentAtMs) + ttlMs - driftOf(ttlMs, settings);
+    this.#lostAtMs = runtime.seams.countFrom(sentAtMs) + this.#usableMs(ttlMs);
     this.#renewAtMs = this.#renews ? watchdog.dueAt(sentAtMs, ttlMs) : Number.POSITIVE_INFINITY;
   }
 

@@ -31,7 +31,7 @@ export interface Store {
   /** Names in use that start with `prefix`, in order of their UTF-8 bytes. */
   list(prefix: string, limit: number): Awaitable<readonly NameInfo[]>;
 
-  /** Lets go of everything that the store opened itself. */
+  /** Lets go of everything that the store opened itself. May be called again. */
   close(): Awaitable<void>;
 }
 

@@ -73,6 +73,7 @@ export class SqliteStore implements Store {
   readonly #socket: WakeSocket;
   readonly #pushes = new Map<string, (push: Push) => void>();
   #transactions = 0;
+  #closed = false;
   #looking: NodeJS.Timeout | null = null;
 
   /** A connection for this store alone, not within a transaction. */
@@ -144,7 +145,9 @@ export class SqliteStore implements Store {
   }
 
   close(): void {
-    if (this.#pushes.size > 0) return;
+    // The waiters of other Locks on the same connection still have to be told.
+    if (this.#closed || (!this.#closeDatabase && this.#pushes.size > 0)) return;
+    this.#closed = this.#closeDatabase;
     this.#claims.wake = "";
     this.#socket.close();
     if (this.#looking !== null) clearInterval(this.#looking);

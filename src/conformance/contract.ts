@@ -1,0 +1,345 @@
+import assert from "node:assert/strict";
+import type { Push } from "../core/store.js";
+import { type Case, grantOf, ignore } from "./subject.js";
+
+/** The contract itself: claims, renewals and releases as a core would send them. */
+export const contractCases: readonly Case[] = [
+  {
+    name: "grants exclude each other",
+    async run(bench) {
+      const [one, two] = [await bench.store(), await bench.store()];
+      const held = bench.claim("name");
+      grantOf(await one.claim(held, ignore));
+      assert.equal((await two.claim(bench.claim("name"), ignore)).kind, "busy");
+      grantOf(await two.claim(bench.claim("other name"), ignore));
+      assert.deepEqual(await one.release([{ name: "name", grantId: held.grantId }]), ["released"]);
+      grantOf(await two.claim(bench.claim("name"), ignore));
+    },
+  },
+  {
+    name: "shared, exclusive and permits follow one rule",
+    feature: "permits",
+    async run(bench) {
+      const store = await bench.store();
+      // A model of the rule, fed with the same random asks and releases.
+      let seed = 42;
+      const random = (below: number): number => {
+        seed = (seed * 1_103_515_245 + 12_345) % 2 ** 31;
+        return seed % below;
+      };
+      for (const limit of [1, 3, 10]) {
+        const name = `semaphore of ${limit}`;
+        const holding: { grantId: string; permits: number }[] = [];
+        for (let step = 0; step < 60; step++) {
+          const inUse = holding.reduce((sum, one) => sum + one.permits, 0);
+          if (random(3) === 0 && holding.length > 0) {
+            const [gone] = holding.splice(random(holding.length), 1);
+            assert.deepEqual(await store.release([{ name, grantId: gone!.grantId }]), ["released"]);
+            continue;
+          }
+          const claim = bench.claim(name, { limit, permits: 1 + random(limit) });
+          const answer = await store.claim(claim, ignore);
+          const fits = inUse + claim.permits <= limit;
+          assert.equal(
+            answer.kind,
+            fits ? "granted" : "busy",
+            `${inUse}+${claim.permits}/${limit}`,
+          );
+          if (fits) holding.push(claim);
+        }
+        await store.release(holding.map(({ grantId }) => ({ name, grantId })));
+      }
+      const readers = [bench.claim("rw", { permits: 1 }), bench.claim("rw", { permits: 1 })];
+      for (const reader of readers) grantOf(await store.claim(reader, ignore));
+      const writer = bench.claim("rw", { queue: true });
+      assert.equal((await store.claim(writer, ignore)).kind, "queued");
+      // Nobody passes the writer, though a reader would fit.
+      assert.equal((await store.claim(bench.claim("rw", { permits: 1 }), ignore)).kind, "busy");
+      await store.release(readers.map(({ grantId }) => ({ name: "rw", grantId })));
+      grantOf(await store.claim({ ...writer, seq: 2 }, ignore));
+    },
+  },
+  {
+    name: "a name in use with one limit is refused with another",
+    feature: "permits",
+    async run(bench) {
+      const store = await bench.store();
+      grantOf(await store.claim(bench.claim("name", { limit: 4, permits: 1 }), ignore));
+      const other = await store.claim(bench.claim("name", { limit: 5, permits: 1 }), ignore);
+      assert.deepEqual(other, { kind: "mismatch", limit: 4 });
+      assert.equal((await store.claim(bench.claim("name"), ignore)).kind, "mismatch");
+    },
+  },
+  {
+    name: "asking again with the same grantId finds the same grant and token, and extends it",
+    async run(bench) {
+      const [one, two] = [await bench.store(), await bench.store()];
+      const claim = bench.claim("name");
+      const first = grantOf(await one.claim(claim, ignore));
+      await bench.pass(bench.ttlMs * 0.6);
+      const again = grantOf(await one.claim({ ...claim, seq: 2 }, ignore));
+      assert.equal(again.token, first.token);
+      assert.equal(again.floor, first.floor);
+      assert.equal(again.seq, 2, "its expiry rests on the second ask");
+      await bench.pass(bench.ttlMs * 0.6);
+      const other = await two.claim(bench.claim("name"), ignore);
+      assert.equal(other.kind, "busy", "the store has extended it too, not the caller alone");
+    },
+  },
+  {
+    name: "asking again finds the same ticket in its place",
+    async run(bench) {
+      const store = await bench.store();
+      const held = bench.claim("name");
+      grantOf(await store.claim(held, ignore));
+      const [a, b] = [bench.claim("name", { queue: true }), bench.claim("name", { queue: true })];
+      await store.claim(a, ignore);
+      await store.claim(b, ignore);
+      for (const seq of [2, 3]) {
+        const answer = await store.claim({ ...a, seq }, ignore);
+        assert(answer.kind === "queued" && answer.position.ahead === 0);
+      }
+      assert.equal((await store.inspect("name"))?.waiters.length, 2);
+      await store.release([{ name: "name", grantId: held.grantId }]);
+      grantOf(await store.claim({ ...a, seq: 4 }, ignore));
+      assert.equal((await store.claim({ ...b, seq: 2 }, ignore)).kind, "queued");
+    },
+  },
+  {
+    name: "a stale release touches neither the successor nor the queue",
+    async run(bench) {
+      const store = await bench.store();
+      const stale = bench.claim("name");
+      grantOf(await store.claim(stale, ignore));
+      await bench.pass(bench.ttlMs * 1.2);
+      const successor = bench.claim("name");
+      grantOf(await store.claim(successor, ignore));
+      const waiter = bench.claim("name", { queue: true });
+      await store.claim(waiter, ignore);
+      const release = { name: "name", grantId: stale.grantId };
+      assert.deepEqual(await store.release([release]), ["gone"]);
+      assert.deepEqual(await store.release([release]), ["gone"]);
+      const info = await store.inspect("name");
+      assert.deepEqual(
+        info?.holders.map((one) => one.holder),
+        [successor.holder],
+      );
+      assert.deepEqual(
+        info?.waiters.map((one) => one.holder),
+        [waiter.holder],
+      );
+    },
+  },
+  {
+    name: "a stale renewal touches nobody and creates nothing",
+    async run(bench) {
+      const store = await bench.store();
+      const stale = bench.claim("name");
+      const renewal = { name: "name", grantId: stale.grantId, seq: 2, ttlMs: bench.ttlMs * 100 };
+      assert.deepEqual(await store.renew([renewal]), [{ kind: "lost", reason: "expired" }]);
+      assert.equal(await store.inspect("name"), null);
+      grantOf(await store.claim(stale, ignore));
+      await bench.pass(bench.ttlMs * 1.2);
+      const successor = bench.claim("name");
+      grantOf(await store.claim(successor, ignore));
+      assert.deepEqual(await store.renew([renewal]), [{ kind: "lost", reason: "superseded" }]);
+      assert((await store.inspect("name"))!.holders[0]!.expiresInMs <= bench.ttlMs);
+      const released = { name: "name", grantId: successor.grantId };
+      await store.release([released]);
+      const [late] = await store.renew([{ ...released, seq: 2, ttlMs: bench.ttlMs }]);
+      assert.equal(late?.kind, "lost", "a renewal after the release revives nothing");
+      assert.equal(await store.inspect("name"), null);
+    },
+  },
+  {
+    name: "a batch answers each by itself, in order",
+    async run(bench) {
+      const store = await bench.store();
+      const claims = ["a", "b", "c"].map((name) => bench.claim(name));
+      for (const claim of claims) grantOf(await store.claim(claim, ignore));
+      await store.release([{ name: "b", grantId: claims[1]!.grantId }]);
+      const renewals = claims.map((claim) => ({
+        name: claim.names[0]!,
+        grantId: claim.grantId,
+        seq: 2,
+        ttlMs: bench.ttlMs,
+      }));
+      const kinds = (await store.renew(renewals)).map((answer) => answer.kind);
+      assert.deepEqual(kinds, ["granted", "lost", "granted"]);
+      const answers = await store.release(renewals);
+      assert.deepEqual(answers, ["released", "gone", "released"]);
+    },
+  },
+  {
+    name: "many names in one claim: all or nothing",
+    feature: "many-names",
+    async run(bench) {
+      const store = await bench.store();
+      const all = bench.claim("", { names: ["a", "b", "c"] });
+      const answer = await store.claim(all, ignore);
+      assert(answer.kind === "granted" && answer.grants.length === 3);
+      assert.equal(new Set(answer.grants.map((one) => one.token)).size, 3);
+      await store.release([{ name: "b", grantId: all.grantId }]);
+      assert.equal(
+        (await store.claim(bench.claim("", { names: ["a", "b"] }), ignore)).kind,
+        "busy",
+      );
+      assert.equal(await store.inspect("b"), null, "nothing is left of a claim that failed");
+      const again = await store.claim({ ...all, seq: 2 }, ignore);
+      assert(again.kind === "granted" && again.grants[0]!.token === answer.grants[0]!.token);
+    },
+  },
+  {
+    name: "a token belongs to the moment of its grant",
+    async run(bench) {
+      const [one, two] = [await bench.store(), await bench.store()];
+      // Whatever the answer's way back is worth, the earlier grant has the lower token.
+      const slow = Promise.resolve(one.claim(bench.claim("name"), ignore));
+      await bench.pass(bench.ttlMs * 1.2);
+      const later = grantOf(
+        await bench.settled(Promise.resolve(two.claim(bench.claim("name"), ignore))),
+      );
+      const earlier = grantOf(await bench.settled(slow));
+      assert(earlier.token < later.token, "the earlier grant's token is lower");
+    },
+  },
+  {
+    name: "tokens rise for every new client, and never repeat",
+    async run(bench) {
+      let last = 0n;
+      for (let i = 0; i < 20; i++) {
+        const store = await bench.store();
+        const claim = bench.claim("name");
+        const { token, floor } = grantOf(await store.claim(claim, ignore));
+        assert(token > last, `token ${token} follows ${last}`);
+        assert.equal(floor, token, "an exclusive grant's floor is its own token");
+        last = token;
+        await store.release([{ name: "name", grantId: claim.grantId }]);
+      }
+    },
+  },
+  {
+    name: "tokens rise though the store's wall clock is set back",
+    virtualOnly: true,
+    async run(bench) {
+      const store = await bench.store();
+      let last = 0n;
+      for (const jumpMs of [0, -3_600_000, 5, -1]) {
+        bench.virtual.jumpWall(jumpMs);
+        const claim = bench.claim("name");
+        const { token } = grantOf(await store.claim(claim, ignore));
+        assert(token > last);
+        last = token;
+        await store.release([{ name: "name", grantId: claim.grantId }]);
+      }
+    },
+  },
+  {
+    name: "shared grants have tokens in order and the floor of those still there",
+    feature: "shared",
+    async run(bench) {
+      const store = await bench.store();
+      const [a, b, c] = [1, 2, 3].map(() => bench.claim("name", { permits: 1 }));
+      const grantA = grantOf(await store.claim(a!, ignore));
+      const grantB = grantOf(await store.claim(b!, ignore));
+      assert(grantB.token > grantA.token);
+      assert.equal(grantB.floor, grantA.token);
+      await store.release([{ name: "name", grantId: a!.grantId }]);
+      const grantC = grantOf(await store.claim(c!, ignore));
+      assert.equal(grantC.floor, grantB.token);
+    },
+  },
+  {
+    name: "expiry frees, by the holder's own ttl alone",
+    async run(bench) {
+      const store = await bench.store();
+      grantOf(await store.claim(bench.claim("name"), ignore));
+      grantOf(await store.claim(bench.claim("long", { ttlMs: bench.ttlMs * 10 }), ignore));
+      await bench.pass(bench.ttlMs * 0.5);
+      assert.equal((await store.claim(bench.claim("name"), ignore)).kind, "busy");
+      await bench.pass(bench.ttlMs * 0.7);
+      grantOf(await store.claim(bench.claim("name"), ignore));
+      assert.equal((await store.claim(bench.claim("long"), ignore)).kind, "busy");
+    },
+  },
+  {
+    name: "a freed name is handed to the first in the queue, and it is told",
+    async run(bench) {
+      const [one, two] = [await bench.store(), await bench.store()];
+      const held = bench.claim("name");
+      grantOf(await one.claim(held, ignore));
+      const pushes: Push[] = [];
+      const waiter = bench.claim("name", { queue: true });
+      await two.claim(waiter, (push) => pushes.push(push));
+      await one.release([{ name: "name", grantId: held.grantId }]);
+      if (two.traits.waiting === "pushed") {
+        await bench.until("the waiter is told", () => pushes.length > 0);
+      }
+      const grant = grantOf(await two.claim({ ...waiter, seq: 2 }, ignore));
+      const pushed = pushes.find((push) => push.kind === "granted");
+      if (pushed?.kind === "granted") {
+        assert.equal(pushed.grant.token, grant.token);
+        assert.equal(pushed.grant.seq, 1, "a handover rests on the ticket's last ask");
+        assert.equal(pushed.grant.handedOver, true);
+      }
+    },
+  },
+  {
+    name: "a ticket that is not renewed is skipped",
+    async run(bench) {
+      const store = await bench.store();
+      const held = bench.claim("name", { ttlMs: bench.ttlMs * 4 });
+      grantOf(await store.claim(held, ignore));
+      await store.claim(bench.claim("name", { queue: true }), ignore);
+      const living = bench.claim("name", { queue: true, ttlMs: bench.ttlMs * 4 });
+      await store.claim(living, ignore);
+      await bench.pass(bench.ttlMs * 1.2);
+      await store.release([{ name: "name", grantId: held.grantId }]);
+      grantOf(await store.claim({ ...living, seq: 2 }, ignore));
+    },
+  },
+  {
+    name: "atLeast keeps the name closed after release, and after expiry",
+    feature: "at-least",
+    async run(bench) {
+      const store = await bench.store();
+      const atLeastMs = bench.ttlMs * 2;
+      const released = bench.claim("released", { atLeastMs });
+      grantOf(await store.claim(released, ignore));
+      grantOf(await store.claim(bench.claim("expired", { atLeastMs }), ignore));
+      const release = { name: "released", grantId: released.grantId };
+      assert.deepEqual(await store.release([release]), ["released"]);
+      const [late] = await store.renew([{ ...release, seq: 2, ttlMs: bench.ttlMs }]);
+      assert.equal(late?.kind, "lost", "a renewal after the release revives nothing");
+      await bench.pass(bench.ttlMs * 1.4);
+      for (const name of ["released", "expired"]) {
+        assert.equal((await store.claim(bench.claim(name), ignore)).kind, "busy", name);
+        assert.equal((await store.inspect(name))?.holders[0]?.closed, true);
+      }
+      await bench.pass(bench.ttlMs * 0.8);
+      for (const name of ["released", "expired"]) {
+        grantOf(await store.claim(bench.claim(name), ignore));
+      }
+    },
+  },
+  {
+    name: "revoke takes the name from its holders, who learn why",
+    feature: "revoke",
+    async run(bench) {
+      const store = await bench.store();
+      const held = bench.claim("name", { atLeastMs: bench.ttlMs * 9 });
+      const { token } = grantOf(await store.claim(held, ignore));
+      const revoked = await store.revoke("name", { holder: "operator", why: "stuck" });
+      assert.deepEqual(
+        revoked.map((one) => one.token),
+        [token],
+      );
+      const renewal = { name: "name", grantId: held.grantId, seq: 2, ttlMs: bench.ttlMs };
+      assert.deepEqual(await store.renew([renewal]), [{ kind: "lost", reason: "revoked" }]);
+      assert.deepEqual(await store.release([renewal]), ["gone"]);
+      assert(grantOf(await store.claim(bench.claim("name"), ignore)).token > token);
+      assert.deepEqual(await store.renew([renewal]), [{ kind: "lost", reason: "revoked" }]);
+      assert.deepEqual(await store.revoke("nobody's", { holder: "operator", why: "-" }), []);
+    },
+  },
+];

@@ -1,0 +1,132 @@
+import assert from "node:assert/strict";
+import { type Case, grantOf, ignore } from "./subject.js";
+
+const NAMES = [
+  "a",
+  " ",
+  "with space ",
+  "UPPER",
+  "upper",
+  "%25%_*?[]{}",
+  "{tag}",
+  "a:b:c",
+  "a/b/../c",
+  "'; DROP TABLE holdfast_claims; --",
+  '"quoted"',
+  "\\back\\slash",
+  "$&`|<>",
+  "ünïcödé",
+  "e\u0301",
+  "\u00e9",
+  "日本語のロック",
+  "🔒".repeat(63),
+  "x".repeat(255),
+  "__proto__",
+  "constructor",
+  "\u200b",
+  "\ufeff",
+  "\uffff",
+];
+
+/** Names of every kind that the rule allows, many at once, and what is shown of them. */
+export const nameCases: readonly Case[] = [
+  {
+    name: "every kind of name is a name of its own",
+    async run(bench) {
+      const [one, two] = [await bench.locks({ ttl: "1m" }), await bench.locks()];
+      const leases = [];
+      for (const name of NAMES) leases.push(await one.acquire(name));
+      for (const name of NAMES) {
+        assert.equal(await two.tryAcquire(name), null, JSON.stringify(name));
+        assert.equal((await two.inspect(name))?.name, name);
+      }
+      const listed = (await two.list()).map((info) => info.name);
+      const inOrder = [...NAMES].sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
+      assert.deepEqual(listed, inOrder);
+      for (const lease of leases) assert.equal(await lease.release(), "released");
+      assert.deepEqual(await two.list(), []);
+    },
+  },
+  {
+    name: "1,000 names at once",
+    async run(bench) {
+      const [one, two] = [await bench.locks({ ttl: bench.ttlMs * 10 }), await bench.locks()];
+      const names = Array.from({ length: 1_000 }, (_, i) => `job:${i}`);
+      const leases = await bench.settled(
+        Promise.all(names.map((name) => one.acquire(name))),
+        bench.ttlMs * 10,
+      );
+      assert.equal(new Set(leases.map((lease) => lease.token)).size, 1_000);
+      await bench.pass(bench.ttlMs * 12);
+      for (const lease of leases) lease.assertHeld();
+      assert.equal(await two.tryAcquire("job:999"), null);
+      assert.equal((await two.list({ limit: 100_000 })).length, 1_000);
+      assert.equal((await two.list({ prefix: "job:99" })).length, 11);
+      assert.equal((await two.list({ limit: 7 })).length, 7);
+      const released = await bench.settled(
+        Promise.all(leases.map((lease) => lease.release())),
+        bench.ttlMs * 10,
+      );
+      assert(released.every((result) => result === "released"));
+      assert.deepEqual(await two.list(), []);
+    },
+  },
+  {
+    name: "inspect and list tell holders, waiters and times",
+    async run(bench) {
+      const [one, two] = [
+        await bench.locks({ holder: "worker-1", ttl: bench.ttlMs * 10 }),
+        await bench.locks({ holder: "worker-2", ttl: bench.ttlMs * 10 }),
+      ];
+      assert.equal(await one.inspect("name"), null);
+      const lease = await one.acquire("name", { note: "nightly" });
+      const waiting = two.acquire("name");
+      await bench.until("it waits", async () => (await one.inspect("name"))!.waiters.length === 1);
+      await bench.pass(bench.ttlMs);
+      const info = (await two.inspect("name"))!;
+      const [holder] = info.holders;
+      assert.equal(holder?.holder, "worker-1 (nightly)");
+      assert.equal(holder.token, lease.token);
+      assert(holder.heldMs >= bench.ttlMs * 0.9 && holder.expiresInMs > bench.ttlMs);
+      assert.equal(holder.closed, false);
+      assert.equal(info.waiters[0]?.holder, "worker-2");
+      assert(info.waiters[0].waitingMs >= bench.ttlMs * 0.9);
+      assert.deepEqual(
+        (await one.list({ prefix: "na" })).map((each) => each.name),
+        ["name"],
+      );
+      assert.deepEqual(await one.list({ prefix: "nb" }), []);
+      await lease.release();
+      await (await bench.settled(waiting)).release();
+      assert.deepEqual(await one.list(), []);
+    },
+  },
+  {
+    name: "namespaces keep apart, and tokenOffset is added everywhere",
+    async run(bench) {
+      const [one, two] = [
+        await bench.locks({ namespace: "a" }),
+        await bench.locks({ namespace: "b", tokenOffset: 10n ** 17n }),
+      ];
+      const [first, second] = [await one.acquire("name"), await two.acquire("name")];
+      assert(second.token > 10n ** 17n && second.floor === second.token);
+      assert.equal((await two.inspect("name"))?.holders[0]?.token, second.token);
+      assert.deepEqual(
+        (await one.list()).map((info) => info.holders[0]?.token),
+        [first.token],
+      );
+      await first.release();
+      assert.equal((await two.list()).length, 1);
+      await second.release();
+    },
+  },
+  {
+    name: "what is over leaves nothing in the store",
+    async run(bench) {
+      const store = await bench.store();
+      for (let i = 0; i < 20; i++) grantOf(await store.claim(bench.claim(`name ${i}`), ignore));
+      await bench.pass(bench.ttlMs * 1.2);
+      assert.deepEqual(await store.list("", 1_000), []);
+    },
+  },
+];

@@ -1,0 +1,293 @@
+import assert from "node:assert/strict";
+import { AcquireTimeoutError, ClosedError, StoreUnavailableError } from "../core/errors.js";
+import type { Lease } from "../core/lease.js";
+import type { Locks } from "../core/locks.js";
+import type { Bench, Case } from "./subject.js";
+
+const isEmpty = async (locks: Locks, name: string): Promise<void> =>
+  assert.equal(await locks.inspect(name), null, "nothing is left behind");
+
+async function waitersAre(bench: Bench, locks: Locks, name: string, count: number): Promise<void> {
+  await bench.until(
+    `${count} wait`,
+    async () => ((await locks.inspect(name))?.waiters.length ?? 0) === count,
+  );
+}
+
+/** Waiting, by the core: order, waking, giving up. */
+export const waitingCases: readonly Case[] = [
+  {
+    name: "waiting is first come, first served, and nobody barges",
+    async run(bench) {
+      const clients = [await bench.locks(), await bench.locks(), await bench.locks()];
+      const held = await clients[0]!.acquire("name");
+      const order: number[] = [];
+      const waiters: Promise<void>[] = [];
+      for (let i = 0; i < 9; i++) {
+        waiters.push(
+          clients[i % 3]!.acquire("name").then(async (lease) => {
+            order.push(i);
+            assert.equal(await clients[(i + 1) % 3]!.tryAcquire("name"), null, "no barging");
+            await lease.release();
+          }),
+        );
+        await waitersAre(bench, clients[0]!, "name", i + 1);
+      }
+      assert.equal(await clients[1]!.tryAcquire("name"), null);
+      await held.release();
+      await bench.settled(Promise.all(waiters), bench.ttlMs * 9);
+      assert.deepEqual(order, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+      await isEmpty(clients[0]!, "name");
+    },
+  },
+  {
+    name: "a release wakes the next well before any lease runs out",
+    async run(bench) {
+      const ttl = bench.ttlMs * 20;
+      const [one, two] = [await bench.locks({ ttl }), await bench.client({ ttl })];
+      const held = await one.acquire("name");
+      const waiting = two.locks.acquire("name", { wait: Number.POSITIVE_INFINITY });
+      await waitersAre(bench, one, "name", 1);
+      const asked = two.store.sent.claim + two.store.sent.renew;
+      await held.release();
+      const lease = await bench.settled(waiting, bench.ttlMs * 3);
+      assert.equal(lease.state, "held");
+      if (two.store.traits.waiting === "pushed") {
+        assert.equal(
+          two.store.sent.claim + two.store.sent.renew,
+          asked,
+          "it was told, it did not ask",
+        );
+      }
+      await lease.release();
+    },
+  },
+  {
+    name: "50 contenders: never two holders, tokens unique and in order",
+    async run(bench) {
+      const clients = await Promise.all(
+        [1, 2, 3, 4, 5].map(() => bench.locks({ ttl: bench.ttlMs * 10 })),
+      );
+      const tokens: bigint[] = [];
+      let holders = 0;
+      const contend = async (locks: Locks): Promise<void> => {
+        const lease = await locks.acquire("name", { wait: Number.POSITIVE_INFINITY });
+        holders++;
+        assert.equal(holders, 1, "one holder");
+        tokens.push(lease.token);
+        await Promise.resolve();
+        holders--;
+        assert.equal(await lease.release(), "released");
+      };
+      const all = Array.from({ length: 50 }, (_, i) => contend(clients[i % 5]!));
+      await bench.settled(Promise.all(all), bench.ttlMs * 50);
+      assert.equal(tokens.length, 50);
+      for (let i = 1; i < 50; i++)
+        assert(tokens[i]! > tokens[i - 1]!, "tokens rise in grant order");
+    },
+  },
+  {
+    name: "a waiter goes on when the holder is gone",
+    async run(bench) {
+      const crashed = await bench.client();
+      await crashed.locks.acquire("name");
+      crashed.store.all = "hang";
+      const lease = await bench.settled((await bench.locks()).acquire("name"), bench.ttlMs * 2);
+      assert.equal(lease.state, "held");
+      await lease.release();
+    },
+  },
+  {
+    name: "a waiter goes on when the holder and the first waiter are gone",
+    async run(bench) {
+      const [holder, first, second] = [
+        await bench.client(),
+        await bench.client(),
+        await bench.locks(),
+      ];
+      await holder.locks.acquire("name");
+      const dead = first.locks.acquire("name");
+      dead.catch(() => {});
+      await waitersAre(bench, second, "name", 1);
+      const waiting = second.acquire("name");
+      await waitersAre(bench, second, "name", 2);
+      holder.store.all = "hang";
+      first.store.all = "hang";
+      first.store.faults.push = "hold";
+      const lease = await bench.settled(waiting, bench.ttlMs * 3);
+      assert.equal(lease.state, "held");
+      await lease.release();
+    },
+  },
+  {
+    name: "a timeout comes in time, says who held it, and leaves nothing behind",
+    async run(bench) {
+      const [one, two] = [await bench.locks({ holder: "the holder" }), await bench.locks()];
+      const held = await one.acquire("name");
+      const startedMs = bench.nowMs;
+      const wait = bench.ttlMs * 1.5;
+      await assert.rejects(bench.settled(two.acquire("name", { wait })), (error) => {
+        assert(error instanceof AcquireTimeoutError);
+        assert.equal(error.code, "ACQUIRE_TIMEOUT");
+        assert.match(error.message, /the holder/);
+        return true;
+      });
+      assert(bench.nowMs - startedMs >= wait);
+      if (bench.subject.virtual) assert(bench.nowMs - startedMs <= wait + 2);
+      assert.equal((await one.inspect("name"))?.waiters.length, 0);
+      await held.release();
+      await isEmpty(two, "name");
+      await assert.rejects(async () => {
+        const lease = await one.acquire("name");
+        try {
+          await two.acquire("name", { wait: 0 });
+        } finally {
+          await lease.release();
+        }
+      }, AcquireTimeoutError);
+    },
+  },
+  {
+    name: "an abort ends the wait at once and leaves nothing behind",
+    async run(bench) {
+      const [one, two] = [await bench.locks(), await bench.locks()];
+      const held = await one.acquire("name");
+      const controller = new AbortController();
+      const waiting = two.acquire("name", { signal: controller.signal });
+      await waitersAre(bench, one, "name", 1);
+      controller.abort(new Error("changed my mind"));
+      await assert.rejects(waiting, /changed my mind/);
+      await waitersAre(bench, one, "name", 0);
+      await held.release();
+      await isEmpty(two, "name");
+      await assert.rejects(two.acquire("name", { signal: controller.signal }), /changed my mind/);
+      await isEmpty(two, "name");
+    },
+  },
+  {
+    name: "an abort while the claim is under way leaves nothing behind",
+    async run(bench) {
+      const { locks, store } = await bench.client();
+      store.faults.claim = bench.ttlMs / 4;
+      const controller = new AbortController();
+      const waiting = locks.acquire("name", { signal: controller.signal });
+      controller.abort(new Error("changed my mind"));
+      await assert.rejects(waiting, /changed my mind/);
+      await bench.until(
+        "the late grant is given back",
+        async () => (await locks.inspect("name")) === null,
+        bench.ttlMs / 2,
+      );
+      await bench.pass(bench.ttlMs / 3);
+      await isEmpty(locks, "name");
+    },
+  },
+  {
+    name: "a lost reply is found again: one grant, one token",
+    async run(bench) {
+      const { locks, store } = await bench.client({ retry: { pause: bench.ttlMs / 10 } });
+      store.faults.claim = "fail-reply";
+      const waiting = locks.acquire("name");
+      await bench.until("asked twice", () => store.sent.claim >= 2);
+      store.faults.claim = "none";
+      const lease = await bench.settled(waiting);
+      const info = await locks.inspect("name");
+      assert.deepEqual(
+        info?.holders.map((one) => one.token),
+        [lease.token],
+      );
+      await lease.release();
+      await isEmpty(locks, "name");
+    },
+  },
+  {
+    name: "an acquire of unknown outcome is never a success, and leaves nothing beyond the ttl",
+    async run(bench) {
+      const { locks, store } = await bench.client({ commandTimeout: bench.ttlMs / 2 });
+      store.all = "lose-reply";
+      await assert.rejects(
+        bench.settled(locks.acquire("name", { wait: 0 })),
+        (error) => error instanceof StoreUnavailableError && error.retryable,
+      );
+      await bench.pass(bench.ttlMs * 1.2);
+      await isEmpty(locks, "name");
+    },
+  },
+  {
+    name: "held by another and store down are different errors",
+    async run(bench) {
+      const [holder, waiter] = [await bench.locks({ ttl: bench.ttlMs * 20 }), await bench.client()];
+      const held = await holder.acquire("name");
+      for (const fault of ["hang", "refuse"] as const) {
+        const waiting = waiter.locks.acquire("name", { wait: bench.ttlMs * 2 });
+        waiting.catch(() => {});
+        await waitersAre(bench, holder, "name", 1);
+        waiter.store.all = fault;
+        await assert.rejects(bench.settled(waiting, bench.ttlMs * 4), StoreUnavailableError);
+        waiter.store.all = "none";
+        await bench.pass(bench.ttlMs * 1.2);
+      }
+      await held.release();
+    },
+  },
+  {
+    name: "a push that comes too late is no grant",
+    async run(bench) {
+      const [holder, late, third] = [
+        await bench.locks(),
+        await bench.client(),
+        await bench.locks(),
+      ];
+      const held = await holder.acquire("name");
+      const waiting = late.locks.acquire("name", { wait: Number.POSITIVE_INFINITY });
+      let lease: Lease | null = null;
+      waiting.then(
+        (one) => {
+          lease = one;
+        },
+        () => {},
+      );
+      await waitersAre(bench, holder, "name", 1);
+      // Cut off: granted by the release, its push under way until the grant is long over.
+      late.store.faults.push = "hold";
+      late.store.all = "refuse";
+      await held.release();
+      const next = await bench.settled(third.acquire("name"), bench.ttlMs * 3);
+      late.store.all = "none";
+      await bench.until(
+        "it waits again",
+        async () => ((await third.inspect("name"))?.waiters.length ?? 0) === 1,
+      );
+      late.store.deliverPushes();
+      await bench.pass(bench.ttlMs * 0.3);
+      assert.equal(lease, null, "two would hold the name");
+      assert.equal(next.state, "held");
+      late.store.faults.push = "none";
+      await next.release();
+      await (await bench.settled(waiting)).release();
+    },
+  },
+  {
+    name: "close releases leases, rejects waiters, leaves nothing behind",
+    async run(bench) {
+      const [one, two] = [await bench.locks(), await bench.locks()];
+      const leases = await Promise.all(["a", "b", "c"].map((name) => one.acquire(name)));
+      const held = await two.acquire("d");
+      const waiting = assert.rejects(one.acquire("d"), ClosedError);
+      await waitersAre(bench, two, "d", 1);
+      await bench.settled(one.close());
+      await waiting;
+      for (const name of ["a", "b", "c"]) await isEmpty(two, name);
+      assert.equal((await two.inspect("d"))?.waiters.length, 0);
+      assert.deepEqual(
+        leases.map((lease) => lease.state),
+        ["released", "released", "released"],
+      );
+      await assert.rejects(one.acquire("a"), ClosedError);
+      await one.close();
+      await held.release();
+      await two.close();
+      if (bench.subject.virtual) assert.equal(bench.virtual.timers, 0, "no timer is left");
+    },
+  },
+];

@@ -1,0 +1,111 @@
+import type { Clock } from "../core/clock.js";
+import type {
+  Awaitable,
+  Claim,
+  ClaimAnswer,
+  HolderInfo,
+  NameInfo,
+  Push,
+  Release,
+  ReleaseAnswer,
+  RenewAnswer,
+  Renewal,
+  Store,
+  Traits,
+} from "../core/store.js";
+
+/**
+ * `hang`: never sent, never answered. `refuse`: not sent, and says so. `lose-reply`: done, never
+ * answered. `fail-reply`: done, answered by an error. A number: done at once, answered so many ms late.
+ */
+export type Fault = "none" | "hang" | "refuse" | "lose-reply" | "fail-reply" | number;
+
+/** A store between a core and the real one that goes wrong on command: one client's view of an outage. */
+export class FaultyStore implements Store {
+  readonly traits: Traits;
+  faults: { claim: Fault; renew: Fault; release: Fault; push: "none" | "hold" } = {
+    claim: "none",
+    renew: "none",
+    release: "none",
+    push: "none",
+  };
+  /** Commands that were sent, by kind. */
+  readonly sent = { claim: 0, renew: 0, release: 0 };
+  readonly #store: Store;
+  readonly #clock: Clock;
+  readonly #heldPushes: (() => void)[] = [];
+
+  constructor(store: Store, clock: Clock) {
+    this.#store = store;
+    this.#clock = clock;
+    this.traits = store.traits;
+  }
+
+  /** The same fault for every command. */
+  set all(fault: Fault) {
+    this.faults = { ...this.faults, claim: fault, renew: fault, release: fault };
+  }
+
+  /** Delivers the pushes that were held back. */
+  deliverPushes(): void {
+    for (const deliver of this.#heldPushes.splice(0)) deliver();
+  }
+
+  claim(claim: Claim, push: (push: Push) => void): Awaitable<ClaimAnswer> {
+    const deliver = (one: Push): void => {
+      if (this.faults.push === "hold") this.#heldPushes.push(() => push(one));
+      else push(one);
+    };
+    return this.#through("claim", () => this.#store.claim(claim, deliver));
+  }
+
+  renew(renewals: readonly Renewal[]): Awaitable<readonly RenewAnswer[]> {
+    return this.#through("renew", () => this.#store.renew(renewals));
+  }
+
+  release(releases: readonly Release[]): Awaitable<readonly ReleaseAnswer[]> {
+    return this.#through("release", () => this.#store.release(releases));
+  }
+
+  revoke(name: string, by: { holder: string; why: string }): Awaitable<readonly HolderInfo[]> {
+    return this.#store.revoke(name, by);
+  }
+
+  inspect(name: string): Awaitable<NameInfo | null> {
+    return this.#store.inspect(name);
+  }
+
+  list(prefix: string, limit: number): Awaitable<readonly NameInfo[]> {
+    return this.#store.list(prefix, limit);
+  }
+
+  close(): Awaitable<void> {
+    return this.#store.close();
+  }
+
+  #through<T>(kind: "claim" | "renew" | "release", command: () => Awaitable<T>): Awaitable<T> {
+    const fault = this.faults[kind];
+    this.sent[kind]++;
+    switch (fault) {
+      case "none":
+        return command();
+      case "hang":
+        return new Promise(() => {});
+      case "refuse":
+        return Promise.reject(new Error("connection refused"));
+      case "lose-reply":
+        command();
+        return new Promise(() => {});
+      case "fail-reply":
+        return Promise.resolve(command()).then(() => {
+          throw new Error("connection reset");
+        });
+      default: {
+        const answer = Promise.resolve(command());
+        return new Promise((resolve, reject) => {
+          this.#clock.after(fault, () => answer.then(resolve, reject)).keepAlive(true);
+        });
+      }
+    }
+  }
+}

@@ -1,0 +1,3 @@
+import { describeConformance, memorySubject } from "./subjects.js";
+
+describeConformance("memory", memorySubject);

@@ -1,0 +1,117 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { describe, expect, test } from "vitest";
+import { honest, type Runtime, type Seams, systemRuntime } from "../../src/core/runtime.js";
+import type { Store } from "../../src/core/store.js";
+import { memoryFence } from "../../src/fence/memory.js";
+import { sqliteFence } from "../../src/fence/sqlite.js";
+import { MemoryStore } from "../../src/stores/memory.js";
+import type { Rule } from "../../src/stores/rule.js";
+import { openSqlite } from "../../src/stores/sqlite/driver.js";
+import { openSqliteStore } from "../../src/stores/sqlite/open.js";
+import {
+  conformance,
+  type FencedCell,
+  runCase,
+  type Subject,
+  seededRandom,
+  VirtualClock,
+} from "../../src/testing/index.js";
+
+export interface MemoryVariant {
+  rule?: typeof Rule;
+  seams?: Partial<Seams>;
+  runtime?: (runtime: Runtime, clock: VirtualClock) => Runtime;
+  store?: (store: Store, clock: VirtualClock) => Store;
+  cell?: (cell: FencedCell) => FencedCell;
+}
+
+/** The memory store under virtual time, or a variant that is broken in one way. */
+export async function memorySubject(variant: MemoryVariant = {}): Promise<Subject> {
+  const clock = new VirtualClock();
+  const store = new MemoryStore(clock.forStore(), variant.rule);
+  const runtime: Runtime = {
+    clock,
+    random: seededRandom(7),
+    seams: { ...honest, ...variant.seams },
+  };
+  return {
+    runtime: variant.runtime?.(runtime, clock) ?? runtime,
+    virtual: clock,
+    ttlMs: 1_000,
+    open: async () => variant.store?.(store, clock) ?? store,
+    fence: async () => {
+      const cell = memoryCell();
+      return variant.cell?.(cell) ?? cell;
+    },
+    dispose: async () => {},
+  };
+}
+
+function memoryCell(): FencedCell {
+  const fence = memoryFence();
+  let value = 0;
+  return {
+    fence: fence as FencedCell["fence"],
+    transaction: (fn) => fence.transaction(fn),
+    read: async () => value,
+    write: async (_tx, to) => {
+      value = to;
+    },
+  };
+}
+
+/** SQLite in a file of its own, in real time, every client on its own connection. */
+export async function sqliteSubject(): Promise<Subject> {
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-test-"));
+  const closing: (() => unknown)[] = [];
+  return {
+    runtime: systemRuntime(),
+    ttlMs: 400,
+    open: () => openSqliteStore(join(folder, "locks.db")),
+    fence: async () => {
+      const db = await openSqlite(join(folder, "data.db"));
+      closing.push(() => db.close());
+      db.exec("CREATE TABLE cell (value INTEGER); INSERT INTO cell VALUES (0)");
+      return {
+        fence: sqliteFence(db) as FencedCell["fence"],
+        transaction: async (fn) => {
+          db.exec("BEGIN IMMEDIATE");
+          try {
+            const result = await fn(db);
+            db.exec("COMMIT");
+            return result;
+          } catch (error) {
+            db.exec("ROLLBACK");
+            throw error;
+          }
+        },
+        read: async () => (db.prepare("SELECT value FROM cell").get() as { value: number }).value,
+        write: async (_tx, value) => {
+          db.prepare("UPDATE cell SET value = ?").run(value);
+        },
+      };
+    },
+    dispose: async () => {
+      for (const close of closing) close();
+      rmSync(folder, { recursive: true, force: true });
+    },
+  };
+}
+
+/** The suite as tests. A case that a store skips has to be named here: nothing is skipped unseen. */
+export function describeConformance(
+  store: string,
+  fresh: () => Promise<Subject>,
+  skips: Record<string, string> = {},
+): void {
+  describe.concurrent(`${store}: conformance`, () => {
+    for (const one of conformance) {
+      test(one.name, async () => {
+        const outcome = await runCase(one, await fresh());
+        expect(outcome).toEqual(one.name in skips ? { skipped: skips[one.name] } : "passed");
+      });
+    }
+  });
+}
