@@ -14,6 +14,8 @@ export interface Context {
   readonly commands: Commands;
 }
 
+export type ReleaseOutcome = ReleaseAnswer | HoldfastError;
+
 /** Commands to the store, each with a deadline of our own: a stopped server accepts and never answers. */
 export class Commands {
   readonly #store: Store;
@@ -38,14 +40,10 @@ export class Commands {
   }
 
   /** Runs one command; whatever fails without saying that nothing happened is StoreUnavailableError. */
-  async run<T>(
-    what: string,
-    command: () => Awaitable<T>,
-    timeoutMs: number = this.#settings.commandTimeoutMs,
-  ): Promise<T> {
+  async run<T>(what: string, command: () => Awaitable<T>): Promise<T> {
     try {
       const answer = command();
-      return isPromise(answer) ? await this.#bounded(what, answer, timeoutMs) : answer;
+      return isPromise(answer) ? await this.#bounded(what, answer) : answer;
     } catch (error) {
       throw this.unavailable(what, error);
     }
@@ -66,20 +64,25 @@ export class Commands {
     );
   }
 
-  /** Gives a grant or ticket back. If that fails, it is owed: tried again until the store has let it go by itself. */
-  async release(release: Release, ttlMs: number, timeoutMs?: number): Promise<ReleaseAnswer> {
-    try {
-      const answers = await this.run("release", () => this.#store.release([release]), timeoutMs);
-      return answers[0] ?? "gone";
-    } catch (error) {
+  /**
+   * Gives a grant or ticket back. An error is an answer here, not thrown: then the release is owed,
+   * and tried again until the store has let it go by itself.
+   */
+  release(release: Release, ttlMs: number, timeoutMs?: number): Awaitable<ReleaseOutcome> {
+    const failed = (error: unknown): HoldfastError => {
       this.#owe(release, ttlMs);
-      throw error;
+      return this.unavailable("release", error);
+    };
+    try {
+      const answers = this.#store.release([release]);
+      if (!isPromise(answers)) return answers[0] ?? "gone";
+      return this.#bounded("release", answers, timeoutMs).then(
+        ([answer]) => answer ?? "gone",
+        failed,
+      );
+    } catch (error) {
+      return failed(error);
     }
-  }
-
-  /** The same, with nobody waiting for the outcome. */
-  abandon(release: Release, ttlMs: number): void {
-    this.release(release, ttlMs).catch(() => {});
   }
 
   #owe(release: Release, ttlMs: number): void {
@@ -108,7 +111,11 @@ export class Commands {
     );
   }
 
-  #bounded<T>(what: string, answer: Promise<T>, timeoutMs: number): Promise<T> {
+  #bounded<T>(
+    what: string,
+    answer: Promise<T>,
+    timeoutMs = this.#settings.commandTimeoutMs,
+  ): Promise<T> {
     return new Promise((resolve, reject) => {
       const timer = this.#runtime.clock.after(timeoutMs, () =>
         reject(this.noAnswer(what, timeoutMs)),

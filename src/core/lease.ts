@@ -1,8 +1,8 @@
-import { type Context, jittered } from "./commands.js";
+import { type Context, isPromise, jittered, type ReleaseOutcome } from "./commands.js";
 import { LeaseLostError, type LossReason } from "./errors.js";
 import { emit } from "./events.js";
 import { type Call, checkTtl, driftOf, type Mode } from "./options.js";
-import type { Grant, RenewAnswer, Renewal } from "./store.js";
+import type { Awaitable, Grant, RenewAnswer, Renewal } from "./store.js";
 import type { Duration } from "./validate.js";
 import { Kept } from "./watchdog.js";
 
@@ -145,7 +145,7 @@ export class HeldLease extends Kept implements Lease {
 
   assertHeld(): void {
     if (this.#over()) {
-      throw this.#error ?? new LeaseLostError(this, "expired", { detail: "it was released" });
+      throw this.#error ?? this.#gone();
     }
     if (this.#suspicionsAtProof !== this.#context.runtime.clock.suspicions()) {
       this.#jeopardize("the wall clock ran ahead");
@@ -203,7 +203,7 @@ export class HeldLease extends Kept implements Lease {
   }
 
   release(): Promise<ReleaseResult> {
-    this.#releasing ??= this.#release();
+    this.#releasing ??= Promise.resolve(this.#release());
     return this.#releasing;
   }
 
@@ -358,37 +358,42 @@ export class HeldLease extends Kept implements Lease {
     this.#settleRenewing(Number.POSITIVE_INFINITY, error);
   }
 
-  async #release(): Promise<ReleaseResult> {
-    const { commands, watchdog, settings } = this.#context;
+  #release(): Awaitable<ReleaseResult> {
+    const { commands, watchdog } = this.#context;
     const heldMs = this.#heldMs();
     const lost = this.#over();
     if (!lost) {
       // From here on no renewal is sent, and one in flight finds no grant to revive.
       this.#state = "released";
       watchdog.agenda.remove(this);
-      this.#settleRenewing(
-        Number.POSITIVE_INFINITY,
-        new LeaseLostError(this, "expired", { detail: "it was released" }),
-      );
+      if (this.#renewing !== null) this.#settleRenewing(Number.POSITIVE_INFINITY, this.#gone());
     }
     const release = { name: commands.key(this.name), grantId: this.#grantId };
-    let outcome: ReleaseResult;
-    try {
-      const answer = await commands.release(release, this.#ttlMs);
-      outcome = lost || answer === "gone" ? "lost" : "released";
-    } catch {
-      outcome = lost ? "lost" : "unknown";
+    const answer = commands.release(release, this.#ttlMs);
+    // A store in this process has answered by now: no further turn is taken.
+    return isPromise(answer)
+      ? answer.then((late) => this.#released(late, lost, heldMs))
+      : this.#released(answer, lost, heldMs);
+  }
+
+  #released(answer: ReleaseOutcome, lost: boolean, heldMs: number): ReleaseResult {
+    if (lost) return "lost";
+    if (answer === "gone") {
+      this.#lose("expired");
+      return "lost";
     }
-    if (lost) return outcome;
-    if (outcome === "lost") this.#lose("expired");
-    else
-      emit("released", settings.logger, () => ({
-        name: this.name,
-        token: this.token,
-        heldMs,
-        outcome: outcome as "released" | "unknown",
-      }));
+    const outcome = answer === "released" ? "released" : "unknown";
+    emit("released", this.#context.settings.logger, () => ({
+      name: this.name,
+      token: this.token,
+      heldMs,
+      outcome,
+    }));
     return outcome;
+  }
+
+  #gone(): LeaseLostError {
+    return new LeaseLostError(this, "expired", { detail: "it was released" });
   }
 
   #heldMs(): number {

@@ -15,13 +15,13 @@ export interface Runtime {
 export interface Seams {
   /** The moment from which a proof of `sentAtMs` counts: that moment, not now. */
   countFrom(sentAtMs: number): number;
-  /** When the ask that a grant names was sent; undefined if it is none of ours: then it is no grant. */
-  sentAt(seq: number, sent: ReadonlyMap<number, number>): number | undefined;
+  /** The ask from whose send a grant counts: the one that it names, not the last. */
+  restsOn(seq: number, lastSeq: number): number;
 }
 
 export const honest: Seams = {
   countFrom: (sentAtMs) => sentAtMs,
-  sentAt: (seq, sent) => sent.get(seq),
+  restsOn: (seq) => seq,
 };
 
 let shared: Runtime | undefined;

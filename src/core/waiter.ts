@@ -1,8 +1,8 @@
-import { type Context, isPromise, jittered } from "./commands.js";
+import { type Context, isPromise, jittered, type ReleaseOutcome } from "./commands.js";
 import {
   AcquireTimeoutError,
   ClosedError,
-  type HoldfastError,
+  HoldfastError,
   InvalidArgumentError,
   StoreUnavailableError,
 } from "./errors.js";
@@ -42,9 +42,10 @@ export class Waiter extends Kept {
   readonly #grantId: string;
   readonly #startedAtMs: number;
   readonly #suspicionsAtStart: number;
-  readonly #sent = new Map<number, number>();
+  /** When the last asks were sent; the newest, number `#seq`, is last. */
+  readonly #sent: number[] = [];
   readonly #push = (push: Push): void => this.#pushed(push);
-  readonly #abort = (): void => this.#fail(this.#call.signal?.reason, "aborted");
+  #abort: (() => void) | null = null;
   #seq = 0;
   #suspicionsAtSeq = 0;
   #asking = 0;
@@ -89,7 +90,10 @@ export class Waiter extends Kept {
       if (this.#failure) throw this.#failure.error;
       return this.#lease;
     }
-    signal?.addEventListener("abort", this.#abort, { once: true });
+    if (signal !== undefined) {
+      this.#abort = () => this.#fail(signal.reason, "aborted");
+      signal.addEventListener("abort", this.#abort, { once: true });
+    }
     this.#context.watchdog.agenda.addPending(1);
     this.#schedule();
     return new Promise((resolve, reject) => {
@@ -108,7 +112,7 @@ export class Waiter extends Kept {
     if (this.#done) return;
     this.#end("closed");
     this.#reject?.(new ClosedError());
-    await this.#giveUp(this.#context.settings.commandTimeoutMs).catch(() => {});
+    await this.#giveUp();
   }
 
   // What the watchdog calls.
@@ -238,7 +242,7 @@ export class Waiter extends Kept {
     if (!this.#done) return false;
     const state = this.#lease?.state ?? "released";
     if (state === "released" || state === "lost") {
-      this.#context.commands.abandon(this.#release(), this.#call.ttlMs);
+      this.#giveUp();
     }
     return true;
   }
@@ -263,8 +267,9 @@ export class Waiter extends Kept {
   }
 
   #accept(grant: Grant): void {
-    const { runtime } = this.#context;
-    const sentAtMs = runtime.seams.sentAt(grant.seq, this.#sent);
+    const seq = this.#context.runtime.seams.restsOn(grant.seq, this.#seq);
+    // Undefined: an ask that is none of ours, or too long ago.
+    const sentAtMs = seq > this.#seq ? undefined : this.#sent.at(seq - this.#seq - 1);
     if (sentAtMs !== undefined) {
       const lease = new HeldLease(
         this.#context,
@@ -307,16 +312,11 @@ export class Waiter extends Kept {
       // The ticket's removal also tells whether the store still answers: busy and down are not the same error.
       const reject = this.#reject;
       this.#end(null);
-      this.#giveUp(LAST_WORD_MS).then(
-        () => {
-          this.#emitNotGranted("timeout");
-          reject?.(timeout);
-        },
-        (error) => {
-          this.#emitNotGranted("unavailable");
-          reject?.(this.#outage(error));
-        },
-      );
+      this.#giveUp(LAST_WORD_MS).then((outcome) => {
+        const down = HoldfastError.is(outcome);
+        this.#emitNotGranted(down ? "unavailable" : "timeout");
+        reject?.(down ? this.#outage(outcome) : timeout);
+      });
     }
   }
 
@@ -332,7 +332,7 @@ export class Waiter extends Kept {
     const reject = this.#reject;
     this.#failure = { error };
     this.#end(reason);
-    this.#giveUp(this.#context.settings.commandTimeoutMs).catch(() => {});
+    this.#giveUp();
     reject?.(error);
   }
 
@@ -349,11 +349,11 @@ export class Waiter extends Kept {
     this.#context.watchdog.agenda.remove(this);
     if (this.#resolve === null) return;
     this.#context.watchdog.agenda.addPending(-1);
-    this.#call.signal?.removeEventListener("abort", this.#abort);
+    if (this.#abort !== null) this.#call.signal?.removeEventListener("abort", this.#abort);
   }
 
-  async #giveUp(timeoutMs: number): Promise<void> {
-    await this.#context.commands.release(this.#release(), this.#call.ttlMs, timeoutMs);
+  async #giveUp(timeoutMs?: number): Promise<ReleaseOutcome> {
+    return this.#context.commands.release(this.#release(), this.#call.ttlMs, timeoutMs);
   }
 
   #emitNotGranted(reason: NotGranted): void {
@@ -368,8 +368,8 @@ export class Waiter extends Kept {
   #nextSeq(sentAtMs: number): number {
     this.#seq++;
     this.#suspicionsAtSeq = this.#context.runtime.clock.suspicions();
-    this.#sent.set(this.#seq, sentAtMs);
-    this.#sent.delete(this.#seq - ASKS_REMEMBERED);
+    this.#sent.push(sentAtMs);
+    if (this.#sent.length > ASKS_REMEMBERED) this.#sent.shift();
     return this.#seq;
   }
 

@@ -108,7 +108,12 @@ class MemoryClaims implements Claims {
   }
 
   ticketsBefore(name: string, place: number): number {
-    return this.inOrder(name).filter((one) => one.token === 0n && one.place < place).length;
+    let tickets = 0;
+    for (const one of this.inOrder(name)) {
+      if (one.place >= place) break;
+      if (one.token === 0n) tickets++;
+    }
+    return tickets;
   }
 
   nextPlace(name: string): number {

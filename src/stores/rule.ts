@@ -77,7 +77,8 @@ export class Rule {
 
   claim(claim: Claim): ClaimAnswer {
     const nowMs = this.clock.nowMs();
-    const own: (ClaimRecord | null)[] = [];
+    const fronts: Front[] = [];
+    const own: (ClaimRecord | undefined)[] = [];
     for (const name of claim.names) {
       const front = this.advance(name, nowMs);
       const first = front.holders.find((one) => one.ended !== "revoked") ?? front.waiting;
@@ -85,23 +86,23 @@ export class Rule {
         return { kind: "mismatch", limit: first.limit };
       }
       const mine = this.#find(front, name, claim.grantId);
-      if (mine === undefined && !fits(front, claim) && !claim.queue) {
+      if (mine === undefined && !claim.queue && !fits(front, claim)) {
         return { kind: "busy", position: this.#position(front, name, Number.MAX_SAFE_INTEGER) };
       }
-      own.push(mine ?? null);
+      fronts.push(front);
+      own.push(mine);
     }
-    // Nothing was changed so far: all names or none.
+    // Nothing was claimed so far: all names or none.
     const grants: Grant[] = [];
     for (const [i, name] of claim.names.entries()) {
-      let mine = own[i] ?? null;
-      if (mine === null) {
-        const front = this.advance(name, nowMs);
+      const front = fronts[i]!;
+      let mine = own[i];
+      if (mine === undefined) {
         mine = this.#create(claim, name, nowMs);
         if (fits(front, claim)) this.grant(mine, front.holders, nowMs);
         this.claims.add(mine);
       } else this.extend(mine, claim, nowMs);
       if (mine.token === 0n) {
-        const front = this.advance(name, nowMs);
         return { kind: "queued", position: this.#position(front, name, mine.place) };
       }
       grants.push(toGrant(mine, false));
@@ -265,12 +266,15 @@ export class Rule {
 
   #position(front: Front, name: string, place: number): Position {
     const nowMs = this.clock.nowMs();
-    const blocking = front.holders.filter((one) => one.ended !== "revoked");
-    return {
-      ahead: front.waiting === undefined ? 0 : this.claims.ticketsBefore(name, place),
-      freeInMs: Math.min(...blocking.map((one) => this.#endsInMs(one, nowMs))),
-      holder: blocking[0]?.holder ?? null,
-    };
+    let freeInMs = Number.POSITIVE_INFINITY;
+    let holder: string | null = null;
+    for (const one of front.holders) {
+      if (one.ended === "revoked") continue;
+      holder ??= one.holder;
+      freeInMs = Math.min(freeInMs, this.#endsInMs(one, nowMs));
+    }
+    const ahead = front.waiting === undefined ? 0 : this.claims.ticketsBefore(name, place);
+    return { ahead, freeInMs, holder };
   }
 
   #endsInMs(record: ClaimRecord, nowMs: number): number {

@@ -69,7 +69,7 @@ const MUTANTS: Record<string, { variant: () => MemoryVariant; caughtBy: string[]
     caughtBy: ["the wall clock decides nothing"],
   },
   "pushed grant without its sequence number": {
-    variant: () => ({ seams: { sentAt: (_seq, sent) => [...sent.values()].at(-1) } }),
+    variant: () => ({ seams: { restsOn: (_seq, lastSeq) => lastSeq } }),
     caughtBy: ["a push that comes too late is no grant"],
   },
   "fence that is not entered before the read": {
