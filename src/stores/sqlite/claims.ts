@@ -1,6 +1,6 @@
 import type { ClaimRecord, Claims } from "../rule.js";
 import type { SqliteDatabase, SqliteStatement } from "./driver.js";
-import { FORMAT, otherFormat } from "./schema.js";
+import { FORMAT, refuseOtherFormat } from "./schema.js";
 import { NeedsDurability, type Writer } from "./writer.js";
 
 /** A claim with the address at which its process is woken. */
@@ -35,6 +35,7 @@ const LARGEST_TOKEN = BigInt(Number.MAX_SAFE_INTEGER);
 export class SqliteClaims implements Claims {
   /** Where this process is woken; empty while it does not listen. */
   wake = "";
+  readonly #db: SqliteDatabase;
   readonly #file: string;
   readonly #writer: Writer;
   readonly #nowMs: () => number;
@@ -50,6 +51,7 @@ export class SqliteClaims implements Claims {
   readonly #sweep: SqliteStatement;
 
   constructor(db: SqliteDatabase, file: string, writer: Writer, nowMs: () => number) {
+    this.#db = db;
     this.#file = file;
     this.#writer = writer;
     this.#nowMs = nowMs;
@@ -148,8 +150,8 @@ export class SqliteClaims implements Claims {
   drawToken(least: bigint): bigint {
     if (!this.#writer.durable) throw new NeedsDurability();
     const row = this.#drawToken.get(least) as { last_token: number } | undefined;
-    if (row === undefined) throw otherFormat(this.#file, Number.NaN);
-    const token = BigInt(row.last_token);
+    if (row === undefined) refuseOtherFormat(this.#db, this.#file);
+    const token = BigInt(row!.last_token);
     if (token > LARGEST_TOKEN) throw new RangeError(`the token ${token} is beyond 2^53`);
     return token;
   }

@@ -20,7 +20,7 @@ const EXPLAINED: Record<number, { text: string; sure: boolean }> = {
 
 /** `node:sqlite` and its like give the number, others (better-sqlite3) the name. */
 function resultCode(error: unknown): number | null {
-  const { errcode, code } = error as { errcode?: unknown; code?: unknown };
+  const { errcode, code } = (error ?? {}) as { errcode?: unknown; code?: unknown };
   if (typeof errcode === "number") return errcode & 0xff;
   return code === "SQLITE_BUSY" ? BUSY : null;
 }

@@ -43,12 +43,13 @@ export function prepareTables(db: SqliteDatabase, file: string): void {
     .prepare("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'holdfast_meta'")
     .get();
   if (exists === undefined) db.exec(TABLES);
-  const { format } = db.prepare("SELECT format FROM holdfast_meta").get() as { format: number };
-  if (format !== FORMAT) throw otherFormat(file, format);
+  refuseOtherFormat(db, file);
 }
 
-export function otherFormat(file: string, format: number): UnsupportedError {
-  return new UnsupportedError(
+export function refuseOtherFormat(db: SqliteDatabase, file: string): void {
+  const { format } = db.prepare("SELECT format FROM holdfast_meta").get() as { format: number };
+  if (format === FORMAT) return;
+  throw new UnsupportedError(
     `the SQLite file ${file} has format ${format}, and this version of Holdfast knows ${FORMAT}: ` +
       "use the version that wrote it, or another file",
   );

@@ -1,0 +1,40 @@
+import { LOCK_LIMIT, type NameInfo } from "../core/store.js";
+import { checkName } from "../core/validate.js";
+import { flagOption, type Options } from "./arguments.js";
+import { Exit } from "./exit.js";
+import { clockTime, modeOf, nameAsJson } from "./names.js";
+import { formatMs, print, printable, style } from "./output.js";
+import { withLocks } from "./store.js";
+
+export async function inspect(name: string, options: Options): Promise<number> {
+  checkName(name);
+  const json = flagOption(options, "json");
+  const found = await withLocks(options, (locks) => locks.inspect(name));
+  const info = found ?? { name, limit: LOCK_LIMIT, holders: [], waiters: [] };
+  print(json ? JSON.stringify(nameAsJson(info), null, 2) : describe(info));
+  return Exit.ok;
+}
+
+function describe(info: NameInfo): string {
+  const lines = [style(process.stdout, "bold", printable(info.name))];
+  if (info.holders.length === 0) lines.push("  nobody holds it");
+  for (const one of info.holders) {
+    const since = `for ${formatMs(one.heldMs)}, since ${clockTime(Date.now() - one.heldMs)}`;
+    lines.push(
+      one.closed
+        ? `  closed    by ${printable(one.holder)}, which asked for it with --at-least`
+        : `  held      by ${printable(one.holder)}, ${modeOf(info.limit, one.permits)}, ${since}`,
+      `            token ${one.token}`,
+      one.closed
+        ? `            opens in ${formatMs(one.expiresInMs)}`
+        : `            expires in ${formatMs(one.expiresInMs)} unless renewed`,
+    );
+  }
+  info.waiters.forEach((one, at) => {
+    lines.push(
+      `  waiter ${String(at + 1).padEnd(2)} ${printable(one.holder)}, ${modeOf(info.limit, one.permits)}, for ${formatMs(one.waitingMs)}`,
+    );
+  });
+  if (info.waiters.length === 0) lines.push("  nobody waits");
+  return lines.join("\n");
+}

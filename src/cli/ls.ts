@@ -1,0 +1,41 @@
+import type { NameInfo } from "../core/store.js";
+import { flagOption, type Options, textOption } from "./arguments.js";
+import { Exit } from "./exit.js";
+import { modeOf, nameAsJson } from "./names.js";
+import { formatMs, note, print, printable, quoted, table } from "./output.js";
+import { chooseStore, describeStore, withLocks } from "./store.js";
+
+const MOST = 1_000;
+const HEADING = ["NAME", "MODE", "HOLDER", "TOKEN", "HELD FOR", "EXPIRES IN", "WAITERS"];
+
+export async function ls(options: Options): Promise<number> {
+  const prefix = textOption(options, "prefix") ?? "";
+  const json = flagOption(options, "json");
+  const names = await withLocks(options, (locks) => locks.list({ prefix, limit: MOST }));
+  if (json) print(JSON.stringify(names.map(nameAsJson), null, 2));
+  else if (names.length > 0) print(table([HEADING, ...names.flatMap(rowsOf)]));
+  else {
+    const where = describeStore(chooseStore(options).url);
+    print(
+      `Nothing is held${prefix === "" ? "" : ` under ${quoted(prefix)}`} in ${printable(where)}.`,
+    );
+  }
+  if (names.length === MOST) note(`only the first ${MOST} names are shown; narrow with --prefix`);
+  return Exit.ok;
+}
+
+/** A row for each holder; who only waits for the name gets one too. */
+function rowsOf(info: NameInfo): string[][] {
+  const waiters = String(info.waiters.length);
+  const name = printable(info.name);
+  if (info.holders.length === 0) return [[name, "-", "-", "-", "-", "-", waiters]];
+  return info.holders.map((one, at) => [
+    name,
+    one.closed ? "closed" : modeOf(info.limit, one.permits),
+    printable(one.holder),
+    String(one.token),
+    formatMs(one.heldMs),
+    formatMs(one.expiresInMs),
+    at === 0 ? waiters : "",
+  ]);
+}

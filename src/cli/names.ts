@@ -1,0 +1,59 @@
+import { type HolderInfo, LOCK_LIMIT, type NameInfo, type WaiterInfo } from "../core/store.js";
+import { formatMs, printable } from "./output.js";
+
+/** What somebody holds or asks of a name, in a word. */
+export function modeOf(limit: number, permits: number): string {
+  if (limit !== LOCK_LIMIT) return `${permits} of ${limit}`;
+  return permits === LOCK_LIMIT ? "exclusive" : "shared";
+}
+
+/** For programs: tokens as strings, because JSON readers round large numbers. */
+export function nameAsJson(info: NameInfo): object {
+  const semaphore = info.limit !== LOCK_LIMIT;
+  const common = (one: HolderInfo | WaiterInfo): object => ({
+    holder: one.holder,
+    ...(semaphore ? { permits: one.permits } : { mode: modeOf(info.limit, one.permits) }),
+  });
+  return {
+    name: info.name,
+    ...(semaphore ? { limit: info.limit } : {}),
+    holders: info.holders.map((one) => ({
+      ...common(one),
+      token: String(one.token),
+      heldMs: Math.round(one.heldMs),
+      expiresInMs: Math.round(one.expiresInMs),
+      closed: one.closed,
+    })),
+    waiters: info.waiters.map((one) => ({
+      ...common(one),
+      waitingMs: Math.round(one.waitingMs),
+      expiresInMs: Math.round(one.expiresInMs),
+    })),
+  };
+}
+
+/** Why a name is not to be had, in one sentence without a verb's full stop. */
+export function whyBusy(info: NameInfo | null): string | null {
+  const first = info?.holders[0];
+  if (info === null || first === undefined) {
+    const waiter = info?.waiters[0];
+    return waiter === undefined ? null : `is next for ${printable(waiter.holder)}, who waits`;
+  }
+  if (first.closed) {
+    return `is closed for another ${formatMs(first.expiresInMs)}, as ${printable(first.holder)} asked with --at-least`;
+  }
+  const more = info.holders.length - 1;
+  return (
+    `is held by ${printable(first.holder)}${more > 0 ? ` and ${more} more` : ""}, ` +
+    `for ${formatMs(first.heldMs)} (since ${clockTime(Date.now() - first.heldMs)})`
+  );
+}
+
+/** The local time of day, with the date when it is not today's. */
+export function clockTime(wallMs: number): string {
+  const at = new Date(wallMs);
+  const pad = (part: number): string => String(part).padStart(2, "0");
+  const time = `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
+  if (at.toDateString() === new Date().toDateString()) return time;
+  return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ${time}`;
+}

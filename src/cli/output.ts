@@ -1,0 +1,59 @@
+import { styleText } from "node:util";
+
+type Format = Parameters<typeof styleText>[0];
+
+/** Coloured only for people: on a terminal, and unless NO_COLOR says otherwise. */
+export function style(stream: NodeJS.WriteStream, format: Format, text: string): string {
+  return stream.isTTY && !process.env["NO_COLOR"] ? styleText(format, text) : text;
+}
+
+export function print(text: string): void {
+  process.stdout.write(`${text}\n`);
+}
+
+/** A line of our own between those of the child: on stderr, and marked. */
+export function note(text: string): void {
+  process.stderr.write(`${style(process.stderr, "dim", "holdfast:")} ${text}\n`);
+}
+
+/** What a store or a user gave, for a terminal: no control characters, no password of a URL. */
+export function printable(text: string): string {
+  return (
+    text
+      // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is replaced
+      .replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g, "?")
+      .replace(/\/\/[^/@\s]*@/g, "//***@")
+  );
+}
+
+export const quoted = (text: string): string => JSON.stringify(printable(text));
+
+/** Two units at the most: `850ms`, `12s`, `5m 3s`, `2h 5m`, `3d 4h`. */
+export function formatMs(ms: number): string {
+  if (!Number.isFinite(ms)) return "for ever";
+  if (ms < 1_000) return `${Math.max(0, Math.round(ms))}ms`;
+  const seconds = Math.floor(ms / 1_000);
+  const parts = [
+    [Math.floor(seconds / 86_400), "d"],
+    [Math.floor(seconds / 3_600) % 24, "h"],
+    [Math.floor(seconds / 60) % 60, "m"],
+    [seconds % 60, "s"],
+  ] as const;
+  const first = parts.findIndex(([count]) => count > 0);
+  return parts
+    .slice(first, first + 2)
+    .filter(([count]) => count > 0)
+    .map(([count, unit]) => `${count}${unit}`)
+    .join(" ");
+}
+
+/** Columns as wide as their widest cell; the first row is the heading. */
+export function table(rows: readonly (readonly string[])[]): string {
+  const widths = rows[0]!.map((_, i) => Math.max(...rows.map((row) => row[i]!.length)));
+  return rows
+    .map((row, at) => {
+      const line = row.map((cell, i) => cell.padEnd(widths[i]!)).join("  ");
+      return at === 0 ? style(process.stdout, "bold", line.trimEnd()) : line.trimEnd();
+    })
+    .join("\n");
+}

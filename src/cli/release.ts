@@ -1,0 +1,34 @@
+import { userInfo } from "node:os";
+import { checkName } from "../core/validate.js";
+import { flagOption, type Options, textOption } from "./arguments.js";
+import { Exit, usage } from "./exit.js";
+import { formatMs, print, printable, quoted } from "./output.js";
+import { withLocks } from "./store.js";
+
+export async function release(name: string, options: Options): Promise<number> {
+  checkName(name);
+  const why = textOption(options, "why") ?? `holdfast release by ${userName()}`;
+  if (!flagOption(options, "force")) {
+    throw usage(
+      `release takes ${quoted(name)} from its holder while that may still be at work, and the next in line gets it at once; ` +
+        "the holder learns it only at its next renewal. If that is what you want, say so with --force",
+    );
+  }
+  const lost = await withLocks(options, (locks) => locks.forceRelease(name, { why }));
+  if (lost.length === 0) print(`Nobody held ${quoted(name)}.`);
+  for (const one of lost) {
+    print(
+      `Took ${quoted(name)} from ${printable(one.holder)} (token ${one.token}, held for ${formatMs(one.heldMs)}).`,
+    );
+  }
+  return Exit.ok;
+}
+
+function userName(): string {
+  try {
+    return userInfo().username;
+  } catch {
+    // An id without an entry in the list of users, as in many containers.
+    return `uid ${process.getuid?.() ?? "unknown"}`;
+  }
+}

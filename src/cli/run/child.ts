@@ -1,0 +1,83 @@
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
+import { constants } from "node:os";
+import { Exit } from "../exit.js";
+import { findCommand } from "./find.js";
+
+/** How the child ended, or why it never began. */
+export interface Ended {
+  readonly exitCode: number;
+  readonly problem?: string;
+}
+
+/** The child, in a process group of its own. */
+export class Child {
+  readonly ended: Promise<Ended>;
+  readonly #process: ChildProcess;
+  #running = true;
+
+  constructor(command: readonly string[], env: NodeJS.ProcessEnv) {
+    const [program, ...args] = [...diesWithParent(), ...command];
+    this.#process = spawn(program!, args, {
+      env,
+      stdio: "inherit",
+      detached: process.platform !== "win32",
+    });
+    const killGroup = (): void => this.kill("SIGKILL");
+    // Should holdfast end by an error of its own, the child must not go on without its lease.
+    process.once("exit", killGroup);
+    this.ended = new Promise<Ended>((resolve) => {
+      this.#process.once("error", (error: NodeJS.ErrnoException) =>
+        resolve({
+          exitCode: error.code === "ENOENT" ? Exit.notFound : Exit.notExecutable,
+          problem: error.message,
+        }),
+      );
+      this.#process.once("exit", (code, signal) =>
+        resolve({
+          exitCode: signal === null ? (code ?? 0) : Exit.signal + constants.signals[signal],
+        }),
+      );
+    }).finally(() => {
+      this.#running = false;
+      process.removeListener("exit", killGroup);
+    });
+  }
+
+  get running(): boolean {
+    return this.#running;
+  }
+
+  /** To the whole group. */
+  kill(signal: NodeJS.Signals): void {
+    const { pid } = this.#process;
+    if (pid === undefined) return;
+    if (process.platform === "win32") this.#process.kill(signal);
+    else signalGroup(pid, signal);
+  }
+
+  /** Whether any process is left in the group: the child may have gone before its own children. */
+  get groupAlive(): boolean {
+    const { pid } = this.#process;
+    if (pid === undefined) return false;
+    return process.platform === "win32" ? this.#running : signalGroup(pid, 0);
+  }
+}
+
+function signalGroup(pid: number, signal: NodeJS.Signals | 0): boolean {
+  try {
+    process.kill(-pid, signal);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** On Linux the kernel kills the child when its parent is gone, if setpriv asks for it. */
+export function diesWithParent(): readonly string[] {
+  if (process.platform !== "linux") return [];
+  if (findCommand("setpriv", process.env["PATH"]) !== "yes") return [];
+  const wrapper = ["--pdeathsig", "KILL", "--"];
+  // BusyBox's has no such option, and util-linux's only since 2.33.
+  const trial = spawnSync("setpriv", [...wrapper, "setpriv", "--version"], { stdio: "ignore" });
+  return trial.status === 0 ? ["setpriv", ...wrapper] : [];
+}

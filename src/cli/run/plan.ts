@@ -1,0 +1,64 @@
+import { hostname } from "node:os";
+import type { AcquireOptions, LocksOptions } from "../../core/options.js";
+import { checkName, checkText } from "../../core/validate.js";
+import {
+  choiceOption,
+  durationOption,
+  flagOption,
+  type Options,
+  textOption,
+} from "../arguments.js";
+import { usage } from "../exit.js";
+import { chooseStore, namespaceOf, type StoreChoice } from "../store.js";
+
+/** What `holdfast run` was asked to do, checked before anything is touched. */
+export interface Plan {
+  readonly name: string;
+  readonly command: readonly string[];
+  readonly store: StoreChoice;
+  readonly holder: string;
+  readonly ttlMs: number;
+  readonly waitMs: number;
+  readonly locksOptions: LocksOptions;
+  readonly acquireOptions: AcquireOptions;
+  readonly ifUnavailable: "fail" | "run";
+  readonly quiet: boolean;
+  readonly verbose: boolean;
+}
+
+export function readPlan(name: string, options: Options): Plan {
+  checkName(name);
+  const command = options["--"] as readonly string[];
+  if (command.length === 0) {
+    throw usage("run needs a command after --, as in: holdfast run NAME -- CMD ARG");
+  }
+  const ttlMs = durationOption(options, "ttl", { min: 1 }) ?? 30_000;
+  const waitMs = durationOption(options, "wait", { min: 0, infinite: true }) ?? 0;
+  const atLeast = durationOption(options, "atLeast", { min: 0 });
+  const maxHold = durationOption(options, "maxHold", { min: 1 });
+  const holder = holderLabel(textOption(options, "note"));
+  return {
+    name,
+    command,
+    store: chooseStore(options),
+    holder,
+    ttlMs,
+    waitMs,
+    locksOptions: { holder, ...namespaceOf(options) },
+    acquireOptions: {
+      ttl: ttlMs,
+      wait: waitMs,
+      mode: flagOption(options, "shared") ? "shared" : "exclusive",
+      ...(atLeast === undefined ? {} : { atLeast }),
+      ...(maxHold === undefined ? {} : { maxHold }),
+    },
+    ifUnavailable: choiceOption(options, "ifUnavailable", ["fail", "run"]),
+    quiet: flagOption(options, "quiet"),
+    verbose: flagOption(options, "verbose"),
+  };
+}
+
+function holderLabel(note: string | undefined): string {
+  const label = `${hostname()}:${process.pid}`;
+  return note === undefined ? label : `${label} (${checkText(note, "--note", 1, 255)})`;
+}

@@ -1,0 +1,67 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import type { Clock } from "../../core/clock.js";
+import type { LeaseLostError } from "../../core/errors.js";
+import type { Lease } from "../../core/lease.js";
+import { note, printable } from "../output.js";
+import type { Child } from "./child.js";
+
+/** The lease's signal aborts while this share of the ttl remains: TERM. */
+export const TERM_SHARE = 1 / 3;
+/** What is still running while this share remains is killed. */
+export const KILL_SHARE = 1 / 10;
+
+const LOOK_EVERY_MS = 20;
+
+/** Stops the child when the lease is lost, so that it is gone before the lease is. */
+export class Stopper {
+  readonly #lease: Lease;
+  readonly #child: Child;
+  readonly #clock: Clock;
+  readonly #graceMs: number;
+  readonly #afterKillMs: number;
+  #abortDueAtMs: number;
+  #killAtMs = Number.POSITIVE_INFINITY;
+
+  constructor(lease: Lease, child: Child, clock: Clock, ttlMs: number) {
+    this.#lease = lease;
+    this.#child = child;
+    this.#clock = clock;
+    this.#graceMs = ttlMs * (TERM_SHARE - KILL_SHARE);
+    this.#afterKillMs = ttlMs * KILL_SHARE;
+    this.#abortDueAtMs = clock.elapsedMs() + lease.remainingMs;
+    if (lease.signal.aborted) this.#stop();
+    else lease.signal.addEventListener("abort", () => this.#stop(), { once: true });
+  }
+
+  get loss(): LeaseLostError | null {
+    return this.#lease.signal.aborted ? (this.#lease.signal.reason as LeaseLostError) : null;
+  }
+
+  /** To be called at each renewal. */
+  renewed(): void {
+    if (this.loss === null) this.#abortDueAtMs = this.#clock.elapsedMs() + this.#lease.remainingMs;
+  }
+
+  /** Resolves when nothing is left of the child's group, or a little after it was killed. */
+  async gone(): Promise<void> {
+    // Where nobody reaps orphans, as in some containers, the group never looks empty.
+    const untilMs = this.#killAtMs + this.#afterKillMs;
+    while (this.#child.groupAlive && this.#clock.elapsedMs() < untilMs) await sleep(LOOK_EVERY_MS);
+  }
+
+  #stop(): void {
+    const nowMs = this.#clock.elapsedMs();
+    // A timer that comes late, after this process was stopped, has used up the child's time to end.
+    const sinceMs = this.loss?.reason === "expired" ? Math.min(this.#abortDueAtMs, nowMs) : nowMs;
+    this.#killAtMs = sinceMs + this.#graceMs;
+    note(`${printable(this.loss!.message)}; stopping the command`);
+    if (nowMs < this.#killAtMs) this.#child.kill("SIGTERM");
+    setTimeout(() => this.#kill(), Math.max(0, this.#killAtMs - nowMs)).unref();
+  }
+
+  #kill(): void {
+    if (!this.#child.groupAlive) return;
+    note("the command has not ended in time; killing it");
+    this.#child.kill("SIGKILL");
+  }
+}

@@ -1,0 +1,321 @@
+import { spawnSync } from "node:child_process";
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from "node:fs";
+import { connect as connectSocket } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { monitorEventLoopDelay } from "node:perf_hooks";
+import { setTimeout as pause } from "node:timers/promises";
+import { expect, onTestFinished, test } from "vitest";
+import { connect, createLocks, type Locks } from "../../src/index.js";
+import { openSqlite, type SqliteDatabase, sqliteStore } from "../../src/stores/sqlite/index.js";
+import { refuseSharedFileSystem } from "../../src/stores/sqlite/open.js";
+import { until } from "../support/worker.js";
+
+function freshFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-test-"));
+  onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
+  return folder;
+}
+
+const freshFile = (): string => join(freshFolder(), "locks.db");
+
+async function open(file: string, options = {}): Promise<Locks> {
+  const locks = await connect(`sqlite:${file}`, options);
+  onTestFinished(() => locks.close());
+  return locks;
+}
+
+async function rawConnection(file: string): Promise<SqliteDatabase> {
+  const db = await openSqlite(file);
+  onTestFinished(() => {
+    try {
+      db.close();
+    } catch {}
+  });
+  return db;
+}
+
+test("a new file is readable by its owner alone", async () => {
+  const file = freshFile();
+  await (await open(file)).acquire("name");
+  expect(statSync(file).mode & 0o777).toBe(0o600);
+});
+
+test("a damaged file, a file that is none, a missing folder: refused with the reason", async () => {
+  const folder = freshFolder();
+  const damaged = join(folder, "damaged.db");
+  writeFileSync(damaged, "this is no database ".repeat(1_000));
+  await expect(connect(`sqlite:${damaged}`)).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    retryable: false,
+    message: expect.stringContaining("is not an SQLite database"),
+  });
+  const nowhere = join(folder, "missing", "locks.db");
+  await expect(connect(`sqlite:${nowhere}`)).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    message: expect.stringContaining("does its folder exist"),
+  });
+  await expect(connect(`sqlite:${folder}`)).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
+  await expect(connect("sqlite:")).rejects.toMatchObject({ code: "INVALID_ARGUMENT" });
+  await expect(connect("sqlite::memory:")).rejects.toMatchObject({ code: "INVALID_ARGUMENT" });
+});
+
+test("damaged pages are an error that says so, not a grant", async () => {
+  const file = freshFile();
+  await (await open(file)).acquire("name");
+  (await rawConnection(file)).exec("PRAGMA wal_checkpoint(TRUNCATE)");
+  const bytes = readFileSync(file);
+  const damaged = `${file}.damaged`;
+  writeFileSync(
+    damaged,
+    Buffer.concat([bytes.subarray(0, 4_096), Buffer.alloc(bytes.length - 4_096, 7)]),
+  );
+  await expect(connect(`sqlite:${damaged}`)).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    retryable: false,
+    message: expect.stringContaining("is damaged"),
+  });
+});
+
+test("a file that this user may only read: refused with the reason", async () => {
+  const folder = freshFolder();
+  const file = join(folder, "locks.db");
+  await (await open(file)).close();
+  chmodSync(file, 0o444);
+  chmodSync(folder, 0o555);
+  onTestFinished(() => chmodSync(folder, 0o755));
+  // Root may write everywhere, so the attempt is made by nobody.
+  const code = `import("${new URL("../../dist/index.js", import.meta.url).href}")
+    .then(({ connect }) => connect("sqlite:${file}"))
+    .then(() => console.log("opened"), (error) => console.log(error.code, error.message))`;
+  const { stdout, stderr } = spawnSync(process.execPath, ["-e", code], {
+    encoding: "utf8",
+    ...(process.getuid?.() === 0 ? { uid: 65_534, gid: 65_534 } : {}),
+  });
+  expect(stdout, stderr).toMatch(/STORE_UNAVAILABLE .*(read-only|may this user write)/);
+});
+
+test("a full disk is an error of the store, and the name is free afterwards", async () => {
+  const db = await rawConnection(freshFile());
+  const store = sqliteStore(db);
+  const locks = createLocks(store, { retry: { pause: 10 } });
+  onTestFinished(() => locks.close());
+  const { page_count } = db.prepare("PRAGMA page_count").get() as { page_count: number };
+  db.exec(`PRAGMA max_page_count = ${page_count}`);
+  const leases = [];
+  const error = await (async () => {
+    for (let i = 0; i < 500; i++) leases.push(await locks.acquire(`name ${i}`, { wait: 0 }));
+    return null;
+  })().catch((thrown: unknown) => thrown);
+  expect(error).toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    message: expect.stringContaining("the disk is full"),
+  });
+  expect(await locks.inspect(`name ${leases.length}`)).toBeNull();
+  db.exec("PRAGMA max_page_count = 100000");
+  await (await locks.acquire(`name ${leases.length}`)).release();
+});
+
+test("a file that is deleted or replaced under a running process is noticed at the next step", async () => {
+  const file = freshFile();
+  const locks = await open(file, { ttl: 500 });
+  const lease = await locks.acquire("name");
+  renameSync(file, `${file}.old`);
+  await expect(locks.acquire("other", { wait: 0 })).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    message: expect.stringContaining("deleted or replaced"),
+  });
+  await until("the lease is lost", () => lease.state === "lost", 2_500);
+});
+
+test("network file systems are refused", () => {
+  expect(() => refuseSharedFileSystem(0x6969, "/mnt/locks.db")).toThrow(/lies on NFS/);
+  expect(() => refuseSharedFileSystem(0xef53, "/mnt/locks.db")).not.toThrow();
+  expect(() => refuseSharedFileSystem(null, "/mnt/locks.db")).not.toThrow();
+});
+
+test("a newer format is refused, when opening and under a running process", async () => {
+  const file = freshFile();
+  const running = await open(file);
+  await (await running.acquire("name")).release();
+  (await rawConnection(file)).exec("UPDATE holdfast_meta SET format = 99");
+  await expect(connect(`sqlite:${file}`)).rejects.toMatchObject({
+    code: "UNSUPPORTED",
+    message: expect.stringContaining("format 99"),
+  });
+  await expect(running.acquire("name")).rejects.toMatchObject({ code: "UNSUPPORTED" });
+});
+
+test("while another process locks the file the event loop goes on, and the claim comes through", async () => {
+  const file = freshFile();
+  const locks = await open(file);
+  const other = await rawConnection(file);
+  other.exec("BEGIN EXCLUSIVE");
+  const delay = monitorEventLoopDelay({ resolution: 1 });
+  delay.enable();
+  const claiming = locks.acquire("name");
+  await pause(700);
+  delay.disable();
+  other.exec("COMMIT");
+  expect((await claiming).state).toBe("held");
+  expect(delay.max / 1e6).toBeLessThan(200);
+});
+
+test("a file that stays locked is store unavailable, never held by another", async () => {
+  const file = freshFile();
+  const locks = await open(file, { commandTimeout: 300 });
+  (await rawConnection(file)).exec("BEGIN EXCLUSIVE");
+  await expect(locks.acquire("name", { wait: 0 })).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    retryable: true,
+  });
+  await expect(locks.acquire("name", { wait: 600 })).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+  });
+});
+
+test("every token is durable before it is told: grants and handovers commit with synchronous = FULL", async () => {
+  const db = await rawConnection(freshFile());
+  const log: string[] = [];
+  const spied: SqliteDatabase = {
+    exec: (sql) => {
+      const level = /synchronous = (\w+)/.exec(sql)?.[1];
+      if (level) log.push(level);
+      return db.exec(sql);
+    },
+    prepare: (sql) => {
+      const statement = db.prepare(sql);
+      const note = sql.startsWith("UPDATE holdfast_meta") ? "token" : sql === "COMMIT" ? sql : "";
+      const wrap =
+        <A extends unknown[], R>(call: (...args: A) => R) =>
+        (...args: A): R => {
+          if (note) log.push(note);
+          return call(...args);
+        };
+      return {
+        run: wrap(statement.run.bind(statement)),
+        get: wrap(statement.get.bind(statement)),
+        all: wrap(statement.all.bind(statement)),
+      };
+    },
+    close: () => db.close(),
+  };
+  const locks = createLocks(sqliteStore(spied));
+  const lease = await locks.acquire("name");
+  const waiting = locks.acquire("name");
+  await until("it waits", async () => (await locks.inspect("name"))!.waiters.length === 1);
+  await lease.release();
+  await (await waiting).release();
+  await locks.close();
+  let level = "";
+  let tokens = 0;
+  for (const entry of log) {
+    if (entry === "FULL" || entry === "NORMAL") level = entry;
+    if (entry !== "token") continue;
+    tokens++;
+    expect(level).toBe("FULL");
+  }
+  expect(tokens).toBe(2);
+  expect(log).toContain("NORMAL");
+});
+
+test("what ran out on names that nobody asks for again is swept", async () => {
+  const file = freshFile();
+  const first = await open(file);
+  for (let i = 0; i < 20; i++) await first.acquire(`name ${i}`, { ttl: 50, renew: false });
+  await pause(80);
+  await (await open(file)).acquire("another");
+  const db = await rawConnection(file);
+  expect(db.prepare("SELECT name FROM holdfast_claims").all()).toEqual([
+    { name: "default:another" },
+  ]);
+});
+
+test("a lease from before a restart of the machine, whose clock started anew, is over", async () => {
+  const file = freshFile();
+  const locks = await open(file);
+  const before = await locks.acquire("name");
+  (await rawConnection(file)).exec("UPDATE holdfast_claims SET expires_ms = expires_ms + 1e9");
+  const after = await locks.acquire("name", { wait: 0 });
+  expect(after.token).toBeGreaterThan(before.token);
+});
+
+test("where no socket can be had, waiters look for themselves", async () => {
+  const file = freshFile();
+  writeFileSync(`${file}-wake`, "a file where the folder should be");
+  const [one, two] = [await open(file), await open(file)];
+  const lease = await one.acquire("name");
+  const waiting = two.acquire("name");
+  await until("it waits", async () => (await one.inspect("name"))!.waiters.length === 1);
+  await lease.release();
+  const releasedMs = performance.now();
+  await (await waiting).release();
+  expect(performance.now() - releasedMs).toBeLessThan(2_000);
+});
+
+test("a path too long for a socket beside it still wakes its waiters", async () => {
+  const folder = join(freshFolder(), "long".repeat(30));
+  mkdirSync(folder);
+  const file = join(folder, "locks.db");
+  const [one, two] = [await open(file), await open(file)];
+  const lease = await one.acquire("name");
+  const waiting = two.acquire("name");
+  await until("it waits", async () => (await one.inspect("name"))!.waiters.length === 1);
+  await lease.release();
+  await (await waiting).release();
+  expect(existsSync(`${file}-wake`)).toBe(false);
+});
+
+test("nonsense on the wake socket is ignored, and close removes the socket", async () => {
+  const file = freshFile();
+  const [one, two] = [await open(file), await open(file)];
+  const lease = await one.acquire("name");
+  const waiting = two.acquire("name");
+  await until("it waits", async () => (await one.inspect("name"))!.waiters.length === 1);
+  const [socket] = readdirSync(`${file}-wake`);
+  for (const nonsense of [
+    "\n\n",
+    "{}\nnull\n[]\n",
+    '{"grantId":"x","token":"1","floor":"1","ttlMs":1000,"seq":1}\n',
+    '{"grantId":1,"token":-1}\n',
+    "x".repeat(3_000_000),
+  ]) {
+    await new Promise<void>((resolve) => {
+      const client = connectSocket(join(`${file}-wake`, socket!));
+      client.on("error", () => {});
+      client.on("close", () => resolve());
+      client.end(nonsense);
+    });
+  }
+  expect((await one.inspect("name"))?.waiters.length).toBe(1);
+  await lease.release();
+  await (await waiting).release();
+  await one.close();
+  await two.close();
+  expect(existsSync(`${file}-wake`)).toBe(false);
+});
+
+test("a connection in the middle of a transaction, or to memory, is refused", async () => {
+  const db = await rawConnection(freshFile());
+  const locks = createLocks(sqliteStore(db));
+  db.exec("BEGIN");
+  await expect(locks.acquire("name", { wait: 0 })).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    message: expect.stringContaining("inside a transaction"),
+  });
+  db.exec("ROLLBACK");
+  await locks.close();
+  const memory = await rawConnection(":memory:");
+  expect(() => sqliteStore(memory)).toThrow(/memoryStore/);
+});
