@@ -54,34 +54,35 @@ type Listeners = { [E in keyof LeaseEvents]?: LeaseEvents[E][] };
 /** Attempts that go unanswered are given up after this share of the ttl, so that several fit into it. */
 const PATIENCE = 1 / 6;
 
+/** What most leases never need, so that ten thousand of them stay small. */
+interface Extras {
+  error: LeaseLostError | null;
+  controller: AbortController | null;
+  listeners: Listeners;
+  renewing: PendingRenew[];
+  releasing: Promise<ReleaseResult> | null;
+}
+
 export class HeldLease extends Kept implements Lease {
   readonly name: string;
   readonly token: bigint;
   readonly floor: bigint;
-  readonly holder: string;
-  readonly mode: Mode;
   readonly #context: Context;
+  readonly #call: Call;
   readonly #grantId: string;
   readonly #grantedAtMs: number;
-  readonly #maxHoldAtMs: number;
-  readonly #renews: boolean;
   #state: LeaseState = "held";
-  readonly #abortShare: number;
   #ttlMs: number;
   /** When the request that the present deadline rests on was sent. */
-  #provedAtMs = Number.NEGATIVE_INFINITY;
+  #provedAtMs = 0;
   /** When it is lost unless renewed: its deadline less `abortBefore`. */
   #lostAtMs = 0;
-  #suspicionsAtProof = 0;
-  #renewAtMs = Number.POSITIVE_INFINITY;
+  #suspicionsAtProof: number;
+  #renewAtMs = 0;
   /** The attempt that is not answered yet; NaN when there is none. */
   #sentAtMs = Number.NaN;
   #suspicionsAtSend = 0;
-  #error: LeaseLostError | null = null;
-  #controller: AbortController | null = null;
-  #listeners: Listeners | null = null;
-  #renewing: PendingRenew[] | null = null;
-  #releasing: Promise<ReleaseResult> | null = null;
+  #extras: Extras | null = null;
 
   /** `sentAtMs`: when the ask that the grant rests on was sent. */
   constructor(
@@ -95,26 +96,24 @@ export class HeldLease extends Kept implements Lease {
   ) {
     super();
     const { tokenOffset } = context.settings;
-    const nowMs = context.runtime.clock.elapsedMs();
     this.#context = context;
+    this.#call = call;
     this.name = name;
     this.token = tokenOffset === 0n ? grant.token : grant.token + tokenOffset;
-    this.floor =
-      grant.floor === grant.token
-        ? this.token
-        : tokenOffset === 0n
-          ? grant.floor
-          : grant.floor + tokenOffset;
-    this.holder = call.holder;
-    this.mode = call.mode;
+    this.floor = grant.floor === grant.token ? this.token : grant.floor + tokenOffset;
     this.#grantId = grantId;
-    this.#grantedAtMs = nowMs;
-    this.#maxHoldAtMs = nowMs + call.maxHoldMs;
-    this.#renews = call.renew;
+    this.#grantedAtMs = context.runtime.clock.elapsedMs();
     this.#ttlMs = call.ttlMs;
-    this.#abortShare = call.abortBeforeMs / call.ttlMs;
     this.#suspicionsAtProof = suspicionsAtSend;
     this.#prove(sentAtMs, grant.ttlMs);
+  }
+
+  get holder(): string {
+    return this.#call.holder;
+  }
+
+  get mode(): Mode {
+    return this.#call.mode;
   }
 
   /** Starts watching; a grant that is over before it was seen is not watched but lost. */
@@ -135,17 +134,18 @@ export class HeldLease extends Kept implements Lease {
   }
 
   get signal(): AbortSignal {
-    if (this.#controller === null) {
-      this.#controller = new AbortController();
+    const extras = this.#more();
+    if (extras.controller === null) {
+      extras.controller = new AbortController();
       this.#over();
-      if (this.#error !== null) this.#controller.abort(this.#error);
+      if (extras.error !== null) extras.controller.abort(extras.error);
     }
-    return this.#controller.signal;
+    return extras.controller.signal;
   }
 
   assertHeld(): void {
     if (this.#over()) {
-      throw this.#error ?? this.#gone();
+      throw this.#extras?.error ?? this.#gone();
     }
     if (this.#suspicionsAtProof !== this.#context.runtime.clock.suspicions()) {
       this.#jeopardize("the wall clock ran ahead");
@@ -159,15 +159,15 @@ export class HeldLease extends Kept implements Lease {
   }
 
   on<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
-    this.#listeners ??= {};
-    const all: LeaseEvents[E][] = this.#listeners[event] ?? [];
+    const { listeners } = this.#more();
+    const all: LeaseEvents[E][] = listeners[event] ?? [];
     all.push(listener);
-    this.#listeners[event] = all as Listeners[E];
+    listeners[event] = all as Listeners[E];
     return this;
   }
 
   off<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
-    const all: LeaseEvents[E][] = this.#listeners?.[event] ?? [];
+    const all: LeaseEvents[E][] = this.#extras?.listeners[event] ?? [];
     const at = all.indexOf(listener);
     if (at !== -1) all.splice(at, 1);
     return this;
@@ -186,8 +186,7 @@ export class HeldLease extends Kept implements Lease {
         reject(commands.noAnswer("renew", settings.commandTimeoutMs)),
       );
       timer.keepAlive(true);
-      this.#renewing ??= [];
-      this.#renewing.push({
+      this.#more().renewing.push({
         sinceMs: nowMs,
         resolve: () => {
           timer.cancel();
@@ -203,8 +202,9 @@ export class HeldLease extends Kept implements Lease {
   }
 
   release(): Promise<ReleaseResult> {
-    this.#releasing ??= Promise.resolve(this.#release());
-    return this.#releasing;
+    const extras = this.#more();
+    extras.releasing ??= Promise.resolve(this.#release());
+    return extras.releasing;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -287,30 +287,35 @@ export class HeldLease extends Kept implements Lease {
     if (this.#state === "lost" || this.#state === "released") return true;
     const nowMs = this.#context.runtime.clock.elapsedMs();
     if (nowMs < this.#endsAtMs()) return false;
-    this.#lose(nowMs >= this.#maxHoldAtMs ? "max-hold" : "expired");
+    this.#lose(nowMs >= this.#maxHoldAtMs() ? "max-hold" : "expired");
     return true;
   }
 
   #endsAtMs(): number {
-    return Math.min(this.#lostAtMs, this.#maxHoldAtMs);
+    return Math.min(this.#lostAtMs, this.#maxHoldAtMs());
+  }
+
+  #maxHoldAtMs(): number {
+    return this.#grantedAtMs + this.#call.maxHoldMs;
   }
 
   /** What of a ttl can be relied on. */
   #usableMs(ttlMs: number): number {
-    return ttlMs - driftOf(ttlMs, this.#context.settings) - ttlMs * this.#abortShare;
+    const abortShare = this.#call.abortBeforeMs / this.#call.ttlMs;
+    return ttlMs - driftOf(ttlMs, this.#context.settings) - ttlMs * abortShare;
   }
 
   #prove(sentAtMs: number, ttlMs: number): void {
     const { runtime, watchdog } = this.#context;
     this.#provedAtMs = sentAtMs;
     this.#lostAtMs = runtime.seams.countFrom(sentAtMs) + this.#usableMs(ttlMs);
-    this.#renewAtMs = this.#renews ? watchdog.dueAt(sentAtMs, ttlMs) : Number.POSITIVE_INFINITY;
+    this.#renewAtMs = this.#call.renew ? watchdog.dueAt(sentAtMs, ttlMs) : Number.POSITIVE_INFINITY;
   }
 
   #ask(): void {
     const { runtime, settings, watchdog } = this.#context;
     watchdog.renewSoon(this);
-    this.#renewAtMs = this.#renews
+    this.#renewAtMs = this.#call.renew
       ? runtime.clock.elapsedMs() + Math.min(settings.commandTimeoutMs, this.#ttlMs * PATIENCE)
       : Number.POSITIVE_INFINITY;
     this.#schedule();
@@ -346,14 +351,14 @@ export class HeldLease extends Kept implements Lease {
     this.#state = "lost";
     this.#context.watchdog.agenda.remove(this);
     const error = new LeaseLostError(this, reason);
-    this.#error = error;
+    this.#more().error = error;
     emit("lost", this.#context.settings.logger, () => ({
       name: this.name,
       token: this.token,
       reason,
       heldMs: this.#heldMs(),
     }));
-    this.#controller?.abort(error);
+    this.#more().controller?.abort(error);
     this.#tell("lost", error);
     this.#settleRenewing(Number.POSITIVE_INFINITY, error);
   }
@@ -366,7 +371,9 @@ export class HeldLease extends Kept implements Lease {
       // From here on no renewal is sent, and one in flight finds no grant to revive.
       this.#state = "released";
       watchdog.agenda.remove(this);
-      if (this.#renewing !== null) this.#settleRenewing(Number.POSITIVE_INFINITY, this.#gone());
+      if (this.#more().renewing.length > 0) {
+        this.#settleRenewing(Number.POSITIVE_INFINITY, this.#gone());
+      }
     }
     const release = { name: commands.key(this.name), grantId: this.#grantId };
     const answer = commands.release(release, this.#ttlMs);
@@ -401,10 +408,9 @@ export class HeldLease extends Kept implements Lease {
   }
 
   #settleRenewing(upToMs: number, error: unknown): void {
-    if (this.#renewing === null) return;
-    const all = this.#renewing;
-    const later = all.filter((one) => one.sinceMs > upToMs);
-    this.#renewing = later.length > 0 ? later : null;
+    if (this.#extras === null) return;
+    const all = this.#extras.renewing;
+    this.#extras.renewing = all.filter((one) => one.sinceMs > upToMs);
     for (const one of all) {
       if (one.sinceMs > upToMs) continue;
       if (error === null) one.resolve();
@@ -412,8 +418,19 @@ export class HeldLease extends Kept implements Lease {
     }
   }
 
+  #more(): Extras {
+    this.#extras ??= {
+      error: null,
+      controller: null,
+      listeners: {},
+      renewing: [],
+      releasing: null,
+    };
+    return this.#extras;
+  }
+
   #tell<E extends keyof LeaseEvents>(event: E, ...args: Parameters<LeaseEvents[E]>): void {
-    for (const listener of [...(this.#listeners?.[event] ?? [])]) {
+    for (const listener of [...(this.#extras?.listeners[event] ?? [])]) {
       try {
         (listener as (...args: unknown[]) => void)(...args);
       } catch (error) {

@@ -56,6 +56,8 @@ const MACHINE_CLOCK: StoreClock = {
 };
 
 const SWEEP_EVERY = 1_000;
+/** So few that a long batch can be split between turns of the event loop. */
+const RENEWALS_A_JOB = 16;
 /** How often waiters look for themselves where no socket can be had. */
 const LOOK_EVERY_MS = 50;
 
@@ -116,7 +118,13 @@ export class SqliteStore implements Store {
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
-    return this.#writer.run(false, () => renewals.map((renewal) => this.#rule.renew(renewal)));
+    const jobs: Promise<readonly RenewAnswer[]>[] = [];
+    for (let i = 0; i < renewals.length; i += RENEWALS_A_JOB) {
+      const some = renewals.slice(i, i + RENEWALS_A_JOB);
+      const renewed = this.#writer.run(false, () => some.map((one) => this.#rule.renew(one)));
+      jobs.push(renewed.catch((cause) => some.map(() => ({ kind: "unknown", cause }))));
+    }
+    return (await Promise.all(jobs)).flat();
   }
 
   async release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
