@@ -1,0 +1,119 @@
+import { execFileSync } from "node:child_process";
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, describe, expect, test } from "vitest";
+
+const root = fileURLToPath(new URL("..", import.meta.url));
+const text = (path: string): string => readFileSync(join(root, path), "utf8");
+const files = (folder: string, ending: string): string[] =>
+  readdirSync(join(root, folder), { recursive: true, encoding: "utf8" })
+    .filter((path) => path.endsWith(ending) && !path.includes("node_modules"))
+    .map((path) => join(folder, path));
+
+const manifest = JSON.parse(text("package.json")) as {
+  exports: Record<string, string>;
+  dependencies: Record<string, string>;
+  optionalDependencies: Record<string, string>;
+};
+
+test("every export is a built file with types, and every store and fence has its subpath", () => {
+  for (const target of Object.values(manifest.exports)) {
+    expect(existsSync(join(root, target)), target).toBe(true);
+    if (target.endsWith(".js")) {
+      expect(existsSync(join(root, target.replace(/js$/, "d.ts"))), target).toBe(true);
+    }
+  }
+  for (const kind of ["stores", "fence"]) {
+    for (const entry of readdirSync(join(root, "src", kind))) {
+      const name = entry.replace(/\.ts$/, "");
+      if (name === "rule" || name === "fence") continue;
+      expect(manifest.exports, `./${kind}/${name}`).toHaveProperty([`./${kind}/${name}`]);
+    }
+  }
+});
+
+test("the library prints nothing, and imports nothing but Node", () => {
+  const own = files("src", ".ts").filter((path) => !path.startsWith("src/cli"));
+  for (const path of own) {
+    const code = text(path);
+    expect(code, path).not.toMatch(/console\.|process\.std(out|err)/);
+    for (const [, from] of code.matchAll(/(?:from|import\() ?"([^"]+)"/g)) {
+      expect(from, path).toMatch(/^(node:|\.{1,2}\/)/);
+    }
+  }
+});
+
+test("importing the package loads no store, no driver and no dependency", () => {
+  const code = `await import("holdfast");
+    process.stdout.write(JSON.stringify(process.moduleLoadList.length > 0));`;
+  const loaded = execFileSync(
+    process.execPath,
+    ["--input-type=module", "--experimental-loader", tracer(), "-e", code],
+    { cwd: root, encoding: "utf8", stdio: ["ignore", "pipe", "ignore"] },
+  );
+  expect(loaded).not.toMatch(/sqlite|stores\/memory|node_modules/);
+  expect(loaded).toMatch(/core\/locks/);
+});
+
+/** A loader that prints what is loaded. */
+function tracer(): string {
+  const code = `import { writeSync } from "node:fs";
+    export async function load(url, context, next) { writeSync(1, url + "\\n"); return next(url, context); }`;
+  return `data:text/javascript,${encodeURIComponent(code)}`;
+}
+
+test("links between the documents lead somewhere", () => {
+  for (const path of ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", ...files("docs", ".md")]) {
+    for (const [, target] of text(path).matchAll(/\]\(([^)#:]+)\)/g)) {
+      expect(existsSync(join(root, path, "..", target!)), `${path} → ${target}`).toBe(true);
+    }
+  }
+});
+
+test("every page in docs is linked from the README", () => {
+  const readme = text("README.md");
+  for (const path of files("docs", ".md")) expect(readme).toContain(`(${path})`);
+});
+
+test("lockfiles hold no addresses", () => {
+  for (const path of ["package-lock.json", "bench/package-lock.json"]) {
+    expect(text(path)).not.toMatch(/"resolved"/);
+  }
+});
+
+/** The `ts` blocks of the documents, complete programs all of them. */
+const programs = ["README.md", ...files("docs", ".md")].flatMap((path) =>
+  [...text(path).matchAll(/^```ts\n(.*?)^```/gms)].map(([, code], i) => ({
+    name: `${path.replaceAll(/[^a-z]+/gi, "-")}-${i + 1}`,
+    code: code!,
+  })),
+);
+
+describe("the documents' examples", () => {
+  // Inside the project, so that "holdfast" is this package by its own exports.
+  const folder = join(root, ".examples");
+  afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+  test("are type-checked and run", { timeout: 120_000 }, () => {
+    expect(programs.length).toBeGreaterThan(8);
+    rmSync(folder, { recursive: true, force: true });
+    mkdirSync(folder);
+    for (const { name, code } of programs) {
+      writeFileSync(join(folder, `${name}.ts`), `export {};\n${code}`);
+    }
+    const config = {
+      extends: "../tsconfig.json",
+      compilerOptions: { noEmit: false, outDir: "out", rootDir: "." },
+      include: ["*.ts"],
+    };
+    writeFileSync(join(folder, "tsconfig.json"), JSON.stringify(config));
+    execFileSync(process.execPath, [join(root, "node_modules/typescript/bin/tsc"), "-p", folder]);
+    for (const { name } of programs) {
+      execFileSync(process.execPath, [join(folder, "out", `${name}.js`)], {
+        cwd: folder,
+        timeout: 60_000,
+      });
+    }
+  });
+});
