@@ -1,4 +1,6 @@
-import { mkdtempSync, rmSync } from "node:fs";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
@@ -102,4 +104,46 @@ test("a waiter that was paused when its turn came holds nothing afterwards", asy
   await third!.ask("release", { name: "name" });
   const after = await late;
   expect(BigInt(after["token"] as string)).toBeGreaterThan(BigInt(granted["token"] as string));
+});
+
+test("a process that exits right after its release has told the next", async () => {
+  const url = freshUrl();
+  const waiter = await Worker.start(url, { ttl: 60_000 });
+  const locks = await observer(url);
+  const script = `
+    const { connect } = await import(${JSON.stringify(new URL("../../dist/index.js", import.meta.url).href)});
+    const locks = await connect(${JSON.stringify(url)});
+    const lease = await locks.acquire("name");
+    process.stdout.write("held");
+    await new Promise((resolve) => process.stdin.once("data", resolve));
+    await lease.release();
+    process.exit(0);`;
+  const holder = spawn(process.execPath, ["--input-type=module", "-e", script], {
+    stdio: ["pipe", "pipe", "inherit"],
+  });
+  onTestFinished(() => void holder.kill("SIGKILL"));
+  await once(holder.stdout!, "data");
+  const waiting = waiter.ask("acquire", { name: "name", options: { wait: "5m" } });
+  await until("it waits", async () => (await waiters(locks, "name")) === 1);
+  holder.stdin!.write("release");
+  const releasedMs = performance.now();
+  expect(await waiting).not.toHaveProperty("error");
+  expect(performance.now() - releasedMs).toBeLessThan(5_000);
+});
+
+test("sockets of killed waiters are swept", async () => {
+  const url = freshUrl();
+  const folder = `${url.slice("sqlite:".length)}-wake`;
+  const locks = await observer(url);
+  const lease = await locks.acquire("name");
+  const killed = await Worker.start(url);
+  killed.ask("acquire", { name: "name" }).catch(() => {});
+  await until("it waits", async () => (await waiters(locks, "name")) === 1);
+  await killed.kill();
+  expect(readdirSync(folder)).toHaveLength(1);
+  const next = await Worker.start(url);
+  const waiting = next.ask("acquire", { name: "name" });
+  await until("only the living socket is left", () => readdirSync(folder).length === 1);
+  await lease.release();
+  expect(await waiting).not.toHaveProperty("error");
 });

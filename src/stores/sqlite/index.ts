@@ -74,6 +74,8 @@ export class SqliteStore implements Store {
   readonly #rule: Rule;
   readonly #socket: WakeSocket;
   readonly #pushes = new Map<string, (push: Push) => void>();
+  /** The handovers of the last committed step are on their way. */
+  #delivered: Promise<unknown> = Promise.resolve();
   #transactions = 0;
   #closed = false;
   #looking: NodeJS.Timeout | null = null;
@@ -129,7 +131,10 @@ export class SqliteStore implements Store {
 
   async release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
     for (const { grantId } of releases) this.#pushes.delete(grantId);
-    return this.#writer.run(false, () => releases.map((release) => this.#rule.release(release)));
+    const answers = await this.#release(releases);
+    // Whoever exits after a release has told the next.
+    await this.#delivered;
+    return answers;
   }
 
   async revoke(name: string): Promise<readonly HolderInfo[]> {
@@ -178,6 +183,10 @@ export class SqliteStore implements Store {
     if (this.#transactions++ % SWEEP_EVERY === 0) this.#claims.sweep(this.#clock.wallMs());
   }
 
+  #release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
+    return this.#writer.run(false, () => releases.map((release) => this.#rule.release(release)));
+  }
+
   /** Tells those whose tickets the committed step has granted. */
   #deliver(): void {
     const byAddress = new Map<string, SqliteRecord[]>();
@@ -187,14 +196,17 @@ export class SqliteStore implements Store {
       else there.push(record);
     }
     this.#rule.handedOver = [];
-    for (const [address, records] of byAddress) {
-      const handovers = records.map((one) => ({ grantId: one.grantId, grant: toGrant(one, true) }));
-      if (address === this.#claims.wake) for (const one of handovers) this.#handedOver(one);
-      else if (address !== "") {
-        hand(address, handovers).then((outcome) => {
-          if (outcome === "dead") this.release(records).catch(() => {});
-        });
-      }
+    const hands = [...byAddress].map(([address, records]) => this.#hand(address, records));
+    this.#delivered = Promise.all(hands);
+  }
+
+  async #hand(address: string, records: readonly SqliteRecord[]): Promise<void> {
+    const handovers = records.map((one) => ({ grantId: one.grantId, grant: toGrant(one, true) }));
+    if (address === this.#claims.wake) for (const one of handovers) this.#handedOver(one);
+    else if (address !== "" && (await hand(address, handovers)) === "dead") {
+      // On to the next in the queue, which that step tells in its turn.
+      await this.#release(records).catch(() => {});
+      await this.#delivered;
     }
   }
 

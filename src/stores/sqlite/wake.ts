@@ -1,5 +1,5 @@
 import { createHash, randomBytes } from "node:crypto";
-import { chmodSync, mkdirSync, rmdirSync, rmSync, statSync } from "node:fs";
+import { chmodSync, mkdirSync, readdirSync, rmdirSync, rmSync, statSync } from "node:fs";
 import { connect, createServer, type Server } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -14,7 +14,8 @@ export interface Handover {
 /** `sun_path` holds 104 bytes on macOS and 108 on Linux. */
 const ADDRESS_BYTES = 100;
 const MESSAGE_BYTES = 1024 * 1024;
-const NUDGE_TIMEOUT_MS = 2_000;
+const HAND_TIMEOUT_MS = 2_000;
+const SWEEP_SOCKETS = 32;
 
 /** A socket at which other processes on this machine hand over grants to the waiters of this one. */
 export class WakeSocket {
@@ -73,6 +74,7 @@ export class WakeSocket {
       try {
         mkdirSync(this.#folder, { recursive: true, mode: folderMode(fileMode) });
         chmodSync(this.#folder, folderMode(fileMode));
+        sweepSockets(this.#folder);
         await new Promise<void>((resolve, reject) => {
           server.once("error", reject);
           server.listen(address, resolve);
@@ -90,22 +92,36 @@ export class WakeSocket {
 }
 
 /**
- * Hands over to another process. `dead`: nobody listens at the address any more, so its tickets and
- * grants can be dropped at once instead of waiting for them to expire.
+ * Hands over to another process: `told` once it is on its way, so that the teller may exit. `dead`:
+ * nobody listens at the address any more, and its tickets and grants need not wait for their expiry.
  */
 export function hand(address: string, handovers: readonly Handover[]): Promise<"told" | "dead"> {
   return new Promise((resolve) => {
     const socket = connect(address);
-    socket.unref();
-    socket.setTimeout(NUDGE_TIMEOUT_MS, () => socket.destroy());
-    socket.on("error", (error: NodeJS.ErrnoException) => {
-      const dead = error.code === "ECONNREFUSED" || error.code === "ENOENT";
-      if (error.code === "ECONNREFUSED") rmSync(address, { force: true });
-      resolve(dead ? "dead" : "told");
-    });
+    socket.setTimeout(HAND_TIMEOUT_MS, () => socket.destroy());
+    socket.on("error", (error) => resolve(isDead(error, address) ? "dead" : "told"));
     socket.on("close", () => resolve("told"));
-    socket.end(handovers.map((one) => `${serialize(one)}\n`).join(""));
+    socket.end(handovers.map((one) => `${serialize(one)}\n`).join(""), () => {
+      socket.unref();
+      resolve("told");
+    });
   });
+}
+
+/** A process that was killed leaves its socket's file behind: removed where nobody answers. */
+function sweepSockets(folder: string): void {
+  for (const entry of readdirSync(folder).slice(0, SWEEP_SOCKETS)) {
+    const address = join(folder, entry);
+    const socket = connect(address);
+    socket.unref();
+    socket.on("error", (error) => isDead(error, address));
+    socket.end();
+  }
+}
+
+function isDead(error: NodeJS.ErrnoException, address: string): boolean {
+  if (error.code === "ECONNREFUSED") rmSync(address, { force: true });
+  return error.code === "ECONNREFUSED" || error.code === "ENOENT";
 }
 
 function serialize({ grantId, grant }: Handover): string {
