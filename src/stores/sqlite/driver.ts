@@ -30,7 +30,7 @@ async function loadDriver(): Promise<DatabaseClass> {
   const errors: unknown[] = [];
   for (const name of DRIVERS) {
     try {
-      return ((await import(name)) as { DatabaseSync: DatabaseClass }).DatabaseSync;
+      return (await quietly(() => import(name))).DatabaseSync;
     } catch (error) {
       errors.push(error);
     }
@@ -39,4 +39,19 @@ async function loadDriver(): Promise<DatabaseClass> {
     "sqlite: needs Node 22.13 or later, or on older ones: npm install @photostructure/sqlite",
     new AggregateError(errors),
   );
+}
+
+/** Node 22 warns on stderr that its SQLite is experimental; a library prints nothing. */
+async function quietly(
+  load: () => Promise<{ DatabaseSync: DatabaseClass }>,
+): Promise<{ DatabaseSync: DatabaseClass }> {
+  const { emitWarning } = process;
+  process.emitWarning = ((warning: string | Error, ...rest: never[]) => {
+    if (!/^SQLite is an experimental feature/.test(String(warning))) emitWarning(warning, ...rest);
+  }) as typeof emitWarning;
+  try {
+    return await load();
+  } finally {
+    process.emitWarning = emitWarning;
+  }
 }
