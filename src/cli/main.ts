@@ -87,5 +87,8 @@ main(process.argv)
     if (text !== "") note(text);
     return exitCodeOf(error);
   })
-  // Not before what was printed has left: a pipe takes it in turns.
-  .then((code) => process.stdout.write("", () => process.exit(code)));
+  .then((code) => {
+    process.exitCode = code;
+    // Not before what was printed has left: a pipe takes it in turns.
+    process.stdout.write("", () => process.exit());
+  });

@@ -1,5 +1,6 @@
 import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { constants } from "node:os";
+import { setTimeout as sleep } from "node:timers/promises";
 import { systemClock } from "../core/clock.js";
 import { HoldfastError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
@@ -15,6 +16,9 @@ import { Signals } from "./run/signals.js";
 import { Stopper, TERM_SHARE } from "./run/stop.js";
 import { WaitingLine } from "./run/waiting.js";
 import { describeStore, openLocks } from "./store.js";
+
+/** When the outcome is known, a store that does not answer keeps nobody for longer than this. */
+const GOODBYE_MS = 2_000;
 
 /** Runs a command while holding a name. */
 export async function run(name: string, options: Options): Promise<number> {
@@ -36,8 +40,10 @@ export async function run(name: string, options: Options): Promise<number> {
     }
     return await runHeld(plan, lease, signals);
   } finally {
-    // By now the outcome is known; a store that can't say goodbye does not change it.
-    await locks?.close().catch(() => {});
+    await atMost(
+      GOODBYE_MS,
+      locks?.close().catch(() => {}),
+    );
   }
 }
 
@@ -91,14 +97,16 @@ async function runHeld(plan: Plan, lease: Lease, signals: Signals): Promise<numb
   unsubscribe("holdfast:renewed", onRenewed);
   if (stopper.loss !== null) {
     await stopper.gone();
-    await lease.release();
+    await atMost(GOODBYE_MS, lease.release());
     return Exit.lost;
   }
+  signals.forwardTo(() => {});
   return finish(plan, lease, ended);
 }
 
 /** Gives the name back, and says so if it was not ours to the end. */
 async function finish(plan: Plan, lease: Lease, ended: Ended): Promise<number> {
+  if (ended.problem !== undefined) note(printable(ended.problem));
   const outcome = await lease.release();
   const name = quoted(plan.name);
   if (outcome === "released" && plan.verbose) note(`released ${name}`);
@@ -146,6 +154,10 @@ function sayWhere(plan: Plan, locks: Locks): void {
       "the locks are in a file on this machine, so only processes here are kept out (see --store)",
     );
   }
+}
+
+async function atMost(ms: number, work: Promise<unknown> | undefined): Promise<void> {
+  await Promise.race([work, sleep(ms)]);
 }
 
 function isUnavailable(error: unknown): error is Error {

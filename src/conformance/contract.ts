@@ -152,6 +152,22 @@ export const contractCases: readonly Case[] = [
     },
   },
   {
+    name: "a renewal that was overtaken on its way changes nothing",
+    feature: "own-ttl",
+    async run(bench) {
+      const store = await bench.store();
+      const claim = bench.claim("name");
+      const { token } = grantOf(await store.claim(claim, ignore));
+      const renewal = { name: "name", grantId: claim.grantId };
+      await store.renew([{ ...renewal, seq: 3, ttlMs: bench.ttlMs * 10 }]);
+      const [late] = await store.renew([{ ...renewal, seq: 2, ttlMs: bench.ttlMs / 2 }]);
+      assert(late?.kind === "granted" && late.grant.token === token);
+      assert.equal(late.grant.seq, 3, "it says on which ask the expiry rests");
+      await bench.pass(bench.ttlMs);
+      assert.equal((await store.claim(bench.claim("name"), ignore)).kind, "busy");
+    },
+  },
+  {
     name: "a batch answers each by itself, in order",
     async run(bench) {
       const store = await bench.store();

@@ -283,6 +283,7 @@ export const waitingCases: readonly Case[] = [
         leases.map((lease) => lease.state),
         ["released", "released", "released"],
       );
+      assert.equal(leases[0]!.signal.aborted, true, "work that still runs is told");
       await assert.rejects(one.acquire("a"), ClosedError);
       await one.close();
       await held.release();

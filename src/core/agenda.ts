@@ -12,6 +12,8 @@ export abstract class Entry {
 
 /** The most that is woken in one turn of the event loop, so that thousands of leases do not block it. */
 const WAKES_PER_TURN = 500;
+/** A timer stands still while the machine sleeps, and elapsed time does not: look again at least this often. */
+const LONGEST_NAP_MS = 1_000;
 
 /** One timer for all: a binary heap by time, in which every entry knows its place. */
 export class Agenda {
@@ -72,9 +74,10 @@ export class Agenda {
     if (this.#timer !== null && next >= this.#timerAt && this.#heap.length > 0) return;
     this.#timer?.cancel();
     this.#timer = null;
-    this.#timerAt = next;
     if (next === Number.POSITIVE_INFINITY) return;
-    this.#timer = this.#clock.after(next - this.#clock.elapsedMs(), () => this.#turn());
+    const nowMs = this.#clock.elapsedMs();
+    this.#timerAt = Math.min(next, nowMs + LONGEST_NAP_MS);
+    this.#timer = this.#clock.after(this.#timerAt - nowMs, () => this.#turn());
     if (this.#pending > 0) this.#timer.keepAlive(true);
   }
 

@@ -31,8 +31,10 @@ const system: ClockSources = {
   wallMs: () => Date.now(),
 };
 
-/** A step of the wall clock that is worth a look at the others. */
+/** A step of the wall clock, or steps together, that are worth a look at the others. */
 const NOTICEABLE_MS = 200;
+/** How fast the wall clock may be slewed while it is corrected (ntpd: 500 ppm). */
+const SLEW = 0.001;
 /** `os.uptime` reads a file (8 µs): look at least this often, not at every call. */
 const LOOK_EVERY_MS = 1_000;
 /** The resolution of `os.uptime`, with room. */
@@ -52,8 +54,11 @@ export function systemClock(sources: ClockSources = system): Clock {
   let suspicions = 0;
 
   function look(hr: number, wallAheadMs: number): void {
+    const slewedMs = (hr - lookedAt) * SLEW;
     lookedAt = hr;
-    wallOverHr += wallAheadMs;
+    // What a slew explains is forgotten; the rest adds up until it is noticed.
+    const noticed = Math.abs(wallAheadMs) > NOTICEABLE_MS;
+    wallOverHr += noticed ? wallAheadMs : Math.max(-slewedMs, Math.min(slewedMs, wallAheadMs));
     const sleptByNow = sources.uptimeMs() - startUptime - (hr - startHr);
     const newlySlept = Math.max(0, sleptByNow - sleptMs);
     if (newlySlept > UPTIME_GRAIN_MS) sleptMs = sleptByNow;

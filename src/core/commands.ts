@@ -22,6 +22,8 @@ export class Commands {
   readonly #settings: Settings;
   readonly #runtime: Runtime;
   readonly #watchdog: Watchdog;
+  readonly #releasing = new Set<Promise<ReleaseOutcome>>();
+  #closed = false;
 
   constructor(store: Store, settings: Settings, runtime: Runtime, watchdog: Watchdog) {
     this.#store = store;
@@ -49,9 +51,10 @@ export class Commands {
     }
   }
 
-  unavailable(what: string, cause: unknown): HoldfastError {
+  /** A client's own message may repeat what it was sent, and a grantId is a secret. */
+  unavailable(what: string, cause: unknown, grantId?: string): HoldfastError {
     if (HoldfastError.is(cause)) return cause;
-    const reason = cause instanceof Error ? cause.message : String(cause);
+    const reason = reasonOf(cause, grantId);
     return new StoreUnavailableError(
       `the ${this.#store.traits.store} store failed to ${what}: ${reason}`,
       { cause },
@@ -71,21 +74,31 @@ export class Commands {
   release(release: Release, ttlMs: number, timeoutMs?: number): Awaitable<ReleaseOutcome> {
     const failed = (error: unknown): HoldfastError => {
       this.#owe(release, ttlMs);
-      return this.unavailable("release", error);
+      return this.unavailable("release", error, release.grantId);
     };
     try {
       const answers = this.#store.release([release]);
       if (!isPromise(answers)) return answers[0] ?? "gone";
-      return this.#bounded("release", answers, timeoutMs).then(
-        ([answer]) => answer ?? "gone",
-        failed,
-      );
+      const outcome: Promise<ReleaseOutcome> = this.#bounded("release", answers, timeoutMs)
+        .then(([answer]) => answer ?? "gone", failed)
+        .finally(() => this.#releasing.delete(outcome));
+      this.#releasing.add(outcome);
+      return outcome;
     } catch (error) {
       return failed(error);
     }
   }
 
+  /** Waits for what is on its way, also if nobody else does. What is still owed after that is paid by its ttl. */
+  async close(): Promise<void> {
+    await Promise.all(this.#releasing);
+    this.#closed = true;
+    const { agenda } = this.#watchdog;
+    for (const entry of [...agenda.entries()]) agenda.remove(entry);
+  }
+
   #owe(release: Release, ttlMs: number): void {
+    if (this.#closed) return;
     const { clock, random } = this.#runtime;
     const untilMs =
       this.#store.traits.liveness === "session"
@@ -137,6 +150,11 @@ export class Commands {
 
 export function isPromise<T>(value: Awaitable<T>): value is Promise<T> {
   return typeof (value as Promise<T> | undefined)?.then === "function";
+}
+
+export function reasonOf(cause: unknown, grantId = ""): string {
+  const text = cause instanceof Error ? cause.message : String(cause);
+  return grantId === "" ? text : text.replaceAll(grantId, "…");
 }
 
 /** A pause, shortened by a random share of at most `jitter`. */

@@ -26,6 +26,15 @@ export class HoldfastError extends Error {
     Object.defineProperty(this, brand, { value: true });
   }
 
+  /** With tokens as text: `JSON.stringify` refuses a bigint. */
+  toJSON(): object {
+    const fields = Object.entries(this).map(([key, value]) => [
+      key,
+      typeof value === "bigint" ? String(value) : value,
+    ]);
+    return { ...Object.fromEntries(fields), name: this.name, message: this.message };
+  }
+
   static is(value: unknown): value is HoldfastError {
     return value instanceof Error && brand in value;
   }

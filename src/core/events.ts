@@ -62,5 +62,16 @@ export function emit<E extends EventName>(
   if (!to.hasSubscribers && logger === undefined) return;
   const built = fields();
   if (to.hasSubscribers) to.publish(built);
-  logger?.[LEVEL[event]](`holdfast:${event}`, built);
+  if (logger !== undefined) guarded(() => logger[LEVEL[event]](`holdfast:${event}`, built));
+}
+
+/** Calls the user's code. What it throws is an uncaught exception, and stops nothing of ours. */
+export function guarded(call: () => void): void {
+  try {
+    call();
+  } catch (error) {
+    queueMicrotask(() => {
+      throw error;
+    });
+  }
 }

@@ -1,6 +1,6 @@
-import { type Context, isPromise, jittered, type ReleaseOutcome } from "./commands.js";
+import { type Context, isPromise, jittered, type ReleaseOutcome, reasonOf } from "./commands.js";
 import { LeaseLostError, type LossReason } from "./errors.js";
-import { emit } from "./events.js";
+import { emit, guarded } from "./events.js";
 import { type Call, checkTtl, driftOf, type Mode } from "./options.js";
 import type { Awaitable, Grant, RenewAnswer, Renewal } from "./store.js";
 import type { Duration } from "./validate.js";
@@ -73,14 +73,16 @@ export class HeldLease extends Kept implements Lease {
   readonly #grantedAtMs: number;
   #state: LeaseState = "held";
   #ttlMs: number;
-  /** When the request that the present deadline rests on was sent. */
-  #provedAtMs = 0;
+  /** Goes on from the asks of the waiter: the store obeys the latest that it has heard of. */
+  #seq: number;
+  /** Attempts before this number prove nothing: answered by now, or of another ttl. */
+  #nextProofSeq = 0;
   /** When it is lost unless renewed: its deadline less `abortBefore`. */
   #lostAtMs = 0;
   #suspicionsAtProof: number;
   #renewAtMs = 0;
-  /** The attempt that is not answered yet; NaN when there is none. */
-  #sentAtMs = Number.NaN;
+  /** The last attempt is not answered yet. */
+  #unanswered = false;
   #suspicionsAtSend = 0;
   #extras: Extras | null = null;
 
@@ -92,6 +94,7 @@ export class HeldLease extends Kept implements Lease {
     grantId: string,
     grant: Grant,
     sentAtMs: number,
+    lastSeq: number,
     suspicionsAtSend: number,
   ) {
     super();
@@ -104,6 +107,7 @@ export class HeldLease extends Kept implements Lease {
     this.#grantId = grantId;
     this.#grantedAtMs = context.runtime.clock.elapsedMs();
     this.#ttlMs = call.ttlMs;
+    this.#seq = lastSeq;
     this.#suspicionsAtProof = suspicionsAtSend;
     this.#prove(sentAtMs, grant.ttlMs);
   }
@@ -116,9 +120,9 @@ export class HeldLease extends Kept implements Lease {
     return this.#call.mode;
   }
 
-  /** Starts watching; a grant that is over before it was seen is not watched but lost. */
+  /** Starts watching. False: it was over before it was seen, and is no lease. */
   begin(): boolean {
-    if (this.#over()) return false;
+    if (this.#context.runtime.clock.elapsedMs() >= this.#endsAtMs()) return false;
     this.#schedule();
     return true;
   }
@@ -149,7 +153,11 @@ export class HeldLease extends Kept implements Lease {
     }
     if (this.#suspicionsAtProof !== this.#context.runtime.clock.suspicions()) {
       this.#jeopardize("the wall clock ran ahead");
-      this.#ask();
+      // Once: one that was sent after the suspicion is on its way, or will be at the end of this turn.
+      if (this.#suspicionsAtSend !== this.#context.runtime.clock.suspicions()) {
+        this.#suspicionsAtSend = this.#context.runtime.clock.suspicions();
+        this.#ask();
+      }
       throw new LeaseLostError(this, "expired", {
         detail:
           "the wall clock ran ahead of the elapsed time, so this machine may have been frozen; " +
@@ -178,6 +186,7 @@ export class HeldLease extends Kept implements Lease {
     const ttlMs = ttl === undefined ? this.#ttlMs : checkTtl(ttl, settings, store.traits);
     if (this.#over()) this.assertHeld();
     const nowMs = runtime.clock.elapsedMs();
+    if (ttlMs !== this.#ttlMs) this.#nextProofSeq = this.#seq + 1;
     this.#ttlMs = ttlMs;
     // A shorter ttl may take effect in the store though its answer is lost: it counts at once.
     this.#lostAtMs = Math.min(this.#lostAtMs, nowMs + this.#usableMs(ttlMs));
@@ -207,6 +216,17 @@ export class HeldLease extends Kept implements Lease {
     return extras.releasing;
   }
 
+  /** Released because its `Locks` closes: work that still runs under it is told. */
+  async close(): Promise<void> {
+    if (this.#over()) return;
+    const error = new LeaseLostError(this, "revoked", { detail: "its locks were closed" });
+    this.#more().error = error;
+    const releasing = this.release();
+    this.#more().controller?.abort(error);
+    this.#tell("lost", error);
+    await releasing;
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await this.release();
   }
@@ -226,32 +246,34 @@ export class HeldLease extends Kept implements Lease {
   override wake(nowMs: number): void {
     if (this.#over()) return;
     if (nowMs >= this.#renewAtMs) {
-      if (!Number.isNaN(this.#sentAtMs)) this.#jeopardize("a renewal was not answered");
+      if (this.#unanswered) this.#jeopardize("a renewal was not answered");
       this.#ask();
     }
     this.#schedule();
   }
 
-  override renewal(sentAtMs: number): Renewal | null {
+  override renewal(): Renewal | null {
     if (this.#over()) return null;
-    this.#sentAtMs = sentAtMs;
+    this.#seq++;
+    this.#unanswered = true;
     this.#suspicionsAtSend = this.#context.runtime.clock.suspicions();
     return {
       name: this.#context.commands.key(this.name),
       grantId: this.#grantId,
-      seq: 0,
+      seq: this.#seq,
       ttlMs: this.#ttlMs,
     };
   }
 
-  override answered(answer: RenewAnswer, sentAtMs: number): void {
-    const latest = sentAtMs === this.#sentAtMs;
-    if (latest) this.#sentAtMs = Number.NaN;
+  override answered(answer: RenewAnswer, { seq }: Renewal, sentAtMs: number): void {
+    const latest = seq === this.#seq;
+    if (latest) this.#unanswered = false;
     if (this.#over()) return;
     switch (answer.kind) {
       case "granted":
-        // An older attempt that is answered late says nothing new, and may speak of another ttl.
-        if (sentAtMs < this.#provedAtMs) return;
+        // Overtaken by a later attempt, on the way or in the store: says nothing of how long it is good.
+        if (seq < this.#nextProofSeq || answer.grant.seq !== seq) return;
+        this.#nextProofSeq = seq + 1;
         // Only what was sent after a suspicion can lift it.
         if (latest) this.#suspicionsAtProof = this.#suspicionsAtSend;
         this.#prove(sentAtMs, answer.grant.ttlMs);
@@ -269,7 +291,7 @@ export class HeldLease extends Kept implements Lease {
         const pauseMs = jittered(settings.retry, runtime.random.unit());
         this.#renewAtMs = runtime.clock.elapsedMs() + Math.min(pauseMs, this.#ttlMs / 10);
         this.#jeopardize(answer.cause);
-        this.#settleRenewing(sentAtMs, commands.unavailable("renew", answer.cause));
+        this.#settleRenewing(sentAtMs, commands.unavailable("renew", answer.cause, this.#grantId));
         break;
       }
       case "lost":
@@ -287,7 +309,7 @@ export class HeldLease extends Kept implements Lease {
     if (this.#state === "lost" || this.#state === "released") return true;
     const nowMs = this.#context.runtime.clock.elapsedMs();
     if (nowMs < this.#endsAtMs()) return false;
-    this.#lose(nowMs >= this.#maxHoldAtMs() ? "max-hold" : "expired");
+    this.#lose(this.#maxHoldAtMs() <= this.#lostAtMs ? "max-hold" : "expired");
     return true;
   }
 
@@ -307,7 +329,6 @@ export class HeldLease extends Kept implements Lease {
 
   #prove(sentAtMs: number, ttlMs: number): void {
     const { runtime, watchdog } = this.#context;
-    this.#provedAtMs = sentAtMs;
     this.#lostAtMs = runtime.seams.countFrom(sentAtMs) + this.#usableMs(ttlMs);
     this.#renewAtMs = this.#call.renew ? watchdog.dueAt(sentAtMs, ttlMs) : Number.POSITIVE_INFINITY;
   }
@@ -332,7 +353,7 @@ export class HeldLease extends Kept implements Lease {
       name: this.name,
       token: this.token,
       remainingMs: this.remainingMs,
-      cause: cause instanceof Error ? cause.message : String(cause),
+      cause: reasonOf(cause, this.#grantId),
     }));
     this.#tell("jeopardy", cause);
   }
@@ -431,14 +452,7 @@ export class HeldLease extends Kept implements Lease {
 
   #tell<E extends keyof LeaseEvents>(event: E, ...args: Parameters<LeaseEvents[E]>): void {
     for (const listener of [...(this.#extras?.listeners[event] ?? [])]) {
-      try {
-        (listener as (...args: unknown[]) => void)(...args);
-      } catch (error) {
-        // A listener that throws is the user's error, and must not stop the watchdog.
-        queueMicrotask(() => {
-          throw error;
-        });
-      }
+      guarded(() => (listener as (...args: unknown[]) => void)(...args));
     }
   }
 }

@@ -17,7 +17,15 @@ import {
 } from "./options.js";
 import { type Runtime, systemRuntime } from "./runtime.js";
 import type { HolderInfo, NameInfo, Store, Traits } from "./store.js";
-import { checkName, checkNumber, checkOneOf, checkOptions, checkText, show } from "./validate.js";
+import {
+  checkName,
+  checkNumber,
+  checkOneOf,
+  checkOptions,
+  checkText,
+  orElse,
+  show,
+} from "./validate.js";
 import { Waiter } from "./waiter.js";
 import { Watchdog } from "./watchdog.js";
 
@@ -122,10 +130,10 @@ class StoreLocks implements Locks {
       await lease.release();
       throw lossBehind(error, lease);
     }
-    if ((await lease.release()) === "lost" && onLost === "throw") {
-      throw new LeaseLostError(lease, lossOf(lease)?.reason ?? "expired", { value });
-    }
-    return value;
+    await lease.release();
+    const loss = lossOf(lease);
+    if (loss === null || onLost === "return") return value;
+    throw new LeaseLostError(lease, loss.reason, { value, cause: loss });
   }
 
   async inspect(name: string): Promise<NameInfo | null> {
@@ -140,8 +148,8 @@ class StoreLocks implements Locks {
     const { store, commands } = this.#context;
     this.#assertOpen();
     checkOptions(options, "the options of list", ["prefix", "limit"]);
-    const prefix = commands.key(checkText(options.prefix ?? "", "prefix", 0, 255));
-    const limit = checkNumber(options.limit ?? 1_000, "limit", {
+    const prefix = commands.key(checkText(orElse(options.prefix, ""), "prefix", 0, 255));
+    const limit = checkNumber(orElse(options.limit, 1_000), "limit", {
       min: 1,
       max: 100_000,
       integer: true,
@@ -172,14 +180,12 @@ class StoreLocks implements Locks {
 
   async #close(): Promise<void> {
     const { watchdog, store, commands } = this.#context;
-    await Promise.all(
-      [...watchdog.agenda.entries()].map((entry) => {
-        if (entry instanceof Waiter) return entry.close();
-        return entry instanceof HeldLease ? entry.release() : undefined;
-      }),
-    );
-    // What is still owed could not be paid; its ttl does it.
-    for (const entry of [...watchdog.agenda.entries()]) watchdog.agenda.remove(entry);
+    // Waiters first: a lease that is released would be handed to one of them.
+    const entries = [...watchdog.agenda.entries()];
+    const waiters = entries.filter((entry) => entry instanceof Waiter);
+    const leases = entries.filter((entry) => entry instanceof HeldLease);
+    await Promise.all([...waiters, ...leases].map((one) => one.close()));
+    await commands.close();
     await commands.run("close", () => store.close());
   }
 
@@ -205,8 +211,8 @@ class StoreLocks implements Locks {
   }
 }
 
-function lossOf(lease: Lease): LeaseLostError | null {
-  return lease.state === "lost" ? (lease.signal.reason as LeaseLostError) : null;
+function lossOf({ signal }: Lease): LeaseLostError | null {
+  return signal.aborted ? (signal.reason as LeaseLostError) : null;
 }
 
 /** If what `fn` threw was our own abort, the loss is the news and the error its cause. */

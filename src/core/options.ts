@@ -11,6 +11,7 @@ import {
   checkText,
   checkToken,
   type Duration,
+  orElse,
   parseDuration,
   show,
 } from "./validate.js";
@@ -73,6 +74,8 @@ export interface Settings {
   readonly namespace: string;
   readonly tokenOffset: bigint;
   readonly logger: Logger | undefined;
+  /** As it was set for all calls; otherwise it follows each call's ttl. */
+  readonly abortBefore: Duration | undefined;
   readonly defaults: Call;
 }
 
@@ -128,38 +131,41 @@ export function resolveSettings(options: LocksOptions, traits: Traits): Settings
   checkOptions(drift, "the options of drift", ["factor", "ms"]);
   checkOptions(poll, "the options of poll", ["min", "max", "jitter"]);
   checkOptions(retry, "the options of retry", ["pause", "jitter"]);
-  const minMs = parseDuration(poll.min ?? 50, "poll.min", { min: 1 });
+  const minMs = parseDuration(orElse(poll.min, 50), "poll.min", { min: 1 });
   checkPurpose(options, traits);
   const holder = checkText(
-    options.holder ?? `${hostname()}:${process.pid}`,
+    orElse(options.holder, `${hostname()}:${process.pid}`),
     "holder",
     1,
     HOLDER_BYTES,
   );
   const settings: Omit<Settings, "defaults"> = {
-    driftFactor: checkNumber(drift.factor ?? 0.01, "drift.factor", { min: 0, max: 0.5 }),
-    driftMs: checkNumber(drift.ms ?? 2, "drift.ms", { min: 0, max: 60_000 }),
-    commandTimeoutMs: parseDuration(options.commandTimeout ?? 5_000, "commandTimeout", { min: 1 }),
+    driftFactor: checkNumber(orElse(drift.factor, 0.01), "drift.factor", { min: 0, max: 0.5 }),
+    driftMs: checkNumber(orElse(drift.ms, 2), "drift.ms", { min: 0, max: 60_000 }),
+    commandTimeoutMs: parseDuration(orElse(options.commandTimeout, 5_000), "commandTimeout", {
+      min: 1,
+    }),
     poll: {
       minMs,
-      maxMs: parseDuration(poll.max ?? Math.max(minMs, 1_000), "poll.max", { min: minMs }),
-      jitter: checkNumber(poll.jitter ?? 0.5, "poll.jitter", { min: 0, max: 1 }),
+      maxMs: parseDuration(orElse(poll.max, Math.max(minMs, 1_000)), "poll.max", { min: minMs }),
+      jitter: checkNumber(orElse(poll.jitter, 0.5), "poll.jitter", { min: 0, max: 1 }),
     },
     retry: {
-      pauseMs: parseDuration(retry.pause ?? 200, "retry.pause", { min: 1 }),
-      jitter: checkNumber(retry.jitter ?? 0.5, "retry.jitter", { min: 0, max: 1 }),
+      pauseMs: parseDuration(orElse(retry.pause, 200), "retry.pause", { min: 1 }),
+      jitter: checkNumber(orElse(retry.jitter, 0.5), "retry.jitter", { min: 0, max: 1 }),
     },
     holder,
-    namespace: checkNamespace(options.namespace ?? "default"),
-    tokenOffset: checkToken(options.tokenOffset ?? 0n, "tokenOffset"),
+    namespace: checkNamespace(orElse(options.namespace, "default")),
+    tokenOffset: checkToken(orElse(options.tokenOffset, 0n), "tokenOffset"),
     logger: options.logger === undefined ? undefined : checkLogger(options.logger),
+    abortBefore: options.abortBefore,
   };
-  const ttlMs = parseDuration(options.ttl ?? 30_000, "ttl", { min: ttlMin(traits) });
+  const ttlMs = parseDuration(orElse(options.ttl, 30_000), "ttl", { min: ttlMin(traits) });
   return {
     ...settings,
     defaults: {
       ttlMs,
-      waitMs: parseDuration(options.wait ?? 10_000, "wait", { min: 0, infinite: true }),
+      waitMs: parseDuration(orElse(options.wait, 10_000), "wait", { min: 0, infinite: true }),
       signal: undefined,
       mode: "exclusive",
       permits: LOCK_LIMIT,
@@ -186,11 +192,11 @@ export function resolveCall(
       ? defaults.ttlMs
       : parseDuration(options.ttl, "ttl", { min: ttlMin(traits) });
   if (ttlMs !== defaults.ttlMs) refuseIfCannot(traits, "own-ttl", "a ttl per lease");
-  const mode = checkOneOf(options.mode ?? "exclusive", "mode", ["exclusive", "shared"]);
+  const mode = checkOneOf(orElse(options.mode, "exclusive"), "mode", ["exclusive", "shared"]);
   if (mode === "shared") refuseIfCannot(traits, "shared", 'mode "shared"');
-  const atLeastMs = parseDuration(options.atLeast ?? 0, "atLeast", { min: 0 });
+  const atLeastMs = parseDuration(orElse(options.atLeast, 0), "atLeast", { min: 0 });
   if (atLeastMs > 0) refuseIfCannot(traits, "at-least", "atLeast");
-  const ownAbortBefore = options.abortBefore !== undefined || ttlMs !== defaults.ttlMs;
+  const abortBefore = orElse(options.abortBefore, settings.abortBefore);
   return {
     ttlMs,
     waitMs:
@@ -201,16 +207,14 @@ export function resolveCall(
     mode,
     permits: mode === "shared" ? 1 : LOCK_LIMIT,
     limit: LOCK_LIMIT,
-    renew: checkBoolean(options.renew ?? true, "renew"),
-    maxHoldMs: parseDuration(options.maxHold ?? Number.POSITIVE_INFINITY, "maxHold", {
+    renew: checkBoolean(orElse(options.renew, true), "renew"),
+    maxHoldMs: parseDuration(orElse(options.maxHold, Number.POSITIVE_INFINITY), "maxHold", {
       min: 1,
       infinite: true,
     }),
     atLeastMs,
     holder: withNote(settings.holder, options.note),
-    abortBeforeMs: ownAbortBefore
-      ? resolveAbortBefore(options.abortBefore, ttlMs, settings)
-      : defaults.abortBeforeMs,
+    abortBeforeMs: resolveAbortBefore(abortBefore, ttlMs, settings),
   };
 }
 
@@ -256,11 +260,11 @@ function resolveAbortBefore(
 }
 
 function checkPurpose(options: LocksOptions, traits: Traits): void {
-  const purpose = checkOneOf(options.purpose ?? "efficiency", "purpose", [
+  const purpose = checkOneOf(orElse(options.purpose, "efficiency"), "purpose", [
     "efficiency",
     "correctness",
   ]);
-  const fenced = checkBoolean(options.fenced ?? false, "fenced");
+  const fenced = checkBoolean(orElse(options.fenced, false), "fenced");
   if (purpose === "correctness" && !fenced && traits.grantsTwiceAfter.length > 0) {
     throw new UnsupportedError(
       `purpose "correctness": the ${traits.store} store can grant a name twice after ` +

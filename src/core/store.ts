@@ -18,7 +18,7 @@ export interface Store {
    */
   claim(claim: Claim, push: (push: Push) => void): Awaitable<ClaimAnswer>;
 
-  /** Extends grants and tickets, never creates any. One answer for each, in order; one that is stuck is `unknown` alone. */
+  /** Extends grants and tickets, never creates any, and obeys the highest `seq` that it has heard. One answer for each, in order; one that is stuck is `unknown` alone. */
   renew(renewals: readonly Renewal[]): Awaitable<readonly RenewAnswer[]>;
 
   /** Drops the grant or the ticket of exactly this grantId, whichever is there; nobody else's. */
@@ -44,7 +44,7 @@ export interface Claim {
   /** Usually one. Several: all or nothing, in one step, never queued; sorted, without duplicates. */
   readonly names: readonly string[];
   readonly grantId: string;
-  /** Counts the asks of this grantId: 1, 2, 3 … */
+  /** Counts the asks and renewals of this grantId: 1, 2, 3 … */
   readonly seq: number;
   readonly permits: number;
   readonly limit: number;

@@ -26,7 +26,7 @@ export type Scheme = (typeof SCHEMES)[number];
 
 /** Their store lives in this process or on this machine: they have a path, not hosts. */
 const EMBEDDED: readonly Scheme[] = ["memory", "sqlite"];
-const ALIASES: Record<string, Scheme> = { postgresql: "postgres" };
+const ALIASES = new Map<string, Scheme>([["postgresql", "postgres"]]);
 
 /** Reads `scheme://[user:pass@]host:port,host:port[/path][?option=…]`. Never repeats the URL in an error: it may hold a password. */
 export function parseStoreUrl(url: unknown): StoreUrl {
@@ -37,7 +37,7 @@ export function parseStoreUrl(url: unknown): StoreUrl {
   }
   const match = /^([a-z]+):([^?]*)(?:\?(.*))?$/s.exec(url);
   const word = match?.[1] ?? "";
-  const scheme = ALIASES[word] ?? SCHEMES.find((one) => one === word);
+  const scheme = ALIASES.get(word) ?? SCHEMES.find((one) => one === word);
   if (match === null || scheme === undefined) {
     throw new InvalidArgumentError(
       `the store's URL ${word === "" ? "has no scheme" : `has the unknown scheme "${word}:"`}; ` +
@@ -67,12 +67,14 @@ export function parseStoreUrl(url: unknown): StoreUrl {
   };
 }
 
-function parseHost(text: string): { host: string; port: number | null } {
+function parseHost(text: string, index: number): { host: string; port: number | null } {
   const match = /^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::(\d{1,5}))?$/.exec(text);
   const port = match?.[2] === undefined ? null : Number(match[2]);
   if (match === null || (port !== null && (port < 1 || port > 65_535))) {
     throw new InvalidArgumentError(
-      `${JSON.stringify(text)} in the store's URL is no host:port (a port is from 1 to 65535, an IPv6 address stands in [])`,
+      // The text itself may be part of a password with an unescaped "/" or ",".
+      `host ${index + 1} of the store's URL is no host:port: a port is from 1 to 65535, an IPv6 address ` +
+        "stands in [], and special characters of a password are written as %XX",
     );
   }
   return { host: match[1]!, port };
@@ -81,13 +83,14 @@ function parseHost(text: string): { host: string; port: number | null } {
 function parseOptions(query: string): Map<string, string> {
   const options = new Map<string, string>();
   for (const pair of query === "" ? [] : query.split("&")) {
-    const [key = "", value = ""] = splitOnce(pair, "=");
+    const [name = "", value = ""] = splitOnce(pair, "=");
+    const key = decode(name, "option");
     if (key === "" || options.has(key)) {
       throw new InvalidArgumentError(
-        `the store's URL has ${key === "" ? "an option without a name" : `the option "${key}" twice`}`,
+        `the store's URL has ${key === "" ? "an option without a name" : "an option twice"}`,
       );
     }
-    options.set(decode(key, "option"), decode(value, `option "${key}"`));
+    options.set(key, decode(value, "option"));
   }
   return options;
 }

@@ -7,14 +7,27 @@ const UNIT_MS: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_0
 export const YEAR_MS = 365 * 24 * UNIT_MS["h"]!;
 const NAME_BYTES = 255;
 
-/** How a value is shown in a message: short, and never more than its outline for objects. */
+/** How a value is shown in a message: short, and never what is inside an object or a function. */
 export function show(value: unknown): string {
-  if (typeof value === "string") {
-    return JSON.stringify(value.length > 40 ? `${value.slice(0, 40)}…` : value);
+  switch (typeof value) {
+    case "string":
+      return JSON.stringify(shorten(value));
+    case "bigint":
+      return `${shorten(String(value))}n`;
+    case "function":
+      return "a function";
+    case "object":
+      return value === null ? "null" : Array.isArray(value) ? "an array" : "an object";
+    default:
+      return shorten(String(value));
   }
-  if (typeof value === "bigint") return `${value}n`;
-  if (value === null || typeof value !== "object") return String(value);
-  return Array.isArray(value) ? "an array" : "an object";
+}
+
+const shorten = (text: string): string => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
+
+/** Absent is only what is undefined: null and 0 are values, and may be bad ones. */
+export function orElse<T>(value: T | undefined, fallback: T): T {
+  return value === undefined ? fallback : value;
 }
 
 export function parseDuration(
@@ -28,6 +41,8 @@ export function parseDuration(
   else if (typeof value === "string") {
     const match = /^(\d+(?:\.\d+)?)(ms|s|m|h)$/.exec(value);
     if (match) ms = Number(match[1]) * UNIT_MS[match[2]!]!;
+    // So many digits that they became infinite: no way to say Infinity.
+    if (ms === Number.POSITIVE_INFINITY) ms = Number.NaN;
   }
   if (ms === Number.POSITIVE_INFINITY && rule.infinite) return ms;
   if (!(ms >= rule.min && ms <= max)) {
@@ -94,10 +109,11 @@ export function checkOneOf<T extends string>(value: unknown, what: string, all: 
 
 /** Refuses anything but a plain options object with known keys: a misspelt option must not be a silent default. */
 export function checkOptions(value: unknown, what: string, known: readonly string[]): void {
-  if (value === null || typeof value !== "object" || Array.isArray(value)) {
+  // By its tag, so that an object of another realm passes, and a Date, a Map or a signal does not.
+  if (Object.prototype.toString.call(value) !== "[object Object]") {
     throw new InvalidArgumentError(`${what} are ${show(value)}; they must be an object`);
   }
-  for (const key of Object.keys(value)) {
+  for (const key of Object.keys(value as object)) {
     if (!known.includes(key)) {
       throw new InvalidArgumentError(
         `${what} have no option ${JSON.stringify(key)}; known: ${known.join(", ")}`,

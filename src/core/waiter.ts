@@ -90,16 +90,19 @@ export class Waiter extends Kept {
       if (this.#failure) throw this.#failure.error;
       return this.#lease;
     }
-    if (signal !== undefined) {
-      this.#abort = () => this.#fail(signal.reason, "aborted");
-      signal.addEventListener("abort", this.#abort, { once: true });
-    }
-    this.#context.watchdog.agenda.addPending(1);
-    this.#schedule();
-    return new Promise((resolve, reject) => {
+    const acquired = new Promise<HeldLease | null>((resolve, reject) => {
       this.#resolve = resolve;
       this.#reject = reject;
     });
+    this.#context.watchdog.agenda.addPending(1);
+    this.#schedule();
+    if (signal !== undefined) {
+      this.#abort = () => this.#fail(signal.reason, "aborted");
+      signal.addEventListener("abort", this.#abort, { once: true });
+      // By whoever heard that it asks.
+      if (signal.aborted) this.#abort();
+    }
+    return acquired;
   }
 
   /** Who held the name when the store last said so. */
@@ -125,7 +128,7 @@ export class Waiter extends Kept {
     }
     if (this.#asking > 0 && nowMs >= this.#askTimeoutAtMs) {
       this.#unanswered(
-        this.#seq,
+        this.#asking,
         this.#context.commands.noAnswer("claim", this.#context.settings.commandTimeoutMs),
       );
     } else if (nowMs >= this.#askAtMs) this.#ask();
@@ -154,13 +157,17 @@ export class Waiter extends Kept {
     };
   }
 
-  override answered(answer: RenewAnswer, sentAtMs: number): void {
+  override answered(answer: RenewAnswer, _renewal: Renewal, sentAtMs: number): void {
     if (sentAtMs === this.#renewalSentAtMs) this.#renewalSentAtMs = Number.NaN;
     // The renewal may have extended a grant that was given back meanwhile; it can't have made one.
     if (this.#done) return;
     const nowMs = this.#context.runtime.clock.elapsedMs();
     if (answer.kind === "unknown") {
-      this.#trouble = this.#context.commands.unavailable("renew a ticket", answer.cause);
+      this.#trouble = this.#context.commands.unavailable(
+        "renew a ticket",
+        answer.cause,
+        this.#grantId,
+      );
       this.#renewAtMs = nowMs + this.#pauseMs();
     } else {
       this.#trouble = null;
@@ -227,7 +234,7 @@ export class Waiter extends Kept {
   #unanswered(seq: number, cause: unknown): void {
     if (this.#answersNobody() || seq !== this.#asking) return;
     this.#asking = 0;
-    const error = this.#context.commands.unavailable("claim", cause);
+    const error = this.#context.commands.unavailable("claim", cause, this.#grantId);
     this.#trouble = error;
     if (!error.retryable) this.#fail(error, "refused");
     else if (this.#call.waitMs === 0) this.#fail(error, "unavailable");
@@ -241,9 +248,7 @@ export class Waiter extends Kept {
   #answersNobody(): boolean {
     if (!this.#done) return false;
     const state = this.#lease?.state ?? "released";
-    if (state === "released" || state === "lost") {
-      this.#giveUp();
-    }
+    if (state === "released" || state === "lost") this.#giveUp();
     return true;
   }
 
@@ -278,6 +283,7 @@ export class Waiter extends Kept {
         this.#grantId,
         grant,
         sentAtMs,
+        this.#seq,
         grant.seq === this.#seq ? this.#suspicionsAtSeq : this.#suspicionsAtStart,
       );
       if (lease.begin()) {
@@ -298,7 +304,8 @@ export class Waiter extends Kept {
       `the answer that granted ${JSON.stringify(this.#name)} came after its ttl of ${this.#call.ttlMs} ms`,
     );
     if (this.#call.waitMs === 0) this.#fail(this.#trouble, "unavailable");
-    else this.#ask();
+    // In a turn of its own: a store in this process would otherwise be asked without end.
+    else this.#askAtMs = this.#context.runtime.clock.elapsedMs();
   }
 
   #timeOut(): void {

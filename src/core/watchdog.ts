@@ -6,7 +6,7 @@ import type { RenewAnswer, Renewal, Store } from "./store.js";
 export abstract class Kept extends Entry {
   /** What to send, called at the moment of sending; null when it is over by then. */
   abstract renewal(sentAtMs: number): Renewal | null;
-  abstract answered(answer: RenewAnswer, sentAtMs: number): void;
+  abstract answered(answer: RenewAnswer, renewal: Renewal, sentAtMs: number): void;
 }
 
 /** Items in one command: large enough to be cheap, small enough not to block anybody for long. */
@@ -68,7 +68,7 @@ export class Watchdog {
     const answered = (answers: readonly RenewAnswer[]): void => {
       const missing: RenewAnswer = { kind: "unknown", cause: new Error("the store left it out") };
       kept.forEach((one, i) => {
-        one.answered(answers[i] ?? missing, sentAtMs);
+        one.answered(answers[i] ?? missing, renewals[i]!, sentAtMs);
       });
     };
     const failed = (cause: unknown): void => {

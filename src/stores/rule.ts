@@ -222,7 +222,9 @@ export class Rule {
     return this.claims.drawToken(BigInt(Math.floor(this.clock.wallMs() * 1_000)));
   }
 
+  /** Unless it was overtaken on the way by a later ask, which may have asked for less. */
   protected extend(record: ClaimRecord, by: { seq: number; ttlMs: number }, nowMs: number): void {
+    if (by.seq < record.seq) return;
     record.seq = by.seq;
     record.ttlMs = by.ttlMs;
     record.expiresAtMs = nowMs + by.ttlMs;

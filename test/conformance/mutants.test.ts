@@ -34,6 +34,10 @@ const MUTANTS: Record<string, { variant: () => MemoryVariant; caughtBy: string[]
       "the watchdog keeps a lease for many ttls",
     ],
   },
+  "obeys a renewal that was overtaken": {
+    variant: () => ({ rule: ObeysTheLastHeard }),
+    caughtBy: ["a renewal that was overtaken on its way changes nothing"],
+  },
   barging: {
     variant: () => ({ rule: Barging }),
     caughtBy: [
@@ -116,6 +120,13 @@ class TokenByClockAlone extends Rule {
 class ExtendsOnlyLocally extends Rule {
   protected override extend(record: ClaimRecord, by: { seq: number; ttlMs: number }): void {
     record.seq = by.seq;
+  }
+}
+
+class ObeysTheLastHeard extends Rule {
+  protected override extend(record: ClaimRecord, by: { seq: number; ttlMs: number }): void {
+    record.seq = by.seq;
+    record.expiresAtMs = this.clock.nowMs() + by.ttlMs;
   }
 }
 

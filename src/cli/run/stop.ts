@@ -8,9 +8,10 @@ import type { Child } from "./child.js";
 /** The lease's signal aborts while this share of the ttl remains: TERM. */
 export const TERM_SHARE = 1 / 3;
 /** What is still running while this share remains is killed. */
-export const KILL_SHARE = 1 / 10;
+const KILL_SHARE = 1 / 10;
 
 const LOOK_EVERY_MS = 20;
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /** Stops the child when the lease is lost, so that it is gone before the lease is. */
 export class Stopper {
@@ -56,7 +57,8 @@ export class Stopper {
     this.#killAtMs = sinceMs + this.#graceMs;
     note(`${printable(this.loss!.message)}; stopping the command`);
     if (nowMs < this.#killAtMs) this.#child.kill("SIGTERM");
-    setTimeout(() => this.#kill(), Math.max(0, this.#killAtMs - nowMs)).unref();
+    const leftMs = Math.min(Math.max(0, this.#killAtMs - nowMs), LONGEST_TIMER_MS);
+    setTimeout(() => this.#kill(), leftMs).unref();
   }
 
   #kill(): void {

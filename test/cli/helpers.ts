@@ -1,0 +1,136 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import { afterEach } from "vitest";
+
+export const MAIN = fileURLToPath(new URL("../../dist/cli/main.js", import.meta.url));
+const PATIENCE_MS = 20_000;
+
+const folders: string[] = [];
+const running = new Set<Cli>();
+
+afterEach(async () => {
+  await Promise.all([...running].map(end));
+  for (const folder of folders.splice(0)) {
+    rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
+  }
+});
+
+/** By a signal that reaches the child too, if it comes to that. */
+async function end(cli: Cli): Promise<void> {
+  cli.signal("SIGCONT");
+  cli.signal("SIGTERM");
+  const killing = setTimeout(() => cli.signal("SIGKILL"), 3_000);
+  await cli.ended;
+  clearTimeout(killing);
+}
+
+/** An empty folder of the test's own, with a store in it. */
+export function makeFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-cli-test-"));
+  folders.push(folder);
+  return folder;
+}
+
+export interface Ended {
+  readonly code: number | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** A `holdfast` process. */
+export class Cli {
+  readonly ended: Promise<Ended>;
+  stdout = "";
+  stderr = "";
+  readonly #process: ChildProcess;
+
+  constructor(folder: string, args: readonly string[], env: NodeJS.ProcessEnv = {}) {
+    const inherited = Object.entries(process.env).filter(
+      ([name]) => !/^(HOLDFAST|NODE_)/.test(name),
+    );
+    this.#process = spawn(process.execPath, [MAIN, ...args], {
+      cwd: folder,
+      env: {
+        ...Object.fromEntries(inherited),
+        HOLDFAST_STORE: `sqlite:${join(folder, "locks.db")}`,
+        ...env,
+      },
+      stdio: ["ignore", "pipe", "pipe"],
+    });
+    running.add(this);
+    this.#process.stdout!.on("data", (chunk) => {
+      this.stdout += chunk;
+    });
+    this.#process.stderr!.on("data", (chunk) => {
+      this.stderr += chunk;
+    });
+    this.ended = new Promise((resolve) => {
+      // Not "close": a grandchild that is left alive holds the pipes open.
+      this.#process.on("exit", async (code) => {
+        running.delete(this);
+        await Promise.race([
+          new Promise((closed) => this.#process.once("close", closed)),
+          sleep(500, undefined, { ref: false }),
+        ]);
+        resolve({ code, stdout: this.stdout, stderr: this.stderr });
+      });
+    });
+  }
+
+  get pid(): number {
+    return this.#process.pid!;
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#process.kill(signal);
+  }
+}
+
+export function holdfast(
+  folder: string,
+  args: readonly string[],
+  env?: NodeJS.ProcessEnv,
+): Promise<Ended> {
+  return new Cli(folder, args, env).ended;
+}
+
+/** Polls until the condition gives something; a failure says what was waited for. */
+export async function until<T>(
+  what: string,
+  condition: () => T | null | undefined | false,
+): Promise<T> {
+  const untilMs = performance.now() + PATIENCE_MS;
+  for (;;) {
+    const value = condition();
+    if (value) return value;
+    if (performance.now() > untilMs) throw new Error(`gave up waiting until ${what}`);
+    await sleep(10);
+  }
+}
+
+export function linesOf(folder: string, file: string): string[] {
+  const path = join(folder, file);
+  return existsSync(path) ? readFileSync(path, "utf8").split("\n").filter(Boolean) : [];
+}
+
+export function untilLine(folder: string, file: string, text: string): Promise<true> {
+  return until(`${file} has the line ${text}`, () => linesOf(folder, file).includes(text) || null);
+}
+
+/** Whether it still runs; one that is dead but not yet reaped does not. */
+export function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+  } catch {
+    return false;
+  }
+  try {
+    return !/^\d+ \(.*\) [ZX]/s.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
+  } catch {
+    return process.platform !== "linux";
+  }
+}

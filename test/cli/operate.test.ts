@@ -1,0 +1,127 @@
+import { join } from "node:path";
+import { describe, expect, it } from "vitest";
+import { Cli, holdfast, makeFolder, until } from "./helpers.js";
+
+interface Shown {
+  name: string;
+  holders: { holder: string; mode: string; token: string; expiresInMs: number; closed: boolean }[];
+  waiters: { holder: string; mode: string; waitingMs: number }[];
+}
+
+const shown = async (folder: string, name: string): Promise<Shown> =>
+  JSON.parse((await holdfast(folder, ["inspect", name, "--json"])).stdout);
+
+/** Holds a name until the test's end. */
+async function hold(folder: string, name: string, ...options: string[]): Promise<Cli> {
+  const script = "echo held; exec sleep 60";
+  const run = new Cli(folder, ["run", name, ...options, "--", "sh", "-c", script]);
+  await until("it holds the name", () => run.stdout.includes("held"));
+  return run;
+}
+
+describe("ls", () => {
+  it("says that nothing is held, and where", async () => {
+    const folder = makeFolder();
+    const { code, stdout } = await holdfast(folder, ["ls"]);
+    expect(code).toBe(0);
+    expect(stdout).toBe(`Nothing is held in sqlite:${join(folder, "locks.db")}.\n`);
+    expect((await holdfast(folder, ["ls", "--json"])).stdout).toBe("[]\n");
+  });
+
+  it("shows who holds what, as a table and as JSON", async () => {
+    const folder = makeFolder();
+    const [job] = await Promise.all([
+      hold(folder, "order:1", "--note", "mine"),
+      hold(folder, "order:2", "--shared"),
+      hold(folder, "stock"),
+    ]);
+    const { code, stdout } = await holdfast(folder, ["ls", "--prefix", "order:"]);
+    expect(code).toBe(0);
+    const [heading, first, second, ...rest] = stdout.trimEnd().split("\n");
+    expect(heading).toMatch(/^NAME +MODE +HOLDER +TOKEN +HELD FOR +EXPIRES IN +WAITERS$/);
+    expect(first).toMatch(
+      new RegExp(`^order:1  exclusive  \\S+:${job!.pid} \\(mine\\)  \\d{10,}  \\S+ .*  \\d+s +0$`),
+    );
+    expect(second).toMatch(/^order:2 {2}shared /);
+    expect(rest).toEqual([]);
+
+    const all = JSON.parse((await holdfast(folder, ["ls", "--json"])).stdout) as Shown[];
+    expect(all.map((one) => one.name)).toEqual(["order:1", "order:2", "stock"]);
+    expect(all[0]!.holders[0]).toMatchObject({ mode: "exclusive", closed: false });
+    expect(all[0]!.holders[0]!.token).toMatch(/^\d{10,}$/);
+    expect(all[1]!.holders[0]).toMatchObject({ mode: "shared" });
+  });
+});
+
+describe("inspect", () => {
+  it("shows the holder and the waiters in order", async () => {
+    const folder = makeFolder();
+    await hold(folder, "job", "--note", "first");
+    const waiter = new Cli(folder, [
+      "run",
+      "job",
+      "--wait",
+      "forever",
+      "--note",
+      "w1",
+      "--",
+      "true",
+    ]);
+    await until("it waits", () => waiter.stderr.includes("waiting"));
+    const other = new Cli(folder, [
+      "run",
+      "job",
+      "--wait",
+      "forever",
+      "--note",
+      "w2",
+      "--",
+      "true",
+    ]);
+    await until("it waits", () => other.stderr.includes("waiting"));
+    expect(other.stderr).toContain("1 ahead of us");
+
+    const { code, stdout } = await holdfast(folder, ["inspect", "job"]);
+    expect(code).toBe(0);
+    const { holders, waiters } = await shown(folder, "job");
+    expect(holders.map((one) => one.holder)).toEqual([expect.stringMatching(/ \(first\)$/)]);
+    expect(waiters.map((one) => one.holder.replace(/^.* /, ""))).toEqual(["(w1)", "(w2)"]);
+    expect(stdout).toMatch(/^job\n {2}held {6}by \S+ \(first\), exclusive, for /);
+    expect(stdout).toContain(`token ${holders[0]!.token}\n`);
+    expect(stdout).toMatch(/waiter 1 {2}\S+ \(w1\), exclusive, for .*\n {2}waiter 2 {2}\S+ \(w2\)/);
+  });
+
+  it("of a free name is no error", async () => {
+    const folder = makeFolder();
+    const { code, stdout } = await holdfast(folder, ["inspect", "job"]);
+    expect(code).toBe(0);
+    expect(stdout).toBe("job\n  nobody holds it\n  nobody waits\n");
+    expect(await shown(folder, "job")).toEqual({ name: "job", holders: [], waiters: [] });
+  });
+});
+
+describe("release", () => {
+  it("without --force does nothing but say what it would do", async () => {
+    const folder = makeFolder();
+    await hold(folder, "job");
+    const { code, stderr } = await holdfast(folder, ["release", "job"]);
+    expect(code).toBe(64);
+    expect(stderr).toContain('takes "job" from its holder while that may still be at work');
+    expect((await shown(folder, "job")).holders.length).toBe(1);
+  });
+
+  it("with --force frees the name and says whose it was", async () => {
+    const folder = makeFolder();
+    await hold(folder, "job", "--note", "stuck");
+    const { token } = (await shown(folder, "job")).holders[0]!;
+    const { code, stdout } = await holdfast(folder, ["release", "job", "--force"]);
+    expect(code).toBe(0);
+    expect(stdout).toMatch(
+      new RegExp(`^Took "job" from \\S+ \\(stuck\\) \\(token ${token}, held for .*\\)\\.\n$`),
+    );
+    expect((await holdfast(folder, ["run", "job", "--", "true"])).code).toBe(0);
+    expect((await holdfast(folder, ["release", "job", "--force"])).stdout).toBe(
+      'Nobody held "job".\n',
+    );
+  });
+});

@@ -1,0 +1,152 @@
+import { renameSync } from "node:fs";
+import { join } from "node:path";
+import { describe, expect, it } from "vitest";
+import { findCommand } from "../../src/cli/run/find.js";
+import { openSqlite } from "../../src/stores/sqlite/driver.js";
+import { Cli, holdfast, isAlive, linesOf, MAIN, makeFolder, until, untilLine } from "./helpers.js";
+
+const canDieWithParent = process.platform === "linux" && findCommand("setpriv") === "yes";
+
+/** Writes the time every few milliseconds; what it does on TERM is up to the test. */
+const beat = (onTerm: string): string =>
+  `trap '${onTerm}' TERM; echo $$ > pid; while :; do date +%s%N >> beats; sleep 0.02; done`;
+const IGNORES = beat("echo TERM >> log");
+const OBEYS = beat("echo TERM >> log; exit 0");
+
+async function start(folder: string, script: string, ...options: string[]): Promise<Cli> {
+  const run = new Cli(folder, ["run", "job", ...options, "--", "sh", "-c", script]);
+  await until("the child is at work", () => linesOf(folder, "beats").length > 0);
+  return run;
+}
+
+/** Runs when the name can be had, and says when that was. */
+function startNext(folder: string): Cli {
+  return new Cli(folder, ["run", "job", "--wait", "30s", "--", "date", "+%s%N"]);
+}
+
+const lastBeat = (folder: string): bigint => BigInt(linesOf(folder, "beats").at(-1)!);
+const childPid = (folder: string): number => Number(linesOf(folder, "pid")[0]);
+
+/** Nobody else can write to the store until this is called off. */
+async function lockStore(folder: string): Promise<() => void> {
+  const db = await openSqlite(join(folder, "locks.db"));
+  await until("the file is ours", () => {
+    try {
+      db.exec("BEGIN EXCLUSIVE");
+      return true;
+    } catch {
+      return false;
+    }
+  });
+  return () => {
+    db.exec("ROLLBACK");
+    db.close();
+  };
+}
+
+describe("when renewals fail", () => {
+  it("a child that ignores TERM is killed before another can have the name", async () => {
+    const folder = makeFolder();
+    const run = await start(folder, IGNORES, "--ttl", "3s");
+    const [file, elsewhere] = [join(folder, "locks.db"), join(folder, "elsewhere")];
+    renameSync(file, elsewhere);
+    await untilLine(folder, "log", "TERM");
+    // It no longer renews. From here on the store grants the name as soon as the lease is over.
+    renameSync(elsewhere, file);
+    const next = await startNext(folder).ended;
+    expect(next.code).toBe(0);
+    const ended = await run.ended;
+    expect(ended.code).toBe(74);
+    expect(lastBeat(folder)).toBeLessThan(BigInt(next.stdout));
+    expect(isAlive(childPid(folder))).toBe(false);
+    expect(ended.stderr).toMatch(/the lease can't be renewed .*; the command is stopped in/);
+    expect(ended.stderr).toContain(
+      "is lost: it could not be renewed in time; stopping the command",
+    );
+    expect(ended.stderr).toContain("has not ended in time; killing it");
+  });
+
+  it("the lease lives on if they succeed again in time, and lasts as long as ever", async () => {
+    const folder = makeFolder();
+    const run = await start(folder, OBEYS, "--ttl", "3s");
+    const unlock = await lockStore(folder);
+    await until("it says so", () => run.stderr.includes("can't be renewed"));
+    unlock();
+    await until("it says so", () => run.stderr.includes("renewed again"));
+    expect(linesOf(folder, "log")).toEqual([]);
+    const unlockAgain = await lockStore(folder);
+    await untilLine(folder, "log", "TERM");
+    unlockAgain();
+    const ended = await run.ended;
+    expect(ended.code).toBe(74);
+    expect(ended.stderr).not.toContain("killing");
+  });
+});
+
+describe("when the lease is lost", () => {
+  it("by force, the child gets TERM, and the end is 74", async () => {
+    const folder = makeFolder();
+    const run = await start(folder, OBEYS, "--ttl", "2s");
+    const args = ["release", "job", "--force", "--why", "a test"];
+    expect((await holdfast(folder, args)).code).toBe(0);
+    const ended = await run.ended;
+    expect(ended.code).toBe(74);
+    expect(ended.stderr).toContain("it was released by force; stopping the command");
+    expect(ended.stderr).not.toContain("killing");
+    expect(linesOf(folder, "log")).toEqual(["TERM"]);
+  });
+
+  it("by --max-hold, the child is stopped and the name given back at once", async () => {
+    const folder = makeFolder();
+    const options = ["--ttl", "1h", "--max-hold", "300ms"];
+    const run = await start(folder, OBEYS, ...options);
+    const ended = await run.ended;
+    expect(ended.code).toBe(74);
+    expect(ended.stderr).toContain("maxHold is over");
+    expect((await holdfast(folder, ["run", "job", "--", "true"])).code).toBe(0);
+  });
+
+  it("unnoticed, a child that succeeds is 74 all the same", async () => {
+    const folder = makeFolder();
+    const command = [process.execPath, MAIN, "release", "job", "--force"];
+    const ended = await holdfast(folder, ["run", "job", "--", ...command]);
+    expect(ended.code).toBe(74);
+    expect(ended.stderr).toContain("was lost before: another may have run at the same time");
+  });
+
+  it("while holdfast itself was stopped, the child gets no more time", async () => {
+    const folder = makeFolder();
+    const run = await start(folder, IGNORES, "--ttl", "1s");
+    run.signal("SIGSTOP");
+    expect((await startNext(folder).ended).code).toBe(0);
+    run.signal("SIGCONT");
+    expect((await run.ended).code).toBe(74);
+    expect(isAlive(childPid(folder))).toBe(false);
+    expect(linesOf(folder, "log")).toEqual([]);
+  });
+
+  it("the child's own children are stopped too, when it ends before them", async () => {
+    const folder = makeFolder();
+    const script = `trap 'exit 0' TERM; (${IGNORES}) & wait`;
+    const run = await start(folder, script, "--ttl", "2s", "--max-hold", "200ms");
+    expect((await run.ended).code).toBe(74);
+    expect(linesOf(folder, "log")).toEqual(["TERM"]);
+    const beats = linesOf(folder, "beats").length;
+    expect((await holdfast(folder, ["run", "job", "--", "true"])).code).toBe(0);
+    expect(linesOf(folder, "beats").length).toBe(beats);
+  });
+});
+
+describe("when holdfast is killed", () => {
+  it.skipIf(!canDieWithParent)("the child dies with it (setpriv --pdeathsig)", async () => {
+    const folder = makeFolder();
+    const run = await start(folder, IGNORES, "--ttl", "2s");
+    const next = startNext(folder);
+    run.signal("SIGKILL");
+    expect((await run.ended).code).toBe(null);
+    await until("the child is gone", () => !isAlive(childPid(folder)));
+    const { code, stdout } = await next.ended;
+    expect(code).toBe(0);
+    expect(lastBeat(folder)).toBeLessThan(BigInt(stdout));
+  });
+});

@@ -1,0 +1,96 @@
+import { describe, expect, it } from "vitest";
+import { durationOption, kebab, markNumbers, unmark } from "../../src/cli/arguments.js";
+import { clockTime, whyBusy } from "../../src/cli/names.js";
+import { formatMs, printable } from "../../src/cli/output.js";
+import { defaultFile, describeStore } from "../../src/cli/store.js";
+import { LOCK_LIMIT } from "../../src/core/store.js";
+
+describe("arguments", () => {
+  it("that look like numbers are kept as they were typed, up to --", () => {
+    const argv = ["run", "007", "--note=1e3", "--wait", "0", "--shared", "", "--", "008"];
+    const marked = markNumbers(argv);
+    const number = (text: string): string => `\0${text}`;
+    const values = [number("007"), `--note=${number("1e3")}`, "--wait", number("0")];
+    expect(marked).toEqual(["run", ...values, "--shared", number(""), "--", "008"]);
+    expect(unmark(marked[1])).toBe("007");
+    expect(unmark(marked[0])).toBe("run");
+  });
+
+  it("that are times need a unit", () => {
+    const read = (text: string, infinite = false): number | undefined =>
+      durationOption({ wait: text }, "wait", { min: 0, infinite });
+    expect(read("1.5s")).toBe(1_500);
+    expect(read("0")).toBe(0);
+    expect(read("forever", true)).toBe(Number.POSITIVE_INFINITY);
+    for (const text of ["forever", "5", "-1s", "1 s", "1d", "Infinity", "", "1e3s"]) {
+      expect(() => read(text), text).toThrow(`--wait is ${JSON.stringify(text)}`);
+    }
+    expect(() => durationOption({ wait: "99999h" }, "wait", { min: 0 })).toThrow("31536000000 ms");
+  });
+
+  it("are named as they are typed", () => {
+    expect(kebab("ifUnavailable")).toBe("if-unavailable");
+  });
+});
+
+describe("text", () => {
+  it.each([
+    [0, "0ms"],
+    [999, "999ms"],
+    [1_000, "1s"],
+    [60_000, "1m"],
+    [303_000, "5m 3s"],
+    [7_500_000, "2h 5m"],
+    [273_600_000, "3d 4h"],
+    [Number.POSITIVE_INFINITY, "for ever"],
+  ])("%d ms is %s", (ms, text) => {
+    expect(formatMs(ms)).toBe(text);
+  });
+
+  it("from a store can't move the cursor, nor show a password", () => {
+    expect(printable("a\u001b[2Jb\nc\u202ed")).toBe("a?[2Jb?c?d");
+    expect(printable("at redis://me:pw@host/0")).toBe("at redis://***@host/0");
+  });
+
+  it("of a time has the date only when it is not today", () => {
+    expect(clockTime(Date.now())).toMatch(/^\d\d:\d\d:\d\d$/);
+    expect(clockTime(Date.now() - 86_400_000)).toMatch(/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$/);
+  });
+
+  it("of a name that is busy tells who is in the way", () => {
+    const name = { name: "job", limit: LOCK_LIMIT, holders: [], waiters: [] };
+    const holder = { token: 1n, permits: 1, heldMs: 5_000, expiresInMs: 9_000, closed: false };
+    const waiter = { holder: "w", permits: 1, waitingMs: 1, expiresInMs: 1 };
+    expect(whyBusy(null)).toBe(null);
+    expect(whyBusy(name)).toBe(null);
+    expect(whyBusy({ ...name, waiters: [waiter] })).toBe("is next for w, who waits");
+    const two = [
+      { ...holder, holder: "a" },
+      { ...holder, holder: "b" },
+    ];
+    expect(whyBusy({ ...name, holders: two })).toMatch(/^is held by a and 1 more, for 5s \(since/);
+    const closed = [{ ...holder, holder: "a", closed: true }];
+    expect(whyBusy({ ...name, holders: closed })).toBe(
+      "is closed for another 9s, as a asked with --at-least",
+    );
+  });
+});
+
+describe("the store", () => {
+  it("is by default a file in the user's folder for state", () => {
+    const home = "/home/me";
+    expect(defaultFile({}, "linux", home)).toBe("/home/me/.local/state/holdfast/locks.db");
+    expect(defaultFile({ XDG_STATE_HOME: "/s" }, "linux", home)).toBe("/s/holdfast/locks.db");
+    // The XDG specification says to ignore a relative one.
+    expect(defaultFile({ XDG_STATE_HOME: "s" }, "linux", home)).toContain("/.local/state/");
+    expect(defaultFile({ XDG_STATE_HOME: "/s" }, "darwin", home)).toBe(
+      "/home/me/Library/Application Support/holdfast/locks.db",
+    );
+    expect(defaultFile({ LOCALAPPDATA: "/L" }, "win32", home)).toBe("/L/holdfast/locks.db");
+  });
+
+  it("is described without user, password and options", () => {
+    expect(describeStore("redis://me:pw@a:1,b/0?ca=x")).toBe("redis://a:1,b/0");
+    expect(describeStore("sqlite:./locks.db")).toBe("sqlite:./locks.db");
+  });
+});
