@@ -5,7 +5,7 @@ export function quantile(values, share) {
   return sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))];
 }
 
-export const median = (values) => quantile(values, 0.5);
+const median = (values) => quantile(values, 0.5);
 
 /**
  * Runs the contestants in turn, round by round, so that whatever else the machine does meets all of

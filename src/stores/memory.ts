@@ -116,8 +116,8 @@ class MemoryClaims implements Claims {
     return tickets;
   }
 
-  nextPlace(name: string): number {
-    return (this.#byName.get(name)?.at(-1)?.place ?? 0) + 1;
+  lastPlace(name: string): number {
+    return this.#byName.get(name)?.at(-1)?.place ?? 0;
   }
 
   add(record: ClaimRecord): void {

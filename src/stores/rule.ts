@@ -43,7 +43,7 @@ export interface Claims {
   find(name: string, grantId: string): ClaimRecord | undefined;
   /** Tickets before this place. */
   ticketsBefore(name: string, place: number): number;
-  nextPlace(name: string): number;
+  lastPlace(name: string): number;
   add(record: ClaimRecord): void;
   save(record: ClaimRecord): void;
   remove(record: ClaimRecord): void;
@@ -98,7 +98,7 @@ export class Rule {
       const front = fronts[i]!;
       let mine = own[i];
       if (mine === undefined) {
-        mine = this.#create(claim, name, nowMs);
+        mine = this.#create(claim, name, front, nowMs);
         if (fits(front, claim)) this.grant(mine, front.holders, nowMs);
         this.claims.add(mine);
       } else this.extend(mine, claim, nowMs);
@@ -239,11 +239,16 @@ export class Rule {
     );
   }
 
-  #create(claim: Claim, name: string, nowMs: number): ClaimRecord {
+  #create(claim: Claim, name: string, front: Front, nowMs: number): ClaimRecord {
+    // With nobody waiting, all claims on the name have been seen.
+    const lastPlace =
+      front.waiting === undefined
+        ? (front.holders.at(-1)?.place ?? 0)
+        : this.claims.lastPlace(name);
     return {
       name,
       grantId: claim.grantId,
-      place: this.claims.nextPlace(name),
+      place: lastPlace + 1,
       permits: claim.permits,
       limit: claim.limit,
       atLeastMs: claim.atLeastMs,

@@ -103,8 +103,8 @@ export class SqliteClaims implements Claims {
     return (this.#ticketsBefore.get(name, place, this.#nowMs()) as { n: number }).n;
   }
 
-  nextPlace(name: string): number {
-    return ((this.#lastPlace.get(name) as { place: number | null }).place ?? 0) + 1;
+  lastPlace(name: string): number {
+    return (this.#lastPlace.get(name) as { place: number | null }).place ?? 0;
   }
 
   add(record: ClaimRecord): void {

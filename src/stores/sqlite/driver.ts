@@ -1,6 +1,6 @@
 import { UnsupportedError } from "../../core/errors.js";
 
-export type SqliteValue = null | number | bigint | string;
+type SqliteValue = null | number | bigint | string;
 
 export interface SqliteStatement {
   run(...params: SqliteValue[]): unknown;

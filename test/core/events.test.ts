@@ -1,0 +1,249 @@
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
+import { inspect } from "node:util";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { EVENT_NAMES, type EventName, emit, type Logger } from "../../src/core/events.js";
+import type { RenewAnswer } from "../../src/core/store.js";
+import { notEntered, stale } from "../../src/fence/fence.js";
+import { never, rejection, stage, watch } from "./helpers.js";
+
+type Heard = { event: string; fields: Record<string, unknown> };
+
+/** The fields of each event, as documented: no more, no less. */
+const FIELDS: Record<EventName, string[]> = {
+  asked: ["holder", "mode", "name", "permits"],
+  granted: ["handedOver", "holder", "name", "token", "waitMs"],
+  "not-granted": ["holder", "name", "reason", "waitMs"],
+  renewed: ["name", "token", "ttlMs"],
+  jeopardy: ["cause", "name", "remainingMs", "token"],
+  recovered: ["name", "token"],
+  lost: ["heldMs", "name", "reason", "token"],
+  released: ["heldMs", "name", "outcome", "token"],
+  "stale-token": ["highest", "resource", "token"],
+};
+
+const heard: Heard[] = [];
+const hears = new Map<EventName, (fields: unknown) => void>(
+  EVENT_NAMES.map((event) => [
+    event,
+    (fields) => void heard.push({ event, fields: fields as Record<string, unknown> }),
+  ]),
+);
+const names = (): string[] => heard.map((one) => one.event);
+const last = (event: EventName): unknown => heard.findLast((one) => one.event === event)?.fields;
+
+beforeEach(() => {
+  heard.length = 0;
+  for (const [event, hear] of hears) subscribe(`holdfast:${event}`, hear);
+});
+afterEach(() => {
+  for (const [event, hear] of hears) unsubscribe(`holdfast:${event}`, hear);
+});
+
+function collecting(): { lines: [string, string, object][]; logger: Logger } {
+  const lines: [string, string, object][] = [];
+  const at = (level: string) => (message: string, fields: object) => {
+    lines.push([level, message, fields]);
+  };
+  return { lines, logger: { debug: at("debug"), info: at("info"), warn: at("warn") } };
+}
+
+/** A life with everything in it that can happen. */
+async function everything(logger?: Logger): Promise<unknown[]> {
+  const on = stage({ ttl: "10s", wait: "5s", holder: "me", ...(logger ? { logger } : {}) });
+  const errors: unknown[] = [];
+  const first = await on.locks.acquire("a");
+  const waiting = on.locks.acquire("a", { mode: "exclusive" });
+  await on.locks.tryAcquire("a");
+  errors.push(await rejection(on.locks.acquire("a", { wait: 0 })));
+  await on.clock.advance(3_400);
+  await first.release();
+  const second = await waiting;
+  errors.push(await rejection(Promise.resolve().then(() => first.assertHeld())));
+
+  const slow = watch(on.locks.acquire("a", { wait: "1s" }));
+  await on.clock.advance(1_000);
+  errors.push(slow.value);
+  const abort = new AbortController();
+  const aborted = watch(on.locks.acquire("a", { signal: abort.signal }));
+  abort.abort();
+  await on.clock.advance(0);
+  errors.push(aborted.value);
+
+  on.store.onRenew = () => Promise.reject(new Error("down"));
+  await on.clock.advance(3_400);
+  on.store.onRenew = (apply) => apply();
+  await on.clock.advance(300);
+  on.store.onRenew = (): readonly RenewAnswer[] => [{ kind: "lost", reason: "revoked" }];
+  errors.push(await rejection(second.renew()));
+  on.store.onRelease = () => never();
+  const unsure = await on.locks.acquire("b");
+  const releasing = unsure.release();
+  on.store.onClaim = () => Promise.reject(new Error("down"));
+  errors.push(await rejection(on.locks.acquire("c", { wait: 0 })));
+  on.store.onClaim = () => ({ kind: "mismatch", limit: 3 });
+  errors.push(await rejection(on.locks.acquire("c")));
+  on.store.onClaim = () => never();
+  const closed = watch(on.locks.acquire("c"));
+  await on.clock.advance(5_000);
+  await releasing;
+  on.store.onRelease = (apply) => apply();
+  const again = watch(on.locks.acquire("d", { wait: "1h" }));
+  const closing = on.locks.close();
+  await on.clock.advance(5_000);
+  await closing;
+  errors.push(closed.value, again.value);
+  stale("r", 1n, 2n);
+  notEntered("r", 1n, 2n);
+  return errors;
+}
+
+describe("events", () => {
+  it("each comes in a life with everything in it, with its fixed fields and no others", async () => {
+    await everything();
+    expect(new Set(names())).toEqual(new Set(EVENT_NAMES));
+    for (const { event, fields } of heard) {
+      expect([event, Object.keys(fields).toSorted()]).toEqual([event, FIELDS[event as EventName]]);
+      if ("token" in fields) expect(typeof fields["token"]).toBe("bigint");
+    }
+    const reasons = heard
+      .filter((one) => one.event === "not-granted")
+      .map((one) => one.fields["reason"]);
+    expect(new Set(reasons)).toEqual(
+      new Set(["busy", "timeout", "aborted", "unavailable", "refused", "closed"]),
+    );
+  });
+
+  it("every ask has one outcome", async () => {
+    await everything();
+    const count = (event: EventName): number => names().filter((one) => one === event).length;
+    expect(count("granted") + count("not-granted")).toBe(count("asked"));
+    expect(count("released") + count("lost")).toBe(count("granted"));
+  });
+
+  it("come in order, with what happened", async () => {
+    const on = stage({ ttl: "10s", holder: "me" });
+    const lease = await on.locks.acquire("a", { note: "n" });
+    await on.clock.advance(3_400);
+    await lease.release();
+    expect(names()).toEqual(["asked", "granted", "renewed", "released"]);
+    const { token } = lease;
+    expect(last("asked")).toMatchObject({ name: "a", holder: "me (n)", mode: "exclusive" });
+    const granted = { name: "a", token, holder: "me (n)", waitMs: 0, handedOver: false };
+    expect(last("granted")).toEqual(granted);
+    expect(last("renewed")).toEqual({ name: "a", token, ttlMs: 10_000 });
+    expect(last("released")).toEqual({ name: "a", token, heldMs: 3_400, outcome: "released" });
+  });
+
+  it("a handover says so, and how long was waited", async () => {
+    const on = stage();
+    const first = await on.locks.acquire("a");
+    const waiting = on.locks.acquire("a");
+    await on.clock.advance(700);
+    await first.release();
+    const { token } = await waiting;
+    expect(last("granted")).toMatchObject({ token, waitMs: 700, handedOver: true });
+  });
+
+  it("names are those that the user gave, without the namespace", async () => {
+    const on = stage({ namespace: "secret-space" });
+    await (await on.locks.acquire("a")).release();
+    await rejection(on.locks.acquire("a").then(() => on.locks.acquire("a", { wait: 0 })));
+    expect(inspect(heard, { depth: 9 })).not.toContain("secret-space");
+  });
+
+  it("a lease that runs out is lost once, with why and how long it was held", async () => {
+    const on = stage({ ttl: "10s" });
+    on.store.onRenew = () => never();
+    const { token } = await on.locks.acquire("a");
+    await on.clock.advance(60_000);
+    expect(names()).toEqual(["asked", "granted", "jeopardy", "lost"]);
+    expect(last("lost")).toEqual({ name: "a", token, reason: "expired", heldMs: 8_898 });
+    expect(last("jeopardy")).toMatchObject({ cause: "a renewal was not answered" });
+  });
+});
+
+describe("the logger", () => {
+  it("gets every event as it is on the channel, at its level", async () => {
+    const { lines, logger } = collecting();
+    await everything(logger);
+    const onChannel = heard.filter((one) => one.event !== "stale-token");
+    expect(lines.map(([, message, fields]) => ({ event: message, fields }))).toEqual(
+      onChannel.map(({ event, fields }) => ({ event: `holdfast:${event}`, fields })),
+    );
+    const levels = new Map(lines.map(([level, message]) => [message, level]));
+    expect(levels.get("holdfast:lost")).toBe("warn");
+    expect(levels.get("holdfast:jeopardy")).toBe("warn");
+    expect(levels.get("holdfast:recovered")).toBe("info");
+    expect(levels.get("holdfast:granted")).toBe("debug");
+  });
+
+  it("is called as a method, so that `this` works", async () => {
+    class Mine implements Logger {
+      readonly seen: string[] = [];
+      debug(message: string): void {
+        this.seen.push(message);
+      }
+      info = this.debug;
+      warn = this.debug;
+    }
+    const logger = new Mine();
+    await stage({ logger }).locks.acquire("a");
+    expect(logger.seen).toEqual(["holdfast:asked", "holdfast:granted"]);
+  });
+});
+
+describe("secrets", () => {
+  it("no grantId is in any event, log line, error or lease", async () => {
+    const { lines, logger } = collecting();
+    const errors = await everything(logger);
+    const on = stage();
+    const lease = await on.locks.acquire("a");
+    const shown = inspect([heard, lines, errors, lease, on.locks], {
+      depth: 12,
+      showHidden: true,
+      maxArrayLength: null,
+      maxStringLength: null,
+    });
+    const text = shown + JSON.stringify(lease) + errors.map((error) => (error as Error).stack);
+    expect(text.length).toBeGreaterThan(5_000);
+    // What may not be there is what the injected random gave.
+    expect(on.runtime.random.grantId()).toContain("SECRET-GRANT-ID");
+    expect(text).not.toContain("SECRET-GRANT-ID");
+  });
+
+  it("not even when the store's own error has it", async () => {
+    const on = stage({ ttl: "10s", wait: 0 });
+    const leaking = (id: string): Promise<never> =>
+      Promise.reject(new Error(`duplicate key (grant_id)=(${id})`));
+    const lease = await on.locks.acquire("a");
+    on.store.onRenew = (_apply, items) => leaking(items[0]!.grantId);
+    const error = await rejection(lease.renew());
+    on.store.onClaim = (_apply, claim) => leaking(claim.grantId);
+    const other = await rejection(on.locks.acquire("b"));
+    expect(names()).toContain("jeopardy");
+    expect(inspect(heard)).not.toContain("SECRET-GRANT-ID");
+    expect(error.message + other.message).not.toContain("SECRET-GRANT-ID");
+  });
+});
+
+describe("when nobody listens", () => {
+  it("no fields are built", () => {
+    for (const [event, hear] of hears) unsubscribe(`holdfast:${event}`, hear);
+    let built = 0;
+    const fields = (): { name: string; token: bigint } => {
+      built++;
+      return { name: "a", token: 1n };
+    };
+    emit("recovered", undefined, fields);
+    expect(built).toBe(0);
+    const { logger, lines } = collecting();
+    emit("recovered", logger, fields);
+    expect([built, lines.length]).toEqual([1, 1]);
+    const hear = (): void => {};
+    subscribe("holdfast:recovered", hear);
+    emit("recovered", logger, fields);
+    unsubscribe("holdfast:recovered", hear);
+    // Once for both.
+    expect(built).toBe(2);
+  });
+});

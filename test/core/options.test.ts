@@ -1,0 +1,299 @@
+import { describe, expect, it } from "vitest";
+import { InvalidArgumentError, UnsupportedError } from "../../src/core/errors.js";
+import { createLocks } from "../../src/core/locks.js";
+import {
+  type AcquireOptions,
+  type LocksOptions,
+  resolveCall,
+  resolveSettings,
+} from "../../src/core/options.js";
+import type { Traits } from "../../src/core/store.js";
+import { memoryStore } from "../../src/stores/memory.js";
+import { refusal, rejection, stage } from "./helpers.js";
+
+const MEMORY = memoryStore().traits;
+
+const settingsOf = (options: unknown, traits: Traits = MEMORY) =>
+  resolveSettings(options as LocksOptions, traits);
+
+const callOf = (options: unknown, traits: Traits = MEMORY) =>
+  resolveCall(options as AcquireOptions, settingsOf({}, traits), traits);
+
+/** What must be in the message: the value as given, and what would be right. */
+type Bad = [option: string, value: unknown, shown: string, rule: string];
+
+const DURATION = '"250ms", "30s"';
+
+const BAD_SETTINGS: Bad[] = [
+  ["ttl", 0, "ttl is 0;", "from 20 ms"],
+  ["ttl", 19, "ttl is 19;", "from 20 ms"],
+  ["ttl", "1 s", 'ttl is "1 s";', DURATION],
+  ["ttl", Number.POSITIVE_INFINITY, "ttl is Infinity;", DURATION],
+  ["ttl", Number.NaN, "ttl is NaN;", DURATION],
+  ["wait", -1, "wait is -1;", "or Infinity"],
+  ["wait", "", 'wait is "";', DURATION],
+  ["wait", false, "wait is false;", DURATION],
+  ["drift", 5, "drift are 5;", "must be an object"],
+  ["drift", { percent: 1 }, '"percent"', "factor, ms"],
+  ["drift", { factor: 0.51 }, "drift.factor is 0.51;", "from 0 to 0.5"],
+  ["drift", { factor: "1%" }, 'drift.factor is "1%";', "from 0 to 0.5"],
+  ["drift", { ms: -1 }, "drift.ms is -1;", "from 0 to 60000"],
+  ["abortBefore", -1, "abortBefore is -1;", DURATION],
+  ["abortBefore", "30s", "abortBefore of 30000 ms", "leave nothing of a ttl of 30000 ms"],
+  ["commandTimeout", 0, "commandTimeout is 0;", "from 1 ms"],
+  ["commandTimeout", Number.POSITIVE_INFINITY, "commandTimeout is Infinity;", DURATION],
+  ["poll", [], "poll are an array;", "must be an object"],
+  ["poll", { every: 1 }, '"every"', "min, max, jitter"],
+  ["poll", { min: 0 }, "poll.min is 0;", "from 1 ms"],
+  ["poll", { max: 0 }, "poll.max is 0;", "from 50 ms"],
+  ["poll", { min: 100, max: 99 }, "poll.max is 99;", "from 100 ms"],
+  ["poll", { jitter: 1.1 }, "poll.jitter is 1.1;", "from 0 to 1"],
+  ["retry", "fast", 'retry are "fast";', "must be an object"],
+  ["retry", { pause: 0 }, "retry.pause is 0;", "from 1 ms"],
+  ["retry", { times: 3 }, '"times"', "pause, jitter"],
+  ["retry", { jitter: -1 }, "retry.jitter is -1;", "from 0 to 1"],
+  ["holder", "", 'holder is "";', "1 to 255 bytes"],
+  ["holder", "a\nb", 'holder is "a\\nb";', "without control characters"],
+  ["holder", "x".repeat(256), "holder is ", "1 to 255 bytes"],
+  ["holder", 7, "holder is 7;", "1 to 255 bytes"],
+  ["namespace", "", 'namespace is "";', "1 to 64 letters"],
+  ["namespace", "a:b", 'namespace is "a:b";', "1 to 64 letters"],
+  ["namespace", "ä", 'namespace is "ä";', "1 to 64 letters"],
+  ["namespace", "a\n", 'namespace is "a\\n";', "1 to 64 letters"],
+  ["namespace", "a".repeat(65), "namespace is ", "1 to 64 letters"],
+  ["namespace", 5, "namespace is 5;", "1 to 64 letters"],
+  ["purpose", "safety", 'purpose is "safety";', '"efficiency", "correctness"'],
+  ["fenced", "yes", 'fenced is "yes";', "true or false"],
+  ["fenced", 0, "fenced is 0;", "true or false"],
+  ["tokenOffset", 5, "tokenOffset is 5;", "a bigint"],
+  ["tokenOffset", -1n, "tokenOffset is -1n;", "from 0"],
+  ["tokenOffset", 2n ** 63n, "tokenOffset is ", "2^63 - 1"],
+  ["logger", {}, "logger", "debug(message, fields)"],
+  ["logger", { debug() {}, info() {} }, "logger", "warn(message, fields)"],
+  ["logger", 1, "logger", "debug(message, fields)"],
+];
+
+const BAD_CALLS: Bad[] = [
+  ["ttl", 0, "ttl is 0;", "from 20 ms"],
+  ["ttl", "1d", 'ttl is "1d";', DURATION],
+  ["ttl", Number.POSITIVE_INFINITY, "ttl is Infinity;", DURATION],
+  ["wait", -1, "wait is -1;", "or Infinity"],
+  ["wait", "soon", 'wait is "soon";', DURATION],
+  ["signal", {}, "signal is an object;", "an AbortSignal"],
+  ["signal", new AbortController(), "signal is an object;", "an AbortSignal"],
+  ["mode", "read", 'mode is "read";', '"exclusive", "shared"'],
+  ["mode", "", 'mode is "";', '"exclusive", "shared"'],
+  ["renew", 0, "renew is 0;", "true or false"],
+  ["renew", "false", 'renew is "false";', "true or false"],
+  ["maxHold", 0, "maxHold is 0;", "from 1 ms"],
+  ["maxHold", "x", 'maxHold is "x";', "or Infinity"],
+  ["atLeast", -1, "atLeast is -1;", DURATION],
+  ["atLeast", Number.POSITIVE_INFINITY, "atLeast is Infinity;", DURATION],
+  ["note", "", 'note is "";', "1 to 255 bytes"],
+  ["note", "x".repeat(255), "holder with note is ", "1 to 255 bytes"],
+  ["note", "\u0007", "note is ", "without control characters"],
+  ["abortBefore", -1, "abortBefore is -1;", DURATION],
+  ["abortBefore", "1h", "abortBefore of 3600000 ms", "leave nothing of a ttl of 30000 ms"],
+];
+
+function expectRefused(run: () => unknown, [, , shown, rule]: Bad): void {
+  const error = refusal(run);
+  expect(error).toBeInstanceOf(InvalidArgumentError);
+  expect(error.message).toContain(shown);
+  expect(error.message).toContain(rule);
+}
+
+describe("bad values of locks' options", () => {
+  it.each(BAD_SETTINGS)("%s: %o", (...bad) => {
+    expectRefused(() => settingsOf({ [bad[0]]: bad[1] }), bad);
+    expectRefused(() => createLocks(memoryStore(), { [bad[0]]: bad[1] }), bad);
+  });
+
+  const options = [...new Set(BAD_SETTINGS.map(([option]) => option))];
+
+  it("are tried for every option", () => {
+    expect(options).toHaveLength(13);
+    // The message that lists what is known lists these.
+    const known = refusal(() => settingsOf({ x: 1 }))
+      .message.split("known: ")[1]!
+      .split(", ");
+    expect(known.toSorted()).toEqual(options.toSorted());
+  });
+
+  it.each(options)("%s: null is a value, and a bad one", (option) => {
+    expect(refusal(() => settingsOf({ [option]: null }))).toBeInstanceOf(InvalidArgumentError);
+  });
+
+  it.each(options)("%s: undefined is absent", (option) => {
+    expect(settingsOf({ [option]: undefined })).toEqual(settingsOf({}));
+  });
+});
+
+describe("bad values of a call's options", () => {
+  it.each(BAD_CALLS)("%s: %o", async (...bad) => {
+    expectRefused(() => callOf({ [bad[0]]: bad[1] }), bad);
+    const { locks, store, clock } = stage();
+    const options = { [bad[0]]: bad[1] };
+    for (const promise of [
+      locks.acquire("a", options),
+      locks.tryAcquire("a", options),
+      locks.withLock("a", options, () => 1),
+    ]) {
+      expect(await rejection(promise)).toBeInstanceOf(InvalidArgumentError);
+    }
+    expect(store.claims).toEqual([]);
+    expect(clock.timers).toBe(0);
+  });
+
+  const options = [...new Set(BAD_CALLS.map(([option]) => option))];
+
+  it("are tried for every option", () => {
+    const known = refusal(() => callOf({ x: 1 }))
+      .message.split("known: ")[1]!
+      .split(", ");
+    expect(known.toSorted()).toEqual(options.toSorted());
+  });
+
+  it.each(options)("%s: null is a value, and a bad one", (option) => {
+    expect(refusal(() => callOf({ [option]: null }))).toBeInstanceOf(InvalidArgumentError);
+  });
+
+  it.each(options)("%s: undefined is absent", (option) => {
+    expect(callOf({ [option]: undefined })).toEqual(callOf(undefined));
+  });
+
+  it("names are checked by every call that takes one", async () => {
+    const { locks } = stage();
+    const bad = "a\0" as string;
+    for (const promise of [
+      locks.acquire(bad),
+      locks.tryAcquire(bad),
+      locks.withLock(bad, () => 1),
+      locks.inspect(bad),
+      locks.list({ prefix: bad }),
+      locks.forceRelease(bad, { why: "test" }),
+      locks.forceRelease("a", { why: bad }),
+      locks.forceRelease("a", {} as { why: string }),
+      locks.forceRelease("a", undefined as unknown as { why: string }),
+      locks.list({ limit: 0 }),
+      locks.list({ limit: 1.5 }),
+      locks.list({ prefix: "a", from: 1 } as object),
+      locks.withLock("a", {}, undefined as unknown as () => void),
+      locks.withLock("a", { onLost: "ignore" as "throw" }, () => 1),
+    ]) {
+      expect(await rejection(promise)).toBeInstanceOf(InvalidArgumentError);
+    }
+  });
+});
+
+describe("zero is not absent", () => {
+  it("in locks' options", () => {
+    const settings = settingsOf({
+      wait: 0,
+      abortBefore: 0,
+      drift: { factor: 0, ms: 0 },
+      poll: { jitter: 0 },
+      retry: { jitter: 0 },
+      fenced: false,
+      tokenOffset: 0n,
+    });
+    expect(settings).toMatchObject({
+      driftFactor: 0,
+      driftMs: 0,
+      poll: { minMs: 50, maxMs: 1_000, jitter: 0 },
+      retry: { pauseMs: 200, jitter: 0 },
+      tokenOffset: 0n,
+      defaults: { waitMs: 0, abortBeforeMs: 0 },
+    });
+  });
+
+  it("in a call's options", () => {
+    expect(callOf({ wait: 0, atLeast: 0, abortBefore: 0, renew: false })).toMatchObject({
+      waitMs: 0,
+      atLeastMs: 0,
+      abortBeforeMs: 0,
+      renew: false,
+    });
+    expect(callOf({ wait: "0s" }).waitMs).toBe(0);
+  });
+
+  it("wait: 0 asks once and comes back at once", async () => {
+    const { locks, store } = stage({ wait: "1h" });
+    await locks.acquire("a");
+    const error = await rejection(locks.acquire("a", { wait: 0 }));
+    expect(error.code).toBe("ACQUIRE_TIMEOUT");
+    expect(store.claims).toHaveLength(2);
+    expect(store.claims[1]!.claim.queue).toBe(false);
+  });
+});
+
+describe("defaults and what follows from others", () => {
+  it("are those of the documentation", () => {
+    expect(settingsOf({})).toMatchObject({
+      driftFactor: 0.01,
+      driftMs: 2,
+      commandTimeoutMs: 5_000,
+      poll: { minMs: 50, maxMs: 1_000, jitter: 0.5 },
+      retry: { pauseMs: 200, jitter: 0.5 },
+      namespace: "default",
+      tokenOffset: 0n,
+      logger: undefined,
+      defaults: { ttlMs: 30_000, waitMs: 10_000, abortBeforeMs: 3_000, renew: true },
+    });
+    expect(settingsOf({}).holder).toMatch(/^.+:\d+$/);
+    expect(callOf({}).maxHoldMs).toBe(Number.POSITIVE_INFINITY);
+  });
+
+  it("poll.max is never below poll.min", () => {
+    expect(settingsOf({ poll: { min: "2s" } }).poll).toMatchObject({ minMs: 2_000, maxMs: 2_000 });
+  });
+
+  it("a call's ttl brings its own tenth", () => {
+    expect(callOf({ ttl: "10s" })).toMatchObject({ ttlMs: 10_000, abortBeforeMs: 1_000 });
+    expect(callOf({ ttl: 20 })).toMatchObject({ ttlMs: 20, abortBeforeMs: 2 });
+  });
+
+  it("an abortBefore that was set stays set when a call has another ttl", () => {
+    const settings = settingsOf({ ttl: "30s", abortBefore: 0 });
+    expect(resolveCall({ ttl: "10s" }, settings, MEMORY).abortBeforeMs).toBe(0);
+  });
+
+  it("a note goes beside the holder", () => {
+    const settings = settingsOf({ holder: "me" });
+    expect(resolveCall({ note: "job 7" }, settings, MEMORY).holder).toBe("me (job 7)");
+  });
+
+  it("the limits of the store are kept, with its reason", () => {
+    const cannot = { "own-ttl": "one session", shared: "no readers", "at-least": "no keeper" };
+    const traits: Traits = { ...MEMORY, store: "odd", minTtlMs: 500, cannot };
+    expectRefused(() => settingsOf({ ttl: 499 }, traits), ["", 0, "ttl is 499;", "from 500 ms"]);
+    for (const [options, reason] of [
+      [{ ttl: "10s" }, "one session"],
+      [{ mode: "shared" }, "no readers"],
+      [{ atLeast: 1 }, "no keeper"],
+    ] as const) {
+      const error = refusal(() => callOf(options, traits));
+      expect(error).toBeInstanceOf(UnsupportedError);
+      expect(error.message).toContain(`the odd store can't do`);
+      expect(error.message).toContain(reason);
+    }
+    expect(callOf({ ttl: "30s", mode: "exclusive", atLeast: 0 }, traits).ttlMs).toBe(30_000);
+  });
+
+  it("correctness is refused where a name can be granted twice, unless fenced", () => {
+    const traits: Traits = { ...MEMORY, store: "odd", grantsTwiceAfter: ["a failover"] };
+    const error = refusal(() => settingsOf({ purpose: "correctness" }, traits));
+    expect(error).toBeInstanceOf(UnsupportedError);
+    expect(error.message).toContain("a failover");
+    settingsOf({ purpose: "correctness", fenced: true }, traits);
+    settingsOf({ purpose: "correctness" });
+    settingsOf({ purpose: "efficiency" }, traits);
+  });
+
+  it("a thing that is no store is refused with the value", () => {
+    for (const bad of [null, undefined, "redis://x", {}, 5]) {
+      const error = refusal(() => createLocks(bad as never));
+      expect(error).toBeInstanceOf(InvalidArgumentError);
+    }
+  });
+});

@@ -1,0 +1,130 @@
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { build, runNode } from "./helpers.js";
+
+let built: ReturnType<typeof build>;
+beforeAll(() => {
+  built = build();
+});
+afterAll(() => built.remove());
+
+/** Ends with `end <ms> <timers and sockets that are left>`. */
+const script = (body: string): string => `
+  import { connect } from ${JSON.stringify(built.index)};
+  const startedAt = performance.now();
+  process.on("exit", () => {
+    const left = process.getActiveResourcesInfo().filter((one) => !/TTY|Pipe/.test(one));
+    console.log("end", Math.round(performance.now() - startedAt), left.length);
+  });
+  const locks = await connect("memory:", { ttl: "2s" });
+  ${body}`;
+
+async function run(body: string) {
+  const done = await runNode(script(body));
+  const lines = done.out.split("\n");
+  const [, ms, left] = /^end (\d+) (\d+)$/.exec(lines.pop() ?? "") ?? [];
+  return { ...done, lines, ms: Number(ms), left: Number(left) };
+}
+
+describe("a process", () => {
+  it("that waits for a busy name does not end in the middle of the wait", async () => {
+    const done = await run(`
+      await locks.acquire("a");
+      const error = await locks.acquire("a", { wait: 400 }).catch((error) => error);
+      console.log(error.code);`);
+    expect(done).toMatchObject({ code: 0, lines: ["ACQUIRE_TIMEOUT"] });
+    expect(done.ms).toBeGreaterThanOrEqual(399);
+    expect(done.ms).toBeLessThan(1_500);
+  });
+
+  it("that waits is granted when the holder's lease runs out", async () => {
+    const done = await run(`
+      await locks.acquire("a", { ttl: 300, renew: false });
+      const lease = await locks.acquire("a", { wait: "5s" });
+      console.log(lease.state);`);
+    expect(done).toMatchObject({ code: 0, lines: ["held"] });
+    expect(done.ms).toBeGreaterThanOrEqual(299);
+    expect(done.ms).toBeLessThan(1_500);
+  });
+
+  it("that waits for renew() does not end before it", async () => {
+    const done = await run(`
+      const lease = await locks.acquire("a");
+      await lease.renew("1m");
+      console.log(lease.remainingMs > 50_000);`);
+    expect(done).toMatchObject({ code: 0, lines: ["true"] });
+  });
+
+  it("that holds a lease and has nothing else to do ends", async () => {
+    const done = await run(`
+      const lease = await locks.acquire("a");
+      lease.signal; lease.on("lost", () => console.log("lost"));
+      const many = await Promise.all(Array.from({ length: 600 }, (_, i) => locks.acquire("n" + i)));`);
+    expect(done).toMatchObject({ code: 0, lines: [], left: 0 });
+    expect(done.ms).toBeLessThan(1_000);
+  });
+
+  it("that holds a lease and goes on working keeps it", async () => {
+    const done = await run(`
+      const lease = await locks.acquire("a", { ttl: 300 });
+      setTimeout(() => console.log(lease.state), 700);`);
+    expect(done).toMatchObject({ code: 0, lines: ["held"], left: 0 });
+  });
+
+  it("that has closed its locks has no timer and no socket, and ends at once", async () => {
+    const done = await run(`
+      const leases = await Promise.all(["a", "b"].map((name) => locks.acquire(name)));
+      const waiting = locks.acquire("a", { wait: Infinity }).catch((error) => console.log(error.code));
+      await locks.close();
+      await waiting;
+      console.log(leases.map((lease) => lease.state).join());
+      console.log(process.getActiveResourcesInfo().filter((one) => one === "Timeout").length);`);
+    expect(done).toMatchObject({ code: 0, lines: ["CLOSED", "released,released", "0"], left: 0 });
+    expect(done.ms).toBeLessThan(1_000);
+  });
+
+  it("a listener that throws is an uncaught exception; the lease is watched nevertheless", async () => {
+    const done = await run(`
+      process.on("uncaughtException", (error) => console.log("uncaught:", error.message));
+      const { memoryStore } = await import(${JSON.stringify(
+        built.index.replace("index.js", "stores/memory.js"),
+      )});
+      const { createLocks } = await import(${JSON.stringify(built.index)});
+      const store = memoryStore();
+      let down = true;
+      const renew = store.renew.bind(store);
+      store.renew = (items) => {
+        if (down) throw new Error("down");
+        return renew(items);
+      };
+      const mine = createLocks(store, { ttl: 500 });
+      const [lease, other] = await Promise.all([mine.acquire("a"), mine.acquire("b")]);
+      const busy = setInterval(() => {}, 1_000);
+      lease.on("jeopardy", () => { throw new Error("mine"); });
+      lease.on("jeopardy", () => { down = false; });
+      lease.on("recovered", () => {
+        console.log("recovered");
+        store.renew = () => { throw new Error("down for good"); };
+        lease.on("lost", () => { throw new Error("mine too"); });
+        lease.signal.addEventListener("abort", () => console.log("aborted"));
+        other.on("lost", () => {
+          setImmediate(() => console.log(lease.state, other.state));
+          clearInterval(busy);
+        });
+      });`);
+    expect(done.code).toBe(0);
+    expect(done.lines.slice(0, 2)).toEqual(["uncaught: mine", "recovered"]);
+    expect(done.lines).toContain("aborted");
+    expect(done.lines).toContain("uncaught: mine too");
+    expect(done.lines.at(-1)).toBe("lost lost");
+  });
+
+  it("without a handler such a listener ends it, as any uncaught error does", async () => {
+    const done = await run(`
+      const lease = await locks.acquire("a", { ttl: 50, renew: false });
+      lease.on("lost", () => { throw new Error("mine"); });
+      setTimeout(() => console.log("too far"), 3_000);`);
+    expect(done.code).not.toBe(0);
+    expect(done.err).toContain("Error: mine");
+    expect(done.lines).not.toContain("too far");
+  });
+});

@@ -1,0 +1,351 @@
+import fc from "fast-check";
+import { describe, expect, it } from "vitest";
+import { connect, openStore } from "../../src/core/connect.js";
+import { InvalidArgumentError, UnsupportedError } from "../../src/core/errors.js";
+import { parseStoreUrl } from "../../src/core/url.js";
+import { refusal, rejection } from "./helpers.js";
+
+const options = (url: string): Record<string, string> =>
+  Object.fromEntries(parseStoreUrl(url).options);
+
+function refused(url: unknown, ...inMessage: string[]): string {
+  const error = refusal(() => parseStoreUrl(url));
+  expect(error).toBeInstanceOf(InvalidArgumentError);
+  for (const part of inMessage) expect(error.message).toContain(part);
+  return error.message;
+}
+
+describe("what is read", () => {
+  it.each([
+    "redis",
+    "rediss",
+    "redlock",
+    "postgres",
+    "etcd",
+    "zookeeper",
+    "http",
+    "https",
+  ] as const)("%s: has hosts, user, password, path and options", (scheme) => {
+    const url = parseStoreUrl(
+      `${scheme}://me:pw@a.example:1,b-2.example:65535/x/y?tls=on&ca=%2Fca`,
+    );
+    expect(url).toMatchObject({
+      scheme,
+      user: "me",
+      password: "pw",
+      hosts: [
+        { host: "a.example", port: 1 },
+        { host: "b-2.example", port: 65_535 },
+      ],
+      path: "/x/y",
+    });
+    expect(Object.fromEntries(url.options)).toEqual({ tls: "on", ca: "/ca" });
+  });
+
+  it("postgresql: is postgres:", () => {
+    expect(parseStoreUrl("postgresql://h/db").scheme).toBe("postgres");
+  });
+
+  it("ports may be missing, also from some", () => {
+    expect(parseStoreUrl("etcd://a,b:2,c").hosts).toEqual([
+      { host: "a", port: null },
+      { host: "b", port: 2 },
+      { host: "c", port: null },
+    ]);
+  });
+
+  it("IPv6 addresses stand in brackets, beside others", () => {
+    expect(parseStoreUrl("redlock://[::1]:7001,[fe80::1],10.0.0.1:7002").hosts).toEqual([
+      { host: "[::1]", port: 7_001 },
+      { host: "[fe80::1]", port: null },
+      { host: "10.0.0.1", port: 7_002 },
+    ]);
+    refused("redis://::1:6379", "stands in []");
+    refused("redis://[::1", "stands in []");
+    refused("redis://[::1]x:1");
+    refused("redis://[]:1");
+  });
+
+  it("user and password are read with %XX, and may be missing", () => {
+    expect(parseStoreUrl("redis://u%40x:p%3A%2F%3F%23%5B%25@h")).toMatchObject({
+      user: "u@x",
+      password: "p:/?#[%",
+    });
+    expect(parseStoreUrl("redis://:pw@h")).toMatchObject({ user: "", password: "pw" });
+    expect(parseStoreUrl("redis://u@h")).toMatchObject({ user: "u", password: "" });
+    expect(parseStoreUrl("redis://@h")).toMatchObject({ user: "", password: "" });
+    // Only the first colon divides.
+    expect(parseStoreUrl("redis://u:a:b@h").password).toBe("a:b");
+  });
+
+  it("options may be empty, hold = and be written with %XX", () => {
+    expect(options("redis://h?a=&b&c=x=y&d%20e=%26")).toEqual({
+      a: "",
+      b: "",
+      c: "x=y",
+      "d e": "&",
+    });
+    expect(options("redis://h?")).toEqual({});
+    expect(options("redis://h?path=/a/b?c")).toEqual({ path: "/a/b?c" });
+    expect(parseStoreUrl("redis://h?__proto__=1").options.get("__proto__")).toBe("1");
+  });
+
+  it.each([
+    ["sqlite:locks.db", "locks.db"],
+    ["sqlite:./a/b.db", "./a/b.db"],
+    ["sqlite:/var/x.db", "/var/x.db"],
+    ["sqlite:///var/x.db", "/var/x.db"],
+    ["sqlite:a%20b%3F.db", "a b?.db"],
+    ["sqlite:C:/x.db", "C:/x.db"],
+    ["sqlite:mail@host,x.db", "mail@host,x.db"],
+    ["sqlite:", ""],
+    ["sqlite://", ""],
+    ["memory:", ""],
+    ["memory://", ""],
+  ])("%s has the path %j", (text, path) => {
+    const url = parseStoreUrl(text);
+    expect(url).toMatchObject({ path, hosts: [], user: "", password: "" });
+  });
+});
+
+describe("what is refused", () => {
+  it("other types, without calling them", () => {
+    for (const [bad, type] of [
+      [undefined, "undefined"],
+      [null, "object"],
+      [5, "number"],
+      [new URL("redis://u:secret@h"), "object"],
+    ] as const) {
+      expect(refused(bad, `type ${type}`)).not.toContain("secret");
+    }
+  });
+
+  it("no scheme, or an unknown one, with those that are known", () => {
+    refused("", "no scheme", "memory: sqlite:");
+    refused("localhost", "no scheme");
+    refused("//host", "no scheme");
+    refused("mysql://h", '"mysql:"', "postgres:");
+    refused("redis", "no scheme");
+    refused("localhost:6379", '"localhost:"');
+  });
+
+  it("words that every object knows are no schemes", () => {
+    refused("constructor://h", '"constructor:"');
+  });
+
+  it.each([
+    "redis:",
+    "redis:h",
+    "redis:/h",
+    "redis://",
+    "redis:///path",
+    "redis://u:p@",
+    "redis://u:p@/path",
+    "redis://?a=1",
+    "redis://h:0",
+    "redis://h:65536",
+    "redis://h:99999",
+    "redis://h:123456",
+    "redis://h:-1",
+    "redis://h:1.5",
+    "redis://h:x",
+    "redis://h:",
+    "redis://h: 1",
+    "redis://h ",
+    "redis://h\n",
+    "redis://h,",
+    "redis://,h",
+    "redis://a,,b",
+    "redis://a;b",
+    "redis://a#b",
+    "redis://höst",
+    "redis://u:p@a,u:p@b",
+    "redis://h/%zz",
+    "redis://%zz@h",
+    "redis://h/%c3%28",
+    "redis://h?=1",
+    "redis://h?a=1&&b=2",
+    "redis://h?a=1&",
+    "sqlite:100%.db",
+  ])("%s", (url) => {
+    refused(url);
+  });
+
+  it("an option given twice, however it is written", () => {
+    refused("redis://h?a=1&a=1", "twice");
+    refused("redis://h?a&a", "twice");
+    refused("redis://h?a=1&%61=2", "twice");
+  });
+
+  it("a bad port, by its place: what is there may be part of a password", () => {
+    refused("redis://one:1,two:0,three:3", "host 2", "1 to 65535");
+  });
+});
+
+describe("a password is in no message", () => {
+  const LEFT = "Left7Secret";
+  const RIGHT = "Right9Secret";
+  const texts = (password: string): string[] => [
+    `redis://user:${password}@host:1`,
+    `redis://:${password}@host:1`,
+    `redis://user:${password}@host:99999`,
+    `redis://user:${password}@`,
+    `redis://user:${password}@a,b:x/path?a&a`,
+    `mysql://user:${password}@host`,
+    `redis:user:${password}@host`,
+    `//user:${password}@host`,
+  ];
+
+  it.each([
+    "",
+    "@",
+    "/",
+    "?",
+    "#",
+    ":",
+    "%",
+    "%zz",
+    ",",
+    "&",
+    "=",
+    "[",
+    "]",
+    " ",
+    "\n",
+    "\\",
+    "?a=%zz",
+  ])("with %j in the middle, written as it is", async (middle) => {
+    for (const url of texts(`${LEFT}${middle}${RIGHT}`)) {
+      const error = await rejection(openStore(url));
+      const shown = `${error.message} ${String(error.stack)} ${JSON.stringify(error)}`;
+      expect(shown).not.toContain(LEFT);
+      expect(shown).not.toContain(RIGHT);
+    }
+  });
+
+  it("nor when the rest of the URL is right", async () => {
+    const error = await rejection(openStore(`redis://user:${LEFT}@host:1/0`));
+    expect(error).toBeInstanceOf(UnsupportedError);
+    expect(error.message).not.toContain(LEFT);
+  });
+});
+
+describe("what was composed is read back", () => {
+  const host = fc.oneof(
+    fc.stringMatching(/^[a-z0-9]([a-z0-9_.-]{0,12}[a-z0-9])?$/),
+    fc.ipV4(),
+    fc.ipV6().map((address) => `[${address}]`),
+  );
+  const text = fc.string({ unit: "grapheme", maxLength: 12 });
+  const scheme = fc.constantFrom("redis", "rediss", "redlock", "postgres", "etcd", "http", "https");
+
+  it("with hosts", () => {
+    fc.assert(
+      fc.property(
+        scheme,
+        fc.array(fc.record({ host, port: fc.option(fc.integer({ min: 1, max: 65_535 })) }), {
+          minLength: 1,
+          maxLength: 5,
+        }),
+        fc.option(fc.record({ user: text, password: text })),
+        fc.array(text, { maxLength: 3 }),
+        fc.uniqueArray(
+          fc.tuple(
+            text.filter((key) => key !== ""),
+            text,
+          ),
+          {
+            maxLength: 4,
+            selector: ([key]) => key,
+          },
+        ),
+        (word, hosts, login, path, pairs) => {
+          const e = encodeURIComponent;
+          const url = [
+            `${word}://`,
+            login === null ? "" : `${e(login.user)}:${e(login.password)}@`,
+            hosts.map((one) => (one.port ? `${one.host}:${one.port}` : one.host)).join(","),
+            path.map((one) => `/${e(one)}`).join(""),
+            pairs.length > 0 ? "?" : "",
+            pairs.map(([key, value]) => `${e(key)}=${e(value)}`).join("&"),
+          ].join("");
+          const read = parseStoreUrl(url);
+          expect(read).toMatchObject({
+            scheme: word,
+            user: login?.user ?? "",
+            password: login?.password ?? "",
+            hosts,
+            path: path.map((one) => `/${one}`).join(""),
+          });
+          expect([...read.options]).toEqual(pairs);
+        },
+      ),
+      { numRuns: 500 },
+    );
+  });
+
+  it("with a file's path", () => {
+    fc.assert(
+      fc.property(text, (path) => {
+        expect(parseStoreUrl(`sqlite:${encodeURIComponent(path)}`).path).toBe(path);
+      }),
+    );
+  });
+
+  it("any text at all is read or refused, nothing else", () => {
+    const word = fc.constantFrom("redis://", "sqlite:", "memory:", "redis:", "");
+    fc.assert(
+      fc.property(word, fc.string({ unit: "binary" }), (start, rest) => {
+        try {
+          parseStoreUrl(start + rest);
+        } catch (error) {
+          expect(error).toBeInstanceOf(InvalidArgumentError);
+        }
+      }),
+      { numRuns: 1_000 },
+    );
+  });
+});
+
+describe("connect", () => {
+  it.each(["redis", "rediss", "redlock", "postgres", "etcd", "zookeeper", "http", "https"])(
+    "%s: comes later, and says so",
+    async (scheme) => {
+      const error = await rejection(connect(`${scheme}://u:secret@h:1`));
+      expect(error).toBeInstanceOf(UnsupportedError);
+      expect(error).toMatchObject({ code: "UNSUPPORTED", retryable: false });
+      expect(error.message).toContain(`${scheme}:`);
+      expect(error.message).toContain("memory:");
+      expect(error.message).not.toContain("secret");
+    },
+  );
+
+  it("memory: gives locks, with the options", async () => {
+    const locks = await connect("memory:", { ttl: "5s" });
+    const lease = await locks.acquire("a");
+    expect(lease.remainingMs).toBeLessThan(5_000);
+    expect(locks.traits.store).toBe("memory");
+    await locks.close();
+  });
+
+  it("memory: has neither path nor options", async () => {
+    for (const url of ["memory:x", "memory:/x", "memory://x", "memory:///", "memory:%20"]) {
+      const error = await rejection(connect(url));
+      expect(error).toBeInstanceOf(InvalidArgumentError);
+      expect(error.message).toContain("takes no path");
+    }
+    const error = await rejection(connect("memory:?ttl=5s"));
+    expect(error).toBeInstanceOf(InvalidArgumentError);
+    expect(error.message).toContain('no option "ttl"');
+  });
+
+  it("bad options of locks are refused", async () => {
+    expect(await rejection(connect("memory:", { ttl: "1d" }))).toBeInstanceOf(InvalidArgumentError);
+    expect(await rejection(connect("memory:", { tll: 1 } as object))).toBeInstanceOf(
+      InvalidArgumentError,
+    );
+    expect(await rejection(connect(undefined as unknown as string))).toBeInstanceOf(
+      InvalidArgumentError,
+    );
+  });
+});

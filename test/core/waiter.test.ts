@@ -1,0 +1,280 @@
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
+import { describe, expect, it } from "vitest";
+import {
+  AcquireTimeoutError,
+  InvalidArgumentError,
+  StoreUnavailableError,
+  UnsupportedError,
+} from "../../src/core/errors.js";
+import type { ClaimAnswer, ReleaseAnswer } from "../../src/core/store.js";
+import { Deferred, fixedRandom, never, rejection, stage, watch } from "./helpers.js";
+
+describe("waiting", () => {
+  it("is pushed the moment that the name is free, without asking again", async () => {
+    const on = stage({ ttl: "30s" });
+    const first = await on.locks.acquire("a");
+    const waiting = watch(on.locks.acquire("a"));
+    await on.clock.advance(1_000);
+    expect([waiting.outcome, on.store.claims.length]).toEqual(["pending", 2]);
+    await first.release();
+    await on.clock.advance(0);
+    expect(waiting.outcome).toBe("resolved");
+    expect(on.store.claims).toHaveLength(2);
+  });
+
+  it("a handed-over grant counts from the ask that its ticket rests on", async () => {
+    const on = stage({ ttl: "10s", wait: "1m" });
+    const first = await on.locks.acquire("a");
+    const waiting = on.locks.acquire("a");
+    const sentMs = on.clock.elapsedMs();
+    await on.clock.advance(2_000);
+    await first.release();
+    const lease = await waiting;
+    expect(lease.remainingMs).toBe(sentMs + 8_898 - on.clock.elapsedMs());
+  });
+
+  it("and not from a later one that the store has not heard of", async () => {
+    const on = stage({ ttl: "10s", wait: "1m" });
+    const first = await on.locks.acquire("a", { ttl: "1m" });
+    const waiting = on.locks.acquire("a");
+    const sentMs = on.clock.elapsedMs();
+    on.store.onRenew = () => never();
+    await on.clock.advance(6_000);
+    expect(on.store.renewals.flatMap((one) => one.items.map((item) => item.seq))).toContain(2);
+    await first.release();
+    const lease = await waiting;
+    expect(lease.remainingMs).toBe(sentMs + 8_898 - on.clock.elapsedMs());
+  });
+
+  it("keeps its ticket alive for as long as it waits", async () => {
+    const on = stage({ ttl: "1s", wait: Number.POSITIVE_INFINITY });
+    const holder = await on.locks.acquire("a", { ttl: "1h" });
+    const waiting = on.locks.acquire("a");
+    await on.clock.advance(60_000);
+    expect(on.store.inspect("default:a")!.waiters).toHaveLength(1);
+    expect(on.store.claims.length).toBeLessThanOrEqual(3);
+    await holder.release();
+    expect((await waiting).state).toBe("held");
+  });
+
+  it("comes first when it came first, one after the other", async () => {
+    const on = stage({ wait: "1h" });
+    const holder = await on.locks.acquire("a");
+    const order: number[] = [];
+    const all = Array.from({ length: 20 }, async (_, i) => {
+      const lease = await on.locks.acquire("a");
+      order.push(i);
+      await lease.release();
+    });
+    await on.clock.advance(10);
+    await holder.release();
+    await Promise.all(all);
+    expect(order).toEqual(Array.from({ length: 20 }, (_, i) => i));
+  });
+
+  it("asks at the holder's expiry when nobody tells it", async () => {
+    const on = stage({ ttl: "10s", wait: "1m" });
+    await on.locks.acquire("a", { renew: false });
+    const waiting = watch(on.locks.acquire("a"));
+    await on.clock.advance(9_999);
+    expect(waiting.outcome).toBe("pending");
+    await on.clock.advance(2);
+    expect(waiting.outcome).toBe("resolved");
+  });
+
+  it("a push that names an unknown ask is no grant", async () => {
+    const on = stage({ ttl: "10s", wait: "1m" });
+    await on.locks.acquire("a");
+    const waiting = watch(on.locks.acquire("a"));
+    const grant = { token: 99n, floor: 99n, ttlMs: 10_000, seq: 77, handedOver: true };
+    on.store.claims[1]!.push({ kind: "granted", grant });
+    await on.clock.advance(0);
+    expect(waiting.outcome).toBe("pending");
+    expect(on.store.claims).toHaveLength(3);
+  });
+
+  it("a push to look asks, but not while an ask is under way", async () => {
+    const on = stage({ ttl: "10s", wait: "1m" });
+    await on.locks.acquire("a");
+    watch(on.locks.acquire("a"));
+    on.store.onClaim = () => never();
+    for (let i = 0; i < 5; i++) on.store.claims[1]!.push({ kind: "look" });
+    expect(on.store.claims).toHaveLength(3);
+  });
+
+  it("polls with growing pauses where the store can't push", async () => {
+    const on = stage({ wait: "1m", poll: { jitter: 0 } }, { traits: { waiting: "polled" } });
+    await on.locks.acquire("a");
+    watch(on.locks.acquire("a"));
+    await on.clock.advance(5_000);
+    const times = on.store.claims.slice(1).map((one) => one.atMs - 1_000);
+    expect(times).toEqual([0, 50, 150, 350, 750, 1_550, 2_550, 3_550, 4_550]);
+  });
+});
+
+describe("the end of a wait", () => {
+  it("busy: a timeout that names the holder, and the ticket is gone", async () => {
+    const on = stage({ wait: "1s" });
+    await on.locks.acquire("a", { note: "first" });
+    const waiting = watch(on.locks.acquire("a"));
+    await on.clock.advance(999);
+    expect(waiting.outcome).toBe("pending");
+    await on.clock.advance(1);
+    expect(waiting.value).toBeInstanceOf(AcquireTimeoutError);
+    expect((waiting.value as Error).message).toMatch(/"a" was still held by .*\(first\).* 1000 ms/);
+    expect(on.store.inspect("default:a")!.waiters).toEqual([]);
+  });
+
+  it.each([
+    ["hangs", () => never<ClaimAnswer>()],
+    ["rejects", () => Promise.reject(new Error("down"))],
+  ])("a store that %s: unavailable, never a timeout", async (_how, answer) => {
+    const on = stage({ wait: "1s", commandTimeout: "5s" });
+    on.store.onClaim = answer;
+    for (const wait of ["1s", 0]) {
+      const waiting = watch(on.locks.acquire("a", { wait }));
+      await on.clock.advance(5_000);
+      expect(waiting.value).toBeInstanceOf(StoreUnavailableError);
+      expect(waiting.value).toMatchObject({ retryable: true });
+    }
+  });
+
+  it("busy at first, then down: unavailable", async () => {
+    const on = stage({ wait: "1s" });
+    await on.locks.acquire("a");
+    const waiting = watch(on.locks.acquire("a"));
+    await on.clock.advance(500);
+    on.store.onRelease = () => never();
+    await on.clock.advance(800);
+    expect(waiting.value).toBeInstanceOf(StoreUnavailableError);
+  });
+
+  it("down at first, then granted: a retry finds its own grant", async () => {
+    const on = stage({ ttl: "10s" });
+    let asks = 0;
+    on.store.onClaim = (apply) => {
+      const answer = apply();
+      return ++asks === 1 ? Promise.reject(new Error("reset")) : answer;
+    };
+    const acquiring = on.locks.acquire("a");
+    await on.clock.advance(200);
+    const lease = await acquiring;
+    expect(on.store.inspect("default:a")!.holders.map((one) => one.token)).toEqual([lease.token]);
+    const [first, second] = on.store.claims;
+    expect(second!.claim.grantId).toBe(first!.claim.grantId);
+    expect([first!.claim.seq, second!.claim.seq]).toEqual([1, 2]);
+    // The deadline counts from the ask that was answered.
+    expect(lease.remainingMs).toBe(second!.atMs + 8_898 - on.clock.elapsedMs());
+  });
+
+  it("what can't succeed is not tried again", async () => {
+    const on = stage({ wait: "1h" });
+    on.store.onClaim = () => Promise.reject(new UnsupportedError("never"));
+    expect(await rejection(on.locks.acquire("a"))).toBeInstanceOf(UnsupportedError);
+    on.store.onClaim = () => ({ kind: "mismatch", limit: 4 });
+    const error = await rejection(on.locks.acquire("a"));
+    expect(error).toBeInstanceOf(InvalidArgumentError);
+    expect(error.message).toContain("a semaphore of 4 permits");
+    expect(on.store.claims).toHaveLength(2);
+    await on.clock.advance(60_000);
+    expect(on.clock.timers).toBe(0);
+  });
+
+  it("aborted: rejects with the signal's reason at once, and gives the ticket back", async () => {
+    const on = stage({ wait: "1h" });
+    await on.locks.acquire("a");
+    const abort = new AbortController();
+    const waiting = watch(on.locks.acquire("a", { signal: abort.signal }));
+    await on.clock.advance(100);
+    const reason = new Error("enough");
+    abort.abort(reason);
+    await on.clock.advance(0);
+    expect(waiting.value).toBe(reason);
+    expect(on.store.inspect("default:a")!.waiters).toEqual([]);
+  });
+
+  it("aborted before: nothing is asked", async () => {
+    const on = stage();
+    const signal = AbortSignal.abort(new Error("before"));
+    expect((await rejection(on.locks.acquire("a", { signal }))).message).toBe("before");
+    expect(on.store.claims).toEqual([]);
+  });
+
+  it("aborted by who hears that it asks: not overlooked", async () => {
+    const on = stage({ wait: "1h" });
+    await on.locks.acquire("a");
+    const abort = new AbortController();
+    const hear = (): void => abort.abort(new Error("at once"));
+    subscribe("holdfast:asked", hear);
+    const waiting = watch(on.locks.acquire("a", { signal: abort.signal }));
+    unsubscribe("holdfast:asked", hear);
+    await on.clock.advance(1_000);
+    expect(waiting.outcome).toBe("rejected");
+  });
+
+  it("a claim granted after it was given up is given back", async () => {
+    const on = stage({ wait: "1s" });
+    const late = new Deferred<void>();
+    on.store.onClaim = (apply) => late.promise.then(apply);
+    const waiting = watch(on.locks.acquire("a"));
+    await on.clock.advance(1_500);
+    expect(waiting.outcome).toBe("rejected");
+    late.resolve();
+    await on.clock.advance(0);
+    expect(on.store.inspect("default:a")).toBeNull();
+    await on.clock.advance(60_000);
+    expect(on.clock.timers).toBe(0);
+  });
+
+  it("a removal that fails is owed, and tried again until one ttl is over", async () => {
+    const on = stage({ ttl: "10s", wait: "1s" });
+    await on.locks.acquire("a", { ttl: "1h" });
+    const waiting = watch(on.locks.acquire("a"));
+    on.store.onRelease = () => Promise.reject<readonly ReleaseAnswer[]>(new Error("down"));
+    await on.clock.advance(2_000);
+    expect(waiting.value).toBeInstanceOf(StoreUnavailableError);
+    expect(on.store.inspect("default:a")!.waiters).toHaveLength(1);
+    on.store.onRelease = (apply) => apply();
+    await on.clock.advance(200);
+    expect(on.store.inspect("default:a")!.waiters).toEqual([]);
+    const tries = on.store.releases.length;
+    await on.clock.advance(60_000);
+    expect(on.store.releases).toHaveLength(tries);
+  });
+});
+
+describe("a grant that comes too late", () => {
+  it("is no lease: asked again while there is time, and nobody hears of a loss", async () => {
+    const on = stage({ ttl: "1s", wait: "1m", commandTimeout: "10s" });
+    let asks = 0;
+    on.store.onClaim = (apply) => {
+      const answer = apply();
+      if (++asks > 1) return answer;
+      return new Promise((resolve) => on.clock.after(2_000, () => resolve(answer)));
+    };
+    const lost: unknown[] = [];
+    const hear = (fields: unknown): void => void lost.push(fields);
+    subscribe("holdfast:lost", hear);
+    const acquiring = watch(on.locks.acquire("a"));
+    await on.clock.advance(2_500);
+    unsubscribe("holdfast:lost", hear);
+    expect(acquiring.outcome).toBe("resolved");
+    expect(asks).toBe(2);
+    expect(lost).toEqual([]);
+  });
+
+  it("from a store in this process that is always too slow: an error in time, not an endless loop", async () => {
+    const on = stage({ ttl: 20, wait: 200 }, { random: fixedRandom(0) });
+    on.store.onClaim = (apply) => {
+      const answer = apply();
+      on.clock.stall(25);
+      if (on.store.claims.length > 1_000) throw new Error("endless");
+      return answer;
+    };
+    const acquiring = watch(on.locks.acquire("a"));
+    await on.clock.advance(1_000);
+    expect(acquiring.value).toBeInstanceOf(StoreUnavailableError);
+    expect((acquiring.value as Error).message).not.toContain("endless");
+    expect(on.store.claims.length).toBeLessThan(20);
+  });
+});
