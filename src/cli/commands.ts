@@ -1,81 +1,149 @@
-import type { CAC } from "cac";
-import type { Options } from "./arguments.js";
+export interface Option {
+  /** What stands for its value in the help. Without one it is a flag. */
+  readonly value?: string;
+  /** For the help; only `help` and `version` have one. */
+  readonly short?: string;
+  readonly about: string;
+}
 
-const STORE =
-  "where the locks are: sqlite:PATH, … (default: HOLDFAST_STORE, or a file of this user)";
-const NAMESPACE = "keeps apart users of one store (default: default)";
+export const OPTIONS = {
+  store: {
+    value: "URL",
+    about:
+      "where the locks are, such as sqlite:./locks.db\n(default: HOLDFAST_STORE, or a file of this user)",
+  },
+  namespace: { value: "NAME", about: "keeps apart users of one store (default: default)" },
+  ttl: { value: "TIME", about: "how long the lease lasts without renewal\n(default: 30s)" },
+  wait: {
+    value: "TIME",
+    about: "how long to wait for a busy name, or forever\n(default: 0, ask once)",
+  },
+  shared: { about: "hold it together with others who say so" },
+  "at-least": { value: "TIME", about: "keep it closed that long, even if CMD ends earlier" },
+  "max-hold": { value: "TIME", about: "stop CMD after this time" },
+  note: { value: "TEXT", about: "shown beside the holder" },
+  "if-unavailable": {
+    value: "fail|run",
+    about: "when the store can't be used (default: fail)",
+  },
+  quiet: { about: "say nothing when the name is held (exit code 75)" },
+  verbose: { about: "say which store is used, and when the lease\nbegins and ends" },
+  prefix: { value: "TEXT", about: "only names that start with it" },
+  json: { about: "for programs; tokens are strings" },
+  force: { about: "yes, although the holder may still be at work" },
+  why: { value: "TEXT", about: "told in the store (default: holdfast release by USER)" },
+  help: { short: "h", about: "show this help" },
+  version: { short: "v", about: "show the version" },
+} as const satisfies Record<string, Option>;
 
-const EXIT_CODES = `  CMD's own, or 128+n if signal n ended it
+type Table = typeof OPTIONS;
+export type OptionName = keyof Table;
+
+/** Options as they were given: text, or true for a flag. */
+export type Options = {
+  readonly [Name in OptionName]?: Table[Name] extends { value: string } ? string : true;
+};
+
+/** The names of the options whose value the help calls so. */
+export type OptionsOf<Value extends string> = {
+  [Name in OptionName]: Table[Name] extends { value: Value } ? Name : never;
+}[OptionName];
+
+export interface CommandLine {
+  readonly args: readonly string[];
+  readonly options: Options;
+  /** What follows `--`, untouched, for a command that runs another. */
+  readonly child: readonly string[];
+}
+
+export interface Command {
+  readonly name: string;
+  readonly summary: string;
+  /** All are needed. */
+  readonly args: readonly string[];
+  /** How the line goes on after them. */
+  readonly usage: string;
+  readonly takesChild?: true;
+  /** `help` is understood by all. */
+  readonly options: readonly OptionName[];
+  readonly examples: readonly string[];
+  /** The end of the help. */
+  readonly more?: string;
+  /** Loads the command's code only now. */
+  readonly run: (line: CommandLine) => Promise<number>;
+}
+
+export const COMMANDS: readonly Command[] = [
+  {
+    name: "run",
+    summary: "Run a command while holding a name",
+    args: ["NAME"],
+    usage: "[options] -- CMD [ARG…]",
+    takesChild: true,
+    options: [
+      "wait",
+      "ttl",
+      "shared",
+      "at-least",
+      "max-hold",
+      "note",
+      "if-unavailable",
+      "quiet",
+      "verbose",
+      "store",
+      "namespace",
+    ],
+    examples: [
+      "holdfast run nightly-backup -- ./backup.sh --full",
+      'holdfast run deploy --wait 10m --note "$USER" -- make deploy',
+      "holdfast run report --at-least 50m --max-hold 2h -- ./report",
+    ],
+    more: `A TIME has a unit: 250ms, 30s, 5m, 1h.
+
+Exit codes:
+  CMD's own, or 128+n if signal n ended it
   64  wrong usage              75  not acquired: the name is held
   69  store unavailable        126 CMD is not executable
-  74  lease lost, CMD stopped  127 CMD not found`;
-
-/** The commands and their help. Each loads its code only when it runs. */
-export function define(cli: CAC): void {
-  cli
-    .command("run <name>", "Run a command while holding a name")
-    .usage("run NAME [options] -- CMD [ARG…]")
-    .option("--store <url>", STORE)
-    .option("--ttl <time>", "how long the lease lasts without renewal (default: 30s)")
-    .option("--wait <time>", "how long to wait for a busy name, or forever (default: 0, ask once)")
-    .option("--shared", "hold it together with others who say so")
-    .option("--at-least <time>", "keep the name closed that long, even if CMD ends earlier")
-    .option("--max-hold <time>", "stop CMD after this time")
-    .option("--note <text>", "shown beside the holder")
-    .option("--namespace <name>", NAMESPACE)
-    .option("--if-unavailable <what>", "when the store can't be used: fail or run (default: fail)")
-    .option("--quiet", "say nothing when the name is held; the exit code tells")
-    .option("--verbose", "say which store is used, and when the lease begins and ends")
-    .example("  $ holdfast run nightly-backup -- ./backup.sh --full")
-    .example('  $ holdfast run deploy --wait 10m --note "$USER" -- make deploy')
-    .example("  $ holdfast run report --at-least 50m --max-hold 2h -- ./report")
-    .example(`\nExit codes:\n${EXIT_CODES}`)
-    .action(async (name: string, options: Options) =>
-      (await import("./run.js")).run(name, options),
-    );
-
-  cli
-    .command("ls", "List the names in use, their holders and how many wait")
-    .option("--store <url>", STORE)
-    .option("--prefix <text>", "only names that start with it")
-    .option("--namespace <name>", NAMESPACE)
-    .option("--json", "for programs; tokens are strings")
-    .example("  $ holdfast ls --prefix order:")
-    .example("  $ holdfast ls --json | jq -r '.[].name'")
-    .action(async (options: Options) => (await import("./ls.js")).ls(options));
-
-  cli
-    .command("inspect <name>", "Show who holds a name and who waits for it")
-    .usage("inspect NAME [options]")
-    .option("--store <url>", STORE)
-    .option("--namespace <name>", NAMESPACE)
-    .option("--json", "for programs; tokens are strings")
-    .example("  $ holdfast inspect nightly-backup")
-    .action(async (name: string, options: Options) =>
-      (await import("./inspect.js")).inspect(name, options),
-    );
-
-  cli
-    .command("release <name>", "Take a name from its holder by force")
-    .usage("release NAME --force [options]")
-    .option("--force", "yes, although the holder may still be at work")
-    .option("--why <text>", "told in the store (default: holdfast release by USER)")
-    .option("--store <url>", STORE)
-    .option("--namespace <name>", NAMESPACE)
-    .example("  $ holdfast release nightly-backup --force --why 'host was switched off'")
-    .action(async (name: string, options: Options) =>
-      (await import("./release.js")).release(name, options),
-    );
-
-  cli
-    .command("demo", "Watch a paused holder lose its lease, with and without a fence")
-    .example("  $ holdfast demo")
-    .action(async () => (await import("./demo.js")).demo());
-
-  cli
-    .usage("<command> [options]")
-    .example("  $ holdfast run nightly-backup -- ./backup.sh")
-    .example("  $ holdfast run deploy --wait 10m -- make deploy")
-    .example("  $ holdfast ls")
-    .example("  $ holdfast demo");
-}
+  74  lease lost, CMD stopped  127 CMD not found`,
+    run: async ({ args: [name], options, child }) =>
+      (await import("./run.js")).run(name!, options, child),
+  },
+  {
+    name: "ls",
+    summary: "List the names in use, their holders and how many wait",
+    args: [],
+    usage: "[options]",
+    options: ["prefix", "json", "store", "namespace"],
+    examples: ["holdfast ls --prefix order:", "holdfast ls --json | jq -r '.[].name'"],
+    run: async ({ options }) => (await import("./ls.js")).ls(options),
+  },
+  {
+    name: "inspect",
+    summary: "Show who holds a name and who waits for it",
+    args: ["NAME"],
+    usage: "[options]",
+    options: ["json", "store", "namespace"],
+    examples: ["holdfast inspect nightly-backup"],
+    run: async ({ args: [name], options }) =>
+      (await import("./inspect.js")).inspect(name!, options),
+  },
+  {
+    name: "release",
+    summary: "Take a name from its holder by force",
+    args: ["NAME"],
+    usage: "--force [options]",
+    options: ["force", "why", "store", "namespace"],
+    examples: ["holdfast release nightly-backup --force --why 'host was switched off'"],
+    run: async ({ args: [name], options }) =>
+      (await import("./release.js")).release(name!, options),
+  },
+  {
+    name: "demo",
+    summary: "See a paused holder lose its lease, with and without a fence",
+    args: [],
+    usage: "",
+    options: [],
+    examples: ["holdfast demo"],
+    run: async () => (await import("./demo.js")).demo(),
+  },
+];

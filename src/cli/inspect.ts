@@ -1,6 +1,6 @@
 import { LOCK_LIMIT, type NameInfo } from "../core/store.js";
 import { checkName } from "../core/validate.js";
-import { flagOption, type Options } from "./arguments.js";
+import type { Options } from "./commands.js";
 import { Exit } from "./exit.js";
 import { clockTime, modeOf, nameAsJson } from "./names.js";
 import { formatMs, print, printable, style } from "./output.js";
@@ -8,10 +8,9 @@ import { withLocks } from "./store.js";
 
 export async function inspect(name: string, options: Options): Promise<number> {
   checkName(name);
-  const json = flagOption(options, "json");
   const found = await withLocks(options, (locks) => locks.inspect(name));
   const info = found ?? { name, limit: LOCK_LIMIT, holders: [], waiters: [] };
-  print(json ? JSON.stringify(nameAsJson(info), null, 2) : describe(info));
+  print(options.json ? JSON.stringify(nameAsJson(info), null, 2) : describe(info));
   return Exit.ok;
 }
 

@@ -1,5 +1,5 @@
 import type { NameInfo } from "../core/store.js";
-import { flagOption, type Options, textOption } from "./arguments.js";
+import type { Options } from "./commands.js";
 import { Exit } from "./exit.js";
 import { modeOf, nameAsJson } from "./names.js";
 import { formatMs, note, print, printable, quoted, table } from "./output.js";
@@ -9,8 +9,7 @@ const MOST = 1_000;
 const HEADING = ["NAME", "MODE", "HOLDER", "TOKEN", "HELD FOR", "EXPIRES IN", "WAITERS"];
 
 export async function ls(options: Options): Promise<number> {
-  const prefix = textOption(options, "prefix") ?? "";
-  const json = flagOption(options, "json");
+  const { prefix = "", json } = options;
   const names = await withLocks(options, (locks) => locks.list({ prefix, limit: MOST }));
   if (json) print(JSON.stringify(names.map(nameAsJson), null, 2));
   else if (names.length > 0) print(table([HEADING, ...names.flatMap(rowsOf)]));

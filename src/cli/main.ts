@@ -1,61 +1,43 @@
 #!/usr/bin/env node
 import { readFileSync } from "node:fs";
-import { type CAC, cac } from "cac";
 import { HoldfastError } from "../core/errors.js";
-import { kebab, markNumbers, type Options, unmark } from "./arguments.js";
-import { define } from "./commands.js";
+import { COMMANDS, type Command } from "./commands.js";
 import { CliError, Exit, exitCodeOf, usage } from "./exit.js";
-import { note, printable } from "./output.js";
+import { helpText } from "./help.js";
+import { note, print, printable } from "./output.js";
+import { parseLine } from "./parse.js";
 
 /** Where a usage error points to. */
 let help = "holdfast --help";
 
-async function main(argv: readonly string[]): Promise<number> {
-  const cli = cac("holdfast");
-  define(cli);
-  cli.help(tidyHelp);
-  cli.version(version());
-  cli.parse([...argv.slice(0, 2), ...markNumbers(argv.slice(2))], { run: false });
-  // cac has printed these already.
-  const told = cli.options["help"] || (cli.options["version"] && !cli.matchedCommandName);
-  if (told) return Exit.ok;
-  return runCommand(cli);
+async function main([word, ...rest]: readonly string[]): Promise<number> {
+  switch (word) {
+    case "-v":
+    case "--version":
+      print(`holdfast/${version()} ${process.platform}-${process.arch} node-${process.version}`);
+      return Exit.ok;
+    case "-h":
+    case "--help":
+    case "help":
+      print(helpText(rest[0] === undefined ? undefined : commandOf(rest[0])));
+      return Exit.ok;
+    case undefined:
+      process.stderr.write(`${helpText()}\n\n`);
+      throw usage("a command is missing");
+  }
+  const command = commandOf(word);
+  help = `holdfast ${command.name} --help`;
+  const line = parseLine(command, rest);
+  if (line !== "help") return command.run(line);
+  print(helpText(command));
+  return Exit.ok;
 }
 
-/** cac's own checks, with messages that say what to do. */
-async function runCommand(cli: CAC): Promise<number> {
-  const command = cli.matchedCommand;
-  const args = cli.args.map(unmark);
-  if (command !== undefined) help = `holdfast ${command.name} --help`;
-  const options: Options = Object.fromEntries(
-    Object.entries(cli.options).map(([name, value]) => [name, unmark(value)]),
-  );
-  for (const name of Object.keys(options)) {
-    if (name === "--" || command?.hasOption(name) || cli.globalCommand.hasOption(name)) continue;
-    throw usage(`there is no option ${name.length > 1 ? "--" : "-"}${kebab(name)}`);
-  }
-  if (command === undefined) {
-    if (args.length > 0) throw usage(`there is no command ${JSON.stringify(args[0])}`);
-    cli.outputHelp();
-    return Exit.usage;
-  }
-  const missing = command.args[args.length];
-  if (missing?.required) throw usage(`${command.name} needs a ${missing.value.toUpperCase()}`);
-  if (args.length > command.args.length) {
-    const hint = command.name === "run" ? "; write -- before the command to run" : "";
-    throw usage(`${JSON.stringify(args[command.args.length])} is one argument too many${hint}`);
-  }
-  if (command.name !== "run" && (options["--"] as string[]).length > 0) {
-    throw usage(`${command.name} takes nothing after --`);
-  }
-  return command.commandAction!(...args, options);
-}
-
-/** Without cac's list of `--help` commands and its trailing blanks. */
-function tidyHelp(sections: { title?: string; body: string }[]): typeof sections {
-  return sections
-    .filter(({ title }) => !title?.startsWith("For more info"))
-    .map((section) => ({ ...section, body: section.body.replace(/ +$/gm, "") }));
+function commandOf(word: string): Command {
+  const command = COMMANDS.find(({ name }) => name === word);
+  if (command !== undefined) return command;
+  if (!word.startsWith("-")) throw usage(`there is no command ${JSON.stringify(word)}`);
+  throw usage(`there is no option ${word.split("=", 1)[0]} before the command`);
 }
 
 function version(): string {
@@ -81,7 +63,7 @@ process.on("warning", (warning) => {
   if (warning.name !== "ExperimentalWarning") note(printable(String(warning)));
 });
 
-main(process.argv)
+main(process.argv.slice(2))
   .catch((error: unknown) => {
     const text = explain(error);
     if (text !== "") note(text);

@@ -1,14 +1,14 @@
 import { userInfo } from "node:os";
 import { checkName } from "../core/validate.js";
-import { flagOption, type Options, textOption } from "./arguments.js";
+import type { Options } from "./commands.js";
 import { Exit, usage } from "./exit.js";
 import { formatMs, print, printable, quoted } from "./output.js";
 import { withLocks } from "./store.js";
 
 export async function release(name: string, options: Options): Promise<number> {
   checkName(name);
-  const why = textOption(options, "why") ?? `holdfast release by ${userName()}`;
-  if (!flagOption(options, "force")) {
+  const why = options.why ?? `holdfast release by ${userName()}`;
+  if (!options.force) {
     throw usage(
       `release takes ${quoted(name)} from its holder while that may still be at work, and the next in line gets it at once; ` +
         "the holder learns it only at its next renewal. If that is what you want, say so with --force",

@@ -5,7 +5,7 @@ import { systemClock } from "../core/clock.js";
 import { HoldfastError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
 import type { Locks } from "../core/locks.js";
-import type { Options } from "./arguments.js";
+import type { Options } from "./commands.js";
 import { CliError, Exit } from "./exit.js";
 import { whyBusy } from "./names.js";
 import { formatMs, note, printable, quoted } from "./output.js";
@@ -21,8 +21,12 @@ import { describeStore, openLocks } from "./store.js";
 const GOODBYE_MS = 2_000;
 
 /** Runs a command while holding a name. */
-export async function run(name: string, options: Options): Promise<number> {
-  const plan = readPlan(name, options);
+export async function run(
+  name: string,
+  options: Options,
+  command: readonly string[],
+): Promise<number> {
+  const plan = readPlan(name, options, command);
   checkCommand(plan.command[0]!);
   const signals = new Signals();
   let locks: Locks | null = null;

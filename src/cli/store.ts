@@ -5,7 +5,7 @@ import { StoreUnavailableError } from "../core/errors.js";
 import type { Locks } from "../core/locks.js";
 import type { LocksOptions } from "../core/options.js";
 import { parseStoreUrl } from "../core/url.js";
-import { type Options, textOption } from "./arguments.js";
+import type { Options } from "./commands.js";
 import { usage } from "./exit.js";
 
 export interface StoreChoice {
@@ -15,7 +15,7 @@ export interface StoreChoice {
 }
 
 export function chooseStore(options: Options): StoreChoice {
-  const url = textOption(options, "store") ?? (process.env["HOLDFAST_STORE"] || undefined);
+  const url = options.store ?? (process.env["HOLDFAST_STORE"] || undefined);
   if (url === undefined) return { url: sqliteUrl(defaultFile()), named: false };
   if (parseStoreUrl(url).scheme === "memory") {
     throw usage(
@@ -45,7 +45,7 @@ export async function withLocks<T>(
 }
 
 export function namespaceOf(options: Options): { namespace?: string } {
-  const namespace = textOption(options, "namespace");
+  const { namespace } = options;
   return namespace === undefined ? {} : { namespace };
 }
 

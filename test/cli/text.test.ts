@@ -1,21 +1,11 @@
 import { describe, expect, it } from "vitest";
-import { durationOption, kebab, markNumbers, unmark } from "../../src/cli/arguments.js";
+import { durationOption } from "../../src/cli/arguments.js";
 import { clockTime, whyBusy } from "../../src/cli/names.js";
 import { formatMs, printable } from "../../src/cli/output.js";
 import { defaultFile, describeStore } from "../../src/cli/store.js";
 import { LOCK_LIMIT } from "../../src/core/store.js";
 
-describe("arguments", () => {
-  it("that look like numbers are kept as they were typed, up to --", () => {
-    const argv = ["run", "007", "--note=1e3", "--wait", "0", "--shared", "", "--", "008"];
-    const marked = markNumbers(argv);
-    const number = (text: string): string => `\0${text}`;
-    const values = [number("007"), `--note=${number("1e3")}`, "--wait", number("0")];
-    expect(marked).toEqual(["run", ...values, "--shared", number(""), "--", "008"]);
-    expect(unmark(marked[1])).toBe("007");
-    expect(unmark(marked[0])).toBe("run");
-  });
-
+describe("options", () => {
   it("that are times need a unit", () => {
     const read = (text: string, infinite = false): number | undefined =>
       durationOption({ wait: text }, "wait", { min: 0, infinite });
@@ -26,10 +16,6 @@ describe("arguments", () => {
       expect(() => read(text), text).toThrow(`--wait is ${JSON.stringify(text)}`);
     }
     expect(() => durationOption({ wait: "99999h" }, "wait", { min: 0 })).toThrow("31536000000 ms");
-  });
-
-  it("are named as they are typed", () => {
-    expect(kebab("ifUnavailable")).toBe("if-unavailable");
   });
 });
 

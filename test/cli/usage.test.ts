@@ -1,50 +1,94 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
+import { COMMANDS } from "../../src/cli/commands.js";
+import { helpText } from "../../src/cli/help.js";
 import { holdfast, makeFolder } from "./helpers.js";
 
 describe("help and version", () => {
-  it("prints the version of package.json", async () => {
+  it.each(["--version", "-v"])("%s prints the version of package.json", async (option) => {
     const manifest = readFileSync(new URL("../../package.json", import.meta.url), "utf8");
-    const { code, stdout } = await holdfast(makeFolder(), ["--version"]);
+    const { code, stdout } = await holdfast(makeFolder(), [option]);
     expect(code).toBe(0);
     expect(stdout).toContain(`holdfast/${JSON.parse(manifest).version} `);
   });
 
-  it("lists the commands with examples", async () => {
-    const { code, stdout, stderr } = await holdfast(makeFolder(), ["--help"]);
+  it.each(["--help", "-h", "help"])("%s lists the commands with examples", async (option) => {
+    const { code, stdout, stderr } = await holdfast(makeFolder(), [option]);
     expect(code).toBe(0);
-    for (const command of ["run <name>", "ls", "inspect <name>", "release <name>", "demo"]) {
-      expect(stdout).toContain(`\n  ${command}`);
+    for (const command of ["run NAME -- CMD", "ls", "inspect NAME", "release NAME", "demo"]) {
+      expect(stdout).toContain(`\n  ${command} `);
     }
     expect(stdout).toContain("Examples:");
     expect(stderr).toBe("");
   });
 
-  it.each(["run", "ls", "inspect", "release", "demo"])(
-    "explains %s with an example",
-    async (command) => {
-      const { code, stdout } = await holdfast(makeFolder(), [command, "--help"]);
-      expect(code).toBe(0);
-      expect(stdout).toContain(`Usage:\n  $ holdfast ${command}`);
-      expect(stdout).toContain(`Examples:\n  $ holdfast ${command}`);
-    },
-  );
+  it.each(COMMANDS)("explains $name with its options and an example", (command) => {
+    const text = helpText(command);
+    expect(text).toContain(`Usage: holdfast ${command.name}`);
+    expect(text).toContain(`Examples:\n  $ holdfast ${command.name}`);
+    for (const option of command.options) expect(text).toMatch(`\n  --${option} `);
+  });
+
+  it.each([
+    [["run", "--help"]],
+    [["run", "x", "-h", "--", "true"]],
+    [["run", "--nosuch", "--help"]],
+    [["help", "run"]],
+    [["--help", "run"]],
+  ])("%j explains run", async (args) => {
+    const { code, stdout, stderr } = await holdfast(makeFolder(), args);
+    expect(stdout).toBe(`${helpText(COMMANDS.find(({ name }) => name === "run"))}\n`);
+    expect(stderr).toBe("");
+    expect(code).toBe(0);
+  });
+
+  it("without a command comes on stderr, with 64", async () => {
+    const { code, stdout, stderr } = await holdfast(makeFolder(), []);
+    expect(stderr).toContain(helpText());
+    expect(stderr).toContain("a command is missing (see holdfast --help)");
+    expect(stdout).toBe("");
+    expect(code).toBe(64);
+  });
+
+  it("fits into 80 columns", () => {
+    for (const command of [undefined, ...COMMANDS]) {
+      for (const line of helpText(command).split("\n")) {
+        expect(line.length, line).toBeLessThanOrEqual(80);
+        expect(line).toBe(line.trimEnd());
+      }
+    }
+  });
+
+  it("names no option that docs/cli.md leaves out", () => {
+    const docs = readFileSync(new URL("../../docs/cli.md", import.meta.url), "utf8");
+    for (const option of COMMANDS.flatMap(({ options }) => options)) {
+      expect(docs).toMatch(new RegExp(`--${option}\\b`));
+    }
+  });
 });
 
 describe("wrong usage ends with 64 and says what is wrong", () => {
   const cases: [string[], string][] = [
     [["nosuch"], 'there is no command "nosuch"'],
+    [["help", "nosuch"], 'there is no command "nosuch"'],
     [["--nosuch"], "there is no option --nosuch"],
+    [["--store=x", "ls"], "there is no option --store before the command"],
     [["run"], "run needs a NAME"],
+    [["run", "--", "true"], "run needs a NAME"],
     [["run", "x"], "needs a command after --"],
     [["run", "x", "true"], '"true" is one argument too many; write -- before'],
-    [["run", "x", "--no-such", "--", "true"], "there is no option --such"],
+    [["run", "x", "--no-such", "--", "true"], "there is no option --no-such"],
     [["run", "x", "--at-leest", "1s", "--", "true"], "there is no option --at-leest"],
     [["run", "x", "--ttl", "--", "true"], "--ttl needs a value"],
     [["run", "x", "--ttl", "30", "--", "true"], '--ttl is "30"; it must be a number with a unit'],
     [["run", "x", "--wait=", "--", "true"], '--wait is ""'],
     [["run", "x", "--ttl", "1ms", "--", "true"], "from 20 ms"],
-    [["run", "x", "--note", "a", "--note", "b", "--", "true"], "--note is given 2 times"],
+    [["run", "x", "--note", "a", "--note", "b", "--", "true"], "--note is given more than once"],
+    [["run", "x", "--quiet", "--quiet", "--", "true"], "--quiet is given more than once"],
+    [["run", "x", "--quiet=no", "--", "true"], "--quiet takes no value"],
+    [["run", "x", "--note", "-a", "--", "true"], "is written --note=VALUE"],
+    [["run", "-host", "--", "true"], "no option -host; the NAME for run can't start with"],
+    [["inspect", "-x"], 'a NAME that starts with "-" goes last, after --'],
     [["run", "x", "--if-unavailable", "hope", "--", "true"], "it must be fail or run"],
     [["run", "x", "--namespace", "a b", "--", "true"], 'namespace is "a b"'],
     [["run", "", "--", "true"], 'the name is ""'],
@@ -58,7 +102,9 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
   it.each(cases)("%j", async (args, message) => {
     const { code, stdout, stderr } = await holdfast(makeFolder(), args);
     expect(stderr).toContain(message);
-    expect(stderr).toContain("--help)");
+    const command = COMMANDS.find(({ name }) => name === args[0]);
+    const help = command === undefined ? "--help" : `${command.name} --help`;
+    expect(stderr).toContain(`(see holdfast ${help})`);
     expect(stdout).toBe("");
     expect(code).toBe(64);
   });

@@ -1,13 +1,8 @@
 import { hostname } from "node:os";
 import type { AcquireOptions, LocksOptions } from "../../core/options.js";
 import { checkName, checkText } from "../../core/validate.js";
-import {
-  choiceOption,
-  durationOption,
-  flagOption,
-  type Options,
-  textOption,
-} from "../arguments.js";
+import { choiceOption, durationOption } from "../arguments.js";
+import type { Options } from "../commands.js";
 import { usage } from "../exit.js";
 import { chooseStore, namespaceOf, type StoreChoice } from "../store.js";
 
@@ -26,17 +21,16 @@ export interface Plan {
   readonly verbose: boolean;
 }
 
-export function readPlan(name: string, options: Options): Plan {
+export function readPlan(name: string, options: Options, command: readonly string[]): Plan {
   checkName(name);
-  const command = options["--"] as readonly string[];
   if (command.length === 0) {
     throw usage("run needs a command after --, as in: holdfast run NAME -- CMD ARG");
   }
   const ttlMs = durationOption(options, "ttl", { min: 1 }) ?? 30_000;
   const waitMs = durationOption(options, "wait", { min: 0, infinite: true }) ?? 0;
-  const atLeast = durationOption(options, "atLeast", { min: 0 });
-  const maxHold = durationOption(options, "maxHold", { min: 1 });
-  const holder = holderLabel(textOption(options, "note"));
+  const atLeast = durationOption(options, "at-least", { min: 0 });
+  const maxHold = durationOption(options, "max-hold", { min: 1 });
+  const holder = holderLabel(options.note);
   return {
     name,
     command,
@@ -48,13 +42,13 @@ export function readPlan(name: string, options: Options): Plan {
     acquireOptions: {
       ttl: ttlMs,
       wait: waitMs,
-      mode: flagOption(options, "shared") ? "shared" : "exclusive",
+      mode: options.shared ? "shared" : "exclusive",
       ...(atLeast === undefined ? {} : { atLeast }),
       ...(maxHold === undefined ? {} : { maxHold }),
     },
-    ifUnavailable: choiceOption(options, "ifUnavailable", ["fail", "run"]),
-    quiet: flagOption(options, "quiet"),
-    verbose: flagOption(options, "verbose"),
+    ifUnavailable: choiceOption(options, "if-unavailable", ["fail", "run"]),
+    quiet: options.quiet ?? false,
+    verbose: options.verbose ?? false,
   };
 }
 

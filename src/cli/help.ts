@@ -1,0 +1,66 @@
+import { COMMANDS, type Command, OPTIONS, type Option, type OptionName } from "./commands.js";
+
+/** One command's help, or the list of them all. */
+export function helpText(command?: Command): string {
+  return (command === undefined ? overview() : details(command)).join("\n\n");
+}
+
+function overview(): string[] {
+  return [
+    "Runs a command while holding a name, so that no two run at the same time.",
+    "Usage: holdfast COMMAND [options]",
+    section("Commands", columns(COMMANDS.map((one) => [shortUsage(one), one.summary]))),
+    optionsSection(["help", "version"]),
+    examplesSection([
+      "holdfast run nightly-backup -- ./backup.sh",
+      "holdfast run deploy --wait 10m -- make deploy",
+      "holdfast ls",
+      "holdfast demo",
+    ]),
+    "More about a command: holdfast COMMAND --help",
+  ];
+}
+
+function details(command: Command): string[] {
+  const usage = ["holdfast", command.name, ...command.args, command.usage].join(" ").trimEnd();
+  return [
+    `${command.summary}.`,
+    `Usage: ${usage}`,
+    optionsSection([...command.options, "help"]),
+    examplesSection(command.examples),
+    ...(command.more === undefined ? [] : [command.more]),
+  ];
+}
+
+function shortUsage({ name, args, takesChild }: Command): string {
+  return [name, ...args, ...(takesChild ? ["-- CMD"] : [])].join(" ");
+}
+
+function optionsSection(names: readonly OptionName[]): string {
+  const rows = names.map((name): [string, string] => {
+    const option: Option = OPTIONS[name];
+    const short = option.short === undefined ? "" : `-${option.short}, `;
+    const value = option.value === undefined ? "" : ` ${option.value}`;
+    return [`${short}--${name}${value}`, option.about];
+  });
+  return section("Options", columns(rows));
+}
+
+function examplesSection(examples: readonly string[]): string {
+  return section(
+    "Examples",
+    examples.map((one) => `$ ${one}`),
+  );
+}
+
+function section(title: string, lines: readonly string[]): string {
+  return [`${title}:`, ...lines.map((line) => `  ${line}`)].join("\n");
+}
+
+/** A text of several lines goes on below itself. */
+function columns(rows: readonly (readonly [string, string])[]): string[] {
+  const width = Math.max(...rows.map(([left]) => left.length));
+  return rows.flatMap(([left, text]) =>
+    text.split("\n").map((line, at) => `${(at === 0 ? left : "").padEnd(width)}  ${line}`),
+  );
+}
