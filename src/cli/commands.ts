@@ -31,7 +31,7 @@ export const OPTIONS = {
   prefix: { value: "TEXT", about: "only names that start with it" },
   json: { about: "for programs; tokens are strings" },
   force: { about: "yes, although the holder may still be at work" },
-  why: { value: "TEXT", about: "told in the store (default: holdfast release by USER)" },
+  why: { value: "TEXT", about: "told to the holder (default: holdfast release by USER)" },
   help: { short: "h", about: "show this help" },
   version: { short: "v", about: "show the version" },
 } as const satisfies Record<string, Option>;

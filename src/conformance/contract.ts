@@ -351,10 +351,11 @@ export const contractCases: readonly Case[] = [
         [token],
       );
       const renewal = { name: "name", grantId: held.grantId, seq: 2, ttlMs: bench.ttlMs };
-      assert.deepEqual(await store.renew([renewal]), [{ kind: "lost", reason: "revoked" }]);
+      const lost = { kind: "lost", reason: "revoked", why: "by operator: stuck" };
+      assert.deepEqual(await store.renew([renewal]), [lost]);
       assert.deepEqual(await store.release([renewal]), ["gone"]);
       assert(grantOf(await store.claim(bench.claim("name"), ignore)).token > token);
-      assert.deepEqual(await store.renew([renewal]), [{ kind: "lost", reason: "revoked" }]);
+      assert.deepEqual(await store.renew([renewal]), [lost]);
       assert.deepEqual(await store.revoke("nobody's", { holder: "operator", why: "-" }), []);
     },
   },

@@ -130,6 +130,7 @@ export const leaseCases: readonly Case[] = [
       );
       await bench.until("the holder learns it", () => seen.ms !== null, bench.ttlMs / 2);
       assertLost(lease, "revoked");
+      assert.match((seen.error as Error).message, /by force by .*: stuck/);
       assert.deepEqual(told, [seen.error]);
       assert.equal(await lease.release(), "lost");
       const next = await operator.acquire("name");

@@ -74,9 +74,10 @@ export class LeaseLostError extends HoldfastError {
   constructor(
     lease: Pick<Lease, "name" | "token">,
     reason: LossReason,
-    more: { detail?: string; value?: unknown; cause?: unknown } = {},
+    more: { detail?: string; why?: string; value?: unknown; cause?: unknown } = {},
   ) {
-    const detail = more.detail === undefined ? explain[reason] : more.detail;
+    const why = more.why === undefined ? "" : ` ${more.why}`;
+    const detail = `${more.detail ?? explain[reason]}${why}`;
     super(
       "LEASE_LOST",
       `the lease on ${JSON.stringify(lease.name)} (token ${lease.token}) is lost: ${detail}`,

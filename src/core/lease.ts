@@ -295,7 +295,7 @@ export class HeldLease extends Kept implements Lease {
         break;
       }
       case "lost":
-        this.#lose(answer.reason);
+        this.#lose(answer.reason, answer.why);
         return;
       case "queued":
         this.#lose("superseded");
@@ -368,10 +368,10 @@ export class HeldLease extends Kept implements Lease {
     this.#tell("recovered");
   }
 
-  #lose(reason: LossReason): void {
+  #lose(reason: LossReason, why?: string): void {
     this.#state = "lost";
     this.#context.watchdog.agenda.remove(this);
-    const error = new LeaseLostError(this, reason);
+    const error = new LeaseLostError(this, reason, why === undefined ? {} : { why });
     this.#more().error = error;
     emit("lost", this.#context.settings.logger, () => ({
       name: this.name,

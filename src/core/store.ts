@@ -99,8 +99,12 @@ export type RenewAnswer =
   /** It holds the name, and is now good for `grant.ttlMs` from the send. */
   | { readonly kind: "granted"; readonly grant: Grant }
   | { readonly kind: "queued"; readonly position: Position }
-  /** There is neither a grant nor a ticket. */
-  | { readonly kind: "lost"; readonly reason: "expired" | "revoked" | "superseded" }
+  /** There is neither a grant nor a ticket. `why`: by whom it was revoked, and for what. */
+  | {
+      readonly kind: "lost";
+      readonly reason: "expired" | "revoked" | "superseded";
+      readonly why?: string;
+    }
   | { readonly kind: "unknown"; readonly cause: unknown };
 
 export interface Release {

@@ -60,8 +60,8 @@ export class MemoryStore implements Store {
     return answers;
   }
 
-  revoke(name: string): readonly HolderInfo[] {
-    const revoked = this.#rule.revoke(name);
+  revoke(name: string, by: { holder: string; why: string }): readonly HolderInfo[] {
+    const revoked = this.#rule.revoke(name, by);
     this.#tell();
     return revoked;
   }

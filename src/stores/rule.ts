@@ -34,6 +34,8 @@ export interface ClaimRecord {
   /** By the wall clock, which outlives a restart: the name stays closed until then, also after the lease. */
   closedUntilMs: number;
   ended: "no" | "released" | "revoked";
+  /** By whom it was revoked, and for what. */
+  endedWhy: string;
 }
 
 /** Where the records are: a map, or a table inside a transaction. */
@@ -115,12 +117,10 @@ export class Rule {
     const front = this.advance(renewal.name, nowMs);
     const mine = this.#find(front, renewal.name, renewal.grantId);
     if (mine === undefined || mine.expiresAtMs <= nowMs) {
-      const ended = front.holders.find((one) => one.grantId === renewal.grantId)?.ended;
+      const own = front.holders.find((one) => one.grantId === renewal.grantId);
+      if (own?.ended === "revoked") return { kind: "lost", reason: "revoked", why: own.endedWhy };
       const taken = front.holders.some((one) => one.ended === "no" && one !== mine);
-      return {
-        kind: "lost",
-        reason: ended === "revoked" ? "revoked" : taken ? "superseded" : "expired",
-      };
+      return { kind: "lost", reason: taken ? "superseded" : "expired" };
     }
     this.extend(mine, renewal, nowMs);
     if (mine.token > 0n) return { kind: "granted", grant: toGrant(mine, false) };
@@ -141,13 +141,14 @@ export class Rule {
     return "released";
   }
 
-  revoke(name: string): readonly HolderInfo[] {
+  revoke(name: string, by: { holder: string; why: string }): readonly HolderInfo[] {
     const nowMs = this.clock.nowMs();
     const holders = this.advance(name, nowMs).holders.filter((one) => one.ended !== "revoked");
     const infos = holders.map((one) => this.#holderInfo(one, nowMs));
     for (const one of holders) {
       // Stays until its lease would have ended, so that its renewal learns why it is gone.
       one.ended = "revoked";
+      one.endedWhy = `by ${by.holder}: ${by.why}`;
       one.closedUntilMs = 0;
       this.claims.save(one);
     }
@@ -261,6 +262,7 @@ export class Rule {
       floor: 0n,
       closedUntilMs: 0,
       ended: "no",
+      endedWhy: "",
     };
   }
 

@@ -91,7 +91,7 @@ describe("when the lease is lost", () => {
     expect((await holdfast(folder, args)).code).toBe(0);
     const ended = await run.ended;
     expect(ended.code).toBe(74);
-    expect(ended.stderr).toContain("it was released by force; stopping the command");
+    expect(ended.stderr).toMatch(/it was released by force by .*: a test; stopping the command/);
     expect(ended.stderr).not.toContain("killing");
     expect(linesOf(folder, "log")).toEqual(["TERM"]);
   });

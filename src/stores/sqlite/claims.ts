@@ -24,6 +24,7 @@ interface Row {
   floor: number;
   closed_until_ms: number;
   ended: ClaimRecord["ended"];
+  ended_why: string;
   wake: string;
 }
 
@@ -64,11 +65,11 @@ export class SqliteClaims implements Claims {
     );
     this.#lastPlace = db.prepare("SELECT max(place) AS place FROM holdfast_claims WHERE name = ?");
     this.#insert = db.prepare(
-      "INSERT INTO holdfast_claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      "INSERT INTO holdfast_claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     );
     this.#update = db.prepare(
       `UPDATE holdfast_claims SET since_ms = ?, seq = ?, ttl_ms = ?, expires_ms = ?, token = ?,
-         floor = ?, closed_until_ms = ?, ended = ? WHERE name = ? AND place = ?`,
+         floor = ?, closed_until_ms = ?, ended = ?, ended_why = ? WHERE name = ? AND place = ?`,
     );
     this.#delete = db.prepare("DELETE FROM holdfast_claims WHERE name = ? AND place = ?");
     // Refuses to grant in a file that a newer Holdfast has meanwhile changed.
@@ -124,6 +125,7 @@ export class SqliteClaims implements Claims {
       record.floor,
       record.closedUntilMs,
       record.ended,
+      record.endedWhy,
       this.wake,
     );
   }
@@ -138,6 +140,7 @@ export class SqliteClaims implements Claims {
       record.floor,
       record.closedUntilMs,
       record.ended,
+      record.endedWhy,
       record.name,
       record.place,
     );
@@ -186,6 +189,7 @@ export class SqliteClaims implements Claims {
       floor: BigInt(row.floor),
       closedUntilMs: row.closed_until_ms,
       ended: row.ended,
+      endedWhy: row.ended_why,
       wake: row.wake,
     };
   }

@@ -137,8 +137,8 @@ export class SqliteStore implements Store {
     return answers;
   }
 
-  async revoke(name: string): Promise<readonly HolderInfo[]> {
-    return this.#writer.run(false, () => this.#rule.revoke(name));
+  async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
+    return this.#writer.run(false, () => this.#rule.revoke(name, by));
   }
 
   async inspect(name: string): Promise<NameInfo | null> {

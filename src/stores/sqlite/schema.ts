@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS holdfast_claims (
   floor INTEGER NOT NULL,
   closed_until_ms REAL NOT NULL,
   ended TEXT NOT NULL,
+  ended_why TEXT NOT NULL,
   wake TEXT NOT NULL,
   PRIMARY KEY (name, place)
 ) WITHOUT ROWID;
