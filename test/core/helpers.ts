@@ -31,7 +31,7 @@ export function fixedRandom(unit = 0.5, prefix = "SECRET-GRANT-ID"): Random {
 }
 
 /** A memory store that writes down what is asked, and answers as it is told to. */
-export class StageStore implements Store {
+class StageStore implements Store {
   readonly inner: Store;
   traits: Traits;
   readonly clock: VirtualClock;
@@ -181,7 +181,7 @@ export function watch(promise: Promise<unknown>): { outcome: string; value: unkn
 }
 
 /** The present source, compiled to a place of its own: `dist` may be in anybody's hands. */
-export function build(): { index: string; core: (file: string) => string; remove: () => void } {
+export function build(): { file: (path: string) => string; remove: () => void } {
   const root = fileURLToPath(new URL("../../", import.meta.url));
   const dir = mkdtempSync(join(tmpdir(), "holdfast-core-"));
   writeFileSync(join(dir, "package.json"), '{"type":"module"}');
@@ -195,8 +195,7 @@ export function build(): { index: string; core: (file: string) => string; remove
     throw new Error(`the build failed: ${(error as { stdout?: Buffer }).stdout}`);
   }
   return {
-    index: join(dir, "index.js"),
-    core: (file) => join(dir, "core", file),
+    file: (path) => join(dir, path),
     remove: () => rmSync(dir, { recursive: true, force: true }),
   };
 }

@@ -98,6 +98,7 @@ describe.each([
       waitMs: fc.constantFrom(0, 200, 2_000, 5_000),
       ttl: fc.constantFrom(200, 1_000, 3_000),
       abortMs: fc.option(fc.integer({ min: 0, max: 3_000 }), { freq: 3 }),
+      closeMs: fc.option(fc.integer({ min: 0, max: 4_000 }), { freq: 3 }),
       ways: fc.array(journey(400), { minLength: 1, maxLength: 8 }),
     });
     await fc.assert(
@@ -112,6 +113,7 @@ describe.each([
           throughNetwork(on, one.ways, ordered);
           const abort = new AbortController();
           if (one.abortMs !== null) clock.after(one.startMs + one.abortMs, () => abort.abort());
+          if (one.closeMs !== null) clock.after(one.closeMs, () => void on.locks.close());
           clock.after(one.startMs, () => {
             const startedMs = clock.elapsedMs();
             on.locks
@@ -144,8 +146,9 @@ describe.each([
         // One ttl after the last release nothing is in the store, and no timer is left.
         await clock.advance(8_000);
         expect(inner.inspect("default:a")).toBeNull();
-        for (const on of stages) await on.locks.close();
-        await clock.advance(0);
+        const closing = Promise.all(stages.map((on) => on.locks.close()));
+        await clock.advance(1_000);
+        await closing;
         expect(clock.timers).toBe(0);
       }),
       { numRuns: 120 },

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { LeaseLostError, StoreUnavailableError } from "../../src/core/errors.js";
 import type { RenewAnswer } from "../../src/core/store.js";
-import { never, rejection, stage, watch } from "./helpers.js";
+import { Deferred, never, rejection, stage, watch } from "./helpers.js";
 
 /** 10 s less drift (100 + 2 ms) less abortBefore (1 s). */
 const GOOD_FOR = 8_898;
@@ -130,6 +130,41 @@ describe("the deadline", () => {
     await on.clock.advance(0);
     lease.assertHeld();
     expect(lease.state).toBe("held");
+  });
+
+  it("nor by one whose answer is just being delivered when the suspicion is seen", async () => {
+    const on = stage({ ttl: "10s" });
+    const lease = await on.locks.acquire("a");
+    let answer = (): void => {};
+    on.store.onRenew = (apply) => {
+      const answers = apply();
+      return new Promise((resolve) => {
+        answer = () => resolve(answers);
+      });
+    };
+    await on.clock.advance(3_400);
+    on.store.onRenew = () => never();
+    on.clock.jumpWall(3_600_000);
+    answer();
+    expect(() => lease.assertHeld()).toThrow("frozen");
+    await on.clock.advance(0);
+    expect(() => lease.assertHeld()).toThrow("frozen");
+  });
+
+  it("an old attempt that fails after a newer one was answered is no news", async () => {
+    const on = stage({ ttl: "10s" });
+    const lease = await on.locks.acquire("a");
+    const old = new Deferred<readonly RenewAnswer[]>();
+    on.store.onRenew = () => old.promise;
+    await on.clock.advance(3_400);
+    on.store.onRenew = (apply) => apply();
+    await on.clock.advance(2_000);
+    expect([lease.state, on.store.renewals.length]).toEqual(["held", 2]);
+    const heard: unknown[] = [];
+    lease.on("jeopardy", (cause) => heard.push(cause));
+    old.reject(new Error("reset, at last"));
+    await on.clock.advance(500);
+    expect([lease.state, heard]).toEqual(["held", []]);
   });
 
   it("maxHold comes first if it is earlier, and says so; the lease is not released", async () => {

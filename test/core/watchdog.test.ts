@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import type { Lease } from "../../src/core/lease.js";
 import type { RenewAnswer } from "../../src/core/store.js";
-import { Deferred, fixedRandom, never, type Stage, stage } from "./helpers.js";
+import { Deferred, fixedRandom, never, type Stage, stage, watch } from "./helpers.js";
 
 async function hold(on: Stage, count: number, options = {}): Promise<Lease[]> {
   return Promise.all(
@@ -241,6 +241,37 @@ describe("one that fails does not stop the others", () => {
     expect(leases.map((lease) => lease.state)).toEqual(["held", "jeopardy", "held"]);
     await on.clock.advance(20_000);
     expect(leases.map((lease) => lease.state)).toEqual(["held", "lost", "held"]);
+  });
+
+  it.each([
+    ["nothing", undefined],
+    ["a symbol", Symbol("x")],
+    ["an object without a prototype", Object.create(null)],
+    ["an error without a message", Object.assign(new Error("x"), { message: undefined })],
+    ["an error whose message is no text", Object.assign(new Error("x"), { message: { a: 1 } })],
+  ])("a store that fails with %s is a store that fails", async (_what, odd) => {
+    const on = stage({ ttl: "10s", wait: "1s", logger: { debug() {}, info() {}, warn() {} } });
+    const lease = await on.locks.acquire("a");
+    for (const fail of [
+      () => Promise.reject(odd),
+      () => {
+        throw odd;
+      },
+    ]) {
+      on.store.onRenew = fail;
+      await on.clock.advance(3_400);
+      expect(lease.state).toBe("jeopardy");
+      on.store.onRenew = (apply) => apply();
+      await on.clock.advance(300);
+      expect(lease.state).toBe("held");
+      on.store.onClaim = fail;
+      const acquiring = watch(on.locks.acquire("b"));
+      await on.clock.advance(1_500);
+      expect(acquiring.value).toMatchObject({ code: "STORE_UNAVAILABLE" });
+      on.store.onClaim = (apply) => apply();
+    }
+    on.store.onRelease = () => Promise.reject(odd);
+    expect(await lease.release()).toBe("unknown");
   });
 
   it("a logger that throws does not stop the watchdog, nor lose a lease", async () => {
