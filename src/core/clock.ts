@@ -37,8 +37,8 @@ const NOTICEABLE_MS = 200;
 const SLEW = 0.001;
 /** `os.uptime` reads a file (8 µs): look at least this often, not at every call. */
 const LOOK_EVERY_MS = 1_000;
-/** The resolution of `os.uptime`, with room. */
-const UPTIME_GRAIN_MS = 20;
+/** The resolution of `os.uptime`, with room: Linux reads hundredths, others whole seconds. */
+const UPTIME_GRAIN_MS = process.platform === "linux" ? 20 : 1_100;
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /**

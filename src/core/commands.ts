@@ -153,7 +153,12 @@ export function isPromise<T>(value: Awaitable<T>): value is Promise<T> {
 }
 
 export function reasonOf(cause: unknown, grantId = ""): string {
-  const text = cause instanceof Error ? cause.message : String(cause);
+  let text = "something that is no error";
+  try {
+    text = String(cause instanceof Error ? cause.message : cause);
+  } catch {
+    // An object that can't be made text.
+  }
   return grantId === "" ? text : text.replaceAll(grantId, "…");
 }
 

@@ -1,5 +1,5 @@
 import { type Context, isPromise, jittered, type ReleaseOutcome, reasonOf } from "./commands.js";
-import { LeaseLostError, type LossReason } from "./errors.js";
+import { InvalidArgumentError, LeaseLostError, type LossReason } from "./errors.js";
 import { emit, guarded } from "./events.js";
 import { type Call, checkTtl, driftOf, type Mode } from "./options.js";
 import type { Awaitable, Grant, RenewAnswer, Renewal } from "./store.js";
@@ -154,8 +154,7 @@ export class HeldLease extends Kept implements Lease {
     if (this.#suspicionsAtProof !== this.#context.runtime.clock.suspicions()) {
       this.#jeopardize("the wall clock ran ahead");
       // Once: one that was sent after the suspicion is on its way, or will be at the end of this turn.
-      if (this.#suspicionsAtSend !== this.#context.runtime.clock.suspicions()) {
-        this.#suspicionsAtSend = this.#context.runtime.clock.suspicions();
+      if (!this.due && this.#suspicionsAtSend !== this.#context.runtime.clock.suspicions()) {
         this.#ask();
       }
       throw new LeaseLostError(this, "expired", {
@@ -184,6 +183,11 @@ export class HeldLease extends Kept implements Lease {
   async renew(ttl?: Duration): Promise<void> {
     const { settings, store, commands, runtime } = this.#context;
     const ttlMs = ttl === undefined ? this.#ttlMs : checkTtl(ttl, settings, store.traits);
+    if (this.#usableMs(ttlMs) <= 0) {
+      throw new InvalidArgumentError(
+        `ttl is ${ttlMs} ms, of which drift and abortBefore, in proportion, leave nothing`,
+      );
+    }
     if (this.#over()) this.assertHeld();
     const nowMs = runtime.clock.elapsedMs();
     if (ttlMs !== this.#ttlMs) this.#nextProofSeq = this.#seq + 1;
@@ -287,9 +291,13 @@ export class HeldLease extends Kept implements Lease {
         this.#settleRenewing(sentAtMs, null);
         break;
       case "unknown": {
+        // A later attempt was answered meanwhile.
+        if (seq < this.#nextProofSeq) return;
         const { settings, runtime, commands } = this.#context;
         const pauseMs = jittered(settings.retry, runtime.random.unit());
-        this.#renewAtMs = runtime.clock.elapsedMs() + Math.min(pauseMs, this.#ttlMs / 10);
+        if (this.#call.renew) {
+          this.#renewAtMs = runtime.clock.elapsedMs() + Math.min(pauseMs, this.#ttlMs / 10);
+        }
         this.#jeopardize(answer.cause);
         this.#settleRenewing(sentAtMs, commands.unavailable("renew", answer.cause, this.#grantId));
         break;

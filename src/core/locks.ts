@@ -97,6 +97,9 @@ class StoreLocks implements Locks {
   }
 
   async tryAcquire(name: string, options?: Omit<AcquireOptions, "wait">): Promise<Lease | null> {
+    if (options !== undefined && "wait" in options) {
+      throw new InvalidArgumentError("tryAcquire has no option wait: it asks once");
+    }
     const call = { ...this.#call(options), waitMs: 0 };
     return new Waiter(this.#context, checkName(name), call).acquire();
   }

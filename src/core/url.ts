@@ -47,10 +47,16 @@ export function parseStoreUrl(url: unknown): StoreUrl {
   const options = parseOptions(match[3] ?? "");
   const rest = match[2] ?? "";
   if (EMBEDDED.includes(scheme)) {
-    const path = decode(rest.replace(/^\/\/(?=\/|$)/, ""), "path");
+    if (/^\/\/[^/]/.test(rest)) {
+      throw new InvalidArgumentError(
+        `${scheme}: URLs have no host: write ${scheme}:PATH, or ${scheme}:///PATH from the root`,
+      );
+    }
+    const path = decode(rest.replace(/^\/\//, ""), "path");
     return { scheme, user: "", password: "", hosts: [], path, options };
   }
-  const parts = /^\/\/(?:([^@/]*)@)?([^@/]*)(\/.*)?$/s.exec(rest);
+  // An "@" after the hosts would be a password's "/" that is not written as %2F.
+  const parts = /^\/\/(?:([^@/]*)@)?([^@/]*)(\/[^@]*)?$/s.exec(rest);
   if (parts === null || parts[2] === "") {
     throw new InvalidArgumentError(
       `the store's URL must look like ${scheme}://host:port,host:port/path (a password's special characters as %XX)`,
@@ -77,7 +83,7 @@ function parseHost(text: string, index: number): { host: string; port: number | 
         "stands in [], and special characters of a password are written as %XX",
     );
   }
-  return { host: match[1]!, port };
+  return { host: match[1]!.replace(/^\[(.*)\]$/, "$1"), port };
 }
 
 function parseOptions(query: string): Map<string, string> {

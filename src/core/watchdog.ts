@@ -4,6 +4,8 @@ import type { RenewAnswer, Renewal, Store } from "./store.js";
 
 /** A lease or a ticket: what has to be renewed to stay alive. */
 export abstract class Kept extends Entry {
+  /** In line for the next batch. */
+  due = false;
   /** What to send, called at the moment of sending; null when it is over by then. */
   abstract renewal(sentAtMs: number): Renewal | null;
   abstract answered(answer: RenewAnswer, renewal: Renewal, sentAtMs: number): void;
@@ -40,6 +42,8 @@ export class Watchdog {
 
   /** Goes with the next batch: at the end of this turn of the agenda, or of this microtask. */
   renewSoon(kept: Kept): void {
+    if (kept.due) return;
+    kept.due = true;
     this.#due.push(kept);
     if (this.#due.length === 1) queueMicrotask(() => this.#flush());
   }
@@ -47,9 +51,11 @@ export class Watchdog {
   #flush(): void {
     if (this.#flushing || this.#due.length === 0) return;
     this.#flushing = true;
-    const batch = this.#due.splice(0, BATCH);
-    this.#send(batch);
-    this.#flushing = false;
+    try {
+      this.#send(this.#due.splice(0, BATCH));
+    } finally {
+      this.#flushing = false;
+    }
     // The rest in later turns: thousands of renewals must not block the event loop.
     if (this.#due.length > 0) this.#runtime.clock.after(0, () => this.#flush());
   }
@@ -59,6 +65,7 @@ export class Watchdog {
     const kept: Kept[] = [];
     const renewals: Renewal[] = [];
     for (const one of batch) {
+      one.due = false;
       const renewal = one.renewal(sentAtMs);
       if (renewal === null) continue;
       kept.push(one);

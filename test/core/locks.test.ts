@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 import { ClosedError, LeaseLostError } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
 import type { ReleaseAnswer } from "../../src/core/store.js";
-import { Deferred, never, rejection, stage, watch } from "./helpers.js";
+import { Deferred, fixedRandom, never, rejection, stage, watch } from "./helpers.js";
 
 describe("release", () => {
   it("says what became of it, is idempotent and never rejects", async () => {
@@ -193,7 +193,7 @@ describe("close", () => {
   });
 
   it("waits likewise for the ticket of a waiter that was just aborted", async () => {
-    const other = stage();
+    const other = stage({}, { random: fixedRandom(0.5, "other") });
     await other.locks.acquire("a");
     const on = stage({ wait: "1h" }, { clock: other.clock, inner: other.store.inner });
     const abort = new AbortController();
