@@ -356,6 +356,12 @@ export const contractCases: readonly Case[] = [
       assert.deepEqual(await store.release([renewal]), ["gone"]);
       assert(grantOf(await store.claim(bench.claim("name"), ignore)).token > token);
       assert.deepEqual(await store.renew([renewal]), [lost]);
+      await store.revoke("name", { holder: "operator", why: "again" });
+      // Who was revoked may ask again, and has a grant like any other.
+      const again = grantOf(await store.claim({ ...held, seq: 3, atLeastMs: 0 }, ignore));
+      assert.equal((await store.renew([{ ...renewal, seq: 4 }]))[0]?.kind, "granted");
+      assert(again.token > token);
+      assert.deepEqual(await store.release([renewal]), ["released"]);
       assert.deepEqual(await store.revoke("nobody's", { holder: "operator", why: "-" }), []);
     },
   },

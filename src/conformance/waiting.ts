@@ -231,6 +231,19 @@ export const waitingCases: readonly Case[] = [
     },
   },
   {
+    name: "a wait that ends while an ask is under way is a timeout, not an outage",
+    async run(bench) {
+      const [holder, waiter] = [await bench.locks(), await bench.client()];
+      const held = await holder.acquire("name");
+      waiter.store.faults.claim = bench.ttlMs / 20;
+      const waiting = waiter.locks.acquire("name", { wait: bench.ttlMs / 40 });
+      await assert.rejects(bench.settled(waiting), AcquireTimeoutError);
+      await bench.pass(bench.ttlMs / 10);
+      assert.equal((await holder.inspect("name"))?.waiters.length, 0);
+      await held.release();
+    },
+  },
+  {
     name: "a push that comes too late is no grant",
     async run(bench) {
       const [holder, late, third] = [

@@ -105,19 +105,22 @@ export class Commands {
         ? Number.POSITIVE_INFINITY
         : clock.elapsedMs() + ttlMs;
     const pauseMs = (): number => jittered(this.#settings.retry, random.unit());
-    const pay = (): Awaitable<unknown> => this.#store.release([release]);
+    const pay = (): Promise<unknown> => this.run("release", () => this.#store.release([release]));
+    let paying = false;
     const agenda = this.#watchdog.agenda;
     agenda.set(
       new (class extends Entry {
         wake(nowMs: number): void {
           if (nowMs >= untilMs) return;
           agenda.set(this, nowMs + pauseMs());
-          Promise.resolve()
-            .then(pay)
-            .then(
-              () => agenda.remove(this),
-              () => {},
-            );
+          if (paying) return;
+          paying = true;
+          pay().then(
+            () => agenda.remove(this),
+            () => {
+              paying = false;
+            },
+          );
         }
       })(),
       clock.elapsedMs() + pauseMs(),

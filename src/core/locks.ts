@@ -183,6 +183,8 @@ class StoreLocks implements Locks {
 
   async #close(): Promise<void> {
     const { watchdog, store, commands } = this.#context;
+    // A lease that is being woken, and whose listener calls this, is back on the agenda then.
+    await null;
     // Waiters first: a lease that is released would be handed to one of them.
     const entries = [...watchdog.agenda.entries()];
     const waiters = entries.filter((entry) => entry instanceof Waiter);

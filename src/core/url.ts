@@ -47,9 +47,9 @@ export function parseStoreUrl(url: unknown): StoreUrl {
   const options = parseOptions(match[3] ?? "");
   const rest = match[2] ?? "";
   if (EMBEDDED.includes(scheme)) {
-    if (/^\/\/[^/]/.test(rest)) {
+    if (scheme === "sqlite" && /^\/\/[^/]/.test(rest)) {
       throw new InvalidArgumentError(
-        `${scheme}: URLs have no host: write ${scheme}:PATH, or ${scheme}:///PATH from the root`,
+        "sqlite: URLs have no host: write sqlite:PATH, or sqlite:///PATH from the root",
       );
     }
     const path = decode(rest.replace(/^\/\//, ""), "path");

@@ -309,12 +309,14 @@ export class Waiter extends Kept {
   }
 
   #timeOut(): void {
-    const { commands } = this.#context;
-    if (this.#asking > 0) this.#trouble ??= commands.noAnswer("claim", this.#waitedMs());
+    const { commands, runtime } = this.#context;
+    const askedForMs = this.#asking > 0 ? runtime.clock.elapsedMs() - this.#sent.at(-1)! : 0;
+    // An ask that was sent just now is no sign of an outage; the release after it will tell.
+    if (askedForMs >= LAST_WORD_MS) this.#trouble ??= commands.noAnswer("claim", askedForMs);
     const waitMs = this.#call.waitMs;
     const timeout = new AcquireTimeoutError(this.#name, waitMs, this.#holder);
     if (this.#trouble !== null) this.#fail(this.#outage(this.#trouble), "unavailable");
-    else if (!this.#ticket) this.#fail(timeout, "timeout");
+    else if (!this.#ticket && this.#asking === 0) this.#fail(timeout, "timeout");
     else {
       // The ticket's removal also tells whether the store still answers: busy and down are not the same error.
       const reject = this.#reject;

@@ -104,7 +104,7 @@ class MemoryClaims implements Claims {
   }
 
   find(name: string, grantId: string): ClaimRecord | undefined {
-    return this.#byName.get(name)?.find((one) => one.grantId === grantId);
+    return this.#byName.get(name)?.find((one) => one.grantId === grantId && one.ended === "no");
   }
 
   ticketsBefore(name: string, place: number): number {

@@ -42,6 +42,7 @@ export interface ClaimRecord {
 export interface Claims {
   /** The claims on a name by place. Strict first come, first served keeps grants before tickets. */
   inOrder(name: string): Iterable<ClaimRecord>;
+  /** The one that has not ended. */
   find(name: string, grantId: string): ClaimRecord | undefined;
   /** Tickets before this place. */
   ticketsBefore(name: string, place: number): number;
@@ -267,10 +268,11 @@ export class Rule {
   }
 
   #find(front: Front, name: string, grantId: string): ClaimRecord | undefined {
-    const mine =
-      front.holders.find((one) => one.grantId === grantId) ??
-      (front.waiting === undefined ? undefined : this.claims.find(name, grantId));
-    return mine?.ended === "no" ? mine : undefined;
+    // What has ended is another grant, also of the same grantId: who was revoked may ask again.
+    return (
+      front.holders.find((one) => one.grantId === grantId && one.ended === "no") ??
+      (front.waiting === undefined ? undefined : this.claims.find(name, grantId))
+    );
   }
 
   #position(front: Front, name: string, place: number): Position {

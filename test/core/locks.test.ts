@@ -257,4 +257,31 @@ describe("close", () => {
     await on.clock.advance(0);
     expect(running.outcome).toBe("rejected");
   });
+
+  it("called by a lease's listener releases and tells that lease too", async () => {
+    const on = stage({ ttl: "10s" });
+    const lease = await on.locks.acquire("a");
+    let closing: Promise<void> | undefined;
+    lease.on("jeopardy", () => {
+      closing = on.locks.close();
+    });
+    on.store.onRenew = () => Promise.reject(new Error("down"));
+    await on.clock.advance(4_000);
+    await closing;
+    expect(lease.signal.aborted).toBe(true);
+    expect(on.store.inspect("default:a")).toBeNull();
+    expect(on.clock.timers).toBe(0);
+  });
+});
+
+describe("a release that is owed", () => {
+  it("is tried one at a time, though the store hangs", async () => {
+    const on = stage({ ttl: "60s", commandTimeout: "5s" });
+    const lease = await on.locks.acquire("a");
+    on.store.onRelease = () => new Promise(() => {});
+    const releasing = lease.release();
+    await on.clock.advance(60_000);
+    expect(await releasing).toBe("unknown");
+    expect(on.store.releases.length).toBeLessThan(15);
+  });
 });

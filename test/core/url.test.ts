@@ -56,8 +56,8 @@ describe("what is read", () => {
 
   it("IPv6 addresses stand in brackets, beside others", () => {
     expect(parseStoreUrl("redlock://[::1]:7001,[fe80::1],10.0.0.1:7002").hosts).toEqual([
-      { host: "[::1]", port: 7_001 },
-      { host: "[fe80::1]", port: null },
+      { host: "::1", port: 7_001 },
+      { host: "fe80::1", port: null },
       { host: "10.0.0.1", port: 7_002 },
     ]);
     refused("redis://::1:6379", "stands in []");
@@ -171,6 +171,11 @@ describe("what is refused", () => {
     refused(url);
   });
 
+  it("a file's path that looks like a host, and a password that looks like a path", () => {
+    refused("sqlite://locks.db", "sqlite:///PATH");
+    refused("redis://user:1234/x@host", "%XX");
+  });
+
   it("an option given twice, however it is written", () => {
     refused("redis://h?a=1&a=1", "twice");
     refused("redis://h?a&a", "twice");
@@ -274,7 +279,7 @@ describe("what was composed is read back", () => {
             scheme: word,
             user: login?.user ?? "",
             password: login?.password ?? "",
-            hosts,
+            hosts: hosts.map((one) => ({ ...one, host: one.host.replace(/[[\]]/g, "") })),
             path: path.map((one) => `/${one}`).join(""),
           });
           expect([...read.options]).toEqual(pairs);

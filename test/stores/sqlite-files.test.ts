@@ -19,6 +19,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { connect, createLocks, type Locks } from "../../src/index.js";
 import { openSqlite, type SqliteDatabase, sqliteStore } from "../../src/stores/sqlite/index.js";
 import { refuseSharedFileSystem } from "../../src/stores/sqlite/open.js";
+import { Writer } from "../../src/stores/sqlite/writer.js";
 import { until } from "../support/worker.js";
 
 function freshFolder(): string {
@@ -320,4 +321,65 @@ test("a connection in the middle of a transaction, or to memory, is refused", as
   await locks.close();
   const memory = await rawConnection(":memory:");
   expect(() => sqliteStore(memory)).toThrow(/memoryStore/);
+});
+
+test("a waiter whose socket's file is gone is not taken for dead: it finds its grant by itself", async () => {
+  const file = freshFile();
+  const options = { ttl: 900 };
+  const [one, two, three] = [
+    await open(file, options),
+    await open(file, options),
+    await open(file),
+  ];
+  const lease = await one.acquire("name");
+  const first = two.acquire("name", { wait: "20s" });
+  await until("it waits", async () => (await one.inspect("name"))!.waiters.length === 1);
+  const second = three.acquire("name", { wait: "20s" });
+  await until("both wait", async () => (await one.inspect("name"))!.waiters.length === 2);
+  for (const socket of readdirSync(`${file}-wake`)) rmSync(join(`${file}-wake`, socket));
+  await lease.release();
+  const granted = await first;
+  expect(granted.state).toBe("held");
+  expect((await one.inspect("name"))!.waiters.length).toBe(1);
+  await granted.release();
+  expect((await second).token).toBeGreaterThan(granted.token);
+});
+
+test("closing while the first waiter is about to listen leaves no socket", async () => {
+  for (let i = 0; i < 10; i++) {
+    const file = freshFile();
+    const [one, two] = [await open(file), await open(file)];
+    await one.acquire("name");
+    const waiting = two.acquire("name").catch((error: unknown) => error);
+    for (let turn = 0; turn < i; turn++) await new Promise((resolve) => setImmediate(resolve));
+    await two.close();
+    expect(await waiting).toMatchObject({ code: "CLOSED" });
+    await one.close();
+    await until("nothing is left", () => !existsSync(`${file}-wake`));
+  }
+});
+
+test("of jobs that share a transaction, one that fails is answered alone, and none is lost", async () => {
+  const db = await rawConnection(freshFile());
+  db.exec("CREATE TABLE t (n INTEGER)");
+  const insert = db.prepare("INSERT INTO t VALUES (?)");
+  let late: Promise<unknown> | undefined;
+  const writer = new Writer(db, "t.db", {
+    begun: () => {},
+    committed: () => {
+      late ??= writer.run(false, () => insert.run(4));
+    },
+    rolledBack: () => {},
+  });
+  const outcomes = await Promise.allSettled([
+    writer.run(false, () => insert.run(1)),
+    writer.run(false, () => {
+      insert.run(2);
+      throw new Error("mine");
+    }),
+    writer.run(true, () => insert.run(3)),
+  ]);
+  await late;
+  expect(outcomes.map((one) => one.status)).toEqual(["fulfilled", "rejected", "fulfilled"]);
+  expect(db.prepare("SELECT n FROM t ORDER BY n").all()).toEqual([{ n: 1 }, { n: 3 }, { n: 4 }]);
 });

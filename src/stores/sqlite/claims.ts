@@ -3,7 +3,7 @@ import type { SqliteDatabase, SqliteStatement } from "./driver.js";
 import { FORMAT, refuseOtherFormat } from "./schema.js";
 import { NeedsDurability, type Writer } from "./writer.js";
 
-/** A claim with the address at which its process is woken. */
+/** A claim with the socket at which its process is woken. */
 export interface SqliteRecord extends ClaimRecord {
   readonly wake: string;
 }
@@ -59,7 +59,9 @@ export class SqliteClaims implements Claims {
     this.#page = db.prepare(
       "SELECT * FROM holdfast_claims WHERE name = ? AND place > ? ORDER BY place LIMIT ?",
     );
-    this.#find = db.prepare("SELECT * FROM holdfast_claims WHERE name = ? AND grant_id = ?");
+    this.#find = db.prepare(
+      "SELECT * FROM holdfast_claims WHERE name = ? AND grant_id = ? AND ended = 'no'",
+    );
     this.#ticketsBefore = db.prepare(
       "SELECT count(*) AS n FROM holdfast_claims WHERE name = ? AND place < ? AND token = 0 AND expires_ms > ?",
     );

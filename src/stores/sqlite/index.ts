@@ -101,22 +101,26 @@ export class SqliteStore implements Store {
   }
 
   async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    // Before the ticket is seen: its push may come from another process at once. And while this is
+    // under way, a close by other Locks leaves the socket open.
+    if (claim.queue) this.#pushes.set(claim.grantId, push);
+    const answer = await this.#claim(claim);
+    if (answer.kind !== "queued") this.#pushes.delete(claim.grantId);
+    return answer;
+  }
+
+  async #claim(claim: Claim): Promise<ClaimAnswer> {
     const ask = (queue: boolean): Promise<ClaimAnswer> =>
-      this.#writer.run(true, () => {
-        // Before the commit: the push may come from another process as soon as the ticket is seen.
-        if (queue) this.#pushes.set(claim.grantId, push);
-        return this.#rule.claim({ ...claim, queue });
-      });
+      this.#writer.run(true, () => this.#rule.claim({ ...claim, queue }));
     if (claim.queue && this.#claims.wake === "") {
       // The name is free as a rule, and then no socket is needed.
       const answer = await ask(false);
       if (answer.kind !== "busy") return answer;
-      this.#claims.wake = await this.#socket.open();
-      if (this.#claims.wake === "") this.#look();
+      const address = await this.#socket.open();
+      if (!this.#closed) this.#claims.wake = address;
+      if (!this.#closed && address === "") this.#look();
     }
-    const answer = await ask(claim.queue);
-    if (answer.kind !== "queued") this.#pushes.delete(claim.grantId);
-    return answer;
+    return ask(claim.queue);
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
@@ -138,7 +142,9 @@ export class SqliteStore implements Store {
   }
 
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    return this.#writer.run(false, () => this.#rule.revoke(name, by));
+    const revoked = await this.#writer.run(false, () => this.#rule.revoke(name, by));
+    await this.#delivered;
+    return revoked;
   }
 
   async inspect(name: string): Promise<NameInfo | null> {
@@ -189,25 +195,37 @@ export class SqliteStore implements Store {
 
   /** Tells those whose tickets the committed step has granted. */
   #deliver(): void {
-    const byAddress = new Map<string, SqliteRecord[]>();
+    const bySocket = new Map<string, SqliteRecord[]>();
     for (const record of this.#rule.handedOver as SqliteRecord[]) {
-      const there = byAddress.get(record.wake);
-      if (there === undefined) byAddress.set(record.wake, [record]);
+      const there = bySocket.get(record.wake);
+      if (there === undefined) bySocket.set(record.wake, [record]);
       else there.push(record);
     }
     this.#rule.handedOver = [];
-    const hands = [...byAddress].map(([address, records]) => this.#hand(address, records));
+    const hands = [...bySocket].map(([socket, records]) => this.#hand(socket, records));
     this.#delivered = Promise.all(hands);
   }
 
-  async #hand(address: string, records: readonly SqliteRecord[]): Promise<void> {
+  async #hand(socket: string, records: readonly SqliteRecord[]): Promise<void> {
     const handovers = records.map((one) => ({ grantId: one.grantId, grant: toGrant(one, true) }));
-    if (address === this.#claims.wake) for (const one of handovers) this.#handedOver(one);
-    else if (address !== "" && (await hand(address, handovers)) === "dead") {
+    if (socket === this.#claims.wake) for (const one of handovers) this.#handedOver(one);
+    else if (socket !== "" && (await hand(this.#file, socket, handovers)) === "dead") {
       // On to the next in the queue, which that step tells in its turn.
-      await this.#release(records).catch(() => {});
-      await this.#delivered;
+      const dropped = await this.#drop(records).catch(() => false);
+      // Not otherwise: what is on its way would still be this.
+      if (dropped) await this.#delivered;
     }
+  }
+
+  /** Unless it was heard of since the handover: then it is alive and may know of its grant. */
+  #drop(records: readonly SqliteRecord[]): Promise<boolean> {
+    return this.#writer.run(false, () => {
+      for (const one of records) {
+        const now = this.#claims.find(one.name, one.grantId);
+        if (now?.token === one.token && now.seq === one.seq) this.#rule.release(one);
+      }
+      return true;
+    });
   }
 
   #handedOver({ grantId, grant }: Handover): void {

@@ -16,6 +16,8 @@ const ADDRESS_BYTES = 100;
 const MESSAGE_BYTES = 1024 * 1024;
 const HAND_TIMEOUT_MS = 2_000;
 const SWEEP_SOCKETS = 32;
+/** Young ones are left alone: one that is bound and does not listen yet refuses too. */
+const SWEEP_AFTER_MS = 10 * 60_000;
 
 /** A socket at which other processes on this machine hand over grants to the waiters of this one. */
 export class WakeSocket {
@@ -24,22 +26,28 @@ export class WakeSocket {
   #folder = "";
   #server: Server | null = null;
   #opening: Promise<string> | null = null;
+  #closes = 0;
 
   constructor(file: string, onHandover: (handover: Handover) => void) {
     this.#file = file;
     this.#onHandover = onHandover;
   }
 
-  /** The address; empty when no socket can be had here: then waiters look for themselves. */
+  /** Its name in the folder, which may be mounted elsewhere for others; empty when no socket can be had here: then waiters look for themselves. */
   open(): Promise<string> {
     this.#opening ??= this.#open().catch(() => "");
     return this.#opening;
   }
 
   close(): void {
+    this.#closes++;
     this.#opening = null;
     this.#server?.close();
     this.#server = null;
+    this.#removeFolder();
+  }
+
+  #removeFolder(): void {
     try {
       rmdirSync(this.#folder);
     } catch {
@@ -50,8 +58,10 @@ export class WakeSocket {
   async #open(): Promise<string> {
     // Whoever may use the file may wake its waiters, and nobody else.
     const fileMode = statSync(this.#file).mode & 0o666;
+    const closes = this.#closes;
     this.#folder = wakeFolder(this.#file);
-    const address = join(this.#folder, randomBytes(6).toString("base64url"));
+    const name = randomBytes(6).toString("base64url");
+    const address = join(this.#folder, name);
     const server = createServer((socket) => {
       let text = "";
       socket.setEncoding("utf8");
@@ -72,8 +82,8 @@ export class WakeSocket {
     // Made again if another process has just removed it as empty.
     for (let attempt = 0; ; attempt++) {
       try {
-        mkdirSync(this.#folder, { recursive: true, mode: folderMode(fileMode) });
-        chmodSync(this.#folder, folderMode(fileMode));
+        const made = mkdirSync(this.#folder, { recursive: true });
+        if (made !== undefined) chmodSync(this.#folder, folderMode(fileMode));
         sweepSockets(this.#folder);
         await new Promise<void>((resolve, reject) => {
           server.once("error", reject);
@@ -86,20 +96,29 @@ export class WakeSocket {
       }
     }
     server.on("error", () => {});
+    if (this.#closes !== closes) {
+      server.close();
+      this.#removeFolder();
+      return "";
+    }
     this.#server = server;
-    return address;
+    return name;
   }
 }
 
 /**
  * Hands over to another process: `told` once it is on its way, so that the teller may exit. `dead`:
- * nobody listens at the address any more, and its tickets and grants need not wait for their expiry.
+ * nobody listens there any more, and its tickets and grants need not wait for their expiry.
  */
-export function hand(address: string, handovers: readonly Handover[]): Promise<"told" | "dead"> {
+export function hand(
+  file: string,
+  name: string,
+  handovers: readonly Handover[],
+): Promise<"told" | "dead"> {
   return new Promise((resolve) => {
-    const socket = connect(address);
+    const socket = connect(join(wakeFolder(file), name));
     socket.setTimeout(HAND_TIMEOUT_MS, () => socket.destroy());
-    socket.on("error", (error) => resolve(isDead(error, address) ? "dead" : "told"));
+    socket.on("error", (error) => resolve(isRefused(error) ? "dead" : "told"));
     socket.on("close", () => resolve("told"));
     socket.end(handovers.map((one) => `${serialize(one)}\n`).join(""), () => {
       socket.unref();
@@ -110,19 +129,23 @@ export function hand(address: string, handovers: readonly Handover[]): Promise<"
 
 /** A process that was killed leaves its socket's file behind: removed where nobody answers. */
 function sweepSockets(folder: string): void {
-  for (const entry of readdirSync(folder).slice(0, SWEEP_SOCKETS)) {
+  let swept = 0;
+  for (const entry of readdirSync(folder)) {
     const address = join(folder, entry);
+    const stat = statSync(address, { throwIfNoEntry: false });
+    if (stat === undefined || Date.now() - stat.mtimeMs < SWEEP_AFTER_MS) continue;
+    if (swept++ === SWEEP_SOCKETS) return;
     const socket = connect(address);
     socket.unref();
-    socket.on("error", (error) => isDead(error, address));
+    socket.on("error", (error) => {
+      if (isRefused(error)) rmSync(address, { force: true });
+    });
     socket.end();
   }
 }
 
-function isDead(error: NodeJS.ErrnoException, address: string): boolean {
-  if (error.code === "ECONNREFUSED") rmSync(address, { force: true });
-  return error.code === "ECONNREFUSED" || error.code === "ENOENT";
-}
+/** A missing file proves nothing: the folder may be mounted elsewhere here, or was cleaned up. */
+const isRefused = (error: NodeJS.ErrnoException): boolean => error.code === "ECONNREFUSED";
 
 function serialize({ grantId, grant }: Handover): string {
   const { token, floor, ttlMs, seq } = grant;

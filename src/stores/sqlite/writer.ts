@@ -118,6 +118,7 @@ export class Writer {
 
   #separate(): void {
     const jobs = this.#jobs;
+    const added: Job[] = [];
     for (const job of jobs) {
       this.#jobs = [job];
       try {
@@ -125,8 +126,9 @@ export class Writer {
       } catch (error) {
         this.#reject([job], error);
       }
+      added.push(...this.#jobs);
     }
-    this.#jobs = [];
+    this.#jobs = added;
   }
 
   /**
