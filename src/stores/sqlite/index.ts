@@ -175,18 +175,13 @@ export class SqliteStore implements Store {
   }
 
   #begun(): void {
-    // A file that was deleted or replaced is no longer the one that others see.
-    let inode = -1;
-    try {
-      inode = statSync(this.#file).ino;
-    } catch {}
-    if (inode !== this.#inode) {
-      throw new StoreUnavailableError(
-        `the SQLite file ${this.#file} was deleted or replaced while in use; connect again`,
-        { retryable: false },
-      );
-    }
     if (this.#transactions++ % SWEEP_EVERY === 0) this.#claims.sweep(this.#clock.wallMs());
+    // A file that was deleted or replaced is no longer the one that others see.
+    if (statSync(this.#file, { throwIfNoEntry: false })?.ino === this.#inode) return;
+    throw new StoreUnavailableError(
+      `the SQLite file ${this.#file} was deleted or replaced while in use; connect again`,
+      { retryable: false },
+    );
   }
 
   #release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
