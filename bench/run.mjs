@@ -1,11 +1,11 @@
-// npm run bench [-- memory sqlite handover wake held]: prints Markdown, and keeps it in bench/results/.
+// npm run bench [-- memory sqlite handover wake held start]: prints Markdown, and keeps it in bench/results/.
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { cpus } from "node:os";
 import { fileURLToPath } from "node:url";
 
 const here = fileURLToPath(new URL(".", import.meta.url));
-const ALL = ["memory", "sqlite", "handover", "wake", "held"];
+const ALL = ["memory", "sqlite", "handover", "wake", "held", "start"];
 const asked = process.argv.slice(2);
 const unknown = asked.filter((name) => !ALL.includes(name));
 if (unknown.length > 0) {
