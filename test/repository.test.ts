@@ -112,6 +112,8 @@ describe("the documents' examples", () => {
     for (const { name } of programs) {
       execFileSync(process.execPath, [join(folder, "out", `${name}.js`)], {
         cwd: folder,
+        // What they put aside goes with the folder.
+        env: { ...process.env, TMPDIR: folder },
         timeout: 60_000,
       });
     }

@@ -45,7 +45,8 @@ describe("the demo", () => {
     expect(readdirSync(folder)).toEqual([]);
   });
 
-  it.skipIf(!existsSync("/proc/self/cmdline"))("leaves nothing behind on Ctrl-C", async () => {
+  it("leaves nothing behind on Ctrl-C", async ({ skip }) => {
+    skip(!existsSync("/proc/self/cmdline"), "needs /proc");
     const folder = makeFolder();
     // Without setpriv in PATH it is the demo itself that ends them.
     const demo = new Cli(folder, ["demo"], { TMPDIR: folder, PATH: folder });

@@ -141,7 +141,8 @@ describe("a name that is held", () => {
     expect(waiter.stderr.split("\n").length).toBe(2);
   });
 
-  it.skipIf(!canMakeTerminals)("is shown on a terminal in one line, which is cleared", async () => {
+  it("is shown on a terminal in one line, which is cleared", async ({ skip }) => {
+    skip(!canMakeTerminals, "needs script(1), of bsdutils");
     const folder = makeFolder();
     const holder = await startHolder(folder);
     const line = `${process.execPath} ${MAIN} run job --wait forever -- echo got it`;

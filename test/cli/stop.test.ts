@@ -138,7 +138,8 @@ describe("when the lease is lost", () => {
 });
 
 describe("when holdfast is killed", () => {
-  it.skipIf(!canDieWithParent)("the child dies with it (setpriv --pdeathsig)", async () => {
+  it("the child dies with it (setpriv --pdeathsig)", async ({ skip }) => {
+    skip(!canDieWithParent, "needs setpriv --pdeathsig, of util-linux on Linux");
     const folder = makeFolder();
     const run = await start(folder, IGNORES, "--ttl", "2s");
     const next = startNext(folder);
