@@ -6,7 +6,8 @@ import {
   InvalidArgumentError,
   LeaseLostError,
 } from "./errors.js";
-import { HeldLease, type Lease } from "./lease.js";
+import { HeldLease } from "./held-lease.js";
+import type { Lease } from "./lease.js";
 import {
   ACQUIRE_OPTIONS,
   type AcquireOptions,

@@ -7,7 +7,7 @@ import {
   StoreUnavailableError,
 } from "./errors.js";
 import { type Events, emit } from "./events.js";
-import { HeldLease } from "./lease.js";
+import { HeldLease } from "./held-lease.js";
 import type { Call } from "./options.js";
 import {
   type ClaimAnswer,

@@ -1,0 +1,430 @@
+import { type Context, isPromise, jittered, type ReleaseOutcome, reasonOf } from "./commands.js";
+import { InvalidArgumentError, LeaseLostError, type LossReason } from "./errors.js";
+import { emit, guarded } from "./events.js";
+import type { Lease, LeaseEvents, LeaseState, ReleaseResult } from "./lease.js";
+import { type Call, checkTtl, driftOf, type Mode } from "./options.js";
+import type { Awaitable, Grant, RenewAnswer, Renewal } from "./store.js";
+import type { Duration } from "./validate.js";
+import { Kept } from "./watchdog.js";
+
+interface PendingRenew {
+  readonly sinceMs: number;
+  resolve(): void;
+  reject(error: unknown): void;
+}
+
+type Listeners = { [E in keyof LeaseEvents]?: LeaseEvents[E][] };
+
+/** Attempts that go unanswered are given up after this share of the ttl, so that several fit into it. */
+const PATIENCE = 1 / 6;
+
+/** What most leases never need, so that ten thousand of them stay small. */
+interface Extras {
+  error: LeaseLostError | null;
+  controller: AbortController | null;
+  listeners: Listeners;
+  renewing: PendingRenew[];
+  releasing: Promise<ReleaseResult> | null;
+}
+
+export class HeldLease extends Kept implements Lease {
+  readonly name: string;
+  readonly token: bigint;
+  readonly floor: bigint;
+  readonly #context: Context;
+  readonly #call: Call;
+  readonly #grantId: string;
+  readonly #grantedAtMs: number;
+  #state: LeaseState = "held";
+  #ttlMs: number;
+  /** Goes on from the asks of the waiter: the store obeys the latest that it has heard of. */
+  #seq: number;
+  /** Attempts before this number prove nothing: answered by now, or of another ttl. */
+  #nextProofSeq = 0;
+  /** When it is lost unless renewed: its deadline less `abortBefore`. */
+  #lostAtMs = 0;
+  #suspicionsAtProof: number;
+  #renewAtMs = 0;
+  /** The last attempt is not answered yet. */
+  #unanswered = false;
+  #suspicionsAtSend = 0;
+  #extras: Extras | null = null;
+
+  /** `sentAtMs`: when the ask that the grant rests on was sent. */
+  constructor(
+    context: Context,
+    name: string,
+    call: Call,
+    grantId: string,
+    grant: Grant,
+    sentAtMs: number,
+    lastSeq: number,
+    suspicionsAtSend: number,
+  ) {
+    super();
+    const { tokenOffset } = context.settings;
+    this.#context = context;
+    this.#call = call;
+    this.name = name;
+    this.token = tokenOffset === 0n ? grant.token : grant.token + tokenOffset;
+    this.floor = grant.floor === grant.token ? this.token : grant.floor + tokenOffset;
+    this.#grantId = grantId;
+    this.#grantedAtMs = context.runtime.clock.elapsedMs();
+    this.#ttlMs = call.ttlMs;
+    this.#seq = lastSeq;
+    this.#suspicionsAtProof = suspicionsAtSend;
+    this.#prove(sentAtMs, grant.ttlMs);
+  }
+
+  get holder(): string {
+    return this.#call.holder;
+  }
+
+  get mode(): Mode {
+    return this.#call.mode;
+  }
+
+  /** Starts watching. False: it was over before it was seen, and is no lease. */
+  begin(): boolean {
+    if (this.#context.runtime.clock.elapsedMs() >= this.#endsAtMs()) return false;
+    this.#schedule();
+    return true;
+  }
+
+  get state(): LeaseState {
+    this.#over();
+    return this.#state;
+  }
+
+  get remainingMs(): number {
+    if (this.#over()) return 0;
+    return this.#endsAtMs() - this.#context.runtime.clock.elapsedMs();
+  }
+
+  get signal(): AbortSignal {
+    const extras = this.#more();
+    if (extras.controller === null) {
+      extras.controller = new AbortController();
+      this.#over();
+      if (extras.error !== null) extras.controller.abort(extras.error);
+    }
+    return extras.controller.signal;
+  }
+
+  assertHeld(): void {
+    if (this.#over()) {
+      throw this.#extras?.error ?? this.#gone();
+    }
+    if (this.#suspicionsAtProof !== this.#context.runtime.clock.suspicions()) {
+      this.#jeopardize("the wall clock ran ahead");
+      // Once: one that was sent after the suspicion is on its way, or will be at the end of this turn.
+      if (!this.due && this.#suspicionsAtSend !== this.#context.runtime.clock.suspicions()) {
+        this.#ask();
+      }
+      throw new LeaseLostError(this, "expired", {
+        detail:
+          "the wall clock ran ahead of the elapsed time, so this machine may have been frozen; " +
+          "not proved until a renewal is answered",
+      });
+    }
+  }
+
+  on<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
+    const { listeners } = this.#more();
+    const all: LeaseEvents[E][] = listeners[event] ?? [];
+    all.push(listener);
+    listeners[event] = all as Listeners[E];
+    return this;
+  }
+
+  off<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
+    const all: LeaseEvents[E][] = this.#extras?.listeners[event] ?? [];
+    const at = all.indexOf(listener);
+    if (at !== -1) all.splice(at, 1);
+    return this;
+  }
+
+  async renew(ttl?: Duration): Promise<void> {
+    const { settings, store, commands, runtime } = this.#context;
+    const ttlMs = ttl === undefined ? this.#ttlMs : checkTtl(ttl, settings, store.traits);
+    if (this.#usableMs(ttlMs) <= 0) {
+      throw new InvalidArgumentError(
+        `ttl is ${ttlMs} ms, of which drift and abortBefore, in proportion, leave nothing`,
+      );
+    }
+    if (this.#over()) this.assertHeld();
+    const nowMs = runtime.clock.elapsedMs();
+    if (ttlMs !== this.#ttlMs) this.#nextProofSeq = this.#seq + 1;
+    this.#ttlMs = ttlMs;
+    // A shorter ttl may take effect in the store though its answer is lost: it counts at once.
+    this.#lostAtMs = Math.min(this.#lostAtMs, nowMs + this.#usableMs(ttlMs));
+    await new Promise<void>((resolve, reject) => {
+      const timer = runtime.clock.after(settings.commandTimeoutMs, () =>
+        reject(commands.noAnswer("renew", settings.commandTimeoutMs)),
+      );
+      timer.keepAlive(true);
+      this.#more().renewing.push({
+        sinceMs: nowMs,
+        resolve: () => {
+          timer.cancel();
+          resolve();
+        },
+        reject: (error) => {
+          timer.cancel();
+          reject(error);
+        },
+      });
+      this.#ask();
+    });
+  }
+
+  release(): Promise<ReleaseResult> {
+    const extras = this.#more();
+    extras.releasing ??= Promise.resolve(this.#release());
+    return extras.releasing;
+  }
+
+  /** Released because its `Locks` closes: work that still runs under it is told. */
+  async close(): Promise<void> {
+    if (this.#over()) return;
+    const error = new LeaseLostError(this, "revoked", { detail: "its locks were closed" });
+    this.#more().error = error;
+    const releasing = this.release();
+    this.#more().controller?.abort(error);
+    this.#tell("lost", error);
+    await releasing;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.release();
+  }
+
+  toJSON(): { name: string; token: string; floor: string; holder: string; mode: Mode } {
+    return {
+      name: this.name,
+      token: String(this.token),
+      floor: String(this.floor),
+      holder: this.holder,
+      mode: this.mode,
+    };
+  }
+
+  // What the watchdog calls.
+
+  override wake(nowMs: number): void {
+    if (this.#over()) return;
+    if (nowMs >= this.#renewAtMs) {
+      if (this.#unanswered) this.#jeopardize("a renewal was not answered");
+      this.#ask();
+    }
+    this.#schedule();
+  }
+
+  override renewal(): Renewal | null {
+    if (this.#over()) return null;
+    this.#seq++;
+    this.#unanswered = true;
+    this.#suspicionsAtSend = this.#context.runtime.clock.suspicions();
+    return {
+      name: this.#context.commands.key(this.name),
+      grantId: this.#grantId,
+      seq: this.#seq,
+      ttlMs: this.#ttlMs,
+    };
+  }
+
+  override answered(answer: RenewAnswer, { seq }: Renewal, sentAtMs: number): void {
+    const latest = seq === this.#seq;
+    if (latest) this.#unanswered = false;
+    if (this.#over()) return;
+    switch (answer.kind) {
+      case "granted":
+        // Overtaken by a later attempt, on the way or in the store: says nothing of how long it is good.
+        if (seq < this.#nextProofSeq || answer.grant.seq !== seq) return;
+        this.#nextProofSeq = seq + 1;
+        // Only what was sent after a suspicion can lift it.
+        if (latest) this.#suspicionsAtProof = this.#suspicionsAtSend;
+        this.#prove(sentAtMs, answer.grant.ttlMs);
+        if (this.#over()) return;
+        this.#recover();
+        emit("renewed", this.#context.settings.logger, () => ({
+          name: this.name,
+          token: this.token,
+          ttlMs: answer.grant.ttlMs,
+        }));
+        this.#settleRenewing(sentAtMs, null);
+        break;
+      case "unknown": {
+        // A later attempt was answered meanwhile.
+        if (seq < this.#nextProofSeq) return;
+        const { settings, runtime, commands } = this.#context;
+        const pauseMs = jittered(settings.retry, runtime.random.unit());
+        if (this.#call.renew) {
+          this.#renewAtMs = runtime.clock.elapsedMs() + Math.min(pauseMs, this.#ttlMs / 10);
+        }
+        this.#jeopardize(answer.cause);
+        this.#settleRenewing(sentAtMs, commands.unavailable("renew", answer.cause, this.#grantId));
+        break;
+      }
+      case "lost":
+        this.#lose(answer.reason, answer.why);
+        return;
+      case "queued":
+        this.#lose("superseded");
+        return;
+    }
+    this.#schedule();
+  }
+
+  /** Whether lost or released; finds out by the clock, so it needs no timer to have run. */
+  #over(): boolean {
+    if (this.#state === "lost" || this.#state === "released") return true;
+    const nowMs = this.#context.runtime.clock.elapsedMs();
+    if (nowMs < this.#endsAtMs()) return false;
+    this.#lose(this.#maxHoldAtMs() <= this.#lostAtMs ? "max-hold" : "expired");
+    return true;
+  }
+
+  #endsAtMs(): number {
+    return Math.min(this.#lostAtMs, this.#maxHoldAtMs());
+  }
+
+  #maxHoldAtMs(): number {
+    return this.#grantedAtMs + this.#call.maxHoldMs;
+  }
+
+  /** What of a ttl can be relied on. */
+  #usableMs(ttlMs: number): number {
+    const abortShare = this.#call.abortBeforeMs / this.#call.ttlMs;
+    return ttlMs - driftOf(ttlMs, this.#context.settings) - ttlMs * abortShare;
+  }
+
+  #prove(sentAtMs: number, ttlMs: number): void {
+    const { runtime, watchdog } = this.#context;
+    this.#lostAtMs = runtime.seams.countFrom(sentAtMs) + this.#usableMs(ttlMs);
+    this.#renewAtMs = this.#call.renew ? watchdog.dueAt(sentAtMs, ttlMs) : Number.POSITIVE_INFINITY;
+  }
+
+  #ask(): void {
+    const { runtime, settings, watchdog } = this.#context;
+    watchdog.renewSoon(this);
+    this.#renewAtMs = this.#call.renew
+      ? runtime.clock.elapsedMs() + Math.min(settings.commandTimeoutMs, this.#ttlMs * PATIENCE)
+      : Number.POSITIVE_INFINITY;
+    this.#schedule();
+  }
+
+  #schedule(): void {
+    this.#context.watchdog.agenda.set(this, Math.min(this.#renewAtMs, this.#endsAtMs()));
+  }
+
+  #jeopardize(cause: unknown): void {
+    if (this.#state !== "held") return;
+    this.#state = "jeopardy";
+    emit("jeopardy", this.#context.settings.logger, () => ({
+      name: this.name,
+      token: this.token,
+      remainingMs: this.remainingMs,
+      cause: reasonOf(cause, this.#grantId),
+    }));
+    this.#tell("jeopardy", cause);
+  }
+
+  #recover(): void {
+    if (this.#state !== "jeopardy") return;
+    this.#state = "held";
+    emit("recovered", this.#context.settings.logger, () => ({
+      name: this.name,
+      token: this.token,
+    }));
+    this.#tell("recovered");
+  }
+
+  #lose(reason: LossReason, why?: string): void {
+    this.#state = "lost";
+    this.#context.watchdog.agenda.remove(this);
+    const error = new LeaseLostError(this, reason, why === undefined ? {} : { why });
+    this.#more().error = error;
+    emit("lost", this.#context.settings.logger, () => ({
+      name: this.name,
+      token: this.token,
+      reason,
+      heldMs: this.#heldMs(),
+    }));
+    this.#more().controller?.abort(error);
+    this.#tell("lost", error);
+    this.#settleRenewing(Number.POSITIVE_INFINITY, error);
+  }
+
+  #release(): Awaitable<ReleaseResult> {
+    const { commands, watchdog } = this.#context;
+    const heldMs = this.#heldMs();
+    const lost = this.#over();
+    if (!lost) {
+      // From here on no renewal is sent, and one in flight finds no grant to revive.
+      this.#state = "released";
+      watchdog.agenda.remove(this);
+      if (this.#more().renewing.length > 0) {
+        this.#settleRenewing(Number.POSITIVE_INFINITY, this.#gone());
+      }
+    }
+    const release = { name: commands.key(this.name), grantId: this.#grantId };
+    const answer = commands.release(release, this.#ttlMs);
+    // A store in this process has answered by now: no further turn is taken.
+    return isPromise(answer)
+      ? answer.then((late) => this.#released(late, lost, heldMs))
+      : this.#released(answer, lost, heldMs);
+  }
+
+  #released(answer: ReleaseOutcome, lost: boolean, heldMs: number): ReleaseResult {
+    if (lost) return "lost";
+    if (answer === "gone") {
+      this.#lose("expired");
+      return "lost";
+    }
+    const outcome = answer === "released" ? "released" : "unknown";
+    emit("released", this.#context.settings.logger, () => ({
+      name: this.name,
+      token: this.token,
+      heldMs,
+      outcome,
+    }));
+    return outcome;
+  }
+
+  #gone(): LeaseLostError {
+    return new LeaseLostError(this, "expired", { detail: "it was released" });
+  }
+
+  #heldMs(): number {
+    return this.#context.runtime.clock.elapsedMs() - this.#grantedAtMs;
+  }
+
+  #settleRenewing(upToMs: number, error: unknown): void {
+    if (this.#extras === null) return;
+    const all = this.#extras.renewing;
+    this.#extras.renewing = all.filter((one) => one.sinceMs > upToMs);
+    for (const one of all) {
+      if (one.sinceMs > upToMs) continue;
+      if (error === null) one.resolve();
+      else one.reject(error);
+    }
+  }
+
+  #more(): Extras {
+    this.#extras ??= {
+      error: null,
+      controller: null,
+      listeners: {},
+      renewing: [],
+      releasing: null,
+    };
+    return this.#extras;
+  }
+
+  #tell<E extends keyof LeaseEvents>(event: E, ...args: Parameters<LeaseEvents[E]>): void {
+    for (const listener of [...(this.#extras?.listeners[event] ?? [])]) {
+      guarded(() => (listener as (...args: unknown[]) => void)(...args));
+    }
+  }
+}
