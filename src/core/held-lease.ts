@@ -22,8 +22,8 @@ const PATIENCE = 1 / 6;
 interface Extras {
   error: LeaseLostError | null;
   controller: AbortController | null;
-  listeners: Listeners;
-  renewing: PendingRenew[];
+  listeners: Listeners | null;
+  renewing: PendingRenew[] | null;
   releasing: Promise<ReleaseResult> | null;
 }
 
@@ -130,15 +130,16 @@ export class HeldLease extends Kept implements Lease {
   }
 
   on<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
-    const { listeners } = this.#more();
-    const all: LeaseEvents[E][] = listeners[event] ?? [];
+    const extras = this.#more();
+    extras.listeners ??= {};
+    const all: LeaseEvents[E][] = extras.listeners[event] ?? [];
     all.push(listener);
-    listeners[event] = all as Listeners[E];
+    extras.listeners[event] = all as Listeners[E];
     return this;
   }
 
   off<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
-    const all: LeaseEvents[E][] = this.#extras?.listeners[event] ?? [];
+    const all: LeaseEvents[E][] = this.#extras?.listeners?.[event] ?? [];
     const at = all.indexOf(listener);
     if (at !== -1) all.splice(at, 1);
     return this;
@@ -163,7 +164,9 @@ export class HeldLease extends Kept implements Lease {
         reject(commands.noAnswer("renew", settings.commandTimeoutMs)),
       );
       timer.keepAlive(true);
-      this.#more().renewing.push({
+      const extras = this.#more();
+      extras.renewing ??= [];
+      extras.renewing.push({
         sinceMs: nowMs,
         resolve: () => {
           timer.cancel();
@@ -364,9 +367,7 @@ export class HeldLease extends Kept implements Lease {
       // From here on no renewal is sent, and one in flight finds no grant to revive.
       this.#state = "released";
       watchdog.agenda.remove(this);
-      if (this.#more().renewing.length > 0) {
-        this.#settleRenewing(Number.POSITIVE_INFINITY, this.#gone());
-      }
+      if (this.#extras?.renewing) this.#settleRenewing(Number.POSITIVE_INFINITY, this.#gone());
     }
     const release = { name: commands.key(this.name), grantId: this.#grantId };
     const answer = commands.release(release, this.#ttlMs);
@@ -401,9 +402,9 @@ export class HeldLease extends Kept implements Lease {
   }
 
   #settleRenewing(upToMs: number, error: unknown): void {
-    if (this.#extras === null) return;
-    const all = this.#extras.renewing;
-    this.#extras.renewing = all.filter((one) => one.sinceMs > upToMs);
+    const all = this.#extras?.renewing;
+    if (!all) return;
+    this.#more().renewing = all.filter((one) => one.sinceMs > upToMs);
     for (const one of all) {
       if (one.sinceMs > upToMs) continue;
       if (error === null) one.resolve();
@@ -415,15 +416,15 @@ export class HeldLease extends Kept implements Lease {
     this.#extras ??= {
       error: null,
       controller: null,
-      listeners: {},
-      renewing: [],
+      listeners: null,
+      renewing: null,
       releasing: null,
     };
     return this.#extras;
   }
 
   #tell<E extends keyof LeaseEvents>(event: E, ...args: Parameters<LeaseEvents[E]>): void {
-    for (const listener of [...(this.#extras?.listeners[event] ?? [])]) {
+    for (const listener of [...(this.#extras?.listeners?.[event] ?? [])]) {
       guarded(() => (listener as (...args: unknown[]) => void)(...args));
     }
   }

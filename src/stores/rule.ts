@@ -97,7 +97,8 @@ export class Rule {
     }
     // Nothing was claimed so far: all names or none.
     const grants: Grant[] = [];
-    for (const [i, name] of claim.names.entries()) {
+    for (let i = 0; i < claim.names.length; i++) {
+      const name = claim.names[i]!;
       const front = fronts[i]!;
       let mine = own[i];
       if (mine === undefined) {
@@ -181,12 +182,13 @@ export class Rule {
 
   /** Drops what has run out, and grants from the front of the queue while it fits. */
   protected advance(name: string, nowMs: number): Front {
-    const over: ClaimRecord[] = [];
+    let over: ClaimRecord[] | undefined;
     const holders: ClaimRecord[] = [];
     let inUse = 0;
     let waiting: ClaimRecord | undefined;
     for (const one of this.claims.inOrder(name)) {
       if (this.isOver(one, nowMs)) {
+        over ??= [];
         over.push(one);
         continue;
       }
@@ -202,7 +204,7 @@ export class Rule {
       holders.push(one);
       if (one.ended !== "revoked") inUse += one.permits;
     }
-    for (const one of over) this.claims.remove(one);
+    for (const one of over ?? []) this.claims.remove(one);
     return { holders, inUse, waiting };
   }
 
