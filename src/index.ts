@@ -3,6 +3,7 @@ export { connect } from "./core/connect.js";
 export {
   AcquireTimeoutError,
   ClosedError,
+  type ErrorCode,
   HoldfastError,
   InvalidArgumentError,
   LeaseLostError,

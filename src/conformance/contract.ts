@@ -117,8 +117,9 @@ export const contractCases: readonly Case[] = [
       const waiter = bench.claim("name", { queue: true });
       await store.claim(waiter, ignore);
       const release = { name: "name", grantId: stale.grantId };
-      assert.deepEqual(await store.release([release]), ["gone"]);
-      assert.deepEqual(await store.release([release]), ["gone"]);
+      const lost = [{ kind: "lost", reason: "superseded" }];
+      assert.deepEqual(await store.release([release]), lost);
+      assert.deepEqual(await store.release([release]), lost);
       const info = await store.inspect("name");
       assert.deepEqual(
         info?.holders.map((one) => one.holder),
@@ -183,7 +184,7 @@ export const contractCases: readonly Case[] = [
       const kinds = (await store.renew(renewals)).map((answer) => answer.kind);
       assert.deepEqual(kinds, ["granted", "lost", "granted"]);
       const answers = await store.release(renewals);
-      assert.deepEqual(answers, ["released", "gone", "released"]);
+      assert.deepEqual(answers, ["released", { kind: "lost", reason: "expired" }, "released"]);
     },
   },
   {
@@ -353,7 +354,7 @@ export const contractCases: readonly Case[] = [
       const renewal = { name: "name", grantId: held.grantId, seq: 2, ttlMs: bench.ttlMs };
       const lost = { kind: "lost", reason: "revoked", why: "by operator: stuck" };
       assert.deepEqual(await store.renew([renewal]), [lost]);
-      assert.deepEqual(await store.release([renewal]), ["gone"]);
+      assert.deepEqual(await store.release([renewal]), [lost]);
       assert(grantOf(await store.claim(bench.claim("name"), ignore)).token > token);
       assert.deepEqual(await store.renew([renewal]), [lost]);
       await store.revoke("name", { holder: "operator", why: "again" });

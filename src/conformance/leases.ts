@@ -135,7 +135,11 @@ export const leaseCases: readonly Case[] = [
       assert.equal(await lease.release(), "lost");
       const next = await operator.acquire("name");
       assert(next.token > lease.token);
-      await next.release();
+      // Who ends before the next renewal learns it from the release.
+      await one.forceRelease("name", { why: "again" });
+      assert.equal(await next.release(), "lost");
+      assertLost(next, "revoked");
+      assert.match((next.signal.reason as Error).message, /again/);
     },
   },
   {

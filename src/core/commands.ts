@@ -1,4 +1,4 @@
-import { Entry } from "./agenda.js";
+import { type Agenda, Entry } from "./agenda.js";
 import { HoldfastError, StoreUnavailableError } from "./errors.js";
 import type { Settings } from "./options.js";
 import type { Runtime } from "./runtime.js";
@@ -15,6 +15,8 @@ export interface Context {
 }
 
 export type ReleaseOutcome = ReleaseAnswer | HoldfastError;
+
+const LOST: ReleaseAnswer = { kind: "lost", reason: "expired" };
 
 /** Commands to the store, each with a deadline of our own: a stopped server accepts and never answers. */
 export class Commands {
@@ -78,9 +80,9 @@ export class Commands {
     };
     try {
       const answers = this.#store.release([release]);
-      if (!isPromise(answers)) return answers[0] ?? "gone";
+      if (!isPromise(answers)) return answers[0] ?? LOST;
       const outcome: Promise<ReleaseOutcome> = this.#bounded("release", answers, timeoutMs)
-        .then(([answer]) => answer ?? "gone", failed)
+        .then(([answer]) => answer ?? LOST, failed)
         .finally(() => this.#releasing.delete(outcome));
       this.#releasing.add(outcome);
       return outcome;
@@ -104,27 +106,11 @@ export class Commands {
       this.#store.traits.liveness === "session"
         ? Number.POSITIVE_INFINITY
         : clock.elapsedMs() + ttlMs;
-    const pauseMs = (): number => jittered(this.#settings.retry, random.unit());
-    const pay = (): Promise<unknown> => this.run("release", () => this.#store.release([release]));
-    let paying = false;
-    const agenda = this.#watchdog.agenda;
-    agenda.set(
-      new (class extends Entry {
-        wake(nowMs: number): void {
-          if (nowMs >= untilMs) return;
-          agenda.set(this, nowMs + pauseMs());
-          if (paying) return;
-          paying = true;
-          pay().then(
-            () => agenda.remove(this),
-            () => {
-              paying = false;
-            },
-          );
-        }
-      })(),
-      clock.elapsedMs() + pauseMs(),
-    );
+    const owed = new OwedRelease(this.#watchdog.agenda, untilMs, {
+      pauseMs: () => jittered(this.#settings.retry, random.unit()),
+      pay: () => this.run("release", () => this.#store.release([release])),
+    });
+    owed.begin(clock.elapsedMs());
   }
 
   #bounded<T>(
@@ -148,6 +134,42 @@ export class Commands {
         },
       );
     });
+  }
+}
+
+/** A deletion that could not be made: tried again, one at a time, while it can still matter. */
+class OwedRelease extends Entry {
+  readonly #agenda: Agenda;
+  readonly #untilMs: number;
+  readonly #how: { pauseMs(): number; pay(): Promise<unknown> };
+  #paying = false;
+
+  constructor(
+    agenda: Agenda,
+    untilMs: number,
+    how: { pauseMs(): number; pay(): Promise<unknown> },
+  ) {
+    super();
+    this.#agenda = agenda;
+    this.#untilMs = untilMs;
+    this.#how = how;
+  }
+
+  begin(nowMs: number): void {
+    this.#agenda.set(this, nowMs + this.#how.pauseMs());
+  }
+
+  override wake(nowMs: number): void {
+    if (nowMs >= this.#untilMs) return;
+    this.begin(nowMs);
+    if (this.#paying) return;
+    this.#paying = true;
+    this.#how.pay().then(
+      () => this.#agenda.remove(this),
+      () => {
+        this.#paying = false;
+      },
+    );
   }
 }
 

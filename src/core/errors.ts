@@ -62,7 +62,8 @@ export class AcquireTimeoutError extends HoldfastError {
   }
 }
 
-export type LossReason = "expired" | "revoked" | "superseded" | "max-hold";
+/** `released`: by its own holder, who goes on using it. */
+export type LossReason = "expired" | "revoked" | "superseded" | "max-hold" | "released";
 
 export class LeaseLostError extends HoldfastError {
   readonly lockName: string;
@@ -96,6 +97,7 @@ const explain: Record<LossReason, string> = {
   revoked: "it was released by force",
   superseded: "the store has granted the name to another",
   "max-hold": "maxHold is over",
+  released: "it was released",
 };
 
 /** A fence refused: a later holder has entered the resource. */

@@ -62,7 +62,16 @@ export function emit<E extends EventName>(
   if (!to.hasSubscribers && logger === undefined) return;
   const built = fields();
   if (to.hasSubscribers) to.publish(built);
-  if (logger !== undefined) guarded(() => logger[LEVEL[event]](`holdfast:${event}`, built));
+  if (logger !== undefined)
+    guarded(() => logger[LEVEL[event]](`holdfast:${event}`, forLogs(built)));
+}
+
+/** Tokens as text: most loggers write JSON, which has no bigint. */
+function forLogs(fields: object): object {
+  const entries = Object.entries(fields);
+  return Object.fromEntries(
+    entries.map(([key, value]) => [key, typeof value === "bigint" ? String(value) : value]),
+  );
 }
 
 /** Calls the user's code. What it throws is an uncaught exception, and stops nothing of ours. */

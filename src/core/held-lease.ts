@@ -18,6 +18,16 @@ type Listeners = { [E in keyof LeaseEvents]?: LeaseEvents[E][] };
 /** Attempts that go unanswered are given up after this share of the ttl, so that several fit into it. */
 const PATIENCE = 1 / 6;
 
+/** What a waiter hands over. */
+interface Proof {
+  readonly grantId: string;
+  readonly grant: Grant;
+  /** When the ask that the grant rests on was sent, and what was suspected then. */
+  readonly sentAtMs: number;
+  readonly suspicionsAtSend: number;
+  readonly lastSeq: number;
+}
+
 /** What most leases never need, so that ten thousand of them stay small. */
 interface Extras {
   error: LeaseLostError | null;
@@ -50,30 +60,21 @@ export class HeldLease extends Kept implements Lease {
   #suspicionsAtSend = 0;
   #extras: Extras | null = null;
 
-  /** `sentAtMs`: when the ask that the grant rests on was sent. */
-  constructor(
-    context: Context,
-    name: string,
-    call: Call,
-    grantId: string,
-    grant: Grant,
-    sentAtMs: number,
-    lastSeq: number,
-    suspicionsAtSend: number,
-  ) {
+  constructor(context: Context, name: string, call: Call, proof: Proof) {
     super();
     const { tokenOffset } = context.settings;
+    const { grant } = proof;
     this.#context = context;
     this.#call = call;
     this.name = name;
     this.token = tokenOffset === 0n ? grant.token : grant.token + tokenOffset;
     this.floor = grant.floor === grant.token ? this.token : grant.floor + tokenOffset;
-    this.#grantId = grantId;
+    this.#grantId = proof.grantId;
     this.#grantedAtMs = context.runtime.clock.elapsedMs();
     this.#ttlMs = call.ttlMs;
-    this.#seq = lastSeq;
-    this.#suspicionsAtProof = suspicionsAtSend;
-    this.#prove(sentAtMs, grant.ttlMs);
+    this.#seq = proof.lastSeq;
+    this.#suspicionsAtProof = proof.suspicionsAtSend;
+    this.#prove(proof.sentAtMs, grant.ttlMs);
   }
 
   get holder(): string {
@@ -113,7 +114,7 @@ export class HeldLease extends Kept implements Lease {
 
   assertHeld(): void {
     if (this.#over()) {
-      throw this.#extras?.error ?? this.#gone();
+      throw this.#extras?.error ?? this.#alreadyReleased();
     }
     if (this.#suspicionsAtProof !== this.#context.runtime.clock.suspicions()) {
       this.#jeopardize("the wall clock ran ahead");
@@ -367,7 +368,8 @@ export class HeldLease extends Kept implements Lease {
       // From here on no renewal is sent, and one in flight finds no grant to revive.
       this.#state = "released";
       watchdog.agenda.remove(this);
-      if (this.#extras?.renewing) this.#settleRenewing(Number.POSITIVE_INFINITY, this.#gone());
+      if (this.#extras?.renewing)
+        this.#settleRenewing(Number.POSITIVE_INFINITY, this.#alreadyReleased());
     }
     const release = { name: commands.key(this.name), grantId: this.#grantId };
     const answer = commands.release(release, this.#ttlMs);
@@ -379,8 +381,8 @@ export class HeldLease extends Kept implements Lease {
 
   #released(answer: ReleaseOutcome, lost: boolean, heldMs: number): ReleaseResult {
     if (lost) return "lost";
-    if (answer === "gone") {
-      this.#lose("expired");
+    if (typeof answer === "object" && "kind" in answer) {
+      this.#lose(answer.reason, answer.why);
       return "lost";
     }
     const outcome = answer === "released" ? "released" : "unknown";
@@ -393,8 +395,8 @@ export class HeldLease extends Kept implements Lease {
     return outcome;
   }
 
-  #gone(): LeaseLostError {
-    return new LeaseLostError(this, "expired", { detail: "it was released" });
+  #alreadyReleased(): LeaseLostError {
+    return new LeaseLostError(this, "released");
   }
 
   #heldMs(): number {

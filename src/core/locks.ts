@@ -32,11 +32,11 @@ import { Watchdog } from "./watchdog.js";
 
 export interface WithLockOptions extends AcquireOptions {
   /** Entered with the lease before `fn` runs. */
-  fence?: EnterableFence;
+  fence?: EnterableFence | undefined;
   /** What the fence calls it; the lock's name by default. */
-  resource?: string;
+  resource?: string | undefined;
   /** When `fn` succeeds but the lease was lost on the way: reject (the default), or return the value. */
-  onLost?: "throw" | "return";
+  onLost?: "throw" | "return" | undefined;
 }
 
 export interface Locks extends AsyncDisposable {
@@ -48,7 +48,7 @@ export interface Locks extends AsyncDisposable {
   withLock<T>(name: string, fn: (lease: Lease) => T | Promise<T>): Promise<T>;
   withLock<T>(
     name: string,
-    options: WithLockOptions,
+    options: WithLockOptions | undefined,
     fn: (lease: Lease) => T | Promise<T>,
   ): Promise<T>;
   /** Who holds it and who waits; null when nobody does. */
@@ -65,14 +65,18 @@ export function createLocks(store: Store, options: LocksOptions = {}): Locks {
   return createLocksOn(systemRuntime(), store, options);
 }
 
-/** With time, chance and seams of one's own: for tests. */
-export function createLocksOn(runtime: Runtime, store: Store, options: LocksOptions = {}): Locks {
+/** With time or chance of one's own: for tests. */
+export function createLocksOn(
+  runtime: Partial<Runtime>,
+  store: Store,
+  options: LocksOptions = {},
+): Locks {
   if (store === null || typeof store !== "object" || typeof store.claim !== "function") {
     throw new InvalidArgumentError(
       `the store is ${show(store)}; pass memoryStore(), sqliteStore(…) or the like, or use connect(url)`,
     );
   }
-  return new StoreLocks(runtime, store, options);
+  return new StoreLocks({ ...systemRuntime(), ...runtime }, store, options);
 }
 
 class StoreLocks implements Locks {
@@ -98,7 +102,7 @@ class StoreLocks implements Locks {
   }
 
   async tryAcquire(name: string, options?: Omit<AcquireOptions, "wait">): Promise<Lease | null> {
-    if (options !== undefined && "wait" in options) {
+    if ((options as AcquireOptions | undefined)?.wait !== undefined) {
       throw new InvalidArgumentError("tryAcquire has no option wait: it asks once");
     }
     const call = { ...this.#call(options), waitMs: 0 };
@@ -107,11 +111,11 @@ class StoreLocks implements Locks {
 
   async withLock<T>(
     name: string,
-    optionsOrFn: WithLockOptions | ((lease: Lease) => T | Promise<T>),
+    optionsOrFn: WithLockOptions | undefined | ((lease: Lease) => T | Promise<T>),
     maybeFn?: (lease: Lease) => T | Promise<T>,
   ): Promise<T> {
     const fn = typeof optionsOrFn === "function" ? optionsOrFn : maybeFn;
-    const options = typeof optionsOrFn === "function" ? {} : optionsOrFn;
+    const options = typeof optionsOrFn === "function" ? {} : orElse(optionsOrFn, {});
     if (typeof fn !== "function") {
       throw new InvalidArgumentError(`fn is ${show(fn)}; withLock needs a function to run`);
     }
@@ -123,6 +127,14 @@ class StoreLocks implements Locks {
     ]);
     const { fence, resource = name, onLost = "throw", ...acquireOptions } = options;
     checkOneOf(onLost, "onLost", ["throw", "return"]);
+    if (fence !== undefined && typeof fence?.enter !== "function") {
+      throw new InvalidArgumentError(
+        `fence is ${show(fence)}; it must have enter(tx, resource, lease)`,
+      );
+    }
+    if (fence === undefined && options.resource !== undefined) {
+      throw new InvalidArgumentError("resource is for a fence, and there is none");
+    }
     const lease = await this.acquire(name, acquireOptions);
     let value: T;
     try {
@@ -130,7 +142,6 @@ class StoreLocks implements Locks {
       lease.assertHeld();
       value = await fn(lease);
     } catch (error) {
-      // Not awaited before the error is known: a release that fails must not mask it.
       await lease.release();
       throw lossBehind(error, lease);
     }
@@ -166,8 +177,8 @@ class StoreLocks implements Locks {
     const { store, commands, settings } = this.#context;
     this.#assertOpen();
     refuseIfCannot(store.traits, "revoke", "forceRelease");
-    checkOptions(options, "the options of forceRelease", ["why"]);
-    const by = { holder: settings.holder, why: checkText(options.why, "why", 1, 255) };
+    checkOptions(orElse(options, { why: "" }), "the options of forceRelease", ["why"]);
+    const by = { holder: settings.holder, why: checkText(options?.why, "why", 1, 255) };
     const key = commands.key(checkName(name));
     const holders = await commands.run("revoke", () => store.revoke(key, by));
     return holders.map((holder) => this.#withOffset(holder));

@@ -21,47 +21,47 @@ export type Mode = "exclusive" | "shared";
 /** What can be said once for a `Locks`, and again for a single call where both have it. */
 export interface LocksOptions {
   /** How long a lease lasts without renewal. Default 30 s. */
-  ttl?: Duration;
+  ttl?: Duration | undefined;
   /** How long to wait for a busy name; `0` asks once, `Infinity` waits for ever. Default 10 s. */
-  wait?: Duration;
+  wait?: Duration | undefined;
   /** What clocks may differ by over a ttl. Default `{ factor: 0.01, ms: 2 }`. */
   drift?: { factor?: number; ms?: number };
   /** The signal aborts this long before the lease's deadline. Default a tenth of the ttl. */
-  abortBefore?: Duration;
+  abortBefore?: Duration | undefined;
   /** How long one command may take before its outcome counts as unknown. Default 5 s. */
-  commandTimeout?: Duration;
+  commandTimeout?: Duration | undefined;
   /** Pauses between asks on a store that can't push. Default `{ min: 50, max: 1000, jitter: 0.5 }`. */
   poll?: { min?: Duration; max?: Duration; jitter?: number };
   /** Pause after an answer of unknown outcome. Default `{ pause: 200, jitter: 0.5 }`. */
   retry?: { pause?: Duration; jitter?: number };
   /** A label for people. Default `host:pid`. */
-  holder?: string;
+  holder?: string | undefined;
   /** Keeps apart users of one store: letters, digits, `_`, `.`, `-`. Default `"default"`. */
-  namespace?: string;
+  namespace?: string | undefined;
   /** Refuses a store that can't carry the intent. */
-  purpose?: "efficiency" | "correctness";
+  purpose?: "efficiency" | "correctness" | undefined;
   /** The resource checks tokens, so that a name granted twice does no harm. */
-  fenced?: boolean;
+  fenced?: boolean | undefined;
   /** Added to every token: for moving to a store whose tokens start lower. */
-  tokenOffset?: bigint;
-  logger?: Logger;
+  tokenOffset?: bigint | undefined;
+  logger?: Logger | undefined;
 }
 
 export interface AcquireOptions {
-  ttl?: Duration;
-  wait?: Duration;
+  ttl?: Duration | undefined;
+  wait?: Duration | undefined;
   /** Gives up waiting; has no effect on a lease once granted. */
-  signal?: AbortSignal;
-  mode?: Mode;
+  signal?: AbortSignal | undefined;
+  mode?: Mode | undefined;
   /** Whether the watchdog renews. Default true. */
-  renew?: boolean;
+  renew?: boolean | undefined;
   /** The longest that the lease is kept; then the signal aborts and the lease runs out. */
-  maxHold?: Duration;
+  maxHold?: Duration | undefined;
   /** The name stays closed until the grant + this, even if released earlier. */
-  atLeast?: Duration;
+  atLeast?: Duration | undefined;
   /** Shown beside the holder. */
-  note?: string;
-  abortBefore?: Duration;
+  note?: string | undefined;
+  abortBefore?: Duration | undefined;
 }
 
 export interface Settings {

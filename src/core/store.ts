@@ -99,24 +99,34 @@ export type RenewAnswer =
   /** It holds the name, and is now good for `grant.ttlMs` from the send. */
   | { readonly kind: "granted"; readonly grant: Grant }
   | { readonly kind: "queued"; readonly position: Position }
-  /** There is neither a grant nor a ticket. `why`: by whom it was revoked, and for what. */
-  | {
-      readonly kind: "lost";
-      readonly reason: "expired" | "revoked" | "superseded";
-      readonly why?: string;
-    }
+  | LostAnswer
   | { readonly kind: "unknown"; readonly cause: unknown };
+
+/** There is neither a grant nor a ticket. `why`: by whom it was revoked, and for what. */
+export interface LostAnswer {
+  readonly kind: "lost";
+  readonly reason: "expired" | "revoked" | "superseded";
+  readonly why?: string;
+}
 
 export interface Release {
   readonly name: string;
   readonly grantId: string;
 }
 
-/** `gone`: there was nothing of this grantId. */
-export type ReleaseAnswer = "released" | "gone";
+export type ReleaseAnswer = "released" | LostAnswer;
+
+/** What a claim is, by its numbers. */
+export type ClaimMode = "exclusive" | "shared" | "permits";
+
+export function modeOf({ permits, limit }: { permits: number; limit: number }): ClaimMode {
+  if (limit !== LOCK_LIMIT) return "permits";
+  return permits === LOCK_LIMIT ? "exclusive" : "shared";
+}
 
 export interface HolderInfo {
   readonly holder: string;
+  readonly mode: ClaimMode;
   readonly token: bigint;
   readonly permits: number;
   readonly heldMs: number;
@@ -128,6 +138,7 @@ export interface HolderInfo {
 
 export interface WaiterInfo {
   readonly holder: string;
+  readonly mode: ClaimMode;
   readonly permits: number;
   readonly waitingMs: number;
   readonly expiresInMs: number;
@@ -154,7 +165,7 @@ export interface Traits {
   readonly minTtlMs: number;
   /** What leases and tokens outlast, in words. */
   readonly survives: readonly string[];
-  /** Faults of the store itself under which a name can be granted twice; none means never. */
+  /** Faults of the store itself under which a name can be granted twice. Somebody who deletes its data is none. */
   readonly grantsTwiceAfter: readonly string[];
   /** What is refused, and why. */
   readonly cannot: Readonly<Partial<Record<Feature, string>>>;

@@ -276,16 +276,13 @@ export class Waiter extends Kept {
     // Undefined: an ask that is none of ours, or too long ago.
     const sentAtMs = seq > this.#seq ? undefined : this.#sent.at(seq - this.#seq - 1);
     if (sentAtMs !== undefined) {
-      const lease = new HeldLease(
-        this.#context,
-        this.#name,
-        this.#call,
-        this.#grantId,
+      const lease = new HeldLease(this.#context, this.#name, this.#call, {
+        grantId: this.#grantId,
         grant,
         sentAtMs,
-        this.#seq,
-        grant.seq === this.#seq ? this.#suspicionsAtSeq : this.#suspicionsAtStart,
-      );
+        suspicionsAtSend: grant.seq === this.#seq ? this.#suspicionsAtSeq : this.#suspicionsAtStart,
+        lastSeq: this.#seq,
+      });
       if (lease.begin()) {
         emit("granted", this.#context.settings.logger, () => ({
           name: this.#name,

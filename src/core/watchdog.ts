@@ -1,4 +1,5 @@
 import { Agenda, Entry } from "./agenda.js";
+import { isPromise } from "./commands.js";
 import type { Runtime } from "./runtime.js";
 import type { RenewAnswer, Renewal, Store } from "./store.js";
 
@@ -84,7 +85,7 @@ export class Watchdog {
     // No timeout here: a batch that hangs is noticed by each lease's own patience, and a late answer still counts.
     try {
       const answers = this.#store.renew(renewals);
-      if ("then" in answers) answers.then(answered, failed);
+      if (isPromise(answers)) answers.then(answered, failed);
       else answered(answers);
     } catch (cause) {
       failed(cause);

@@ -1,7 +1,7 @@
 import { checkToken } from "../core/validate.js";
 import { checkFenced, type Fence, type Fenced, notEntered, stale } from "./fence.js";
 
-/** Stands for a transaction: proves that the caller runs inside `transaction`. */
+/** Stands for the transaction that the caller runs in. */
 export interface MemoryTx {
   readonly fence: MemoryFence;
 }

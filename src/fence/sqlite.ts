@@ -1,5 +1,7 @@
 import { checkToken } from "../core/validate.js";
 import type { SqliteDatabase, SqliteStatement } from "../stores/sqlite/driver.js";
+import { explain } from "../stores/sqlite/errors.js";
+import { patiently } from "../stores/sqlite/patience.js";
 import { checkFenced, type Fence, type Fenced, notEntered, stale } from "./fence.js";
 
 const TABLE = `
@@ -40,7 +42,9 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   }
 
   async enter(tx: SqliteDatabase | undefined, resource: string, lease: Fenced): Promise<void> {
-    this.#enter(tx, resource, lease);
+    // In a transaction of its own it may meet those of others; in the caller's it has the lock.
+    if (tx === undefined) await patiently(() => this.#enter(tx, resource, lease));
+    else this.#enter(tx, resource, lease);
   }
 
   async guard(
@@ -72,23 +76,31 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   }
 
   async reset(tx: SqliteDatabase | undefined, resource: string, token: bigint): Promise<void> {
-    this.#prepared(tx).reset.run(resource, checkToken(token, "token"));
+    checkToken(token, "token");
+    this.#run(tx, ({ reset }) => reset.run(resource, token));
   }
 
   #enter(tx: SqliteDatabase | undefined, resource: string, lease: Fenced): void {
     const { token, floor } = checkFenced(resource, lease);
-    if (this.#prepared(tx).enter.get(resource, floor, token) === undefined) {
-      throw stale(resource, token, this.#highest(tx, resource));
-    }
+    const entered = this.#run(tx, ({ enter }) => enter.get(resource, floor, token));
+    if (entered === undefined) throw stale(resource, token, this.#highest(tx, resource));
   }
 
   #highest(tx: SqliteDatabase | undefined, resource: string): bigint {
-    const row = this.#prepared(tx).highest.get(resource) as { highest: string } | undefined;
-    return BigInt(row?.highest ?? 0);
+    const row = this.#run(tx, ({ highest }) => highest.get(resource));
+    return BigInt((row as { highest: string } | undefined)?.highest ?? 0);
   }
 
-  #prepared(tx: SqliteDatabase | undefined): Statements {
+  #run<T>(tx: SqliteDatabase | undefined, run: (statements: Statements) => T): T {
     const db = tx ?? this.#db;
+    try {
+      return run(this.#prepared(db));
+    } catch (error) {
+      throw explain(error, "of the fence");
+    }
+  }
+
+  #prepared(db: SqliteDatabase): Statements {
     let prepared = this.#statements.get(db);
     if (prepared === undefined) {
       prepared = {

@@ -71,13 +71,7 @@ export class MemoryStore implements Store {
   }
 
   list(prefix: string, limit: number): readonly NameInfo[] {
-    const infos: NameInfo[] = [];
-    for (const name of this.#claims.names(prefix)) {
-      const info = this.#rule.inspect(name);
-      if (info !== null) infos.push(info);
-      if (infos.length === limit) break;
-    }
-    return infos;
+    return this.#rule.list(this.#claims.names(prefix), limit);
   }
 
   close(): void {}

@@ -1,15 +1,17 @@
 import type { StoreClock } from "../core/clock.js";
-import type {
-  Claim,
-  ClaimAnswer,
-  Grant,
-  HolderInfo,
-  NameInfo,
-  Position,
-  Release,
-  ReleaseAnswer,
-  RenewAnswer,
-  Renewal,
+import {
+  type Claim,
+  type ClaimAnswer,
+  type Grant,
+  type HolderInfo,
+  type LostAnswer,
+  modeOf,
+  type NameInfo,
+  type Position,
+  type Release,
+  type ReleaseAnswer,
+  type RenewAnswer,
+  type Renewal,
 } from "../core/store.js";
 
 /** A claim as a store keeps it: a ticket until it has a token, then a grant. */
@@ -119,10 +121,7 @@ export class Rule {
     const front = this.advance(renewal.name, nowMs);
     const mine = this.#find(front, renewal.name, renewal.grantId);
     if (mine === undefined || mine.expiresAtMs <= nowMs) {
-      const own = front.holders.find((one) => one.grantId === renewal.grantId);
-      if (own?.ended === "revoked") return { kind: "lost", reason: "revoked", why: own.endedWhy };
-      const taken = front.holders.some((one) => one.ended === "no" && one !== mine);
-      return { kind: "lost", reason: taken ? "superseded" : "expired" };
+      return this.#lost(front, renewal.grantId);
     }
     this.extend(mine, renewal, nowMs);
     if (mine.token > 0n) return { kind: "granted", grant: toGrant(mine, false) };
@@ -133,7 +132,7 @@ export class Rule {
     const nowMs = this.clock.nowMs();
     const front = this.advance(release.name, nowMs);
     const mine = this.#find(front, release.name, release.grantId);
-    if (mine === undefined) return "gone";
+    if (mine === undefined) return this.#lost(front, release.grantId);
     if (mine.token > 0n && mine.closedUntilMs > this.clock.wallMs()) {
       mine.ended = "released";
       mine.expiresAtMs = nowMs;
@@ -173,11 +172,22 @@ export class Rule {
         .filter((one) => one.token === 0n)
         .map((one) => ({
           holder: one.holder,
+          mode: modeOf(one),
           permits: one.permits,
           waitingMs: nowMs - one.sinceMs,
           expiresInMs: one.expiresAtMs - nowMs,
         })),
     };
+  }
+
+  list(names: Iterable<string>, limit: number): readonly NameInfo[] {
+    const infos: NameInfo[] = [];
+    for (const name of names) {
+      const info = this.inspect(name);
+      if (info !== null) infos.push(info);
+      if (infos.length === limit) break;
+    }
+    return infos;
   }
 
   /** Drops what has run out, and grants from the front of the queue while it fits. */
@@ -277,6 +287,13 @@ export class Rule {
     );
   }
 
+  #lost(front: Front, grantId: string): LostAnswer {
+    const ended = front.holders.find((one) => one.grantId === grantId);
+    if (ended?.ended === "revoked") return { kind: "lost", reason: "revoked", why: ended.endedWhy };
+    const taken = front.holders.some((one) => one.ended === "no" && one !== ended);
+    return { kind: "lost", reason: taken ? "superseded" : "expired" };
+  }
+
   #position(front: Front, name: string, place: number): Position {
     const nowMs = this.clock.nowMs();
     let freeInMs = Number.POSITIVE_INFINITY;
@@ -300,6 +317,7 @@ export class Rule {
   #holderInfo(record: ClaimRecord, nowMs: number): HolderInfo {
     return {
       holder: record.holder,
+      mode: modeOf(record),
       token: record.token,
       permits: record.permits,
       heldMs: nowMs - record.sinceMs,

@@ -95,7 +95,7 @@ const MUTANTS: Record<string, { variant: () => MemoryVariant; caughtBy: string[]
 class DeleteWithoutCompare extends Rule {
   override release({ name }: Release): ReleaseAnswer {
     const [first] = this.claims.inOrder(name);
-    if (first === undefined) return "gone";
+    if (first === undefined) return { kind: "lost", reason: "expired" };
     this.claims.remove(first);
     this.advance(name, this.clock.nowMs());
     return "released";
@@ -106,7 +106,7 @@ class ReleaseDropsNextTicket extends Rule {
   override release(release: Release): ReleaseAnswer {
     const answer = super.release(release);
     const next = [...this.claims.inOrder(release.name)].find((one) => one.token === 0n);
-    if (answer === "gone" && next !== undefined) this.claims.remove(next);
+    if (answer !== "released" && next !== undefined) this.claims.remove(next);
     return answer;
   }
 }

@@ -26,7 +26,7 @@ describe("release", () => {
 
     on.store.onRelease = () => Promise.reject(new Error("down"));
     expect(await (await on.locks.acquire("b")).release()).toBe("unknown");
-    on.store.onRelease = () => ["gone"];
+    on.store.onRelease = () => [{ kind: "lost", reason: "expired" }];
     const gone = await on.locks.acquire("c");
     expect(await gone.release()).toBe("lost");
     expect([gone.state, gone.signal.aborted]).toEqual(["lost", true]);
@@ -271,6 +271,19 @@ describe("close", () => {
     expect(lease.signal.aborted).toBe(true);
     expect(on.store.inspect("default:a")).toBeNull();
     expect(on.clock.timers).toBe(0);
+  });
+});
+
+describe("withLock's fence", () => {
+  it("is checked before anything is asked", async () => {
+    const on = stage();
+    const bad = [{ fence: null }, { fence: {} }, { resource: "r" }, { fence: { enter: 1 } }];
+    for (const options of bad) {
+      const running = on.locks.withLock("a", options as never, () => "unfenced");
+      await expect(running).rejects.toMatchObject({ code: "INVALID_ARGUMENT" });
+    }
+    expect(on.store.claims).toHaveLength(0);
+    expect(await on.locks.withLock("a", undefined, () => "done")).toBe("done");
   });
 });
 

@@ -16,6 +16,7 @@ import { join } from "node:path";
 import { monitorEventLoopDelay } from "node:perf_hooks";
 import { setTimeout as pause } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
+import { sqliteFence } from "../../src/fence/sqlite.js";
 import { connect, createLocks, type Locks } from "../../src/index.js";
 import { openSqlite, type SqliteDatabase, sqliteStore } from "../../src/stores/sqlite/index.js";
 import { refuseSharedFileSystem } from "../../src/stores/sqlite/open.js";
@@ -382,4 +383,21 @@ test("of jobs that share a transaction, one that fails is answered alone, and no
   await late;
   expect(outcomes.map((one) => one.status)).toEqual(["fulfilled", "rejected", "fulfilled"]);
   expect(db.prepare("SELECT n FROM t ORDER BY n").all()).toEqual([{ n: 1 }, { n: 3 }, { n: 4 }]);
+});
+
+test("the fence waits for other writers when it enters by itself, and says what is wrong if it can't", async () => {
+  const file = freshFile();
+  const [db, other] = [await rawConnection(file), await rawConnection(file)];
+  db.exec("PRAGMA journal_mode = WAL; PRAGMA busy_timeout = 0");
+  const fence = sqliteFence(db);
+  other.exec("BEGIN IMMEDIATE");
+  const entering = fence.enter(undefined, "r", { token: 2n, floor: 2n });
+  await expect(fence.guard(db, "r", { token: 2n, floor: 2n })).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    message: expect.stringContaining("locked by another"),
+  });
+  await pause(50);
+  other.exec("COMMIT");
+  await entering;
+  expect(await fence.highest(undefined, "r")).toBe(2n);
 });

@@ -152,15 +152,7 @@ export class SqliteStore implements Store {
   }
 
   async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
-    return this.#read(() => {
-      const infos: NameInfo[] = [];
-      for (const name of this.#claims.names(prefix)) {
-        const info = this.#rule.inspect(name);
-        if (info !== null) infos.push(info);
-        if (infos.length === limit) break;
-      }
-      return infos;
-    });
+    return this.#read(() => this.#rule.list(this.#claims.names(prefix), limit));
   }
 
   close(): void {

@@ -1,10 +1,10 @@
 import { closeSync, openSync, readlinkSync, statfsSync } from "node:fs";
 import { dirname, resolve } from "node:path";
-import { setTimeout as pause } from "node:timers/promises";
 import { InvalidArgumentError, UnsupportedError } from "../../core/errors.js";
 import { openSqlite, type SqliteDatabase } from "./driver.js";
-import { explain, isBusy } from "./errors.js";
+import { explain } from "./errors.js";
 import { type SqliteStore, sqliteStore } from "./index.js";
+import { patiently } from "./patience.js";
 
 /** Linux's numbers of file systems on which several machines, or a machine and its host, share a file. */
 const SHARED_FILE_SYSTEMS: Record<number, string> = {
@@ -32,7 +32,6 @@ const ERRCODES: Record<string, number> = {
 
 /** The number of Linux's first time namespace. In another, the monotonic clock may differ from that of other processes. */
 const FIRST_TIME_NAMESPACE = "time:[4026531834]";
-const PATIENCE_MS = 4_000;
 
 /** Opens the store in a file, which is made if it is missing: readable by this user alone. */
 export async function openSqliteStore(path: string): Promise<SqliteStore> {
@@ -50,24 +49,11 @@ export async function openSqliteStore(path: string): Promise<SqliteStore> {
     db = await openSqlite(file);
     const opened = db;
     db.exec("PRAGMA busy_timeout = 0");
+    // Several processes may open a new file together.
     return await patiently(() => sqliteStore(opened, { closeDatabase: true }));
   } catch (error) {
     db?.close();
     throw explain(fromFileSystem(error), file);
-  }
-}
-
-/** Several processes may open a new file together; busy is retried, without blocking the event loop. */
-async function patiently<T>(step: () => T): Promise<T> {
-  const untilMs = performance.now() + PATIENCE_MS;
-  for (;;) {
-    try {
-      return step();
-    } catch (error) {
-      const busy = isBusy(error) || isBusy((error as Error).cause);
-      if (!busy || performance.now() > untilMs) throw error;
-      await pause(5 + Math.random() * 10);
-    }
   }
 }
 

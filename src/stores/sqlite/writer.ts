@@ -1,5 +1,6 @@
 import type { SqliteDatabase, SqliteStatement } from "./driver.js";
 import { explain, isBusy } from "./errors.js";
+import { PATIENCE_MS } from "./patience.js";
 
 interface Job {
   readonly run: () => unknown;
@@ -9,8 +10,6 @@ interface Job {
   reject(error: unknown): void;
 }
 
-/** How long a job waits for other processes' transactions before it says that the file is locked. */
-const PATIENCE_MS = 4_000;
 const RETRY_MS = { min: 1, max: 20 };
 /** A transaction ends after this time, so that many jobs do not block the event loop together. */
 const TURN_MS = 3;
