@@ -1,6 +1,7 @@
-import { parseDuration } from "../core/validate.js";
+import { parseDuration, YEAR_MS } from "../core/validate.js";
 import type { Options, OptionsOf } from "./commands.js";
 import { usage } from "./exit.js";
+import { formatMs } from "./output.js";
 
 /** Milliseconds. A number without a unit is refused: it would be read as seconds by half of the people. */
 export function durationOption(
@@ -12,14 +13,15 @@ export function durationOption(
   if (text === undefined) return undefined;
   if (rule.infinite && text === "forever") return Number.POSITIVE_INFINITY;
   if (rule.min === 0 && text === "0") return 0;
-  if (!/^\d+(\.\d+)?(ms|s|m|h)$/.test(text)) {
-    const also = [rule.min === 0 ? "0" : "", rule.infinite ? "forever" : ""].filter(Boolean);
+  try {
+    return parseDuration(text, `--${name}`, { min: rule.min });
+  } catch {
+    const min = rule.min === 0 ? "0" : formatMs(rule.min);
     throw usage(
-      `--${name} is ${JSON.stringify(text)}; it must be a number with a unit, ` +
-        `such as 250ms, 30s, 5m or 1h${also.length > 0 ? `, or ${also.join(", or ")}` : ""}`,
+      `--${name} is ${JSON.stringify(text)}; it must be a number with a unit, such as 250ms, 30s, 5m or 1h, ` +
+        `from ${min} to ${YEAR_MS / 3_600_000}h${rule.infinite ? ", or forever" : ""}`,
     );
   }
-  return parseDuration(text, `--${name}`, { min: rule.min });
 }
 
 /** The first choice is the default. */

@@ -10,7 +10,7 @@ export const OPTIONS = {
   store: {
     value: "URL",
     about:
-      "where the locks are, such as sqlite:./locks.db\n(default: HOLDFAST_STORE, or a file of this user)",
+      "where the locks are, such as sqlite:/srv/locks.db\n(default: HOLDFAST_STORE, or a file of this user)",
   },
   namespace: { value: "NAME", about: "keeps apart users of one store (default: default)" },
   ttl: { value: "TIME", about: "how long the lease lasts without renewal\n(default: 30s)" },

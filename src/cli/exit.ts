@@ -34,7 +34,7 @@ const BY_CODE: Record<HoldfastError["code"], number> = {
   STALE_TOKEN: Exit.lost,
   STORE_UNAVAILABLE: Exit.unavailable,
   INVALID_ARGUMENT: Exit.usage,
-  UNSUPPORTED: Exit.usage,
+  UNSUPPORTED: Exit.unavailable,
   CLOSED: Exit.software,
 };
 

@@ -2,13 +2,13 @@ import { LOCK_LIMIT, type NameInfo } from "../core/store.js";
 import { checkName } from "../core/validate.js";
 import type { Options } from "./commands.js";
 import { Exit } from "./exit.js";
-import { clockTime, modeOf, nameAsJson } from "./names.js";
+import { clockTime, modeText, nameAsJson } from "./names.js";
 import { formatMs, print, printable, style } from "./output.js";
 import { withLocks } from "./store.js";
 
 export async function inspect(name: string, options: Options): Promise<number> {
   checkName(name);
-  const found = await withLocks(options, (locks) => locks.inspect(name));
+  const found = await withLocks(options, (locks) => locks.inspect(name), null);
   const info = found ?? { name, limit: LOCK_LIMIT, holders: [], waiters: [] };
   print(options.json ? JSON.stringify(nameAsJson(info), null, 2) : describe(info));
   return Exit.ok;
@@ -22,7 +22,7 @@ function describe(info: NameInfo): string {
     lines.push(
       one.closed
         ? `  closed    by ${printable(one.holder)}, which asked for it with --at-least`
-        : `  held      by ${printable(one.holder)}, ${modeOf(info.limit, one.permits)}, ${since}`,
+        : `  held      by ${printable(one.holder)}, ${modeText(one, info.limit)}, ${since}`,
       `            token ${one.token}`,
       one.closed
         ? `            opens in ${formatMs(one.expiresInMs)}`
@@ -31,7 +31,7 @@ function describe(info: NameInfo): string {
   }
   info.waiters.forEach((one, at) => {
     lines.push(
-      `  waiter ${String(at + 1).padEnd(2)} ${printable(one.holder)}, ${modeOf(info.limit, one.permits)}, for ${formatMs(one.waitingMs)}`,
+      `  waiter ${String(at + 1).padEnd(2)} ${printable(one.holder)}, ${modeText(one, info.limit)}, for ${formatMs(one.waitingMs)}`,
     );
   });
   if (info.waiters.length === 0) lines.push("  nobody waits");

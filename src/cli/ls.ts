@@ -1,8 +1,8 @@
 import type { NameInfo } from "../core/store.js";
 import type { Options } from "./commands.js";
 import { Exit } from "./exit.js";
-import { modeOf, nameAsJson } from "./names.js";
-import { formatMs, note, print, printable, quoted, table } from "./output.js";
+import { modeText, nameAsJson } from "./names.js";
+import { formatMs, masked, note, print, printable, quoted, table } from "./output.js";
 import { chooseStore, describeStore, withLocks } from "./store.js";
 
 const MOST = 1_000;
@@ -10,14 +10,12 @@ const HEADING = ["NAME", "MODE", "HOLDER", "TOKEN", "HELD FOR", "EXPIRES IN", "W
 
 export async function ls(options: Options): Promise<number> {
   const { prefix = "", json } = options;
-  const names = await withLocks(options, (locks) => locks.list({ prefix, limit: MOST }));
+  const names = await withLocks(options, (locks) => locks.list({ prefix, limit: MOST }), []);
   if (json) print(JSON.stringify(names.map(nameAsJson), null, 2));
   else if (names.length > 0) print(table([HEADING, ...names.flatMap(rowsOf)]));
   else {
     const where = describeStore(chooseStore(options).url);
-    print(
-      `Nothing is held${prefix === "" ? "" : ` under ${quoted(prefix)}`} in ${printable(where)}.`,
-    );
+    print(`Nothing is held${prefix === "" ? "" : ` under ${quoted(prefix)}`} in ${masked(where)}.`);
   }
   if (names.length === MOST) note(`only the first ${MOST} names are shown; narrow with --prefix`);
   return Exit.ok;
@@ -30,7 +28,7 @@ function rowsOf(info: NameInfo): string[][] {
   if (info.holders.length === 0) return [[name, "-", "-", "-", "-", "-", waiters]];
   return info.holders.map((one, at) => [
     name,
-    one.closed ? "closed" : modeOf(info.limit, one.permits),
+    one.closed ? "closed" : modeText(one, info.limit),
     printable(one.holder),
     String(one.token),
     formatMs(one.heldMs),

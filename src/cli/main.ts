@@ -4,7 +4,7 @@ import { HoldfastError } from "../core/errors.js";
 import { COMMANDS, type Command } from "./commands.js";
 import { CliError, Exit, exitCodeOf, usage } from "./exit.js";
 import { helpText } from "./help.js";
-import { note, print, printable } from "./output.js";
+import { masked, note, print, printable } from "./output.js";
 import { parseLine } from "./parse.js";
 
 /** Where a usage error points to. */
@@ -49,8 +49,9 @@ function explain(error: unknown): string {
   if (!(error instanceof CliError || HoldfastError.is(error))) {
     return `this is a bug in holdfast: ${error instanceof Error ? error.stack : error}`;
   }
-  const hint = exitCodeOf(error) === Exit.usage ? ` (see ${help})` : "";
-  return `${printable(error.message)}${hint}`;
+  if (exitCodeOf(error) === Exit.usage) return `${masked(error.message)} (see ${help})`;
+  // Our own words hold names and holders, not URLs.
+  return error instanceof CliError ? printable(error.message) : masked(error.message);
 }
 
 // A reader that went away, as in `holdfast ls | head`, is no reason to fail; stderr's even less.
@@ -60,7 +61,7 @@ process.stderr.on("error", () => {});
 // Node's word that its SQLite is experimental would come with every run, into cron's mails.
 process.removeAllListeners("warning");
 process.on("warning", (warning) => {
-  if (warning.name !== "ExperimentalWarning") note(printable(String(warning)));
+  if (warning.name !== "ExperimentalWarning") note(masked(String(warning)));
 });
 
 main(process.argv.slice(2))

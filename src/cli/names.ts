@@ -2,9 +2,8 @@ import { type HolderInfo, LOCK_LIMIT, type NameInfo, type WaiterInfo } from "../
 import { formatMs, printable } from "./output.js";
 
 /** What somebody holds or asks of a name, in a word. */
-export function modeOf(limit: number, permits: number): string {
-  if (limit !== LOCK_LIMIT) return `${permits} of ${limit}`;
-  return permits === LOCK_LIMIT ? "exclusive" : "shared";
+export function modeText(one: HolderInfo | WaiterInfo, limit: number): string {
+  return one.mode === "permits" ? `${one.permits} of ${limit}` : one.mode;
 }
 
 /** For programs: tokens as strings, because JSON readers round large numbers. */
@@ -12,7 +11,7 @@ export function nameAsJson(info: NameInfo): object {
   const semaphore = info.limit !== LOCK_LIMIT;
   const common = (one: HolderInfo | WaiterInfo): object => ({
     holder: one.holder,
-    ...(semaphore ? { permits: one.permits } : { mode: modeOf(info.limit, one.permits) }),
+    ...(semaphore ? { permits: one.permits } : { mode: one.mode }),
   });
   return {
     name: info.name,

@@ -16,22 +16,24 @@ export function note(text: string): void {
   process.stderr.write(`${style(process.stderr, "dim", "holdfast:")} ${text}\n`);
 }
 
-/** What a store or a user gave, for a terminal: no control characters, no password of a URL. */
+/** What a store or a user gave, for a terminal: no control characters. */
 export function printable(text: string): string {
-  return (
-    text
-      // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is replaced
-      .replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g, "?")
-      .replace(/\/\/[^/@\s]*@/g, "//***@")
-  );
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is replaced
+  return text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g, "?");
+}
+
+/** Of text that may hold a store's URL: no password either. */
+export function masked(text: string): string {
+  return printable(text).replace(/\/\/[^/@\s]*@/g, "//***@");
 }
 
 export const quoted = (text: string): string => JSON.stringify(printable(text));
 
-/** Two units at the most: `850ms`, `12s`, `5m 3s`, `2h 5m`, `3d 4h`. */
+/** Two units at the most: `850ms`, `1.5s`, `12s`, `5m 3s`, `2h 5m`, `3d 4h`. */
 export function formatMs(ms: number): string {
   if (!Number.isFinite(ms)) return "for ever";
   if (ms < 1_000) return `${Math.max(0, Math.round(ms))}ms`;
+  if (ms < 10_000) return `${Math.floor(ms / 100) / 10}s`;
   const seconds = Math.floor(ms / 1_000);
   const parts = [
     [Math.floor(seconds / 86_400), "d"],

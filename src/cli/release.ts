@@ -14,7 +14,7 @@ export async function release(name: string, options: Options): Promise<number> {
         "the holder learns it only at its next renewal. If that is what you want, say so with --force",
     );
   }
-  const lost = await withLocks(options, (locks) => locks.forceRelease(name, { why }));
+  const lost = await withLocks(options, (locks) => locks.forceRelease(name, { why }), []);
   if (lost.length === 0) print(`Nobody held ${quoted(name)}.`);
   for (const one of lost) {
     print(

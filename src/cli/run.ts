@@ -6,9 +6,9 @@ import { HoldfastError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
 import type { Locks } from "../core/locks.js";
 import type { Options } from "./commands.js";
-import { CliError, Exit } from "./exit.js";
+import { CliError, Exit, exitCodeOf } from "./exit.js";
 import { whyBusy } from "./names.js";
-import { formatMs, note, printable, quoted } from "./output.js";
+import { formatMs, masked, note, printable, quoted } from "./output.js";
 import { Child, type Ended } from "./run/child.js";
 import { checkCommand } from "./run/find.js";
 import { type Plan, readPlan } from "./run/plan.js";
@@ -93,7 +93,7 @@ async function runHeld(plan: Plan, lease: Lease, signals: Signals): Promise<numb
     const text = cause instanceof Error ? cause.message : String(cause);
     const leftMs = lease.remainingMs;
     note(
-      `the lease can't be renewed (${printable(text)}); the command is stopped in ${formatMs(leftMs)} if that goes on`,
+      `the lease can't be renewed (${masked(text)}); the command is stopped in ${formatMs(leftMs)} if that goes on`,
     );
   });
   lease.on("recovered", () => note("the lease is renewed again"));
@@ -104,13 +104,14 @@ async function runHeld(plan: Plan, lease: Lease, signals: Signals): Promise<numb
     await atMost(GOODBYE_MS, lease.release());
     return Exit.lost;
   }
+  stopper.dismiss();
   signals.forwardTo(() => {});
   return finish(plan, lease, ended);
 }
 
 /** Gives the name back, and says so if it was not ours to the end. */
 async function finish(plan: Plan, lease: Lease, ended: Ended): Promise<number> {
-  if (ended.problem !== undefined) note(printable(ended.problem));
+  if (ended.problem !== undefined) note(masked(ended.problem));
   const outcome = await lease.release();
   const name = quoted(plan.name);
   if (outcome === "released" && plan.verbose) note(`released ${name}`);
@@ -130,7 +131,7 @@ async function finish(plan: Plan, lease: Lease, ended: Ended): Promise<number> {
 
 async function runWithout(plan: Plan, error: Error, signals: Signals): Promise<number> {
   note(
-    `${printable(error.message)}; running WITHOUT the lock on ${quoted(plan.name)}, ` +
+    `${masked(error.message)}; running WITHOUT the lock on ${quoted(plan.name)}, ` +
       "as --if-unavailable run says: others may run at the same time",
   );
   return (await start(plan, null, signals).ended).exitCode;
@@ -151,7 +152,7 @@ function start(plan: Plan, lease: Lease | null, signals: Signals): Child {
 
 /** The default store keeps out nobody on another machine. Told to people, not to cron's mails. */
 function sayWhere(plan: Plan, locks: Locks): void {
-  if (plan.verbose) note(`the store is ${printable(describeStore(plan.store.url))}`);
+  if (plan.verbose) note(`the store is ${masked(describeStore(plan.store.url))}`);
   const local = !plan.store.named && locks.traits.scope !== "network";
   if (local && (plan.verbose || (process.stderr.isTTY && !plan.quiet))) {
     note(
@@ -165,5 +166,5 @@ async function atMost(ms: number, work: Promise<unknown> | undefined): Promise<v
 }
 
 function isUnavailable(error: unknown): error is Error {
-  return HoldfastError.is(error) && error.code === "STORE_UNAVAILABLE";
+  return HoldfastError.is(error) && exitCodeOf(error) === Exit.unavailable;
 }

@@ -1,12 +1,13 @@
-import { mkdirSync } from "node:fs";
+import { mkdirSync, statSync } from "node:fs";
 import { homedir } from "node:os";
-import { dirname, isAbsolute, join } from "node:path";
+import { dirname, isAbsolute, join, resolve } from "node:path";
 import { StoreUnavailableError } from "../core/errors.js";
 import type { Locks } from "../core/locks.js";
 import type { LocksOptions } from "../core/options.js";
-import { parseStoreUrl } from "../core/url.js";
+import { parseStoreUrl, type StoreUrl } from "../core/url.js";
 import type { Options } from "./commands.js";
 import { usage } from "./exit.js";
+import { masked, note } from "./output.js";
 
 export interface StoreChoice {
   readonly url: string;
@@ -17,12 +18,31 @@ export interface StoreChoice {
 export function chooseStore(options: Options): StoreChoice {
   const url = options.store ?? (process.env["HOLDFAST_STORE"] || undefined);
   if (url === undefined) return { url: sqliteUrl(defaultFile()), named: false };
-  if (parseStoreUrl(url).scheme === "memory") {
-    throw usage(
-      "memory: lives in one process alone, so it would keep nobody out; use a store that others can reach, such as sqlite:./locks.db",
-    );
+  const wrong = whatIsWrong(url);
+  if (wrong === null) return { url, named: true };
+  throw usage(`${options.store === undefined ? "HOLDFAST_STORE" : "--store"}: ${wrong}`);
+}
+
+/** Before anything is opened, so that what fails later is the store and not its URL. */
+function whatIsWrong(url: string): string | null {
+  let parsed: StoreUrl;
+  try {
+    parsed = parseStoreUrl(url);
+  } catch (error) {
+    const isPath = /^[^:@?]+$/.test(url) && /\/|\.(db|sqlite3?)$/.test(url);
+    return `${(error as Error).message}${isPath ? `; did you mean ${sqliteUrl(url)}?` : ""}`;
   }
-  return { url, named: true };
+  const { scheme, path, options } = parsed;
+  if (scheme === "memory") {
+    return "memory: lives in one process alone, so it would keep nobody out; use a store that others can reach, such as sqlite:/var/lib/app/locks.db";
+  }
+  if (scheme !== "sqlite") {
+    return `the store of ${scheme}: URLs is planned, but not in this version; it has sqlite:`;
+  }
+  if (path === "" || path === ":memory:") {
+    return "sqlite: needs a file's path, as in sqlite:/var/lib/app/locks.db";
+  }
+  return options.size === 0 ? null : 'sqlite: URLs have no options; write "?" in a path as %3F';
 }
 
 export async function openLocks(choice: StoreChoice, options: LocksOptions): Promise<Locks> {
@@ -31,16 +51,32 @@ export async function openLocks(choice: StoreChoice, options: LocksOptions): Pro
   return connect(choice.url, options);
 }
 
-/** Opens the store that the options name, and closes it whatever happens. */
+/** For a look at the store that the options name: it is closed whatever happens, and never made. */
 export async function withLocks<T>(
   options: Options,
   use: (locks: Locks) => Promise<T>,
+  otherwise: T,
 ): Promise<T> {
-  const locks = await openLocks(chooseStore(options), namespaceOf(options));
+  const choice = chooseStore(options);
+  if (isMissing(choice.url)) {
+    note(`${masked(describeStore(choice.url))} does not exist: nobody has used it yet`);
+    return otherwise;
+  }
+  const locks = await openLocks(choice, namespaceOf(options));
   try {
     return await use(locks);
   } finally {
     await locks.close();
+  }
+}
+
+function isMissing(url: string): boolean {
+  const { scheme, path } = parseStoreUrl(url);
+  try {
+    return scheme === "sqlite" && statSync(path, { throwIfNoEntry: false }) === undefined;
+  } catch {
+    // It can't be told, as in a folder that may not be searched: opening says why.
+    return false;
   }
 }
 
@@ -52,7 +88,7 @@ export function namespaceOf(options: Options): { namespace?: string } {
 /** A store for people: where it is, without user, password and options. */
 export function describeStore(url: string): string {
   const { scheme, hosts, path } = parseStoreUrl(url);
-  if (hosts.length === 0) return `${scheme}:${path}`;
+  if (scheme === "sqlite") return `sqlite:${resolve(path)}`;
   const names = hosts.map(({ host, port }) => (port === null ? host : `${host}:${port}`));
   return `${scheme}://${names.join(",")}${path}`;
 }

@@ -1,3 +1,4 @@
+import { mkdirSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { Cli, holdfast, makeFolder, until } from "./helpers.js";
@@ -28,6 +29,15 @@ describe("ls", () => {
     expect((await holdfast(folder, ["ls", "--json"])).stdout).toBe("[]\n");
   });
 
+  it("shows a name as it is, also one that looks like a part of a URL", async () => {
+    const folder = makeFolder();
+    await hold(folder, "git//user@host");
+    expect((await holdfast(folder, ["ls"])).stdout).toContain("\ngit//user@host  exclusive");
+    const { code, stderr } = await holdfast(folder, ["run", "git//user@host", "--", "true"]);
+    expect(stderr).toContain('"git//user@host" is held by');
+    expect(code).toBe(75);
+  });
+
   it("shows who holds what, as a table and as JSON", async () => {
     const folder = makeFolder();
     const [job] = await Promise.all([
@@ -50,6 +60,35 @@ describe("ls", () => {
     expect(all[0]!.holders[0]).toMatchObject({ mode: "exclusive", closed: false });
     expect(all[0]!.holders[0]!.token).toMatch(/^\d{10,}$/);
     expect(all[1]!.holders[0]).toMatchObject({ mode: "shared" });
+  });
+});
+
+describe("a store that does not exist", () => {
+  it.each([
+    [["ls"], /^Nothing is held in sqlite:\/.*\/none\/x\.db\.\n$/],
+    [["ls", "--json"], /^\[\]\n$/],
+    [["inspect", "job"], /^job\n {2}nobody holds it\n {2}nobody waits\n$/],
+    [["release", "job", "--force"], /^Nobody held "job"\.\n$/],
+  ])("is told by %j, and not made", async (args, text) => {
+    const folder = makeFolder();
+    mkdirSync(join(folder, "none"));
+    const { code, stdout, stderr } = await holdfast(folder, [
+      ...args,
+      "--store",
+      "sqlite:none/x.db",
+    ]);
+    expect(stdout).toMatch(text);
+    expect(stderr).toMatch(/sqlite:\/.*\/none\/x\.db does not exist: nobody has used it yet\n$/);
+    expect(code).toBe(0);
+    expect(readdirSync(join(folder, "none"))).toEqual([]);
+  });
+
+  it("is no folder made for either, when it is the default one", async () => {
+    const folder = makeFolder();
+    const state = join(folder, "state");
+    const env = { HOLDFAST_STORE: "", XDG_STATE_HOME: state, HOME: folder, LOCALAPPDATA: state };
+    expect((await holdfast(folder, ["ls"], env)).code).toBe(0);
+    expect(readdirSync(folder)).toEqual([]);
   });
 });
 

@@ -1,7 +1,9 @@
 import { spawn, spawnSync } from "node:child_process";
-import { chmodSync, mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
+import { findCommand } from "../../src/cli/run/find.js";
+import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { Cli, holdfast, linesOf, MAIN, makeFolder, until, untilLine } from "./helpers.js";
 
 /** util-linux's `script` runs a command in a terminal of its own. */
@@ -54,6 +56,29 @@ describe("a command that can't be run, without asking for the name", () => {
     const ended = await holdfast(folder, ["run", "job", "--", command], env);
     expect(ended.code).toBe(code);
     expect(ended.stderr).toContain(JSON.stringify(command));
+  });
+
+  it("where PATH has what can't be looked at, or the name is too long", () => {
+    const folder = makeFolder();
+    symlinkSync("loop", join(folder, "loop"));
+    writeFileSync(join(folder, "tool"), "", { mode: 0o755 });
+    const path = `${join(folder, "loop")}:${join(folder, "tool")}:${folder}`;
+    expect(findCommand("tool", path)).toBe("yes");
+    expect(findCommand("loop", path)).toBe("no");
+    expect(findCommand(join(folder, "loop"))).toBe("no");
+    expect(findCommand("x".repeat(5_000), path)).toBe("no");
+    expect(findCommand(`./${"x".repeat(5_000)}`)).toBe("no");
+  });
+
+  it("where PATH has a folder that this user may not search", ({ skip }) => {
+    skip(process.getuid?.() === 0 || process.platform === "win32", "root may search every folder");
+    const folder = makeFolder();
+    mkdirSync(join(folder, "barred"));
+    writeFileSync(join(folder, "barred", "tool"), "", { mode: 0o755 });
+    chmodSync(join(folder, "barred"), 0);
+    expect(findCommand("tool", join(folder, "barred"))).toBe("no");
+    expect(findCommand(join(folder, "barred", "tool"))).toBe("not-executable");
+    chmodSync(join(folder, "barred"), 0o700);
   });
 
   it("an interpreter that is missing is 127 too, and the name is free again", async () => {
@@ -168,9 +193,9 @@ describe("a name that is held", () => {
   it("is given up after --wait: 75", async () => {
     const folder = makeFolder();
     await startHolder(folder);
-    const ended = await holdfast(folder, ["run", "job", "--wait", "300ms", "--", "true"]);
+    const ended = await holdfast(folder, ["run", "job", "--wait", "1200ms", "--", "true"]);
     expect(ended.code).toBe(75);
-    expect(ended.stderr).toContain("(waited 300ms)");
+    expect(ended.stderr).toContain("(waited 1.2s)");
     endHolder(folder);
   });
 
@@ -253,6 +278,18 @@ describe("signals", () => {
     expect((await run.ended).code).toBe(3);
   });
 
+  it("that the child ignores change nothing, as with nohup after --", async () => {
+    const folder = makeFolder();
+    const script = `trap '' HUP; ${UNTIL_END}`;
+    const run = new Cli(folder, ["run", "job", "--", "sh", "-c", script]);
+    await untilLine(folder, "log", "begun");
+    run.signal("SIGHUP");
+    expect((await holdfast(folder, ["run", "job", "--", "true"])).code).toBe(75);
+    endHolder(folder);
+    expect((await run.ended).code).toBe(0);
+    expect(linesOf(folder, "log")).toEqual(["begun", "over"]);
+  });
+
   it("SIGTSTP does not suspend holdfast, which would stop renewing", async () => {
     const folder = makeFolder();
     const holder = await startHolder(folder);
@@ -282,6 +319,21 @@ describe("the store", () => {
     expect(ended.code).toBe(5);
     expect(ended.stdout).toBe("name=job token=\n");
     expect(ended.stderr).toContain('running WITHOUT the lock on "job"');
+  });
+
+  it("that has a newer format can't be used either", async () => {
+    const folder = makeFolder();
+    expect((await holdfast(folder, ["run", "job", "--", "true"])).code).toBe(0);
+    const db = await openSqlite(join(folder, "locks.db"));
+    db.exec("UPDATE holdfast_meta SET format = 99");
+    db.close();
+    for (const args of [["run", "job", "--", "true"], ["ls"]]) {
+      const { code, stderr } = await holdfast(folder, args);
+      expect(stderr).toContain("has format 99");
+      expect(code).toBe(69);
+    }
+    const args = ["run", "job", "--if-unavailable", "run", "--", "sh", "-c", "exit 5"];
+    expect((await holdfast(folder, args)).code).toBe(5);
   });
 
   it("is by default a file that only this user can reach, and --verbose says how far it goes", async () => {

@@ -114,6 +114,18 @@ describe("when the lease is lost", () => {
     expect(ended.stderr).toContain("was lost before: another may have run at the same time");
   });
 
+  it("unnoticed, what the child has left in the background goes on", async () => {
+    const folder = makeFolder();
+    const script = `sleep 60 > out 2>&1 & echo $! > pid; ${process.execPath} ${MAIN} release job --force`;
+    const { code, stderr } = await holdfast(folder, ["run", "job", "--", "sh", "-c", script]);
+    const pid = childPid(folder);
+    const alive = isAlive(pid);
+    if (alive) process.kill(pid);
+    expect(alive).toBe(true);
+    expect(stderr).toMatch(/^holdfast: the command has ended, but .*\n$/);
+    expect(code).toBe(74);
+  });
+
   it("while holdfast itself was stopped, the child gets no more time", async () => {
     const folder = makeFolder();
     const run = await start(folder, IGNORES, "--ttl", "1s");

@@ -1,7 +1,8 @@
+import { resolve } from "node:path";
 import { describe, expect, it } from "vitest";
 import { durationOption } from "../../src/cli/arguments.js";
 import { clockTime, whyBusy } from "../../src/cli/names.js";
-import { formatMs, printable } from "../../src/cli/output.js";
+import { formatMs, masked, printable } from "../../src/cli/output.js";
 import { defaultFile, describeStore } from "../../src/cli/store.js";
 import { LOCK_LIMIT } from "../../src/core/store.js";
 
@@ -15,7 +16,7 @@ describe("options", () => {
     for (const text of ["forever", "5", "-1s", "1 s", "1d", "Infinity", "", "1e3s"]) {
       expect(() => read(text), text).toThrow(`--wait is ${JSON.stringify(text)}`);
     }
-    expect(() => durationOption({ wait: "99999h" }, "wait", { min: 0 })).toThrow("31536000000 ms");
+    expect(() => durationOption({ wait: "99999h" }, "wait", { min: 0 })).toThrow("from 0 to 8760h");
   });
 });
 
@@ -24,6 +25,9 @@ describe("text", () => {
     [0, "0ms"],
     [999, "999ms"],
     [1_000, "1s"],
+    [1_500, "1.5s"],
+    [9_999, "9.9s"],
+    [10_900, "10s"],
     [60_000, "1m"],
     [303_000, "5m 3s"],
     [7_500_000, "2h 5m"],
@@ -35,7 +39,9 @@ describe("text", () => {
 
   it("from a store can't move the cursor, nor show a password", () => {
     expect(printable("a\u001b[2Jb\nc\u202ed")).toBe("a?[2Jb?c?d");
-    expect(printable("at redis://me:pw@host/0")).toBe("at redis://***@host/0");
+    expect(masked("a\u001b at redis://me:pw@host/0")).toBe("a? at redis://***@host/0");
+    // A name is no URL.
+    expect(printable("git//user@host")).toBe("git//user@host");
   });
 
   it("of a time has the date only when it is not today", () => {
@@ -45,8 +51,16 @@ describe("text", () => {
 
   it("of a name that is busy tells who is in the way", () => {
     const name = { name: "job", limit: LOCK_LIMIT, holders: [], waiters: [] };
-    const holder = { token: 1n, permits: 1, heldMs: 5_000, expiresInMs: 9_000, closed: false };
-    const waiter = { holder: "w", permits: 1, waitingMs: 1, expiresInMs: 1 };
+    const mode = "exclusive" as const;
+    const holder = {
+      mode,
+      token: 1n,
+      permits: 1,
+      heldMs: 5_000,
+      expiresInMs: 9_000,
+      closed: false,
+    };
+    const waiter = { mode, holder: "w", permits: 1, waitingMs: 1, expiresInMs: 1 };
     expect(whyBusy(null)).toBe(null);
     expect(whyBusy(name)).toBe(null);
     expect(whyBusy({ ...name, waiters: [waiter] })).toBe("is next for w, who waits");
@@ -77,6 +91,6 @@ describe("the store", () => {
 
   it("is described without user, password and options", () => {
     expect(describeStore("redis://me:pw@a:1,b/0?ca=x")).toBe("redis://a:1,b/0");
-    expect(describeStore("sqlite:./locks.db")).toBe("sqlite:./locks.db");
+    expect(describeStore("sqlite:./locks.db")).toBe(`sqlite:${resolve("locks.db")}`);
   });
 });

@@ -82,7 +82,9 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
     [["run", "x", "--ttl", "--", "true"], "--ttl needs a value"],
     [["run", "x", "--ttl", "30", "--", "true"], '--ttl is "30"; it must be a number with a unit'],
     [["run", "x", "--wait=", "--", "true"], '--wait is ""'],
-    [["run", "x", "--ttl", "1ms", "--", "true"], "from 20 ms"],
+    [["run", "x", "--ttl", "1ms", "--", "true"], '--ttl is "1ms"; it must be a number'],
+    [["run", "x", "--ttl", "1ms", "--", "true"], "from 20ms to 8760h (see"],
+    [["run", "x", "--note", "n".repeat(250), "--", "true"], '--note is "nnn'],
     [["run", "x", "--note", "a", "--note", "b", "--", "true"], "--note is given more than once"],
     [["run", "x", "--quiet", "--quiet", "--", "true"], "--quiet is given more than once"],
     [["run", "x", "--quiet=no", "--", "true"], "--quiet takes no value"],
@@ -93,7 +95,13 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
     [["run", "x", "--namespace", "a b", "--", "true"], 'namespace is "a b"'],
     [["run", "", "--", "true"], 'the name is ""'],
     [["run", "x", "--store", "memory:", "--", "true"], "would keep nobody out"],
-    [["run", "x", "--store", "nosuch:x", "--", "true"], 'unknown scheme "nosuch:"'],
+    [
+      ["run", "x", "--store", "nosuch:x", "--", "true"],
+      '--store: the store\'s URL has the unknown scheme "nosuch:"',
+    ],
+    [["ls", "--store", "/tmp/x.db"], "did you mean sqlite:/tmp/x.db?"],
+    [["ls", "--store", "sqlite:"], "--store: sqlite: needs a file's path"],
+    [["ls", "--store", "sqlite:x.db?a=1"], "--store: sqlite: URLs have no options"],
     [["ls", "--store", "etcd://localhost"], "not in this version"],
     [["inspect", "a", "b"], '"b" is one argument too many'],
     [["release", "x"], "--force"],
@@ -109,10 +117,20 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
     expect(code).toBe(64);
   });
 
+  it("a wrong URL in HOLDFAST_STORE, even with --if-unavailable run", async () => {
+    const args = ["run", "x", "--if-unavailable", "run", "--", "true"];
+    for (const url of ["locks.db", "memory:", "etcd://localhost"]) {
+      const { code, stderr } = await holdfast(makeFolder(), args, { HOLDFAST_STORE: url });
+      expect(stderr).toMatch(/^holdfast: HOLDFAST_STORE: /);
+      expect(code).toBe(64);
+    }
+  });
+
   it("a URL's password is never repeated", async () => {
     for (const args of [
       ["ls", "redis://me:secret@host"],
       ["ls", "--store", "redis://me:secret@host"],
+      ["ls", "--store", "me:secret@host/x.db"],
       ["run", "x", "--store", "redis://me:secret@host:99999999", "--", "true"],
     ]) {
       const { code, stdout, stderr } = await holdfast(makeFolder(), args);

@@ -12,6 +12,8 @@ export interface Ended {
 /** The child, in a process group of its own. */
 export class Child {
   readonly ended: Promise<Ended>;
+  /** All of the group is to end, also what the child leaves behind. */
+  stopping = false;
   readonly #process: ChildProcess;
   #running = true;
 
@@ -43,14 +45,12 @@ export class Child {
     });
   }
 
-  get running(): boolean {
-    return this.#running;
-  }
-
-  /** To the whole group. */
+  /** To the whole group, until the child has ended. */
   kill(signal: NodeJS.Signals): void {
     const { pid } = this.#process;
     if (pid === undefined) return;
+    // What the child leaves behind is not ours to end; and a reaped child's number may be another's.
+    if (!this.#running && !this.stopping) return;
     if (process.platform === "win32") this.#process.kill(signal);
     else signalGroup(pid, signal);
   }

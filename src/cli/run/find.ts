@@ -14,7 +14,7 @@ export function checkCommand(command: string): void {
   if (found === "not-executable") {
     throw new CliError(
       Exit.notExecutable,
-      `${quoted(command)} is there but can't be executed (a folder, or chmod +x is missing)`,
+      `${quoted(command)} can't be executed: it is a folder, lies in one that you may not search, or lacks chmod +x`,
     );
   }
 }
@@ -22,16 +22,19 @@ export function checkCommand(command: string): void {
 /** A command with a slash is a path; any other is looked for in PATH. */
 export function findCommand(command: string, path = "/usr/bin:/bin"): Found {
   if (command === "") return "no";
-  if (command.includes("/")) return look(command);
-  const looks = path.split(delimiter).map((folder) => look(join(folder || ".", command)));
+  if (command.includes("/")) return look(command, "not-executable");
+  const looks = path.split(delimiter).map((folder) => look(join(folder || ".", command), "no"));
   if (looks.includes("yes")) return "yes";
   return looks.includes("not-executable") ? "not-executable" : "no";
 }
 
-function look(file: string): Found {
-  const stat = statSync(file, { throwIfNoEntry: false, bigint: false });
-  if (stat === undefined) return "no";
-  if (!stat.isFile()) return "not-executable";
+/** `barred`: what a file counts as that lies in a folder which this user may not search. */
+function look(file: string, barred: Found): Found {
+  try {
+    if (!statSync(file).isFile()) return "not-executable";
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === "EACCES" ? barred : "no";
+  }
   try {
     accessSync(file, constants.X_OK);
     return "yes";

@@ -6,6 +6,10 @@ import type { Options } from "../commands.js";
 import { usage } from "../exit.js";
 import { chooseStore, namespaceOf, type StoreChoice } from "../store.js";
 
+/** The shortest that the stores take. */
+const TTL_MIN_MS = 20;
+const HOLDER_BYTES = 255;
+
 /** What `holdfast run` was asked to do, checked before anything is touched. */
 export interface Plan {
   readonly name: string;
@@ -26,7 +30,7 @@ export function readPlan(name: string, options: Options, command: readonly strin
   if (command.length === 0) {
     throw usage("run needs a command after --, as in: holdfast run NAME -- CMD ARG");
   }
-  const ttlMs = durationOption(options, "ttl", { min: 1 }) ?? 30_000;
+  const ttlMs = durationOption(options, "ttl", { min: TTL_MIN_MS }) ?? 30_000;
   const waitMs = durationOption(options, "wait", { min: 0, infinite: true }) ?? 0;
   const atLeast = durationOption(options, "at-least", { min: 0 });
   const maxHold = durationOption(options, "max-hold", { min: 1 });
@@ -52,7 +56,10 @@ export function readPlan(name: string, options: Options, command: readonly strin
   };
 }
 
+/** Needed before there is a lease, to find ourselves among those who wait. */
 function holderLabel(note: string | undefined): string {
   const label = `${hostname()}:${process.pid}`;
-  return note === undefined ? label : `${label} (${checkText(note, "--note", 1, 255)})`;
+  if (note === undefined) return label;
+  const roomBytes = HOLDER_BYTES - Buffer.byteLength(`${label} ()`);
+  return `${label} (${checkText(note, "--note", 1, roomBytes)})`;
 }

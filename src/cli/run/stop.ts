@@ -22,6 +22,7 @@ export class Stopper {
   readonly #afterKillMs: number;
   #abortDueAtMs: number;
   #killAtMs = Number.POSITIVE_INFINITY;
+  readonly #onAbort = (): void => this.#stop();
 
   constructor(lease: Lease, child: Child, clock: Clock, ttlMs: number) {
     this.#lease = lease;
@@ -31,7 +32,7 @@ export class Stopper {
     this.#afterKillMs = ttlMs * KILL_SHARE;
     this.#abortDueAtMs = clock.elapsedMs() + lease.remainingMs;
     if (lease.signal.aborted) this.#stop();
-    else lease.signal.addEventListener("abort", () => this.#stop(), { once: true });
+    else lease.signal.addEventListener("abort", this.#onAbort, { once: true });
   }
 
   get loss(): LeaseLostError | null {
@@ -43,11 +44,17 @@ export class Stopper {
     if (this.loss === null) this.#abortDueAtMs = this.#clock.elapsedMs() + this.#lease.remainingMs;
   }
 
+  /** The child has ended by itself: a loss that shows only now stops nothing. */
+  dismiss(): void {
+    this.#lease.signal.removeEventListener("abort", this.#onAbort);
+  }
+
   /** Resolves when nothing is left of the child's group, or a little after it was killed. */
   async gone(): Promise<void> {
     // Where nobody reaps orphans, as in some containers, the group never looks empty.
     const untilMs = this.#killAtMs + this.#afterKillMs;
     while (this.#child.groupAlive && this.#clock.elapsedMs() < untilMs) await sleep(LOOK_EVERY_MS);
+    this.#child.stopping = false;
   }
 
   #stop(): void {
@@ -55,6 +62,7 @@ export class Stopper {
     // A timer that comes late, after this process was stopped, has used up the child's time to end.
     const sinceMs = this.loss?.reason === "expired" ? Math.min(this.#abortDueAtMs, nowMs) : nowMs;
     this.#killAtMs = sinceMs + this.#graceMs;
+    this.#child.stopping = true;
     note(`${printable(this.loss!.message)}; stopping the command`);
     if (nowMs < this.#killAtMs) this.#child.kill("SIGTERM");
     const leftMs = Math.min(Math.max(0, this.#killAtMs - nowMs), LONGEST_TIMER_MS);

@@ -1,6 +1,6 @@
 import type { Locks } from "../../core/locks.js";
 import { whyBusy } from "../names.js";
-import { formatMs, note, printable, quoted } from "../output.js";
+import { formatMs, masked, note, quoted } from "../output.js";
 
 const FIRST_LOOK_MS = 250;
 const LOOK_EVERY_MS = 1_000;
@@ -52,7 +52,7 @@ export class WaitingLine {
       const ahead = info?.waiters.findIndex((one) => one.holder === this.#me) ?? -1;
       return `${quoted(this.#name)} ${why}${ahead > 0 ? `; ${ahead} ahead of us` : ""}`;
     } catch (error) {
-      return `the store does not answer: ${printable((error as Error).message)}`;
+      return `the store does not answer: ${masked((error as Error).message)}`;
     }
   }
 }
