@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { findCommand } from "../../src/cli/run/find.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
+import { asOrdinaryUser } from "../support/user.js";
 import { Cli, holdfast, linesOf, MAIN, makeFolder, until, untilLine } from "./helpers.js";
 
 /** util-linux's `script` runs a command in a terminal of its own. */
@@ -70,14 +71,15 @@ describe("a command that can't be run, without asking for the name", () => {
     expect(findCommand(`./${"x".repeat(5_000)}`)).toBe("no");
   });
 
-  it("where PATH has a folder that this user may not search", ({ skip }) => {
-    skip(process.getuid?.() === 0 || process.platform === "win32", "root may search every folder");
+  it("where PATH has a folder that this user may not search", async () => {
     const folder = makeFolder();
     mkdirSync(join(folder, "barred"));
     writeFileSync(join(folder, "barred", "tool"), "", { mode: 0o755 });
     chmodSync(join(folder, "barred"), 0);
-    expect(findCommand("tool", join(folder, "barred"))).toBe("no");
-    expect(findCommand(join(folder, "barred", "tool"))).toBe("not-executable");
+    await asOrdinaryUser(() => {
+      expect(findCommand("tool", join(folder, "barred"))).toBe("no");
+      expect(findCommand(join(folder, "barred", "tool"))).toBe("not-executable");
+    });
     chmodSync(join(folder, "barred"), 0o700);
   });
 

@@ -21,6 +21,7 @@ import { connect, createLocks, type Locks } from "../../src/index.js";
 import { openSqlite, type SqliteDatabase, sqliteStore } from "../../src/stores/sqlite/index.js";
 import { refuseSharedFileSystem } from "../../src/stores/sqlite/open.js";
 import { Writer } from "../../src/stores/sqlite/writer.js";
+import { asOrdinaryUser } from "../support/user.js";
 import { until } from "../support/worker.js";
 
 function freshFolder(): string {
@@ -96,18 +97,13 @@ test("a file that this user may only read: refused with the reason", async () =>
   chmodSync(file, 0o444);
   chmodSync(folder, 0o555);
   onTestFinished(() => chmodSync(folder, 0o755));
-  // Root may write everywhere, so the attempt is made as nobody.
-  const root = process.getuid?.() === 0;
-  if (root) process.seteuid!(65_534);
-  try {
-    await expect(connect(`sqlite:${file}`)).rejects.toMatchObject({
+  await asOrdinaryUser(() =>
+    expect(connect(`sqlite:${file}`)).rejects.toMatchObject({
       code: "STORE_UNAVAILABLE",
       retryable: false,
       message: expect.stringMatching(/read-only|may this user write/),
-    });
-  } finally {
-    if (root) process.seteuid!(0);
-  }
+    }),
+  );
 });
 
 test("a full disk is an error of the store, and the name is free afterwards", async () => {
