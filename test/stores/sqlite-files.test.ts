@@ -106,6 +106,17 @@ test("a file that this user may only read: refused with the reason", async () =>
   );
 });
 
+test("a file that can't have a write-ahead log is refused", async () => {
+  const db = await rawConnection(freshFile());
+  const without: SqliteDatabase = {
+    exec: (sql) => db.exec(sql),
+    prepare: (sql) =>
+      db.prepare(sql.includes("journal_mode") ? "SELECT 'delete' AS journal_mode" : sql),
+    close: () => db.close(),
+  };
+  expect(() => sqliteStore(without)).toThrow(/write-ahead log/);
+});
+
 test("a full disk is an error of the store, and the name is free afterwards", async () => {
   const db = await rawConnection(freshFile());
   const store = sqliteStore(db);
@@ -316,6 +327,11 @@ test("a connection in the middle of a transaction, or to memory, is refused", as
   });
   db.exec("ROLLBACK");
   await locks.close();
+  const own = await rawConnection(freshFile());
+  own.exec("PRAGMA journal_mode = WAL; CREATE TABLE mine (n); BEGIN; INSERT INTO mine VALUES (1)");
+  expect(() => sqliteStore(own)).toThrow(/within a transaction/);
+  own.exec("COMMIT");
+  expect(own.prepare("SELECT n FROM mine").all()).toEqual([{ n: 1 }]);
   const memory = await rawConnection(":memory:");
   expect(() => sqliteStore(memory)).toThrow(/memoryStore/);
 });

@@ -1,6 +1,10 @@
 import { statSync } from "node:fs";
 import type { StoreClock } from "../../core/clock.js";
-import { InvalidArgumentError, StoreUnavailableError } from "../../core/errors.js";
+import {
+  InvalidArgumentError,
+  StoreUnavailableError,
+  UnsupportedError,
+} from "../../core/errors.js";
 import type {
   Claim,
   ClaimAnswer,
@@ -239,20 +243,39 @@ export class SqliteStore implements Store {
 /** Makes the tables if they are missing. A connection for this store alone. */
 export function sqliteStore(db: SqliteDatabase, options: SqliteStoreOptions = {}): SqliteStore {
   const file = fileOf(db);
+  // Only our own transaction is rolled back: the connection may come with one of its owner's.
+  let begun = false;
   try {
-    db.exec("PRAGMA journal_mode = WAL");
+    useLog(db, file);
     db.exec("BEGIN IMMEDIATE");
-    try {
-      prepareTables(db, file);
-      db.exec("COMMIT");
-    } catch (error) {
-      db.exec("ROLLBACK");
-      throw error;
-    }
+    begun = true;
+    prepareTables(db, file);
+    db.exec("COMMIT");
+    begun = false;
     return new SqliteStore(db, options);
   } catch (error) {
+    if (begun) rollBack(db);
     throw explain(error, file);
   }
+}
+
+function rollBack(db: SqliteDatabase): void {
+  try {
+    db.exec("ROLLBACK");
+  } catch {
+    // SQLite has rolled back by itself.
+  }
+}
+
+/** Where it can't have a write-ahead log, SQLite silently goes on without. */
+function useLog(db: SqliteDatabase, file: string): void {
+  const { journal_mode } = db.prepare("PRAGMA journal_mode = WAL").get() as {
+    journal_mode: string;
+  };
+  if (journal_mode === "wal") return;
+  throw new UnsupportedError(
+    `the SQLite file ${file} can't have a write-ahead log (it stays in mode "${journal_mode}"), which Holdfast needs`,
+  );
 }
 
 function fileOf(db: SqliteDatabase): string {
