@@ -1,52 +1,16 @@
-import {
-  chmodSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  statSync,
-  writeFileSync,
-} from "node:fs";
-import { connect as connectSocket } from "node:net";
-import { tmpdir } from "node:os";
+import { chmodSync, readFileSync, renameSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { monitorEventLoopDelay } from "node:perf_hooks";
 import { setTimeout as pause } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
 import { sqliteFence } from "../../src/fence/sqlite.js";
-import { connect, createLocks, type Locks } from "../../src/index.js";
-import { openSqlite, type SqliteDatabase, sqliteStore } from "../../src/stores/sqlite/index.js";
+import { connect, createLocks } from "../../src/index.js";
+import { type SqliteDatabase, sqliteStore } from "../../src/stores/sqlite/index.js";
 import { refuseSharedFileSystem } from "../../src/stores/sqlite/open.js";
 import { Writer } from "../../src/stores/sqlite/writer.js";
+import { freshFile, freshFolder, open, rawConnection } from "../support/sqlite.js";
 import { asOrdinaryUser } from "../support/user.js";
 import { until } from "../support/worker.js";
-
-function freshFolder(): string {
-  const folder = mkdtempSync(join(tmpdir(), "holdfast-test-"));
-  onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
-  return folder;
-}
-
-const freshFile = (): string => join(freshFolder(), "locks.db");
-
-async function open(file: string, options = {}): Promise<Locks> {
-  const locks = await connect(`sqlite:${file}`, options);
-  onTestFinished(() => locks.close());
-  return locks;
-}
-
-async function rawConnection(file: string): Promise<SqliteDatabase> {
-  const db = await openSqlite(file);
-  onTestFinished(() => {
-    try {
-      db.close();
-    } catch {}
-  });
-  return db;
-}
 
 test("a new file is readable by its owner alone", async () => {
   const file = freshFile();
@@ -262,59 +226,16 @@ test("a lease from before a restart of the machine, whose clock started anew, is
   expect(after.token).toBeGreaterThan(before.token);
 });
 
-test("where no socket can be had, waiters look for themselves", async () => {
+test("atLeast outlives a restart of the machine", async () => {
   const file = freshFile();
-  writeFileSync(`${file}-wake`, "a file where the folder should be");
-  const [one, two] = [await open(file), await open(file)];
-  const lease = await one.acquire("name");
-  const waiting = two.acquire("name");
-  await until("it waits", async () => (await one.inspect("name"))!.waiters.length === 1);
-  await lease.release();
-  const releasedMs = performance.now();
-  await (await waiting).release();
-  expect(performance.now() - releasedMs).toBeLessThan(2_000);
-});
-
-test("a path too long for a socket beside it still wakes its waiters", async () => {
-  const folder = join(freshFolder(), "long".repeat(30));
-  mkdirSync(folder);
-  const file = join(folder, "locks.db");
-  const [one, two] = [await open(file), await open(file)];
-  const lease = await one.acquire("name");
-  const waiting = two.acquire("name");
-  await until("it waits", async () => (await one.inspect("name"))!.waiters.length === 1);
-  await lease.release();
-  await (await waiting).release();
-  expect(existsSync(`${file}-wake`)).toBe(false);
-});
-
-test("nonsense on the wake socket is ignored, and close removes the socket", async () => {
-  const file = freshFile();
-  const [one, two] = [await open(file), await open(file)];
-  const lease = await one.acquire("name");
-  const waiting = two.acquire("name");
-  await until("it waits", async () => (await one.inspect("name"))!.waiters.length === 1);
-  const [socket] = readdirSync(`${file}-wake`);
-  for (const nonsense of [
-    "\n\n",
-    "{}\nnull\n[]\n",
-    '{"grantId":"x","token":"1","floor":"1","ttlMs":1000,"seq":1}\n',
-    '{"grantId":1,"token":-1}\n',
-    "x".repeat(3_000_000),
-  ]) {
-    await new Promise<void>((resolve) => {
-      const client = connectSocket(join(`${file}-wake`, socket!));
-      client.on("error", () => {});
-      client.on("close", () => resolve());
-      client.end(nonsense);
-    });
-  }
-  expect((await one.inspect("name"))?.waiters.length).toBe(1);
-  await lease.release();
-  await (await waiting).release();
-  await one.close();
-  await two.close();
-  expect(existsSync(`${file}-wake`)).toBe(false);
+  const locks = await open(file);
+  const lease = await locks.acquire("name", { atLeast: "1h" });
+  const db = await rawConnection(file);
+  db.exec("UPDATE holdfast_claims SET expires_ms = expires_ms + 1e9");
+  expect(await locks.tryAcquire("name")).toBeNull();
+  expect((await locks.inspect("name"))?.holders[0]).toMatchObject({ closed: true });
+  db.exec("UPDATE holdfast_claims SET closed_until_ms = 1");
+  expect((await locks.acquire("name", { wait: 0 })).token).toBeGreaterThan(lease.token);
 });
 
 test("a connection in the middle of a transaction, or to memory, is refused", async () => {
@@ -334,42 +255,6 @@ test("a connection in the middle of a transaction, or to memory, is refused", as
   expect(own.prepare("SELECT n FROM mine").all()).toEqual([{ n: 1 }]);
   const memory = await rawConnection(":memory:");
   expect(() => sqliteStore(memory)).toThrow(/memoryStore/);
-});
-
-test("a waiter whose socket's file is gone is not taken for dead: it finds its grant by itself", async () => {
-  const file = freshFile();
-  const options = { ttl: 900 };
-  const [one, two, three] = [
-    await open(file, options),
-    await open(file, options),
-    await open(file),
-  ];
-  const lease = await one.acquire("name");
-  const first = two.acquire("name", { wait: "20s" });
-  await until("it waits", async () => (await one.inspect("name"))!.waiters.length === 1);
-  const second = three.acquire("name", { wait: "20s" });
-  await until("both wait", async () => (await one.inspect("name"))!.waiters.length === 2);
-  for (const socket of readdirSync(`${file}-wake`)) rmSync(join(`${file}-wake`, socket));
-  await lease.release();
-  const granted = await first;
-  expect(granted.state).toBe("held");
-  expect((await one.inspect("name"))!.waiters.length).toBe(1);
-  await granted.release();
-  expect((await second).token).toBeGreaterThan(granted.token);
-});
-
-test("closing while the first waiter is about to listen leaves no socket", async () => {
-  for (let i = 0; i < 10; i++) {
-    const file = freshFile();
-    const [one, two] = [await open(file), await open(file)];
-    await one.acquire("name");
-    const waiting = two.acquire("name").catch((error: unknown) => error);
-    for (let turn = 0; turn < i; turn++) await new Promise((resolve) => setImmediate(resolve));
-    await two.close();
-    expect(await waiting).toMatchObject({ code: "CLOSED" });
-    await one.close();
-    await until("nothing is left", () => !existsSync(`${file}-wake`));
-  }
 });
 
 test("of jobs that share a transaction, one that fails is answered alone, and none is lost", async () => {

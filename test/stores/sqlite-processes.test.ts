@@ -1,20 +1,16 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, readdirSync, rmSync, utimesSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { readdirSync, utimesSync } from "node:fs";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import type { Locks } from "../../src/core/locks.js";
 import { connect } from "../../src/index.js";
+import { freshFile } from "../support/sqlite.js";
 import { until, Worker } from "../support/worker.js";
 
 const TTL_MS = 1_500;
 
-function freshUrl(): string {
-  const folder = mkdtempSync(join(tmpdir(), "holdfast-test-"));
-  onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
-  return `sqlite:${join(folder, "locks.db")}`;
-}
+const freshUrl = (): string => `sqlite:${freshFile()}`;
 
 async function observer(url: string): Promise<Locks> {
   const locks = await connect(url);
