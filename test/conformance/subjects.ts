@@ -2,58 +2,43 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { honest, type Runtime, type Seams, systemRuntime } from "../../src/core/runtime.js";
-import type { Store } from "../../src/core/store.js";
+import { honest, type Runtime, systemRuntime } from "../../src/core/runtime.js";
 import { memoryFence } from "../../src/fence/memory.js";
 import { sqliteFence } from "../../src/fence/sqlite.js";
 import { MemoryStore } from "../../src/stores/memory.js";
-import type { Rule } from "../../src/stores/rule.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { openSqliteStore } from "../../src/stores/sqlite/open.js";
 import {
   conformance,
   type FencedCell,
+  type Mutant,
   runCase,
   type Subject,
   seededRandom,
   VirtualClock,
 } from "../../src/testing/index.js";
 
-export interface MemoryVariant {
-  rule?: typeof Rule;
-  seams?: Partial<Seams>;
-  runtime?: (runtime: Runtime, clock: VirtualClock) => Runtime;
-  store?: (store: Store, clock: VirtualClock) => Store;
-  cell?: (cell: FencedCell) => FencedCell;
-}
-
-/** The memory store under virtual time, or a variant that is broken in one way. */
-export async function memorySubject(variant: MemoryVariant = {}): Promise<Subject> {
+/** The memory store under virtual time, or one that is broken in one way. */
+export async function memorySubject(mutant: Mutant = {}): Promise<Subject> {
   const clock = new VirtualClock();
-  const store = new MemoryStore(clock.forStore(), variant.rule);
-  const runtime: Runtime = {
-    clock,
-    random: seededRandom(7),
-    seams: { ...honest, ...variant.seams },
-  };
+  const store = new MemoryStore(clock.forStore(), mutant.rule);
+  const runtime: Runtime = { clock, random: seededRandom(7), seams: honest };
+  const broken = mutant.store?.();
   return {
-    runtime: variant.runtime?.(runtime, clock) ?? runtime,
+    runtime: mutant.runtime?.(runtime) ?? runtime,
     virtual: clock,
     ttlMs: 1_000,
-    open: async () => variant.store?.(store, clock) ?? store,
-    fence: async () => {
-      const cell = memoryCell();
-      return variant.cell?.(cell) ?? cell;
-    },
+    open: async () => broken?.(store, clock) ?? store,
+    fence: async () => memoryCell(mutant.fence),
     dispose: async () => {},
   };
 }
 
-function memoryCell(): FencedCell {
+function memoryCell(mutate: Mutant["fence"] = (fence) => fence): FencedCell {
   const fence = memoryFence();
   let value = 0;
   return {
-    fence: fence as FencedCell["fence"],
+    fence: mutate(fence as FencedCell["fence"]),
     transaction: (fn) => fence.transaction(fn),
     read: async () => value,
     write: async (_tx, to) => {

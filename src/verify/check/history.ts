@@ -1,0 +1,122 @@
+/**
+ * What was seen of a run, in order of time: the one record format of real processes and of the
+ * simulator, and all that the checks read. `atMs` is on one time line for all: the machine's
+ * monotonic clock, or the simulation's.
+ */
+export type History = readonly Event[];
+
+export type Event = At &
+  (Asking | Holding | AtResource | InStore | OfClients | OfFaults | Counted | Left);
+
+interface At {
+  readonly atMs: number;
+}
+
+/** `op` names one acquire and the lease that came of it; it is part of the holder's label in the store. */
+export type OpId = string;
+
+/** The way of one acquire to its end. */
+type Asking =
+  | {
+      readonly kind: "asked";
+      readonly op: OpId;
+      readonly client: string;
+      readonly name: string;
+      readonly permits: number;
+      readonly limit: number;
+      readonly ttlMs: number;
+      readonly waitMs: number;
+      /** Re-entry: the op whose lease this one shares. */
+      readonly within?: OpId;
+    }
+  /** Its ticket stands in the store: whoever asks from now on comes after it. */
+  | { readonly kind: "queued"; readonly op: OpId }
+  /** The caller's signal aborts the wait. */
+  | { readonly kind: "aborting"; readonly op: OpId }
+  /** No lease came of it. `unknown`: the store gave no answer, and may have granted. */
+  | {
+      readonly kind: "not-granted";
+      readonly op: OpId;
+      readonly outcome: "busy" | "timeout" | "aborted" | "unknown" | "refused";
+    };
+
+/** What a client believes of its lease. It holds from `granted` to `releasing`, `lost`, its own deadline, or its death. */
+type Holding =
+  /** `untilMs`: its deadline as it knows it then; moved by `renewed`. */
+  | {
+      readonly kind: "granted";
+      readonly op: OpId;
+      readonly token: bigint;
+      readonly floor: bigint;
+      readonly untilMs: number;
+    }
+  | { readonly kind: "renewed"; readonly op: OpId; readonly untilMs: number }
+  /** The store made the grant at this moment, and told the client this token: known where the store is looked into. */
+  | { readonly kind: "made"; readonly op: OpId; readonly token: bigint }
+  /** It asked whether it holds: `assertHeld`. */
+  | { readonly kind: "looked"; readonly op: OpId; readonly held: boolean }
+  /** It was told of the loss: the signal aborted. */
+  | { readonly kind: "lost"; readonly op: OpId; readonly reason: string }
+  | { readonly kind: "releasing"; readonly op: OpId }
+  | {
+      readonly kind: "released";
+      readonly op: OpId;
+      readonly result: "released" | "lost" | "unknown";
+    };
+
+/** At a resource behind a fence. `step` counts what the resource did, in its own order. */
+type AtResource =
+  | {
+      readonly kind: "entered";
+      readonly op: OpId;
+      readonly resource: string;
+      readonly step: number;
+      readonly token: bigint;
+      readonly floor: bigint;
+      readonly accepted: boolean;
+    }
+  /** A read-modify-write: it had read `read` and wanted to write `value`. */
+  | {
+      readonly kind: "wrote";
+      readonly op: OpId;
+      readonly resource: string;
+      readonly step: number;
+      readonly token: bigint;
+      readonly floor: bigint;
+      readonly accepted: boolean;
+      readonly read: number;
+      readonly value: number;
+    };
+
+/** What the store itself showed when it was looked at, at some moment from `sinceMs` to `atMs`. */
+type InStore = {
+  readonly kind: "seen";
+  readonly sinceMs: number;
+  readonly name: string;
+  readonly holders: readonly { readonly op: OpId; readonly token: bigint }[];
+  readonly waiters: readonly OpId[];
+};
+
+type OfClients = {
+  readonly kind: "paused" | "resumed" | "killed";
+  readonly client: string;
+};
+
+type OfFaults = { readonly kind: "injected" | "healed"; readonly fault: string };
+
+/** So many handovers of a name with so many waiting cost so many commands, counted at the server. */
+type Counted = {
+  readonly kind: "counted";
+  readonly waiters: number;
+  readonly handovers: number;
+  readonly commands: number;
+};
+
+/** What a client still had after it had closed. */
+type Left = {
+  readonly kind: "left";
+  readonly client: string;
+  readonly waiters: number;
+  readonly timers: number;
+  readonly sockets: number;
+};
