@@ -13,7 +13,7 @@ export abstract class Entry {
 /** The most that is woken in one turn of the event loop, so that thousands of leases do not block it. */
 const WAKES_PER_TURN = 500;
 /** A timer stands still while the machine sleeps, and elapsed time does not: look again at least this often. */
-const LONGEST_NAP_MS = 1_000;
+const LONGEST_NAP_MS = 250;
 
 /** One timer for all: a binary heap by time, in which every entry knows its place. */
 export class Agenda {

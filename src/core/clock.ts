@@ -31,8 +31,10 @@ const system: ClockSources = {
   wallMs: () => Date.now(),
 };
 
-/** A step of the wall clock, or steps together, that are worth a look at the others. */
-const NOTICEABLE_MS = 200;
+/** A step of the wall clock that is worth a look at the others. */
+const WORTH_A_LOOK_MS = 25;
+/** One, or several together, that is a suspicion when nothing explains it. */
+const SUSPICIOUS_MS = 200;
 /** How fast the wall clock may be slewed while it is corrected (ntpd: 500 ppm). */
 const SLEW = 0.001;
 /** `os.uptime` reads a file (8 µs): look at least this often, not at every call. */
@@ -51,29 +53,31 @@ export function systemClock(sources: ClockSources = system): Clock {
   let sleptMs = 0;
   let lookedAt = startHr;
   let wallOverHr = sources.wallMs() - startHr;
+  let aheadAtLook = 0;
   let suspicions = 0;
 
   function look(hr: number, wallAheadMs: number): void {
     const slewedMs = (hr - lookedAt) * SLEW;
     lookedAt = hr;
-    // What a slew explains is forgotten; the rest adds up until it is noticed.
-    const noticed = Math.abs(wallAheadMs) > NOTICEABLE_MS;
-    wallOverHr += noticed ? wallAheadMs : Math.max(-slewedMs, Math.min(slewedMs, wallAheadMs));
     const sleptByNow = sources.uptimeMs() - startUptime - (hr - startHr);
-    const newlySlept = Math.max(0, sleptByNow - sleptMs);
-    if (newlySlept > UPTIME_GRAIN_MS) sleptMs = sleptByNow;
-    if (wallAheadMs - newlySlept > NOTICEABLE_MS) suspicions++;
+    const newlySlept = sleptByNow - sleptMs > UPTIME_GRAIN_MS ? sleptByNow - sleptMs : 0;
+    sleptMs += newlySlept;
+    const unexplained = wallAheadMs - newlySlept;
+    if (unexplained > SUSPICIOUS_MS) suspicions++;
+    // What a slew explains is forgotten; the rest adds up until it is suspicious.
+    const forgotten =
+      Math.abs(unexplained) > SUSPICIOUS_MS
+        ? unexplained
+        : Math.max(-slewedMs, Math.min(slewedMs, unexplained));
+    wallOverHr += newlySlept + forgotten;
+    aheadAtLook = unexplained - forgotten;
   }
 
   return {
     elapsedMs() {
       const hr = sources.hrtimeMs();
       const wallAheadMs = sources.wallMs() - hr - wallOverHr;
-      if (
-        wallAheadMs > NOTICEABLE_MS ||
-        wallAheadMs < -NOTICEABLE_MS ||
-        hr - lookedAt > LOOK_EVERY_MS
-      ) {
+      if (Math.abs(wallAheadMs - aheadAtLook) > WORTH_A_LOOK_MS || hr - lookedAt > LOOK_EVERY_MS) {
         look(hr, wallAheadMs);
       }
       return hr - startHr + sleptMs;

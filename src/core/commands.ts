@@ -1,5 +1,5 @@
 import { type Agenda, Entry } from "./agenda.js";
-import { HoldfastError, StoreUnavailableError } from "./errors.js";
+import { ClosedError, HoldfastError, StoreUnavailableError } from "./errors.js";
 import type { Settings } from "./options.js";
 import type { Runtime } from "./runtime.js";
 import type { Awaitable, Release, ReleaseAnswer, Store } from "./store.js";
@@ -25,6 +25,8 @@ export class Commands {
   readonly #runtime: Runtime;
   readonly #watchdog: Watchdog;
   readonly #releasing = new Set<Promise<ReleaseOutcome>>();
+  /** Gives up a command that was not answered yet. */
+  readonly #pending = new Set<(error: HoldfastError) => void>();
   #closed = false;
 
   constructor(store: Store, settings: Settings, runtime: Runtime, watchdog: Watchdog) {
@@ -95,6 +97,8 @@ export class Commands {
   async close(): Promise<void> {
     await Promise.all(this.#releasing);
     this.#closed = true;
+    // An owed release may hang: its timer would outlive us.
+    for (const giveUp of [...this.#pending]) giveUp(new ClosedError());
     const { agenda } = this.#watchdog;
     for (const entry of [...agenda.entries()]) agenda.remove(entry);
   }
@@ -119,17 +123,26 @@ export class Commands {
     timeoutMs = this.#settings.commandTimeoutMs,
   ): Promise<T> {
     return new Promise((resolve, reject) => {
+      const giveUp = (error: HoldfastError): void => {
+        done();
+        reject(error);
+      };
       const timer = this.#runtime.clock.after(timeoutMs, () =>
-        reject(this.noAnswer(what, timeoutMs)),
+        giveUp(this.noAnswer(what, timeoutMs)),
       );
       timer.keepAlive(true);
+      this.#pending.add(giveUp);
+      const done = (): void => {
+        timer.cancel();
+        this.#pending.delete(giveUp);
+      };
       answer.then(
         (value) => {
-          timer.cancel();
+          done();
           resolve(value);
         },
         (error) => {
-          timer.cancel();
+          done();
           reject(error);
         },
       );
