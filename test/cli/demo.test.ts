@@ -1,6 +1,7 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { drawTimeline, Lane } from "../../src/cli/demo/timeline.js";
+import { skipUnless } from "../support/needs.js";
 import { Cli, holdfast, isAlive, makeFolder, until } from "./helpers.js";
 
 /** Processes whose command line names the folder. */
@@ -45,8 +46,8 @@ describe("the demo", () => {
     expect(readdirSync(folder)).toEqual([]);
   });
 
-  it("leaves nothing behind on Ctrl-C", async ({ skip }) => {
-    skip(!existsSync("/proc/self/cmdline"), "needs /proc");
+  it("leaves nothing behind on Ctrl-C", async (context) => {
+    skipUnless(context, existsSync("/proc/self/cmdline"), "needs /proc");
     const folder = makeFolder();
     // Without setpriv in PATH it is the demo itself that ends them.
     const demo = new Cli(folder, ["demo"], { TMPDIR: folder, PATH: folder });

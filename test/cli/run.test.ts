@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { findCommand } from "../../src/cli/run/find.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
+import { skipUnless } from "../support/needs.js";
 import { asOrdinaryUser } from "../support/user.js";
 import { Cli, holdfast, linesOf, MAIN, makeFolder, until, untilLine } from "./helpers.js";
 
@@ -168,8 +169,8 @@ describe("a name that is held", () => {
     expect(waiter.stderr.split("\n").length).toBe(2);
   });
 
-  it("is shown on a terminal in one line, which is cleared", async ({ skip }) => {
-    skip(!canMakeTerminals, "needs script(1), of bsdutils");
+  it("is shown on a terminal in one line, which is cleared", async (context) => {
+    skipUnless(context, canMakeTerminals, "needs script(1), of bsdutils");
     const folder = makeFolder();
     const holder = await startHolder(folder);
     const line = `${process.execPath} ${MAIN} run job --wait forever -- echo got it`;

@@ -3,6 +3,7 @@ import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { findCommand } from "../../src/cli/run/find.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
+import { skipUnless } from "../support/needs.js";
 import { Cli, holdfast, isAlive, linesOf, MAIN, makeFolder, until, untilLine } from "./helpers.js";
 
 const canDieWithParent = process.platform === "linux" && findCommand("setpriv") === "yes";
@@ -150,8 +151,8 @@ describe("when the lease is lost", () => {
 });
 
 describe("when holdfast is killed", () => {
-  it("the child dies with it (setpriv --pdeathsig)", async ({ skip }) => {
-    skip(!canDieWithParent, "needs setpriv --pdeathsig, of util-linux on Linux");
+  it("the child dies with it (setpriv --pdeathsig)", async (context) => {
+    skipUnless(context, canDieWithParent, "needs setpriv --pdeathsig, of util-linux on Linux");
     const folder = makeFolder();
     const run = await start(folder, IGNORES, "--ttl", "2s");
     const next = startNext(folder);

@@ -39,10 +39,10 @@ export interface Cluster<S extends Server = Server> {
 /** Where a server runs: on loopback, or in a network namespace, under a false clock, on a disk of its own. */
 export interface Site {
   readonly address: string;
-  /** The command line that runs `argv` there. */
+  /** The command line that runs `argv` there, by exec: its process is the server's. */
   command(argv: readonly string[]): readonly string[];
   readonly env: Readonly<Record<string, string>>;
-  /** Under which it keeps its data; the lab's own folder otherwise. */
+  /** Under which it keeps its data: in the lab's folder, so that it ends with the lab. */
   readonly folder?: string;
 }
 

@@ -1,0 +1,110 @@
+import { ChildServer, type Place } from "./child-server.js";
+import { talk } from "./talk.js";
+import { until } from "./until.js";
+
+export interface EtcdOptions {
+  /** `fast`: elections in a fifth of the time; a ttl below the election's timeout is raised. */
+  readonly timing?: "fast" | "default";
+}
+
+const ELECTION_MS = 30_000;
+const FAST = ["--heartbeat-interval", "20", "--election-timeout", "200"];
+
+export class EtcdServer extends ChildServer {
+  readonly url: string;
+  readonly #options: EtcdOptions;
+  readonly #members: readonly EtcdServer[];
+  readonly #etcd: string;
+  readonly #etcdctl: string;
+  #joins = "new";
+
+  private constructor(place: Place, members: readonly EtcdServer[], options: EtcdOptions) {
+    super(place);
+    this.#members = members;
+    this.#options = options;
+    this.#etcd = place.find("etcd");
+    this.#etcdctl = place.find("etcdctl");
+    this.url = `etcd://${this.address}:${this.port}`;
+  }
+
+  static cluster(places: readonly Place[], options: EtcdOptions): readonly EtcdServer[] {
+    const members: EtcdServer[] = [];
+    for (const place of places) members.push(new EtcdServer(place, members, options));
+    return members;
+  }
+
+  /** What etcdctl prints, asking this member. */
+  ctl(...args: readonly string[]): Promise<string> {
+    const limits = ["--dial-timeout=2s", "--command-timeout=2s"];
+    const argv = [this.#etcdctl, `--endpoints=${this.#clientUrl}`, ...limits, ...args];
+    return this.place.run(argv, { env: { ETCDCTL_API: "3" } });
+  }
+
+  async leads(): Promise<bigint | null> {
+    const status = await this.#status();
+    return status("Leader") === status("MemberID") ? status("RaftTerm") : null;
+  }
+
+  /** One that has lost its data can't come back as itself: it is removed and joins anew. */
+  override async wipe(): Promise<void> {
+    await this.kill();
+    if (this.#members.length > 1) {
+      const other = this.#members.find((one) => one !== this && one.state === "running");
+      if (other === undefined) throw new Error(`${this.name} has nobody to join again`);
+      await until(`${other.name} has a leader`, ELECTION_MS, () => other.answers());
+      const member = new RegExp(`^(\\w+), \\w+, ${this.name},`, "m").exec(
+        await other.ctl("member", "list"),
+      );
+      if (member !== null) await other.ctl("member", "remove", member[1]!);
+      await other.ctl("member", "add", this.name, `--peer-urls=${this.#peerUrl}`);
+      this.#joins = "existing";
+    }
+    await super.wipe();
+  }
+
+  /** Messages of gRPC from clients: requests, and what they send on streams. */
+  async commands(): Promise<number> {
+    const metrics = await this.#get("/metrics");
+    return [...metrics.matchAll(/^grpc_server_msg_received_total\{(.*)\} (\S+)$/gm)]
+      .filter(([, labels]) => !labels!.includes("Maintenance"))
+      .reduce((sum, [, , count]) => sum + Number(count), 0);
+  }
+
+  protected command(): readonly string[] {
+    const cluster = this.#members.map((one) => `${one.name}=${one.#peerUrl}`).join(",");
+    return [
+      this.#etcd,
+      ...["--name", this.name, "--data-dir", this.place.data],
+      ...["--listen-client-urls", this.#clientUrl, "--advertise-client-urls", this.#clientUrl],
+      ...["--listen-peer-urls", this.#peerUrl, "--initial-advertise-peer-urls", this.#peerUrl],
+      ...["--initial-cluster", cluster, "--initial-cluster-state", this.#joins],
+      // Otherwise nobody may join for five seconds after a restart.
+      "--strict-reconfig-check=false",
+      ...["--logger", "zap", "--log-level", "warn"],
+      ...(this.#options.timing === "default" ? [] : FAST),
+    ];
+  }
+
+  /** It answers yes after a read of its own that needs the leader and a majority. */
+  protected async answers(): Promise<boolean> {
+    return (await this.#get("/health")).includes('"health":"true"');
+  }
+
+  get #clientUrl(): string {
+    return `http://${this.address}:${this.port}`;
+  }
+
+  get #peerUrl(): string {
+    return `http://${this.address}:${this.place.ports[1]}`;
+  }
+
+  #get(path: string): Promise<string> {
+    return talk(this.place, `GET ${path} HTTP/1.0\r\n\r\n`);
+  }
+
+  /** Its numbers, of 64 bits. */
+  async #status(): Promise<(field: string) => bigint> {
+    const text = await this.ctl("endpoint", "status", "--write-out=fields");
+    return (field) => BigInt(new RegExp(`"${field}" : (\\d+)`).exec(text)?.[1] ?? 0);
+  }
+}

@@ -1,0 +1,66 @@
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { ChildServer, type Place } from "./child-server.js";
+import { asPostgres, type PostgresServer, psql } from "./postgres.js";
+
+/** In front of a PostgreSQL server, in transaction mode: a client's session is no session of the server. */
+export class PgBouncer extends ChildServer {
+  readonly url: string;
+  readonly #postgres: PostgresServer;
+  readonly #pgbouncer: string;
+
+  constructor(place: Place, postgres: PostgresServer) {
+    super(place);
+    this.#postgres = postgres;
+    this.#pgbouncer = place.find("pgbouncer");
+    this.url = `postgres://postgres@${this.address}:${this.port}/postgres`;
+  }
+
+  sql(text: string): Promise<string> {
+    return psql(this.place, "postgres", text);
+  }
+
+  /** Queries that it passed on. */
+  async commands(): Promise<number> {
+    const databases = (await this.#console("\\x\nSHOW STATS")).split("\n\n");
+    return databases
+      .filter((stats) => !stats.includes("database|pgbouncer"))
+      .reduce((sum, stats) => sum + Number(/^total_query_count\|(\d+)$/m.exec(stats)?.[1]), 0);
+  }
+
+  protected override async prepare(): Promise<void> {
+    const { address, port } = this.#postgres;
+    const settings = {
+      listen_addr: this.address,
+      listen_port: this.port,
+      unix_socket_dir: "",
+      auth_type: "any",
+      pool_mode: "transaction",
+      server_login_retry: 0.1,
+      ignore_startup_parameters: "extra_float_digits,options",
+    };
+    const lines = [
+      "[databases]",
+      `* = host=${address} port=${port} user=postgres`,
+      "[pgbouncer]",
+      ...Object.entries(settings).map(([key, value]) => `${key} = ${value}`),
+    ];
+    await writeFile(this.#config, `${lines.join("\n")}\n`);
+  }
+
+  protected command(): readonly string[] {
+    return [...asPostgres(this.place), this.#pgbouncer, this.#config];
+  }
+
+  protected async answers(): Promise<boolean> {
+    return (await this.#console("SHOW VERSION")) !== "";
+  }
+
+  get #config(): string {
+    return join(this.place.home, "pgbouncer.ini");
+  }
+
+  #console(text: string): Promise<string> {
+    return psql(this.place, "pgbouncer", text);
+  }
+}

@@ -1,0 +1,103 @@
+import { appendFile } from "node:fs/promises";
+import { join } from "node:path";
+import { ChildServer, type Place } from "./child-server.js";
+import { isRoot } from "./requirements.js";
+
+const USER = "postgres";
+
+export interface PostgresOptions {
+  /** More of postgresql.conf. */
+  readonly config?: Readonly<Record<string, string>>;
+}
+
+export class PostgresServer extends ChildServer {
+  readonly url: string;
+  /** Fast: clients are disconnected, data is written. */
+  protected override readonly stopSignal = "SIGINT";
+  readonly #options: PostgresOptions;
+  readonly #initdb: string;
+  readonly #postgres: string;
+
+  constructor(place: Place, options: PostgresOptions) {
+    super(place);
+    this.#options = options;
+    this.#initdb = place.find("initdb");
+    this.#postgres = place.find("postgres");
+    this.url = `postgres://${USER}@${this.address}:${this.port}/postgres`;
+    place.onEnd(this.#dropSharedMemory);
+  }
+
+  /** What psql prints, without decoration; rejects on the first error. */
+  sql(text: string): Promise<string> {
+    return psql(this.place, "postgres", text);
+  }
+
+  /** Statements that clients sent, those of transaction control too; not those inside functions. */
+  async commands(): Promise<number> {
+    const count = `SELECT coalesce(sum(calls), 0) FROM pg_stat_statements
+      WHERE query NOT LIKE '%pg_stat_statements%'`;
+    return Number(await this.sql(count));
+  }
+
+  protected override async prepare(): Promise<void> {
+    const { data, run } = this.place;
+    if (isRoot()) await run(["chown", USER, data]);
+    const make = [this.#initdb, "-D", data, "-U", USER, "-A", "trust", "-E", "UTF8"];
+    await run([...asPostgres(this.place), ...make, "--no-locale", "--no-sync"], {
+      timeoutMs: 30_000,
+    });
+    // From other namespaces than its own.
+    await appendFile(join(data, "pg_hba.conf"), "host all all all trust\n");
+  }
+
+  protected command(): readonly string[] {
+    const settings: Record<string, string> = {
+      port: String(this.port),
+      listen_addresses: this.address,
+      unix_socket_directories: "",
+      // In its folder, so that a kill leaves nothing in /dev/shm.
+      dynamic_shared_memory_type: "mmap",
+      shared_preload_libraries: "pg_stat_statements",
+      "pg_stat_statements.save": "off",
+      "pg_stat_statements.max": "20000",
+      ...this.#options.config,
+    };
+    return [
+      ...asPostgres(this.place),
+      ...[this.#postgres, "-D", this.place.data],
+      ...Object.entries(settings).flatMap(([key, value]) => ["-c", `${key}=${value}`]),
+    ];
+  }
+
+  protected async answers(): Promise<boolean> {
+    return (await this.sql("SELECT 1")) === "1";
+  }
+
+  protected override async afterStart(): Promise<void> {
+    await this.sql(`SET client_min_messages = warning;
+      CREATE EXTENSION IF NOT EXISTS pg_stat_statements; SELECT pg_stat_statements_reset()`);
+  }
+
+  protected override async afterKill(): Promise<void> {
+    await this.place.run(["sh", "-c", this.#dropSharedMemory]);
+  }
+
+  /** A segment by which it knows whether an earlier one still runs; its number stands in the lock file. */
+  get #dropSharedMemory(): string {
+    const file = `'${join(this.place.data, "postmaster.pid")}'`;
+    return `[ ! -e ${file} ] || { ipcrm -m "$(awk 'NR == 7 { print $2 }' ${file})" || :; } 2> /dev/null`;
+  }
+}
+
+/** It refuses to run as root. */
+export function asPostgres(place: Place): readonly string[] {
+  if (!isRoot()) return [];
+  return [place.find("setpriv"), `--reuid=${USER}`, `--regid=${USER}`, "--init-groups", "--"];
+}
+
+export async function psql(place: Place, database: string, text: string): Promise<string> {
+  const server = ["-h", place.site.address, "-p", String(place.ports[0]), "-U", USER];
+  const plain = ["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-f", "-"];
+  const argv = [place.find("psql"), ...server, ...plain, database];
+  return (await place.run(argv, { input: text })).replace(/\n$/, "");
+}

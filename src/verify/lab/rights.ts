@@ -1,0 +1,41 @@
+import { spawnSync } from "node:child_process";
+
+/** What the kernel has to permit; each is tried in namespaces that go away with the trial. */
+const TRIALS = {
+  "network namespaces": {
+    script: "ip link add left type veth peer name right && ip link add middle type bridge",
+    reason:
+      "network namespaces with veth and bridge are not permitted here (CAP_SYS_ADMIN, CAP_NET_ADMIN)",
+  },
+  nft: {
+    script: "nft add table inet holdfast",
+    reason: "nft rules are not permitted here (CAP_NET_ADMIN, nf_tables in the kernel)",
+  },
+  "loop mounts": {
+    script: `mount -t tmpfs none /mnt && cd /mnt && mkdir disk && truncate -s 1M image &&
+      mkfs.ext4 -q -F image && mount -o loop image disk && touch disk/file && umount disk`,
+    reason: "loop mounts are not permitted here (CAP_SYS_ADMIN, a loop device, ext4 in the kernel)",
+  },
+} as const;
+
+export type Right = keyof typeof TRIALS;
+export const RIGHTS = Object.keys(TRIALS) as readonly Right[];
+
+const tried = new Map<Right, string | null>();
+
+/** Null, or which right is lacking, in words. Tried once. */
+export function lackingRight(right: Right): string | null {
+  let lacking = tried.get(right);
+  if (lacking === undefined) {
+    const { script, reason } = TRIALS[right];
+    lacking = permits(script) ? null : reason;
+    tried.set(right, lacking);
+  }
+  return lacking;
+}
+
+function permits(script: string): boolean {
+  const env = { PATH: `${process.env["PATH"]}:/usr/sbin:/sbin` };
+  const args = ["--net", "--mount", "--propagation", "private", "sh", "-c", script];
+  return spawnSync("unshare", args, { env, stdio: "ignore", timeout: 10_000 }).status === 0;
+}

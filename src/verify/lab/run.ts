@@ -1,0 +1,34 @@
+import { execFile } from "node:child_process";
+
+const RUN_MS = 10_000;
+const OUTPUT_BYTES = 64 * 1024 * 1024;
+
+export interface RunOptions {
+  readonly input?: string;
+  readonly cwd?: string;
+  readonly env?: Readonly<Record<string, string>>;
+  readonly timeoutMs?: number;
+}
+
+/** What a program prints; rejects with its complaint. */
+export function run(
+  [program, ...args]: readonly string[],
+  { input = "", cwd, env = plainEnv(), timeoutMs = RUN_MS }: RunOptions = {},
+): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const limits = { timeout: timeoutMs, killSignal: "SIGKILL", maxBuffer: OUTPUT_BYTES } as const;
+    const child = execFile(program!, args, { cwd, env, ...limits }, (error, stdout, stderr) => {
+      if (error === null) return resolve(stdout);
+      const why = error.killed ? `no answer in ${timeoutMs} ms` : stderr.trim() || error.message;
+      reject(new Error(`${program}: ${why}`, { cause: error }));
+    });
+    // It may end without reading.
+    child.stdin?.on("error", () => {});
+    child.stdin?.end(input);
+  });
+}
+
+/** No setting of the user's reaches a server or its clients. */
+export function plainEnv(home = "/"): Record<string, string> {
+  return { PATH: process.env["PATH"] ?? "/usr/bin:/bin", HOME: home, LC_ALL: "C" };
+}

@@ -1,0 +1,91 @@
+import { mkdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { ChildServer, type Place } from "./child-server.js";
+import { talk } from "./talk.js";
+
+export interface ZooKeeperOptions {
+  /** `fast`: a tick of 200 ms, so sessions may be as short as 400 ms. */
+  readonly timing?: "fast" | "default";
+}
+
+const JAVA = ["-Xms16m", "-Xmx48m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
+/** Otherwise it leaves a file in /tmp when it is killed. */
+const NO_TRACES = "-XX:-UsePerfData";
+const MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
+
+export class ZooKeeperServer extends ChildServer {
+  readonly url: string;
+  readonly #options: ZooKeeperOptions;
+  readonly #ensemble: readonly Place[];
+  readonly #java: string;
+  readonly #jar: string;
+
+  constructor(place: Place, ensemble: readonly Place[], options: ZooKeeperOptions) {
+    super(place);
+    this.#options = options;
+    this.#ensemble = ensemble;
+    this.#java = place.find("java");
+    this.#jar = place.find("zookeeper.jar");
+    this.url = `zookeeper://${this.address}:${this.port}`;
+  }
+
+  /** What it answers to one of the four-letter commands. */
+  ask(word: string): Promise<string> {
+    return talk(this.place, word);
+  }
+
+  async leads(): Promise<bigint | null> {
+    const answer = await this.ask("srvr");
+    if (!/^Mode: (leader|standalone)$/m.test(answer)) return null;
+    const zxid = /^Zxid: (0x[0-9a-f]+)$/m.exec(answer)?.[1] ?? "0";
+    return BigInt(zxid) >> 32n;
+  }
+
+  /** Reads and updates that clients asked this server for; no pings. */
+  async commands(): Promise<number> {
+    const answer = await this.ask("mntr");
+    return [...answer.matchAll(/^zk_cnt_(?:read|update)latency\t(\d+)$/gm)].reduce(
+      (sum, [, count]) => sum + Number(count),
+      0,
+    );
+  }
+
+  protected override async prepare(): Promise<void> {
+    await mkdir(this.place.data, { recursive: true });
+    const id = this.#ensemble.indexOf(this.place) + 1;
+    await writeFile(join(this.place.data, "myid"), `${id}\n`);
+    await writeFile(this.#config, `${this.#settings().join("\n")}\n`);
+  }
+
+  protected command(): readonly string[] {
+    return [this.#java, ...JAVA, NO_TRACES, "-cp", this.#jar, MAIN, this.#config];
+  }
+
+  protected async answers(): Promise<boolean> {
+    return (await this.ask("srvr")).includes("Mode: ");
+  }
+
+  get #config(): string {
+    return join(this.place.home, "zoo.cfg");
+  }
+
+  #settings(): readonly string[] {
+    const fast = this.#options.timing !== "default";
+    return [
+      `dataDir=${this.place.data}`,
+      "admin.enableServer=false",
+      "4lw.commands.whitelist=*",
+      "initLimit=25",
+      "syncLimit=10",
+      ...(fast ? ["tickTime=200", "minSessionTimeout=400"] : ["tickTime=2000"]),
+      ...(this.#ensemble.length === 1
+        ? [`clientPort=${this.port}`, `clientPortAddress=${this.address}`]
+        : ["standaloneEnabled=false", ...this.#ensemble.map(memberLine)]),
+    ];
+  }
+}
+
+function memberLine({ site: { address }, ports }: Place, index: number): string {
+  const [client, quorum, election] = ports;
+  return `server.${index + 1}=${address}:${quorum}:${election};${address}:${client}`;
+}

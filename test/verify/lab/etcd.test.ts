@@ -1,0 +1,63 @@
+import { afterAll, beforeAll, expect, test } from "vitest";
+import type { ServerCluster } from "../../../src/verify/lab/cluster.js";
+import type { EtcdServer } from "../../../src/verify/lab/etcd.js";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import { describeWith } from "../../support/needs.js";
+import { newLeader } from "./leader.js";
+import { verbs } from "./verbs.js";
+
+describeWith(["etcd"], "etcd", () => {
+  let lab: Lab;
+  let etcd: EtcdServer;
+  let three: ServerCluster<EtcdServer>;
+  const read = async (server: EtcdServer): Promise<string | null> =>
+    (await server.ctl("get", "--print-value-only", "key")).trim() || null;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    const [one, cluster] = await Promise.all([lab.etcd(), lab.etcd({ nodes: 3 })]);
+    etcd = one.servers[0]!;
+    three = cluster;
+  });
+  afterAll(() => lab.close());
+
+  verbs({
+    server: () => etcd,
+    write: (value) => etcd.ctl("put", "key", value),
+    read: () => read(etcd),
+  });
+
+  test("of three, one leads; when it is killed another does, and it comes back with what it missed", async () => {
+    expect(three.url).toBe(`etcd://${three.servers.map((s) => `127.0.0.1:${s.port}`).join(",")}`);
+    const first = await three.leader();
+    const terms = await Promise.all(three.servers.map((server) => server.leads()));
+    expect(terms.filter((term) => term !== null)).toHaveLength(1);
+    await first.kill();
+    const second = await newLeader(three, first);
+    await second.ctl("put", "key", "missed");
+    await first.start();
+    expect(await read(first)).toBe("missed");
+  });
+
+  test("a paused leader is no leader", async () => {
+    const first = await three.leader();
+    await first.pause();
+    await newLeader(three, first);
+    await first.resume();
+  });
+
+  test("one that is wiped joins again and has the data of the others", async () => {
+    const leader = await three.leader();
+    await leader.ctl("put", "key", "of all");
+    await leader.wipe();
+    expect(await read(leader)).toBe("of all");
+    expect((await leader.ctl("member", "list")).match(/started/g)).toHaveLength(3);
+  });
+
+  test("nobody leads a minority", async () => {
+    const [one, two] = three.servers;
+    await Promise.all([one!.kill(), two!.kill()]);
+    await expect.poll(() => three.leader().catch((error) => error.message)).toMatch("nobody leads");
+    await Promise.all([one!.start(), two!.start()]);
+    expect(await read(one!)).toBe("of all");
+  });
+});

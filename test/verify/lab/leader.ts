@@ -1,0 +1,13 @@
+import { expect } from "vitest";
+import type { Cluster, Server } from "../../../src/verify/lab/server.js";
+
+/** Who leads once another one than `old` does. */
+export async function newLeader<S extends Server>(cluster: Cluster<S>, old: S): Promise<S> {
+  let leader = old;
+  const poll = async (): Promise<string> => {
+    leader = await cluster.leader();
+    return leader.name;
+  };
+  await expect.poll(poll, { timeout: 10_000, interval: 20 }).not.toBe(old.name);
+  return leader;
+}

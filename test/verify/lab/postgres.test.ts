@@ -1,0 +1,122 @@
+import { execFileSync, spawn } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { createInterface } from "node:readline";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import type { PgBouncer } from "../../../src/verify/lab/pgbouncer.js";
+import type { PostgresServer } from "../../../src/verify/lab/postgres.js";
+import { isStopped, processesIn } from "../../../src/verify/lab/processes.js";
+import { findProgram } from "../../../src/verify/lab/requirements.js";
+import type { Server } from "../../../src/verify/lab/server.js";
+import { describeWith } from "../../support/needs.js";
+import { isAlive, verbs } from "./verbs.js";
+
+describeWith(["postgres", "pgbouncer"], "PostgreSQL", () => {
+  let lab: Lab;
+  let postgres: PostgresServer;
+  let pgbouncer: PgBouncer;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    postgres = await lab.postgres({ config: { max_connections: "20" } });
+    pgbouncer = await lab.pgbouncer(postgres);
+  });
+  afterAll(() => lab.close());
+
+  verbs({
+    server: () => postgres,
+    write: (value) =>
+      postgres.sql(
+        `CREATE TABLE IF NOT EXISTS t (v text); TRUNCATE t; INSERT INTO t VALUES ('${value}')`,
+      ),
+    read: async () =>
+      (await postgres.sql("SELECT to_regclass('t')")) === ""
+        ? null
+        : postgres.sql("SELECT v FROM t"),
+  });
+
+  test("it takes settings", async () => {
+    expect(await postgres.sql("SHOW max_connections")).toBe("20");
+  });
+
+  test("an error of SQL rejects with its words", async () => {
+    await expect(postgres.sql("SELECT nothing")).rejects.toThrow('column "nothing" does not exist');
+  });
+
+  test("pausing stops the processes of open sessions too, killing ends them", async () => {
+    const session = new Session(postgres);
+    const backend = Number(await session.ask("SELECT pg_backend_pid()"));
+    const all = processesIn([`${lab.folder}/${postgres.name}`]);
+    expect(all).toContain(backend);
+    await postgres.pause();
+    expect(all.filter((pid) => !isStopped(pid))).toEqual([]);
+    await postgres.resume();
+    expect(await session.ask("SELECT 'again'")).toBe("again");
+    await postgres.kill();
+    expect(all.filter(isAlive)).toEqual([]);
+    await postgres.start();
+    expect(await postgres.sql("SELECT 1")).toBe("1");
+  });
+
+  test("a kill leaves no shared memory", async () => {
+    const folder = await postgres.sql("SHOW data_directory");
+    const segment = readFileSync(`${folder}/postmaster.pid`, "utf8")
+      .split("\n")[6]!
+      .split(/ +/)
+      .at(-1)!;
+    const segments = (): string => execFileSync("ipcs", ["-m"], { encoding: "utf8" });
+    expect(segments()).toContain(` ${segment} `);
+    expect(readFileSync(`/proc/${postgres.pid}/maps`, "utf8")).not.toContain("/dev/shm/");
+    await postgres.kill();
+    expect(segments()).not.toContain(` ${segment} `);
+    await postgres.start();
+  });
+
+  test("behind pgbouncer, one session's transactions land in different sessions of the server", async () => {
+    const [one, two] = [new Session(pgbouncer), new Session(pgbouncer)];
+    const before = await one.ask("SELECT pg_backend_pid()");
+    // While the other one is in a transaction, it has the only session there is.
+    expect(await two.ask("BEGIN; SELECT pg_backend_pid()")).toBe(before);
+    expect(await one.ask("SELECT pg_backend_pid()")).not.toBe(before);
+    expect(await two.ask("COMMIT; SELECT 'done'")).toBe("done");
+    one.end();
+    two.end();
+  });
+
+  test("pgbouncer counts queries, and can be paused, killed and started again", async () => {
+    const before = await pgbouncer.commands();
+    await pgbouncer.sql("SELECT 1");
+    expect(await pgbouncer.commands()).toBe(before + 1);
+    await pgbouncer.pause();
+    const asked = pgbouncer.sql("SELECT 2");
+    await pgbouncer.resume();
+    expect(await asked).toBe("2");
+    const { pid } = pgbouncer;
+    await pgbouncer.restart();
+    expect(pgbouncer.pid).not.toBe(pid);
+    await pgbouncer.stop();
+    await pgbouncer.wipe();
+    expect(await pgbouncer.sql("SELECT 3")).toBe("3");
+  });
+});
+
+/** A session that stays open. */
+class Session {
+  readonly #child;
+  readonly #lines;
+
+  constructor({ address, port }: Server) {
+    const args = ["-X", "-q", "-A", "-t", "-h", address, "-p", String(port), "-U", "postgres"];
+    this.#child = spawn(findProgram("psql"), args, { stdio: ["pipe", "pipe", "ignore"] });
+    this.#child.stdin.on("error", () => {});
+    this.#lines = createInterface({ input: this.#child.stdout })[Symbol.asyncIterator]();
+  }
+
+  async ask(sql: string): Promise<string> {
+    this.#child.stdin.write(`${sql};\n`);
+    return (await this.#lines.next()).value as string;
+  }
+
+  end(): void {
+    this.#child.stdin.end();
+  }
+}

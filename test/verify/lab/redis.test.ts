@@ -1,0 +1,70 @@
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import type { RedisServer } from "../../../src/verify/lab/redis.js";
+import { describeWith } from "../../support/needs.js";
+import { verbs } from "./verbs.js";
+
+describeWith(["redis"], "Redis", () => {
+  let lab: Lab;
+  let redis: RedisServer;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    redis = await lab.redis({ persistence: "always" });
+  });
+  afterAll(() => lab.close());
+
+  verbs({
+    server: () => redis,
+    write: (value) => redis.cli("set", "key", value),
+    read: async () => (await redis.cli("get", "key")) || null,
+  });
+
+  describe("what outlives a kill", () => {
+    test.each([
+      { persistence: "none", kept: "", appendonly: "no", appendfsync: "everysec" },
+      { persistence: "everysec", kept: "value", appendonly: "yes", appendfsync: "everysec" },
+      { persistence: "always", kept: "value", appendonly: "yes", appendfsync: "always" },
+    ] as const)("persistence $persistence", async ({ persistence, kept, ...settings }) => {
+      const server = await lab.redis({ persistence });
+      for (const [name, value] of Object.entries(settings)) {
+        expect(await server.cli("config", "get", name)).toBe(`${name}\n${value}`);
+      }
+      await server.cli("set", "key", "value");
+      await server.restart();
+      expect(await server.cli("get", "key")).toBe(kept);
+      await server.stop();
+    });
+  });
+
+  test("a replica follows, and stays a primary once it is promoted", async () => {
+    const primary = await lab.redis();
+    const replica = await lab.redis({ replicaOf: primary, persistence: "always" });
+    await primary.cli("set", "key", "value");
+    await replica.synced();
+    expect(await replica.cli("get", "key")).toBe("value");
+    await expect(replica.cli("set", "key", "other")).rejects.toThrow("READONLY");
+
+    await primary.kill();
+    await replica.promote();
+    await replica.restart();
+    expect(await replica.cli("set", "key", "other")).toBe("OK");
+    await expect(replica.synced()).rejects.toThrow("is no replica");
+  });
+
+  test("nodes are independent, and take settings", async () => {
+    const nodes = await lab.redisNodes(5, { config: { "maxmemory-policy": "noeviction" } });
+    expect(new Set(nodes.map(({ port }) => port)).size).toBe(5);
+    expect(new Set(nodes.map(({ name }) => name)).size).toBe(5);
+    await nodes[0]!.cli("set", "key", "value");
+    expect(await nodes[1]!.cli("get", "key")).toBe("");
+    expect(await nodes[4]!.cli("config", "get", "maxmemory-policy")).toContain("noeviction");
+  });
+
+  test("commands are counted by name, those of scripts too", async () => {
+    await redis.restart();
+    await redis.cli("eval", "redis.call('set', 'a', 1) return redis.call('incr', 'a')", "0");
+    await redis.cli("get", "a");
+    expect(Object.fromEntries(await redis.calls())).toEqual({ eval: 1, set: 1, incr: 1, get: 1 });
+    expect(await redis.commands()).toBe(4);
+  });
+});
