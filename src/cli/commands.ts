@@ -32,6 +32,9 @@ export const OPTIONS = {
   json: { about: "for programs; tokens are strings" },
   force: { about: "yes, although the holder may still be at work" },
   why: { value: "TEXT", about: "told to the holder (default: holdfast release by USER)" },
+  runs: { value: "N", about: "how many seeds to try (default: 1000)" },
+  seed: { value: "N", about: "the first seed; alone, one run of it\n(default: another each time)" },
+  mutant: { value: "NAME", about: "break the code in a known way, or list the ways" },
   help: { short: "h", about: "show this help" },
   version: { short: "v", about: "show the version" },
 } as const satisfies Record<string, Option>;
@@ -136,6 +139,23 @@ Exit codes:
     examples: ["holdfast release nightly-backup --force --why 'host was switched off'"],
     run: async ({ args: [name], options }) =>
       (await import("./release.js")).release(name!, options),
+  },
+  {
+    name: "simulate",
+    summary: "Search for a broken promise in simulated clusters",
+    args: [],
+    usage: "[options]",
+    options: ["runs", "seed", "mutant", "json"],
+    examples: [
+      "holdfast simulate --runs 10000",
+      "holdfast simulate --seed 26 --mutant 'obeys a renewal that was overtaken'",
+      "holdfast simulate --mutant list",
+    ],
+    more: `The library's own code runs on several simulated processes over one simulated
+store: messages are lost, late, doubled and overtake each other, processes are
+paused, suspended and killed, clocks jump. The same seed is the same run. A run
+that breaks a promise is shortened and shown; exit code 1.`,
+    run: async ({ options }) => (await import("./simulate.js")).simulate(options),
   },
   {
     name: "demo",

@@ -1,6 +1,6 @@
 import type { Clock } from "../core/clock.js";
 import type { Runtime } from "../core/runtime.js";
-import type { Claim, ClaimAnswer, Release, ReleaseAnswer, Store } from "../core/store.js";
+import type { Claim, ClaimAnswer, Grant, Release, ReleaseAnswer, Store } from "../core/store.js";
 import type { Fence } from "../fence/fence.js";
 import { type ClaimRecord, Rule } from "../stores/rule.js";
 
@@ -70,21 +70,33 @@ class Barging extends Rule {
 
 /** SET, then INCR: the first client is paused between the two. */
 function tokenAfterTheGrant(): (store: Store, clock: Clock) => Store {
+  const drawn = new Map<string, bigint>();
   let counter = 0n;
   let asked = 0;
+  const renumber = (grantId: string, grant: Grant): Grant => {
+    const token = drawn.get(grantId) ?? ++counter;
+    drawn.set(grantId, token);
+    return { ...grant, token, floor: token };
+  };
   return (store, clock) => ({
     traits: store.traits,
     claim: async (claim, push) => {
-      const answer = await store.claim(claim, push);
+      const answer = await store.claim(claim, (one) =>
+        push(one.kind === "look" ? one : { ...one, grant: renumber(claim.grantId, one.grant) }),
+      );
       if (answer.kind !== "granted") return answer;
       if (asked++ === 0) await new Promise<void>((go) => clock.after(claim.ttlMs * 2, go));
-      counter++;
       return {
         kind: "granted",
-        grants: answer.grants.map((grant) => ({ ...grant, token: counter, floor: counter })),
+        grants: answer.grants.map((grant) => renumber(claim.grantId, grant)),
       };
     },
-    renew: (renewals) => store.renew(renewals),
+    renew: async (renewals) =>
+      (await store.renew(renewals)).map((answer, i) =>
+        answer.kind === "granted"
+          ? { ...answer, grant: renumber(renewals[i]!.grantId, answer.grant) }
+          : answer,
+      ),
     release: (releases) => store.release(releases),
     revoke: (name, by) => store.revoke(name, by),
     inspect: (name) => store.inspect(name),

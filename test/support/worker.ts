@@ -1,66 +1,38 @@
-import { type ChildProcess, spawn } from "node:child_process";
-import { once } from "node:events";
-import { createInterface } from "node:readline";
-import { fileURLToPath } from "node:url";
-import { onTestFinished } from "vitest";
+import { expect, onTestFinished } from "vitest";
+import type { LocksOptions } from "../../src/index.js";
+import { checkHistory, type Limits } from "../../src/verify/check/check.js";
+import { TimeLine } from "../../src/verify/traffic/time-line.js";
+import { Worker, type WorkerOptions } from "../../src/verify/traffic/worker.js";
 
-type Answer = Record<string, unknown> & { error?: string };
+/** Workers on one store and one time line; killed when the test is over. */
+export async function startWorkers(
+  count: number,
+  url: string,
+  locks: LocksOptions = {},
+  more: Partial<WorkerOptions> = {},
+): Promise<{ workers: Worker[]; timeLine: TimeLine }> {
+  const timeLine = more.timeLine ?? new TimeLine();
+  const workers = await Promise.all(
+    Array.from({ length: count }, async (_, i) => {
+      const worker = await Worker.start({ client: `w${i + 1}`, url, locks, ...more, timeLine });
+      onTestFinished(() => worker.kill());
+      return worker;
+    }),
+  );
+  return { workers, timeLine };
+}
 
-/** A real process that takes locks on command; killed when the test is over. */
-export class Worker {
-  readonly child: ChildProcess;
-  readonly #waiting = new Map<number, (answer: Answer) => void>();
-  #ids = 0;
-
-  private constructor(url: string, options: object) {
-    const script = fileURLToPath(new URL("./worker.mjs", import.meta.url));
-    this.child = spawn(process.execPath, [script, url, JSON.stringify(options)], {
-      stdio: ["pipe", "pipe", "inherit"],
-    });
-    onTestFinished(() => this.kill());
-    createInterface({ input: this.child.stdout! }).on("line", (line) => {
-      const { id, ...answer } = JSON.parse(line) as Answer & { id: number };
-      this.#waiting.get(id)?.(answer);
-      this.#waiting.delete(id);
-    });
-  }
-
-  static async start(url: string, options: object = {}): Promise<Worker> {
-    const worker = new Worker(url, options);
-    await worker.#answer(0);
-    return worker;
-  }
-
-  async ask(command: string, args: object = {}): Promise<Answer> {
-    const id = ++this.#ids;
-    const answer = this.#answer(id);
-    this.child.stdin!.write(`${JSON.stringify({ id, command, ...args })}\n`);
-    return answer;
-  }
-
-  pause(): void {
-    this.child.kill("SIGSTOP");
-  }
-
-  resume(): void {
-    this.child.kill("SIGCONT");
-  }
-
-  async kill(): Promise<void> {
-    if (this.child.exitCode !== null || this.child.signalCode !== null) return;
-    const gone = once(this.child, "exit");
-    this.child.kill("SIGKILL");
-    await gone;
-  }
-
-  #answer(id: number): Promise<Answer> {
-    return new Promise((resolve, reject) => {
-      this.#waiting.set(id, resolve);
-      this.child.once("exit", (code, signal) =>
-        reject(new Error(`worker ended: ${code} ${signal}`)),
-      );
-    });
-  }
+/** No promise was broken, and these were put to the test. */
+export function expectKept(
+  timeLine: TimeLine,
+  rules: readonly string[],
+  limits: Partial<Limits> = {},
+): void {
+  const verdicts = checkHistory(timeLine.history(), limits);
+  expect(verdicts.filter(({ verdict }) => verdict === "violated")).toEqual([]);
+  expect(verdicts.filter(({ verdict }) => verdict === "ok").map(({ rule }) => rule)).toEqual(
+    expect.arrayContaining([...rules]),
+  );
 }
 
 /** Looks until it is so, or fails after a generous time. */

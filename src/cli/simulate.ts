@@ -1,0 +1,125 @@
+import { MUTANTS, type Mutant, type MutantName } from "../testing/mutants.js";
+import { RULES, type RuleId } from "../verify/check/check.js";
+import { drawText } from "../verify/check/draw.js";
+import type { Schedule } from "../verify/simulate/schedule.js";
+import { type Failure, type Found, search, shortestFailure } from "../verify/simulate/search.js";
+import type { Options } from "./commands.js";
+import { Exit, usage } from "./exit.js";
+import { print, quoted, style, table } from "./output.js";
+
+const DEFAULT_RUNS = 1_000;
+const MOST = 2 ** 31;
+const PROGRESS_EVERY_MS = 200;
+
+export async function simulate(options: Options): Promise<number> {
+  if (options.mutant === "list") {
+    print(Object.keys(MUTANTS).join("\n"));
+    return Exit.ok;
+  }
+  const mutant = mutantOf(options.mutant);
+  const seed = numberOf("seed", options.seed) ?? Math.floor(Math.random() * MOST);
+  const runs = numberOf("runs", options.runs) ?? (options.seed === undefined ? DEFAULT_RUNS : 1);
+  if (runs === 0) throw usage("--runs must be at least 1");
+  const startedMs = performance.now();
+  const found = await search({ seed, runs, mutant, onRun: progress(runs) });
+  const seconds = (performance.now() - startedMs) / 1_000;
+  const failure = found.failure && (await shortestFailure(found.failure, mutant));
+  const replay = failure && replayCommand(failure.outcome.schedule.seed, options.mutant);
+  if (options.json) print(asJson(seed, found, failure, replay));
+  else {
+    print(summary(found, failure));
+    const rate = (found.runs / seconds).toFixed(found.runs / seconds < 10 ? 1 : 0);
+    print(`\n${found.runs} runs from seed ${seed} in ${seconds.toFixed(1)} s: ${rate} runs/s.`);
+    if (failure !== null) print(`\n${story(failure)}\nReplay it: ${replay}`);
+    else print("No promise was broken.");
+  }
+  return failure === null ? Exit.ok : Exit.failed;
+}
+
+function mutantOf(name: string | undefined): Mutant {
+  if (name === undefined) return {};
+  const mutant: Mutant | undefined = Object.hasOwn(MUTANTS, name)
+    ? MUTANTS[name as MutantName]
+    : undefined;
+  if (mutant === undefined) {
+    throw usage(`there is no mutant ${quoted(name)}; holdfast simulate --mutant list shows them`);
+  }
+  return mutant;
+}
+
+function numberOf(option: "seed" | "runs", text: string | undefined): number | undefined {
+  if (text === undefined) return undefined;
+  const value = Number(text);
+  if (!/^\d+$/.test(text) || value > MOST) {
+    throw usage(`--${option} is ${quoted(text)}; it must be a whole number up to ${MOST}`);
+  }
+  return value;
+}
+
+/** One line that is written over, for people at a terminal. */
+function progress(runs: number): (done: number) => void {
+  let saidMs = 0;
+  return (done) => {
+    const nowMs = performance.now();
+    if (!process.stderr.isTTY || (nowMs - saidMs < PROGRESS_EVERY_MS && done < runs)) return;
+    saidMs = nowMs;
+    process.stderr.write(`\r${done} of ${runs} runs${done === runs ? "\r\u001b[K" : ""}`);
+  };
+}
+
+function replayCommand(seed: number, mutant: string | undefined): string {
+  return `holdfast simulate --seed ${seed}${mutant === undefined ? "" : ` --mutant '${mutant}'`}`;
+}
+
+function summary({ checked }: Found, failure: Failure | null): string {
+  const rows = Object.entries(RULES).map(([rule, { promise }]) => {
+    const count = checked.get(rule as RuleId) ?? 0;
+    const broken = failure?.verdict.rule === rule;
+    return [rule, promise, broken ? "BROKEN" : count === 0 ? "not seen" : "held", String(count)];
+  });
+  return table([["", "PROMISE", "", "CHECKED"], ...rows]);
+}
+
+function story({ verdict, outcome }: Failure): string {
+  const { schedule, history } = outcome;
+  const { tasks, troubles } = schedule;
+  const shown = history.filter(({ kind }) => kind !== "seen" && kind !== "left");
+  return [
+    style(process.stdout, "red", `${verdict.rule} is broken: ${verdict.why}`),
+    `\nWhat shows it:\n${drawText(verdict.evidence, { of: history })}`,
+    `The whole run, shortened to ${tasks.length} acquires and ${troubles.length} troubles:`,
+    ...troubles.map((trouble) => `  ${tellTrouble(trouble)}`),
+    `\n${drawText(shown, { of: history })}`,
+  ].join("\n");
+}
+
+const secondsOf = (ms: number): string => `${(ms / 1_000).toFixed(3)} s`;
+
+function tellTrouble(trouble: Schedule["troubles"][number]): string {
+  const who = "client" in trouble ? `client-${trouble.client}: ` : "";
+  const until = "toMs" in trouble ? ` until ${secondsOf(trouble.toMs)}` : "";
+  const by = "byMs" in trouble ? ` by ${secondsOf(trouble.byMs)}` : "";
+  return `${who}${trouble.kind}${by}, at ${secondsOf(trouble.fromMs)}${until}`;
+}
+
+function asJson(
+  seed: number,
+  found: Found,
+  failure: Failure | null,
+  replay: string | null,
+): string {
+  const broken = failure && {
+    rule: failure.verdict.rule,
+    why: failure.verdict.why,
+    evidence: failure.verdict.evidence,
+    schedule: failure.outcome.schedule,
+    history: failure.outcome.history,
+    replay,
+  };
+  const { runs, checked } = found;
+  return JSON.stringify(
+    { seed, runs, checked: Object.fromEntries(checked), broken },
+    (_key, value) => (typeof value === "bigint" ? String(value) : value),
+    2,
+  );
+}

@@ -1,0 +1,120 @@
+import type {
+  Awaitable,
+  Claim,
+  ClaimAnswer,
+  HolderInfo,
+  NameInfo,
+  Push,
+  Release,
+  ReleaseAnswer,
+  RenewAnswer,
+  Renewal,
+  Store,
+  Traits,
+} from "../../core/store.js";
+import type { SimulatedProcess } from "./process.js";
+import type { Weather } from "./schedule.js";
+import type { World } from "./world.js";
+
+/** What a link asks of the world around it. */
+export interface Network {
+  isSo(weather: Weather): boolean;
+  /** Until when the store hangs; now, if it does not. */
+  storeAnswersAtMs(): number;
+}
+
+const USUAL_DELAY_MS = 3;
+const LATE_MS = 6_000;
+
+/**
+ * The way from one process to the store and back: every message takes its time, overtakes others,
+ * and is lost, late or doubled as the weather has it.
+ */
+export class Link implements Store {
+  readonly traits: Traits;
+  readonly #world: World;
+  readonly #process: SimulatedProcess;
+  readonly #store: Store;
+  readonly #network: Network;
+  #messages = 0;
+
+  constructor(world: World, process: SimulatedProcess, store: Store, network: Network) {
+    this.#world = world;
+    this.#process = process;
+    this.#store = store;
+    this.#network = network;
+    this.traits = { ...store.traits, store: "simulated", scope: "network" };
+  }
+
+  claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    return this.#trip(() => this.#store.claim(claim, (one) => this.#push(() => push(one))));
+  }
+
+  renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
+    return this.#trip(() => this.#store.renew(renewals));
+  }
+
+  release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
+    return this.#trip(() => this.#store.release(releases));
+  }
+
+  revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
+    return this.#trip(() => this.#store.revoke(name, by));
+  }
+
+  inspect(name: string): Promise<NameInfo | null> {
+    return this.#trip(() => this.#store.inspect(name));
+  }
+
+  list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
+    return this.#trip(() => this.#store.list(prefix, limit));
+  }
+
+  close(): void {}
+
+  #trip<T>(command: () => Awaitable<T>): Promise<T> {
+    const chance = this.#world.chance(`${this.#process.name} sends ${++this.#messages}`);
+    const happens = (weather: Weather): boolean =>
+      this.#network.isSo(weather) && chance.unit() < 0.5;
+    const delayMs = (): number =>
+      chance.unit() * (happens("messages are late") ? LATE_MS : USUAL_DELAY_MS);
+    return new Promise((resolve, reject) => {
+      const answer = (run: () => void): void => {
+        this.#world.at(this.#world.nowMs + delayMs(), () => this.#process.deliver(run));
+      };
+      const fail = (why: string): void => answer(() => reject(new Error(why)));
+      // A lost message is noticed by a reset connection, or by nobody.
+      const vanish = (): void => {
+        if (chance.unit() < 0.5) fail("connection reset");
+      };
+      if (happens("refused")) {
+        fail("connection refused");
+        return;
+      }
+      const arrive = (): void => {
+        const freeAtMs = this.#network.storeAnswersAtMs();
+        if (freeAtMs > this.#world.nowMs) {
+          this.#world.at(freeAtMs + delayMs(), arrive);
+          return;
+        }
+        const result = command();
+        if (happens("replies are lost")) vanish();
+        else answer(() => resolve(result));
+      };
+      if (happens("requests are lost")) {
+        vanish();
+        return;
+      }
+      this.#world.at(this.#world.nowMs + delayMs(), arrive);
+      if (happens("requests arrive twice")) this.#world.at(this.#world.nowMs + delayMs(), arrive);
+    });
+  }
+
+  #push(deliver: () => void): void {
+    const chance = this.#world.chance(`pushed to ${this.#process.name}: ${++this.#messages}`);
+    const late = this.#network.isSo("messages are late") && chance.unit() < 0.5;
+    if (this.#network.isSo("pushes are lost") && chance.unit() < 0.5) return;
+    const delayMs = chance.unit() * (late ? LATE_MS : USUAL_DELAY_MS);
+    this.#world.at(this.#world.nowMs + delayMs, () => this.#process.deliver(deliver));
+  }
+}

@@ -1,0 +1,115 @@
+import { type Clock, systemClock, type Timer } from "../../core/clock.js";
+import type { World } from "./world.js";
+
+/**
+ * One process of a simulation: what is delivered to it waits while it is paused, and is dropped
+ * once it is dead. Its clock is the real one over simulated sources, and runs a little fast or slow.
+ */
+export class SimulatedProcess {
+  readonly name: string;
+  readonly clock: Clock;
+  readonly #world: World;
+  readonly #rate: number;
+  #heldBack: (() => void)[] | null = null;
+  #dead = false;
+  #timers = 0;
+  #wallAheadMs = Date.UTC(2030, 0, 1);
+  /** A suspended machine: hrtime and timers stand still, uptime does not. */
+  #suspendedAtMs: number | null = null;
+  #sleptMs = 0;
+
+  constructor(world: World, name: string, rate: number) {
+    this.name = name;
+    this.#world = world;
+    this.#rate = rate;
+    const real = systemClock({
+      hrtimeMs: () => this.#hrtimeMs(),
+      uptimeMs: () => world.nowMs * rate,
+      wallMs: () => world.nowMs * rate + this.#wallAheadMs,
+    });
+    this.clock = { ...real, after: (ms, run) => this.#after(ms, run) };
+  }
+
+  get isPaused(): boolean {
+    return this.#heldBack !== null;
+  }
+
+  get isDead(): boolean {
+    return this.#dead;
+  }
+
+  /** Timers that would still fire. */
+  get timers(): number {
+    return this.#timers;
+  }
+
+  /** Where a moment so far ahead on its clock is on the one time line. */
+  worldMs(aheadMs: number): number {
+    return this.#world.nowMs + aheadMs / this.#rate;
+  }
+
+  /** Something reaches it: now, or when it goes on. */
+  deliver(run: () => void): void {
+    if (this.#dead) return;
+    if (this.#heldBack !== null) this.#heldBack.push(run);
+    else run();
+  }
+
+  sleep(ms: number): Promise<void> {
+    return new Promise((resolve) => this.#after(ms, resolve));
+  }
+
+  pause(machineToo: boolean): void {
+    this.#heldBack ??= [];
+    if (machineToo) this.#suspendedAtMs ??= this.#world.nowMs;
+  }
+
+  /** What was held back happens now, in any order. */
+  resume(): void {
+    if (this.#suspendedAtMs !== null) this.#sleptMs += this.#world.nowMs - this.#suspendedAtMs;
+    this.#suspendedAtMs = null;
+    const held = this.#heldBack ?? [];
+    this.#heldBack = null;
+    const chance = this.#world.chance(`${this.name} resumes at ${this.#world.nowMs}`);
+    while (held.length > 0) {
+      const [run] = held.splice(Math.floor(chance.unit() * held.length), 1);
+      // Each in a turn of its own.
+      this.#world.at(this.#world.nowMs, () => this.deliver(run!));
+    }
+  }
+
+  kill(): void {
+    this.#dead = true;
+  }
+
+  jumpWall(ms: number): void {
+    this.#wallAheadMs += ms;
+  }
+
+  #hrtimeMs(): number {
+    return ((this.#suspendedAtMs ?? this.#world.nowMs) - this.#sleptMs) * this.#rate;
+  }
+
+  #after(ms: number, run: () => void): Timer {
+    // Whole milliseconds, as Node's are.
+    const waitMs = Math.max(0, Math.ceil(ms));
+    const dueMs = this.#hrtimeMs() + waitMs;
+    let pending = true;
+    this.#timers++;
+    const done = (): void => {
+      if (pending) this.#timers--;
+      pending = false;
+    };
+    const fire = (): void => {
+      const leftMs = dueMs - this.#hrtimeMs();
+      // The machine slept meanwhile, and its timers with it.
+      if (leftMs > 1e-6) this.#world.at(this.worldMs(leftMs), () => this.deliver(fire));
+      else if (pending) {
+        done();
+        run();
+      }
+    };
+    this.#world.at(this.worldMs(waitMs), () => this.deliver(fire));
+    return { cancel: done, keepAlive: () => {} };
+  }
+}

@@ -1,0 +1,122 @@
+import type { Random } from "../../core/random.js";
+import { seededRandom } from "../../testing/seeded-random.js";
+
+/** One acquire of one client, and what it does with the lease. */
+export interface Task {
+  readonly client: number;
+  readonly name: number;
+  readonly atMs: number;
+  readonly shared: boolean;
+  readonly ttlMs: number;
+  readonly waitMs: number;
+  readonly holdMs: number;
+  /** The caller's signal aborts so long after the ask. */
+  readonly abortAfterMs?: number;
+  readonly maxHoldMs?: number;
+  /** `lease.renew` to another ttl, half-way through. */
+  readonly renewToMs?: number;
+}
+
+/** What befalls the messages between a client and the store; half of them, each by its own chance. */
+export type Weather =
+  | "requests are lost"
+  | "replies are lost"
+  | "pushes are lost"
+  | "requests arrive twice"
+  | "messages are late"
+  | "refused";
+
+export type Trouble = { readonly fromMs: number } & (
+  | { readonly kind: Weather; readonly client: number; readonly toMs: number }
+  | {
+      readonly kind: "paused" | "machine suspended";
+      readonly client: number;
+      readonly toMs: number;
+    }
+  | { readonly kind: "killed"; readonly client: number }
+  | { readonly kind: "wall clock jumps"; readonly client: number; readonly byMs: number }
+  | { readonly kind: "store's wall clock jumps"; readonly byMs: number }
+  | { readonly kind: "store hangs"; readonly toMs: number }
+);
+
+/** All that happens in one run, but for the chance of each message, which hangs on the seed. */
+export interface Schedule {
+  readonly seed: number;
+  /** A client's clock runs so much faster than the store's. */
+  readonly rates: readonly number[];
+  readonly names: number;
+  readonly abortBefore: boolean;
+  readonly tasks: readonly Task[];
+  readonly troubles: readonly Trouble[];
+}
+
+const WEATHERS: readonly Weather[] = [
+  "requests are lost",
+  "replies are lost",
+  "pushes are lost",
+  "requests arrive twice",
+  "messages are late",
+  "messages are late",
+  "refused",
+];
+const LASTS_MS = 20_000;
+const TTLS_MS = [500, 1_000, 2_000, 4_000];
+
+export function drawSchedule(seed: number): Schedule {
+  const random = seededRandom(seed);
+  const chance = (share: number): boolean => random.unit() < share;
+  const clients = 2 + Math.floor(random.unit() * 4);
+  const names = chance(0.7) ? 1 : 2;
+  return {
+    seed,
+    // Within the drift that a lease allows for.
+    rates: Array.from({ length: clients }, () => 1 + (random.unit() - 0.5) * 0.016),
+    names,
+    abortBefore: chance(0.3),
+    tasks: Array.from({ length: clients * (2 + Math.floor(random.unit() * 5)) }, () =>
+      drawTask(random, clients, names),
+    ).sort((a, b) => a.atMs - b.atMs),
+    troubles: Array.from({ length: Math.floor(random.unit() * 12) }, () =>
+      drawTrouble(random, clients),
+    ).sort((a, b) => a.fromMs - b.fromMs),
+  };
+}
+
+function drawTask(random: Random, clients: number, names: number): Task {
+  const chance = (share: number): boolean => random.unit() < share;
+  const ttlMs = pick(random, TTLS_MS);
+  return {
+    client: Math.floor(random.unit() * clients),
+    name: Math.floor(random.unit() * names),
+    atMs: whole(random.unit() * LASTS_MS),
+    shared: chance(0.3),
+    ttlMs,
+    waitMs: chance(0.1) ? 0 : whole(500 + random.unit() * 15_000),
+    holdMs: whole(random.unit() ** 2 * 3 * ttlMs),
+    ...(chance(0.1) ? { abortAfterMs: whole(random.unit() * 4_000) } : {}),
+    ...(chance(0.1) ? { maxHoldMs: whole(random.unit() * 2 * ttlMs + 1) } : {}),
+    ...(chance(0.2) ? { renewToMs: pick(random, TTLS_MS) } : {}),
+  };
+}
+
+function drawTrouble(random: Random, clients: number): Trouble {
+  const fromMs = whole(random.unit() * LASTS_MS);
+  const toMs = fromMs + whole(100 + random.unit() ** 2 * 8_000);
+  const client = Math.floor(random.unit() * clients);
+  const which = random.unit();
+  if (which < 0.5) return { kind: pick(random, WEATHERS), client, fromMs, toMs };
+  if (which < 0.65) return { kind: "paused", client, fromMs, toMs };
+  if (which < 0.72) return { kind: "machine suspended", client, fromMs, toMs };
+  if (which < 0.82) return { kind: "killed", client, fromMs };
+  if (which < 0.87) return { kind: "store hangs", fromMs, toMs };
+  const byMs = whole((random.unit() - 0.5) * 20_000);
+  if (which < 0.94) return { kind: "wall clock jumps", client, fromMs, byMs };
+  return { kind: "store's wall clock jumps", fromMs, byMs };
+}
+
+/** For whoever reads it. */
+const whole = Math.round;
+
+function pick<T>(random: Random, from: readonly T[]): T {
+  return from[Math.floor(random.unit() * from.length)]!;
+}

@@ -1,0 +1,63 @@
+import type { Mutant } from "../../testing/mutants.js";
+import type { RuleId, Verdict } from "../check/check.js";
+import { type Outcome, simulate } from "./run.js";
+import { drawSchedule } from "./schedule.js";
+import { shorten } from "./shorten.js";
+
+export interface Search {
+  /** The seed of the first run; the next ones count up. */
+  readonly seed: number;
+  readonly runs: number;
+  readonly mutant?: Mutant;
+  readonly onRun?: (done: number) => void;
+  readonly signal?: AbortSignal;
+}
+
+export interface Found {
+  readonly runs: number;
+  /** What all runs compared, by rule. */
+  readonly checked: ReadonlyMap<RuleId, number>;
+  /** The first run that broke a rule. */
+  readonly failure: Failure | null;
+}
+
+export interface Failure {
+  readonly outcome: Outcome;
+  readonly verdict: Verdict;
+}
+
+/** Runs one seed after another until a rule is broken. */
+export async function search({ seed, runs, mutant, onRun, signal }: Search): Promise<Found> {
+  const checked = new Map<RuleId, number>();
+  let done = 0;
+  let failure: Failure | null = null;
+  while (done < runs && failure === null && !signal?.aborted) {
+    const outcome = await simulate(drawSchedule(seed + done), mutant);
+    for (const one of outcome.verdicts) {
+      checked.set(one.rule, (checked.get(one.rule) ?? 0) + one.checked);
+    }
+    failure = failureOf(outcome);
+    done++;
+    onRun?.(done);
+  }
+  return { runs: done, checked, failure };
+}
+
+/** The same failure with as little as it takes: the same rule is broken. */
+export async function shortestFailure(failure: Failure, mutant?: Mutant): Promise<Failure> {
+  let shortest = failure;
+  await shorten(failure.outcome.schedule, async (schedule) => {
+    const outcome = await simulate(schedule, mutant);
+    const again = outcome.verdicts.find(
+      ({ rule, verdict }) => rule === failure.verdict.rule && verdict === "violated",
+    );
+    if (again !== undefined) shortest = { outcome, verdict: again };
+    return again !== undefined;
+  });
+  return shortest;
+}
+
+function failureOf(outcome: Outcome): Failure | null {
+  const verdict = outcome.verdicts.find((one) => one.verdict === "violated");
+  return verdict === undefined ? null : { outcome, verdict };
+}

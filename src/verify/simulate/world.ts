@@ -1,0 +1,62 @@
+import type { Random } from "../../core/random.js";
+import { seededRandom } from "../../testing/seeded-random.js";
+
+interface Pending {
+  readonly atMs: number;
+  readonly run: () => void;
+}
+
+/** Time and chance of a simulation: one queue of happenings, one after another, the same for the same seed. */
+export class World {
+  readonly #seed: number;
+  /** By time, the latest first; among equals the first that was planned comes first. */
+  readonly #queue: Pending[] = [];
+  #nowMs = 0;
+
+  constructor(seed: number) {
+    this.#seed = seed;
+  }
+
+  get nowMs(): number {
+    return this.#nowMs;
+  }
+
+  at(atMs: number, run: () => void): void {
+    const one = { atMs: Math.max(atMs, this.#nowMs), run };
+    let low = 0;
+    let high = this.#queue.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.#queue[middle]!.atMs > one.atMs) low = middle + 1;
+      else high = middle;
+    }
+    this.#queue.splice(low, 0, one);
+  }
+
+  /** Chance of its own for each thing, so that leaving one thing out changes little for the others. */
+  chance(of: string): Random {
+    let hash = 0x811c9dc5 ^ this.#seed;
+    for (let i = 0; i < of.length; i++) hash = Math.imul(hash ^ of.charCodeAt(i), 0x01000193);
+    return seededRandom(Math.imul(hash ^ (hash >>> 15), 0x2c1b3c6d));
+  }
+
+  /** Lets time pass until then, or until it is so. What follows from one happening is over before the next. */
+  async run(untilMs: number, isSo: () => boolean = () => false): Promise<void> {
+    await settle();
+    for (;;) {
+      if (isSo()) return;
+      const next = this.#queue.at(-1);
+      if (next === undefined || next.atMs > untilMs) break;
+      this.#queue.pop();
+      this.#nowMs = next.atMs;
+      next.run();
+      await settle();
+    }
+    this.#nowMs = Math.max(this.#nowMs, untilMs);
+  }
+}
+
+/** All promise callbacks that are ready have run after one turn of the event loop. */
+function settle(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}

@@ -1,0 +1,205 @@
+/** The process of a worker: takes locks on command, and reports what it believed and when. */
+import { subscribe } from "node:diagnostics_channel";
+import { writeSync } from "node:fs";
+import { createInterface } from "node:readline";
+import { setTimeout as sleep } from "node:timers/promises";
+import { openStore } from "../../core/connect.js";
+import { HoldfastError } from "../../core/errors.js";
+import type { Events } from "../../core/events.js";
+import type { Lease } from "../../core/lease.js";
+import { createLocksOn } from "../../core/locks.js";
+import { systemRuntime } from "../../core/runtime.js";
+import { LOCK_LIMIT } from "../../core/store.js";
+import { type Duration, parseDuration } from "../../core/validate.js";
+import { MUTANTS, type Mutant } from "../../testing/mutants.js";
+import { Counter } from "./counter.js";
+import { outcomeOf } from "./outcome.js";
+import {
+  type Answer,
+  fromLine,
+  type Loop,
+  type Options,
+  type Request,
+  toLine,
+  type WorkerTask,
+} from "./protocol.js";
+import { type EventWithoutTime, machineMs } from "./time-line.js";
+
+const task = fromLine<WorkerTask>(process.argv[2]!);
+const mutant: Mutant = task.mutant === undefined ? {} : MUTANTS[task.mutant];
+const runtime = systemRuntime();
+const store = await openStore(task.url);
+const locks = createLocksOn(
+  mutant.runtime?.(runtime) ?? runtime,
+  mutant.store?.()(store, runtime.clock) ?? store,
+  { holder: task.client, ...task.options },
+);
+const counter = task.resourceFile === undefined ? null : await Counter.open(task.resourceFile);
+const leases = new Map<string, Lease>();
+const aborters = new Map<string, AbortController>();
+
+/** At once, and not by the event loop: what is stopped or killed next must have spoken before. */
+function say(line: object): void {
+  writeSync(1, toLine(line));
+}
+
+function report(event: EventWithoutTime): void {
+  say({ event: { atMs: machineMs(), ...event } });
+}
+
+subscribe("holdfast:renewed", (message) => {
+  const { name, token } = message as Events["renewed"];
+  for (const [op, lease] of leases) {
+    if (lease.name !== name || lease.token !== token) continue;
+    report({ kind: "renewed", op, untilMs: machineMs() + lease.remainingMs });
+  }
+});
+
+const milliseconds = (duration: Duration): number =>
+  parseDuration(duration, "the duration", { min: 0, infinite: true });
+
+async function acquire(op: string, name: string, options: Options): Promise<Lease> {
+  const aborter = new AbortController();
+  aborters.set(op, aborter);
+  report({
+    kind: "asked",
+    op,
+    client: task.client,
+    name,
+    permits: options.mode === "shared" ? 1 : LOCK_LIMIT,
+    limit: LOCK_LIMIT,
+    ttlMs: milliseconds(options.ttl ?? task.options.ttl ?? "30s"),
+    waitMs: milliseconds(options.wait ?? task.options.wait ?? "10s"),
+  });
+  try {
+    const lease = await locks.acquire(name, { ...options, note: op, signal: aborter.signal });
+    leases.set(op, lease);
+    const { token, floor } = lease;
+    report({ kind: "granted", op, token, floor, untilMs: machineMs() + lease.remainingMs });
+    lease.on("lost", ({ reason }) => report({ kind: "lost", op, reason }));
+    return lease;
+  } catch (error) {
+    report({ kind: "not-granted", op, outcome: outcomeOf(error) });
+    throw error;
+  } finally {
+    aborters.delete(op);
+  }
+}
+
+function leaseOf(op: string): Lease {
+  const lease = leases.get(op);
+  if (lease === undefined) throw new Error(`${op} has no lease`);
+  return lease;
+}
+
+async function release(op: string): Promise<string> {
+  report({ kind: "releasing", op });
+  const result = await leaseOf(op).release();
+  leases.delete(op);
+  report({ kind: "released", op, result });
+  return result;
+}
+
+function look(op: string): boolean {
+  let held = true;
+  try {
+    leaseOf(op).assertHeld();
+  } catch {
+    held = false;
+  }
+  report({ kind: "looked", op, held });
+  return held;
+}
+
+/** As the protocol of the fence has it, and without asking whether it still holds: that is the fence's business. */
+async function write(op: string, pauseMs: number): Promise<boolean> {
+  if (counter === null) throw new Error("the worker was started without a resource");
+  const lease = leaseOf(op);
+  const about = { op, resource: "counter", token: lease.token, floor: lease.floor };
+  const entered = await counter.enter(lease);
+  report({ kind: "entered", ...about, ...entered });
+  if (!entered.accepted) return false;
+  const read = await counter.read();
+  await sleep(pauseMs);
+  const written = await counter.write(lease, read + 1);
+  report({ kind: "wrote", ...about, ...written, read, value: read + 1 });
+  return written.accepted;
+}
+
+async function loop({ name, forMs, holdMs, options = {}, writes = false }: Loop): Promise<number> {
+  const untilMs = performance.now() + forMs;
+  let granted = 0;
+  for (let i = 0; performance.now() < untilMs; i++) {
+    const op = `${task.client}.${i}`;
+    try {
+      await acquire(op, name, options);
+    } catch {
+      // Reported; a store that is down is asked again in a moment.
+      await sleep(10);
+      continue;
+    }
+    granted++;
+    if (writes) await write(op, holdMs);
+    else await sleep(holdMs);
+    look(op);
+    await release(op);
+  }
+  return granted;
+}
+
+/** What would keep the process alive, but for the pipe through which it is asked. */
+async function close(): Promise<void> {
+  await locks.close();
+  counter?.close();
+  const left = process.getActiveResourcesInfo();
+  report({
+    kind: "left",
+    client: task.client,
+    waiters: aborters.size,
+    timers: left.filter((one) => one === "Timeout").length,
+    sockets: left.filter((one) => /^(TCP|Pipe)/.test(one)).length - 1,
+  });
+}
+
+async function perform(request: Request): Promise<string | number | boolean | undefined> {
+  switch (request.do) {
+    case "acquire":
+      return String((await acquire(request.op, request.name, request.options)).token);
+    case "release":
+      return release(request.op);
+    case "look":
+      return look(request.op);
+    case "renew":
+      await leaseOf(request.op).renew(request.ttlMs);
+      return undefined;
+    case "abort":
+      report({ kind: "aborting", op: request.op });
+      aborters.get(request.op)?.abort();
+      return undefined;
+    case "write":
+      return write(request.op, request.pauseMs);
+    case "loop":
+      return loop(request.loop);
+    case "block":
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, request.forMs);
+      return undefined;
+    case "close":
+      await close();
+      return undefined;
+  }
+}
+
+function failed(error: unknown): Answer {
+  const code = HoldfastError.is(error) ? error.code : "ERROR";
+  return { ok: false, code, message: error instanceof Error ? error.message : String(error) };
+}
+
+say({ id: 0, answer: { ok: true } });
+for await (const line of createInterface({ input: process.stdin })) {
+  const { id, ...request } = fromLine<Request & { id: number }>(line);
+  perform(request as Request)
+    .then((value): Answer => (value === undefined ? { ok: true } : { ok: true, value }), failed)
+    .then((answer) => say({ id, answer }));
+}
+await locks.close();
+process.exit(0);

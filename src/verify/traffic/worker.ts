@@ -1,0 +1,202 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import type { LocksOptions } from "../../core/options.js";
+import type { MutantName } from "../../testing/mutants.js";
+import { LOOPBACK, type Site } from "../lab/server.js";
+import {
+  type Answer,
+  fromLine,
+  type Line,
+  type Loop,
+  type Options,
+  type Request,
+  toLine,
+  type WorkerTask,
+} from "./protocol.js";
+import { TimeLine } from "./time-line.js";
+
+/** The built one, whoever runs this. */
+const PROCESS = join(
+  createRequire(import.meta.url).resolve("holdfast/package.json"),
+  "../dist/verify/traffic/worker-process.js",
+);
+
+export interface WorkerOptions {
+  /** Its name in the history, and the holder's in the store. */
+  readonly client: string;
+  readonly url: string;
+  readonly locks?: LocksOptions;
+  /** Where its reports go, with those of others. */
+  readonly timeLine?: TimeLine;
+  /** An SQLite file, made if missing: a counter behind a fence. */
+  readonly resourceFile?: string;
+  /** In which network and under which clock it runs. */
+  readonly site?: Site;
+  readonly mutant?: MutantName;
+}
+
+/** What a worker answered no to. */
+export class WorkerError extends Error {
+  readonly code: string;
+
+  constructor(client: string, code: string, message: string) {
+    super(`${client}: ${message}`);
+    this.code = code;
+  }
+}
+
+/** A real process that takes locks on command, to be paused and killed. */
+export class Worker implements AsyncDisposable {
+  readonly client: string;
+  readonly timeLine: TimeLine;
+  readonly #child: ChildProcess;
+  readonly #waiting = new Map<number, { resolve(a: Answer): void; reject(error: Error): void }>();
+  #ended: Error | null = null;
+  #asked = 0;
+  #ops = 0;
+
+  private constructor({ client, timeLine, site = LOOPBACK, ...options }: WorkerOptions) {
+    this.client = client;
+    this.timeLine = timeLine ?? new TimeLine();
+    const task: WorkerTask = {
+      client,
+      url: options.url,
+      options: options.locks ?? {},
+      ...(options.resourceFile === undefined ? {} : { resourceFile: options.resourceFile }),
+      ...(options.mutant === undefined ? {} : { mutant: options.mutant }),
+    };
+    const [command, ...args] = site.command([process.execPath, PROCESS, toLine(task)]);
+    this.#child = spawn(command!, args, {
+      stdio: ["pipe", "pipe", "pipe"],
+      env: { ...process.env, ...site.env },
+    });
+    const errors: string[] = [];
+    createInterface({ input: this.#child.stderr! }).on("line", (line) => errors.push(line));
+    createInterface({ input: this.#child.stdout! }).on("line", (line) =>
+      this.#hear(fromLine<Line>(line)),
+    );
+    // What can't be written is answered by the end.
+    this.#child.stdin!.on("error", () => {});
+    this.#child.once("error", (error) => this.#end(error));
+    this.#child.once("close", (code, signal) => {
+      const why = errors.length > 0 ? `: ${errors.join("\n")}` : "";
+      this.#end(new Error(`worker ${client} ended by ${signal ?? `code ${code}`}${why}`));
+    });
+  }
+
+  static async start(options: WorkerOptions): Promise<Worker> {
+    const worker = new Worker(options);
+    await worker.#answer(0);
+    return worker;
+  }
+
+  get pid(): number {
+    return this.#child.pid!;
+  }
+
+  /** The op; rejects with a WorkerError when there is no lease. */
+  async acquire(
+    name: string,
+    options: Options = {},
+    op = `${this.client}.${++this.#ops}`,
+  ): Promise<{ op: string; token: bigint }> {
+    const token = await this.#ask({ do: "acquire", op, name, options });
+    return { op, token: BigInt(token as string) };
+  }
+
+  async release(op: string): Promise<"released" | "lost" | "unknown"> {
+    return (await this.#ask({ do: "release", op })) as "released" | "lost" | "unknown";
+  }
+
+  /** Whether `assertHeld` is content. */
+  async look(op: string): Promise<boolean> {
+    return (await this.#ask({ do: "look", op })) as boolean;
+  }
+
+  async renew(op: string, ttlMs: number): Promise<void> {
+    await this.#ask({ do: "renew", op, ttlMs });
+  }
+
+  async abort(op: string): Promise<void> {
+    await this.#ask({ do: "abort", op });
+  }
+
+  /** Whether the fence let it write. */
+  async write(op: string, { pauseMs = 0 } = {}): Promise<boolean> {
+    return (await this.#ask({ do: "write", op, pauseMs })) as boolean;
+  }
+
+  /** How many grants it had. */
+  async loop(loop: Loop): Promise<number> {
+    return (await this.#ask({ do: "loop", loop })) as number;
+  }
+
+  /** Its event loop runs nothing else meanwhile. */
+  async block(forMs: number): Promise<void> {
+    await this.#ask({ do: "block", forMs });
+  }
+
+  pause(): void {
+    this.timeLine.now({ kind: "paused", client: this.client });
+    this.#child.kill("SIGSTOP");
+  }
+
+  resume(): void {
+    this.timeLine.now({ kind: "resumed", client: this.client });
+    this.#child.kill("SIGCONT");
+  }
+
+  async kill(): Promise<void> {
+    if (this.#ended !== null) return;
+    const gone = once(this.#child, "close");
+    this.#child.kill("SIGKILL");
+    await gone;
+    this.timeLine.now({ kind: "killed", client: this.client });
+  }
+
+  /** Closes its locks and reports what is left then; the process ends. */
+  async close(): Promise<void> {
+    if (this.#ended !== null) return;
+    await this.#ask({ do: "close" });
+    const gone = once(this.#child, "close");
+    this.#child.stdin!.end();
+    await gone;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.kill();
+  }
+
+  async #ask(request: Request): Promise<string | number | boolean | undefined> {
+    const id = ++this.#asked;
+    const answering = this.#answer(id);
+    this.#child.stdin!.write(toLine({ id, ...request }));
+    const answer = await answering;
+    if (!answer.ok) throw new WorkerError(this.client, answer.code, answer.message);
+    return answer.value;
+  }
+
+  #answer(id: number): Promise<Answer> {
+    return new Promise((resolve, reject) => {
+      if (this.#ended !== null) reject(this.#ended);
+      else this.#waiting.set(id, { resolve, reject });
+    });
+  }
+
+  #hear(line: Line): void {
+    if ("event" in line) this.timeLine.add(line.event);
+    else {
+      this.#waiting.get(line.id)?.resolve(line.answer);
+      this.#waiting.delete(line.id);
+    }
+  }
+
+  #end(error: Error): void {
+    this.#ended ??= error;
+    for (const { reject } of this.#waiting.values()) reject(this.#ended);
+    this.#waiting.clear();
+  }
+}
