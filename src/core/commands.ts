@@ -83,6 +83,8 @@ export class Commands {
     try {
       const answers = this.#store.release([release]);
       if (!isPromise(answers)) return answers[0] ?? LOST;
+      // For a claim that was answered after the end: it is tried, and nobody waits for it.
+      if (this.#closed) return answers.then(([answer]) => answer ?? LOST, failed);
       const outcome: Promise<ReleaseOutcome> = this.#bounded("release", answers, timeoutMs)
         .then(([answer]) => answer ?? LOST, failed)
         .finally(() => this.#releasing.delete(outcome));

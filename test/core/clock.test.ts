@@ -36,6 +36,30 @@ class Machine implements ClockSources {
 }
 
 describe("elapsed time", () => {
+  it("counts a short sleep of the machine at once, not at the next look", () => {
+    const machine = new Machine();
+    const clock = systemClock(machine);
+    machine.run(10);
+    expect(clock.elapsedMs()).toBe(10);
+    machine.suspend(150);
+    expect(clock.elapsedMs()).toBeCloseTo(160, 6);
+    expect(clock.suspicions()).toBe(0);
+  });
+
+  it("looks once after a step of the wall clock, not at every call", () => {
+    const machine = new Machine();
+    const clock = systemClock(machine);
+    machine.freeze(100);
+    clock.elapsedMs();
+    const reads = machine.uptimeReads;
+    for (let i = 0; i < 50; i++) clock.elapsedMs();
+    expect(machine.uptimeReads).toBe(reads);
+    expect(clock.suspicions()).toBe(0);
+    machine.freeze(150);
+    clock.elapsedMs();
+    expect(clock.suspicions()).toBe(1);
+  });
+
   it("starts at 0 and runs with hrtime", () => {
     const machine = new Machine();
     const clock = systemClock(machine);

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { ClosedError, LeaseLostError } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
-import type { ReleaseAnswer } from "../../src/core/store.js";
+import type { ClaimAnswer, ReleaseAnswer } from "../../src/core/store.js";
 import { Deferred, fixedRandom, never, rejection, stage, watch } from "./helpers.js";
 
 describe("release", () => {
@@ -296,5 +296,33 @@ describe("a release that is owed", () => {
     await on.clock.advance(60_000);
     expect(await releasing).toBe("unknown");
     expect(on.store.releases.length).toBeLessThan(15);
+  });
+
+  it("and hangs is given up by close: no timer outlives it", async () => {
+    const on = stage({ ttl: "60s", commandTimeout: "5s" });
+    const lease = await on.locks.acquire("a");
+    on.store.onRelease = () => new Promise(() => {});
+    const releasing = lease.release();
+    await on.clock.advance(6_000);
+    expect(await releasing).toBe("unknown");
+    await on.locks.close();
+    expect(on.clock.timers).toBe(0);
+  });
+
+  it("for a claim that was answered after close leaves no timer either", async () => {
+    const on = stage({ ttl: "60s", commandTimeout: "5s" });
+    const answer = new Deferred<ClaimAnswer>();
+    on.store.onClaim = () => answer.promise;
+    const waiting = watch(on.locks.acquire("a"));
+    const closing = on.locks.close();
+    await on.clock.advance(0);
+    on.store.onRelease = () => new Promise(() => {});
+    await closing;
+    const grant = { token: 1n, floor: 1n, ttlMs: 60_000, seq: 1, handedOver: false };
+    answer.resolve({ kind: "granted", grants: [grant] });
+    await on.clock.advance(0);
+    expect(waiting.value).toBeInstanceOf(ClosedError);
+    expect(on.store.releases.length).toBeGreaterThan(0);
+    expect(on.clock.timers).toBe(0);
   });
 });

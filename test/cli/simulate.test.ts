@@ -1,0 +1,49 @@
+import { describe, expect, it } from "vitest";
+import { holdfast, makeFolder } from "./helpers.js";
+
+const simulate = (...args: string[]) => holdfast(makeFolder(), ["simulate", ...args]);
+
+describe("simulate", () => {
+  it("says what was checked, how fast, and that nothing was broken", async () => {
+    const { code, stdout, stderr } = await simulate("--runs", "20", "--seed", "1");
+    expect(code).toBe(0);
+    expect(stdout).toMatch(/^S1 .* held +\d+$/m);
+    expect(stdout).toMatch(
+      /20 runs from seed 1 in [\d.]+ s: [\d.]+ runs\/s\.\nNo promise was broken\.\n$/,
+    );
+    expect(stderr).toBe("");
+  });
+
+  it("shows a broken promise, shortened, with the command that replays it", async () => {
+    const mutant = "a repeated ask that extends only locally";
+    const { code, stdout } = await simulate("--seed", "1", "--runs", "50", "--mutant", mutant);
+    expect(code).toBe(1);
+    expect(stdout).toMatch(/^S1 .* BROKEN/m);
+    expect(stdout).toContain("What shows it:");
+    const [, seed] = /Replay it: holdfast simulate --seed (\d+) --mutant 'a repeated/.exec(stdout)!;
+    const again = await simulate("--seed", seed!, "--mutant", mutant, "--json");
+    expect(again.code).toBe(1);
+    const { broken, runs } = JSON.parse(again.stdout);
+    expect(runs).toBe(1);
+    expect(broken.rule).toBe("S1");
+    expect(stdout).toContain(broken.why);
+    expect(broken.evidence.length).toBeLessThan(8);
+  });
+
+  it("lists the mutants", async () => {
+    const { code, stdout } = await simulate("--mutant", "list");
+    expect(code).toBe(0);
+    expect(stdout.split("\n")).toContain("delete without compare");
+  });
+
+  it.each([
+    [["--runs", "0"], "--runs must be at least 1"],
+    [["--runs", "many"], '--runs is "many"; it must be a whole number up to 2147483648'],
+    [["--seed", "1.5"], '--seed is "1.5"; it must be a whole number up to 2147483648'],
+    [["--mutant", "toString"], 'there is no mutant "toString"; holdfast simulate --mutant list'],
+  ])("refuses %j", async (args, message) => {
+    const { code, stderr } = await simulate(...args);
+    expect(code).toBe(64);
+    expect(stderr).toContain(message);
+  });
+});
