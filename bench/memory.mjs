@@ -1,34 +1,64 @@
-import { Mutex } from "async-mutex";
 import { createLocks } from "../dist/index.js";
 import { memoryStore } from "../dist/stores/memory.js";
-import { contest, inFlight, rateTable, sequentially } from "./lib/measure.mjs";
+import { holdfast } from "./lib/holdfast.mjs";
 
-/** Acquire + release within one process. Goal: at least 0.4 × async-mutex, with leases and tokens. */
-export async function run() {
-  const locks = createLocks(memoryStore());
-  const mutexes = Array.from({ length: 64 }, () => new Mutex());
-  const withMutex = (of) => async (lane) => {
-    const release = await mutexes[of(lane)].acquire();
-    release();
-  };
-  const withLock = (of) => async (lane) => {
-    const lease = await locks.acquire(`name ${of(lane)}`);
-    await lease.release();
-  };
-  const own = (lane) => lane;
-  const same = () => 0;
-  const sections = [];
-  for (const [title, way, of] of [
-    ["one after another", sequentially, same],
-    ["64 in flight, each its own name", (pair) => inFlight(64, pair), own],
-    ["64 in flight, all the same name", (pair) => inFlight(64, pair), same],
-  ]) {
-    const results = await contest([
-      { name: "async-mutex", run: way(withMutex(of)) },
-      { name: "holdfast memory", run: way(withLock(of)) },
-    ]);
-    sections.push(`### Memory: ${title}\n\n${rateTable(results, "async-mutex")}`);
-  }
-  await locks.close();
-  return sections.join("\n\n");
-}
+export const title = "Memory";
+
+export const contestants = [
+  {
+    name: "async-mutex",
+    peer: true,
+    needs: ["async-mutex"],
+    async open() {
+      const { Mutex } = await import("async-mutex");
+      const mutexes = new Map();
+      return {
+        acquire(name) {
+          const mutex = mutexes.get(name) ?? new Mutex();
+          mutexes.set(name, mutex);
+          return mutex.acquire();
+        },
+        release: async (release) => release(),
+        close: async () => {},
+      };
+    },
+  },
+  holdfast((_, options) => createLocks(memoryStore(), options)),
+];
+
+export const open = async () => ({ place: {}, close: async () => {} });
+
+const both = { among: ["async-mutex", "Holdfast"], yardstick: "async-mutex" };
+
+// A mutex in memory has no lease, no token, no deadline and no list of who waits.
+export const measurements = [
+  {
+    kind: "uncontended",
+    ...both,
+    goals: [{ figure: "throughputRatio", goal: "≥ 0.4" }],
+  },
+  {
+    kind: "contention",
+    ...both,
+    contenders: 64,
+    processes: 1,
+    holdMs: 0,
+    ms: 1_000,
+    warmUpMs: 1_000,
+    rounds: 9,
+    goals: [
+      { figure: "ratio", goal: "≥ 0.4" },
+      { figure: "fairness", goal: "≥ 0.99" },
+      { figure: "starved", goal: "≤ 0" },
+    ],
+  },
+  {
+    kind: "growth",
+    among: ["Holdfast"],
+    goals: [
+      { figure: "bytesPerLease", goal: "≤ 600" },
+      { figure: "blockMs", goal: "≤ 10" },
+      { figure: "lost", goal: "≤ 0" },
+    ],
+  },
+];

@@ -164,10 +164,19 @@ class Simulation {
     const read = task.shared ? 0 : await resource.read(process);
     await process.sleep(task.holdMs / 2);
     this.#ask(op, lease);
-    if (task.renewToMs !== undefined) await lease.renew(task.renewToMs).catch(() => {});
+    if (task.renewToMs !== undefined) await this.#renew(process, op, lease, task.renewToMs);
     await process.sleep(task.holdMs / 2);
     this.#ask(op, lease);
     if (!task.shared) await resource.write(process, op, lease, read, read + 1);
+  }
+
+  async #renew(process: SimulatedProcess, op: string, lease: Lease, ttlMs: number): Promise<void> {
+    const renewing = lease.renew(ttlMs).catch(() => {});
+    // A shorter one counts from the call.
+    if (lease.remainingMs > 0) {
+      this.#record({ kind: "renewed", op, untilMs: process.worldMs(lease.remainingMs) });
+    }
+    await renewing;
   }
 
   #ask(op: string, lease: Lease): void {

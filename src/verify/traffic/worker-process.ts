@@ -100,6 +100,16 @@ async function release(op: string): Promise<string> {
   return result;
 }
 
+async function renew(op: string, ttlMs: number): Promise<void> {
+  const lease = leaseOf(op);
+  const renewing = lease.renew(ttlMs);
+  // A shorter one counts from the call.
+  if (lease.remainingMs > 0) {
+    report({ kind: "renewed", op, untilMs: machineMs() + lease.remainingMs });
+  }
+  await renewing;
+}
+
 function look(op: string): boolean {
   let held = true;
   try {
@@ -147,7 +157,10 @@ async function loop({ name, forMs, holdMs, options = {}, writes = false }: Loop)
   return granted;
 }
 
-/** What would keep the process alive, but for the pipe through which it is asked. */
+/** The pipes to the one who asks; opened here, because a library that only looks at one opens it too. */
+const STDIO = [process.stdin, process.stdout, process.stderr].length;
+
+/** What would keep the process alive, but for them. */
 async function close(): Promise<void> {
   await locks.close();
   counter?.close();
@@ -157,7 +170,7 @@ async function close(): Promise<void> {
     client: task.client,
     waiters: aborters.size,
     timers: left.filter((one) => one === "Timeout").length,
-    sockets: left.filter((one) => /^(TCP|Pipe)/.test(one)).length - 1,
+    sockets: left.filter((one) => /^(TCP|Pipe)/.test(one)).length - STDIO,
   });
 }
 
@@ -170,7 +183,7 @@ async function perform(request: Request): Promise<string | number | boolean | un
     case "look":
       return look(request.op);
     case "renew":
-      await leaseOf(request.op).renew(request.ttlMs);
+      await renew(request.op, request.ttlMs);
       return undefined;
     case "abort":
       report({ kind: "aborting", op: request.op });

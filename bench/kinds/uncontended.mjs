@@ -1,0 +1,98 @@
+import { contest, interleave } from "../lib/contest.mjs";
+import { TERMS } from "../lib/contestant.mjs";
+import { barPlot } from "../lib/plots.mjs";
+import { median, quantile, ratios, spread } from "../lib/statistics.mjs";
+
+/** Acquire + release of names that nobody else wants, within this process. */
+export const settings = { rounds: 15, sequentialMs: 150, sliceMs: 1, width: 64, inFlightMs: 200 };
+export const quick = { rounds: 2, sequentialMs: 15, inFlightMs: 20 };
+
+export const columns = ({ yardstick, width }) => ({
+  timeMs: ["1 in flight: p50", "ms"],
+  p99Ms: ["p99", "ms"],
+  timeRatio: [`p50 ÷ ${yardstick}`, "×"],
+  pairsPerSecond: [`${width} in flight: pairs`, "/s"],
+  throughputRatio: [`${width} in flight ÷ ${yardstick}`, "×"],
+});
+
+export async function measure({ contestants, place, options, progress }) {
+  const { rounds, sequentialMs, sliceMs, width, inFlightMs, yardstick } = options;
+  const opened = [];
+  const close = () => Promise.all(opened.map(({ adapter }) => adapter.close()));
+  try {
+    for (const { name, open } of contestants) {
+      opened.push({ name, adapter: await open(place, TERMS) });
+    }
+    const pair = async ({ adapter }, lane) =>
+      adapter.release(await adapter.acquire(`name ${lane}`));
+    const sequential = new Map(opened.map(({ name }) => [name, []]));
+    const oneByOne = (ms) =>
+      interleave(opened, { ms, sliceMs, operate: (contestant) => pair(contestant, 0) });
+    // Compiles what is hot.
+    await oneByOne(sequentialMs);
+    for (let round = 0; round < rounds; round++) {
+      progress(`1 in flight, round ${round + 1} of ${rounds}`);
+      for (const [name, samplesMs] of await oneByOne(sequentialMs)) {
+        sequential.get(name).push({ p50Ms: median(samplesMs), p99Ms: quantile(samplesMs, 0.99) });
+      }
+    }
+    const { turns, failures } = await contest(opened, {
+      rounds: rounds + 1,
+      turn: (contestant) => inFlight(width, inFlightMs, (lane) => pair(contestant, lane)),
+      progress: (text) => progress(`${width} in flight, ${text}`),
+    });
+    const rates = new Map([...turns].map(([name, all]) => [name, all.slice(1)]));
+    const times = new Map(
+      [...sequential].map(([name, all]) => [name, all.map((one) => one.p50Ms)]),
+    );
+    const figures = Object.fromEntries(
+      [...rates.keys()].map((name) => [
+        name,
+        {
+          timeMs: median(times.get(name)),
+          p99Ms: median(sequential.get(name).map((one) => one.p99Ms)),
+          timeRatio: ratios(times.get(name), times.get(yardstick)),
+          pairsPerSecond: spread(rates.get(name)).median,
+          throughputRatio: ratios(rates.get(name), rates.get(yardstick)),
+        },
+      ]),
+    );
+    return { figures, failures };
+  } finally {
+    await close();
+  }
+}
+
+/** Pairs a second with `width` lanes that never rest. */
+async function inFlight(width, ms, pair) {
+  const startedMs = performance.now();
+  let done = 0;
+  const lane = async (number) => {
+    while (performance.now() - startedMs < ms) {
+      await pair(number);
+      done++;
+    }
+  };
+  await Promise.all(Array.from({ length: width }, (_, number) => lane(number)));
+  return (done / (performance.now() - startedMs)) * 1_000;
+}
+
+export function plots({ figures }, { title, yardstick, width }) {
+  const bars = (key) => Object.entries(figures).map(([label, of]) => ({ label, value: of[key] }));
+  return {
+    time: barPlot({
+      title: `${title}: time of acquire + release, 1 in flight`,
+      axis: `multiple of ${yardstick} (less is better)`,
+      unit: "×",
+      bars: bars("timeRatio"),
+      mark: 1,
+    }),
+    throughput: barPlot({
+      title: `${title}: throughput, ${width} in flight`,
+      axis: `multiple of ${yardstick} (more is better)`,
+      unit: "×",
+      bars: bars("throughputRatio"),
+      mark: 1,
+    }),
+  };
+}

@@ -1,0 +1,63 @@
+import { createRequire } from "node:module";
+
+/**
+ * What a benchmark lists, and all that a new store has to write to be measured.
+ *
+ * @typedef {object} Contestant
+ * @property {string} name As in the tables. "Holdfast" is who the goals are about, unless they say otherwise.
+ * @property {boolean} [peer] Another library: "best peer" in a goal means the best of these.
+ * @property {string[]} [needs] Packages of bench/node_modules; without them it is left out, and that is said.
+ * @property {boolean} [slow] Takes seconds for a handover: left out of quick runs.
+ * @property {number} [pauseMs] How long it sleeps between two looks, if it does: a release comes at a random moment of that.
+ * @property {(place: object, terms: Terms) => Promise<Lock | Waker>} open In this process or in a child. `place` is what the benchmark's own `open` put there: a folder, a URL.
+ *
+ * @typedef {object} Terms
+ * @property {number} ttlMs For every lease.
+ * @property {boolean} kept Leases are held for long: to be kept alive, where that is not the default.
+ *
+ * @typedef {object} Lock
+ * @property {(name: string) => Promise<Handle>} acquire Waits as long as it takes.
+ * @property {(handle: Handle) => Promise<void>} release
+ * @property {() => Promise<void>} close
+ * @property {(name: string) => Promise<number>} [expiresInMs] recovery: until the store lets the holder's lease expire.
+ * @property {(handle: Handle) => boolean} [isHeld] growth: whether it is still good.
+ * @property {(handle: Handle) => AbortSignal} [signal] growth: what it costs to have been asked for.
+ *
+ * @typedef {object} Waker The fastest that the store can do without a lock: the floor of a handover.
+ * @property {(name: string) => Promise<{ woken: Promise<void> }>} listen Resolves when it listens; `woken` when it is woken.
+ * @property {(name: string) => Promise<void>} wake
+ * @property {() => Promise<void>} close
+ *
+ * A benchmark file exports `title`, `contestants`, `open()` and `measurements`:
+ * `open()` → `{ place, commands?, close }`: a fresh place for each measurement; `commands()` is the
+ * server's own count of commands; `place` has to survive JSON.
+ * `measurements`: `{ kind, among: [names], yardstick?, goals?, ...options of the kind }`.
+ */
+
+/** Unless a kind says otherwise. */
+export const TERMS = { ttlMs: 30_000, kept: false };
+
+const require = createRequire(import.meta.url);
+
+export function isInstalled(name) {
+  try {
+    require.resolve(name);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** Who is measured, and who is left out and why. */
+export function sortOut(contestants, { isQuick = false, has = isInstalled } = {}) {
+  const present = [];
+  const leftOut = [];
+  for (const contestant of contestants) {
+    const { name, needs = [], slow = false } = contestant;
+    const missing = needs.filter((one) => !has(one));
+    if (missing.length > 0) leftOut.push({ name, why: `needs the package ${missing.join(", ")}` });
+    else if (slow && isQuick) leftOut.push({ name, why: "too slow for a quick run" });
+    else present.push(contestant);
+  }
+  return { present, leftOut };
+}

@@ -1,0 +1,166 @@
+import { randomInt } from "node:crypto";
+import { join } from "node:path";
+import { expect, onTestFinished, test } from "vitest";
+import { seededRandom } from "../../../src/testing/index.js";
+import { checkHistory } from "../../../src/verify/check/check.js";
+import { carryOut, fault, planFaults } from "../../../src/verify/faults/fault.js";
+import { FalseClock } from "../../../src/verify/lab/clock.js";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import { machineMs, TimeLine } from "../../../src/verify/traffic/time-line.js";
+import { Worker, WorkerError } from "../../../src/verify/traffic/worker.js";
+import { needs } from "../../support/needs.js";
+import { freshFolder } from "../../support/sqlite.js";
+import { expectKept, startWorkers, until } from "../../support/worker.js";
+
+const freshUrl = (): string => `sqlite:${join(freshFolder(), "locks.db")}`;
+const kinds = (timeLine: TimeLine): string[] => timeLine.history().map(({ kind }) => kind);
+
+test("a worker reports what it believed and when, on the time line of all", async () => {
+  const fromMs = machineMs();
+  const { workers, timeLine } = await startWorkers(1, freshUrl(), { ttl: 600 });
+  const [worker] = workers;
+  const { op, token } = await worker!.acquire("name");
+  await until("it is renewed", () => kinds(timeLine).includes("renewed"));
+  expect(await worker!.look(op)).toBe(true);
+  expect(await worker!.release(op)).toBe("released");
+  await worker!.close();
+  const history = timeLine.history();
+  expect([...new Set(kinds(timeLine))]).toEqual([
+    "asked",
+    "granted",
+    "renewed",
+    "looked",
+    "releasing",
+    "released",
+    "left",
+  ]);
+  const granted = history.find(({ kind }) => kind === "granted")!;
+  expect(granted).toMatchObject({ op, token, floor: token });
+  expect(history[0]!.atMs).toBeGreaterThan(fromMs);
+  expect(history.at(-1)).toMatchObject({ waiters: 0, timers: 0, sockets: 0 });
+  expectKept(timeLine, ["S7", "L3"]);
+});
+
+test("what it is not granted is an answer too: timeout, abort, refusal", async () => {
+  const { workers, timeLine } = await startWorkers(2, freshUrl(), { ttl: 5_000 });
+  const [holder, other] = workers;
+  await holder!.acquire("name");
+  const timedOut = await other!.acquire("name", { wait: 50 }).catch((error) => error);
+  expect(timedOut).toBeInstanceOf(WorkerError);
+  expect(timedOut.code).toBe("ACQUIRE_TIMEOUT");
+  const waiting = other!.acquire("name", { wait: Number.POSITIVE_INFINITY }, "aborted-op");
+  await until("it asks", () => kinds(timeLine).filter((kind) => kind === "asked").length === 3);
+  await other!.abort("aborted-op");
+  await expect(waiting).rejects.toThrow();
+  await expect(other!.acquire("", {})).rejects.toMatchObject({ code: "INVALID_ARGUMENT" });
+  const ends = timeLine
+    .history()
+    .flatMap((event) => (event.kind === "not-granted" ? [event.outcome] : []));
+  expect(ends).toEqual(["timeout", "aborted", "refused"]);
+  expectKept(timeLine, ["S5", "L3"]);
+});
+
+test("a worker that can't start says why, and one that ended too", async () => {
+  await expect(Worker.start({ client: "w", url: "nowhere:" })).rejects.toThrow(/nowhere/);
+  const { workers } = await startWorkers(1, freshUrl());
+  const waiting = workers[0]!.block(60_000);
+  await workers[0]!.kill();
+  await expect(waiting).rejects.toThrow("worker w1 ended by SIGKILL");
+  await expect(workers[0]!.look("w1.1")).rejects.toThrow("ended by SIGKILL");
+});
+
+test("a blocked event loop is told of its loss when it goes on, and the fence refuses its write", async () => {
+  const folder = freshFolder();
+  const { workers, timeLine } = await startWorkers(
+    2,
+    `sqlite:${join(folder, "locks.db")}`,
+    { ttl: 600 },
+    { resourceFile: join(folder, "data.db") },
+  );
+  const [blocked, next] = workers;
+  const held = await blocked!.acquire("name");
+  const late = blocked!.write(held.op, { pauseMs: 1_000 });
+  await until("it has entered", () => kinds(timeLine).includes("entered"));
+  const block = blocked!.block(1_500);
+  const granted = await next!.acquire("name");
+  expect(await next!.write(granted.op)).toBe(true);
+  await block;
+  expect(await blocked!.look(held.op)).toBe(false);
+  expect(await late).toBe(false);
+  // Not paused by anyone who would say so: the loss is told late, and that is what a check finds.
+  const [broken, ...others] = checkHistory(timeLine.history()).filter(
+    ({ verdict }) => verdict === "violated",
+  );
+  expect(broken?.rule).toBe("S6");
+  expect(others).toEqual([]);
+});
+
+test("random pauses and kills under traffic break no promise", async () => {
+  const seed = randomInt(2 ** 31);
+  const folder = freshFolder();
+  const ttlMs = 700;
+  const { workers, timeLine } = await startWorkers(
+    4,
+    `sqlite:${join(folder, "locks.db")}`,
+    { ttl: ttlMs, wait: "20s" },
+    { resourceFile: join(folder, "data.db") },
+  );
+  const [victim, ...survivors] = workers;
+  const faults = workers.slice(1).map((worker) =>
+    fault(
+      `${worker.client} paused`,
+      () => worker.pause(),
+      () => worker.resume(),
+    ),
+  );
+  const plan = planFaults(faults, seededRandom(seed), {
+    forMs: 6_000,
+    pause: { minMs: 20, maxMs: 300 },
+    last: { minMs: 100, maxMs: 2 * ttlMs },
+  });
+  const loop = { name: "name", forMs: 6_000, holdMs: 20, writes: true };
+  const lost = victim!.loop(loop).catch(() => {});
+  const traffic = survivors.map((worker) => worker.loop(loop));
+  const killing = until("it holds the name", () =>
+    timeLine.history().some((event) => event.kind === "granted" && event.op.startsWith("w1.")),
+  ).then(() => victim!.kill());
+  await Promise.all([carryOut(plan), killing, lost]);
+  const granted = await Promise.all(traffic);
+  await Promise.all(survivors.map((worker) => worker.close()));
+  expect(Math.min(...granted), `seed ${seed}`).toBeGreaterThan(0);
+  expectKept(timeLine, ["S1", "S2", "S3", "S7", "L3"], {
+    lossMs: 2_000,
+    wakeMs: 2_000,
+    freeMs: 2_000,
+    endMs: 3_000,
+  });
+});
+
+test("a core with its deadline on the wall clock is caught in a real process", async (context) => {
+  needs(context, "faketime");
+  const lab = await Lab.open();
+  onTestFinished(() => lab.close());
+  const clock = await FalseClock.open(lab);
+  const url = freshUrl();
+  const timeLine = new TimeLine();
+  const wrong = await Worker.start({
+    client: "wrong",
+    url,
+    locks: { ttl: 600 },
+    timeLine,
+    site: clock.site(),
+    mutant: "deadline on the wall clock",
+  });
+  onTestFinished(() => wrong.kill());
+  const {
+    workers: [next],
+  } = await startWorkers(1, url, { ttl: 600 }, { timeLine });
+  const { op } = await wrong.acquire("name", { renew: false });
+  wrong.pause();
+  await clock.jump(-60_000).inject();
+  await next!.acquire("name", { wait: "20s" });
+  wrong.resume();
+  expect(await wrong.look(op)).toBe(true);
+  const broken = checkHistory(timeLine.history()).filter(({ verdict }) => verdict === "violated");
+  expect(broken.map(({ rule }) => rule)).toContain("S7");
+});
