@@ -35,6 +35,7 @@ export const OPTIONS = {
   runs: { value: "N", about: "how many seeds to try (default: 1000)" },
   seed: { value: "N", about: "the first seed; alone, one run of it\n(default: another each time)" },
   mutant: { value: "NAME", about: "break the code in a known way, or list the ways" },
+  picture: { value: "FILE", about: "draw who held what in a broken run, as SVG" },
   help: { short: "h", about: "show this help" },
   version: { short: "v", about: "show the version" },
 } as const satisfies Record<string, Option>;
@@ -145,7 +146,7 @@ Exit codes:
     summary: "Search for a broken promise in simulated clusters",
     args: [],
     usage: "[options]",
-    options: ["runs", "seed", "mutant", "json"],
+    options: ["runs", "seed", "mutant", "picture", "json"],
     examples: [
       "holdfast simulate --runs 10000",
       "holdfast simulate --seed 26 --mutant 'obeys a renewal that was overtaken'",

@@ -1,10 +1,12 @@
+import { writeFileSync } from "node:fs";
 import { MUTANTS, type Mutant, type MutantName } from "../testing/mutants.js";
 import { RULES, type RuleId } from "../verify/check/check.js";
 import { drawText } from "../verify/check/draw.js";
+import { drawBeliefs } from "../verify/check/picture.js";
 import type { Schedule } from "../verify/simulate/schedule.js";
 import { type Failure, type Found, search, shortestFailure } from "../verify/simulate/search.js";
 import type { Options } from "./commands.js";
-import { Exit, usage } from "./exit.js";
+import { CliError, Exit, usage } from "./exit.js";
 import { print, quoted, style, table } from "./output.js";
 
 const DEFAULT_RUNS = 1_000;
@@ -25,6 +27,9 @@ export async function simulate(options: Options): Promise<number> {
   const seconds = (performance.now() - startedMs) / 1_000;
   const failure = found.failure && (await shortestFailure(found.failure, mutant));
   const replay = failure && replayCommand(failure.outcome.schedule.seed, options.mutant);
+  if (failure !== null && options.picture !== undefined) {
+    draw(options.picture, failure);
+  }
   if (options.json) print(asJson(seed, found, failure, replay));
   else {
     print(summary(found, failure));
@@ -65,6 +70,14 @@ function progress(runs: number): (done: number) => void {
     saidMs = nowMs;
     process.stderr.write(`\r${done} of ${runs} runs${done === runs ? "\r\u001b[K" : ""}`);
   };
+}
+
+function draw(file: string, { outcome, verdict }: Failure): void {
+  try {
+    writeFileSync(file, drawBeliefs(outcome.history, verdict));
+  } catch (error) {
+    throw new CliError(Exit.failed, `the picture was not written: ${(error as Error).message}`);
+  }
 }
 
 function replayCommand(seed: number, mutant: string | undefined): string {

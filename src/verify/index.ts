@@ -1,3 +1,4 @@
+/** What Holdfast is verified with: real servers and faults, workers, histories and their checks, the simulator. */
 export {
   checkHistory,
   LIMITS,
@@ -7,7 +8,20 @@ export {
   type Verdict,
 } from "./check/check.js";
 export { drawText } from "./check/draw.js";
+export { decodeHistory, encodeHistory } from "./check/encode.js";
 export type { Event, History } from "./check/history.js";
+export { drawBeliefs } from "./check/picture.js";
+export { carryOut, type Fault, fault, planFaults, type Step, together } from "./faults/fault.js";
+export { Process } from "./faults/process.js";
+export { type ProxyFault, TcpProxy } from "./faults/proxy.js";
+export { killed, paused, restarted, wiped } from "./faults/server.js";
+export { FalseClock } from "./lab/clock.js";
+export { Disk, powerLoss } from "./lab/disk.js";
+export { Lab } from "./lab/lab.js";
+export { type Host, Network } from "./lab/network.js";
+export { type Kind, type Missing, missing } from "./lab/requirements.js";
+export { lackingRight, type Right } from "./lab/rights.js";
+export type { Cluster, Server, Site } from "./lab/server.js";
 export { type Outcome, simulate } from "./simulate/run.js";
 export { drawSchedule, type Schedule } from "./simulate/schedule.js";
 export {

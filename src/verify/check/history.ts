@@ -8,6 +8,8 @@ export type History = readonly Event[];
 export type Event = At &
   (Asking | Holding | AtResource | InStore | OfClients | OfFaults | Counted | Left);
 
+export type EventOf<Kind extends Event["kind"]> = Event & { readonly kind: Kind };
+
 interface At {
   readonly atMs: number;
 }
@@ -25,6 +27,8 @@ type Asking =
       readonly permits: number;
       readonly limit: number;
       readonly ttlMs: number;
+      /** Where it will be renewed to another: the longest. */
+      readonly longestTtlMs?: number;
       readonly waitMs: number;
       /** Re-entry: the op whose lease this one shares. */
       readonly within?: OpId;
@@ -53,7 +57,7 @@ type Holding =
   | { readonly kind: "renewed"; readonly op: OpId; readonly untilMs: number }
   /** The store made the grant at this moment, and told the client this token: known where the store is looked into. */
   | { readonly kind: "made"; readonly op: OpId; readonly token: bigint }
-  /** It asked whether it holds: `assertHeld`. */
+  /** It asked whether it holds: `assertHeld`, and not before `atMs`. */
   | { readonly kind: "looked"; readonly op: OpId; readonly held: boolean }
   /** It was told of the loss: the signal aborted. */
   | { readonly kind: "lost"; readonly op: OpId; readonly reason: string }
@@ -64,7 +68,10 @@ type Holding =
       readonly result: "released" | "lost" | "unknown";
     };
 
-/** At a resource behind a fence. `step` counts what the resource did, in its own order. */
+/**
+ * At a resource behind a fence. `step` counts what the resource did, in its own order: 1, 2, 3 …
+ * A number that is missing is a record that was lost with its process.
+ */
 type AtResource =
   | {
       readonly kind: "entered";
@@ -97,12 +104,19 @@ type InStore = {
   readonly waiters: readonly OpId[];
 };
 
-type OfClients = {
-  readonly kind: "paused" | "resumed" | "killed";
-  readonly client: string;
-};
+type OfClients =
+  | { readonly kind: "paused"; readonly client: string }
+  | { readonly kind: "resumed"; readonly client: string }
+  | { readonly kind: "killed"; readonly client: string };
 
-type OfFaults = { readonly kind: "injected" | "healed"; readonly fault: string };
+type OfFaults =
+  | {
+      readonly kind: "injected";
+      readonly fault: string;
+      /** It reaches messages and clients only: the store keeps what it has, and its clock. */
+      readonly sparesStore?: boolean;
+    }
+  | { readonly kind: "healed"; readonly fault: string };
 
 /** So many handovers of a name with so many waiting cost so many commands, counted at the server. */
 type Counted = {

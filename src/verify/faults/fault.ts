@@ -4,27 +4,70 @@ import type { Random } from "../../core/random.js";
 export interface Fault {
   /** For people, in a history: "redis-1 paused". */
   readonly name: string;
-  /** Resolves when the fault is there. */
+  /** Resolves when the fault is there. Injecting what is there does nothing. */
   inject(): Promise<void>;
   /** Resolves when it is gone. Healing what was not injected does nothing. */
   heal(): Promise<void>;
 }
 
-/** Several at once, as one; healed in the opposite order, all of them even if one fails. */
-export function together(...faults: readonly Fault[]): Fault {
-  return {
-    name: faults.map(({ name }) => name).join(" and "),
-    async inject() {
-      for (const fault of faults) await fault.inject();
-    },
-    async heal() {
-      const errors: unknown[] = [];
-      for (const fault of faults.toReversed()) {
-        await fault.heal().catch((error) => errors.push(error));
-      }
-      if (errors.length > 0) throw new AggregateError(errors, `could not heal: ${this.name}`);
-    },
+/** A fault from the two halves of it. `heal` also follows an `inject` that failed halfway. */
+export function fault(name: string, inject: () => unknown, heal: () => unknown = () => {}): Fault {
+  let there: "no" | "halfway" | "yes" = "no";
+  let turn: Promise<void> = Promise.resolve();
+  // One at a time: a heal that overtook its inject would leave the fault behind.
+  const inTurn = (act: () => Promise<void>): Promise<void> => {
+    const done = turn.then(act);
+    turn = done.catch(() => {});
+    return done;
   };
+  return {
+    name,
+    inject: () =>
+      inTurn(async () => {
+        if (there === "yes") return;
+        there = "halfway";
+        await inject();
+        there = "yes";
+      }),
+    heal: () =>
+      inTurn(async () => {
+        if (there === "no") return;
+        await heal();
+        there = "no";
+      }),
+  };
+}
+
+/** Several at once, as one: all or none. Healed in the opposite order, all of them even if one fails. */
+export function together(...faults: readonly Fault[]): Fault {
+  const name = faults.map((one) => one.name).join(" and ");
+  const heal = () => healAll(faults);
+  return {
+    name,
+    async inject() {
+      try {
+        for (const one of faults) await one.inject();
+      } catch (error) {
+        await heal().catch((cause) => {
+          throw new AggregateError([error, cause], `neither injected nor healed: ${name}`);
+        });
+        throw error;
+      }
+    },
+    heal,
+  };
+}
+
+async function healAll(faults: Iterable<Fault>): Promise<void> {
+  const errors: unknown[] = [];
+  const names: string[] = [];
+  for (const one of [...faults].reverse()) {
+    await one.heal().catch((error) => {
+      errors.push(error);
+      names.push(one.name);
+    });
+  }
+  if (errors.length > 0) throw new AggregateError(errors, `could not heal: ${names.join(", ")}`);
 }
 
 export interface Step {
@@ -48,13 +91,14 @@ export function planFaults(
   const steps: Step[] = [];
   let atMs = 0;
   while (faults.length > 0) {
-    const fault = faults[Math.floor(random.unit() * faults.length)]!;
+    const next = faults[Math.floor(random.unit() * faults.length)]!;
     const injectAtMs = atMs + draw(pause);
     const healAtMs = injectAtMs + draw(last);
-    if (healAtMs > forMs) break;
+    // A plan that takes no time would have no end.
+    if (healAtMs > forMs || healAtMs <= atMs) break;
     steps.push(
-      { atMs: injectAtMs, does: "inject", fault },
-      { atMs: healAtMs, does: "heal", fault },
+      { atMs: injectAtMs, does: "inject", fault: next },
+      { atMs: healAtMs, does: "heal", fault: next },
     );
     atMs = healAtMs;
   }
@@ -68,6 +112,7 @@ export async function carryOut(
 ): Promise<void> {
   const startedMs = performance.now();
   const injected = new Set<Fault>();
+  const failures: unknown[] = [];
   try {
     for (const step of plan) {
       await sleep(startedMs + step.atMs - performance.now(), signal);
@@ -76,22 +121,24 @@ export async function carryOut(
       if (step.does === "heal") injected.delete(step.fault);
       onStep?.(step);
     }
-  } finally {
-    for (const fault of injected) await fault.heal();
+  } catch (error) {
+    failures.push(error);
   }
+  await healAll(injected).catch((error) => failures.push(error));
+  if (failures.length > 1) throw new AggregateError(failures, "a plan failed, and its healing");
+  if (failures.length > 0) throw failures[0];
 }
 
 function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     signal?.throwIfAborted();
-    const timer = setTimeout(resolve, Math.max(0, ms));
-    signal?.addEventListener(
-      "abort",
-      () => {
-        clearTimeout(timer);
-        reject(signal.reason);
-      },
-      { once: true },
-    );
+    const end = (): void => {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", end);
+      if (signal?.aborted) reject(signal.reason);
+      else resolve();
+    };
+    const timer = setTimeout(end, Math.max(0, ms));
+    signal?.addEventListener("abort", end);
   });
 }

@@ -1,0 +1,93 @@
+import { cost } from "./cost.js";
+import { endings } from "./endings.js";
+import { exclusion, permits } from "./exclusion.js";
+import { fencing } from "./fencing.js";
+import type { Event, History } from "./history.js";
+import { deadlines, losses, orphans } from "./leases.js";
+import { fold, type Run } from "./operations.js";
+import { order } from "./order.js";
+import { freed, resumed } from "./recovery.js";
+import { stale } from "./stale.js";
+import { tokens } from "./tokens.js";
+import {
+  type Finding,
+  LIMITS,
+  type Limits,
+  type RuleId,
+  type Verdict,
+  type Violation,
+} from "./verdict.js";
+
+export { LIMITS, type Limits, type RuleId, type Verdict } from "./verdict.js";
+
+export interface Rule {
+  /** One sentence: what must hold. */
+  readonly promise: string;
+  check(history: History, limits: Limits): Verdict;
+}
+
+type Find = (run: Run, limits: Limits) => Finding;
+
+const PROMISES: Readonly<Record<RuleId, readonly [promise: string, find: Find]>> = {
+  S1: ["While a holder may believe that it holds a name alone, nobody else does.", exclusion],
+  S2: ["Tokens are unique, and rise in the order of the grants.", tokens],
+  S3: ["A fence accepts no token below the highest floor seen, and loses no update.", fencing],
+  S4: ["A stale release or renewal does not touch a successor.", stale],
+  S5: ["An acquire that was given up is no success, and leaves nothing beyond its ttl.", orphans],
+  S6: ["A loss is told by the holder's own deadline.", losses],
+  S7: ["Nothing counts as held after the deadline.", deadlines],
+  S8: ["Permits stay within the limit, and a re-entry keeps the token.", permits],
+  L1: ["A dead holder's name is free again within its ttl and a little more.", freed],
+  L2: ["Waiters go on within seconds of healing.", resumed],
+  L3: ["Aborts and timeouts end the wait, and nothing is left after closing.", endings],
+  L4: ["First come, first served.", order],
+  L5: ["Commands per handover do not grow with the number of waiters.", cost],
+};
+
+export const RULES = Object.fromEntries(
+  Object.entries(PROMISES).map(([id, [promise, find]]): [string, Rule] => [
+    id,
+    {
+      promise,
+      check(history, limits) {
+        const run = fold(history);
+        return conclude(id as RuleId, run, find(run, limits));
+      },
+    },
+  ]),
+) as Readonly<Record<RuleId, Rule>>;
+
+/** All rules over one history, in the order of their names. */
+export function checkHistory(history: History, limits: Partial<Limits> = {}): readonly Verdict[] {
+  const run = fold(history);
+  const all = { ...LIMITS, ...limits };
+  return Object.entries(PROMISES).map(([id, [, find]]) =>
+    conclude(id as RuleId, run, find(run, all)),
+  );
+}
+
+function conclude(rule: RuleId, run: Run, finding: Finding): Verdict {
+  const { checked, lacks } = finding;
+  const violated = earliest(finding.violations);
+  const undecided = earliest(finding.undecided ?? []);
+  const told = violated ?? undecided;
+  if (told !== undefined) {
+    const verdict = violated === undefined ? "unknown" : "violated";
+    return { rule, verdict, why: told.why, evidence: inOrder(run, told.evidence), checked };
+  }
+  return checked === 0
+    ? { rule, verdict: "unknown", why: lacks, evidence: [], checked }
+    : { rule, verdict: "ok", why: `held, compared ${checked} times`, evidence: [], checked };
+}
+
+function earliest(violations: readonly Violation[]): Violation | undefined {
+  return violations.reduce<Violation | undefined>(
+    (first, one) => (first === undefined || one.atMs < first.atMs ? one : first),
+    undefined,
+  );
+}
+
+function inOrder(run: Run, evidence: readonly Event[]): History {
+  const places = new Map(evidence.map((event) => [event, run.events.indexOf(event)]));
+  return [...places.keys()].sort((a, b) => places.get(a)! - places.get(b)!);
+}

@@ -1,0 +1,88 @@
+import { modeOf } from "../../core/store.js";
+import type { Event, History } from "./history.js";
+import { fold, type Run } from "./operations.js";
+
+/**
+ * One event a line, in columns: when, who, what, and what about. Of a part, such as a verdict's
+ * evidence, the whole history tells the clients and the beginning.
+ */
+export function drawText(events: History, { of = events }: { of?: History } = {}): string {
+  const run = fold(of);
+  const rows = events.map((event) => cells(run, event).map(plain));
+  const widths = rows.reduce(
+    (widest, row) => row.map((cell, i) => Math.max(cell.length, widest[i] ?? 0)),
+    [] as number[],
+  );
+  const line = (row: readonly string[]): string =>
+    row
+      .map((cell, i) => (i === 0 ? cell.padStart(widths[i]!) : cell.padEnd(widths[i]!)))
+      .join("  ")
+      .trimEnd();
+  return rows.map((row) => `${line(row)}\n`).join("");
+}
+
+/** What an event says beyond whom it is about. */
+export function tell(event: Event, at: (atMs: number) => string): string {
+  switch (event.kind) {
+    case "asked": {
+      const mode = modeOf(event);
+      const what = mode === "permits" ? `${event.permits} of ${event.limit} permits` : mode;
+      const within = event.within === undefined ? "" : `, within ${event.within}`;
+      return `${what}, ttl ${event.ttlMs} ms, wait ${event.waitMs} ms${within}`;
+    }
+    case "not-granted":
+      return event.outcome;
+    case "made":
+      return `token ${event.token}`;
+    case "granted":
+      return `${tokenOf(event)}, until ${at(event.untilMs)}`;
+    case "renewed":
+      return `until ${at(event.untilMs)}`;
+    case "looked":
+      return event.held ? "held" : "not held";
+    case "lost":
+      return event.reason;
+    case "released":
+      return event.result;
+    case "entered":
+    case "wrote": {
+      const update = event.kind === "wrote" ? `, read ${event.read}, wrote ${event.value}` : "";
+      return `step ${event.step}, ${tokenOf(event)}${update}: ${event.accepted ? "accepted" : "refused"}`;
+    }
+    case "seen": {
+      const holders = event.holders.map(({ op, token }) => `${op} with token ${token}`);
+      return `since ${at(event.sinceMs)}; holders: ${all(holders)}; waiters: ${all(event.waiters)}`;
+    }
+    case "counted":
+      return `${event.commands} commands, ${event.handovers} handovers, ${event.waiters} waiters`;
+    case "left":
+      return `${event.waiters} waiters, ${event.timers} timers, ${event.sockets} sockets`;
+    default:
+      return "";
+  }
+}
+
+function cells(run: Run, event: Event): string[] {
+  const op = "op" in event ? event.op : "";
+  const asked = run.operations.get(op)?.asked;
+  const [who, about] = ((): [string, string] => {
+    if ("resource" in event) return [asked?.client ?? "", event.resource];
+    if ("op" in event) return [asked?.client ?? "", asked?.name ?? ""];
+    if ("client" in event) return [event.client, ""];
+    if ("fault" in event) return ["fault", event.fault];
+    return ["store", event.kind === "seen" ? event.name : ""];
+  })();
+  return [run.at(event.atMs), who, event.kind, about, op, tell(event, run.at)];
+}
+
+const tokenOf = ({ token, floor }: { token: bigint; floor: bigint }): string =>
+  floor === token ? `token ${token}` : `token ${token} (floor ${floor})`;
+
+const all = (items: readonly string[]): string => (items.length === 0 ? "none" : items.join(", "));
+
+/** Names come from outside: nothing in them moves a cursor or breaks a line. */
+const plain = (text: string): string =>
+  text.replaceAll(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (sign) => {
+    const code = sign.codePointAt(0)!.toString(16);
+    return `\\u{${code}}`;
+  });

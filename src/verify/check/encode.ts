@@ -1,0 +1,180 @@
+import { InvalidArgumentError } from "../../core/errors.js";
+import { show } from "../../core/validate.js";
+import type { Event, EventOf, History } from "./history.js";
+
+const VERSION = 1;
+const HEADER = JSON.stringify({ holdfast: "history", version: VERSION });
+/** As long as a look at a name with many waiters. */
+const LONGEST_LINE = 1_000_000;
+const MOST_EVENTS = 5_000_000;
+
+/** JSON lines: a header, then an event each. */
+export function encodeHistory(history: History): string {
+  return [HEADER, ...history.map(encodeEvent), ""].join("\n");
+}
+
+/** One line, without its end. JSON has neither bigint nor infinity: both are text. */
+export function encodeEvent(event: Event): string {
+  return JSON.stringify(event, (_key, value) => {
+    if (typeof value === "bigint") return String(value);
+    return value === Number.POSITIVE_INFINITY ? "Infinity" : value;
+  });
+}
+
+/** The header may be missing: lines of several processes can be put together. */
+export function decodeHistory(text: string, { most = MOST_EVENTS } = {}): History {
+  const events: Event[] = [];
+  let number = 0;
+  for (let from = 0; from < text.length; ) {
+    const end = text.indexOf("\n", from);
+    const to = end === -1 ? text.length : end;
+    number++;
+    if (to - from > LONGEST_LINE) fail(number, `has more than ${LONGEST_LINE} characters`);
+    const line = text.slice(from, to).trim();
+    from = to + 1;
+    if (line === "") continue;
+    const fields = parse(line, number);
+    if (fields["holdfast"] === "history") checkVersion(fields["version"], number);
+    else if (events.length === most) fail(number, `is beyond the ${most} events that are read`);
+    else events.push(decode(fields, number));
+  }
+  return events;
+}
+
+type Fields = Readonly<Record<string, unknown>>;
+/** Undefined: it is not what it should be. */
+type Reader = readonly [what: string, read: (value: unknown) => unknown];
+
+const text: Reader = ["text", (value) => (typeof value === "string" ? value : undefined)];
+const yesOrNo: Reader = [
+  "true or false",
+  (value) => (typeof value === "boolean" ? value : undefined),
+];
+const number: Reader = ["a number", (value) => (Number.isFinite(value) ? value : undefined)];
+const count: Reader = [
+  "a whole number, 0 or more",
+  (value) => (Number.isSafeInteger(value) && (value as number) >= 0 ? value : undefined),
+];
+const duration: Reader = [
+  'a number, 0 or more, or "Infinity"',
+  (value) => {
+    if (value === "Infinity") return Number.POSITIVE_INFINITY;
+    return Number.isFinite(value) && (value as number) >= 0 ? value : undefined;
+  },
+];
+const token: Reader = [
+  "a whole number as text",
+  (value) => (typeof value === "string" && /^\d{1,30}$/.test(value) ? BigInt(value) : undefined),
+];
+const oneOf = (...words: readonly string[]): Reader => [
+  `one of ${words.join(", ")}`,
+  (value) => (words.includes(value as string) ? value : undefined),
+];
+const list = ([what, read]: Reader): Reader => [
+  `a list, each ${what}`,
+  (value) => {
+    if (!Array.isArray(value)) return undefined;
+    const items = value.map(read);
+    return items.includes(undefined) ? undefined : items;
+  },
+];
+const holder: Reader = [
+  "with op and token",
+  (value) => {
+    if (!isObject(value)) return undefined;
+    const [op, given] = [text[1](value["op"]), token[1](value["token"])];
+    return op === undefined || given === undefined ? undefined : { op, token: given };
+  },
+];
+const optional = ([what, read]: Reader): Reader => [
+  `${what}, or missing`,
+  (value) => (value === undefined ? null : read(value)),
+];
+
+const access = { op: text, resource: text, step: count, token, floor: token, accepted: yesOrNo };
+
+/** Every field of every kind of event. */
+const FIELDS: {
+  readonly [K in Event["kind"]]: Record<Exclude<keyof EventOf<K>, "kind" | "atMs">, Reader>;
+} = {
+  asked: {
+    op: text,
+    client: text,
+    name: text,
+    permits: count,
+    limit: count,
+    ttlMs: duration,
+    longestTtlMs: optional(duration),
+    waitMs: duration,
+    within: optional(text),
+  },
+  queued: { op: text },
+  aborting: { op: text },
+  "not-granted": { op: text, outcome: oneOf("busy", "timeout", "aborted", "unknown", "refused") },
+  made: { op: text, token },
+  granted: { op: text, token, floor: token, untilMs: number },
+  renewed: { op: text, untilMs: number },
+  looked: { op: text, held: yesOrNo },
+  lost: { op: text, reason: text },
+  releasing: { op: text },
+  released: { op: text, result: oneOf("released", "lost", "unknown") },
+  entered: access,
+  wrote: { ...access, read: number, value: number },
+  seen: { sinceMs: number, name: text, holders: list(holder), waiters: list(text) },
+  paused: { client: text },
+  resumed: { client: text },
+  killed: { client: text },
+  injected: { fault: text, sparesStore: optional(yesOrNo) },
+  healed: { fault: text },
+  counted: { waiters: count, handovers: count, commands: count },
+  left: { client: text, waiters: count, timers: count, sockets: count },
+};
+
+function decode(fields: Fields, line: number): Event {
+  const kind = fields["kind"];
+  if (typeof kind !== "string" || !Object.hasOwn(FIELDS, kind)) {
+    fail(line, `has the kind ${show(kind)}; known: ${Object.keys(FIELDS).join(", ")}`);
+  }
+  const readers: Readonly<Record<string, Reader>> = {
+    atMs: number,
+    ...FIELDS[kind as Event["kind"]],
+  };
+  const event: Record<string, unknown> = { kind };
+  for (const [field, [what, read]] of Object.entries(readers)) {
+    const value = read(fields[field]);
+    if (value === undefined) {
+      fail(line, `${kind}: ${field} is ${show(fields[field])}; it must be ${what}`);
+    }
+    if (value !== null) event[field] = value;
+  }
+  for (const field of Object.keys(fields)) {
+    if (field !== "kind" && !Object.hasOwn(readers, field)) {
+      fail(line, `${kind} has no field ${show(field)}`);
+    }
+  }
+  return event as unknown as Event;
+}
+
+function parse(line: string, number: number): Fields {
+  let value: unknown;
+  try {
+    value = JSON.parse(line);
+  } catch (error) {
+    fail(number, `is not JSON: ${(error as Error).message}`);
+  }
+  if (!isObject(value)) fail(number, `is ${show(value)}; it must be an object`);
+  return value;
+}
+
+function checkVersion(version: unknown, line: number): void {
+  if (version !== VERSION) {
+    fail(line, `says version ${show(version)}; this Holdfast reads version ${VERSION}`);
+  }
+}
+
+const isObject = (value: unknown): value is Fields =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
+function fail(line: number, what: string): never {
+  throw new InvalidArgumentError(`history, line ${line}: ${what}`);
+}

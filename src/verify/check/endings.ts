@@ -1,0 +1,44 @@
+import { endOfWait, type Run, who } from "./operations.js";
+import type { Finding, Limits, Violation } from "./verdict.js";
+
+/** L3: an abort and a timeout end the wait, and a client that closed has nothing left. */
+export function endings(run: Run, { endMs, commandMs }: Limits): Finding {
+  const violations: Violation[] = [];
+  let checked = 0;
+  for (const op of run.operations.values()) {
+    const { asked, aborting } = op;
+    const waitMs = asked.waitMs === 0 ? commandMs : asked.waitMs;
+    const causes = [
+      { fromMs: asked.atMs + waitMs, what: `with a wait of ${asked.waitMs} ms`, events: [asked] },
+      ...(aborting === undefined
+        ? []
+        : [{ fromMs: aborting.atMs, what: "and was aborted", events: [asked, aborting] }]),
+    ];
+    const end = endOfWait(op);
+    for (const { fromMs, what, events } of causes) {
+      const dueMs = run.pausesOf(asked.client).graceAfter(fromMs, endMs);
+      const late = end ?? run.after(dueMs);
+      if (late === undefined) continue;
+      checked++;
+      if (late.atMs <= dueMs) continue;
+      violations.push({
+        atMs: late.atMs,
+        why: `${who(op)} asked for ${JSON.stringify(asked.name)} at ${run.at(asked.atMs)} ${what}, which should have ended it by ${run.at(dueMs)}; it waited until ${run.at(late.atMs)}${end ? "" : " or longer"}`,
+        evidence: [...events, late],
+      });
+      break;
+    }
+  }
+  for (const left of run.events) {
+    if (left.kind !== "left") continue;
+    checked++;
+    const { waiters, timers, sockets } = left;
+    if (waiters + timers + sockets === 0) continue;
+    violations.push({
+      atMs: left.atMs,
+      why: `${left.client} had closed and still had ${waiters} waiters, ${timers} timers and ${sockets} sockets`,
+      evidence: [left],
+    });
+  }
+  return { checked, violations, lacks: "no wait came to its end, and no client told what it left" };
+}

@@ -1,0 +1,131 @@
+import {
+  type Belief,
+  type Granted,
+  isExclusive,
+  isGranted,
+  type Operation,
+  proof,
+  type Run,
+  who,
+} from "./operations.js";
+import type { Finding, Violation } from "./verdict.js";
+
+/** S1: while one believes to hold a name exclusively, nobody else believes to hold it. */
+export function exclusion(run: Run): Finding {
+  const violations: Violation[] = [];
+  let checked = 0;
+  for (const [name, operations] of run.names) {
+    let longest: Belief | undefined;
+    let longestExclusive: Belief | undefined;
+    for (const belief of beliefsOf(operations)) {
+      const earlier = isExclusive(belief.op) ? longest : longestExclusive;
+      if (earlier !== undefined) checked++;
+      if (earlier !== undefined && earlier.toMs > belief.fromMs) {
+        violations.push({
+          atMs: belief.fromMs,
+          why:
+            `${who(belief.op)} held ${JSON.stringify(name)} with token ${belief.op.granted?.token} from ${run.at(belief.fromMs)}, ` +
+            `while ${who(earlier.op)} held it with token ${earlier.op.granted?.token} until ${run.at(earlier.toMs)}`,
+          evidence: [earlier, belief].flatMap(({ op }) => proof(op as Granted, belief.fromMs)),
+        });
+        break;
+      }
+      longest = later(longest, belief);
+      if (isExclusive(belief.op)) longestExclusive = later(longestExclusive, belief);
+    }
+  }
+  return { checked, violations, lacks: "no name was held more than once" };
+}
+
+/**
+ * S8: what is held of a name at one time stays within its limit, which is the same for all; a
+ * re-entry has its lease's token. That two exclusive leases overlap is told by S1 alone.
+ */
+export function permits(run: Run): Finding {
+  const violations: Violation[] = [];
+  let checked = 0;
+  for (const operations of run.names.values()) {
+    const beliefs = beliefsOf(operations);
+    const byEnd = beliefs.toSorted((a, b) => a.toMs - b.toMs);
+    const active = new Set<Belief>();
+    const inUse = { exclusive: 0, shared: 0 };
+    const kindOf = ({ op }: Belief): keyof typeof inUse =>
+      isExclusive(op) ? "exclusive" : "shared";
+    const seen = { exclusive: 0, shared: 0 };
+    let ended = 0;
+    for (const belief of beliefs) {
+      for (; ended < byEnd.length && byEnd[ended]!.toMs <= belief.fromMs; ended++) {
+        const over = byEnd[ended]!;
+        if (active.delete(over)) inUse[kindOf(over)] -= over.op.asked.permits;
+      }
+      const { limit, permits } = belief.op.asked;
+      const kind = kindOf(belief);
+      if (seen.shared > 0 || (kind === "shared" && seen.exclusive > 0)) checked++;
+      seen[kind]++;
+      const [other] = active;
+      if (other !== undefined && other.op.asked.limit !== limit) {
+        violations.push(together(run, [other, belief], "of different limits"));
+        break;
+      }
+      const others = kind === "exclusive" ? inUse.shared : inUse.shared + inUse.exclusive;
+      if (others + permits > limit) {
+        const some = [...active].filter((one) => kind === "shared" || kindOf(one) === "shared");
+        violations.push(together(run, [...fewest(some, limit - permits), belief], "too many"));
+        break;
+      }
+      active.add(belief);
+      inUse[kind] += permits;
+    }
+  }
+  for (const inner of run.operations.values()) {
+    const outer = run.operations.get(inner.asked.within ?? "");
+    if (outer === undefined || !isGranted(outer) || !isGranted(inner)) continue;
+    checked++;
+    if (inner.granted.token === outer.granted.token) continue;
+    violations.push({
+      atMs: inner.granted.atMs,
+      why: `${who(inner)} re-entered the lease of ${who(outer)} with token ${outer.granted.token} and got token ${inner.granted.token}`,
+      evidence: [outer.asked, outer.granted, inner.asked, inner.granted],
+    });
+  }
+  return {
+    checked,
+    violations,
+    lacks: "no name was held by shared leases or permits, and no lease re-entered",
+  };
+}
+
+function together(run: Run, beliefs: readonly Belief[], what: string): Violation {
+  const { atMs, name } = { atMs: beliefs.at(-1)!.fromMs, name: beliefs[0]!.op.asked.name };
+  const each = beliefs.map(
+    ({ op }) =>
+      `${who(op)} with ${op.asked.permits} of ${op.asked.limit} and token ${op.granted?.token}`,
+  );
+  return {
+    atMs,
+    why: `${what} for ${JSON.stringify(name)} at ${run.at(atMs)}: ${each.join(", ")}`,
+    evidence: beliefs.flatMap(({ op }) => proof(op as Granted, atMs)),
+  };
+}
+
+/** The largest first, until they are more than that: none of them can be left out. */
+function fewest(beliefs: readonly Belief[], most: number): readonly Belief[] {
+  const bySize = beliefs.toSorted((a, b) => b.op.asked.permits - a.op.asked.permits);
+  let sum = 0;
+  return bySize.filter(({ op }) => {
+    const needed = sum <= most;
+    if (needed) sum += op.asked.permits;
+    return needed;
+  });
+}
+
+/** In order of their beginning. */
+function beliefsOf(operations: readonly Operation[]): readonly Belief[] {
+  return operations
+    .flatMap(({ beliefs }) => beliefs)
+    .filter(({ fromMs, toMs }) => fromMs < toMs)
+    .sort((a, b) => a.fromMs - b.fromMs);
+}
+
+const later = (one: Belief | undefined, other: Belief): Belief =>
+  one === undefined || other.toMs > one.toMs ? other : one;

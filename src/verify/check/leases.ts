@@ -1,0 +1,107 @@
+import type { Event, EventOf } from "./history.js";
+import { isGranted, longestTtlMs, type Operation, type Run, who } from "./operations.js";
+import type { Finding, Limits, Violation } from "./verdict.js";
+
+/** S5: an acquire that was given up is not granted afterwards, and leaves nothing in the store for longer than its ttl. */
+export function orphans(run: Run, { orphanMs }: Limits): Finding {
+  const violations: Violation[] = [];
+  let checked = 0;
+  for (const op of run.operations.values()) {
+    const { asked, notGranted, grantedAgain } = op;
+    if (notGranted !== undefined) checked++;
+    if (grantedAgain === undefined) continue;
+    const first = op.granted ?? notGranted!;
+    const before = op.granted ? `with token ${op.granted.token}` : `"${notGranted!.outcome}"`;
+    violations.push({
+      atMs: grantedAgain.atMs,
+      why: `${who(op)} was granted ${JSON.stringify(asked.name)} at ${run.at(grantedAgain.atMs)}, though its ask had ended ${before} at ${run.at(first.atMs)}`,
+      evidence: [asked, first, grantedAgain],
+    });
+  }
+  for (const seen of run.events) {
+    if (seen.kind !== "seen") continue;
+    for (const id of [...seen.holders.map(({ op }) => op), ...seen.waiters]) {
+      const op = run.operations.get(id);
+      const end = op && endOf(op);
+      if (op === undefined || end === undefined || end.atMs >= seen.sinceMs) continue;
+      checked++;
+      // A fault may have held back a request, or the store's own count.
+      const dueMs = run.faults.graceAfter(end.atMs, longestTtlMs(op)) + orphanMs;
+      if (seen.sinceMs <= dueMs) continue;
+      violations.push({
+        atMs: seen.atMs,
+        why: `the store still showed ${who(op)} at ${JSON.stringify(op.asked.name)} at ${run.at(seen.sinceMs)}; it had ended (${end.kind}) at ${run.at(end.atMs)}, with a ttl of ${longestTtlMs(op)} ms`,
+        evidence: [op.asked, end, seen],
+      });
+    }
+  }
+  return { checked, violations, lacks: "no acquire was given up, and the store was not looked at" };
+}
+
+/** The first event with which it gave up all that it may have in the store. */
+function endOf({ notGranted, lost, releasing, killed }: Operation): Event | undefined {
+  return [notGranted, lost, releasing, killed]
+    .filter((event) => event !== undefined)
+    .reduce<Event | undefined>((a, b) => (a !== undefined && a.atMs <= b.atMs ? a : b), undefined);
+}
+
+/** S6: a loss is told by the client's own deadline, or as soon as a client that was paused then goes on. */
+export function losses(run: Run, { lossMs, wakeMs }: Limits): Finding {
+  const violations: Violation[] = [];
+  let checked = 0;
+  for (const op of run.operations.values()) {
+    if (!isGranted(op)) continue;
+    const { asked, lost, releasing, killed } = op;
+    const { deadlineMs, provedBy } = op.beliefs.at(-1)!;
+    // A machine that woke shortly before looks at its clock a little later.
+    const dueMs = run
+      .pausesOf(asked.client)
+      .graceAfter(deadlineMs - wakeMs, wakeMs + lossMs, wakeMs);
+    if (lost !== undefined && lost.atMs <= dueMs) checked++;
+    else if (Math.min(releasing?.atMs ?? dueMs, killed?.atMs ?? dueMs) >= dueMs) {
+      const late = lost ?? run.after(dueMs);
+      if (late === undefined) continue;
+      checked++;
+      const told = lost ? `was told of the loss at ${run.at(late.atMs)}` : "was never told";
+      violations.push({
+        atMs: late.atMs,
+        why: `${who(op)} ${told}, though its lease on ${JSON.stringify(asked.name)} with token ${op.granted.token} ended at ${run.at(deadlineMs)}`,
+        evidence: [asked, op.granted, provedBy, late],
+      });
+    }
+  }
+  return { checked, violations, lacks: "no lease came to its deadline" };
+}
+
+/** S7: nothing counts as held, is granted or renewed after the deadline, nor after it was told or released. */
+export function deadlines(run: Run, { recordMs }: Limits): Finding {
+  const violations: Violation[] = [];
+  let checked = 0;
+  for (const op of run.operations.values()) {
+    if (!isGranted(op)) continue;
+    const { asked, granted } = op;
+    let inForce: EventOf<"granted" | "renewed"> = granted;
+    let ended: Event | undefined;
+    const judge = (event: Event, what: string): void => {
+      checked++;
+      const isLate = event.atMs >= inForce.untilMs + recordMs;
+      if (!isLate && ended === undefined) return;
+      const after = isLate ? `its deadline of ${run.at(inForce.untilMs)}` : `"${ended?.kind}"`;
+      violations.push({
+        atMs: event.atMs,
+        why: `${who(op)} ${what} at ${run.at(event.atMs)}, after ${after}; token ${granted.token} of ${JSON.stringify(asked.name)}`,
+        evidence: [asked, granted, (isLate ? inForce : ended)!, event],
+      });
+    };
+    judge(granted, "was granted");
+    for (const event of op.course) {
+      if (event.kind === "renewed") {
+        judge(event, "was renewed");
+        inForce = event;
+      } else if (event.kind === "looked") {
+        if (event.held) judge(event, "still counted as held");
+      } else ended = event;
+    }
+  }
+  return { checked, violations, lacks: "nothing was granted" };
+}

@@ -1,0 +1,274 @@
+import type { Event, EventOf, History, OpId } from "./history.js";
+import { firstIndex, type Span, Spans } from "./spans.js";
+
+/** A time in which a client believes that it holds: from the first moment on, up to and without the last. */
+export interface Belief extends Span {
+  readonly op: Operation;
+  /** The client's own deadline; `toMs` is earlier if it released, was told or died. */
+  readonly deadlineMs: number;
+  /** What the deadline rests on. */
+  readonly provedBy: EventOf<"granted" | "renewed">;
+}
+
+/** One acquire, and the lease that came of it. The first event of each kind counts. */
+export interface Operation {
+  readonly asked: EventOf<"asked">;
+  queued?: EventOf<"queued" | "seen">;
+  aborting?: EventOf<"aborting">;
+  notGranted?: EventOf<"not-granted">;
+  made?: EventOf<"made">;
+  granted?: EventOf<"granted">;
+  /** A grant after the end of the ask. */
+  grantedAgain?: EventOf<"granted">;
+  readonly renewals: EventOf<"renewed">[];
+  /** What was said of the lease, in the order in which its client said it. */
+  readonly course: EventOf<"renewed" | "looked" | "lost" | "releasing">[];
+  lost?: EventOf<"lost">;
+  releasing?: EventOf<"releasing">;
+  released?: EventOf<"released">;
+  /** The end of its client, wherever the op stood then. */
+  killed?: EventOf<"killed">;
+  /** One, unless it was renewed after its deadline. */
+  beliefs: readonly Belief[];
+}
+
+/** An operation that was granted. */
+export type Granted = Operation & { readonly granted: EventOf<"granted"> };
+
+export type Access = EventOf<"entered" | "wrote">;
+
+/** A history, folded: what the rules read. */
+export interface Run {
+  readonly events: History;
+  readonly operations: ReadonlyMap<OpId, Operation>;
+  /** By name, in the order in which they were asked for; re-entries are not among them. */
+  readonly names: ReadonlyMap<string, readonly Operation[]>;
+  /** By resource, in its own order. */
+  readonly accesses: ReadonlyMap<string, readonly Access[]>;
+  readonly faults: Spans;
+  /** Of these, the ones that may have cost the store something. */
+  readonly storeFaults: Spans;
+  /** Each after which no other fault was there. */
+  readonly heals: readonly EventOf<"healed">[];
+  pausesOf(client: string): Spans;
+  /** The first event after that moment: time went on. */
+  after(atMs: number): Event | undefined;
+  /** A time for people. */
+  at(atMs: number): string;
+}
+
+export const isExclusive = ({ asked }: Operation): boolean => asked.permits === asked.limit;
+export const isGranted = (op: Operation): op is Granted => op.granted !== undefined;
+export const who = ({ asked }: Operation): string => `${asked.client} (${asked.op})`;
+
+/** How long the store may keep what it has of it. */
+export const longestTtlMs = ({ asked }: Operation): number => asked.longestTtlMs ?? asked.ttlMs;
+
+/** When it waits no longer: the event, if there is one. */
+export const endOfWait = (
+  op: Operation,
+): EventOf<"granted"> | EventOf<"not-granted"> | EventOf<"killed"> | undefined =>
+  op.granted ?? op.notGranted ?? op.killed;
+
+/** The events that show that it believed at that moment. */
+export function proof({ asked, granted, renewals }: Granted, atMs: number): Event[] {
+  if (granted.untilMs > atMs) return [asked, granted];
+  const renewed = renewals.findLast((one) => one.atMs <= atMs);
+  return renewed === undefined ? [asked, granted] : [asked, granted, renewed];
+}
+
+export function fold(history: History): Run {
+  const events = inOrder(history);
+  const operations = new Map<OpId, Operation>();
+  const names = new Map<string, Operation[]>();
+  const accesses = new Map<string, Access[]>();
+  const living = new Map<string, Operation[]>();
+  const pauses = new Map<string, Span[]>();
+  const faults: Span[] = [];
+  const storeFaults: Span[] = [];
+  const heals: EventOf<"healed">[] = [];
+  const looks: EventOf<"seen">[] = [];
+  const paused = new Map<string, number>();
+  const active = new Map<string, EventOf<"injected">>();
+
+  const goOn = (client: string, toMs: number): void => {
+    const fromMs = paused.get(client);
+    if (fromMs === undefined) return;
+    paused.delete(client);
+    listIn(pauses, client).push({ fromMs, toMs });
+  };
+  const heal = ({ fault, atMs: fromMs, sparesStore }: EventOf<"injected">, toMs: number): void => {
+    active.delete(fault);
+    faults.push({ fromMs, toMs });
+    if (sparesStore !== true) storeFaults.push({ fromMs, toMs });
+  };
+
+  for (const event of events) {
+    switch (event.kind) {
+      case "asked": {
+        if (operations.has(event.op)) break;
+        const op: Operation = { asked: event, renewals: [], course: [], beliefs: [] };
+        operations.set(event.op, op);
+        listIn(living, event.client).push(op);
+        if (event.within === undefined) listIn(names, event.name).push(op);
+        break;
+      }
+      case "entered":
+      case "wrote":
+        listIn(accesses, event.resource).push(event);
+        break;
+      case "seen":
+        looks.push(event);
+        break;
+      case "paused":
+        if (!paused.has(event.client)) paused.set(event.client, event.atMs);
+        break;
+      case "resumed":
+        goOn(event.client, event.atMs);
+        break;
+      case "killed":
+        goOn(event.client, event.atMs);
+        for (const op of living.get(event.client) ?? []) op.killed = event;
+        // Who takes the name of a dead client later is another one.
+        living.delete(event.client);
+        break;
+      case "injected":
+        if (!active.has(event.fault)) active.set(event.fault, event);
+        break;
+      case "healed": {
+        const injected = active.get(event.fault);
+        if (injected !== undefined) heal(injected, event.atMs);
+        if (active.size === 0) heals.push(event);
+        break;
+      }
+      case "counted":
+      case "left":
+        break;
+      default: {
+        const op = operations.get(event.op);
+        if (op !== undefined) note(op, event);
+      }
+    }
+  }
+  for (const seen of looks) {
+    for (const id of seen.waiters) {
+      const op = operations.get(id);
+      if (op !== undefined && !(op.queued && op.queued.atMs <= seen.atMs)) op.queued = seen;
+    }
+  }
+  for (const client of [...paused.keys()]) goOn(client, Number.POSITIVE_INFINITY);
+  for (const injected of [...active.values()]) heal(injected, Number.POSITIVE_INFINITY);
+  for (const op of operations.values()) if (isGranted(op)) op.beliefs = beliefsOf(op);
+  for (const list of accesses.values()) list.sort((a, b) => a.step - b.step);
+
+  const startMs = events[0]?.atMs ?? 0;
+  const never = new Spans([]);
+  const pausesByClient = new Map([...pauses].map(([client, spans]) => [client, new Spans(spans)]));
+  return {
+    events,
+    operations,
+    names,
+    accesses,
+    faults: new Spans(faults),
+    storeFaults: new Spans(storeFaults),
+    heals,
+    pausesOf: (client) => pausesByClient.get(client) ?? never,
+    after: (atMs) => events[firstIndex(events, (event) => event.atMs > atMs)],
+    at: (atMs) => ago(atMs - startMs),
+  };
+}
+
+function note(
+  op: Operation,
+  event: Exclude<EventOf<OfOperation>, EventOf<"asked" | "entered" | "wrote">>,
+): void {
+  switch (event.kind) {
+    case "queued":
+      op.queued ??= event;
+      break;
+    case "aborting":
+      op.aborting ??= event;
+      break;
+    case "not-granted":
+      op.notGranted ??= event;
+      break;
+    case "made":
+      op.made ??= event;
+      break;
+    case "granted":
+      if (op.granted === undefined && op.notGranted === undefined) op.granted = event;
+      else op.grantedAgain ??= event;
+      break;
+    case "renewed":
+      op.renewals.push(event);
+      op.course.push(event);
+      break;
+    case "looked":
+      op.course.push(event);
+      break;
+    case "lost":
+      op.lost ??= event;
+      op.course.push(event);
+      break;
+    case "releasing":
+      op.releasing ??= event;
+      op.course.push(event);
+      break;
+    case "released":
+      op.released ??= event;
+      break;
+  }
+}
+
+type OfOperation = Extract<Event, { op: OpId }>["kind"];
+
+function beliefsOf(op: Granted): Belief[] {
+  const { granted, renewals, releasing, lost, killed } = op;
+  const endMs = Math.min(
+    releasing?.atMs ?? Number.POSITIVE_INFINITY,
+    lost?.atMs ?? Number.POSITIVE_INFINITY,
+    killed?.atMs ?? Number.POSITIVE_INFINITY,
+  );
+  const beliefs: Belief[] = [];
+  let fromMs = granted.atMs;
+  let provedBy: Belief["provedBy"] = granted;
+  const close = (): void => {
+    const deadlineMs = provedBy.untilMs;
+    beliefs.push({ op, fromMs, toMs: Math.min(deadlineMs, endMs), deadlineMs, provedBy });
+  };
+  for (const renewed of renewals) {
+    if (renewed.atMs >= endMs) break;
+    if (renewed.atMs >= provedBy.untilMs) {
+      close();
+      fromMs = renewed.atMs;
+    }
+    provedBy = renewed;
+  }
+  close();
+  return beliefs;
+}
+
+/** Reports of several processes may come mixed; those of one stay as they were. */
+function inOrder(history: History): History {
+  for (let i = 1; i < history.length; i++) {
+    if (history[i - 1]!.atMs > history[i]!.atMs) {
+      return history.toSorted((a, b) => a.atMs - b.atMs);
+    }
+  }
+  return history;
+}
+
+function listIn<K, V>(map: Map<K, V[]>, key: K): V[] {
+  let list = map.get(key);
+  if (list === undefined) {
+    list = [];
+    map.set(key, list);
+  }
+  return list;
+}
+
+/** A time since the beginning, for people: `+1.204 s`. */
+function ago(ms: number): string {
+  const text = (Math.abs(ms) / 1_000).toFixed(3);
+  return `${ms < 0 && Number(text) > 0 ? "-" : "+"}${text} s`;
+}

@@ -1,0 +1,150 @@
+import type { Event } from "./history.js";
+import {
+  endOfWait,
+  isGranted,
+  longestTtlMs,
+  type Operation,
+  proof,
+  type Run,
+  who,
+} from "./operations.js";
+import { firstIndex, type Span, Spans } from "./spans.js";
+import type { Finding, Limits, Violation } from "./verdict.js";
+
+/** L1: a name whose holder died is granted to who waits for it within the ttl and a little more. */
+export function freed(run: Run, { freeMs, electionMs, healMs }: Limits): Finding {
+  const violations: Violation[] = [];
+  let checked = 0;
+  for (const operations of run.names.values()) {
+    const grants = operations.filter(isGranted).sort((a, b) => a.granted.atMs - b.granted.atMs);
+    const dead = grants.filter(
+      ({ beliefs, killed }) =>
+        killed !== undefined &&
+        beliefs.at(-1)!.toMs === killed.atMs &&
+        beliefs.at(-1)!.fromMs < killed.atMs,
+    );
+    if (dead.length === 0) continue;
+    const stuck = stuckIn(run, operations, freeMs + electionMs);
+    for (const op of dead) {
+      const killed = op.killed!;
+      const next = grants[firstIndex(grants, ({ granted }) => granted.atMs > killed.atMs)];
+      const nextMs = next?.granted.atMs ?? Number.POSITIVE_INFINITY;
+      const found = stuck.find(({ sinceMs, endMs, gap }) => {
+        if (gap.fromMs < killed.atMs || gap.toMs > nextMs) return false;
+        // Not only the dead had to be noticed.
+        const struck = run.faults.touches(killed.atMs, gap.fromMs);
+        return !struck || sinceMs + freeMs + electionMs + healMs < endMs;
+      });
+      if (next !== undefined || found !== undefined) checked++;
+      if (found === undefined) continue;
+      violations.push({
+        atMs: found.late.atMs,
+        why: `${who(op)}, who held ${JSON.stringify(op.asked.name)} with token ${op.granted.token} for ${longestTtlMs(op)} ms, was killed at ${run.at(killed.atMs)}; ${waits(run, found)}`,
+        evidence: [...proof(op, killed.atMs), killed, found.op.asked, found.late],
+      });
+    }
+  }
+  return { checked, violations, lacks: "no holder was killed whose name somebody else wanted" };
+}
+
+/** L2: after healing, a name that nobody holds goes to who waits for it within seconds. */
+export function resumed(run: Run, { healMs }: Limits): Finding {
+  const violations: Violation[] = [];
+  const { heals } = run;
+  let checked = 0;
+  for (const operations of heals.length === 0 ? [] : run.names.values()) {
+    checked += operations.filter((op) => {
+      const healed = heals[firstIndex(heals, ({ atMs }) => atMs > op.asked.atMs)];
+      const end = endOfWait(op);
+      return healed !== undefined && end !== undefined && healed.atMs < end.atMs;
+    }).length;
+    const [found] = stuckIn(run, operations, healMs, heals[0]!.atMs);
+    if (found === undefined) continue;
+    if (endOfWait(found.op) === undefined) checked++;
+    const healed = heals[firstIndex(heals, ({ atMs }) => atMs > found.sinceMs) - 1]!;
+    violations.push({
+      atMs: found.late.atMs,
+      why: `${JSON.stringify(healed.fault)} was healed at ${run.at(healed.atMs)}; ${waits(run, found)}`,
+      evidence: [healed, found.op.asked, found.late],
+    });
+  }
+  return { checked, violations, lacks: "nobody waited when a fault was healed" };
+}
+
+/** Waits for a name that nothing keeps from it. */
+interface Stuck {
+  readonly op: Operation;
+  readonly gap: Span;
+  readonly sinceMs: number;
+  readonly endMs: number;
+  /** Comes when it should have been granted. */
+  readonly late: Event;
+}
+
+function stuckIn(
+  run: Run,
+  operations: readonly Operation[],
+  graceMs: number,
+  afterMs = Number.NEGATIVE_INFINITY,
+): readonly Stuck[] {
+  const gaps = takenTimes(run, operations)
+    .gaps()
+    .filter(({ fromMs, toMs }) => toMs - Math.max(fromMs, afterMs) > graceMs);
+  const stuck: Stuck[] = [];
+  for (const op of operations) {
+    const { asked, aborting } = op;
+    const overMs = Math.min(
+      endOfWait(op)?.atMs ?? Number.POSITIVE_INFINITY,
+      aborting?.atMs ?? Number.POSITIVE_INFINITY,
+      asked.atMs + asked.waitMs,
+    );
+    for (let i = firstIndex(gaps, ({ toMs }) => toMs > asked.atMs); i < gaps.length; i++) {
+      const gap = gaps[i]!;
+      if (gap.fromMs >= overMs) break;
+      const freeMs = Math.max(gap.fromMs, asked.atMs, afterMs);
+      const dueMs = run.pausesOf(asked.client).graceAfter(freeMs, graceMs);
+      const endMs = Math.min(gap.toMs, overMs);
+      const late = dueMs < endMs ? run.after(dueMs) : undefined;
+      if (late !== undefined) stuck.push({ op, gap, sinceMs: dueMs - graceMs, endMs, late });
+    }
+  }
+  return stuck.sort((a, b) => a.late.atMs - b.late.atMs);
+}
+
+/**
+ * When a name may have been taken: by who believed so, by what somebody left behind in the store,
+ * and by faults.
+ */
+function takenTimes(run: Run, operations: readonly Operation[]): Spans {
+  const taken: Span[] = [...run.faults];
+  for (const op of operations) {
+    const { asked, granted, notGranted, releasing, released, killed } = op;
+    const forgotten = (fromMs: number): Span => ({
+      fromMs,
+      toMs: run.faults.graceAfter(fromMs, longestTtlMs(op)),
+    });
+    taken.push(...op.beliefs);
+    let endMs = Number.POSITIVE_INFINITY;
+    if (granted !== undefined) {
+      endMs = op.beliefs.at(-1)!.toMs;
+      const isClean = released?.result === "released" && releasing?.atMs === endMs;
+      taken.push(isClean ? { fromMs: endMs, toMs: released.atMs } : forgotten(endMs));
+    } else if (notGranted !== undefined) {
+      endMs = notGranted.atMs;
+      const isClean = notGranted.outcome !== "unknown" && !run.faults.touches(endMs, endMs);
+      if (!isClean) taken.push(forgotten(endMs));
+    } else if (killed !== undefined) {
+      endMs = killed.atMs;
+      taken.push(forgotten(endMs));
+    }
+    // A ticket of who is paused may be granted, and stands until it runs out.
+    for (const { fromMs, toMs } of run.pausesOf(asked.client).touching(asked.atMs, endMs)) {
+      const pausedMs = Math.max(fromMs, asked.atMs);
+      taken.push({ fromMs: pausedMs, toMs: Math.min(toMs, forgotten(pausedMs).toMs) });
+    }
+  }
+  return new Spans(taken);
+}
+
+const waits = (run: Run, { op, sinceMs, late }: Stuck): string =>
+  `${who(op)} waited for ${JSON.stringify(op.asked.name)} from ${run.at(op.asked.atMs)}, and in vain since it was free at ${run.at(sinceMs)}, still at ${run.at(late.atMs)}`;
