@@ -22,7 +22,7 @@ const CUT = `
   sub uses { my $path = readlink($_[0]) // ""; $path eq $folder || index($path, "$folder/") == 0 }
   do {
     my %pids = map { m{^/proc/(\\d+)} ? ($1 => 1) : () } grep { uses($_) } glob("/proc/[0-9]*/{cwd,fd/*}");
-    @more = grep { $_ != $owner && !$stopped{$_} } keys %pids;
+    @more = grep { $_ != $owner && !exists $stopped{$_} } keys %pids;
     kill("STOP", @more);
     @stopped{@more} = ();
   } while (@more);

@@ -24,7 +24,8 @@ export interface Network {
 }
 
 const USUAL_DELAY_MS = 3;
-const LATE_MS = 6_000;
+/** How late a message can be. */
+export const LATE_MS = 6_000;
 
 /**
  * The way from one process to the store and back: every message takes its time, overtakes others,

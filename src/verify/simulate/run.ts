@@ -8,7 +8,7 @@ import { checkHistory, type Limits, type Verdict } from "../check/check.js";
 import type { Event, History } from "../check/history.js";
 import { outcomeOf } from "../traffic/outcome.js";
 import type { EventWithoutTime } from "../traffic/time-line.js";
-import { Link } from "./link.js";
+import { LATE_MS, Link } from "./link.js";
 import { Observer, opOf } from "./observe.js";
 import { SimulatedProcess } from "./process.js";
 import { Resource } from "./resource.js";
@@ -21,8 +21,8 @@ export interface Outcome {
   readonly verdicts: readonly Verdict[];
 }
 
-/** How late a message can be, with what follows from it. */
-const SLACK_MS = 13_000;
+/** A request and its answer may both be late. */
+const SLACK_MS = 2 * LATE_MS + 1_000;
 const LOOKS_EVERY_MS = 1_000;
 const ENDS_WITHIN_MS = 120_000;
 
@@ -236,6 +236,10 @@ class Simulation {
           });
         });
         return;
+      case "messages are late":
+        // It is over when the last of them has arrived.
+        this.#window(`${process.name}: ${kind}`, { ...trouble, toMs: trouble.toMs + LATE_MS });
+        return;
       default:
         this.#window(`${process.name}: ${kind}`, trouble);
     }
@@ -244,7 +248,7 @@ class Simulation {
   #window(what: string, { fromMs, toMs }: { fromMs: number; toMs: number }): void {
     // Two of a kind may overlap, and each is healed by its own name.
     const fault = `${what} (${fromMs}–${toMs} ms)`;
-    this.#world.at(fromMs, () => this.#record({ kind: "injected", fault }));
+    this.#world.at(fromMs, () => this.#record({ kind: "injected", fault, sparesStore: true }));
     this.#world.at(toMs, () => this.#record({ kind: "healed", fault }));
   }
 

@@ -1,0 +1,86 @@
+import { describe, it } from "vitest";
+import {
+  aborting,
+  asked,
+  granted,
+  killed,
+  later,
+  left,
+  notGranted,
+  ok,
+  paused,
+  resumed,
+  unknown,
+  violated,
+} from "./story.js";
+
+describe("L3", () => {
+  const brief = { waitMs: 100 };
+
+  it("holds when waits end in time", () => {
+    ok("L3", [asked(0, "a", brief), notGranted(110, "a")]);
+    ok("L3", [asked(0, "a", brief), granted(110, "a", 1, 200)]);
+    ok("L3", [asked(0, "a"), aborting(50, "a"), notGranted(60, "a", "aborted")]);
+    ok("L3", [asked(0, "a"), aborting(50, "a"), granted(60, "a", 1, 150)]);
+    ok("L3", [asked(0, "a", { waitMs: 0 }), notGranted(40, "a", "busy")]);
+    ok("L3", [left(0, 0)]);
+  });
+
+  it("is violated by a wait that goes on", () => {
+    violated(
+      "L3",
+      [asked(0, "a", brief), notGranted(111, "a")],
+      [0, 1],
+      /with a wait of 100 ms, which should have ended it by \+0\.110 s; it waited until \+0\.111 s/,
+    );
+    violated("L3", [asked(0, "a", brief), granted(111, "a", 1, 200)], [0, 1], /wait of 100/);
+    violated("L3", [asked(0, "a", brief), later(110), later(111), later(112)], [0, 2], /or longer/);
+    violated("L3", [asked(0, "a", brief), killed(120, "a")], [0, 1], /wait of 100/);
+    violated(
+      "L3",
+      [asked(0, "a", { waitMs: 0 }), notGranted(41, "a", "busy")],
+      [0, 1],
+      /wait of 0 ms/,
+    );
+  });
+
+  it("is violated by an abort that is not heard", () => {
+    violated(
+      "L3",
+      [asked(0, "a"), aborting(50, "a"), notGranted(61, "a", "aborted")],
+      [0, 1, 2],
+      /was aborted/,
+    );
+    violated("L3", [asked(0, "a"), aborting(50, "a"), later(61)], [0, 1, 2], /or longer/);
+    // The timeout alone shows it.
+    violated("L3", [asked(0, "a", brief), aborting(50, "a"), later(200)], [0, 2], /wait of 100/);
+  });
+
+  it("is violated by what is left", () => {
+    violated(
+      "L3",
+      [left(0, 0), left(1, 2)],
+      [1],
+      /other had closed and still had 0 waiters, 2 timers and 0 sockets/,
+    );
+  });
+
+  it("gives who was paused until it goes on", () => {
+    const story = [asked(0, "a", brief), paused(50, "a"), resumed(500, "a")];
+    ok("L3", [...story, notGranted(510, "a")]);
+    violated("L3", [...story, notGranted(511, "a")], [0, 3], /waited/);
+    unknown("L3", [asked(0, "a", brief), paused(50, "a"), queuedAt(900)], /no wait/);
+    unknown("L3", [asked(0, "a"), paused(10, "a"), aborting(50, "a")], /no wait/);
+  });
+
+  it("is unknown while waits go on", () => {
+    unknown("L3", [asked(0, "a", brief), queuedAt(110)], /no wait came to its end/);
+    unknown(
+      "L3",
+      [asked(0, "a", { waitMs: Number.POSITIVE_INFINITY }), queuedAt(9_999)],
+      /no wait/,
+    );
+  });
+});
+
+const queuedAt = (atMs: number) => ({ kind: "queued", atMs, op: "other" }) as const;

@@ -1,0 +1,112 @@
+import { describe, it } from "vitest";
+import { asked, entered, granted, ok, unknown, violated, wrote } from "./story.js";
+
+const refused = { accepted: false };
+
+describe("S3", () => {
+  it("holds for two holders that enter, read and write", () => {
+    ok("S3", [
+      entered(1, "a", 5),
+      wrote(2, "a", 5, [0, 1]),
+      entered(3, "b", 6),
+      wrote(4, "a", 5, [1, 2], refused),
+      wrote(5, "b", 6, [1, 2]),
+    ]);
+  });
+
+  it("is violated by a stale token that is let in", () => {
+    violated(
+      "S3",
+      [entered(1, "a", 5), entered(2, "b", 6), wrote(3, "a", 5, [0, 1])],
+      [1, 2],
+      /"file" \(step 3\) accepted token 5 of a at \+0\.002 s, after floor 6 of b in step 2/,
+    );
+    violated("S3", [wrote(1, "b", 6, [0, 1]), entered(2, "a", 5)], [0, 1], /accepted token 5/);
+    violated(
+      "S3",
+      [entered(1, "b", 6), wrote(2, "b", 6, [0, 1]), wrote(3, "a", 5, [1, 2])],
+      [0, 2],
+      /step 1/,
+    );
+  });
+
+  it("goes by the resource's own order, not by time", () => {
+    ok("S3", [entered(2, "b", 6, { atMs: 0 }), entered(1, "a", 5, { atMs: 9 })]);
+  });
+
+  it("lets concurrent holders in, down to the floor", () => {
+    ok("S3", [
+      entered(1, "a", 5),
+      entered(2, "b", 6, { floor: 5n }),
+      wrote(3, "a", 5, [0, 1]),
+      wrote(4, "b", 6, [0, 2], { floor: 5n }),
+    ]);
+    violated("S3", [entered(1, "a", 6, { floor: 5n }), entered(2, "b", 4)], [0, 1], /floor 5/);
+  });
+
+  it("never lets the floor fall", () => {
+    violated(
+      "S3",
+      [entered(1, "b", 6), entered(2, "c", 7, { floor: 5n }), entered(3, "a", 5)],
+      [0, 2],
+      /after floor 6 of b/,
+    );
+  });
+
+  it("is violated by an update that is lost", () => {
+    violated(
+      "S3",
+      [entered(1, "a", 5), wrote(2, "a", 5, [0, 1]), entered(3, "b", 6), wrote(4, "b", 6, [0, 2])],
+      [1, 2, 3],
+      /an update was lost: b read 0 and wrote 2 .* though a had written 1 in step 2/,
+    );
+    violated(
+      "S3",
+      [
+        entered(1, "b", 6),
+        wrote(2, "b", 6, [0, 1]),
+        wrote(3, "a", 5, [0, 9], refused),
+        wrote(4, "b", 6, [0, 2]),
+      ],
+      [0, 1, 2, 3],
+      /an update was lost/,
+    );
+  });
+
+  it("does not blame the fence for a write without entering", () => {
+    unknown(
+      "S3",
+      [entered(1, "a", 5), wrote(2, "a", 5, [0, 1]), wrote(3, "b", 6, [0, 2])],
+      /without entering first, which no fence prevents: b read 0/,
+    );
+  });
+
+  it("does not judge an update across a step that is missing", () => {
+    ok("S3", [
+      entered(1, "a", 5),
+      wrote(2, "a", 5, [0, 1]),
+      entered(4, "b", 6),
+      wrote(5, "b", 6, [7, 8]),
+    ]);
+  });
+
+  it("is violated by a refusal of who can't have been overtaken", () => {
+    const story = [asked(0, "a"), granted(0, "a", 5, 90)];
+    violated("S3", [...story, entered(1, "a", 5, refused)], [2], /refused token 5 of a/);
+    violated(
+      "S3",
+      [...story, entered(1, "a", 5), wrote(2, "a", 5, [0, 1], refused)],
+      [2, 3],
+      /refused/,
+    );
+    // Somebody with a higher floor may have entered and died before it was told.
+    ok("S3", [...story, asked(0, "b"), granted(0, "b", 6, 90), entered(1, "a", 5, refused)]);
+    // A strict fence.
+    ok("S3", [...story, entered(1, "b", 4), wrote(2, "a", 5, [0, 1], refused)]);
+  });
+
+  it("is unknown when nothing was used", () => {
+    unknown("S3", [], /no resource/);
+    unknown("S3", [entered(1, "a", 5)], /no resource was used twice/);
+  });
+});

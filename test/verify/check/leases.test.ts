@@ -1,0 +1,237 @@
+import { describe, it } from "vitest";
+import {
+  asked,
+  granted,
+  healed,
+  injected,
+  killed,
+  later,
+  looked,
+  lost,
+  notGranted,
+  ok,
+  paused,
+  released,
+  releasing,
+  renewed,
+  resumed,
+  seen,
+  unknown,
+  violated,
+} from "./story.js";
+
+describe("S5", () => {
+  const gaveUp = [asked(0, "a"), notGranted(50, "a", "unknown")];
+
+  it("holds when nothing follows, or what was left runs out", () => {
+    ok("S5", gaveUp);
+    ok("S5", [...gaveUp, seen(100, { holders: ["a"] }), seen(160, { waiters: ["a"] })]);
+  });
+
+  it("is violated by a grant after the end, or a second one", () => {
+    violated(
+      "S5",
+      [...gaveUp, granted(60, "a", 1, 100)],
+      [0, 1, 2],
+      /though its ask had ended "unknown"/,
+    );
+    violated(
+      "S5",
+      [asked(0, "a"), granted(1, "a", 1, 90), releasing(2, "a"), granted(60, "a", 2, 150)],
+      [0, 1, 3],
+      /had ended with token 1/,
+    );
+  });
+
+  it("is violated by what is still in the store when it should have run out", () => {
+    violated(
+      "S5",
+      [...gaveUp, seen(161, { holders: ["a"] })],
+      [0, 1, 2],
+      /still showed a \(a\) at "name" at \+0\.161 s; it had ended \(not-granted\)/,
+    );
+    violated(
+      "S5",
+      [...gaveUp, seen(150, { waiters: ["a"] }), seen(170, { waiters: ["a"] })],
+      [0, 1, 3],
+      /still showed/,
+    );
+    violated(
+      "S5",
+      [asked(0, "a"), killed(20, "a"), seen(131, { waiters: ["a"] })],
+      [0, 1, 2],
+      /\(killed\)/,
+    );
+    violated(
+      "S5",
+      [
+        asked(0, "a"),
+        granted(1, "a", 1, 90),
+        lost(90, "a"),
+        releasing(91, "a"),
+        seen(201, { holders: ["a"] }),
+      ],
+      [0, 2, 4],
+      /\(lost\)/,
+    );
+  });
+
+  it("counts the longest ttl that it was renewed to", () => {
+    const story = [asked(0, "a", { longestTtlMs: 200 }), notGranted(50, "a", "unknown")];
+    ok("S5", [...story, seen(260, { holders: ["a"] })]);
+    violated("S5", [...story, seen(261, { holders: ["a"] })], [0, 1, 2], /a ttl of 200 ms/);
+  });
+
+  it("leaves alone who holds or waits, and a look that began in time", () => {
+    ok("S5", [
+      ...gaveUp,
+      asked(1, "b"),
+      granted(2, "b", 1, 90),
+      renewed(80, "b", 900),
+      seen(500, { holders: ["b", "stranger"] }),
+    ]);
+    unknown("S5", [asked(1, "b", { waitMs: 9_000 }), seen(5_000, { waiters: ["b"] })], /given up/);
+    ok("S5", [...gaveUp, { ...seen(155, { holders: ["a"] }), atMs: 900 }]);
+  });
+
+  it("counts the ttl from the healing of a fault that was there", () => {
+    const story = [asked(0, "a"), injected(40), notGranted(50, "a", "unknown"), healed(300)];
+    ok("S5", [...story, seen(410, { holders: ["a"] })]);
+    violated("S5", [...story, seen(411, { holders: ["a"] })], [0, 2, 4], /still showed/);
+  });
+});
+
+describe("S6", () => {
+  const lease = [asked(0, "a"), granted(1, "a", 1, 90)];
+
+  it("holds when the loss is told by the deadline, or a little later", () => {
+    ok("S6", [...lease, lost(90, "a")]);
+    ok("S6", [...lease, lost(100, "a"), later(500)]);
+    ok("S6", [...lease, renewed(50, "a", 140), lost(150, "a")]);
+    ok("S6", [...lease, lost(40, "a", "revoked"), later(500)]);
+  });
+
+  it("is violated when it is told too late, or never", () => {
+    violated(
+      "S6",
+      [...lease, lost(101, "a")],
+      [0, 1, 2],
+      /was told of the loss at \+0\.101 s, though its lease on "name" with token 1 ended at \+0\.090 s/,
+    );
+    violated("S6", [...lease, later(50), later(101), later(102)], [0, 1, 3], /was never told/);
+    violated(
+      "S6",
+      [...lease, renewed(30, "a", 120), renewed(50, "a", 140), lost(151, "a")],
+      [0, 1, 3, 4],
+      /told/,
+    );
+    violated(
+      "S6",
+      [...lease, renewed(30, "a", 60), lost(80, "a")],
+      [0, 1, 2, 3],
+      /ended at \+0\.060 s/,
+    );
+  });
+
+  it("gives a machine that woke shortly before a moment to look at its clock", () => {
+    const story = [...lease, paused(20, "a"), resumed(80, "a")];
+    ok("S6", [...story, lost(100, "a")]);
+    violated("S6", [...story, lost(101, "a")], [0, 1, 4], /told/);
+    ok("S6", [...story.with(3, resumed(85, "a")), lost(105, "a")]);
+  });
+
+  it("gives who was paused then until it goes on", () => {
+    const story = [...lease, paused(50, "a"), resumed(500, "a")];
+    ok("S6", [...story, lost(520, "a")]);
+    violated("S6", [...story, lost(521, "a")], [0, 1, 4], /told/);
+    ok("S6", [...lease, paused(95, "a"), resumed(500, "a"), lost(510, "a")]);
+    ok("S6", [...story, paused(510, "a"), resumed(900, "a"), lost(910, "a")]);
+    violated(
+      "S6",
+      [...lease, paused(101, "a"), resumed(500, "a"), lost(510, "a")],
+      [0, 1, 4],
+      /told/,
+    );
+    unknown("S6", [...lease, paused(50, "a"), later(900)], /deadline/);
+  });
+
+  it("has nothing to say of who released or died before, nor of what is to come", () => {
+    unknown("S6", [...lease, releasing(50, "a"), released(51, "a"), later(900)], /deadline/);
+    unknown("S6", [...lease, releasing(95, "a"), later(900)], /deadline/);
+    unknown("S6", [...lease, killed(95, "a"), later(900)], /deadline/);
+    unknown("S6", [...lease, later(100)], /deadline/);
+  });
+});
+
+describe("S7", () => {
+  const lease = [asked(0, "a"), granted(1, "a", 1, 90)];
+
+  it("holds until the deadline", () => {
+    ok("S7", [
+      ...lease,
+      looked(89, "a"),
+      renewed(89, "a", 180),
+      looked(179, "a"),
+      looked(180, "a", false),
+    ]);
+  });
+
+  it("is violated by what counts as held from the deadline on", () => {
+    violated(
+      "S7",
+      [...lease, looked(50, "a"), looked(90, "a")],
+      [0, 1, 3],
+      /still counted as held at \+0\.090 s, after its deadline of \+0\.090 s/,
+    );
+    violated(
+      "S7",
+      [...lease, renewed(50, "a", 140), looked(145, "a")],
+      [0, 1, 2, 3],
+      /deadline of \+0\.140 s/,
+    );
+    violated(
+      "S7",
+      [...lease, renewed(50, "a", 60), looked(70, "a")],
+      [0, 1, 2, 3],
+      /deadline of \+0\.060 s/,
+    );
+  });
+
+  it("is violated by a renewal or a grant that comes too late", () => {
+    violated("S7", [...lease, renewed(95, "a", 185)], [0, 1, 2], /was renewed at \+0\.095 s/);
+    violated("S7", [asked(0, "a"), granted(95, "a", 1, 95)], [0, 1], /was granted at \+0\.095 s/);
+    ok("S7", [asked(0, "a"), granted(94, "a", 1, 95)]);
+  });
+
+  it("is violated by what counts as held after it was told or released", () => {
+    violated(
+      "S7",
+      [...lease, lost(40, "a", "revoked"), looked(50, "a")],
+      [0, 1, 2, 3],
+      /after "lost"/,
+    );
+    violated(
+      "S7",
+      [...lease, releasing(40, "a"), looked(50, "a")],
+      [0, 1, 2, 3],
+      /after "releasing"/,
+    );
+    violated(
+      "S7",
+      [...lease, releasing(40, "a"), renewed(50, "a", 140)],
+      [0, 1, 2, 3],
+      /was renewed/,
+    );
+    violated("S7", [...lease, lost(40, "a"), looked(40, "a")], [0, 1, 2, 3], /after "lost"/);
+    ok("S7", [...lease, looked(40, "a"), lost(40, "a")]);
+  });
+
+  it("tolerates a record that lags", () => {
+    ok("S7", [...lease, looked(90.9, "a")], { recordMs: 1 });
+    violated("S7", [...lease, looked(91, "a")], [0, 1, 2], /held/, { recordMs: 1 });
+  });
+
+  it("is unknown without a grant", () => {
+    unknown("S7", [asked(0, "a"), looked(5, "a")], /nothing was granted/);
+  });
+});

@@ -1,0 +1,176 @@
+import { describe, it } from "vitest";
+import {
+  asked,
+  granted,
+  healed,
+  injected,
+  killed,
+  made,
+  notGranted,
+  ok,
+  paused,
+  queued,
+  resumed,
+  SHARED,
+  seen,
+  unknown,
+  violated,
+} from "./story.js";
+
+describe("L4", () => {
+  const two = [asked(0, "a"), queued(1, "a"), asked(2, "b")];
+
+  it("holds when the first in the queue is granted first", () => {
+    ok("L4", [...two, granted(50, "a", 1, 140), granted(150, "b", 2, 240)]);
+    ok(
+      "L4",
+      [...two, granted(50, "a", 1, 140)].toSpliced(3, 0, queued(3, "b"), granted(50, "b", 2, 140)),
+    );
+  });
+
+  it("is violated when the second is", () => {
+    violated(
+      "L4",
+      [...two, queued(3, "b"), granted(50, "b", 1, 140), granted(150, "a", 2, 240)],
+      [0, 1, 2, 4, 5],
+      /a \(a\) stood in the queue for "name" at \+0\.001 s; b \(b\) asked at \+0\.002 s and was granted token 1 before it, with token 2/,
+    );
+    violated(
+      "L4",
+      [...two, granted(50, "b", 1, 140), notGranted(150, "a")],
+      [0, 1, 2, 3, 4],
+      /while it waited, until \+0\.150 s/,
+    );
+    violated(
+      "L4",
+      [
+        asked(0, "a", SHARED),
+        queued(1, "a"),
+        asked(2, "b", SHARED),
+        granted(5, "b", 1, 90),
+        granted(6, "a", 2, 90),
+      ],
+      [0, 1, 2, 3, 4],
+      /before it/,
+    );
+  });
+
+  it("goes by tokens, not by who heard of its grant first", () => {
+    const readers = [asked(0, "a", SHARED), queued(1, "a"), asked(2, "b", SHARED)];
+    ok("L4", [...readers, granted(5, "b", 2, 90), granted(6, "a", 1, 90)]);
+    violated(
+      "L4",
+      [...readers, granted(5, "a", 2, 90), granted(6, "b", 1, 90)],
+      [0, 1, 2, 3, 4],
+      /before it/,
+    );
+  });
+
+  it("takes a look into the store for the queue", () => {
+    violated(
+      "L4",
+      [
+        asked(0, "a"),
+        seen(1, { waiters: ["a"] }),
+        asked(3, "b"),
+        granted(50, "b", 1, 140),
+        granted(150, "a", 2, 240),
+      ],
+      [0, 1, 2, 3, 4],
+      /stood in the queue/,
+    );
+  });
+
+  it("asks nothing when both came together", () => {
+    unknown(
+      "L4",
+      [
+        asked(0, "a"),
+        asked(1, "b"),
+        queued(1, "a"),
+        granted(50, "b", 1, 140),
+        granted(150, "a", 2, 240),
+      ],
+      /nobody asked/,
+    );
+    unknown(
+      "L4",
+      [asked(0, "a"), asked(1, "b"), granted(50, "b", 1, 140), granted(150, "a", 2, 240)],
+      /nobody asked/,
+    );
+  });
+
+  it("leaves a token that falls after the first was granted to S2", () => {
+    unknown(
+      "L4",
+      [
+        asked(0, "a"),
+        queued(1, "a"),
+        granted(5, "a", 2, 90),
+        asked(6, "b"),
+        granted(95, "b", 1, 190),
+      ],
+      /nobody asked/,
+    );
+  });
+
+  it("asks nothing for who gave up, died, or could not take its grant", () => {
+    ok("L4", [...two, notGranted(40, "a"), granted(50, "b", 1, 140)]);
+    ok("L4", [...two, granted(50, "b", 1, 140), notGranted(60, "a")]);
+    ok("L4", [...two, killed(40, "a"), granted(50, "b", 1, 140)]);
+    ok("L4", [...two, made(20, "a", 1), granted(50, "b", 2, 140), granted(150, "a", 3, 240)]);
+    ok("L4", [...two, granted(50, "b", 1, 140)]);
+  });
+
+  it("excuses a ticket that may have run out", () => {
+    const overtaken = [granted(150, "b", 1, 240), granted(250, "a", 2, 340)];
+    ok("L4", [...two, paused(10, "a"), resumed(61, "a"), ...overtaken]);
+    violated(
+      "L4",
+      [...two, paused(10, "a"), resumed(60, "a"), ...overtaken],
+      [0, 1, 2, 5, 6],
+      /before it/,
+    );
+    ok("L4", [...two, injected(10), healed(11), ...overtaken]);
+    const spared = { sparesStore: true };
+    violated(
+      "L4",
+      [...two, injected(10, spared), healed(60), ...overtaken],
+      [0, 1, 2, 5, 6],
+      /before it/,
+    );
+    ok("L4", [...two, injected(10, spared), healed(61), ...overtaken]);
+    violated(
+      "L4",
+      [...two, paused(10, "b"), resumed(99, "b"), ...overtaken],
+      [0, 1, 2, 5, 6],
+      /before it/,
+    );
+  });
+
+  it("is unknown where the order is not promised", () => {
+    unknown("L4", [...two, granted(50, "b", 1, 140), granted(150, "a", 2, 240)], /not promised/, {
+      fair: false,
+    });
+  });
+
+  it("looks past those that are excused", () => {
+    violated(
+      "L4",
+      [
+        asked(0, "z"),
+        queued(0, "z"),
+        paused(0, "z"),
+        asked(0, "a"),
+        queued(1, "a"),
+        asked(2, "b"),
+        granted(150, "b", 1, 240),
+        granted(250, "a", 2, 340),
+        resumed(260, "z"),
+        granted(350, "z", 3, 440),
+      ],
+      [3, 4, 5, 6, 7],
+      /a \(a\) stood/,
+    );
+  });
+});

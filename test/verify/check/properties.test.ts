@@ -1,0 +1,347 @@
+import fc from "fast-check";
+import { describe, expect, it } from "vitest";
+import { checkHistory, RULES, type RuleId } from "../../../src/verify/check/check.js";
+import { decodeHistory, encodeHistory } from "../../../src/verify/check/encode.js";
+import type { Event, EventOf, History } from "../../../src/verify/check/history.js";
+import { plans, runModel } from "./model.js";
+import {
+  asked,
+  counted,
+  entered,
+  expectShortest,
+  granted,
+  healed,
+  injected,
+  judge,
+  killed,
+  later,
+  left,
+  looked,
+  notGranted,
+  queued,
+  released,
+  releasing,
+  SHARED,
+  seen,
+  TIGHT,
+} from "./story.js";
+
+const RUNS = { numRuns: 150 };
+const LIMITS = { ...TIGHT, healMs: 100, freeMs: 20 };
+const ALL = Object.keys(RULES) as RuleId[];
+
+const kinds = (history: History): readonly string[] =>
+  checkHistory(history, LIMITS).map(({ rule, verdict }) => `${rule} ${verdict}`);
+
+describe("a correct lock", () => {
+  it("is never accused", () => {
+    fc.assert(
+      fc.property(plans, (plan) => {
+        const verdicts = checkHistory(runModel(plan), LIMITS);
+        expect(verdicts.filter(({ verdict }) => verdict === "violated")).toEqual([]);
+      }),
+      { numRuns: 400 },
+    );
+  });
+
+  it("is judged by every rule that the model can speak of", () => {
+    const judged = new Set<string>();
+    for (const plan of fc.sample(plans, { numRuns: 100, seed: 1 })) {
+      for (const kind of kinds(runModel(plan))) judged.add(kind);
+    }
+    const silent = ALL.filter((rule) => !judged.has(`${rule} ok`));
+    // Commands are not counted, and its clients release nothing after their deadline.
+    expect(silent).toEqual(["S4", "L5"]);
+  });
+});
+
+/** What goes wrong after everything else is over, at a name of the model's. */
+const PLANTS: Record<RuleId, (atMs: number, token: number) => readonly Event[]> = {
+  S1: (at, token) => [
+    planted(at, "x"),
+    granted(at + 1, "x", token, at + 90),
+    planted(at + 2, "y"),
+    granted(at + 89, "y", token + 1, at + 180),
+  ],
+  S2: (at, token) => [
+    planted(at, "x"),
+    granted(at + 1, "x", token, at + 90),
+    releasing(at + 2, "x"),
+    planted(at + 3, "y"),
+    granted(at + 4, "y", token, at + 90),
+  ],
+  S3: (at, token) => [
+    entered(10_001, "x", token + 1, { resource: "one", atMs: at }),
+    entered(10_002, "y", token, { resource: "one", atMs: at }),
+  ],
+  S4: (at, token) => [
+    planted(at, "x"),
+    granted(at + 1, "x", token, at + 90),
+    planted(at + 2, "y"),
+    granted(at + 100, "y", token + 1, at + 190),
+    releasing(at + 110, "x"),
+    released(at + 111, "x"),
+  ],
+  S5: (at) => [
+    planted(at, "x"),
+    notGranted(at + 50, "x", "unknown"),
+    { ...seen(at + 500, { holders: ["x"] }), name: "one" } as Event,
+  ],
+  S6: (at, token) => [planted(at, "x"), granted(at + 1, "x", token, at + 90), later(at + 500)],
+  S7: (at, token) => [planted(at, "x"), granted(at + 1, "x", token, at + 90), looked(at + 91, "x")],
+  S8: (at, token) => [
+    planted(at, "x", SHARED),
+    granted(at + 1, "x", token, at + 90),
+    planted(at + 2, "y"),
+    granted(at + 3, "y", token + 1, at + 90),
+  ],
+  L1: (at, token) => [
+    planted(at, "x"),
+    granted(at + 1, "x", token, at + 90),
+    planted(at + 2, "y"),
+    killed(at + 3, "x"),
+    later(at + 200),
+  ],
+  L2: (at) => [injected(at), planted(at + 1, "y"), healed(at + 2), later(at + 200)],
+  L3: (at) => [left(at, 1)],
+  L4: (at, token) => [
+    planted(at, "x"),
+    queued(at + 1, "x"),
+    planted(at + 2, "y"),
+    granted(at + 3, "y", token, at + 90),
+    releasing(at + 4, "y"),
+    granted(at + 5, "x", token + 1, at + 90),
+  ],
+  L5: (at) => [counted(at, 1, 10, 20), counted(at + 1, 100, 10, 2_000)],
+};
+
+const planted = (atMs: number, op: string, more = {}): Event =>
+  asked(atMs, op, { name: "one", ...more });
+
+const lastMs = (history: History): number => history.at(-1)!.atMs;
+const highest = (history: History): number =>
+  Math.max(100, ...history.map((event) => ("token" in event ? Number(event.token) : 0)));
+
+describe("what is planted", () => {
+  it.each(ALL)("%s is found, whatever else happened, and shown by it alone", (rule) => {
+    fc.assert(
+      fc.property(plans, (plan) => {
+        const history = runModel(plan);
+        const plant = PLANTS[rule](lastMs(history) + 1_000, highest(history) + 1);
+        const verdict = judge(rule, [...history, ...plant], LIMITS);
+        expect(verdict.verdict).toBe("violated");
+        expect(verdict.evidence.filter((event) => !plant.includes(event))).toEqual([]);
+        expectShortest(verdict, LIMITS);
+      }),
+      { numRuns: 25 },
+    );
+  });
+
+  it("in the middle: a second holder beside each that is alone", () => {
+    fc.assert(
+      fc.property(plans, fc.nat(), (plan, which) => {
+        const history = runModel(plan);
+        const alone = history.filter(
+          (event): event is EventOf<"granted"> =>
+            event.kind === "granted" && askOf(history, event.op).permits > 1,
+        );
+        if (alone.length === 0) return;
+        const holder = alone[which % alone.length]!;
+        const place = history.indexOf(holder) + 1;
+        const end = history.findIndex(
+          (event, i) => i >= place && event.atMs > holder.atMs && endsIt(history, event, holder),
+        );
+        if (end === -1) return;
+        const { name } = askOf(history, holder.op);
+        const atMs = holder.atMs + 0.5;
+        const second = [
+          asked(atMs, "second", { name }),
+          granted(atMs, "second", highest(history) + 1, atMs + 100),
+        ];
+        const verdict = judge("S1", [...history, ...second], LIMITS);
+        expect(verdict.verdict).toBe("violated");
+        expectShortest(verdict, LIMITS);
+      }),
+      RUNS,
+    );
+  });
+
+  it("in the middle: a token that is given again", () => {
+    fc.assert(
+      fc.property(plans, fc.nat(), (plan, which) => {
+        const history = runModel(plan);
+        const grants = history.filter((event) => event.kind === "granted");
+        const byName = groupBy(grants, ({ op }) => askOf(history, op).name);
+        const pairs = [...byName.values()].flatMap((all) =>
+          all.slice(1).map((b, i) => [all[i]!, b]),
+        );
+        if (pairs.length === 0) return;
+        const [first, second] = pairs[which % pairs.length]! as [
+          EventOf<"granted">,
+          EventOf<"granted">,
+        ];
+        const broken = history.with(history.indexOf(second), { ...second, token: first.token });
+        const verdict = judge("S2", broken, LIMITS);
+        expect(verdict.verdict).toBe("violated");
+        expectShortest(verdict, LIMITS);
+      }),
+      RUNS,
+    );
+  });
+
+  it("in the middle: a loss that nobody is told of", () => {
+    fc.assert(
+      fc.property(plans, fc.nat(), (plan, which) => {
+        const history = runModel(plan);
+        // A client that dies soon after need not be told.
+        const mortal = new Set(
+          history.flatMap((event) => (event.kind === "killed" ? [event.client] : [])),
+        );
+        const losses = history.filter(
+          (event): event is EventOf<"lost"> =>
+            event.kind === "lost" && !mortal.has(askOf(history, event.op).client),
+        );
+        if (losses.length === 0) return;
+        const silent = losses[which % losses.length]!;
+        const verdict = judge(
+          "S6",
+          history.filter((event) => event !== silent),
+          LIMITS,
+        );
+        expect(verdict.verdict).toBe("violated");
+        expectShortest(verdict, LIMITS);
+      }),
+      RUNS,
+    );
+  });
+
+  it("in the middle: a write of a holder that was fenced out", () => {
+    fc.assert(
+      fc.property(plans, fc.nat(), (plan, which) => {
+        const history = runModel(plan);
+        const refused = history.filter((event) => event.kind === "entered" && !event.accepted);
+        if (refused.length === 0) return;
+        const one = refused[which % refused.length]! as EventOf<"entered">;
+        const verdict = judge(
+          "S3",
+          history.with(history.indexOf(one), { ...one, accepted: true }),
+          LIMITS,
+        );
+        expect(verdict.verdict).toBe("violated");
+        expectShortest(verdict, LIMITS);
+      }),
+      RUNS,
+    );
+  });
+});
+
+describe("verdicts", () => {
+  it("do not hang on the order of what different clients did at one moment", () => {
+    fc.assert(
+      fc.property(plans, fc.infiniteStream(fc.nat()), (plan, chance) => {
+        const history = runModel(plan);
+        expect(kinds(shuffleMoments(history, chance))).toEqual(kinds(history));
+      }),
+      RUNS,
+    );
+  });
+
+  it("do not hang on the order in which reports arrived", () => {
+    fc.assert(
+      fc.property(plans, (plan) => {
+        const history = runModel(plan);
+        const streams = groupBy(history, (event) => streamOf(history, event));
+        expect(kinds([...streams.values()].flat())).toEqual(kinds(history));
+      }),
+      RUNS,
+    );
+  });
+
+  it("are the same after a trip through a file", () => {
+    fc.assert(
+      fc.property(plans, (plan) => {
+        const history = runModel(plan);
+        expect(decodeHistory(encodeHistory(history))).toEqual(history);
+      }),
+      RUNS,
+    );
+  });
+
+  it("take less than a second for 100,000 events", () => {
+    const part = runModel(fc.sample(plans, { numRuns: 400, seed: 3 }).flat());
+    const spanMs = lastMs(part) + 1;
+    const history: Event[] = [];
+    for (let i = 0; history.length < 100_000; i++) {
+      history.push(...part.map((event) => moved(event, i, spanMs)));
+    }
+    const tookMs = [1, 2, 3].map(() => {
+      const startedMs = performance.now();
+      const verdicts = checkHistory(history, LIMITS);
+      expect(verdicts.filter(({ verdict }) => verdict === "violated")).toEqual([]);
+      return performance.now() - startedMs;
+    });
+    // The machine has other things to do as well.
+    expect(Math.min(...tookMs)).toBeLessThan(1_000);
+  });
+});
+
+function groupBy<T, K>(items: readonly T[], keyOf: (item: T) => K): Map<K, T[]> {
+  const groups = new Map<K, T[]>();
+  for (const item of items) groups.set(keyOf(item), [...(groups.get(keyOf(item)) ?? []), item]);
+  return groups;
+}
+
+const askOf = (history: History, op: string): EventOf<"asked"> =>
+  history.find((event): event is EventOf<"asked"> => event.kind === "asked" && event.op === op)!;
+
+function endsIt(history: History, event: Event, { op }: EventOf<"granted">): boolean {
+  if ("op" in event) return event.op === op;
+  return event.kind === "killed" && event.client === askOf(history, op).client;
+}
+
+function streamOf(history: History, event: Event): string {
+  if ("client" in event) return event.client.replace("-again", "");
+  if ("op" in event) return askOf(history, event.op).client.replace("-again", "");
+  return event.kind === "seen" ? "store" : "faults";
+}
+
+/** Of the events of one moment, those of one client stay in their order. */
+function shuffleMoments(history: History, chance: Iterator<number>): History {
+  const moments = groupBy(history, ({ atMs }) => atMs);
+  return [...moments.values()].flatMap((events) => {
+    const streams = [...groupBy(events, (event) => streamOf(history, event)).values()];
+    const mixed: Event[] = [];
+    while (streams.length > 0) {
+      const i = chance.next().value % streams.length;
+      mixed.push(streams[i]!.shift()!);
+      if (streams[i]!.length === 0) streams.splice(i, 1);
+    }
+    return mixed;
+  });
+}
+
+/** The same again, later, by others. */
+function moved(event: Event, times: number, spanMs: number): Event {
+  const by = times * spanMs;
+  const copy: Record<string, unknown> = { ...event, atMs: event.atMs + by };
+  for (const field of ["op", "client", "within"]) {
+    if (typeof copy[field] === "string") copy[field] = `${copy[field]}/${times}`;
+  }
+  for (const field of ["untilMs", "sinceMs"]) {
+    if (typeof copy[field] === "number") copy[field] = copy[field] + by;
+  }
+  for (const field of ["token", "floor"]) {
+    if (typeof copy[field] === "bigint") copy[field] = copy[field] + BigInt(times) * 1_000_000n;
+  }
+  for (const field of ["step", "read", "value"]) {
+    if (typeof copy[field] === "number") copy[field] = copy[field] + times * 1_000_000;
+  }
+  if (event.kind === "seen") {
+    copy["holders"] = event.holders.map(({ op, token }) => ({
+      op: `${op}/${times}`,
+      token: token + BigInt(times) * 1_000_000n,
+    }));
+    copy["waiters"] = event.waiters.map((op) => `${op}/${times}`);
+  }
+  return copy as unknown as Event;
+}

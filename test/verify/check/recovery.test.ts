@@ -1,0 +1,232 @@
+import { describe, it } from "vitest";
+import {
+  aborting,
+  asked,
+  granted,
+  healed,
+  injected,
+  killed,
+  later,
+  lost,
+  notGranted,
+  ok,
+  paused,
+  released,
+  releasing,
+  renewed,
+  resumed,
+  SHARED,
+  unknown,
+  violated,
+} from "./story.js";
+
+describe("L1", () => {
+  const dead = [asked(0, "a"), granted(1, "a", 1, 90), asked(2, "w"), killed(50, "a")];
+
+  it("holds when somebody is granted within the ttl and ε", () => {
+    ok("L1", [...dead, granted(160, "w", 2, 250)]);
+    ok("L1", [
+      ...dead,
+      granted(80, "w", 2, 170),
+      releasing(165, "w"),
+      released(166, "w"),
+      later(900),
+    ]);
+    ok("L1", [...dead, notGranted(100, "w"), asked(500, "v"), granted(501, "v", 2, 590)]);
+  });
+
+  it("is violated when who waits is granted later, or never", () => {
+    violated(
+      "L1",
+      [...dead, granted(161, "w", 2, 250)],
+      [0, 1, 2, 3, 4],
+      /a \(a\), who held "name" with token 1 for 100 ms, was killed at \+0\.050 s; w \(w\) waited/,
+    );
+    violated(
+      "L1",
+      [...dead, later(200), later(300)],
+      [0, 1, 2, 3, 4],
+      /in vain since it was free at \+0\.150 s/,
+    );
+    violated(
+      "L1",
+      [dead[0]!, dead[1]!, killed(50, "a"), asked(300, "w"), later(311)],
+      [0, 1, 2, 3, 4],
+      /waited/,
+    );
+  });
+
+  it("shows the renewal with which the dead one held", () => {
+    violated(
+      "L1",
+      [
+        asked(0, "a"),
+        granted(1, "a", 1, 40),
+        renewed(30, "a", 90),
+        asked(31, "w"),
+        killed(50, "a"),
+        later(161),
+      ],
+      [0, 1, 2, 3, 4, 5],
+      /killed/,
+    );
+  });
+
+  it("adds an election, where there is one", () => {
+    ok("L1", [...dead, granted(180, "w", 2, 270)], { electionMs: 20 });
+    violated("L1", [...dead, granted(181, "w", 2, 270)], [0, 1, 2, 3, 4], /killed/, {
+      electionMs: 20,
+    });
+  });
+
+  it("gives the ticket of a waiter that died as well its own ttl", () => {
+    const two = [...dead.slice(0, 3), asked(3, "v"), killed(50, "a"), killed(120, "v")];
+    ok("L1", [...two, granted(230, "w", 2, 320)]);
+    violated("L1", [...two, granted(231, "w", 2, 320)], [0, 1, 2, 4, 6], /free at \+0\.220 s/);
+  });
+
+  it("asks nothing for who gives up, is paused or dead itself", () => {
+    unknown("L1", [...dead, notGranted(100, "w"), later(900)], /somebody else wanted/);
+    unknown("L1", [...dead, aborting(100, "w"), later(900)], /somebody else wanted/);
+    unknown("L1", [...dead, killed(60, "w"), later(900)], /somebody else wanted/);
+    unknown("L1", [...dead, paused(60, "w"), later(900)], /somebody else wanted/);
+    unknown(
+      "L1",
+      [
+        asked(0, "a"),
+        granted(1, "a", 1, 90),
+        asked(2, "w", { waitMs: 150 }),
+        killed(50, "a"),
+        later(900),
+      ],
+      /somebody else/,
+    );
+    unknown("L1", dead, /somebody else wanted/);
+    ok("L1", [...dead, paused(60, "w"), resumed(400, "w"), granted(410, "w", 2, 500)]);
+    violated(
+      "L1",
+      [...dead, paused(60, "w"), resumed(400, "w"), granted(411, "w", 2, 500)],
+      [0, 1, 2, 3, 6],
+      /waited/,
+    );
+  });
+
+  it("asks nothing while others hold, or something may be left behind", () => {
+    const shared = [
+      asked(0, "a", SHARED),
+      granted(1, "a", 1, 90),
+      asked(0, "b", SHARED),
+      granted(2, "b", 2, 390),
+    ];
+    ok("L1", [
+      ...shared,
+      asked(3, "w"),
+      killed(50, "a"),
+      releasing(300, "b"),
+      released(301, "b"),
+      granted(302, "w", 3, 390),
+    ]);
+    ok("L1", [
+      ...dead.slice(0, 3),
+      asked(3, "v"),
+      killed(50, "a"),
+      notGranted(100, "v", "unknown"),
+      granted(205, "w", 2, 290),
+    ]);
+  });
+
+  it("does not count what was in vain before the death", () => {
+    ok("L1", [
+      asked(0, "w"),
+      asked(99, "a"),
+      granted(100, "a", 1, 190),
+      killed(150, "a"),
+      granted(200, "w", 2, 290),
+    ]);
+  });
+
+  it("counts from the healing of a fault", () => {
+    const struck = [...dead, injected(100), healed(300)];
+    ok("L1", [...struck, granted(460, "w", 2, 550)]);
+    violated("L1", [...struck, granted(461, "w", 2, 550)], [0, 1, 2, 3, 6], /waited/);
+    unknown("L1", [...dead, injected(100), later(900)], /somebody else/);
+  });
+
+  it("has nothing to say of a holder that released, or lost its lease, before it died", () => {
+    const lease = [asked(0, "a"), granted(1, "a", 1, 90), asked(2, "w")];
+    unknown("L1", [...lease, releasing(40, "a"), killed(50, "a"), later(900)], /no holder/);
+    unknown("L1", [...lease, lost(90, "a"), killed(95, "a"), later(900)], /no holder/);
+  });
+});
+
+describe("L2", () => {
+  const story = [injected(0), asked(1, "w"), healed(100)];
+
+  it("holds when waiters go on, or end", () => {
+    ok("L2", [...story, granted(150, "w", 1, 240)]);
+    ok("L2", [...story, notGranted(120, "w"), later(900)]);
+  });
+
+  it("is violated when one waits on for a name that nobody holds", () => {
+    violated(
+      "L2",
+      [...story, granted(151, "w", 1, 240)],
+      [1, 2, 3],
+      /"fault" was healed at \+0\.100 s; w \(w\) waited/,
+    );
+    violated(
+      "L2",
+      [...story, later(120), later(151)],
+      [1, 2, 4],
+      /in vain since it was free at \+0\.100 s/,
+    );
+    violated(
+      "L2",
+      [injected(0), healed(100), asked(200, "w"), later(251)],
+      [1, 2, 3],
+      /free at \+0\.200 s/,
+    );
+  });
+
+  it("waits for who holds, and for what may be left behind", () => {
+    const held = [asked(0, "a"), granted(0, "a", 1, 290), ...story];
+    ok("L2", [...held, releasing(200, "a"), released(201, "a"), granted(250, "w", 2, 340)]);
+    violated(
+      "L2",
+      [...held, releasing(200, "a"), released(201, "a"), granted(252, "w", 2, 340)],
+      [3, 4, 7],
+      /free at \+0\.201 s/,
+    );
+    ok("L2", [...held, lost(290, "a"), granted(440, "w", 2, 530)]);
+    violated(
+      "L2",
+      [...held, lost(290, "a"), granted(441, "w", 2, 530)],
+      [3, 4, 6],
+      /free at \+0\.390 s/,
+    );
+    ok("L2", [
+      ...held,
+      releasing(200, "a"),
+      released(201, "a", "unknown"),
+      granted(350, "w", 2, 440),
+    ]);
+    ok("L2", [...held, killed(200, "a"), granted(350, "w", 2, 440)]);
+  });
+
+  it("counts from the last of several faults", () => {
+    const other = { kind: "injected", atMs: 50, fault: "other" } as const;
+    const all = [injected(0), asked(1, "w"), other, healed(100)];
+    ok("L2", [...all, { kind: "healed", atMs: 500, fault: "other" }, granted(550, "w", 1, 640)]);
+    unknown("L2", [...all, later(900)], /nobody waited/);
+    unknown("L2", [...all, granted(200, "w", 1, 290)], /nobody waited/);
+    ok("L2", [...story, injected(140), healed(300), granted(350, "w", 1, 440)]);
+  });
+
+  it("asks nothing for who is paused, dead or giving up", () => {
+    unknown("L2", [...story, paused(110, "w"), later(900)], /nobody waited/);
+    ok("L2", [...story, killed(110, "w"), later(900)]);
+    ok("L2", [...story, paused(110, "w"), resumed(300, "w"), granted(350, "w", 1, 440)]);
+    unknown("L2", [injected(0), asked(1, "w", { waitMs: 120 }), healed(100), later(900)], /nobody/);
+    unknown("L2", [asked(1, "w"), later(900)], /nobody waited when a fault was healed/);
+  });
+});

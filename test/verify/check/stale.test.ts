@@ -1,0 +1,143 @@
+import { describe, it } from "vitest";
+import {
+  asked,
+  granted,
+  healed,
+  injected,
+  lost,
+  made,
+  ok,
+  paused,
+  released,
+  releasing,
+  renewed,
+  resumed,
+  SHARED,
+  unknown,
+  violated,
+} from "./story.js";
+
+describe("S4", () => {
+  const handover = [
+    asked(0, "a"),
+    granted(1, "a", 1, 90),
+    paused(2, "a"),
+    asked(3, "b"),
+    granted(101, "b", 2, 190),
+    resumed(110, "a"),
+  ];
+
+  it("holds for a stale release that is told so", () => {
+    ok("S4", [
+      ...handover,
+      releasing(111, "a"),
+      released(112, "a", "lost"),
+      releasing(150, "b"),
+      released(151, "b"),
+    ]);
+    ok("S4", [...handover, releasing(111, "a"), released(112, "a", "unknown")]);
+  });
+
+  it("is violated by a stale release that is answered as if it were none", () => {
+    violated(
+      "S4",
+      [...handover, releasing(111, "a"), released(112, "a")],
+      [0, 1, 3, 4, 6, 7],
+      /release of a \(a\) with token 1, sent at \+0\.111 s, was answered "released", after b \(b\) was granted "name" with token 2 at \+0\.101 s/,
+    );
+  });
+
+  it("is unknown when no release comes late", () => {
+    unknown(
+      "S4",
+      [
+        asked(0, "a"),
+        granted(1, "a", 1, 90),
+        asked(3, "b"),
+        releasing(50, "a"),
+        granted(50, "b", 2, 140),
+        released(51, "a"),
+      ],
+      /after a successor's grant/,
+    );
+    unknown("S4", [], /successor/);
+  });
+
+  it("is violated by a renewal of the time in which the successor holds", () => {
+    violated(
+      "S4",
+      [...handover, renewed(111, "a", 200)],
+      [0, 1, 3, 4, 6],
+      /was renewed at \+0\.111 s/,
+    );
+    // It was answered long ago and came late: S7 tells of it.
+    ok("S4", [...handover, renewed(111, "a", 95)]);
+  });
+
+  it("is violated when the successor then loses its lease before its time", () => {
+    const stale = [...handover, releasing(111, "a"), released(112, "a", "lost")];
+    violated(
+      "S4",
+      [...stale, lost(150, "b")],
+      [0, 1, 3, 4, 6, 8],
+      /b \(b\) with token 2 lost its lease at \+0\.150 s, before its deadline/,
+    );
+    violated("S4", [...stale, lost(150, "b", "superseded")], [0, 1, 3, 4, 6, 8], /lost its lease/);
+    violated(
+      "S4",
+      [...stale, renewed(140, "b", 230), lost(200, "b")],
+      [0, 1, 3, 4, 6, 8, 9],
+      /before its deadline of \+0\.230 s/,
+    );
+    ok("S4", [...stale, lost(190, "b")]);
+    ok("S4", [...stale, lost(190, "b"), renewed(195, "b", 300)]);
+    ok("S4", [...stale, lost(150, "b", "revoked")]);
+    ok("S4", [...stale, lost(150, "b", "max-hold")]);
+  });
+
+  it("is violated when a third is granted while the successor holds", () => {
+    const stale = [...handover, releasing(111, "a"), released(112, "a", "lost"), asked(113, "c")];
+    violated(
+      "S4",
+      [...stale, granted(120, "c", 3, 210)],
+      [0, 1, 3, 4, 6, 8, 9],
+      /c \(c\) was granted .* while b \(b\) held it/,
+    );
+    ok("S4", [...stale, granted(190, "c", 3, 280)]);
+    // Made before the release: S1 tells of it.
+    ok("S4", [
+      ...handover,
+      asked(105, "c"),
+      made(106, "c", 3),
+      releasing(111, "a"),
+      granted(120, "c", 3, 210),
+    ]);
+  });
+
+  it("is unknown when the store was struck, not when only messages were", () => {
+    const stale = (more: { sparesStore?: boolean }) => [
+      ...handover,
+      releasing(111, "a"),
+      injected(115, more),
+      healed(116),
+      lost(150, "b"),
+    ];
+    unknown("S4", stale({}), /a fault of the store may explain it: b \(b\)/);
+    violated("S4", stale({ sparesStore: true }), [0, 1, 3, 4, 6, 9], /lost its lease/);
+  });
+
+  it("leaves shared leases out: they have no successor", () => {
+    unknown(
+      "S4",
+      [
+        asked(0, "a", SHARED),
+        granted(1, "a", 1, 90),
+        asked(2, "b", SHARED),
+        granted(3, "b", 2, 90),
+        releasing(50, "a"),
+        released(51, "a"),
+      ],
+      /successor/,
+    );
+  });
+});
