@@ -1,4 +1,5 @@
-import { writeFileSync } from "node:fs";
+import { closeSync, openSync, writeFileSync } from "node:fs";
+import { constants } from "node:os";
 import { MUTANTS, type Mutant, type MutantName } from "../testing/mutants.js";
 import { RULES, type RuleId } from "../verify/check/check.js";
 import { drawText } from "../verify/check/draw.js";
@@ -6,8 +7,8 @@ import { drawBeliefs } from "../verify/check/picture.js";
 import type { Schedule } from "../verify/simulate/schedule.js";
 import { type Failure, type Found, search, shortestFailure } from "../verify/simulate/search.js";
 import type { Options } from "./commands.js";
-import { CliError, Exit, usage } from "./exit.js";
-import { print, quoted, style, table } from "./output.js";
+import { Exit, usage } from "./exit.js";
+import { note, print, quoted, style, table } from "./output.js";
 
 const DEFAULT_RUNS = 1_000;
 const MOST = 2 ** 31;
@@ -22,13 +23,19 @@ export async function simulate(options: Options): Promise<number> {
   const seed = numberOf("seed", options.seed) ?? Math.floor(Math.random() * MOST);
   const runs = numberOf("runs", options.runs) ?? (options.seed === undefined ? DEFAULT_RUNS : 1);
   if (runs === 0) throw usage("--runs must be at least 1");
+  if (options.picture !== undefined) checkWritable(options.picture);
   const startedMs = performance.now();
-  const found = await search({ seed, runs, mutant, onRun: progress(runs) });
+  const interrupted = new AbortController();
+  // Once: what was found until then is shown. Again: the end.
+  process.once("SIGINT", () => interrupted.abort());
+  const { signal } = interrupted;
+  note(`${runs} ${runs === 1 ? "run" : "runs"} from seed ${seed}`);
+  const found = await search({ seed, runs, mutant, signal, onRun: progress(runs) });
   const seconds = (performance.now() - startedMs) / 1_000;
   const failure = found.failure && (await shortestFailure(found.failure, mutant));
   const replay = failure && replayCommand(failure.outcome.schedule.seed, options.mutant);
   if (failure !== null && options.picture !== undefined) {
-    draw(options.picture, failure);
+    writeFileSync(options.picture, drawBeliefs(failure.outcome.history, failure.verdict));
   }
   if (options.json) print(asJson(seed, found, failure, replay));
   else {
@@ -38,7 +45,8 @@ export async function simulate(options: Options): Promise<number> {
     if (failure !== null) print(`\n${story(failure)}\nReplay it: ${replay}`);
     else print("No promise was broken.");
   }
-  return failure === null ? Exit.ok : Exit.failed;
+  if (failure !== null) return Exit.failed;
+  return signal.aborted ? Exit.signal + constants.signals.SIGINT : Exit.ok;
 }
 
 function mutantOf(name: string | undefined): Mutant {
@@ -72,11 +80,12 @@ function progress(runs: number): (done: number) => void {
   };
 }
 
-function draw(file: string, { outcome, verdict }: Failure): void {
+/** Before a long search, not after it. */
+function checkWritable(file: string): void {
   try {
-    writeFileSync(file, drawBeliefs(outcome.history, verdict));
+    closeSync(openSync(file, "a"));
   } catch (error) {
-    throw new CliError(Exit.failed, `the picture was not written: ${(error as Error).message}`);
+    throw usage(`--picture can't be written: ${(error as Error).message}`);
   }
 }
 

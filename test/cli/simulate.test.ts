@@ -1,5 +1,7 @@
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import { holdfast, makeFolder } from "./helpers.js";
+import { Cli, holdfast, makeFolder, until } from "./helpers.js";
 
 const simulate = (...args: string[]) => holdfast(makeFolder(), ["simulate", ...args]);
 
@@ -11,7 +13,7 @@ describe("simulate", () => {
     expect(stdout).toMatch(
       /20 runs from seed 1 in [\d.]+ s: [\d.]+ runs\/s\.\nNo promise was broken\.\n$/,
     );
-    expect(stderr).toBe("");
+    expect(stderr).toBe("holdfast: 20 runs from seed 1\n");
   });
 
   it("shows a broken promise, shortened, with the command that replays it", async () => {
@@ -30,6 +32,22 @@ describe("simulate", () => {
     expect(broken.evidence.length).toBeLessThan(8);
   });
 
+  it("draws the broken run", async () => {
+    const folder = makeFolder();
+    const args = ["--seed", "1", "--mutant", "token that repeats", "--picture", "run.svg"];
+    expect((await holdfast(folder, ["simulate", ...args])).code).toBe(1);
+    expect(readFileSync(join(folder, "run.svg"), "utf8")).toMatch(/^<svg .*client-0.*<\/svg>\s*$/s);
+  });
+
+  it("interrupted, it says what it has", async () => {
+    const cli = new Cli(makeFolder(), ["simulate", "--runs", "1000000", "--seed", "1"]);
+    await until("it has begun", () => cli.stderr.includes("from seed 1"));
+    cli.signal("SIGINT");
+    const { code, stdout } = await cli.ended;
+    expect(code).toBe(130);
+    expect(stdout).toMatch(/\d+ runs from seed 1 in .*\nNo promise was broken\.\n$/);
+  });
+
   it("lists the mutants", async () => {
     const { code, stdout } = await simulate("--mutant", "list");
     expect(code).toBe(0);
@@ -40,6 +58,7 @@ describe("simulate", () => {
     [["--runs", "0"], "--runs must be at least 1"],
     [["--runs", "many"], '--runs is "many"; it must be a whole number up to 2147483648'],
     [["--seed", "1.5"], '--seed is "1.5"; it must be a whole number up to 2147483648'],
+    [["--picture", "/nowhere/run.svg"], "--picture can't be written: ENOENT"],
     [["--mutant", "toString"], 'there is no mutant "toString"; holdfast simulate --mutant list'],
   ])("refuses %j", async (args, message) => {
     const { code, stderr } = await simulate(...args);
