@@ -4,8 +4,8 @@ import { type Fault, fault } from "../faults/fault.js";
 import type { Victim } from "../faults/server.js";
 import type { Lab } from "./lab.js";
 import { findProgram } from "./requirements.js";
+import { runTool } from "./run.js";
 import { LOOPBACK, type Site } from "./server.js";
-import { run } from "./shell.js";
 import { until } from "./until.js";
 
 const UNMOUNT_MS = 10_000;
@@ -56,12 +56,12 @@ export class Disk implements AsyncDisposable {
     const undo = `! ${mountpoint} -q '${folder}' || ${umount} -l '${folder}'`;
     const forget = lab.onEnd(undo);
     const disk = new Disk(folder, image, async () => {
-      await run(["sh", "-c", undo]);
+      await runTool(["sh", "-c", undo]);
       forget();
     });
     try {
-      await run(["truncate", "-s", `${sizeMb}M`, image]);
-      await run(["mkfs.ext4", "-q", "-F", image]);
+      await runTool(["truncate", "-s", `${sizeMb}M`, image]);
+      await runTool(["mkfs.ext4", "-q", "-F", image]);
       await disk.#mount();
       return disk;
     } catch (error) {
@@ -77,14 +77,14 @@ export class Disk implements AsyncDisposable {
 
   /** Nothing is written any more. Whoever works there or has a file open there dies in the same moment, but for this process. */
   async cutPower(): Promise<void> {
-    await run(["perl", "-e", CUT, this.folder, String(process.pid)]);
+    await runTool(["perl", "-e", CUT, this.folder, String(process.pid)]);
   }
 
   /** The disk as it was left. */
   async powerOn(): Promise<void> {
     // A process that was killed may still be on its way out.
     await until(`nobody uses ${this.folder}`, UNMOUNT_MS, () =>
-      run(["umount", this.folder]).then(
+      runTool(["umount", this.folder]).then(
         () => true,
         (error) => {
           if (/busy/.test(String(error))) return false;
@@ -105,7 +105,7 @@ export class Disk implements AsyncDisposable {
   }
 
   async #mount(): Promise<void> {
-    await run(["mount", "-o", OPTIONS, this.#image, this.folder]);
+    await runTool(["mount", "-o", OPTIONS, this.#image, this.folder]);
   }
 }
 

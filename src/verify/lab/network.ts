@@ -1,8 +1,8 @@
 import { type Fault, fault } from "../faults/fault.js";
 import type { Lab } from "./lab.js";
 import { findProgram } from "./requirements.js";
+import { runTool } from "./run.js";
 import type { Site } from "./server.js";
-import { run } from "./shell.js";
 
 /** Reserved for tests of network devices (RFC 2544): of all private ranges the one least in use. */
 const RANGES = ["198.18", "198.19"];
@@ -57,7 +57,7 @@ export class Network implements AsyncDisposable {
       for space in $(${ip} netns list | grep -o '^${name}-[^ ]*'); do ${ip} netns del $space; done`;
     const forget = lab.onEnd(undo);
     const end = async (): Promise<void> => {
-      await run(["sh", "-c", undo]);
+      await runTool(["sh", "-c", undo]);
       forget();
     };
     try {
@@ -117,7 +117,7 @@ export class Network implements AsyncDisposable {
     const ports = this.hosts.map((_, i) => `port${i + 1}`);
     const spaces = this.hosts.map((_, i) => `${this.#name}-${i + 1}`);
     // Made where they belong: no other run can have an interface of the same name.
-    await run(
+    await runTool(
       ["ip", "-batch", "-"],
       spaces
         .flatMap((space, i) => [
@@ -127,7 +127,7 @@ export class Network implements AsyncDisposable {
         .join("\n"),
     );
     await Promise.all([
-      run(
+      runTool(
         ["ip", "-n", this.#switch, "-batch", "-"],
         [
           "link add bridge type bridge",
@@ -139,7 +139,7 @@ export class Network implements AsyncDisposable {
         ].join("\n"),
       ),
       ...spaces.map((space, i) =>
-        run(
+        runTool(
           ["ip", "-n", space, "-batch", "-"],
           [
             "link set lo up",
@@ -180,7 +180,7 @@ export class Network implements AsyncDisposable {
       "}",
     ];
     const done = this.#turn.then(() =>
-      run(
+      runTool(
         inSpace(this.#switch, [findProgram("nft"), "-f", "-"]),
         ["table bridge holdfast", "delete table bridge holdfast", ...script].join("\n"),
       ),
@@ -195,7 +195,7 @@ export class Network implements AsyncDisposable {
  * that add the same one, the kernel refuses one.
  */
 async function plugIn(name: string): Promise<string> {
-  await run(
+  await runTool(
     ["ip", "-batch", "-"],
     [
       `netns add ${name}-switch`,
@@ -203,18 +203,18 @@ async function plugIn(name: string): Promise<string> {
       `link set ${name} up`,
     ].join("\n"),
   );
-  const routes = (await run(["ip", "-4", "route", "show", "table", "all"])).split("\n");
+  const routes = (await runTool(["ip", "-4", "route", "show", "table", "all"])).split("\n");
   const subnets = RANGES.flatMap((range) => Array.from({ length: 256 }, (_, i) => `${range}.${i}`));
   for (const subnet of shuffled(
     subnets.filter((one) => !routes.some((route) => meets(route, one))),
   )) {
     try {
-      await run(["ip", "route", "add", `${subnet}.0/24`, "dev", name]);
+      await runTool(["ip", "route", "add", `${subnet}.0/24`, "dev", name]);
     } catch (error) {
       if (/File exists/.test(String(error))) continue;
       throw error;
     }
-    await run(["ip", "addr", "add", `${subnet}.1/24`, "dev", name, "noprefixroute"]);
+    await runTool(["ip", "addr", "add", `${subnet}.1/24`, "dev", name, "noprefixroute"]);
     return subnet;
   }
   throw new Error(`no free subnet in ${RANGES.join(" and ")}`);

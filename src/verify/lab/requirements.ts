@@ -14,8 +14,8 @@ const REQUIREMENTS = {
   etcd: { etcd: "etcd-server", etcdctl: "etcd-client" },
   zookeeper: { java: "default-jre-headless", "zookeeper.jar": "libzookeeper-java" },
   faketime: { "libfaketimeMT.so.1": "faketime" },
-  network: { ip: "iproute2", nft: "nftables" },
-  disk: { "mkfs.ext4": "e2fsprogs", mount: "mount", losetup: "mount" },
+  network: { ip: "iproute2", nft: "nftables", nsenter: "util-linux" },
+  disk: { "mkfs.ext4": "e2fsprogs", mount: "mount", losetup: "mount", perl: "perl-base" },
 } as const satisfies Record<string, Readonly<Record<string, string>>>;
 
 export type Kind = keyof typeof REQUIREMENTS;

@@ -8,8 +8,11 @@ const TRIALS = {
       "network namespaces with veth and bridge are not permitted here (CAP_SYS_ADMIN, CAP_NET_ADMIN)",
   },
   nft: {
-    script: "nft add table inet holdfast",
-    reason: "nft rules are not permitted here (CAP_NET_ADMIN, nf_tables in the kernel)",
+    script:
+      "nft add table bridge holdfast && " +
+      "nft 'add chain bridge holdfast way { type filter hook forward priority 0; }'",
+    reason:
+      "nft rules are not permitted here (CAP_NET_ADMIN, nf_tables with bridges in the kernel)",
   },
   "loop mounts": {
     script: `mount -t tmpfs none /mnt && cd /mnt && mkdir disk && truncate -s 1M image &&

@@ -1,6 +1,8 @@
 import { execFile } from "node:child_process";
+import { findProgram } from "./requirements.js";
 
 const RUN_MS = 10_000;
+const TOOL_MS = 20_000;
 const OUTPUT_BYTES = 64 * 1024 * 1024;
 
 export interface RunOptions {
@@ -26,6 +28,15 @@ export function run(
     child.stdin?.on("error", () => {});
     child.stdin?.end(input);
   });
+}
+
+/** What a tool of the system prints, wherever it lies. */
+export function runTool(
+  [tool, ...args]: readonly [string, ...string[]],
+  input = "",
+): Promise<string> {
+  const program = tool.startsWith("/") ? tool : findProgram(tool);
+  return run([program, ...args], { input, timeoutMs: TOOL_MS });
 }
 
 /** No setting of the user's reaches a server or its clients. */

@@ -1,0 +1,210 @@
+import { spawn } from "node:child_process";
+import { createSocket } from "node:dgram";
+import { once } from "node:events";
+import { createInterface } from "node:readline";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import { type Host, Network } from "../../../src/verify/lab/network.js";
+import { describeWith } from "../../support/needs.js";
+import { until } from "../../support/worker.js";
+import { Client } from "./client.js";
+
+describeWith(["network", "network namespaces", "nft"], "a network of hosts", () => {
+  let lab: Lab;
+  let network: Network;
+  let a: Host;
+  let b: Host;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    network = await Network.open(lab, { hosts: 3 });
+    [a, b] = network.hosts as [Host, Host];
+  });
+  afterAll(() => lab?.close());
+
+  test("one way or the other: what is dropped, and where; healed, all goes through", async () => {
+    const [atA, atB] = await Promise.all([echo(a), echo(b)]);
+    await atA.say("before");
+    await atB.say("before");
+
+    const deaf = network.blocks([network.outside], [a]);
+    await deaf.inject();
+    await atA.send("to deaf");
+    await atB.say("to another");
+    await deaf.heal();
+
+    const mute = network.blocks([a], [network.outside]);
+    await mute.inject();
+    await atA.send("to mute");
+    await until("it is heard there", () => atA.heard.includes("to mute"));
+    await mute.heal();
+
+    // Datagrams of one way stay in order: after this one nothing older arrives.
+    await atA.say("after");
+    expect(atA.heard).toEqual(["before", "to mute", "after"]);
+    expect(atA.echoed).toEqual(["before", "after"]);
+    expect(atB.echoed).toEqual(["before", "to another"]);
+  });
+
+  test("a partition of hosts from each other leaves both in reach of the machine", async () => {
+    const [atA, atB] = await Promise.all([echo(a), echo(b)]);
+    const [fromA, fromB] = await Promise.all([echo(a, b), echo(b, a)]);
+    await Promise.all([fromA.say("before"), fromB.say("before")]);
+    const partition = network.partition([a], [b, network.hosts[2]!]);
+    await partition.inject();
+    await Promise.all([fromA.send("lost"), fromB.send("lost")]);
+    await Promise.all([atA.say("from outside"), atB.say("from outside")]);
+    await partition.heal();
+    await Promise.all([fromA.say("after"), fromB.say("after")]);
+    expect(fromA.heard).toEqual(["before", "after"]);
+    expect(fromB.heard).toEqual(["before", "after"]);
+  });
+
+  test("loss by percent, of all or of one way", async () => {
+    const at = await echo(a);
+    const loss = network.loss(50, [network.outside], [a]);
+    await loss.inject();
+    for (let i = 0; i < 200; i++) await at.send(`lossy ${i}`);
+    await loss.heal();
+    await at.say("end");
+    const arrived = at.heard.length - 1;
+    expect(arrived).toBeGreaterThan(50);
+    expect(arrived).toBeLessThan(150);
+    // What was heard was answered, and no answer was lost.
+    expect(at.echoed.length).toBe(arrived + 1);
+
+    const all = network.loss(100);
+    await all.inject();
+    await at.send("never");
+    await all.heal();
+    await at.say("again");
+    expect(at.heard).not.toContain("never");
+  });
+
+  test("no name and no address is another network's", async () => {
+    const others = await Promise.all([1, 2].map(() => Network.open(lab, { hosts: 1 })));
+    const all = [network, ...others].map(({ outside }) => outside.address);
+    expect(new Set(all).size).toBe(3);
+    for (const other of others) {
+      const at = await echo(other.hosts[0]!);
+      await at.say("hello");
+      at.kill();
+      await other.close();
+    }
+    await (await echo(a)).say("still here");
+  });
+
+  describeWith(["redis"], "with Redis", () => {
+    test("replies lost: the effect is there at once, the reply comes after the healing", async () => {
+      const redis = await lab.redis({ site: a });
+      const client = await Client.open(redis);
+      await client.ask("set", "lost", "1");
+      const lose = network.loseReplies(redis);
+      await lose.inject();
+      client.send("incr", "lost");
+      await until("the effect", async () => (await redis.cli("get", "lost")) === "2");
+      // Sent before it was known outside, on a way that is shorter.
+      expect(client.heard).toBe(0);
+      await lose.heal();
+      expect(await client.reply()).toBe(":2");
+    });
+  });
+
+  describeWith(["etcd"], "with etcd", () => {
+    test("the leader cut off: another one on the other side; healed: one leader, and one history", async () => {
+      const etcd = await lab.etcd({ nodes: 3, sites: network.hosts });
+      const old = await leaderOf(etcd);
+      const alone = network.hosts.filter(({ address }) => address === old.address);
+      const rest = network.hosts.filter(({ address }) => address !== old.address);
+      const cut = network.partition(alone, rest);
+      await until("a write", () => succeeds(old.ctl("put", "key", "before")));
+
+      await cut.inject();
+      const next = await leaderOf(etcd, old);
+      await until("a write of the majority", () => succeeds(next.ctl("put", "key", "during")));
+      await expect(old.ctl("put", "key", "minority")).rejects.toThrow();
+
+      await cut.heal();
+      await until("one leads, and all answer", async () => {
+        const terms = await Promise.all(etcd.servers.map((one) => one.leads().catch(() => 0n)));
+        return terms.filter((term) => term !== null).length === 1 && !terms.includes(0n);
+      });
+      await until("the old one knows what was written", async () =>
+        (await old.ctl("get", "key", "--print-value-only").catch(() => "")).includes("during"),
+      );
+    });
+  });
+});
+
+/** Elections are fast here, and on a busy machine there may be one more than meant. */
+async function leaderOf<S>(cluster: { leader(): Promise<S> }, other?: S): Promise<S> {
+  let leader: S | undefined;
+  await until("one leads", async () => {
+    leader = await cluster.leader().catch(() => undefined);
+    return leader !== undefined && leader !== other;
+  });
+  return leader!;
+}
+
+const succeeds = (promise: Promise<unknown>): Promise<boolean> =>
+  promise.then(
+    () => true,
+    () => false,
+  );
+
+/** A process on a host that answers datagrams with themselves, and what is said to it from outside, or from another host. */
+async function echo(host: Host, from?: Host) {
+  const heard: string[] = [];
+  const echoed: string[] = [];
+  const server = `const socket = require("node:dgram").createSocket("udp4");
+    socket.on("message", (text, { port, address }) => {
+      console.log(String(text));
+      socket.send(text, port, address);
+    });
+    socket.bind(0, "${(from ?? host).address}", () => console.log(socket.address().port));`;
+  const child = run(from ?? host, server);
+  const lines = createInterface({ input: child.stdout! });
+  const [port] = (await once(lines, "line")) as [string];
+  lines.on("line", (line) => heard.push(line));
+
+  let send: (text: string) => Promise<unknown>;
+  if (from === undefined) {
+    const socket = createSocket("udp4");
+    onTestFinished(() => void socket.close());
+    socket.on("message", (text) => echoed.push(String(text)));
+    send = (text) => new Promise((sent) => socket.send(text, Number(port), host.address, sent));
+  } else {
+    const client = run(
+      host,
+      `const socket = require("node:dgram").createSocket("udp4");
+      socket.on("message", (text) => console.log(String(text)));
+      require("node:readline").createInterface({ input: process.stdin })
+        .on("line", (line) => socket.send(line, ${port}, "${from.address}", () => console.log(">")));`,
+    );
+    const answers = createInterface({ input: client.stdout! });
+    let sends = 0;
+    answers.on("line", (line) => void (line === ">" ? sends++ : echoed.push(line)));
+    send = (text) => {
+      const before = sends;
+      client.stdin!.write(`${text}\n`);
+      return until(`${text} is sent`, () => sends > before);
+    };
+  }
+  return {
+    heard,
+    echoed,
+    /** Resolves when it is on its way. */
+    send,
+    kill: () => child.kill("SIGKILL"),
+    async say(text: string): Promise<void> {
+      await send(text);
+      await until(`the echo of ${text}`, () => echoed.includes(text));
+    },
+  };
+}
+
+function run(host: Host, code: string) {
+  const [program, ...args] = host.command([process.execPath, "-e", code]);
+  const child = spawn(program!, args, { stdio: ["pipe", "pipe", "inherit"] });
+  onTestFinished(() => void child.kill("SIGKILL"));
+  return child;
+}
