@@ -41,6 +41,7 @@ const SLEW = 0.001;
 const LOOK_EVERY_MS = 1_000;
 /** The resolution of `os.uptime`, with room: Linux reads hundredths, others whole seconds. */
 const UPTIME_GRAIN_MS = process.platform === "linux" ? 20 : 1_100;
+const TOGETHER_MS = 2;
 const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /**
@@ -56,13 +57,14 @@ export function systemClock(sources: ClockSources = system): Clock {
   let aheadAtLook = 0;
   let suspicions = 0;
 
-  function look(hr: number, wallAheadMs: number): void {
+  function look(): void {
+    const { hr, wall, up } = readTogether(sources);
     const slewedMs = (hr - lookedAt) * SLEW;
     lookedAt = hr;
-    const sleptByNow = sources.uptimeMs() - startUptime - (hr - startHr);
+    const sleptByNow = up - startUptime - (hr - startHr);
     const newlySlept = sleptByNow - sleptMs > UPTIME_GRAIN_MS ? sleptByNow - sleptMs : 0;
     sleptMs += newlySlept;
-    const unexplained = wallAheadMs - newlySlept;
+    const unexplained = wall - hr - wallOverHr - newlySlept;
     if (unexplained > SUSPICIOUS_MS) suspicions++;
     // What a slew explains is forgotten; the rest adds up until it is suspicious.
     const forgotten =
@@ -75,10 +77,11 @@ export function systemClock(sources: ClockSources = system): Clock {
 
   return {
     elapsedMs() {
-      const hr = sources.hrtimeMs();
+      let hr = sources.hrtimeMs();
       const wallAheadMs = sources.wallMs() - hr - wallOverHr;
       if (Math.abs(wallAheadMs - aheadAtLook) > WORTH_A_LOOK_MS || hr - lookedAt > LOOK_EVERY_MS) {
-        look(hr, wallAheadMs);
+        look();
+        hr = lookedAt;
       }
       return hr - startHr + sleptMs;
     },
@@ -93,6 +96,16 @@ export function systemClock(sources: ClockSources = system): Clock {
       };
     },
   };
+}
+
+/** All three of one moment: were the process stopped between two readings, it would look like sleep. */
+function readTogether(sources: ClockSources): { hr: number; wall: number; up: number } {
+  for (let tries = 3; ; tries--) {
+    const hr = sources.hrtimeMs();
+    const wall = sources.wallMs();
+    const up = sources.uptimeMs();
+    if (tries === 0 || sources.hrtimeMs() - hr < TOGETHER_MS) return { hr, wall, up };
+  }
 }
 
 /** A store's own clock, by which leases expire in it. */

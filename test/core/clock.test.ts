@@ -46,6 +46,23 @@ describe("elapsed time", () => {
     expect(clock.suspicions()).toBe(0);
   });
 
+  it("counts a stop between two readings once", () => {
+    const machine = new Machine();
+    const clock = systemClock(machine);
+    machine.run(4_000);
+    let stopMs = 5_000;
+    const wallMs = machine.wallMs;
+    machine.wallMs = () => {
+      machine.run(stopMs);
+      stopMs = 0;
+      return wallMs();
+    };
+    expect(clock.elapsedMs()).toBe(9_000);
+    machine.run(100);
+    expect(clock.elapsedMs()).toBe(9_100);
+    expect(clock.suspicions()).toBe(0);
+  });
+
   it("looks once after a step of the wall clock, not at every call", () => {
     const machine = new Machine();
     const clock = systemClock(machine);
