@@ -51,7 +51,8 @@ export type Answer =
   | { readonly ok: true; readonly value?: string | number | boolean }
   | { readonly ok: false; readonly code: string; readonly message: string };
 
-const FOR_EVER = "for ever";
+/** No name and no label has a control character. */
+const FOR_EVER = "\u0000for ever";
 
 /** JSON has neither bigint nor infinity: both travel as text. */
 export const toLine = (line: object): string =>

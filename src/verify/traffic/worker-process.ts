@@ -4,7 +4,7 @@ import { writeSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 import { openStore } from "../../core/connect.js";
-import { HoldfastError } from "../../core/errors.js";
+import { HoldfastError, type LeaseLostError } from "../../core/errors.js";
 import type { Events } from "../../core/events.js";
 import type { Lease } from "../../core/lease.js";
 import { createLocksOn } from "../../core/locks.js";
@@ -27,6 +27,9 @@ import { type EventWithoutTime, machineMs } from "./time-line.js";
 
 const task = fromLine<WorkerTask>(process.argv[2]!);
 const mutant: Mutant = task.mutant === undefined ? {} : MUTANTS[task.mutant];
+if (mutant.rule !== undefined || mutant.fence !== undefined) {
+  throw new Error(`"${task.mutant}" is wrong in the store or the fence, and a worker's are real`);
+}
 const runtime = systemRuntime();
 const store = await openStore(task.url);
 const locks = createLocksOn(
@@ -37,21 +40,51 @@ const locks = createLocksOn(
 const counter = task.resourceFile === undefined ? null : await Counter.open(task.resourceFile);
 const leases = new Map<string, Lease>();
 const aborters = new Map<string, AbortController>();
+let loops = 0;
 
-/** At once, and not by the event loop: what is stopped or killed next must have spoken before. */
+/**
+ * At once, and not by the event loop: what is stopped or killed next must have spoken before. The
+ * pipe does not block: while the one who reads is slow, it is full.
+ */
 function say(line: object): void {
-  writeSync(1, toLine(line));
+  let rest = Buffer.from(toLine(line));
+  while (rest.length > 0) {
+    try {
+      rest = rest.subarray(writeSync(1, rest));
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "EAGAIN") throw error;
+      block(1);
+    }
+  }
 }
 
-function report(event: EventWithoutTime): void {
-  say({ event: { atMs: machineMs(), ...event } });
+function report(event: EventWithoutTime, atMs = machineMs()): void {
+  say({ event: { atMs, ...event } });
+}
+
+function block(ms: number): void {
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, ms);
+}
+
+/** A lease's deadline on the time line, read in one piece: a stop in between would move it. */
+function deadlineOf(lease: Lease): { atMs: number; untilMs: number } {
+  for (;;) {
+    const atMs = machineMs();
+    const untilMs = atMs + lease.remainingMs;
+    if (untilMs === atMs || machineMs() - atMs < 0.5) return { atMs, untilMs };
+  }
+}
+
+function reportRenewed(op: string, lease: Lease): void {
+  const { atMs, untilMs } = deadlineOf(lease);
+  if (untilMs > atMs) report({ kind: "renewed", op, untilMs }, atMs);
 }
 
 subscribe("holdfast:renewed", (message) => {
   const { name, token } = message as Events["renewed"];
   for (const [op, lease] of leases) {
     if (lease.name !== name || lease.token !== token) continue;
-    report({ kind: "renewed", op, untilMs: machineMs() + lease.remainingMs });
+    reportRenewed(op, lease);
   }
 });
 
@@ -71,19 +104,26 @@ async function acquire(op: string, name: string, options: Options): Promise<Leas
     ttlMs: milliseconds(options.ttl ?? task.options.ttl ?? "30s"),
     waitMs: milliseconds(options.wait ?? task.options.wait ?? "10s"),
   });
+  let lease: Lease;
   try {
-    const lease = await locks.acquire(name, { ...options, note: op, signal: aborter.signal });
-    leases.set(op, lease);
-    const { token, floor } = lease;
-    report({ kind: "granted", op, token, floor, untilMs: machineMs() + lease.remainingMs });
-    lease.on("lost", ({ reason }) => report({ kind: "lost", op, reason }));
-    return lease;
+    lease = await locks.acquire(name, { ...options, note: op, signal: aborter.signal });
   } catch (error) {
     report({ kind: "not-granted", op, outcome: outcomeOf(error) });
     throw error;
   } finally {
     aborters.delete(op);
   }
+  leases.set(op, lease);
+  const { token, floor } = lease;
+  const { atMs, untilMs } = deadlineOf(lease);
+  report({ kind: "granted", op, token, floor, untilMs }, atMs);
+  const { signal } = lease;
+  const lost = (): void => {
+    report({ kind: "lost", op, reason: (signal.reason as LeaseLostError).reason });
+  };
+  if (signal.aborted) lost();
+  else signal.addEventListener("abort", lost, { once: true });
+  return lease;
 }
 
 function leaseOf(op: string): Lease {
@@ -93,8 +133,9 @@ function leaseOf(op: string): Lease {
 }
 
 async function release(op: string): Promise<string> {
+  const lease = leaseOf(op);
   report({ kind: "releasing", op });
-  const result = await leaseOf(op).release();
+  const result = await lease.release();
   leases.delete(op);
   report({ kind: "released", op, result });
   return result;
@@ -104,20 +145,20 @@ async function renew(op: string, ttlMs: number): Promise<void> {
   const lease = leaseOf(op);
   const renewing = lease.renew(ttlMs);
   // A shorter one counts from the call.
-  if (lease.remainingMs > 0) {
-    report({ kind: "renewed", op, untilMs: machineMs() + lease.remainingMs });
-  }
+  reportRenewed(op, lease);
   await renewing;
 }
 
 function look(op: string): boolean {
+  const lease = leaseOf(op);
+  const atMs = machineMs();
   let held = true;
   try {
-    leaseOf(op).assertHeld();
+    lease.assertHeld();
   } catch {
     held = false;
   }
-  report({ kind: "looked", op, held });
+  report({ kind: "looked", op, held }, atMs);
   return held;
 }
 
@@ -138,9 +179,10 @@ async function write(op: string, pauseMs: number): Promise<boolean> {
 
 async function loop({ name, forMs, holdMs, options = {}, writes = false }: Loop): Promise<number> {
   const untilMs = performance.now() + forMs;
+  const number = ++loops;
   let granted = 0;
   for (let i = 0; performance.now() < untilMs; i++) {
-    const op = `${task.client}.${i}`;
+    const op = `${task.client}.loop${number}.${i}`;
     try {
       await acquire(op, name, options);
     } catch {
@@ -194,7 +236,7 @@ async function perform(request: Request): Promise<string | number | boolean | un
     case "loop":
       return loop(request.loop);
     case "block":
-      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, request.forMs);
+      block(request.forMs);
       return undefined;
     case "close":
       await close();

@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import type { LocksOptions } from "../../core/options.js";
 import type { MutantName } from "../../testing/mutants.js";
+import { findFile } from "../lab/requirements.js";
 import { LOOPBACK, type Site } from "../lab/server.js";
 import {
   type Answer,
@@ -23,6 +24,12 @@ const PROCESS = join(
   createRequire(import.meta.url).resolve("holdfast/package.json"),
   "../dist/verify/traffic/worker-process.js",
 );
+
+/** It dies with us even if it is stopped; where that can't be had, it notices the end of its input. */
+function dieWithParent(): readonly string[] {
+  const setpriv = process.platform === "linux" ? findFile("setpriv") : null;
+  return setpriv === null ? [] : [setpriv, "--pdeathsig", "KILL"];
+}
 
 export interface WorkerOptions {
   /** Its name in the history, and the holder's in the store. */
@@ -55,6 +62,7 @@ export class Worker implements AsyncDisposable {
   readonly #child: ChildProcess;
   readonly #waiting = new Map<number, { resolve(a: Answer): void; reject(error: Error): void }>();
   #ended: Error | null = null;
+  #closing = false;
   #asked = 0;
   #ops = 0;
 
@@ -68,20 +76,20 @@ export class Worker implements AsyncDisposable {
       ...(options.resourceFile === undefined ? {} : { resourceFile: options.resourceFile }),
       ...(options.mutant === undefined ? {} : { mutant: options.mutant }),
     };
-    const [command, ...args] = site.command([process.execPath, PROCESS, toLine(task)]);
+    const argv = [...dieWithParent(), process.execPath, PROCESS, toLine(task)];
+    const [command, ...args] = site.command(argv);
     this.#child = spawn(command!, args, {
       stdio: ["pipe", "pipe", "pipe"],
       env: { ...process.env, ...site.env },
     });
     const errors: string[] = [];
     createInterface({ input: this.#child.stderr! }).on("line", (line) => errors.push(line));
-    createInterface({ input: this.#child.stdout! }).on("line", (line) =>
-      this.#hear(fromLine<Line>(line)),
-    );
+    createInterface({ input: this.#child.stdout! }).on("line", (line) => this.#hear(line));
     // What can't be written is answered by the end.
     this.#child.stdin!.on("error", () => {});
     this.#child.once("error", (error) => this.#end(error));
     this.#child.once("close", (code, signal) => {
+      if (!this.#closing) this.timeLine.now({ kind: "killed", client });
       const why = errors.length > 0 ? `: ${errors.join("\n")}` : "";
       this.#end(new Error(`worker ${client} ended by ${signal ?? `code ${code}`}${why}`));
     });
@@ -140,13 +148,15 @@ export class Worker implements AsyncDisposable {
   }
 
   pause(): void {
+    if (this.#ended !== null) return;
     this.timeLine.now({ kind: "paused", client: this.client });
     this.#child.kill("SIGSTOP");
   }
 
   resume(): void {
-    this.timeLine.now({ kind: "resumed", client: this.client });
+    if (this.#ended !== null) return;
     this.#child.kill("SIGCONT");
+    this.timeLine.now({ kind: "resumed", client: this.client });
   }
 
   async kill(): Promise<void> {
@@ -154,13 +164,13 @@ export class Worker implements AsyncDisposable {
     const gone = once(this.#child, "close");
     this.#child.kill("SIGKILL");
     await gone;
-    this.timeLine.now({ kind: "killed", client: this.client });
   }
 
   /** Closes its locks and reports what is left then; the process ends. */
   async close(): Promise<void> {
     if (this.#ended !== null) return;
     await this.#ask({ do: "close" });
+    this.#closing = true;
     const gone = once(this.#child, "close");
     this.#child.stdin!.end();
     await gone;
@@ -186,7 +196,16 @@ export class Worker implements AsyncDisposable {
     });
   }
 
-  #hear(line: Line): void {
+  #hear(text: string): void {
+    let line: Line;
+    try {
+      line = fromLine<Line>(text);
+    } catch {
+      // Killed in the middle of a line; or something else writes there.
+      this.#end(new Error(`worker ${this.client} said what is no report: ${text.slice(0, 200)}`));
+      this.#child.kill("SIGKILL");
+      return;
+    }
     if ("event" in line) this.timeLine.add(line.event);
     else {
       this.#waiting.get(line.id)?.resolve(line.answer);

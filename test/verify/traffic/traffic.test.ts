@@ -1,14 +1,18 @@
+import { spawn } from "node:child_process";
 import { randomInt } from "node:crypto";
+import { once } from "node:events";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { seededRandom } from "../../../src/testing/index.js";
 import { checkHistory } from "../../../src/verify/check/check.js";
 import { carryOut, fault, planFaults } from "../../../src/verify/faults/fault.js";
+import { Process } from "../../../src/verify/faults/process.js";
 import { FalseClock } from "../../../src/verify/lab/clock.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
+import { findFile } from "../../../src/verify/lab/requirements.js";
 import { machineMs, TimeLine } from "../../../src/verify/traffic/time-line.js";
 import { Worker, WorkerError } from "../../../src/verify/traffic/worker.js";
-import { needs } from "../../support/needs.js";
+import { needs, skipUnless } from "../../support/needs.js";
 import { freshFolder } from "../../support/sqlite.js";
 import { expectKept, startWorkers, until } from "../../support/worker.js";
 
@@ -67,6 +71,57 @@ test("a worker that can't start says why, and one that ended too", async () => {
   await workers[0]!.kill();
   await expect(waiting).rejects.toThrow("worker w1 ended by SIGKILL");
   await expect(workers[0]!.look("w1.1")).rejects.toThrow("ended by SIGKILL");
+});
+
+test("nothing is lost while nobody reads its reports, and ops keep their names apart", async () => {
+  const { workers, timeLine } = await startWorkers(1, freshUrl());
+  const [worker] = workers;
+  const granted = () => timeLine.history().filter(({ kind }) => kind === "granted").length;
+  const first = worker!.loop({ name: "name", forMs: 1_000, holdMs: 0 });
+  // More than a pipe holds.
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 800);
+  const inFirst = await first;
+  expect(granted()).toBe(inFirst);
+  const inSecond = await worker!.loop({ name: "name", forMs: 100, holdMs: 0 });
+  await worker!.acquire("name");
+  expect(granted()).toBe(inFirst + inSecond + 1);
+  expectKept(timeLine, ["S1", "S2"]);
+});
+
+test("a worker that dies by itself is dead in the history too", async () => {
+  const { workers, timeLine } = await startWorkers(1, freshUrl(), { ttl: 300 });
+  const [worker] = workers;
+  await worker!.acquire("name");
+  process.kill(worker!.pid, "SIGKILL");
+  await until("it is noticed", () => kinds(timeLine).includes("killed"));
+  worker!.pause();
+  expect(kinds(timeLine).filter((kind) => kind === "killed" || kind === "paused")).toEqual([
+    "killed",
+  ]);
+});
+
+test("a stopped worker dies with its parent", async (context) => {
+  skipUnless(context, findFile("setpriv") !== null, "needs setpriv");
+  const script = `
+    const { Worker } = await import("holdfast/verify");
+    const worker = await Worker.start({ client: "w", url: ${JSON.stringify(freshUrl())} });
+    worker.pause();
+    process.stdout.write(String(worker.pid));
+    await new Promise(() => setInterval(() => {}, 1e6));`;
+  const parent = spawn(process.execPath, ["--input-type=module", "-e", script], {
+    stdio: ["ignore", "pipe", "inherit"],
+  });
+  onTestFinished(() => void parent.kill("SIGKILL"));
+  const [pid] = await once(parent.stdout!, "data");
+  const orphan = new Process("the worker", Number(pid));
+  expect(orphan.state).not.toBe("down");
+  parent.kill("SIGKILL");
+  await until("it is gone", () => orphan.state === "down");
+});
+
+test("a mutant that a worker can't have is refused", async () => {
+  const options = { client: "w", url: freshUrl(), mutant: "barging" } as const;
+  await expect(Worker.start(options)).rejects.toThrow('"barging" is wrong in the store');
 });
 
 test("a blocked event loop is told of its loss when it goes on, and the fence refuses its write", async () => {
