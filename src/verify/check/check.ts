@@ -9,6 +9,7 @@ import { order } from "./order.js";
 import { freed, resumed } from "./recovery.js";
 import { stale } from "./stale.js";
 import { tokens } from "./tokens.js";
+import { undisturbed } from "./undisturbed.js";
 import {
   type Finding,
   LIMITS,
@@ -42,6 +43,7 @@ const PROMISES: Readonly<Record<RuleId, readonly [promise: string, find: Find]>>
   L3: ["Aborts and timeouts end the wait, and nothing is left after closing.", endings],
   L4: ["First come, first served.", order],
   L5: ["Commands per handover do not grow with the number of waiters.", cost],
+  L6: ["Who is not disturbed keeps its lease, and is not told of an outage.", undisturbed],
 };
 
 export const RULES = Object.fromEntries(

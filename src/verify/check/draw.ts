@@ -37,6 +37,7 @@ export function tell(event: Event, at: (atMs: number) => string): string {
     case "granted":
       return `${tokenOf(event)}, until ${at(event.untilMs)}`;
     case "renewed":
+    case "kept":
       return `until ${at(event.untilMs)}`;
     case "looked":
       return event.held ? "held" : "not held";

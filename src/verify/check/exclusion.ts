@@ -8,12 +8,22 @@ import {
   type Run,
   who,
 } from "./operations.js";
-import type { Finding, Violation } from "./verdict.js";
+import type { Finding, Limits, Violation } from "./verdict.js";
 
-/** S1: while one believes to hold a name exclusively, nobody else believes to hold it. */
-export function exclusion(run: Run): Finding {
+/**
+ * S1: while one believes to hold a name exclusively, nobody else believes to hold it. Where the
+ * store was looked into, nobody believes for longer than the store keeps the grant: whether another
+ * one happened to come in between is chance.
+ */
+export function exclusion(run: Run, { recordMs }: Limits): Finding {
   const violations: Violation[] = [];
   let checked = 0;
+  for (const op of run.operations.values()) {
+    if (!isGranted(op) || op.kept.length === 0) continue;
+    checked++;
+    const beyond = beyondTheStore(run, op, recordMs);
+    if (beyond !== undefined) violations.push(beyond);
+  }
   for (const [name, operations] of run.names) {
     let longest: Belief | undefined;
     let longestExclusive: Belief | undefined;
@@ -117,6 +127,25 @@ function fewest(beliefs: readonly Belief[], most: number): readonly Belief[] {
     if (needed) sum += op.asked.permits;
     return needed;
   });
+}
+
+/** The first moment at which it counts on more than the store has. */
+function beyondTheStore(run: Run, op: Granted, recordMs: number): Violation | undefined {
+  const proofs = [op.granted, ...op.renewals];
+  const moments = [...proofs, ...op.kept].sort((a, b) => a.atMs - b.atMs);
+  for (const { atMs } of moments) {
+    const proved = proofs.findLast((one) => one.atMs <= atMs);
+    const kept = op.kept.findLast((one) => one.atMs <= atMs);
+    const believes = op.beliefs.some(({ fromMs, toMs }) => fromMs <= atMs && atMs < toMs);
+    if (!believes || proved === undefined || kept === undefined) continue;
+    if (proved.untilMs <= kept.untilMs + recordMs) continue;
+    return {
+      atMs,
+      why: `${who(op)} counted on ${JSON.stringify(op.asked.name)} with token ${op.granted.token} until ${run.at(proved.untilMs)}, and the store kept it until ${run.at(kept.untilMs)}`,
+      evidence: [op.asked, op.granted, proved, kept],
+    };
+  }
+  return undefined;
 }
 
 /** In order of their beginning. */

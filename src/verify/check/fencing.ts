@@ -1,5 +1,13 @@
 import type { EventOf, OpId } from "./history.js";
-import type { Access, Run } from "./operations.js";
+import {
+  type Access,
+  type Granted,
+  isExclusive,
+  isGranted,
+  proof,
+  type Run,
+  who,
+} from "./operations.js";
 import { firstIndex } from "./spans.js";
 import type { Finding, Violation } from "./verdict.js";
 
@@ -19,6 +27,11 @@ export function fencing(run: Run): Finding {
     const updates = lostUpdates(run, accesses);
     violations.push(...updates.lost);
     undecided.push(...updates.undecided);
+  }
+  for (const operations of run.names.values()) {
+    const floors = wrongFloors(operations.filter(isGranted));
+    checked += floors.checked;
+    violations.push(...floors.violations);
   }
   const refused = wronglyRefused(run);
   checked += refused.checked;
@@ -87,6 +100,39 @@ function areTogether(one: Access, other: Access): boolean {
   if (one.op === other.op) return false;
   const [lower, higher] = one.token < other.token ? [one, other] : [other, one];
   return higher.floor <= lower.token;
+}
+
+/**
+ * A floor is the lowest token that still holds: an exclusive lease's own; above every exclusive one
+ * before it, or zombies get in; not above one that is still held, or holders shut each other out.
+ */
+function wrongFloors(operations: readonly Granted[]): Pick<Finding, "checked" | "violations"> {
+  const violations: Violation[] = [];
+  const byToken = operations.toSorted(({ granted: a }, { granted: b }) =>
+    a.token < b.token ? -1 : 1,
+  );
+  let exclusive: Granted | undefined;
+  let before: Granted[] = [];
+  for (const op of byToken) {
+    const { token, floor, atMs } = op.granted;
+    before = before.filter((one) => one.beliefs.at(-1)!.toMs > atMs);
+    const shutOut = before.find((one) => floor > one.granted.token);
+    const letIn =
+      exclusive !== undefined && floor <= exclusive.granted.token ? exclusive : undefined;
+    const other = isExclusive(op) ? undefined : (shutOut ?? letIn);
+    if (other !== undefined || (isExclusive(op) && floor !== token)) {
+      const than = other ? `, though ${who(other)} had token ${other.granted.token}` : "";
+      violations.push({
+        atMs,
+        why: `${who(op)} was granted ${JSON.stringify(op.asked.name)} with token ${token} and floor ${floor}${than}`,
+        evidence: [op, ...(other ? [other] : [])].flatMap((one) => proof(one, atMs)),
+      });
+      break;
+    }
+    if (isExclusive(op)) exclusive = op;
+    else before.push(op);
+  }
+  return { checked: Math.max(0, byToken.length - 1), violations };
 }
 
 /** Nobody who was granted by then had a higher floor, so nobody can have moved the fence beyond this token. */

@@ -29,6 +29,7 @@ type Asking =
       readonly ttlMs: number;
       /** Where it will be renewed to another: the longest. */
       readonly longestTtlMs?: number;
+      readonly maxHoldMs?: number;
       readonly waitMs: number;
       /** Re-entry: the op whose lease this one shares. */
       readonly within?: OpId;
@@ -57,6 +58,8 @@ type Holding =
   | { readonly kind: "renewed"; readonly op: OpId; readonly untilMs: number }
   /** The store made the grant at this moment, and told the client this token: known where the store is looked into. */
   | { readonly kind: "made"; readonly op: OpId; readonly token: bigint }
+  /** From now on the store keeps its grant until then, or has let it go. Known likewise. */
+  | { readonly kind: "kept"; readonly op: OpId; readonly untilMs: number }
   /** It asked whether it holds: `assertHeld`, and not before `atMs`. */
   | { readonly kind: "looked"; readonly op: OpId; readonly held: boolean }
   /** It was told of the loss: the signal aborted. */

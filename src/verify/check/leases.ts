@@ -3,7 +3,7 @@ import { isGranted, longestTtlMs, type Operation, type Run, who } from "./operat
 import type { Finding, Limits, Violation } from "./verdict.js";
 
 /** S5: an acquire that was given up is not granted afterwards, and leaves nothing in the store for longer than its ttl. */
-export function orphans(run: Run, { orphanMs }: Limits): Finding {
+export function orphans(run: Run, { orphanMs, cleanMs }: Limits): Finding {
   const violations: Violation[] = [];
   let checked = 0;
   for (const op of run.operations.values()) {
@@ -26,7 +26,10 @@ export function orphans(run: Run, { orphanMs }: Limits): Finding {
       if (op === undefined || end === undefined || end.atMs >= seen.sinceMs) continue;
       checked++;
       // A fault may have held back a request, or the store's own count.
-      const dueMs = run.faults.graceAfter(end.atMs, longestTtlMs(op)) + orphanMs;
+      const expiryMs = run.faults.graceAfter(end.atMs, longestTtlMs(op)) + orphanMs;
+      // Who lives, and is not disturbed, clears up.
+      const isDisturbed = end.kind === "killed" || end.kind === "lost" || disturbed(run, op, seen);
+      const dueMs = isDisturbed ? expiryMs : Math.min(expiryMs, end.atMs + cleanMs);
       if (seen.sinceMs <= dueMs) continue;
       violations.push({
         atMs: seen.atMs,
@@ -36,6 +39,13 @@ export function orphans(run: Run, { orphanMs }: Limits): Finding {
     }
   }
   return { checked, violations, lacks: "no acquire was given up, and the store was not looked at" };
+}
+
+function disturbed(run: Run, { asked, killed }: Operation, { atMs }: Event): boolean {
+  if (killed !== undefined) return true;
+  return (
+    run.faults.touches(asked.atMs, atMs) || run.pausesOf(asked.client).touches(asked.atMs, atMs)
+  );
 }
 
 /** The first event with which it gave up all that it may have in the store. */
@@ -73,6 +83,9 @@ export function losses(run: Run, { lossMs, wakeMs }: Limits): Finding {
   return { checked, violations, lacks: "no lease came to its deadline" };
 }
 
+/** A client's clock may run this much slower than the time line. */
+const CLOCKS_DIFFER = 1.01;
+
 /** S7: nothing counts as held, is granted or renewed after the deadline, nor after it was told or released. */
 export function deadlines(run: Run, { recordMs }: Limits): Finding {
   const violations: Violation[] = [];
@@ -94,6 +107,15 @@ export function deadlines(run: Run, { recordMs }: Limits): Finding {
       });
     };
     judge(granted, "was granted");
+    const most = granted.atMs + (asked.maxHoldMs ?? Number.POSITIVE_INFINITY) * CLOCKS_DIFFER;
+    const tooLong = [granted, ...op.renewals].find((one) => one.untilMs > most + recordMs);
+    if (tooLong !== undefined) {
+      violations.push({
+        atMs: tooLong.atMs,
+        why: `${who(op)} counted on ${JSON.stringify(asked.name)} until ${run.at(tooLong.untilMs)}, with a maxHold of ${asked.maxHoldMs} ms from ${run.at(granted.atMs)}`,
+        evidence: [asked, granted, tooLong],
+      });
+    }
     for (const event of op.course) {
       if (event.kind === "renewed") {
         judge(event, "was renewed");

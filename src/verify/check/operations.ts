@@ -21,6 +21,8 @@ export interface Operation {
   /** A grant after the end of the ask. */
   grantedAgain?: EventOf<"granted">;
   readonly renewals: EventOf<"renewed">[];
+  /** How long the store kept it, where that is known. */
+  readonly kept: EventOf<"kept">[];
   /** What was said of the lease, in the order in which its client said it. */
   readonly course: EventOf<"renewed" | "looked" | "lost" | "releasing">[];
   lost?: EventOf<"lost">;
@@ -107,7 +109,7 @@ export function fold(history: History): Run {
     switch (event.kind) {
       case "asked": {
         if (operations.has(event.op)) break;
-        const op: Operation = { asked: event, renewals: [], course: [], beliefs: [] };
+        const op: Operation = { asked: event, renewals: [], kept: [], course: [], beliefs: [] };
         operations.set(event.op, op);
         listIn(living, event.client).push(op);
         if (event.within === undefined) listIn(names, event.name).push(op);
@@ -194,6 +196,9 @@ function note(
       break;
     case "made":
       op.made ??= event;
+      break;
+    case "kept":
+      op.kept.push(event);
       break;
     case "granted":
       if (op.granted === undefined && op.notGranted === undefined) op.granted = event;

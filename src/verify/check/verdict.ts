@@ -13,7 +13,8 @@ export type RuleId =
   | "L2"
   | "L3"
   | "L4"
-  | "L5";
+  | "L5"
+  | "L6";
 
 /** `unknown`: nothing in the history speaks of the rule, or not enough to decide. */
 export interface Verdict {
@@ -37,6 +38,8 @@ export interface Limits {
   readonly recordMs: number;
   /** S5: what a request that was under way may add to the ttl of something left behind. */
   readonly orphanMs: number;
+  /** S5: how soon who lives and is not disturbed clears up; `Infinity`: the ttl does. */
+  readonly cleanMs: number;
   /** L1: the ε after the ttl. */
   readonly freeMs: number;
   /** L1: an election on top, where the store holds one. */
@@ -49,6 +52,8 @@ export interface Limits {
   readonly commandMs: number;
   /** L4: whether first come, first served is promised. */
   readonly fair: boolean;
+  /** L6: whether all that can disturb a client is in the history; a busy machine's stalls are not. */
+  readonly complete: boolean;
   /** L5: commands per handover with the most waiters, at most this many times those with the fewest … */
   readonly growth: number;
   /** … plus this many. */
@@ -60,12 +65,14 @@ export const LIMITS: Limits = {
   wakeMs: 1_100,
   recordMs: 1,
   orphanMs: 1_000,
+  cleanMs: Number.POSITIVE_INFINITY,
   freeMs: 1_000,
   electionMs: 0,
   healMs: 5_000,
   endMs: 1_000,
   commandMs: 5_000,
   fair: true,
+  complete: false,
   growth: 1.5,
   extraCommands: 1,
 };

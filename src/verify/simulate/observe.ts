@@ -1,4 +1,4 @@
-import type { Push, Store } from "../../core/store.js";
+import type { NameInfo, Push, Store } from "../../core/store.js";
 import type { Event, OpId } from "../check/history.js";
 import type { World } from "./world.js";
 
@@ -13,6 +13,7 @@ export class Observer {
   /** By token; and by grantId the latest, for a client that is told another token than the store drew. */
   readonly #madeAtMs = new Map<bigint | string, number>();
   readonly #told = new Set<bigint>();
+  readonly #keptUntilMs = new Map<OpId, number>();
 
   constructor(world: World, record: (event: Event) => void) {
     this.#world = world;
@@ -39,9 +40,36 @@ export class Observer {
           this.#queued.add(op);
           this.#record({ kind: "queued", atMs: this.#world.nowMs, op });
         }
+        this.#look(store);
         return answer;
       },
+      renew: async (renewals) => {
+        const answers = await store.renew(renewals);
+        this.#look(store);
+        return answers;
+      },
+      release: async (releases) => {
+        const answers = await store.release(releases);
+        this.#look(store);
+        return answers;
+      },
     };
+  }
+
+  /** Until when the store keeps what, wherever a command has changed that. */
+  #look(store: Store): void {
+    const atMs = this.#world.nowMs;
+    const kept = new Map<OpId, number>();
+    for (const { holders } of store.list("", 100) as readonly NameInfo[]) {
+      for (const { holder, expiresInMs } of holders) kept.set(opOf(holder), atMs + expiresInMs);
+    }
+    for (const op of new Set([...kept.keys(), ...this.#keptUntilMs.keys()])) {
+      const untilMs = kept.get(op) ?? atMs;
+      if (this.#keptUntilMs.get(op) === untilMs) continue;
+      if (kept.has(op)) this.#keptUntilMs.set(op, untilMs);
+      else this.#keptUntilMs.delete(op);
+      this.#record({ kind: "kept", atMs, op, untilMs });
+    }
   }
 
   /** At a client: what its core is told in the end. */

@@ -27,7 +27,10 @@ export class SimulatedProcess {
       uptimeMs: () => world.nowMs * rate,
       wallMs: () => world.nowMs * rate + this.#wallAheadMs,
     });
-    this.clock = { ...real, after: (ms, run) => this.#after(ms, run) };
+    const count = (by: 1 | -1): void => {
+      this.#timers += by;
+    };
+    this.clock = { ...real, after: (ms, run) => this.#after(ms, run, count) };
   }
 
   get isPaused(): boolean {
@@ -38,7 +41,7 @@ export class SimulatedProcess {
     return this.#dead;
   }
 
-  /** Timers that would still fire. */
+  /** Timers of the library that would still fire. */
   get timers(): number {
     return this.#timers;
   }
@@ -55,8 +58,13 @@ export class SimulatedProcess {
     else run();
   }
 
+  /** For its own program; the library's timers are those of the clock, and are counted. */
+  later(ms: number, run: () => void): Timer {
+    return this.#after(ms, run, () => {});
+  }
+
   sleep(ms: number): Promise<void> {
-    return new Promise((resolve) => this.#after(ms, resolve));
+    return new Promise((resolve) => this.later(ms, resolve));
   }
 
   pause(machineToo: boolean): void {
@@ -90,14 +98,14 @@ export class SimulatedProcess {
     return ((this.#suspendedAtMs ?? this.#world.nowMs) - this.#sleptMs) * this.#rate;
   }
 
-  #after(ms: number, run: () => void): Timer {
+  #after(ms: number, run: () => void, count: (by: 1 | -1) => void): Timer {
     // Whole milliseconds, as Node's are.
     const waitMs = Math.max(0, Math.ceil(ms));
     const dueMs = this.#hrtimeMs() + waitMs;
     let pending = true;
-    this.#timers++;
+    count(1);
     const done = (): void => {
-      if (pending) this.#timers--;
+      if (pending) count(-1);
       pending = false;
     };
     const fire = (): void => {

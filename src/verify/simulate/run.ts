@@ -1,3 +1,4 @@
+import type { LeaseLostError } from "../../core/errors.js";
 import type { Lease } from "../../core/lease.js";
 import { createLocksOn, type Locks } from "../../core/locks.js";
 import { honest, type Runtime } from "../../core/runtime.js";
@@ -24,6 +25,7 @@ export interface Outcome {
 /** A request and its answer may both be late. */
 const SLACK_MS = 2 * LATE_MS + 1_000;
 const LOOKS_EVERY_MS = 1_000;
+const DOUBT_MS = 5_000;
 const ENDS_WITHIN_MS = 120_000;
 
 /** One run of the real core, on several processes, over one store. */
@@ -36,9 +38,12 @@ export async function simulate(schedule: Schedule, mutant: Mutant = {}): Promise
 const LIMITS: Partial<Limits> = {
   lossMs: 5,
   wakeMs: 260,
-  recordMs: 0,
+  // What rounding leaves.
+  recordMs: 0.001,
   orphanMs: SLACK_MS,
+  cleanMs: 50,
   endMs: 500,
+  complete: true,
 };
 
 interface Client {
@@ -47,6 +52,9 @@ interface Client {
   /** By name and token, as events name them. */
   readonly leases: Map<string, { readonly op: string; readonly lease: Lease }>;
   tasks: number;
+  /** Acquires that have not ended. */
+  waiting: number;
+  closing: "no" | "yes" | "done";
 }
 
 class Simulation {
@@ -58,6 +66,8 @@ class Simulation {
   readonly #resources: readonly Resource[];
   readonly #history: Event[] = [];
   #storeWallAheadMs = Date.UTC(2030, 0, 1);
+  /** Something rejected that never does. */
+  #wrong: { readonly error: unknown } | null = null;
 
   constructor(schedule: Schedule, mutant: Mutant) {
     this.#schedule = schedule;
@@ -95,7 +105,12 @@ class Simulation {
       this.#world.at(task.atMs, () =>
         client.process.deliver(() => {
           client.tasks++;
-          void this.#perform(client, task, `op-${i}`).then(() => client.tasks--);
+          this.#perform(client, task, `op-${i}`).then(
+            () => client.tasks--,
+            (error) => {
+              this.#wrong ??= { error };
+            },
+          );
         }),
       );
     }
@@ -108,10 +123,14 @@ class Simulation {
     this.#lookEvery(LOOKS_EVERY_MS);
     await this.#world.run(last + 1);
     await this.#world.run(last + ENDS_WITHIN_MS, () => this.#idle());
-    await this.#close();
+    for (const client of this.#clients) if (!client.process.isDead) this.#close(client);
+    await this.#world.run(this.#world.nowMs + ENDS_WITHIN_MS, () =>
+      this.#clients.every(({ process, closing }) => process.isDead || closing === "done"),
+    );
     // Whatever was on its way arrives, and runs out.
     await this.#world.run(this.#world.nowMs + SLACK_MS + 5_000);
     this.#look();
+    if (this.#wrong !== null) throw this.#wrong.error;
     return this.#history.sort((a, b) => a.atMs - b.atMs);
   }
 
@@ -129,9 +148,11 @@ class Simulation {
       limit: LOCK_LIMIT,
       ttlMs: task.ttlMs,
       longestTtlMs: Math.max(task.ttlMs, task.renewToMs ?? 0),
+      ...(task.maxHoldMs === undefined ? {} : { maxHoldMs: task.maxHoldMs }),
       waitMs: task.waitMs,
     });
     let lease: Lease;
+    client.waiting++;
     try {
       lease = await locks.acquire(name, {
         note: op,
@@ -145,13 +166,14 @@ class Simulation {
       this.#record({ kind: "not-granted", op, outcome: outcomeOf(error) });
       return;
     } finally {
+      client.waiting--;
       aborter.cancel();
     }
     const { token, floor } = lease;
     client.leases.set(`${name} ${token}`, { op, lease });
     const untilMs = process.worldMs(lease.remainingMs);
     this.#record({ kind: "granted", op, token, floor, untilMs });
-    lease.on("lost", ({ reason }) => this.#record({ kind: "lost", op, reason }));
+    this.#tellLoss(op, lease);
     await this.#use(client, task, op, lease);
     this.#record({ kind: "releasing", op });
     this.#record({ kind: "released", op, result: await lease.release() });
@@ -167,7 +189,16 @@ class Simulation {
     if (task.renewToMs !== undefined) await this.#renew(process, op, lease, task.renewToMs);
     await process.sleep(task.holdMs / 2);
     this.#ask(op, lease);
-    if (!task.shared) await resource.write(process, op, lease, read, read + 1);
+    if (task.shared) await resource.enter(process, op, lease);
+    else await resource.write(process, op, lease, read, read + 1);
+  }
+
+  /** By the signal or by the event: both are promised. */
+  #tellLoss(op: string, lease: Lease): void {
+    const lost = ({ reason }: LeaseLostError): void => this.#record({ kind: "lost", op, reason });
+    const { signal } = lease;
+    if (op.length % 2 === 0) lease.on("lost", lost);
+    else signal.addEventListener("abort", () => lost(signal.reason as LeaseLostError));
   }
 
   async #renew(process: SimulatedProcess, op: string, lease: Lease, ttlMs: number): Promise<void> {
@@ -191,7 +222,7 @@ class Simulation {
 
   #aborter(process: SimulatedProcess, op: string, afterMs = Number.POSITIVE_INFINITY) {
     const controller = new AbortController();
-    const timer = process.clock.after(afterMs, () => {
+    const timer = process.later(afterMs, () => {
       this.#record({ kind: "aborting", op });
       controller.abort(new Error("the caller's own abort"));
     });
@@ -220,8 +251,13 @@ class Simulation {
           this.#record({ kind: "killed", client: process.name });
         });
         return;
+      case "closed":
+        at(fromMs, () => process.deliver(() => this.#close(this.#clients[trouble.client]!)));
+        return;
       case "wall clock jumps":
         at(fromMs, () => process.jumpWall(trouble.byMs));
+        // A lease may be doubted until its next renewal.
+        this.#window(`${process.name}: ${kind}`, { fromMs, toMs: fromMs + DOUBT_MS });
         return;
       case "paused":
       case "machine suspended":
@@ -280,9 +316,12 @@ class Simulation {
       process,
       leases: new Map(),
       tasks: 0,
+      waiting: 0,
+      closing: "no",
       locks: createLocksOn(this.#mutant.runtime?.(runtime) ?? runtime, store, {
         holder: process.name,
-        commandTimeout: 2_000,
+        // Shorter than any ttl: a ticket whose answer was lost is asked for again before it runs out.
+        commandTimeout: 200,
         ...(abortBefore ? {} : { abortBefore: 0 }),
         logger: {
           debug: (message, fields) => {
@@ -307,15 +346,20 @@ class Simulation {
     return this.#clients.every(({ process, tasks }) => process.isDead || tasks === 0);
   }
 
-  async #close(): Promise<void> {
-    const living = this.#clients.filter(({ process }) => !process.isDead);
-    let open = living.length;
-    for (const { locks } of living) void locks.close().then(() => open--);
-    await this.#world.run(this.#world.nowMs + ENDS_WITHIN_MS, () => open === 0);
-    for (const { process, tasks } of living) {
-      const left = { waiters: tasks, timers: process.timers, sockets: 0 };
+  #close(client: Client): void {
+    const { process, locks, leases } = client;
+    if (client.closing !== "no") return;
+    client.closing = "yes";
+    // It gives back what it holds; a program that comes to its own release later finds it done.
+    for (const { op } of leases.values()) this.#record({ kind: "releasing", op });
+    const closed = (): void => {
+      client.closing = "done";
+      const left = { waiters: client.waiting, timers: process.timers, sockets: 0 };
       this.#record({ kind: "left", client: process.name, ...left });
-    }
+    };
+    locks.close().then(closed, (error) => {
+      this.#wrong ??= { error };
+    });
   }
 
   #lookEvery(ms: number): void {

@@ -33,7 +33,8 @@ export type Trouble = { readonly fromMs: number } & (
       readonly client: number;
       readonly toMs: number;
     }
-  | { readonly kind: "killed"; readonly client: number }
+  /** `closed`: its program closes its locks, with leases held and acquires waiting. */
+  | { readonly kind: "killed" | "closed"; readonly client: number }
   | { readonly kind: "wall clock jumps"; readonly client: number; readonly byMs: number }
   | { readonly kind: "store's wall clock jumps"; readonly byMs: number }
   | { readonly kind: "store hangs"; readonly toMs: number }
@@ -60,7 +61,7 @@ const WEATHERS: readonly Weather[] = [
   "refused",
 ];
 const LASTS_MS = 20_000;
-const TTLS_MS = [500, 1_000, 2_000, 4_000];
+const TTLS_MS = [500, 1_000, 2_000, 4_000, 10_000];
 
 export function drawSchedule(seed: number): Schedule {
   const random = seededRandom(seed);
@@ -107,7 +108,8 @@ function drawTrouble(random: Random, clients: number): Trouble {
   if (which < 0.5) return { kind: pick(random, WEATHERS), client, fromMs, toMs };
   if (which < 0.65) return { kind: "paused", client, fromMs, toMs };
   if (which < 0.72) return { kind: "machine suspended", client, fromMs, toMs };
-  if (which < 0.82) return { kind: "killed", client, fromMs };
+  if (which < 0.79) return { kind: "killed", client, fromMs };
+  if (which < 0.83) return { kind: "closed", client, fromMs };
   if (which < 0.87) return { kind: "store hangs", fromMs, toMs };
   const byMs = whole((random.unit() - 0.5) * 20_000);
   if (which < 0.94) return { kind: "wall clock jumps", client, fromMs, byMs };

@@ -1,7 +1,7 @@
 import type { Mutant } from "../../testing/mutants.js";
 import type { RuleId, Verdict } from "../check/check.js";
 import { type Outcome, simulate } from "./run.js";
-import { drawSchedule } from "./schedule.js";
+import { drawSchedule, type Schedule } from "./schedule.js";
 import { shorten } from "./shorten.js";
 
 export interface Search {
@@ -32,7 +32,7 @@ export async function search({ seed, runs, mutant, onRun, signal }: Search): Pro
   let done = 0;
   let failure: Failure | null = null;
   while (done < runs && failure === null && !signal?.aborted) {
-    const outcome = await simulate(drawSchedule(seed + done), mutant);
+    const outcome = await attempt(drawSchedule(seed + done), mutant);
     for (const one of outcome.verdicts) {
       checked.set(one.rule, (checked.get(one.rule) ?? 0) + one.checked);
     }
@@ -47,7 +47,7 @@ export async function search({ seed, runs, mutant, onRun, signal }: Search): Pro
 export async function shortestFailure(failure: Failure, mutant?: Mutant): Promise<Failure> {
   let shortest = failure;
   await shorten(failure.outcome.schedule, async (schedule) => {
-    const outcome = await simulate(schedule, mutant);
+    const outcome = await attempt(schedule, mutant);
     const again = outcome.verdicts.find(
       ({ rule, verdict }) => rule === failure.verdict.rule && verdict === "violated",
     );
@@ -55,6 +55,17 @@ export async function shortestFailure(failure: Failure, mutant?: Mutant): Promis
     return again !== undefined;
   });
   return shortest;
+}
+
+/** A run that does not come to its end is a finding too. */
+async function attempt(schedule: Schedule, mutant?: Mutant): Promise<Outcome> {
+  try {
+    return await simulate(schedule, mutant);
+  } catch (error) {
+    const why = `the run did not come to its end: ${error instanceof Error ? error.message : error}`;
+    const verdict = { rule: "L3", verdict: "violated", why, evidence: [], checked: 1 } as const;
+    return { schedule, history: [], verdicts: [verdict] };
+  }
 }
 
 function failureOf(outcome: Outcome): Failure | null {

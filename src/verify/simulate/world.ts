@@ -6,6 +6,9 @@ interface Pending {
   readonly run: () => void;
 }
 
+/** More happenings than this at one moment are a loop. */
+const MOST_AT_ONCE = 10_000;
+
 /** Time and chance of a simulation: one queue of happenings, one after another, the same for the same seed. */
 export class World {
   readonly #seed: number;
@@ -43,11 +46,14 @@ export class World {
   /** Lets time pass until then, or until it is so. What follows from one happening is over before the next. */
   async run(untilMs: number, isSo: () => boolean = () => false): Promise<void> {
     await settle();
+    let still = 0;
     for (;;) {
       if (isSo()) return;
       const next = this.#queue.at(-1);
       if (next === undefined || next.atMs > untilMs) break;
       this.#queue.pop();
+      still = next.atMs > this.#nowMs ? 0 : still + 1;
+      if (still > MOST_AT_ONCE) throw new Error("time stands still: something happens for ever");
       this.#nowMs = next.atMs;
       next.run();
       await settle();

@@ -3,6 +3,7 @@ import {
   ALONE,
   asked,
   granted,
+  kept,
   killed,
   lost,
   ok,
@@ -15,6 +16,27 @@ import {
   unknown,
   violated,
 } from "./story.js";
+
+describe("S1, where the store was looked into", () => {
+  const a = [asked(0, "a"), kept(1, "a", 101), granted(2, "a", 1, 95)];
+
+  it("holds while nobody counts on more than the store keeps", () => {
+    ok("S1", a);
+    ok("S1", [...a, kept(30, "a", 130), renewed(31, "a", 125)]);
+    // It counts on less before the store hears of it.
+    ok("S1", [...a, renewed(30, "a", 70), kept(31, "a", 80)]);
+    ok("S1", [...a, lost(30, "a"), kept(31, "a", 31)]);
+    ok("S1", [...a, releasing(30, "a"), kept(31, "a", 31)]);
+    ok("S1", [...a, kept(96, "a", 96)]);
+  });
+
+  it("is violated by who counts on more, though nobody else came", () => {
+    const why = /a \(a\) counted on "name" with token 1 until/;
+    violated("S1", [...a, renewed(30, "a", 130)], [0, 1, 2, 3], why);
+    violated("S1", [...a, kept(40, "a", 40)], [0, 2, 3], why);
+    violated("S1", [asked(0, "a"), kept(1, "a", 90), granted(2, "a", 1, 95)], [0, 1, 2], why);
+  });
+});
 
 describe("S1", () => {
   it("holds when one belief ends before the next begins, or as it does", () => {

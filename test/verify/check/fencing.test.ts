@@ -1,7 +1,52 @@
 import { describe, it } from "vitest";
-import { asked, entered, granted, ok, unknown, violated, wrote } from "./story.js";
+import type { Event } from "../../../src/verify/check/history.js";
+import {
+  asked,
+  entered,
+  granted,
+  ok,
+  releasing,
+  SHARED,
+  unknown,
+  violated,
+  wrote,
+} from "./story.js";
 
 const refused = { accepted: false };
+
+describe("S3, floors", () => {
+  const withFloor = (atMs: number, op: string, token: number, floor: number): Event =>
+    ({ ...granted(atMs, op, token, atMs + 90), floor: BigInt(floor) }) as Event;
+  const writer = [asked(0, "w"), granted(1, "w", 5, 90), releasing(2, "w")];
+  const reader = [asked(3, "a", SHARED), withFloor(4, "a", 6, 6)];
+
+  it("hold when readers share the lowest token that still holds", () => {
+    ok("S3", [...writer, ...reader, asked(5, "b", SHARED), withFloor(6, "b", 7, 6)]);
+    ok("S3", [...reader, releasing(5, "a"), asked(6, "b", SHARED), withFloor(7, "b", 7, 7)]);
+  });
+
+  it("are violated when readers shut each other out", () => {
+    violated(
+      "S3",
+      [...reader, asked(5, "b", SHARED), withFloor(6, "b", 7, 7)],
+      [0, 1, 2, 3],
+      /b \(b\) was granted "name" with token 7 and floor 7, though a \(a\) had token 6/,
+    );
+  });
+
+  it("are violated when a writer before could come in again", () => {
+    violated(
+      "S3",
+      [...writer, asked(3, "a", SHARED), withFloor(4, "a", 6, 5)],
+      [0, 1, 3, 4],
+      /token 6 and floor 5, though w \(w\) had token 5/,
+    );
+  });
+
+  it("are violated when a writer's is not its own", () => {
+    violated("S3", [asked(0, "w"), withFloor(1, "w", 5, 4)], [0, 1], /token 5 and floor 4$/);
+  });
+});
 
 describe("S3", () => {
   it("holds for two holders that enter, read and write", () => {

@@ -20,6 +20,36 @@ import {
   violated,
 } from "./story.js";
 
+describe("S5, who lives clears up", () => {
+  const clean = { cleanMs: 20 };
+  const gaveUp = [asked(0, "a"), notGranted(50, "a", "aborted")];
+
+  it("holds when it is gone in time, or something was in the way", () => {
+    ok("S5", [...gaveUp, seen(60, { waiters: ["a"] })], clean);
+    ok("S5", [...gaveUp, seen(80, { waiters: ["a"] })]);
+    ok("S5", [...gaveUp, paused(55, "a"), seen(80, { waiters: ["a"] })], clean);
+    ok("S5", [...gaveUp, injected(55), healed(56), seen(80, { waiters: ["a"] })], clean);
+    ok("S5", [asked(0, "a"), killed(50, "a"), seen(80, { waiters: ["a"] })], clean);
+  });
+
+  it("is violated by what is still there, long before its ttl", () => {
+    const why = /the store still showed a \(a\) at "name" at \+0\.080 s/;
+    violated("S5", [...gaveUp, seen(80, { waiters: ["a"] })], [0, 1, 2], why, clean);
+    const released = [asked(0, "a"), granted(1, "a", 1, 90), releasing(50, "a")];
+    violated("S5", [...released, seen(80, { holders: ["a"] })], [0, 2, 3], why, clean);
+  });
+});
+
+describe("S7, maxHold", () => {
+  it("bounds what a holder counts on", () => {
+    const short = asked(0, "a", { maxHoldMs: 50 });
+    ok("S7", [short, granted(1, "a", 1, 51), renewed(20, "a", 51)]);
+    const why = /until \+0\.060 s, with a maxHold of 50 ms from \+0\.001 s/;
+    violated("S7", [short, granted(1, "a", 1, 60)], [0, 1], why);
+    violated("S7", [short, granted(1, "a", 1, 51), renewed(20, "a", 60)], [0, 1, 2], why);
+  });
+});
+
 describe("S5", () => {
   const gaveUp = [asked(0, "a"), notGranted(50, "a", "unknown")];
 

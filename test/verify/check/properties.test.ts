@@ -27,7 +27,7 @@ import {
 } from "./story.js";
 
 const RUNS = { numRuns: 150 };
-const LIMITS = { ...TIGHT, healMs: 100, freeMs: 20 };
+const LIMITS = { ...TIGHT, healMs: 100, freeMs: 20, complete: true };
 const ALL = Object.keys(RULES) as RuleId[];
 
 const kinds = (history: History): readonly string[] =>
@@ -113,6 +113,11 @@ const PLANTS: Record<RuleId, (atMs: number, token: number) => readonly Event[]> 
     granted(at + 5, "x", token + 1, at + 90),
   ],
   L5: (at) => [counted(at, 1, 10, 20), counted(at + 1, 100, 10, 2_000)],
+  L6: (at, token) => [
+    planted(at + 2_000, "x"),
+    granted(at + 2_001, "x", token, at + 2_090),
+    looked(at + 2_002, "x", false),
+  ],
 };
 
 const planted = (atMs: number, op: string, more = {}): Event =>

@@ -61,6 +61,12 @@ export const granted = (atMs: number, op: string, token: number, untilMs: number
   floor: BigInt(token),
   untilMs,
 });
+export const kept = (atMs: number, op: string, untilMs: number): Event => ({
+  kind: "kept",
+  atMs,
+  op,
+  untilMs,
+});
 export const renewed = (atMs: number, op: string, untilMs: number): Event => ({
   kind: "renewed",
   atMs,
