@@ -19,6 +19,8 @@ import type { World } from "./world.js";
 /** What a link asks of the world around it. */
 export interface Network {
   isSo(weather: Weather): boolean;
+  /** The process is stopped where it is, for a while, unless it was already in this turn. */
+  stop(): void;
   /** Until when the store hangs; now, if it does not. */
   storeAnswersAtMs(): number;
 }
@@ -88,6 +90,12 @@ export class Link implements Store {
       const vanish = (): void => {
         if (chance.unit() < 0.5) fail("connection reset");
       };
+      const stops = happens("stops between statements");
+      // Before it is sent, or after.
+      const stopsFirst = stops && chance.unit() < 0.5;
+      if (stopsFirst) this.#network.stop();
+      const sentAtMs = this.#process.nowMs;
+      if (stops && !stopsFirst) this.#network.stop();
       if (happens("refused")) {
         fail("connection refused");
         return;
@@ -106,8 +114,8 @@ export class Link implements Store {
         vanish();
         return;
       }
-      this.#world.at(this.#world.nowMs + delayMs(), arrive);
-      if (happens("requests arrive twice")) this.#world.at(this.#world.nowMs + delayMs(), arrive);
+      this.#world.at(sentAtMs + delayMs(), arrive);
+      if (happens("requests arrive twice")) this.#world.at(sentAtMs + delayMs(), arrive);
     });
   }
 

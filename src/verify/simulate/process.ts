@@ -16,6 +16,8 @@ export class SimulatedProcess {
   #wallAheadMs = Date.UTC(2030, 0, 1);
   /** A suspended machine: hrtime and timers stand still, uptime does not. */
   #suspendedAtMs: number | null = null;
+  /** Stopped in the middle of a turn: for what is left of the turn it is that much later. */
+  #stalledMs = 0;
   #sleptMs = 0;
 
   constructor(world: World, name: string, rate: number) {
@@ -24,8 +26,8 @@ export class SimulatedProcess {
     this.#rate = rate;
     const real = systemClock({
       hrtimeMs: () => this.#hrtimeMs(),
-      uptimeMs: () => world.nowMs * rate,
-      wallMs: () => world.nowMs * rate + this.#wallAheadMs,
+      uptimeMs: () => this.nowMs * rate,
+      wallMs: () => this.nowMs * rate + this.#wallAheadMs,
     });
     const count = (by: 1 | -1): void => {
       this.#timers += by;
@@ -46,9 +48,14 @@ export class SimulatedProcess {
     return this.#timers;
   }
 
+  /** The present as this process lives it, on the one time line. */
+  get nowMs(): number {
+    return this.#world.nowMs + this.#stalledMs;
+  }
+
   /** Where a moment so far ahead on its clock is on the one time line. */
   worldMs(aheadMs: number): number {
-    return this.#world.nowMs + aheadMs / this.#rate;
+    return this.nowMs + aheadMs / this.#rate;
   }
 
   /** Something reaches it: now, or when it goes on. */
@@ -65,6 +72,16 @@ export class SimulatedProcess {
 
   sleep(ms: number): Promise<void> {
     return new Promise((resolve) => this.later(ms, resolve));
+  }
+
+  /** Between two statements, so long. */
+  stall(ms: number): void {
+    this.#stalledMs = ms;
+    this.pause(false);
+    this.#world.at(this.nowMs, () => {
+      this.#stalledMs = 0;
+      this.resume();
+    });
   }
 
   pause(machineToo: boolean): void {
@@ -95,7 +112,7 @@ export class SimulatedProcess {
   }
 
   #hrtimeMs(): number {
-    return ((this.#suspendedAtMs ?? this.#world.nowMs) - this.#sleptMs) * this.#rate;
+    return ((this.#suspendedAtMs ?? this.nowMs) - this.#sleptMs) * this.#rate;
   }
 
   #after(ms: number, run: () => void, count: (by: 1 | -1) => void): Timer {

@@ -26,6 +26,7 @@ export interface Outcome {
 const SLACK_MS = 2 * LATE_MS + 1_000;
 const LOOKS_EVERY_MS = 1_000;
 const DOUBT_MS = 5_000;
+const LONGEST_STOP_MS = 6_000;
 const ENDS_WITHIN_MS = 120_000;
 
 /** One run of the real core, on several processes, over one store. */
@@ -137,9 +138,10 @@ class Simulation {
   /** One acquire from the ask to the end of its lease. */
   async #perform(client: Client, task: Task, op: string): Promise<void> {
     const { process, locks } = client;
+    const record = (event: EventWithoutTime): void => this.#record(event, process);
     const name = `name-${task.name}`;
     const aborter = this.#aborter(process, op, task.abortAfterMs);
-    this.#record({
+    record({
       kind: "asked",
       op,
       client: process.name,
@@ -163,7 +165,7 @@ class Simulation {
         ...(task.maxHoldMs === undefined ? {} : { maxHold: task.maxHoldMs }),
       });
     } catch (error) {
-      this.#record({ kind: "not-granted", op, outcome: outcomeOf(error) });
+      record({ kind: "not-granted", op, outcome: outcomeOf(error) });
       return;
     } finally {
       client.waiting--;
@@ -172,11 +174,12 @@ class Simulation {
     const { token, floor } = lease;
     client.leases.set(`${name} ${token}`, { op, lease });
     const untilMs = process.worldMs(lease.remainingMs);
-    this.#record({ kind: "granted", op, token, floor, untilMs });
-    this.#tellLoss(op, lease);
+    record({ kind: "granted", op, token, floor, untilMs });
+    this.#tellLoss(op, lease, record);
     await this.#use(client, task, op, lease);
-    this.#record({ kind: "releasing", op });
-    this.#record({ kind: "released", op, result: await lease.release() });
+    record({ kind: "releasing", op });
+    const result = await lease.release();
+    record({ kind: "released", op, result });
   }
 
   /** Reads and writes behind the fence as the protocol has it, and does not ask whether it still holds. */
@@ -185,17 +188,17 @@ class Simulation {
     await resource.enter(process, op, lease);
     const read = task.shared ? 0 : await resource.read(process);
     await process.sleep(task.holdMs / 2);
-    this.#ask(op, lease);
+    this.#ask(process, op, lease);
     if (task.renewToMs !== undefined) await this.#renew(process, op, lease, task.renewToMs);
     await process.sleep(task.holdMs / 2);
-    this.#ask(op, lease);
+    this.#ask(process, op, lease);
     if (task.shared) await resource.enter(process, op, lease);
     else await resource.write(process, op, lease, read, read + 1);
   }
 
   /** By the signal or by the event: both are promised. */
-  #tellLoss(op: string, lease: Lease): void {
-    const lost = ({ reason }: LeaseLostError): void => this.#record({ kind: "lost", op, reason });
+  #tellLoss(op: string, lease: Lease, record: (event: EventWithoutTime) => void): void {
+    const lost = ({ reason }: LeaseLostError): void => record({ kind: "lost", op, reason });
     const { signal } = lease;
     if (op.length % 2 === 0) lease.on("lost", lost);
     else signal.addEventListener("abort", () => lost(signal.reason as LeaseLostError));
@@ -205,25 +208,27 @@ class Simulation {
     const renewing = lease.renew(ttlMs).catch(() => {});
     // A shorter one counts from the call.
     if (lease.remainingMs > 0) {
-      this.#record({ kind: "renewed", op, untilMs: process.worldMs(lease.remainingMs) });
+      const untilMs = process.worldMs(lease.remainingMs);
+      this.#record({ kind: "renewed", op, untilMs }, process);
     }
     await renewing;
   }
 
-  #ask(op: string, lease: Lease): void {
+  #ask(process: SimulatedProcess, op: string, lease: Lease): void {
+    const { nowMs } = process;
     let held = true;
     try {
       lease.assertHeld();
     } catch {
       held = false;
     }
-    this.#record({ kind: "looked", op, held });
+    this.#record({ kind: "looked", op, held }, { nowMs });
   }
 
   #aborter(process: SimulatedProcess, op: string, afterMs = Number.POSITIVE_INFINITY) {
     const controller = new AbortController();
     const timer = process.later(afterMs, () => {
-      this.#record({ kind: "aborting", op });
+      this.#record({ kind: "aborting", op }, process);
       controller.abort(new Error("the caller's own abort"));
     });
     return { signal: controller.signal, cancel: () => timer.cancel() };
@@ -276,9 +281,24 @@ class Simulation {
         // It is over when the last of them has arrived.
         this.#window(`${process.name}: ${kind}`, { ...trouble, toMs: trouble.toMs + LATE_MS });
         return;
+      case "stops between statements":
+        // Told as pauses, one by one.
+        return;
       default:
         this.#window(`${process.name}: ${kind}`, trouble);
     }
+  }
+
+  #stop(number: number): void {
+    const { process } = this.#clients[number]!;
+    if (process.isPaused) return;
+    const { unit } = this.#world.chance(`${process.name} stops at ${this.#world.nowMs}`);
+    this.#record({ kind: "paused", client: process.name });
+    process.stall(unit() ** 2 * LONGEST_STOP_MS);
+    const resumedAtMs = process.nowMs;
+    this.#world.at(resumedAtMs, () => {
+      if (!process.isDead) this.#record({ kind: "resumed", client: process.name });
+    });
   }
 
   #window(what: string, { fromMs, toMs }: { fromMs: number; toMs: number }): void {
@@ -296,6 +316,7 @@ class Simulation {
         this.#schedule.troubles.some(
           (one) => one.kind === weather && one.client === client && now(one),
         ),
+      stop: (): void => this.#stop(client),
       storeAnswersAtMs: (): number =>
         this.#schedule.troubles.reduce(
           (latest, one) =>
@@ -339,7 +360,7 @@ class Simulation {
     const held = leases.get(`${name} ${token}`);
     if (held === undefined) return;
     const untilMs = process.worldMs(held.lease.remainingMs);
-    this.#record({ kind: "renewed", op: held.op, untilMs });
+    this.#record({ kind: "renewed", op: held.op, untilMs }, process);
   }
 
   #idle(): boolean {
@@ -351,11 +372,11 @@ class Simulation {
     if (client.closing !== "no") return;
     client.closing = "yes";
     // It gives back what it holds; a program that comes to its own release later finds it done.
-    for (const { op } of leases.values()) this.#record({ kind: "releasing", op });
+    for (const { op } of leases.values()) this.#record({ kind: "releasing", op }, process);
     const closed = (): void => {
       client.closing = "done";
       const left = { waiters: client.waiting, timers: process.timers, sockets: 0 };
-      this.#record({ kind: "left", client: process.name, ...left });
+      this.#record({ kind: "left", client: process.name, ...left }, process);
     };
     locks.close().then(closed, (error) => {
       this.#wrong ??= { error };
@@ -380,8 +401,9 @@ class Simulation {
     }
   }
 
-  #record(event: EventWithoutTime): void {
-    this.#history.push({ atMs: this.#world.nowMs, ...event } as Event);
+  /** At the present; that of a client that was stopped in mid-turn is later than the world's. */
+  #record(event: EventWithoutTime, { nowMs }: { readonly nowMs: number } = this.#world): void {
+    this.#history.push({ atMs: nowMs, ...event } as Event);
   }
 }
 

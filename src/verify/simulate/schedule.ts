@@ -24,7 +24,9 @@ export type Weather =
   | "pushes are lost"
   | "requests arrive twice"
   | "messages are late"
-  | "refused";
+  | "refused"
+  /** No weather, but it strikes like one: the process, in the middle of sending. */
+  | "stops between statements";
 
 export type Trouble = { readonly fromMs: number } & (
   | { readonly kind: Weather; readonly client: number; readonly toMs: number }
@@ -59,6 +61,8 @@ const WEATHERS: readonly Weather[] = [
   "messages are late",
   "messages are late",
   "refused",
+  "stops between statements",
+  "stops between statements",
 ];
 const LASTS_MS = 20_000;
 const TTLS_MS = [500, 1_000, 2_000, 4_000, 10_000];

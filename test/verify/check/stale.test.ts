@@ -36,6 +36,8 @@ describe("S4", () => {
       released(151, "b"),
     ]);
     ok("S4", [...handover, releasing(111, "a"), released(112, "a", "unknown")]);
+    // The successor's own release, sent twice: the second answer says that nothing is there.
+    ok("S4", [...handover, releasing(111, "a"), releasing(150, "b"), lost(151, "b")]);
   });
 
   it("is violated by a stale release that is answered as if it were none", () => {
