@@ -26,7 +26,7 @@ const BREAKS: Record<MutantName, readonly RuleId[]> = {
   "token that repeats": ["S2"],
   "a repeated ask that extends only locally": ["S1"],
   "obeys a renewal that was overtaken": ["S1"],
-  barging: ["L4", "S1", "S8"],
+  barging: ["L4", "S1", "S3", "S8"],
   "deadline counted from the reply": ["S1", "S7"],
   "deadline on the wall clock": ["S1", "S6", "S7"],
   "pushed grant without its sequence number": ["S1"],
