@@ -101,8 +101,11 @@ function isOvertaken(
 ): boolean {
   if (granted === undefined && notGranted === undefined) return false;
   const atMs = by.made?.atMs ?? by.granted.atMs;
-  // Its ticket is gone before it says that it gave up.
-  if (granted === undefined && notGranted!.atMs - endMs <= atMs) return false;
+  // Its ticket is gone before it says that it gave up, and a pause may lie in between.
+  if (granted === undefined) {
+    const pausedMs = run.pausesOf(asked.client).coverMs(atMs, notGranted!.atMs);
+    if (notGranted!.atMs - pausedMs - endMs <= atMs) return false;
+  }
   // It was first, and could not take the grant.
   if (made !== undefined && made.atMs <= atMs) return false;
   if (run.storeFaults.touches(asked.atMs, atMs)) return false;

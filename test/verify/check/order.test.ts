@@ -117,6 +117,14 @@ describe("L4", () => {
   it("asks nothing for who gave up, died, or could not take its grant", () => {
     ok("L4", [...two, notGranted(40, "a"), granted(50, "b", 1, 140)]);
     ok("L4", [...two, granted(50, "b", 1, 140), notGranted(60, "a")]);
+    // Stopped after it had taken its ticket back, before it could say so.
+    ok("L4", [
+      ...two,
+      paused(49, "a"),
+      granted(50, "b", 1, 140),
+      resumed(99, "a"),
+      notGranted(100, "a"),
+    ]);
     ok("L4", [...two, killed(40, "a"), granted(50, "b", 1, 140)]);
     ok("L4", [...two, made(20, "a", 1), granted(50, "b", 2, 140), granted(150, "a", 3, 240)]);
     ok("L4", [...two, granted(50, "b", 1, 140)]);
