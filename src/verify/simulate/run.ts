@@ -250,11 +250,7 @@ class Simulation {
     const { process } = this.#clients[trouble.client]!;
     switch (kind) {
       case "killed":
-        at(fromMs, () => {
-          if (process.isDead) return;
-          process.kill();
-          this.#record({ kind: "killed", client: process.name });
-        });
+        at(fromMs, () => this.#kill(process));
         return;
       case "closed":
         at(fromMs, () => process.deliver(() => this.#close(this.#clients[trouble.client]!)));
@@ -286,6 +282,16 @@ class Simulation {
         return;
       default:
         this.#window(`${process.name}: ${kind}`, trouble);
+    }
+  }
+
+  #kill(process: SimulatedProcess): void {
+    // What is left of a turn in which it was stopped has been done already: it dies after that.
+    if (process.nowMs > this.#world.nowMs) {
+      this.#world.at(process.nowMs, () => this.#kill(process));
+    } else if (!process.isDead) {
+      process.kill();
+      this.#record({ kind: "killed", client: process.name });
     }
   }
 
