@@ -95,7 +95,7 @@ function isServed({ granted, notGranted, killed }: Queued, other: Granted): bool
 
 function isOvertaken(
   run: Run,
-  { asked, granted, notGranted, made }: Queued,
+  { asked, granted, notGranted, made, kept }: Queued,
   by: Granted,
   endMs: number,
 ): boolean {
@@ -107,7 +107,8 @@ function isOvertaken(
     if (notGranted!.atMs - pausedMs - endMs <= atMs) return false;
   }
   // It was first, and could not take the grant.
-  if (made !== undefined && made.atMs <= atMs) return false;
+  const firstMs = (made ?? kept[0])?.atMs ?? Number.POSITIVE_INFINITY;
+  if (firstMs <= atMs) return false;
   if (run.storeFaults.touches(asked.atMs, atMs)) return false;
   const silentMs =
     run.pausesOf(asked.client).coverMs(asked.atMs, atMs) + run.faults.coverMs(asked.atMs, atMs);

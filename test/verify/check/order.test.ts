@@ -4,6 +4,7 @@ import {
   granted,
   healed,
   injected,
+  kept,
   killed,
   made,
   notGranted,
@@ -127,6 +128,7 @@ describe("L4", () => {
     ]);
     ok("L4", [...two, killed(40, "a"), granted(50, "b", 1, 140)]);
     ok("L4", [...two, made(20, "a", 1), granted(50, "b", 2, 140), granted(150, "a", 3, 240)]);
+    ok("L4", [...two, kept(20, "a", 99), granted(50, "b", 2, 140), notGranted(150, "a")]);
     ok("L4", [...two, granted(50, "b", 1, 140)]);
   });
 
