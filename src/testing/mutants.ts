@@ -3,6 +3,7 @@ import type { Runtime } from "../core/runtime.js";
 import type { Claim, ClaimAnswer, Grant, Release, ReleaseAnswer, Store } from "../core/store.js";
 import type { Fence } from "../fence/fence.js";
 import { type ClaimRecord, Rule } from "../stores/rule.js";
+import { delegate } from "./delegate.js";
 
 /** A core, a store or a fence that is wrong in one way: what the suite and the checks have to find. */
 export interface Mutant {
@@ -79,7 +80,7 @@ function tokenAfterTheGrant(): (store: Store, clock: Clock) => Store {
     return { ...grant, token, floor: token };
   };
   return (store, clock) => ({
-    traits: store.traits,
+    ...delegate(store),
     claim: async (claim, push) => {
       const answer = await store.claim(claim, (one) =>
         push(one.kind === "look" ? one : { ...one, grant: renumber(claim.grantId, one.grant) }),
@@ -97,11 +98,6 @@ function tokenAfterTheGrant(): (store: Store, clock: Clock) => Store {
           ? { ...answer, grant: renumber(renewals[i]!.grantId, answer.grant) }
           : answer,
       ),
-    release: (releases) => store.release(releases),
-    revoke: (name, by) => store.revoke(name, by),
-    inspect: (name) => store.inspect(name),
-    list: (prefix, limit) => store.list(prefix, limit),
-    close: () => store.close(),
   });
 }
 

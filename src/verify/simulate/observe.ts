@@ -1,4 +1,5 @@
 import type { NameInfo, Push, Store } from "../../core/store.js";
+import { delegate } from "../../testing/delegate.js";
 import type { Event, OpId } from "../check/history.js";
 import type { World } from "./world.js";
 
@@ -102,17 +103,4 @@ export class Observer {
       },
     };
   }
-}
-
-function delegate(store: Store): Store {
-  return {
-    traits: store.traits,
-    claim: (claim, push) => store.claim(claim, push),
-    renew: (renewals) => store.renew(renewals),
-    release: (releases) => store.release(releases),
-    revoke: (name, by) => store.revoke(name, by),
-    inspect: (name) => store.inspect(name),
-    list: (prefix, limit) => store.list(prefix, limit),
-    close: () => store.close(),
-  };
 }

@@ -1,5 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import { delegate } from "../../../src/testing/delegate.js";
 import { MUTANTS, type Mutant, type MutantName } from "../../../src/testing/index.js";
 import type { RuleId } from "../../../src/verify/check/check.js";
 import { simulate } from "../../../src/verify/simulate/run.js";
@@ -76,13 +77,7 @@ test("a core that never comes to rest, or rejects what it never rejects, is a fi
   expect(failure?.outcome.schedule.seed).toBe(3);
   const rejecting: Mutant = {
     store: () => (store) => ({
-      traits: store.traits,
-      claim: (claim, push) => store.claim(claim, push),
-      renew: (renewals) => store.renew(renewals),
-      release: (releases) => store.release(releases),
-      revoke: (name, by) => store.revoke(name, by),
-      inspect: (name) => store.inspect(name),
-      list: (prefix, limit) => store.list(prefix, limit),
+      ...delegate(store),
       close: () => Promise.reject(new Error("can't close")),
     }),
   };
