@@ -1,6 +1,7 @@
 import { expect, onTestFinished } from "vitest";
 import type { LocksOptions } from "../../src/index.js";
 import { checkHistory, type Limits } from "../../src/verify/check/check.js";
+import { until as untilWithin } from "../../src/verify/lab/until.js";
 import { TimeLine } from "../../src/verify/traffic/time-line.js";
 import { Worker, type WorkerOptions } from "../../src/verify/traffic/worker.js";
 
@@ -36,14 +37,8 @@ export function expectKept(
 }
 
 /** Looks until it is so, or fails after a generous time. */
-export async function until(
+export const until = (
   what: string,
   isSo: () => boolean | Promise<boolean>,
   withinMs = 10_000,
-): Promise<void> {
-  const untilMs = performance.now() + withinMs;
-  while (!(await isSo())) {
-    if (performance.now() > untilMs) throw new Error(`not so within ${withinMs} ms: ${what}`);
-    await new Promise((resolve) => setTimeout(resolve, 5));
-  }
-}
+): Promise<void> => untilWithin(what, withinMs, isSo);

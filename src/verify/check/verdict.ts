@@ -62,7 +62,7 @@ export interface Limits {
 
 export const LIMITS: Limits = {
   lossMs: 100,
-  wakeMs: 1_100,
+  wakeMs: 350,
   recordMs: 1,
   orphanMs: 1_000,
   cleanMs: Number.POSITIVE_INFINITY,

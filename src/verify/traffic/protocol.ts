@@ -1,6 +1,5 @@
 import type { AcquireOptions, LocksOptions } from "../../core/options.js";
 import type { MutantName } from "../../testing/mutants.js";
-import type { Event } from "../check/history.js";
 
 /** What a worker's process is started with. */
 export interface WorkerTask {
@@ -44,8 +43,11 @@ export interface Loop {
   readonly writes?: boolean;
 }
 
-/** What it says: one JSON text a line, on its standard output. */
-export type Line = { readonly event: Event } | { readonly id: number; readonly answer: Answer };
+/** What it says, a line each: an event as in any encoded history, or this. */
+export interface Answered {
+  readonly id: number;
+  readonly answer: Answer;
+}
 
 export type Answer =
   | { readonly ok: true; readonly value?: string | number | boolean }
@@ -54,17 +56,11 @@ export type Answer =
 /** No name and no label has a control character. */
 const FOR_EVER = "\u0000for ever";
 
-/** JSON has neither bigint nor infinity: both travel as text. */
+/** JSON has no infinity. */
 export const toLine = (line: object): string =>
-  `${JSON.stringify(line, (_key, value) => {
-    if (typeof value === "bigint") return String(value);
-    return value === Number.POSITIVE_INFINITY ? FOR_EVER : value;
-  })}\n`;
+  `${JSON.stringify(line, (_key, value) =>
+    value === Number.POSITIVE_INFINITY ? FOR_EVER : value,
+  )}\n`;
 
 export const fromLine = <T>(text: string): T =>
-  JSON.parse(text, (key, value) => {
-    if (value === FOR_EVER) return Number.POSITIVE_INFINITY;
-    return (key === "token" || key === "floor") && typeof value === "string"
-      ? BigInt(value)
-      : value;
-  }) as T;
+  JSON.parse(text, (_key, value) => (value === FOR_EVER ? Number.POSITIVE_INFINITY : value)) as T;

@@ -12,10 +12,13 @@ import { systemRuntime } from "../../core/runtime.js";
 import { LOCK_LIMIT } from "../../core/store.js";
 import { type Duration, parseDuration } from "../../core/validate.js";
 import { MUTANTS, type Mutant } from "../../testing/mutants.js";
+import { encodeEvent } from "../check/encode.js";
+import type { Event } from "../check/history.js";
 import { Counter } from "./counter.js";
 import { outcomeOf } from "./outcome.js";
 import {
   type Answer,
+  type Answered,
   fromLine,
   type Loop,
   type Options,
@@ -46,8 +49,8 @@ let loops = 0;
  * At once, and not by the event loop: what is stopped or killed next must have spoken before. The
  * pipe does not block: while the one who reads is slow, it is full.
  */
-function say(line: object): void {
-  let rest = Buffer.from(toLine(line));
+function say(line: string): void {
+  let rest = Buffer.from(line);
   while (rest.length > 0) {
     try {
       rest = rest.subarray(writeSync(1, rest));
@@ -59,7 +62,7 @@ function say(line: object): void {
 }
 
 function report(event: EventWithoutTime, atMs = machineMs()): void {
-  say({ event: { atMs, ...event } });
+  say(`${encodeEvent({ atMs, ...event } as Event)}\n`);
 }
 
 function block(ms: number): void {
@@ -249,12 +252,14 @@ function failed(error: unknown): Answer {
   return { ok: false, code, message: error instanceof Error ? error.message : String(error) };
 }
 
-say({ id: 0, answer: { ok: true } });
+const answer = (id: number, answer: Answer): void => say(toLine({ id, answer } satisfies Answered));
+
+answer(0, { ok: true });
 for await (const line of createInterface({ input: process.stdin })) {
   const { id, ...request } = fromLine<Request & { id: number }>(line);
   perform(request as Request)
     .then((value): Answer => (value === undefined ? { ok: true } : { ok: true, value }), failed)
-    .then((answer) => say({ id, answer }));
+    .then((said) => answer(id, said));
 }
 await locks.close();
 process.exit(0);

@@ -5,12 +5,13 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import type { LocksOptions } from "../../core/options.js";
 import type { MutantName } from "../../testing/mutants.js";
+import { decodeHistory } from "../check/encode.js";
 import { findFile } from "../lab/requirements.js";
 import { LOOPBACK, type Site } from "../lab/server.js";
 import {
   type Answer,
+  type Answered,
   fromLine,
-  type Line,
   type Loop,
   type Options,
   type Request,
@@ -18,6 +19,9 @@ import {
   type WorkerTask,
 } from "./protocol.js";
 import { TimeLine } from "./time-line.js";
+
+/** How an answer begins; no event does. */
+const ANSWERED = '{"id":';
 
 /** The built one, whoever runs this. */
 const PROCESS = join(
@@ -197,20 +201,19 @@ export class Worker implements AsyncDisposable {
   }
 
   #hear(text: string): void {
-    let line: Line;
     try {
-      line = fromLine<Line>(text);
+      if (text.startsWith(ANSWERED)) this.#answered(fromLine<Answered>(text));
+      else for (const event of decodeHistory(text)) this.timeLine.add(event);
     } catch {
       // Killed in the middle of a line; or something else writes there.
       this.#end(new Error(`worker ${this.client} said what is no report: ${text.slice(0, 200)}`));
       this.#child.kill("SIGKILL");
-      return;
     }
-    if ("event" in line) this.timeLine.add(line.event);
-    else {
-      this.#waiting.get(line.id)?.resolve(line.answer);
-      this.#waiting.delete(line.id);
-    }
+  }
+
+  #answered({ id, answer }: Answered): void {
+    this.#waiting.get(id)?.resolve(answer);
+    this.#waiting.delete(id);
   }
 
   #end(error: Error): void {

@@ -10,6 +10,7 @@ import { Process } from "../../../src/verify/faults/process.js";
 import { FalseClock } from "../../../src/verify/lab/clock.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import { findFile } from "../../../src/verify/lab/requirements.js";
+import { LOOPBACK } from "../../../src/verify/lab/server.js";
 import { machineMs, TimeLine } from "../../../src/verify/traffic/time-line.js";
 import { Worker, WorkerError } from "../../../src/verify/traffic/worker.js";
 import { needs, skipUnless } from "../../support/needs.js";
@@ -117,6 +118,12 @@ test("a stopped worker dies with its parent", async (context) => {
   expect(orphan.state).not.toBe("down");
   parent.kill("SIGKILL");
   await until("it is gone", () => orphan.state === "down");
+});
+
+test("a worker that says something else is ended, and what it said is told", async () => {
+  const env = { NODE_OPTIONS: "--import=data:text/javascript,console.log('hello')" };
+  const options = { client: "w", url: freshUrl(), site: { ...LOOPBACK, env } };
+  await expect(Worker.start(options)).rejects.toThrow("worker w said what is no report: hello");
 });
 
 test("a mutant that a worker can't have is refused", async () => {
