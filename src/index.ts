@@ -14,8 +14,32 @@ export {
 } from "./core/errors.js";
 export type { EventName, Events, Logger } from "./core/events.js";
 export type { Lease, LeaseEvents, LeaseState, ReleaseResult } from "./core/lease.js";
-export { createLocks, type Locks, type WithLockOptions } from "./core/locks.js";
-export type { AcquireOptions, LocksOptions, Mode } from "./core/options.js";
-export type { HolderInfo, NameInfo, Store, Traits, WaiterInfo } from "./core/store.js";
+export {
+  createLocks,
+  type Locks,
+  type WithAllOptions,
+  type WithLockOptions,
+} from "./core/locks.js";
+export type {
+  AcquireOptions,
+  LocksOptions,
+  Mode,
+  OnUnavailable,
+  ReleaseOnExit,
+} from "./core/options.js";
+export type {
+  ClaimMode,
+  HolderInfo,
+  NameInfo,
+  RevokedInfo,
+  Store,
+  Traits,
+  WaiterInfo,
+} from "./core/store.js";
 export type { Duration } from "./core/validate.js";
 export type { Fence, Fenced } from "./fence/fence.js";
+export type { Deadlock, Stuck } from "./primitives/deadlocks.js";
+export type { Election, ElectionOptions, Leader } from "./primitives/election.js";
+export type { MultiLease, MultiOptions } from "./primitives/multi.js";
+export type { OnceOptions, OnceResult } from "./primitives/once.js";
+export type { PermitOptions, Semaphore, WithPermitsOptions } from "./primitives/semaphore.js";

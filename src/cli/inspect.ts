@@ -9,7 +9,7 @@ import { withLocks } from "./store.js";
 export async function inspect(name: string, options: Options): Promise<number> {
   checkName(name);
   const found = await withLocks(options, (locks) => locks.inspect(name), null);
-  const info = found ?? { name, limit: LOCK_LIMIT, holders: [], waiters: [] };
+  const info = found ?? { name, limit: LOCK_LIMIT, holders: [], waiters: [], revoked: [] };
   print(options.json ? JSON.stringify(nameAsJson(info), null, 2) : describe(info));
   return Exit.ok;
 }
@@ -35,5 +35,12 @@ function describe(info: NameInfo): string {
     );
   });
   if (info.waiters.length === 0) lines.push("  nobody waits");
+  for (const one of info.revoked) {
+    const when = `${formatMs(one.agoMs)} ago, ${clockTime(Date.now() - one.agoMs)}`;
+    lines.push(
+      `  taken     from ${printable(one.holder)}, token ${one.token}, ${when}`,
+      `            by ${printable(one.by)}: ${printable(one.why)}`,
+    );
+  }
   return lines.join("\n");
 }

@@ -28,6 +28,13 @@ export function nameAsJson(info: NameInfo): object {
       waitingMs: Math.round(one.waitingMs),
       expiresInMs: Math.round(one.expiresInMs),
     })),
+    revoked: info.revoked.map((one) => ({
+      holder: one.holder,
+      token: String(one.token),
+      by: one.by,
+      why: one.why,
+      agoMs: Math.round(one.agoMs),
+    })),
   };
 }
 

@@ -66,7 +66,7 @@ export const contractCases: readonly Case[] = [
       const store = await bench.store();
       grantOf(await store.claim(bench.claim("name", { limit: 4, permits: 1 }), ignore));
       const other = await store.claim(bench.claim("name", { limit: 5, permits: 1 }), ignore);
-      assert.deepEqual(other, { kind: "mismatch", limit: 4 });
+      assert.deepEqual(other, { kind: "mismatch", name: "name", limit: 4 });
       assert.equal((await store.claim(bench.claim("name"), ignore)).kind, "mismatch");
     },
   },

@@ -294,7 +294,7 @@ export const waitingCases: readonly Case[] = [
       assert.equal((await two.inspect("d"))?.waiters.length, 0);
       assert.deepEqual(
         leases.map((lease) => lease.state),
-        ["released", "released", "released"],
+        ["lost", "lost", "lost"],
       );
       assert.equal(leases[0]!.signal.aborted, true, "work that still runs is told");
       await assert.rejects(one.acquire("a"), ClosedError);

@@ -12,6 +12,8 @@ export interface Context {
   readonly runtime: Runtime;
   readonly watchdog: Watchdog;
   readonly commands: Commands;
+  /** Aborts when the `Locks` begins to close. */
+  readonly closing: AbortSignal;
 }
 
 export type ReleaseOutcome = ReleaseAnswer | HoldfastError;

@@ -22,6 +22,10 @@ export interface Events {
   recovered: { name: string; token: bigint };
   lost: { name: string; token: bigint; reason: LossReason; heldMs: number };
   released: { name: string; token: bigint; heldMs: number; outcome: "released" | "unknown" };
+  /** A name was taken by force: by whom, from whom, and why. */
+  revoked: { name: string; token: bigint; holder: string; by: string; why: string };
+  /** `onUnavailable: "run"`: work went on without the lock. */
+  unprotected: { name: string; holder: string; cause: string };
   "stale-token": { resource: string; token: bigint; highest: bigint };
 }
 
@@ -43,6 +47,8 @@ const LEVEL: Record<EventName, keyof Logger> = {
   recovered: "info",
   lost: "warn",
   released: "debug",
+  revoked: "warn",
+  unprotected: "warn",
   "stale-token": "warn",
 };
 

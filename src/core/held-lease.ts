@@ -2,8 +2,16 @@ import { type Context, isPromise, jittered, type ReleaseOutcome, reasonOf } from
 import { InvalidArgumentError, LeaseLostError, type LossReason } from "./errors.js";
 import { emit, guarded } from "./events.js";
 import type { Lease, LeaseEvents, LeaseState, ReleaseResult } from "./lease.js";
-import { type Call, checkTtl, driftOf, type Mode } from "./options.js";
-import type { Awaitable, Grant, RenewAnswer, Renewal } from "./store.js";
+import { type Call, checkTtl, driftOf } from "./options.js";
+import {
+  type Awaitable,
+  type ClaimMode,
+  type Grant,
+  type LostAnswer,
+  modeOf,
+  type RenewAnswer,
+  type Renewal,
+} from "./store.js";
 import type { Duration } from "./validate.js";
 import { Kept } from "./watchdog.js";
 
@@ -35,6 +43,10 @@ interface Extras {
   listeners: Listeners | null;
   renewing: PendingRenew[] | null;
   releasing: Promise<ReleaseResult> | null;
+  /** Its release has begun. */
+  onRelease: (() => void) | null;
+  /** From when `maxHold` counts, if not from the grant. */
+  holdFromMs: number | null;
 }
 
 export class HeldLease extends Kept implements Lease {
@@ -81,15 +93,28 @@ export class HeldLease extends Kept implements Lease {
     return this.#call.holder;
   }
 
-  get mode(): Mode {
-    return this.#call.mode;
+  get mode(): ClaimMode {
+    return modeOf(this.#call);
   }
 
-  /** Starts watching. False: it was over before it was seen, and is no lease. */
-  begin(): boolean {
-    if (this.#context.runtime.clock.elapsedMs() >= this.#endsAtMs()) return false;
+  get permits(): number {
+    return this.mode === "permits" ? this.#call.permits : 1;
+  }
+
+  /** False: it was over before it was seen, and is no lease. */
+  get isGood(): boolean {
+    return this.#context.runtime.clock.elapsedMs() < this.#endsAtMs();
+  }
+
+  /** Starts watching. */
+  begin(): void {
     this.#schedule();
-    return true;
+  }
+
+  /** `maxHold` counts from then: while others are still waited for, from never. */
+  holdFrom(ms: number): void {
+    this.#more().holdFromMs = ms;
+    if (!this.#over()) this.#schedule();
   }
 
   get state(): LeaseState {
@@ -183,27 +208,30 @@ export class HeldLease extends Kept implements Lease {
   }
 
   release(): Promise<ReleaseResult> {
+    return this.giveBack(false);
+  }
+
+  /** `unused`: nobody has seen it, so that `atLeast` need not keep the name closed. */
+  giveBack(unused: boolean): Promise<ReleaseResult> {
     const extras = this.#more();
-    extras.releasing ??= Promise.resolve(this.#release());
+    extras.releasing ??= Promise.resolve(this.#release(unused));
+    extras.onRelease?.();
     return extras.releasing;
   }
 
-  /** Released because its `Locks` closes: work that still runs under it is told. */
-  async close(): Promise<void> {
+  /** Its `Locks` closes: work that still runs under it is told, and has `graceMs` to end. */
+  async close(graceMs: number): Promise<void> {
     if (this.#over()) return;
-    const error = new LeaseLostError(this, "revoked", { detail: "its locks were closed" });
-    this.#more().error = error;
-    const releasing = this.release();
-    this.#more().controller?.abort(error);
-    this.#tell("lost", error);
-    await releasing;
+    this.#lose("revoked", { detail: "its locks were closed" });
+    if (graceMs > 0) await this.#releasedWithin(graceMs);
+    await this.release();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.release();
   }
 
-  toJSON(): { name: string; token: string; floor: string; holder: string; mode: Mode } {
+  toJSON(): { name: string; token: string; floor: string; holder: string; mode: ClaimMode } {
     return {
       name: this.name,
       token: String(this.token),
@@ -271,7 +299,7 @@ export class HeldLease extends Kept implements Lease {
         break;
       }
       case "lost":
-        this.#lose(answer.reason, answer.why);
+        this.#lose(answer.reason, because(answer));
         return;
       case "queued":
         this.#lose("superseded");
@@ -294,7 +322,7 @@ export class HeldLease extends Kept implements Lease {
   }
 
   #maxHoldAtMs(): number {
-    return this.#grantedAtMs + this.#call.maxHoldMs;
+    return (this.#extras?.holdFromMs ?? this.#grantedAtMs) + this.#call.maxHoldMs;
   }
 
   /** What of a ttl can be relied on. */
@@ -344,10 +372,10 @@ export class HeldLease extends Kept implements Lease {
     this.#tell("recovered");
   }
 
-  #lose(reason: LossReason, why?: string): void {
+  #lose(reason: LossReason, more: { why?: string; detail?: string } = {}): void {
     this.#state = "lost";
     this.#context.watchdog.agenda.remove(this);
-    const error = new LeaseLostError(this, reason, why === undefined ? {} : { why });
+    const error = new LeaseLostError(this, reason, more);
     this.#more().error = error;
     emit("lost", this.#context.settings.logger, () => ({
       name: this.name,
@@ -360,7 +388,18 @@ export class HeldLease extends Kept implements Lease {
     this.#settleRenewing(Number.POSITIVE_INFINITY, error);
   }
 
-  #release(): Awaitable<ReleaseResult> {
+  #releasedWithin(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = this.#context.runtime.clock.after(ms, resolve);
+      timer.keepAlive(true);
+      this.#more().onRelease = () => {
+        timer.cancel();
+        resolve();
+      };
+    });
+  }
+
+  #release(unused: boolean): Awaitable<ReleaseResult> {
     const { commands, watchdog } = this.#context;
     const heldMs = this.#heldMs();
     const lost = this.#over();
@@ -371,7 +410,7 @@ export class HeldLease extends Kept implements Lease {
       if (this.#extras?.renewing)
         this.#settleRenewing(Number.POSITIVE_INFINITY, this.#alreadyReleased());
     }
-    const release = { name: commands.key(this.name), grantId: this.#grantId };
+    const release = { name: commands.key(this.name), grantId: this.#grantId, unused };
     const answer = commands.release(release, this.#ttlMs);
     // A store in this process has answered by now: no further turn is taken.
     return isPromise(answer)
@@ -382,7 +421,7 @@ export class HeldLease extends Kept implements Lease {
   #released(answer: ReleaseOutcome, lost: boolean, heldMs: number): ReleaseResult {
     if (lost) return "lost";
     if (typeof answer === "object" && "kind" in answer) {
-      this.#lose(answer.reason, answer.why);
+      this.#lose(answer.reason, because(answer));
       return "lost";
     }
     const outcome = answer === "released" ? "released" : "unknown";
@@ -421,6 +460,8 @@ export class HeldLease extends Kept implements Lease {
       listeners: null,
       renewing: null,
       releasing: null,
+      onRelease: null,
+      holdFromMs: null,
     };
     return this.#extras;
   }
@@ -431,3 +472,5 @@ export class HeldLease extends Kept implements Lease {
     }
   }
 }
+
+const because = ({ why }: LostAnswer): { why?: string } => (why === undefined ? {} : { why });

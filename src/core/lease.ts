@@ -1,5 +1,5 @@
 import type { LeaseLostError } from "./errors.js";
-import type { Mode } from "./options.js";
+import type { ClaimMode } from "./store.js";
 import type { Duration } from "./validate.js";
 
 /** `held`: proved. `jeopardy`: renewal is failing, the lease is still good. `lost`: can no longer be proved. */
@@ -22,7 +22,9 @@ export interface Lease extends AsyncDisposable {
   /** The lowest token that still held the name when this one was granted. */
   readonly floor: bigint;
   readonly holder: string;
-  readonly mode: Mode;
+  readonly mode: ClaimMode;
+  /** Of a semaphore; 1 for a lock. */
+  readonly permits: number;
   readonly state: LeaseState;
   /** Until the signal aborts, if no renewal succeeds. */
   readonly remainingMs: number;
@@ -36,5 +38,5 @@ export interface Lease extends AsyncDisposable {
   renew(ttl?: Duration): Promise<void>;
   /** Gives the name back. Idempotent; never rejects. */
   release(): Promise<ReleaseResult>;
-  toJSON(): { name: string; token: string; floor: string; holder: string; mode: Mode };
+  toJSON(): { name: string; token: string; floor: string; holder: string; mode: ClaimMode };
 }

@@ -1,33 +1,47 @@
 import type { EnterableFence } from "../fence/fence.js";
-import { Commands, type Context } from "./commands.js";
+import { type Deadlock, findDeadlocks } from "../primitives/deadlocks.js";
+import { type Election, type ElectionOptions, StoreElection } from "../primitives/election.js";
 import {
-  AcquireTimeoutError,
-  ClosedError,
-  InvalidArgumentError,
-  LeaseLostError,
-} from "./errors.js";
+  acquireAll,
+  MULTI_OPTIONS,
+  type MultiLease,
+  type MultiOptions,
+} from "../primitives/multi.js";
+import { type OnceOptions, type OnceResult, once } from "../primitives/once.js";
+import { join, shareWithin } from "../primitives/reentry.js";
+import { type Semaphore, StoreSemaphore } from "../primitives/semaphore.js";
+import { Commands, type Context, reasonOf } from "./commands.js";
+import { AcquireTimeoutError, HoldfastError, InvalidArgumentError } from "./errors.js";
+import { emit } from "./events.js";
+import { closeOnExit } from "./exit.js";
 import { HeldLease } from "./held-lease.js";
 import type { Lease } from "./lease.js";
 import {
   ACQUIRE_OPTIONS,
   type AcquireOptions,
+  type Call,
+  checkOnUnavailable,
   type LocksOptions,
+  type OnUnavailable,
   refuseIfCannot,
   resolveCall,
   resolveSettings,
 } from "./options.js";
 import { type Runtime, systemRuntime } from "./runtime.js";
-import type { HolderInfo, NameInfo, Store, Traits } from "./store.js";
+import { type HolderInfo, modeOf, type NameInfo, type Store, type Traits } from "./store.js";
+import { checkOnLost, type OnLost, workUnder } from "./under.js";
+import { UnprotectedLease } from "./unprotected.js";
 import {
   checkName,
   checkNumber,
-  checkOneOf,
   checkOptions,
   checkText,
+  type Duration,
   orElse,
+  parseDuration,
   show,
 } from "./validate.js";
-import { Waiter } from "./waiter.js";
+import { assertOpen, Waiter } from "./waiter.js";
 import { Watchdog } from "./watchdog.js";
 
 export interface WithLockOptions extends AcquireOptions {
@@ -36,7 +50,12 @@ export interface WithLockOptions extends AcquireOptions {
   /** What the fence calls it; the lock's name by default. */
   resource?: string | undefined;
   /** When `fn` succeeds but the lease was lost on the way: reject (the default), or return the value. */
-  onLost?: "throw" | "return" | undefined;
+  onLost?: OnLost | undefined;
+  onUnavailable?: OnUnavailable | undefined;
+}
+
+export interface WithAllOptions extends MultiOptions {
+  onLost?: OnLost | undefined;
 }
 
 export interface Locks extends AsyncDisposable {
@@ -51,15 +70,40 @@ export interface Locks extends AsyncDisposable {
     options: WithLockOptions | undefined,
     fn: (lease: Lease) => T | Promise<T>,
   ): Promise<T>;
-  /** Who holds it and who waits; null when nobody does. */
+  /** All of the names or none, within one wait, without ever waiting in a circle. */
+  acquireAll(names: readonly string[], options?: MultiOptions): Promise<MultiLease>;
+  withAll<T>(
+    names: readonly string[],
+    options: WithAllOptions | undefined,
+    fn: (lease: MultiLease) => T | Promise<T>,
+  ): Promise<T>;
+  /** So many at a time, instead of one. */
+  semaphore(name: string, options: { permits: number }): Semaphore;
+  /** One leader at a time. */
+  election(name: string, options?: ElectionOptions): Election;
+  /** Runs `fn` unless somebody, anywhere, has begun it within the period. */
+  once<T>(
+    name: string,
+    options: OnceOptions,
+    fn: (lease: Lease) => T | Promise<T>,
+  ): Promise<OnceResult<T>>;
+  /** Who holds it, who waits, and who was made to give it up lately; null when there is nothing to tell. */
   inspect(name: string): Promise<NameInfo | null>;
   /** Names in use, in order; at most `limit` (1,000). */
   list(options?: { prefix?: string; limit?: number }): Promise<readonly NameInfo[]>;
+  /** Who waits in a circle, each for what the next one holds; by the labels of holders. */
+  deadlocks(): Promise<readonly Deadlock[]>;
   /** Takes the name from whoever holds it; they learn it at their next renewal. Returns who that was. */
   forceRelease(name: string, options: { why: string }): Promise<readonly HolderInfo[]>;
-  /** Releases every lease, rejects waiters, leaves no timer or socket. */
-  close(): Promise<void>;
+  /**
+   * Releases every lease, rejects waiters, leaves no timer or socket. Work under a lease is told by
+   * its signal, and has `grace` (0) to end before its name is given back.
+   */
+  close(options?: { grace?: Duration | undefined }): Promise<void>;
 }
+
+/** As many names as are looked at for deadlocks. */
+const MOST_NAMES = 100_000;
 
 export function createLocks(store: Store, options: LocksOptions = {}): Locks {
   return createLocksOn(systemRuntime(), store, options);
@@ -81,13 +125,24 @@ export function createLocksOn(
 
 class StoreLocks implements Locks {
   readonly #context: Context;
+  readonly #closer = new AbortController();
+  readonly #staysOnExit: () => void;
   #closing: Promise<void> | null = null;
 
   constructor(runtime: Runtime, store: Store, options: LocksOptions) {
     const settings = resolveSettings(options, store.traits);
     const watchdog = new Watchdog(store, runtime);
     const commands = new Commands(store, settings, runtime, watchdog);
-    this.#context = { store, settings, runtime, watchdog, commands };
+    const closing = this.#closer.signal;
+    this.#context = { store, settings, runtime, watchdog, commands, closing };
+    const exit = settings.releaseOnExit;
+    this.#staysOnExit =
+      exit === null
+        ? () => {}
+        : closeOnExit({
+            signals: exit.signals,
+            close: () => this.close({ grace: exit.graceMs }),
+          });
   }
 
   get traits(): Traits {
@@ -95,18 +150,24 @@ class StoreLocks implements Locks {
   }
 
   async acquire(name: string, options?: AcquireOptions): Promise<Lease> {
-    const waiter = new Waiter(this.#context, checkName(name), this.#call(options));
-    const lease = await waiter.acquire();
-    if (lease === null) throw new AcquireTimeoutError(name, 0, waiter.lastHolder);
-    return lease;
+    const call = this.#call(name, options);
+    const joined = call.reentrant ? join(this, name, modeOf(call)) : null;
+    if (joined !== null) return joined;
+    const waiter = new Waiter(this.#context, [name], call);
+    const leases = await waiter.acquire();
+    if (leases === null) throw new AcquireTimeoutError(name, 0, waiter.busy.holder);
+    return leases[0]!;
   }
 
   async tryAcquire(name: string, options?: Omit<AcquireOptions, "wait">): Promise<Lease | null> {
     if ((options as AcquireOptions | undefined)?.wait !== undefined) {
       throw new InvalidArgumentError("tryAcquire has no option wait: it asks once");
     }
-    const call = { ...this.#call(options), waitMs: 0 };
-    return new Waiter(this.#context, checkName(name), call).acquire();
+    const call = { ...this.#call(name, options), waitMs: 0 };
+    const joined = call.reentrant ? join(this, name, modeOf(call)) : null;
+    if (joined !== null) return joined;
+    const leases = await new Waiter(this.#context, [name], call).acquire();
+    return leases?.[0] ?? null;
   }
 
   async withLock<T>(
@@ -116,44 +177,66 @@ class StoreLocks implements Locks {
   ): Promise<T> {
     const fn = typeof optionsOrFn === "function" ? optionsOrFn : maybeFn;
     const options = typeof optionsOrFn === "function" ? {} : orElse(optionsOrFn, {});
-    if (typeof fn !== "function") {
-      throw new InvalidArgumentError(`fn is ${show(fn)}; withLock needs a function to run`);
-    }
-    checkOptions(options, "the options of withLock", [
-      ...ACQUIRE_OPTIONS,
-      "fence",
-      "resource",
-      "onLost",
-    ]);
-    const { fence, resource = name, onLost = "throw", ...acquireOptions } = options;
-    checkOneOf(onLost, "onLost", ["throw", "return"]);
-    if (fence !== undefined && typeof fence?.enter !== "function") {
-      throw new InvalidArgumentError(
-        `fence is ${show(fence)}; it must have enter(tx, resource, lease)`,
-      );
-    }
-    if (fence === undefined && options.resource !== undefined) {
-      throw new InvalidArgumentError("resource is for a fence, and there is none");
-    }
-    const lease = await this.acquire(name, acquireOptions);
-    let value: T;
+    checkFn(fn, "withLock");
+    const { fence, resource = name, onLost, onUnavailable, ...rest } = options;
+    checkOptions(options, "the options of withLock", WITH_LOCK_OPTIONS);
+    const whenLost = checkOnLost(onLost);
+    const unavailable = this.#checkFailOpen(onUnavailable, fence, options.resource);
+    let lease: Lease;
     try {
-      await fence?.enter(undefined, resource, lease);
-      lease.assertHeld();
-      value = await fn(lease);
+      lease = await this.acquire(name, rest);
     } catch (error) {
-      await lease.release();
-      throw lossBehind(error, lease);
+      if (unavailable === "run" && isUnavailable(error)) return fn(this.#unprotected(name, error));
+      throw error;
     }
-    await lease.release();
-    const loss = lossOf(lease);
-    if (loss === null || onLost === "return") return value;
-    throw new LeaseLostError(lease, loss.reason, { value, cause: loss });
+    return workUnder(lease, whenLost, async () => {
+      if (fence !== undefined) {
+        await fence.enter(undefined, resource, lease);
+        lease.assertHeld();
+      }
+      const outermost = rest.reentrant === true && lease instanceof HeldLease;
+      return outermost ? shareWithin(this, lease, async () => fn(lease)) : fn(lease);
+    });
+  }
+
+  async acquireAll(names: readonly string[], options?: MultiOptions): Promise<MultiLease> {
+    return acquireAll(this.#context, names, options);
+  }
+
+  async withAll<T>(
+    names: readonly string[],
+    options: WithAllOptions | undefined,
+    fn: (lease: MultiLease) => T | Promise<T>,
+  ): Promise<T> {
+    checkFn(fn, "withAll");
+    const given = orElse(options, {});
+    checkOptions(given, "the options of withAll", [...MULTI_OPTIONS, "onLost"]);
+    const { onLost, ...rest } = given;
+    const whenLost = checkOnLost(onLost);
+    const lease = await this.acquireAll(names, rest);
+    return workUnder(lease, whenLost, async () => fn(lease));
+  }
+
+  semaphore(name: string, options: { permits: number }): Semaphore {
+    checkOptions(options, "the options of semaphore", ["permits"]);
+    return new StoreSemaphore(this.#context, checkName(name), options.permits);
+  }
+
+  election(name: string, options?: ElectionOptions): Election {
+    return new StoreElection(this.#context, this, name, options);
+  }
+
+  async once<T>(
+    name: string,
+    options: OnceOptions,
+    fn: (lease: Lease) => T | Promise<T>,
+  ): Promise<OnceResult<T>> {
+    return once(this.#context, name, options, fn);
   }
 
   async inspect(name: string): Promise<NameInfo | null> {
     const { store, commands } = this.#context;
-    this.#assertOpen();
+    assertOpen(this.#context);
     const key = commands.key(checkName(name));
     const info = await commands.run("inspect", () => store.inspect(key));
     return info === null ? null : this.#forUsers(info);
@@ -161,31 +244,57 @@ class StoreLocks implements Locks {
 
   async list(options: { prefix?: string; limit?: number } = {}): Promise<readonly NameInfo[]> {
     const { store, commands } = this.#context;
-    this.#assertOpen();
+    assertOpen(this.#context);
     checkOptions(options, "the options of list", ["prefix", "limit"]);
     const prefix = commands.key(checkText(orElse(options.prefix, ""), "prefix", 0, 255));
     const limit = checkNumber(orElse(options.limit, 1_000), "limit", {
       min: 1,
-      max: 100_000,
+      max: MOST_NAMES,
       integer: true,
     });
     const infos = await commands.run("list", () => store.list(prefix, limit));
     return infos.map((info) => this.#forUsers(info));
   }
 
+  async deadlocks(): Promise<readonly Deadlock[]> {
+    const first = await this.list({ limit: MOST_NAMES });
+    if (findDeadlocks(first).length === 0) return [];
+    // A list may be of several moments. What was there both times was there all the time between.
+    const second = await this.list({ limit: MOST_NAMES });
+    return findDeadlocks(inBoth(first, second));
+  }
+
   async forceRelease(name: string, options: { why: string }): Promise<readonly HolderInfo[]> {
     const { store, commands, settings } = this.#context;
-    this.#assertOpen();
+    assertOpen(this.#context);
     refuseIfCannot(store.traits, "revoke", "forceRelease");
     checkOptions(orElse(options, { why: "" }), "the options of forceRelease", ["why"]);
     const by = { holder: settings.holder, why: checkText(options?.why, "why", 1, 255) };
     const key = commands.key(checkName(name));
     const holders = await commands.run("revoke", () => store.revoke(key, by));
-    return holders.map((holder) => this.#withOffset(holder));
+    const revoked = holders.map((holder) => this.#withOffset(holder));
+    for (const { holder, token } of revoked) {
+      emit("revoked", settings.logger, () => ({
+        name,
+        token,
+        holder,
+        by: by.holder,
+        why: by.why,
+      }));
+    }
+    return revoked;
   }
 
-  close(): Promise<void> {
-    this.#closing ??= this.#close();
+  close(options: { grace?: Duration | undefined } = {}): Promise<void> {
+    if (this.#closing === null) {
+      try {
+        checkOptions(options, "the options of close", ["grace"]);
+        const graceMs = parseDuration(orElse(options.grace, 0), "grace", { min: 0 });
+        this.#closing = this.#close(graceMs);
+      } catch (error) {
+        return Promise.reject(error);
+      }
+    }
     return this.#closing;
   }
 
@@ -193,26 +302,58 @@ class StoreLocks implements Locks {
     await this.close();
   }
 
-  async #close(): Promise<void> {
+  async #close(graceMs: number): Promise<void> {
     const { watchdog, store, commands } = this.#context;
+    this.#staysOnExit();
+    this.#closer.abort();
     // A lease that is being woken, and whose listener calls this, is back on the agenda then.
     await null;
     // Waiters first: a lease that is released would be handed to one of them.
     const entries = [...watchdog.agenda.entries()];
     const waiters = entries.filter((entry) => entry instanceof Waiter);
     const leases = entries.filter((entry) => entry instanceof HeldLease);
-    await Promise.all([...waiters, ...leases].map((one) => one.close()));
+    const closed = [
+      ...waiters.map((one) => one.close()),
+      ...leases.map((one) => one.close(graceMs)),
+    ];
+    await Promise.all(closed);
     await commands.close();
     await commands.run("close", () => store.close());
   }
 
-  #call(options: AcquireOptions | undefined): ReturnType<typeof resolveCall> {
-    this.#assertOpen();
+  #call(name: string, options: AcquireOptions | undefined): Call {
+    assertOpen(this.#context);
+    checkName(name);
     return resolveCall(options, this.#context.settings, this.#context.store.traits);
   }
 
-  #assertOpen(): void {
-    if (this.#closing !== null) throw new ClosedError();
+  #checkFailOpen(
+    onUnavailable: OnUnavailable | undefined,
+    fence: EnterableFence | undefined,
+    resource: string | undefined,
+  ): OnUnavailable {
+    const { settings } = this.#context;
+    const checked = checkOnUnavailable(onUnavailable, settings.onUnavailable, settings.purpose);
+    if (fence === undefined) {
+      if (resource === undefined) return checked;
+      throw new InvalidArgumentError("resource is for a fence, and there is none");
+    }
+    if (typeof fence?.enter !== "function") {
+      throw new InvalidArgumentError(
+        `fence is ${show(fence)}; it must have enter(tx, resource, lease)`,
+      );
+    }
+    if (checked === "throw") return checked;
+    throw new InvalidArgumentError(
+      'a fence needs a token, and with onUnavailable "run" there may be none; say onUnavailable: "throw" for this call',
+    );
+  }
+
+  #unprotected(name: string, cause: Error): Lease {
+    const { settings } = this.#context;
+    const { holder } = settings;
+    emit("unprotected", settings.logger, () => ({ name, holder, cause: reasonOf(cause) }));
+    return new UnprotectedLease({ name, holder, mode: "exclusive" }, cause);
   }
 
   #forUsers(info: NameInfo): NameInfo {
@@ -220,22 +361,36 @@ class StoreLocks implements Locks {
       ...info,
       name: this.#context.commands.nameOf(info.name),
       holders: info.holders.map((holder) => this.#withOffset(holder)),
+      revoked: info.revoked.map((one) => this.#withOffset(one)),
     };
   }
 
-  #withOffset(holder: HolderInfo): HolderInfo {
-    return { ...holder, token: holder.token + this.#context.settings.tokenOffset };
+  #withOffset<T extends { readonly token: bigint }>(one: T): T {
+    return { ...one, token: one.token + this.#context.settings.tokenOffset };
   }
 }
 
-function lossOf({ signal }: Lease): LeaseLostError | null {
-  return signal.aborted ? (signal.reason as LeaseLostError) : null;
+const WITH_LOCK_OPTIONS = [...ACQUIRE_OPTIONS, "fence", "resource", "onLost", "onUnavailable"];
+
+function checkFn(fn: unknown, of: string): asserts fn is (...args: never[]) => unknown {
+  if (typeof fn === "function") return;
+  throw new InvalidArgumentError(`fn is ${show(fn)}; ${of} needs a function to run`);
 }
 
-/** If what `fn` threw was our own abort, the loss is the news and the error its cause. */
-function lossBehind(error: unknown, lease: Lease): unknown {
-  const loss = lossOf(lease);
-  if (loss === null || error === loss) return error;
-  const isAbort = error instanceof Error && (error.name === "AbortError" || error.cause === loss);
-  return isAbort ? new LeaseLostError(lease, loss.reason, { cause: error }) : error;
+const isUnavailable = (error: unknown): error is HoldfastError =>
+  HoldfastError.is(error) && error.code === "STORE_UNAVAILABLE" && error.retryable;
+
+/** Grants by their token; a ticket by its label, if it waits no shorter than before. */
+function inBoth(first: readonly NameInfo[], second: readonly NameInfo[]): readonly NameInfo[] {
+  const before = new Map(first.map((info) => [info.name, info]));
+  return second.map((info) => {
+    const { holders = [], waiters = [] } = before.get(info.name) ?? {};
+    return {
+      ...info,
+      holders: info.holders.filter(({ token }) => holders.some((one) => one.token === token)),
+      waiters: info.waiters.filter(({ holder, waitingMs }) =>
+        waiters.some((one) => one.holder === holder && one.waitingMs <= waitingMs),
+      ),
+    };
+  });
 }

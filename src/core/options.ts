@@ -1,4 +1,4 @@
-import { hostname } from "node:os";
+import { constants, hostname } from "node:os";
 import { InvalidArgumentError, UnsupportedError } from "./errors.js";
 import type { Logger } from "./events.js";
 import { LOCK_LIMIT, type Traits } from "./store.js";
@@ -42,9 +42,22 @@ export interface LocksOptions {
   purpose?: "efficiency" | "correctness" | undefined;
   /** The resource checks tokens, so that a name granted twice does no harm. */
   fenced?: boolean | undefined;
+  /** When the store can't be used, `withLock` throws (the default) or runs without the lock. */
+  onUnavailable?: OnUnavailable | undefined;
+  /** Closes these locks when the process is asked to end, or has nothing left to do. Default false. */
+  releaseOnExit?: boolean | ReleaseOnExit | undefined;
   /** Added to every token: for moving to a store whose tokens start lower. */
   tokenOffset?: bigint | undefined;
   logger?: Logger | undefined;
+}
+
+export type OnUnavailable = "throw" | "run";
+
+export interface ReleaseOnExit {
+  /** Default SIGTERM, SIGINT and SIGHUP. */
+  signals?: readonly NodeJS.Signals[] | undefined;
+  /** How long work may take to stop after its signal has aborted, before its name is given back. Default 5 s. */
+  grace?: Duration | undefined;
 }
 
 export interface AcquireOptions {
@@ -61,6 +74,8 @@ export interface AcquireOptions {
   atLeast?: Duration | undefined;
   /** Shown beside the holder. */
   note?: string | undefined;
+  /** Inside a `withLock` of the same name that says so too, shares its lease. Default false. */
+  reentrant?: boolean | undefined;
   abortBefore?: Duration | undefined;
 }
 
@@ -74,6 +89,9 @@ export interface Settings {
   readonly namespace: string;
   readonly tokenOffset: bigint;
   readonly logger: Logger | undefined;
+  readonly purpose: Purpose;
+  readonly onUnavailable: OnUnavailable;
+  readonly releaseOnExit: { readonly signals: readonly string[]; readonly graceMs: number } | null;
   /** As it was set for all calls; otherwise it follows each call's ttl. */
   readonly abortBefore: Duration | undefined;
   readonly defaults: Call;
@@ -84,15 +102,17 @@ export interface Call {
   readonly ttlMs: number;
   readonly waitMs: number;
   readonly signal: AbortSignal | undefined;
-  readonly mode: Mode;
   readonly permits: number;
   readonly limit: number;
   readonly renew: boolean;
   readonly maxHoldMs: number;
   readonly atLeastMs: number;
   readonly holder: string;
+  readonly reentrant: boolean;
   readonly abortBeforeMs: number;
 }
+
+type Purpose = "efficiency" | "correctness";
 
 const LOCKS_OPTIONS = [
   "ttl",
@@ -106,6 +126,8 @@ const LOCKS_OPTIONS = [
   "namespace",
   "purpose",
   "fenced",
+  "onUnavailable",
+  "releaseOnExit",
   "tokenOffset",
   "logger",
 ] as const;
@@ -119,10 +141,18 @@ export const ACQUIRE_OPTIONS = [
   "maxHold",
   "atLeast",
   "note",
+  "reentrant",
   "abortBefore",
 ] as const;
 
-const HOLDER_BYTES = 255;
+type AcquireOption = (typeof ACQUIRE_OPTIONS)[number];
+
+/** Those of a primitive that settles the others itself. */
+export const acquireOptionsBut = (...settled: AcquireOption[]): readonly AcquireOption[] =>
+  ACQUIRE_OPTIONS.filter((option) => !settled.includes(option));
+
+const EXIT_SIGNALS = ["SIGTERM", "SIGINT", "SIGHUP"] as const;
+export const HOLDER_BYTES = 255;
 const TTL_MIN_MS = 20;
 
 export function resolveSettings(options: LocksOptions, traits: Traits): Settings {
@@ -132,7 +162,7 @@ export function resolveSettings(options: LocksOptions, traits: Traits): Settings
   checkOptions(poll, "the options of poll", ["min", "max", "jitter"]);
   checkOptions(retry, "the options of retry", ["pause", "jitter"]);
   const minMs = parseDuration(orElse(poll.min, 50), "poll.min", { min: 1 });
-  checkPurpose(options, traits);
+  const purpose = checkPurpose(options, traits);
   const holder = checkText(
     orElse(options.holder, `${hostname()}:${process.pid}`),
     "holder",
@@ -158,6 +188,9 @@ export function resolveSettings(options: LocksOptions, traits: Traits): Settings
     namespace: checkNamespace(orElse(options.namespace, "default")),
     tokenOffset: checkToken(orElse(options.tokenOffset, 0n), "tokenOffset"),
     logger: options.logger === undefined ? undefined : checkLogger(options.logger),
+    purpose,
+    onUnavailable: checkOnUnavailable(options.onUnavailable, "throw", purpose),
+    releaseOnExit: checkReleaseOnExit(orElse(options.releaseOnExit, false)),
     abortBefore: options.abortBefore,
   };
   const ttlMs = parseDuration(orElse(options.ttl, 30_000), "ttl", { min: ttlMin(traits) });
@@ -167,13 +200,13 @@ export function resolveSettings(options: LocksOptions, traits: Traits): Settings
       ttlMs,
       waitMs: parseDuration(orElse(options.wait, 10_000), "wait", { min: 0, infinite: true }),
       signal: undefined,
-      mode: "exclusive",
       permits: LOCK_LIMIT,
       limit: LOCK_LIMIT,
       renew: true,
       maxHoldMs: Number.POSITIVE_INFINITY,
       atLeastMs: 0,
       holder,
+      reentrant: false,
       abortBeforeMs: resolveAbortBefore(options.abortBefore, ttlMs, settings),
     },
   };
@@ -183,10 +216,11 @@ export function resolveCall(
   options: AcquireOptions | undefined,
   settings: Settings,
   traits: Traits,
+  known: readonly string[] = ACQUIRE_OPTIONS,
 ): Call {
   const defaults = settings.defaults;
   if (options === undefined) return defaults;
-  checkOptions(options, "the options of a call", ACQUIRE_OPTIONS);
+  checkOptions(options, "the options of a call", known);
   const ttlMs =
     options.ttl === undefined
       ? defaults.ttlMs
@@ -204,7 +238,6 @@ export function resolveCall(
         ? defaults.waitMs
         : parseDuration(options.wait, "wait", { min: 0, infinite: true }),
     signal: options.signal === undefined ? undefined : checkSignal(options.signal),
-    mode,
     permits: mode === "shared" ? 1 : LOCK_LIMIT,
     limit: LOCK_LIMIT,
     renew: checkBoolean(orElse(options.renew, true), "renew"),
@@ -214,6 +247,7 @@ export function resolveCall(
     }),
     atLeastMs,
     holder: withNote(settings.holder, options.note),
+    reentrant: checkBoolean(orElse(options.reentrant, false), "reentrant"),
     abortBeforeMs: resolveAbortBefore(abortBefore, ttlMs, settings),
   };
 }
@@ -259,7 +293,7 @@ function resolveAbortBefore(
   return ms;
 }
 
-function checkPurpose(options: LocksOptions, traits: Traits): void {
+function checkPurpose(options: LocksOptions, traits: Traits): Purpose {
   const purpose = checkOneOf(orElse(options.purpose, "efficiency"), "purpose", [
     "efficiency",
     "correctness",
@@ -272,6 +306,35 @@ function checkPurpose(options: LocksOptions, traits: Traits): void {
         "check tokens (a fence) and say so with fenced: true",
     );
   }
+  return purpose;
+}
+
+export function checkOnUnavailable(
+  value: OnUnavailable | undefined,
+  otherwise: OnUnavailable,
+  purpose: Purpose,
+): OnUnavailable {
+  const checked = checkOneOf(orElse(value, otherwise), "onUnavailable", ["throw", "run"]);
+  if (checked === "run" && purpose === "correctness") {
+    throw new InvalidArgumentError(
+      'onUnavailable "run" lets work go on without the lock, which purpose "correctness" forbids: it is for efficiency only',
+    );
+  }
+  return checked;
+}
+
+function checkReleaseOnExit(value: boolean | ReleaseOnExit): Settings["releaseOnExit"] {
+  if (value === false) return null;
+  const options = value === true ? {} : value;
+  checkOptions(options, "the options of releaseOnExit", ["signals", "grace"]);
+  const signals: readonly string[] = orElse(options.signals, EXIT_SIGNALS);
+  const known = Object.keys(constants.signals);
+  if (!Array.isArray(signals) || !signals.every((signal) => known.includes(signal))) {
+    throw new InvalidArgumentError(
+      'releaseOnExit.signals must be an array of names of signals, such as ["SIGTERM"]',
+    );
+  }
+  return { signals, graceMs: parseDuration(orElse(options.grace, 5_000), "grace", { min: 0 }) };
 }
 
 function checkNamespace(value: unknown): string {

@@ -24,9 +24,20 @@ export interface Store {
   /** Drops the grant or the ticket of exactly this grantId, whichever is there; nobody else's. */
   release(releases: readonly Release[]): Awaitable<readonly ReleaseAnswer[]>;
 
-  /** Takes the name from all its holders; their renewals answer `lost: revoked`. Waiters stay. */
+  /**
+   * Takes the name from all its holders; their renewals answer `lost: revoked`. Waiters stay. Kept
+   * for people to see, as REVOKED_KEPT says.
+   */
   revoke(name: string, by: { holder: string; why: string }): Awaitable<readonly HolderInfo[]>;
 
+  /**
+   * Changes the limit of a semaphore in use. Holders stay, even if they are more than that; tickets
+   * that ask for more are dropped. Answers with the limit that it had; null when it is not in use,
+   * for then none is kept. A lock stays a lock.
+   */
+  resize(name: string, limit: number): Awaitable<number | null>;
+
+  /** Null when nobody holds it or waits, and nobody was made to give it up lately. */
   inspect(name: string): Awaitable<NameInfo | null>;
   /** Names in use that start with `prefix`, in order of their UTF-8 bytes. */
   list(prefix: string, limit: number): Awaitable<readonly NameInfo[]>;
@@ -78,10 +89,10 @@ export type ClaimAnswer =
   /** One for each name, in order. */
   | { readonly kind: "granted"; readonly grants: readonly Grant[] }
   | { readonly kind: "queued"; readonly position: Position }
-  /** Not granted, no ticket left. */
-  | { readonly kind: "busy"; readonly position: Position }
+  /** Not granted, no ticket left. `name`: the first of them that is not to be had. */
+  | { readonly kind: "busy"; readonly name: string; readonly position: Position }
   /** The name is in use with another limit: as a lock, or as another semaphore. */
-  | { readonly kind: "mismatch"; readonly limit: number };
+  | { readonly kind: "mismatch"; readonly name: string; readonly limit: number };
 
 export type Push =
   | { readonly kind: "granted"; readonly grant: Grant }
@@ -112,6 +123,8 @@ export interface LostAnswer {
 export interface Release {
   readonly name: string;
   readonly grantId: string;
+  /** Nobody has worked under the grant, or ever will: `atLeast` does not close the name. */
+  readonly unused?: boolean;
 }
 
 export type ReleaseAnswer = "released" | LostAnswer;
@@ -144,6 +157,18 @@ export interface WaiterInfo {
   readonly expiresInMs: number;
 }
 
+/** A lease that was taken from its holder by force, and why. */
+export interface RevokedInfo {
+  readonly holder: string;
+  readonly token: bigint;
+  readonly by: string;
+  readonly why: string;
+  readonly agoMs: number;
+}
+
+/** For so long it can be seen that a lease was revoked, and at most for so many of a name. */
+export const REVOKED_KEPT = { ms: 3_600_000, many: 16 };
+
 export interface NameInfo {
   readonly name: string;
   readonly limit: number;
@@ -151,6 +176,8 @@ export interface NameInfo {
   readonly holders: readonly HolderInfo[];
   /** In the order of the queue. */
   readonly waiters: readonly WaiterInfo[];
+  /** The latest last. */
+  readonly revoked: readonly RevokedInfo[];
 }
 
 /** What a store is, as data: docs, tests and refusals come from it. */

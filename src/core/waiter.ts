@@ -10,9 +10,11 @@ import { type Events, emit } from "./events.js";
 import { HeldLease } from "./held-lease.js";
 import type { Call } from "./options.js";
 import {
+  type Awaitable,
   type ClaimAnswer,
   type Grant,
   LOCK_LIMIT,
+  modeOf,
   type Position,
   type Push,
   type RenewAnswer,
@@ -30,14 +32,22 @@ const LAST_WORD_MS = 250;
 
 type NotGranted = Events["not-granted"]["reason"];
 
+/** What stands in the way. */
+export interface Busy {
+  readonly name: string;
+  readonly holder: string | null;
+  readonly freeInMs: number;
+}
+
 /**
  * One acquire, from the first ask to the lease: asks, keeps its ticket alive, is pushed or polls,
  * and gives up without leaving anything behind. Each event looks at what is known by then, so no
- * order of answers, pushes, timers and aborts is assumed.
+ * order of answers, pushes, timers and aborts is assumed. Several names are asked for in one step,
+ * which leaves no ticket: busy is the end of it.
  */
 export class Waiter extends Kept {
   readonly #context: Context;
-  readonly #name: string;
+  readonly #names: readonly string[];
   readonly #call: Call;
   readonly #grantId: string;
   readonly #startedAtMs: number;
@@ -55,42 +65,45 @@ export class Waiter extends Kept {
   #ticket = false;
   #renewAtMs = Number.POSITIVE_INFINITY;
   #renewalSentAtMs = Number.NaN;
-  #holder: string | null = null;
+  #busy: Busy;
   /** The last exchange with the store failed: a wait that ends like this ends in an outage. */
   #trouble: HoldfastError | null = null;
   #done = false;
-  #lease: HeldLease | null = null;
-  #resolve: ((lease: HeldLease | null) => void) | null = null;
+  #leases: readonly HeldLease[] | null = null;
+  #resolve: ((leases: readonly HeldLease[] | null) => void) | null = null;
   #reject: ((error: unknown) => void) | null = null;
   #failure: { error: unknown } | null = null;
 
-  constructor(context: Context, name: string, call: Call) {
+  constructor(context: Context, names: readonly string[], call: Call) {
     super();
     this.#context = context;
-    this.#name = name;
+    this.#names = names;
     this.#call = call;
+    this.#busy = { name: names[0]!, holder: null, freeInMs: 0 };
     this.#grantId = context.runtime.random.grantId();
     this.#startedAtMs = context.runtime.clock.elapsedMs();
     this.#suspicionsAtStart = context.runtime.clock.suspicions();
   }
 
-  /** The lease; null when asked once and busy. */
-  acquire(): HeldLease | null | Promise<HeldLease | null> {
+  /** A lease for each name; null when asked once and busy. */
+  acquire(): Awaitable<readonly HeldLease[] | null> {
     const { signal } = this.#call;
     signal?.throwIfAborted();
-    emit("asked", this.#context.settings.logger, () => ({
-      name: this.#name,
-      holder: this.#call.holder,
-      mode: this.#call.mode,
-      permits: this.#call.permits,
-    }));
+    for (const name of this.#names) {
+      emit("asked", this.#context.settings.logger, () => ({
+        name,
+        holder: this.#call.holder,
+        mode: modeOf(this.#call),
+        permits: this.#call.permits,
+      }));
+    }
     this.#ask();
     // A store in this process has answered by now.
     if (this.#done) {
       if (this.#failure) throw this.#failure.error;
-      return this.#lease;
+      return this.#leases;
     }
-    const acquired = new Promise<HeldLease | null>((resolve, reject) => {
+    const acquired = new Promise<readonly HeldLease[] | null>((resolve, reject) => {
       this.#resolve = resolve;
       this.#reject = reject;
     });
@@ -105,9 +118,9 @@ export class Waiter extends Kept {
     return acquired;
   }
 
-  /** Who held the name when the store last said so. */
-  get lastHolder(): string | null {
-    return this.#holder;
+  /** Why it has to wait, as the store last said. */
+  get busy(): Busy {
+    return this.#busy;
   }
 
   /** The `Locks` is closing: nothing is left of this waiter when the promise resolves. */
@@ -150,7 +163,7 @@ export class Waiter extends Kept {
     if (this.#done || this.#asking > 0) return null;
     this.#renewalSentAtMs = sentAtMs;
     return {
-      name: this.#context.commands.key(this.#name),
+      name: this.#context.commands.key(this.#names[0]!),
       grantId: this.#grantId,
       seq: this.#nextSeq(sentAtMs),
       ttlMs: this.#call.ttlMs,
@@ -171,7 +184,7 @@ export class Waiter extends Kept {
       this.#renewAtMs = nowMs + this.#pauseMs();
     } else {
       this.#trouble = null;
-      if (answer.kind === "granted") this.#accept(answer.grant);
+      if (answer.kind === "granted") this.#accept([answer.grant]);
       else if (answer.kind === "queued") this.#queued(answer.position, sentAtMs);
       else this.#ask();
     }
@@ -189,7 +202,7 @@ export class Waiter extends Kept {
     try {
       const answer = store.claim(
         {
-          names: [commands.key(this.#name)],
+          names: this.#names.map((name) => commands.key(name)),
           grantId: this.#grantId,
           seq,
           permits: this.#call.permits,
@@ -197,7 +210,7 @@ export class Waiter extends Kept {
           ttlMs: this.#call.ttlMs,
           atLeastMs: this.#call.atLeastMs,
           holder: this.#call.holder,
-          queue: this.#call.waitMs > 0,
+          queue: !this.#asksOnce,
         },
         this.#push,
       );
@@ -214,19 +227,21 @@ export class Waiter extends Kept {
     this.#trouble = null;
     switch (answer.kind) {
       case "granted":
-        this.#accept(answer.grants[0]!);
+        this.#accept(answer.grants);
         break;
       case "queued":
         this.#queued(answer.position, sentAtMs);
         break;
       case "busy":
-        this.#holder = answer.position.holder;
-        if (this.#call.waitMs === 0) this.#settle(null, "busy");
+        this.#heard(answer.position, this.#context.commands.nameOf(answer.name));
+        if (this.#asksOnce) this.#settle(null, "busy");
         else this.#askAtMs = this.#context.runtime.clock.elapsedMs() + this.#pollMs();
         break;
-      case "mismatch":
-        this.#fail(mismatch(this.#name, this.#call.limit, answer.limit), "refused");
+      case "mismatch": {
+        const name = this.#context.commands.nameOf(answer.name);
+        this.#fail(mismatch(name, this.#call.limit, answer.limit), "refused");
         break;
+      }
     }
     this.#schedule();
   }
@@ -247,14 +262,15 @@ export class Waiter extends Kept {
   /** A claim answered after the end may have created what nobody will release: give it back (again). */
   #answersNobody(): boolean {
     if (!this.#done) return false;
-    const state = this.#lease?.state ?? "released";
+    // Several leases came of one answer, and that was the last.
+    const state = this.#leases?.[0]?.state ?? "released";
     if (state === "released" || state === "lost") this.#giveUp();
     return true;
   }
 
   #pushed(push: Push): void {
     if (this.#done) return;
-    if (push.kind === "granted") this.#accept(push.grant);
+    if (push.kind === "granted") this.#accept([push.grant]);
     else if (this.#asking === 0) this.#ask();
     this.#schedule();
   }
@@ -262,7 +278,7 @@ export class Waiter extends Kept {
   #queued(position: Position, sentAtMs: number): void {
     const { runtime, store, watchdog } = this.#context;
     this.#ticket = true;
-    this.#holder = position.holder;
+    this.#heard(position);
     this.#renewAtMs = watchdog.dueAt(sentAtMs, this.#call.ttlMs);
     const nowMs = runtime.clock.elapsedMs();
     if (store.traits.waiting === "polled") this.#askAtMs = nowMs + this.#pollMs();
@@ -271,38 +287,46 @@ export class Waiter extends Kept {
     } else this.#askAtMs = Number.POSITIVE_INFINITY;
   }
 
-  #accept(grant: Grant): void {
-    const seq = this.#context.runtime.seams.restsOn(grant.seq, this.#seq);
-    // Undefined: an ask that is none of ours, or too long ago.
-    const sentAtMs = seq > this.#seq ? undefined : this.#sent.at(seq - this.#seq - 1);
-    if (sentAtMs !== undefined) {
-      const lease = new HeldLease(this.#context, this.#name, this.#call, {
-        grantId: this.#grantId,
-        grant,
-        sentAtMs,
-        suspicionsAtSend: grant.seq === this.#seq ? this.#suspicionsAtSeq : this.#suspicionsAtStart,
-        lastSeq: this.#seq,
-      });
-      if (lease.begin()) {
+  #accept(grants: readonly Grant[]): void {
+    const leases = grants.map((grant, i) => this.#leaseOf(grant, this.#names[i]!));
+    if (leases.every((lease) => lease !== null)) {
+      for (const [i, lease] of leases.entries()) {
+        lease.begin();
         emit("granted", this.#context.settings.logger, () => ({
-          name: this.#name,
+          name: lease.name,
           token: lease.token,
           holder: lease.holder,
           waitMs: this.#waitedMs(),
-          handedOver: grant.handedOver,
+          handedOver: grants[i]!.handedOver,
         }));
-        this.#settle(lease, null);
-        return;
       }
+      this.#settle(leases, null);
+      return;
     }
     // It rests on an ask that is too old: it is no grant until the store has extended it.
     if (this.#asking > 0) return;
     this.#trouble = new StoreUnavailableError(
-      `the answer that granted ${JSON.stringify(this.#name)} came after its ttl of ${this.#call.ttlMs} ms`,
+      `the answer that granted ${this.#what} came after its ttl of ${this.#call.ttlMs} ms`,
     );
     if (this.#call.waitMs === 0) this.#fail(this.#trouble, "unavailable");
     // In a turn of its own: a store in this process would otherwise be asked without end.
     else this.#askAtMs = this.#context.runtime.clock.elapsedMs();
+  }
+
+  /** Null: it was over before it was seen, and is no lease. */
+  #leaseOf(grant: Grant, name: string): HeldLease | null {
+    const seq = this.#context.runtime.seams.restsOn(grant.seq, this.#seq);
+    // Undefined: an ask that is none of ours, or too long ago.
+    const sentAtMs = seq > this.#seq ? undefined : this.#sent.at(seq - this.#seq - 1);
+    if (sentAtMs === undefined) return null;
+    const lease = new HeldLease(this.#context, name, this.#call, {
+      grantId: this.#grantId,
+      grant,
+      sentAtMs,
+      suspicionsAtSend: grant.seq === this.#seq ? this.#suspicionsAtSeq : this.#suspicionsAtStart,
+      lastSeq: this.#seq,
+    });
+    return lease.isGood ? lease : null;
   }
 
   #timeOut(): void {
@@ -311,7 +335,7 @@ export class Waiter extends Kept {
     // An ask that was sent just now is no sign of an outage; the release after it will tell.
     if (askedForMs >= LAST_WORD_MS) this.#trouble ??= commands.noAnswer("claim", askedForMs);
     const waitMs = this.#call.waitMs;
-    const timeout = new AcquireTimeoutError(this.#name, waitMs, this.#holder);
+    const timeout = new AcquireTimeoutError(this.#busy.name, waitMs, this.#busy.holder);
     if (this.#trouble !== null) this.#fail(this.#outage(this.#trouble), "unavailable");
     else if (!this.#ticket && this.#asking === 0) this.#fail(timeout, "timeout");
     else {
@@ -328,7 +352,7 @@ export class Waiter extends Kept {
 
   #outage(cause: HoldfastError): HoldfastError {
     return new StoreUnavailableError(
-      `waited ${this.#call.waitMs} ms for ${JSON.stringify(this.#name)}, and the store was not available at the end: ${cause.message}`,
+      `waited ${this.#call.waitMs} ms for ${this.#what}, and the store was not available at the end: ${cause.message}`,
       { cause },
     );
   }
@@ -342,11 +366,11 @@ export class Waiter extends Kept {
     reject?.(error);
   }
 
-  #settle(lease: HeldLease | null, reason: NotGranted | null): void {
-    this.#lease = lease;
+  #settle(leases: readonly HeldLease[] | null, reason: NotGranted | null): void {
+    this.#leases = leases;
     const resolve = this.#resolve;
     this.#end(reason);
-    resolve?.(lease);
+    resolve?.(leases);
   }
 
   #end(reason: NotGranted | null): void {
@@ -358,17 +382,42 @@ export class Waiter extends Kept {
     if (this.#abort !== null) this.#call.signal?.removeEventListener("abort", this.#abort);
   }
 
+  /** The outcome of the last name's. */
   async #giveUp(timeoutMs?: number): Promise<ReleaseOutcome> {
-    return this.#context.commands.release(this.#release(), this.#call.ttlMs, timeoutMs);
+    const { commands } = this.#context;
+    const outcomes = this.#names.map((name) => {
+      const release = {
+        name: commands.key(name),
+        grantId: this.#grantId,
+        unused: this.#leases === null,
+      };
+      return commands.release(release, this.#call.ttlMs, timeoutMs);
+    });
+    return (await Promise.all(outcomes)).at(-1)!;
   }
 
   #emitNotGranted(reason: NotGranted): void {
-    emit("not-granted", this.#context.settings.logger, () => ({
-      name: this.#name,
-      holder: this.#call.holder,
-      waitMs: this.#waitedMs(),
-      reason,
-    }));
+    for (const name of this.#names) {
+      emit("not-granted", this.#context.settings.logger, () => ({
+        name,
+        holder: this.#call.holder,
+        waitMs: this.#waitedMs(),
+        reason,
+      }));
+    }
+  }
+
+  #heard({ holder, freeInMs }: Position, name = this.#names[0]!): void {
+    this.#busy = { name, holder, freeInMs };
+  }
+
+  /** Without a ticket or a second ask: busy is the end. */
+  get #asksOnce(): boolean {
+    return this.#call.waitMs === 0 || this.#names.length > 1;
+  }
+
+  get #what(): string {
+    return this.#names.map((name) => JSON.stringify(name)).join(", ");
   }
 
   #nextSeq(sentAtMs: number): number {
@@ -392,10 +441,6 @@ export class Waiter extends Kept {
     );
   }
 
-  #release(): { name: string; grantId: string } {
-    return { name: this.#context.commands.key(this.#name), grantId: this.#grantId };
-  }
-
   #waitedMs(): number {
     return this.#context.runtime.clock.elapsedMs() - this.#startedAtMs;
   }
@@ -411,10 +456,17 @@ export class Waiter extends Kept {
   }
 }
 
-function mismatch(name: string, asked: number, stored: number): InvalidArgumentError {
+export function assertOpen({ closing }: Context): void {
+  if (closing.aborted) throw new ClosedError();
+}
+
+export function mismatch(name: string, asked: number, stored: number): InvalidArgumentError {
   const kind = (limit: number): string =>
     limit === LOCK_LIMIT ? "a lock" : `a semaphore of ${limit} permits`;
   return new InvalidArgumentError(
-    `${JSON.stringify(name)} is in use as ${kind(stored)} and can't be taken as ${kind(asked)}`,
+    `${JSON.stringify(name)} is in use as ${kind(stored)} and can't be taken as ${kind(asked)}; ` +
+      (stored === LOCK_LIMIT || asked === LOCK_LIMIT
+        ? "use another name"
+        : "use the same number everywhere, or change it with resize"),
   );
 }

@@ -66,6 +66,12 @@ export class MemoryStore implements Store {
     return revoked;
   }
 
+  resize(name: string, limit: number): number | null {
+    const before = this.#rule.resize(name, limit);
+    this.#tell();
+    return before;
+  }
+
   inspect(name: string): NameInfo | null {
     return this.#rule.inspect(name);
   }

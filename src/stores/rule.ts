@@ -4,10 +4,12 @@ import {
   type ClaimAnswer,
   type Grant,
   type HolderInfo,
+  LOCK_LIMIT,
   type LostAnswer,
   modeOf,
   type NameInfo,
   type Position,
+  REVOKED_KEPT,
   type Release,
   type ReleaseAnswer,
   type RenewAnswer,
@@ -21,10 +23,11 @@ export interface ClaimRecord {
   /** Its place in the order of all claims on the name. */
   readonly place: number;
   readonly permits: number;
-  readonly limit: number;
+  /** The same for all claims on the name. */
+  limit: number;
   readonly atLeastMs: number;
   readonly holder: string;
-  /** When it asked; from the grant on, when it was granted. */
+  /** When it asked, was granted, was revoked: the last of these. */
   sinceMs: number;
   /** The last ask that the store has seen of it. */
   seq: number;
@@ -37,6 +40,7 @@ export interface ClaimRecord {
   closedUntilMs: number;
   ended: "no" | "released" | "revoked";
   /** By whom it was revoked, and for what. */
+  endedBy: string;
   endedWhy: string;
 }
 
@@ -86,13 +90,14 @@ export class Rule {
     const own: (ClaimRecord | undefined)[] = [];
     for (const name of claim.names) {
       const front = this.advance(name, nowMs);
-      const first = front.holders.find((one) => one.ended !== "revoked") ?? front.waiting;
-      if (first !== undefined && first.limit !== claim.limit) {
-        return { kind: "mismatch", limit: first.limit };
-      }
       const mine = this.#find(front, name, claim.grantId);
-      if (mine === undefined && !claim.queue && !fits(front, claim)) {
-        return { kind: "busy", position: this.#position(front, name, Number.MAX_SAFE_INTEGER) };
+      if (mine === undefined) {
+        const limit = limitOf(front);
+        if (limit !== null && limit !== claim.limit) return { kind: "mismatch", name, limit };
+        if (!claim.queue && !fits(front, claim)) {
+          const position = this.#position(front, name, Number.MAX_SAFE_INTEGER);
+          return { kind: "busy", name, position };
+        }
       }
       fronts.push(front);
       own.push(mine);
@@ -133,7 +138,7 @@ export class Rule {
     const front = this.advance(release.name, nowMs);
     const mine = this.#find(front, release.name, release.grantId);
     if (mine === undefined) return this.#lost(front, release.grantId);
-    if (mine.token > 0n && mine.closedUntilMs > this.clock.wallMs()) {
+    if (mine.token > 0n && !release.unused && mine.closedUntilMs > this.clock.wallMs()) {
       mine.ended = "released";
       mine.expiresAtMs = nowMs;
       this.claims.save(mine);
@@ -144,29 +149,48 @@ export class Rule {
 
   revoke(name: string, by: { holder: string; why: string }): readonly HolderInfo[] {
     const nowMs = this.clock.nowMs();
-    const holders = this.advance(name, nowMs).holders.filter((one) => one.ended !== "revoked");
+    const all = this.advance(name, nowMs).holders;
+    const holders = all.filter((one) => one.ended !== "revoked");
     const infos = holders.map((one) => this.#holderInfo(one, nowMs));
     for (const one of holders) {
-      // Stays until its lease would have ended, so that its renewal learns why it is gone.
+      // Stays beyond its lease, so that its renewal learns why it is gone, and people see it.
+      one.ttlMs = Math.max(one.expiresAtMs - nowMs, REVOKED_KEPT.ms);
+      one.expiresAtMs = nowMs + one.ttlMs;
       one.ended = "revoked";
-      one.endedWhy = `by ${by.holder}: ${by.why}`;
+      one.endedBy = by.holder;
+      one.endedWhy = by.why;
+      one.sinceMs = nowMs;
       one.closedUntilMs = 0;
       this.claims.save(one);
     }
+    const revoked = all.toSorted((a, b) => a.sinceMs - b.sinceMs || a.place - b.place);
+    for (const old of revoked.slice(0, -REVOKED_KEPT.many)) this.claims.remove(old);
     this.advance(name, nowMs);
     return infos;
+  }
+
+  resize(name: string, limit: number): number | null {
+    const nowMs = this.clock.nowMs();
+    const before = limitOf(this.advance(name, nowMs));
+    if (before === null || before === LOCK_LIMIT || before === limit) return before;
+    for (const one of [...this.claims.inOrder(name)]) {
+      one.limit = limit;
+      if (one.token === 0n && one.permits > limit) this.claims.remove(one);
+      else this.claims.save(one);
+    }
+    this.advance(name, nowMs);
+    return before;
   }
 
   /** Changes nothing. */
   inspect(name: string): NameInfo | null {
     const nowMs = this.clock.nowMs();
-    const living = [...this.claims.inOrder(name)].filter(
-      (one) => one.ended !== "revoked" && !this.isOver(one, nowMs),
-    );
-    if (living[0] === undefined) return null;
+    const all = [...this.claims.inOrder(name)].filter((one) => !this.isOver(one, nowMs));
+    if (all[0] === undefined) return null;
+    const living = all.filter((one) => one.ended !== "revoked");
     return {
       name,
-      limit: living[0].limit,
+      limit: (living[0] ?? all[0]).limit,
       holders: living.filter((one) => one.token > 0n).map((one) => this.#holderInfo(one, nowMs)),
       waiters: living
         .filter((one) => one.token === 0n)
@@ -177,6 +201,16 @@ export class Rule {
           waitingMs: nowMs - one.sinceMs,
           expiresInMs: one.expiresAtMs - nowMs,
         })),
+      revoked: all
+        .filter((one) => one.ended === "revoked")
+        .sort((a, b) => a.sinceMs - b.sinceMs || a.place - b.place)
+        .map((one) => ({
+          holder: one.holder,
+          token: one.token,
+          by: one.endedBy,
+          why: one.endedWhy,
+          agoMs: nowMs - one.sinceMs,
+        })),
     };
   }
 
@@ -184,7 +218,7 @@ export class Rule {
     const infos: NameInfo[] = [];
     for (const name of names) {
       const info = this.inspect(name);
-      if (info !== null) infos.push(info);
+      if (info !== null && info.holders.length + info.waiters.length > 0) infos.push(info);
       if (infos.length === limit) break;
     }
     return infos;
@@ -275,6 +309,7 @@ export class Rule {
       floor: 0n,
       closedUntilMs: 0,
       ended: "no",
+      endedBy: "",
       endedWhy: "",
     };
   }
@@ -289,7 +324,9 @@ export class Rule {
 
   #lost(front: Front, grantId: string): LostAnswer {
     const ended = front.holders.find((one) => one.grantId === grantId);
-    if (ended?.ended === "revoked") return { kind: "lost", reason: "revoked", why: ended.endedWhy };
+    if (ended?.ended === "revoked") {
+      return { kind: "lost", reason: "revoked", why: `by ${ended.endedBy}: ${ended.endedWhy}` };
+    }
     const taken = front.holders.some((one) => one.ended === "no" && one !== ended);
     return { kind: "lost", reason: taken ? "superseded" : "expired" };
   }
@@ -335,6 +372,12 @@ export function toGrant(record: ClaimRecord, handedOver: boolean): Grant {
     seq: record.seq,
     handedOver,
   };
+}
+
+/** What the name is in use with. */
+function limitOf({ holders, waiting }: Front): number | null {
+  const first = holders.find((one) => one.ended !== "revoked") ?? waiting;
+  return first === undefined ? null : first.limit;
 }
 
 const fits = (front: Front, claim: Claim): boolean =>

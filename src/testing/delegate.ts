@@ -8,6 +8,7 @@ export function delegate(store: Store): Store {
     renew: (renewals) => store.renew(renewals),
     release: (releases) => store.release(releases),
     revoke: (name, by) => store.revoke(name, by),
+    resize: (name, limit) => store.resize(name, limit),
     inspect: (name) => store.inspect(name),
     list: (prefix, limit) => store.list(prefix, limit),
     close: () => store.close(),

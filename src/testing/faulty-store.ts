@@ -79,6 +79,10 @@ export class FaultyStore implements Store {
     return this.#store.list(prefix, limit);
   }
 
+  resize(name: string, limit: number): Awaitable<number | null> {
+    return this.#store.resize(name, limit);
+  }
+
   close(): Awaitable<void> {
     return this.#store.close();
   }

@@ -135,7 +135,12 @@ describe("inspect", () => {
     const { code, stdout } = await holdfast(folder, ["inspect", "job"]);
     expect(code).toBe(0);
     expect(stdout).toBe("job\n  nobody holds it\n  nobody waits\n");
-    expect(await shown(folder, "job")).toEqual({ name: "job", holders: [], waiters: [] });
+    expect(await shown(folder, "job")).toEqual({
+      name: "job",
+      holders: [],
+      waiters: [],
+      revoked: [],
+    });
   });
 });
 

@@ -50,7 +50,7 @@ describe("text", () => {
   });
 
   it("of a name that is busy tells who is in the way", () => {
-    const name = { name: "job", limit: LOCK_LIMIT, holders: [], waiters: [] };
+    const name = { name: "job", limit: LOCK_LIMIT, holders: [], waiters: [], revoked: [] };
     const mode = "exclusive" as const;
     const holder = {
       mode,

@@ -18,6 +18,8 @@ const FIELDS: Record<EventName, string[]> = {
   recovered: ["name", "token"],
   lost: ["heldMs", "name", "reason", "token"],
   released: ["heldMs", "name", "outcome", "token"],
+  revoked: ["by", "holder", "name", "token", "why"],
+  unprotected: ["cause", "holder", "name"],
   "stale-token": ["highest", "resource", "token"],
 };
 
@@ -80,7 +82,9 @@ async function everything(logger?: Logger): Promise<unknown[]> {
   const releasing = unsure.release();
   on.store.onClaim = () => Promise.reject(new Error("down"));
   errors.push(await rejection(on.locks.acquire("c", { wait: 0 })));
-  on.store.onClaim = () => ({ kind: "mismatch", limit: 3 });
+  await on.locks.withLock("c", { wait: 0, onUnavailable: "run" }, () => {});
+  await on.locks.forceRelease("b", { why: "a test" });
+  on.store.onClaim = () => ({ kind: "mismatch", name: "default:name", limit: 3 });
   errors.push(await rejection(on.locks.acquire("c")));
   on.store.onClaim = () => never();
   const closed = watch(on.locks.acquire("c"));

@@ -83,6 +83,10 @@ class StageStore implements Store {
     return this.inner.revoke(name, by);
   }
 
+  resize(name: string, limit: number): Awaitable<number | null> {
+    return this.inner.resize(name, limit);
+  }
+
   inspect(name: string): NameInfo | null {
     return this.inner.inspect(name) as NameInfo | null;
   }

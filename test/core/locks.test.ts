@@ -141,7 +141,7 @@ describe("close", () => {
     await on.clock.advance(100);
     await on.locks.close();
     await on.clock.advance(0);
-    expect(leases.map((lease) => lease.state)).toEqual(["released", "released", "released"]);
+    expect(leases.map((lease) => lease.state)).toEqual(["lost", "lost", "lost"]);
     expect(waiting.value).toBeInstanceOf(ClosedError);
     expect(await on.store.list("", 10)).toEqual([]);
     expect(on.store.closedAtMs).toBe(on.clock.elapsedMs());

@@ -71,6 +71,12 @@ const BAD_SETTINGS: Bad[] = [
   ["logger", {}, "logger", "debug(message, fields)"],
   ["logger", { debug() {}, info() {} }, "logger", "warn(message, fields)"],
   ["logger", 1, "logger", "debug(message, fields)"],
+  ["onUnavailable", "fail", 'onUnavailable is "fail";', '"throw", "run"'],
+  ["releaseOnExit", "yes", 'releaseOnExit are "yes";', "an object"],
+  ["releaseOnExit", { signals: ["TERM"] }, "releaseOnExit.signals", '["SIGTERM"]'],
+  ["releaseOnExit", { signals: "SIGTERM" }, "releaseOnExit.signals", '["SIGTERM"]'],
+  ["releaseOnExit", { grace: -1 }, "grace is -1;", DURATION],
+  ["releaseOnExit", { signal: [] }, "signal", "known: signals, grace"],
 ];
 
 const BAD_CALLS: Bad[] = [
@@ -92,6 +98,7 @@ const BAD_CALLS: Bad[] = [
   ["note", "", 'note is "";', "1 to 255 bytes"],
   ["note", "x".repeat(255), "holder with note is ", "1 to 255 bytes"],
   ["note", "\u0007", "note is ", "without control characters"],
+  ["reentrant", 1, "reentrant is 1;", "true or false"],
   ["abortBefore", -1, "abortBefore is -1;", DURATION],
   ["abortBefore", "1h", "abortBefore of 3600000 ms", "leave nothing of a ttl of 30000 ms"],
 ];
@@ -112,7 +119,7 @@ describe("bad values of locks' options", () => {
   const options = [...new Set(BAD_SETTINGS.map(([option]) => option))];
 
   it("are tried for every option", () => {
-    expect(options).toHaveLength(13);
+    expect(options).toHaveLength(15);
     // The message that lists what is known lists these.
     const known = refusal(() => settingsOf({ x: 1 }))
       .message.split("known: ")[1]!

@@ -171,7 +171,7 @@ describe("the end of a wait", () => {
     const on = stage({ wait: "1h" });
     on.store.onClaim = () => Promise.reject(new UnsupportedError("never"));
     expect(await rejection(on.locks.acquire("a"))).toBeInstanceOf(UnsupportedError);
-    on.store.onClaim = () => ({ kind: "mismatch", limit: 4 });
+    on.store.onClaim = () => ({ kind: "mismatch", name: "default:name", limit: 4 });
     const error = await rejection(on.locks.acquire("a"));
     expect(error).toBeInstanceOf(InvalidArgumentError);
     expect(error.message).toContain("a semaphore of 4 permits");

@@ -24,6 +24,7 @@ interface Row {
   floor: number;
   closed_until_ms: number;
   ended: ClaimRecord["ended"];
+  ended_by: string;
   ended_why: string;
   wake: string;
 }
@@ -65,11 +66,12 @@ export class SqliteClaims implements Claims {
     );
     this.#lastPlace = db.prepare("SELECT max(place) AS place FROM holdfast_claims WHERE name = ?");
     this.#insert = db.prepare(
-      "INSERT INTO holdfast_claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      "INSERT INTO holdfast_claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     );
     this.#update = db.prepare(
-      `UPDATE holdfast_claims SET since_ms = ?, seq = ?, ttl_ms = ?, expires_ms = ?, token = ?,
-         floor = ?, closed_until_ms = ?, ended = ?, ended_why = ? WHERE name = ? AND place = ?`,
+      `UPDATE holdfast_claims SET max_permits = ?, since_ms = ?, seq = ?, ttl_ms = ?, expires_ms = ?,
+         token = ?, floor = ?, closed_until_ms = ?, ended = ?, ended_by = ?, ended_why = ?
+         WHERE name = ? AND place = ?`,
     );
     this.#delete = db.prepare("DELETE FROM holdfast_claims WHERE name = ? AND place = ?");
     // Refuses to grant in a file that a newer Holdfast has meanwhile changed.
@@ -125,6 +127,7 @@ export class SqliteClaims implements Claims {
       record.floor,
       record.closedUntilMs,
       record.ended,
+      record.endedBy,
       record.endedWhy,
       this.wake,
     );
@@ -132,6 +135,7 @@ export class SqliteClaims implements Claims {
 
   save(record: ClaimRecord): void {
     this.#update.run(
+      record.limit,
       record.sinceMs,
       record.seq,
       record.ttlMs,
@@ -140,6 +144,7 @@ export class SqliteClaims implements Claims {
       record.floor,
       record.closedUntilMs,
       record.ended,
+      record.endedBy,
       record.endedWhy,
       record.name,
       record.place,
@@ -189,6 +194,7 @@ export class SqliteClaims implements Claims {
       floor: BigInt(row.floor),
       closedUntilMs: row.closed_until_ms,
       ended: row.ended,
+      endedBy: row.ended_by,
       endedWhy: row.ended_why,
       wake: row.wake,
     };

@@ -151,6 +151,12 @@ export class SqliteStore implements Store {
     return revoked;
   }
 
+  async resize(name: string, limit: number): Promise<number | null> {
+    const before = await this.#writer.run(false, () => this.#rule.resize(name, limit));
+    await this.#delivered;
+    return before;
+  }
+
   async inspect(name: string): Promise<NameInfo | null> {
     return this.#read(() => this.#rule.inspect(name));
   }
@@ -213,7 +219,8 @@ export class SqliteStore implements Store {
     return this.#writer.run(false, () => {
       for (const one of records) {
         const now = this.#claims.find(one.name, one.grantId);
-        if (now?.token === one.token && now.seq === one.seq) this.#rule.release(one);
+        const unheard = now?.token === one.token && now.seq === one.seq;
+        if (unheard) this.#rule.release({ name: one.name, grantId: one.grantId, unused: true });
       }
       return true;
     });

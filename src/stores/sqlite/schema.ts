@@ -2,7 +2,7 @@ import { UnsupportedError } from "../../core/errors.js";
 import type { SqliteDatabase } from "./driver.js";
 
 /** Raised when an older Holdfast could misread the tables. */
-export const FORMAT = 1;
+export const FORMAT = 2;
 
 /**
  * Grants and tickets in one table, so that a handover is an update. `expires_ms` is on the machine's
@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS holdfast_claims (
   floor INTEGER NOT NULL,
   closed_until_ms REAL NOT NULL,
   ended TEXT NOT NULL,
+  ended_by TEXT NOT NULL,
   ended_why TEXT NOT NULL,
   wake TEXT NOT NULL,
   PRIMARY KEY (name, place)

@@ -65,6 +65,10 @@ export class Link implements Store {
     return this.#trip(() => this.#store.revoke(name, by));
   }
 
+  resize(name: string, limit: number): Promise<number | null> {
+    return this.#trip(() => this.#store.resize(name, limit));
+  }
+
   inspect(name: string): Promise<NameInfo | null> {
     return this.#trip(() => this.#store.inspect(name));
   }

@@ -1,0 +1,48 @@
+/** What is to be closed when the process is asked to end, or has nothing left to do. */
+interface Leaving {
+  readonly signals: readonly string[];
+  close(): Promise<void>;
+}
+
+const leaving = new Set<Leaving>();
+const listeners = new Map<string, () => void>();
+
+/** Returns how to undo it. */
+export function closeOnExit(one: Leaving): () => void {
+  leaving.add(one);
+  if (leaving.size === 1) process.on("beforeExit", closeAll);
+  for (const signal of one.signals) listen(signal);
+  return () => {
+    leaving.delete(one);
+    if (leaving.size === 0) process.removeListener("beforeExit", closeAll);
+    for (const signal of one.signals) {
+      if (![...leaving].some(({ signals }) => signals.includes(signal))) unlisten(signal);
+    }
+  };
+}
+
+function listen(signal: string): void {
+  if (listeners.has(signal)) return;
+  const listener = (): void => void leave(signal);
+  listeners.set(signal, listener);
+  process.on(signal, listener);
+}
+
+function unlisten(signal: string): void {
+  const listener = listeners.get(signal);
+  if (listener !== undefined) process.removeListener(signal, listener);
+  listeners.delete(signal);
+}
+
+/** A second signal finds no listener of ours, and ends the process at once. */
+async function leave(signal: string): Promise<void> {
+  // Who listens beside us decides about the end of the process, and may do so before we are done.
+  const alone = process.listenerCount(signal) === 1;
+  unlisten(signal);
+  await closeAll();
+  if (alone) process.kill(process.pid, signal);
+}
+
+async function closeAll(): Promise<void> {
+  await Promise.allSettled([...leaving].map((one) => one.close()));
+}

@@ -1,0 +1,50 @@
+import { LeaseLostError } from "./errors.js";
+import type { ReleaseResult } from "./lease.js";
+import { checkOneOf, orElse } from "./validate.js";
+
+/** What work can be done under: a lease, or several as one. */
+export interface Held {
+  readonly signal: AbortSignal;
+  assertHeld(): void;
+  release(): Promise<ReleaseResult>;
+}
+
+export type OnLost = "throw" | "return";
+
+export const checkOnLost = (value: OnLost | undefined): OnLost =>
+  checkOneOf(orElse(value, "throw"), "onLost", ["throw", "return"]);
+
+/** Runs `fn` and gives the lease back; results, errors and losses come out as what they are. */
+export async function workUnder<T>(held: Held, onLost: OnLost, fn: () => Promise<T>): Promise<T> {
+  let value: T;
+  try {
+    held.assertHeld();
+    value = await fn();
+  } catch (error) {
+    await held.release();
+    throw lossBehind(error, held);
+  }
+  await held.release();
+  const loss = lossOf(held);
+  if (loss === null || onLost === "return") return value;
+  throw again(loss, { value, cause: loss });
+}
+
+export function lossOf({ signal }: Held): LeaseLostError | null {
+  return signal.aborted ? (signal.reason as LeaseLostError) : null;
+}
+
+/** If what `fn` threw was our own abort, the loss is the news and the error its cause. */
+function lossBehind(error: unknown, held: Held): unknown {
+  const loss = lossOf(held);
+  if (loss === null || error === loss) return error;
+  return isAbortOf(error, loss) ? again(loss, { cause: error }) : error;
+}
+
+/** Thrown because the signal has aborted, by us or by something that was given it. */
+export const isAbortOf = (error: unknown, reason: unknown): boolean =>
+  error === reason ||
+  (error instanceof Error && (error.name === "AbortError" || error.cause === reason));
+
+const again = (loss: LeaseLostError, more: { value?: unknown; cause: unknown }): LeaseLostError =>
+  new LeaseLostError({ name: loss.lockName, token: loss.token }, loss.reason, more);

@@ -1,0 +1,194 @@
+import { AsyncLocalStorage } from "node:async_hooks";
+import { InvalidArgumentError, LeaseLostError } from "../core/errors.js";
+import { guarded } from "../core/events.js";
+import type { Lease, LeaseEvents, LeaseState, ReleaseResult } from "../core/lease.js";
+import type { ClaimMode } from "../core/store.js";
+import type { Duration } from "../core/validate.js";
+
+/** A lease that calls inside its work may share, and those around it. */
+interface Scope {
+  readonly owner: object;
+  readonly lease: Lease;
+  readonly joined: Set<JoinedLease>;
+  readonly outer: Scope | undefined;
+  over: boolean;
+}
+
+/** Made when first needed: on older Node versions, having one makes every promise a little dearer. */
+let scopes: AsyncLocalStorage<Scope> | undefined;
+
+/** Runs `fn` so that calls inside it, and nowhere else, can join the lease. */
+export async function shareWithin<T>(
+  owner: object,
+  lease: Lease,
+  fn: () => Promise<T>,
+): Promise<T> {
+  scopes ??= new AsyncLocalStorage();
+  const outer = scopes.getStore();
+  const scope: Scope = { owner, lease, joined: new Set(), outer, over: false };
+  try {
+    return await scopes.run(scope, fn);
+  } finally {
+    // Work that outlives its context holds nothing any more, and is told before the name is free.
+    scope.over = true;
+    for (const joined of scope.joined) joined.outlive();
+  }
+}
+
+/** The lease of the innermost work around this call that holds the name; null when there is none. */
+export function join(owner: object, name: string, mode: ClaimMode): Lease | null {
+  for (let scope = scopes?.getStore(); scope !== undefined; scope = scope.outer) {
+    const { lease } = scope;
+    if (scope.owner !== owner || lease.name !== name) continue;
+    if (scope.over || lease.state === "released") continue;
+    // Nobody else may be let in as long as the work around it goes on, in good faith.
+    if (lease.state === "lost") lease.assertHeld();
+    if (lease.mode === "shared" && mode === "exclusive") {
+      throw new InvalidArgumentError(
+        `${JSON.stringify(name)} is held shared here and can't be made exclusive: two readers that ` +
+          "both tried would wait for each other. Take it exclusively from the start",
+      );
+    }
+    const all = scope.joined;
+    const joined = new JoinedLease(lease, () => all.delete(joined));
+    all.add(joined);
+    return joined;
+  }
+  return null;
+}
+
+/** The lease of the work around it, once more: same token, same end, but a release of its own. */
+class JoinedLease implements Lease {
+  readonly #lease: Lease;
+  readonly #left: () => void;
+  readonly #listeners: { event: keyof LeaseEvents; listener: LeaseEvents[keyof LeaseEvents] }[] =
+    [];
+  #controller: AbortController | null = null;
+  #over: "no" | "released" | "outlived" = "no";
+  #error: LeaseLostError | null = null;
+
+  constructor(lease: Lease, left: () => void) {
+    this.#lease = lease;
+    this.#left = left;
+  }
+
+  get name(): string {
+    return this.#lease.name;
+  }
+
+  get token(): bigint {
+    return this.#lease.token;
+  }
+
+  get floor(): bigint {
+    return this.#lease.floor;
+  }
+
+  get holder(): string {
+    return this.#lease.holder;
+  }
+
+  get mode(): ClaimMode {
+    return this.#lease.mode;
+  }
+
+  get permits(): number {
+    return this.#lease.permits;
+  }
+
+  get state(): LeaseState {
+    if (this.#over === "released") return "released";
+    const { state } = this.#lease;
+    return this.#over === "outlived" || state === "released" ? "lost" : state;
+  }
+
+  get remainingMs(): number {
+    return this.#over === "no" ? this.#lease.remainingMs : 0;
+  }
+
+  get signal(): AbortSignal {
+    if (this.#controller === null) {
+      const controller = new AbortController();
+      this.#controller = controller;
+      const { signal } = this.#lease;
+      if (this.#over === "outlived") controller.abort(this.#ended());
+      else if (this.#over === "no") {
+        const abort = (): void => {
+          if (this.#over === "no") controller.abort(signal.reason);
+        };
+        if (signal.aborted) abort();
+        else signal.addEventListener("abort", abort, { once: true });
+      }
+    }
+    return this.#controller.signal;
+  }
+
+  assertHeld(): void {
+    if (this.#over !== "no") throw this.#ended();
+    this.#lease.assertHeld();
+  }
+
+  on<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
+    if (this.#over !== "no") return this;
+    this.#listeners.push({ event, listener });
+    this.#lease.on(event, listener);
+    return this;
+  }
+
+  off<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
+    const at = this.#listeners.findIndex((one) => one.event === event && one.listener === listener);
+    if (at === -1) return this;
+    this.#listeners.splice(at, 1);
+    this.#lease.off(event, listener);
+    return this;
+  }
+
+  async renew(ttl?: Duration): Promise<void> {
+    if (this.#over !== "no") this.assertHeld();
+    await this.#lease.renew(ttl);
+  }
+
+  async release(): Promise<ReleaseResult> {
+    if (this.#over === "no") {
+      const { state } = this;
+      if (state === "lost") return "lost";
+      this.#leave("released");
+    }
+    return this.#over === "released" ? "released" : "lost";
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.release();
+  }
+
+  toJSON(): ReturnType<Lease["toJSON"]> {
+    return this.#lease.toJSON();
+  }
+
+  /** The work around it has ended. */
+  outlive(): void {
+    if (this.#over !== "no") return;
+    const told = this.#lease.state === "lost";
+    const listeners = this.#listeners.filter(({ event }) => event === "lost");
+    this.#leave("outlived");
+    if (told) return;
+    const error = this.#ended();
+    this.#controller?.abort(error);
+    for (const { listener } of listeners) guarded(() => (listener as LeaseEvents["lost"])(error));
+  }
+
+  #leave(over: "released" | "outlived"): void {
+    this.#over = over;
+    for (const { event, listener } of this.#listeners.splice(0)) this.#lease.off(event, listener);
+    this.#left();
+  }
+
+  #ended(): LeaseLostError {
+    this.#error ??= new LeaseLostError(
+      this.#lease,
+      "released",
+      this.#over === "outlived" ? { detail: "the work that it was part of has ended" } : {},
+    );
+    return this.#error;
+  }
+}
