@@ -30,7 +30,7 @@ export async function workUnder<T>(held: Held, onLost: OnLost, fn: () => Promise
   throw again(loss, { value, cause: loss });
 }
 
-export function lossOf({ signal }: Held): LeaseLostError | null {
+function lossOf({ signal }: Held): LeaseLostError | null {
   return signal.aborted ? (signal.reason as LeaseLostError) : null;
 }
 

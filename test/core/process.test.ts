@@ -78,7 +78,7 @@ describe("a process", () => {
       await waiting;
       console.log(leases.map((lease) => lease.state).join());
       console.log(process.getActiveResourcesInfo().filter((one) => one === "Timeout").length);`);
-    expect(done).toMatchObject({ code: 0, lines: ["CLOSED", "released,released", "0"], left: 0 });
+    expect(done).toMatchObject({ code: 0, lines: ["CLOSED", "lost,lost", "0"], left: 0 });
     expect(done.ms).toBeLessThan(5_000);
   });
 
