@@ -1,7 +1,9 @@
 import { contractCases } from "./contract.js";
 import { fenceCases } from "./fences.js";
 import { leaseCases } from "./leases.js";
+import { matrixCases } from "./matrix.js";
 import { nameCases } from "./names.js";
+import { primitiveCases } from "./primitives.js";
 import { Bench, type Case, type Subject } from "./subject.js";
 import { waitingCases } from "./waiting.js";
 
@@ -12,6 +14,8 @@ export const conformance: readonly Case[] = [
   ...contractCases,
   ...waitingCases,
   ...leaseCases,
+  ...primitiveCases,
+  ...matrixCases,
   ...nameCases,
   ...fenceCases,
 ];

@@ -115,6 +115,13 @@ export class Bench {
     return promise;
   }
 
+  async waitersAre(locks: Locks, name: string, count: number): Promise<void> {
+    await this.until(
+      `${count} wait for ${name}`,
+      async () => ((await locks.inspect(name))?.waiters.length ?? 0) === count,
+    );
+  }
+
   claim(name: string, more: Partial<Claim> = {}): Claim {
     this.#ids++;
     return {

@@ -2,17 +2,10 @@ import assert from "node:assert/strict";
 import { AcquireTimeoutError, ClosedError, StoreUnavailableError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
 import type { Locks } from "../core/locks.js";
-import type { Bench, Case } from "./subject.js";
+import type { Case } from "./subject.js";
 
 const isEmpty = async (locks: Locks, name: string): Promise<void> =>
   assert.equal(await locks.inspect(name), null, "nothing is left behind");
-
-async function waitersAre(bench: Bench, locks: Locks, name: string, count: number): Promise<void> {
-  await bench.until(
-    `${count} wait`,
-    async () => ((await locks.inspect(name))?.waiters.length ?? 0) === count,
-  );
-}
 
 /** Waiting, by the core: order, waking, giving up. */
 export const waitingCases: readonly Case[] = [
@@ -31,7 +24,7 @@ export const waitingCases: readonly Case[] = [
             await lease.release();
           }),
         );
-        await waitersAre(bench, clients[0]!, "name", i + 1);
+        await bench.waitersAre(clients[0]!, "name", i + 1);
       }
       assert.equal(await clients[1]!.tryAcquire("name"), null);
       await held.release();
@@ -47,7 +40,7 @@ export const waitingCases: readonly Case[] = [
       const [one, two] = [await bench.locks({ ttl }), await bench.client({ ttl })];
       const held = await one.acquire("name");
       const waiting = two.locks.acquire("name", { wait: Number.POSITIVE_INFINITY });
-      await waitersAre(bench, one, "name", 1);
+      await bench.waitersAre(one, "name", 1);
       const asked = two.store.sent.claim + two.store.sent.renew;
       await held.release();
       const lease = await bench.settled(waiting, bench.ttlMs * 3);
@@ -108,9 +101,9 @@ export const waitingCases: readonly Case[] = [
       await holder.locks.acquire("name");
       const dead = first.locks.acquire("name");
       dead.catch(() => {});
-      await waitersAre(bench, second, "name", 1);
+      await bench.waitersAre(second, "name", 1);
       const waiting = second.acquire("name");
-      await waitersAre(bench, second, "name", 2);
+      await bench.waitersAre(second, "name", 2);
       holder.store.all = "hang";
       first.store.all = "hang";
       first.store.faults.push = "hold";
@@ -154,10 +147,10 @@ export const waitingCases: readonly Case[] = [
       const held = await one.acquire("name");
       const controller = new AbortController();
       const waiting = two.acquire("name", { signal: controller.signal });
-      await waitersAre(bench, one, "name", 1);
+      await bench.waitersAre(one, "name", 1);
       controller.abort(new Error("changed my mind"));
       await assert.rejects(waiting, /changed my mind/);
-      await waitersAre(bench, one, "name", 0);
+      await bench.waitersAre(one, "name", 0);
       await held.release();
       await isEmpty(two, "name");
       await assert.rejects(two.acquire("name", { signal: controller.signal }), /changed my mind/);
@@ -221,7 +214,7 @@ export const waitingCases: readonly Case[] = [
       for (const fault of ["hang", "refuse"] as const) {
         const waiting = waiter.locks.acquire("name", { wait: bench.ttlMs * 2 });
         waiting.catch(() => {});
-        await waitersAre(bench, holder, "name", 1);
+        await bench.waitersAre(holder, "name", 1);
         waiter.store.all = fault;
         await assert.rejects(bench.settled(waiting, bench.ttlMs * 4), StoreUnavailableError);
         waiter.store.all = "none";
@@ -260,7 +253,7 @@ export const waitingCases: readonly Case[] = [
         },
         () => {},
       );
-      await waitersAre(bench, holder, "name", 1);
+      await bench.waitersAre(holder, "name", 1);
       // Cut off: granted by the release, its push under way until the grant is long over.
       late.store.faults.push = "hold";
       late.store.all = "refuse";
@@ -287,7 +280,7 @@ export const waitingCases: readonly Case[] = [
       const leases = await Promise.all(["a", "b", "c"].map((name) => one.acquire(name)));
       const held = await two.acquire("d");
       const waiting = assert.rejects(one.acquire("d"), ClosedError);
-      await waitersAre(bench, two, "d", 1);
+      await bench.waitersAre(two, "d", 1);
       await bench.settled(one.close());
       await waiting;
       for (const name of ["a", "b", "c"]) await isEmpty(two, name);

@@ -14,7 +14,7 @@ import type {
 } from "../core/store.js";
 import { type ClaimRecord, type Claims, Rule, toGrant } from "./rule.js";
 
-const TRAITS: Traits = {
+export const MEMORY_TRAITS: Traits = {
   store: "memory",
   scope: "process",
   liveness: "lease",
@@ -28,7 +28,7 @@ const TRAITS: Traits = {
 
 /** Locks within one process: the rule over a map. */
 export class MemoryStore implements Store {
-  readonly traits = TRAITS;
+  readonly traits = MEMORY_TRAITS;
   readonly #claims: MemoryClaims;
   readonly #rule: Rule;
   readonly #pushes = new Map<string, (push: Push) => void>();

@@ -7,6 +7,7 @@ export {
   runConformance,
   type Subject,
 } from "../conformance/index.js";
+export { matrixOf } from "../conformance/matrix.js";
 export { createLocksOn } from "../core/locks.js";
 export { honest, type Runtime, type Seams, systemRuntime } from "../core/runtime.js";
 export { type Fault, FaultyStore } from "./faulty-store.js";

@@ -34,7 +34,7 @@ export interface SqliteStoreOptions {
   clock?: StoreClock;
 }
 
-const TRAITS: Traits = {
+export const SQLITE_TRAITS: Traits = {
   store: "SQLite",
   scope: "machine",
   liveness: "lease",
@@ -67,7 +67,7 @@ const LOOK_EVERY_MS = 50;
 
 /** Locks for the processes of one machine: the rule over a table, one step a write transaction. */
 export class SqliteStore implements Store {
-  readonly traits = TRAITS;
+  readonly traits = SQLITE_TRAITS;
   readonly #db: SqliteDatabase;
   readonly #file: string;
   readonly #inode: number;

@@ -1,0 +1,12 @@
+// Writes what each store offers, by its traits, into docs/primitives.md.
+import { readFileSync, writeFileSync } from "node:fs";
+import { MEMORY_TRAITS } from "holdfast/stores/memory";
+import { SQLITE_TRAITS } from "holdfast/stores/sqlite";
+import { matrixOf } from "holdfast/testing";
+
+const PAGE = new URL("../docs/primitives.md", import.meta.url);
+const BETWEEN = /(<!-- matrix -->\n).*?(<!-- \/matrix -->)/s;
+
+const page = readFileSync(PAGE, "utf8");
+if (!BETWEEN.test(page)) throw new Error("docs/primitives.md has no place for the matrix");
+writeFileSync(PAGE, page.replace(BETWEEN, `$1${matrixOf([MEMORY_TRAITS, SQLITE_TRAITS])}\n$2`));
