@@ -21,6 +21,7 @@ import {
   type AcquireOptions,
   type Call,
   checkOnUnavailable,
+  defaultHolder,
   type LocksOptions,
   type OnUnavailable,
   refuseIfCannot,
@@ -123,6 +124,9 @@ export function createLocksOn(
   return new StoreLocks({ ...systemRuntime(), ...runtime }, store, options);
 }
 
+/** `Locks` made in this thread. */
+let made = 0;
+
 class StoreLocks implements Locks {
   readonly #context: Context;
   readonly #closer = new AbortController();
@@ -130,7 +134,7 @@ class StoreLocks implements Locks {
   #closing: Promise<void> | null = null;
 
   constructor(runtime: Runtime, store: Store, options: LocksOptions) {
-    const settings = resolveSettings(options, store.traits);
+    const settings = resolveSettings(options, store.traits, defaultHolder(++made));
     const watchdog = new Watchdog(store, runtime);
     const commands = new Commands(store, settings, runtime, watchdog);
     const closing = this.#closer.signal;

@@ -1,4 +1,5 @@
 import { constants, hostname } from "node:os";
+import { isMainThread, threadId } from "node:worker_threads";
 import { InvalidArgumentError, UnsupportedError } from "./errors.js";
 import type { Logger } from "./events.js";
 import { LOCK_LIMIT, type Traits } from "./store.js";
@@ -34,7 +35,7 @@ export interface LocksOptions {
   poll?: { min?: Duration; max?: Duration; jitter?: number };
   /** Pause after an answer of unknown outcome. Default `{ pause: 200, jitter: 0.5 }`. */
   retry?: { pause?: Duration; jitter?: number };
-  /** A label for people. Default `host:pid`. */
+  /** A label for people. Default `host:pid`, with `#2` and so on for further `Locks` of the process. */
   holder?: string | undefined;
   /** Keeps apart users of one store: letters, digits, `_`, `.`, `-`. Default `"default"`. */
   namespace?: string | undefined;
@@ -155,7 +156,17 @@ const EXIT_SIGNALS = ["SIGTERM", "SIGINT", "SIGHUP"] as const;
 export const HOLDER_BYTES = 255;
 const TTL_MIN_MS = 20;
 
-export function resolveSettings(options: LocksOptions, traits: Traits): Settings {
+/** Host and process, and what tells apart the threads and `Locks` of one: deadlocks go by labels. */
+export function defaultHolder(number: number): string {
+  const thread = isMainThread ? "" : `/${threadId}`;
+  return `${hostname()}:${process.pid}${thread}${number > 1 ? `#${number}` : ""}`;
+}
+
+export function resolveSettings(
+  options: LocksOptions,
+  traits: Traits,
+  holderByDefault: string = defaultHolder(1),
+): Settings {
   checkOptions(options, "the options of locks", LOCKS_OPTIONS);
   const { drift = {}, poll = {}, retry = {} } = options;
   checkOptions(drift, "the options of drift", ["factor", "ms"]);
@@ -163,12 +174,7 @@ export function resolveSettings(options: LocksOptions, traits: Traits): Settings
   checkOptions(retry, "the options of retry", ["pause", "jitter"]);
   const minMs = parseDuration(orElse(poll.min, 50), "poll.min", { min: 1 });
   const purpose = checkPurpose(options, traits);
-  const holder = checkText(
-    orElse(options.holder, `${hostname()}:${process.pid}`),
-    "holder",
-    1,
-    HOLDER_BYTES,
-  );
+  const holder = checkText(orElse(options.holder, holderByDefault), "holder", 1, HOLDER_BYTES);
   const settings: Omit<Settings, "defaults"> = {
     driftFactor: checkNumber(orElse(drift.factor, 0.01), "drift.factor", { min: 0, max: 0.5 }),
     driftMs: checkNumber(orElse(drift.ms, 2), "drift.ms", { min: 0, max: 60_000 }),

@@ -128,7 +128,7 @@ export class Waiter extends Kept {
     if (this.#done) return;
     this.#end("closed");
     this.#reject?.(new ClosedError());
-    await this.#giveUp();
+    await this.#giveUp(this.#names);
   }
 
   // What the watchdog calls.
@@ -234,6 +234,8 @@ export class Waiter extends Kept {
         break;
       case "busy":
         this.#heard(answer.position, this.#context.commands.nameOf(answer.name));
+        // Of several names, an earlier ask of unknown outcome may have left some.
+        if (seq > 1 && this.#asksOnce) this.#giveUp(this.#names);
         if (this.#asksOnce) this.#settle(null, "busy");
         else this.#askAtMs = this.#context.runtime.clock.elapsedMs() + this.#pollMs();
         break;
@@ -262,9 +264,10 @@ export class Waiter extends Kept {
   /** A claim answered after the end may have created what nobody will release: give it back (again). */
   #answersNobody(): boolean {
     if (!this.#done) return false;
-    // Several leases came of one answer, and that was the last.
-    const state = this.#leases?.[0]?.state ?? "released";
-    if (state === "released" || state === "lost") this.#giveUp();
+    const held =
+      this.#leases?.filter(({ state }) => state === "held" || state === "jeopardy") ?? [];
+    const names = this.#names.filter((name) => !held.some((lease) => lease.name === name));
+    if (names.length > 0) this.#giveUp(names);
     return true;
   }
 
@@ -342,7 +345,7 @@ export class Waiter extends Kept {
       // The ticket's removal also tells whether the store still answers: busy and down are not the same error.
       const reject = this.#reject;
       this.#end(null);
-      this.#giveUp(LAST_WORD_MS).then((outcome) => {
+      this.#giveUp(this.#names, LAST_WORD_MS).then((outcome) => {
         const down = HoldfastError.is(outcome);
         this.#emitNotGranted(down ? "unavailable" : "timeout");
         reject?.(down ? this.#outage(outcome) : timeout);
@@ -362,7 +365,7 @@ export class Waiter extends Kept {
     const reject = this.#reject;
     this.#failure = { error };
     this.#end(reason);
-    this.#giveUp();
+    this.#giveUp(this.#names);
     reject?.(error);
   }
 
@@ -383,9 +386,9 @@ export class Waiter extends Kept {
   }
 
   /** The outcome of the last name's. */
-  async #giveUp(timeoutMs?: number): Promise<ReleaseOutcome> {
+  async #giveUp(names: readonly string[], timeoutMs?: number): Promise<ReleaseOutcome> {
     const { commands } = this.#context;
-    const outcomes = this.#names.map((name) => {
+    const outcomes = names.map((name) => {
       const release = {
         name: commands.key(name),
         grantId: this.#grantId,
