@@ -278,3 +278,51 @@ describe("a grant that comes too late", () => {
     expect(on.store.claims.length).toBeLessThan(20);
   });
 });
+
+describe("several names in one step", () => {
+  it("an ask of unknown outcome that granted some is given up when the rest is gone", async () => {
+    const on = stage({ ttl: "10s", wait: "1m", holder: "me" });
+    let asks = 0;
+    on.store.onClaim = (apply, claim) => {
+      const answer = apply();
+      if (claim.names.length > 1 && ++asks === 1) return Promise.reject(new Error("reset"));
+      return answer;
+    };
+    const acquiring = watch(on.locks.acquireAll(["a", "b"]));
+    await on.clock.advance(0);
+    // Granted both, and nobody knows. One is taken away before it is asked again.
+    on.store.inner.revoke("default:b", { holder: "x", why: "y" });
+    const other = { ...on.store.claims[0]!.claim, names: ["default:b"], grantId: "another" };
+    on.store.inner.claim(other, () => {});
+    await on.clock.advance(1_000);
+    expect(acquiring.outcome).toBe("pending");
+    // It goes on one by one, with the first name and no second grant of it.
+    expect(on.store.inspect("default:a")!.holders).toHaveLength(1);
+    expect(on.store.inspect("default:b")!.waiters).toHaveLength(1);
+    await on.store.inner.release([{ name: "default:b", grantId: "another" }]);
+    await on.clock.advance(0);
+    expect(acquiring.outcome).toBe("resolved");
+  });
+
+  it("a late answer takes back only names that are not held", async () => {
+    const on = stage({ ttl: "10s", wait: "1m", commandTimeout: "1s" });
+    const late = new Deferred<ClaimAnswer>();
+    on.store.onClaim = (apply) => {
+      const answer = apply();
+      return on.store.claims.length === 1 ? late.promise : answer;
+    };
+    const acquiring = watch(on.locks.acquireAll(["a", "b"]));
+    await on.clock.advance(1_500);
+    expect(acquiring.outcome).toBe("resolved");
+    on.store.inner.revoke("default:a", { holder: "x", why: "y" });
+    await on.clock.advance(3_500);
+    const all = acquiring.value as { state: string };
+    expect(all.state).toBe("lost");
+    late.resolve({ kind: "granted", grants: [] });
+    await on.clock.advance(0);
+    expect(on.store.releases.flatMap(({ items }) => items.map(({ name }) => name))).toEqual([
+      "default:a",
+    ]);
+    expect(on.store.inspect("default:b")!.holders).toHaveLength(1);
+  });
+});
