@@ -1,7 +1,8 @@
 /** What is to be closed when the process is asked to end, or has nothing left to do. */
 interface Leaving {
   readonly signals: readonly string[];
-  close(): Promise<void>;
+  /** `nobody`: no work is left that could need time to stop. */
+  close(nobody: boolean): Promise<void>;
 }
 
 const leaving = new Set<Leaving>();
@@ -10,11 +11,11 @@ const listeners = new Map<string, () => void>();
 /** Returns how to undo it. */
 export function closeOnExit(one: Leaving): () => void {
   leaving.add(one);
-  if (leaving.size === 1) process.on("beforeExit", closeAll);
+  if (leaving.size === 1) process.on("beforeExit", nothingLeft);
   for (const signal of one.signals) listen(signal);
   return () => {
     leaving.delete(one);
-    if (leaving.size === 0) process.removeListener("beforeExit", closeAll);
+    if (leaving.size === 0) process.removeListener("beforeExit", nothingLeft);
     for (const signal of one.signals) {
       if (![...leaving].some(({ signals }) => signals.includes(signal))) unlisten(signal);
     }
@@ -25,7 +26,8 @@ function listen(signal: string): void {
   if (listeners.has(signal)) return;
   const listener = (): void => void leave(signal);
   listeners.set(signal, listener);
-  process.on(signal, listener);
+  // First, because one who listens once is gone from the list when it has been called.
+  process.prependListener(signal as NodeJS.Signals, listener);
 }
 
 function unlisten(signal: string): void {
@@ -39,10 +41,12 @@ async function leave(signal: string): Promise<void> {
   // Who listens beside us decides about the end of the process, and may do so before we are done.
   const alone = process.listenerCount(signal) === 1;
   unlisten(signal);
-  await closeAll();
+  await closeAll(false);
   if (alone) process.kill(process.pid, signal);
 }
 
-async function closeAll(): Promise<void> {
-  await Promise.allSettled([...leaving].map((one) => one.close()));
+const nothingLeft = (): void => void closeAll(true);
+
+async function closeAll(nobody: boolean): Promise<void> {
+  await Promise.allSettled([...leaving].map((one) => one.close(nobody)));
 }

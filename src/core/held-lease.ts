@@ -26,6 +26,9 @@ type Listeners = { [E in keyof LeaseEvents]?: LeaseEvents[E][] };
 /** Attempts that go unanswered are given up after this share of the ttl, so that several fit into it. */
 const PATIENCE = 1 / 6;
 
+/** While it is renewed on time, so much of the ttl is always left. */
+const KEPT_SHARE = 1 / 2;
+
 /** What a waiter hands over. */
 interface Proof {
   readonly grantId: string;
@@ -43,8 +46,8 @@ interface Extras {
   listeners: Listeners | null;
   renewing: PendingRenew[] | null;
   releasing: Promise<ReleaseResult> | null;
-  /** Its release has begun. */
-  onRelease: (() => void) | null;
+  /** Who wants to know when its release begins. */
+  beforeRelease: (() => void)[] | null;
   /** From when `maxHold` counts, if not from the grant. */
   holdFromMs: number | null;
 }
@@ -111,7 +114,7 @@ export class HeldLease extends Kept implements Lease {
     this.#schedule();
   }
 
-  /** `maxHold` counts from then: while others are still waited for, from never. */
+  /** `maxHold` counts from then: while others are still waited for, and nobody works under it, from never. */
   holdFrom(ms: number): void {
     this.#more().holdFromMs = ms;
     if (!this.#over()) this.#schedule();
@@ -208,22 +211,30 @@ export class HeldLease extends Kept implements Lease {
   }
 
   release(): Promise<ReleaseResult> {
-    return this.giveBack(false);
+    const extras = this.#more();
+    if (extras.releasing === null) {
+      for (const tell of extras.beforeRelease ?? []) tell();
+      extras.releasing = Promise.resolve(this.#release());
+    }
+    return extras.releasing;
   }
 
-  /** `unused`: nobody has seen it, so that `atLeast` need not keep the name closed. */
-  giveBack(unused: boolean): Promise<ReleaseResult> {
+  /** Called when it is about to be given back, by whomever. */
+  beforeRelease(tell: () => void): void {
     const extras = this.#more();
-    extras.releasing ??= Promise.resolve(this.#release(unused));
-    extras.onRelease?.();
-    return extras.releasing;
+    extras.beforeRelease ??= [];
+    extras.beforeRelease.push(tell);
   }
 
   /** Its `Locks` closes: work that still runs under it is told, and has `graceMs` to end. */
   async close(graceMs: number): Promise<void> {
     if (this.#over()) return;
     this.#lose("revoked", { detail: "its locks were closed" });
-    if (graceMs > 0) await this.#releasedWithin(graceMs);
+    // Whoever was just told may have given it back already.
+    if (graceMs > 0 && this.#more().releasing === null) {
+      this.#keepFor(graceMs);
+      await this.#releasedWithin(graceMs);
+    }
     await this.release();
   }
 
@@ -388,18 +399,29 @@ export class HeldLease extends Kept implements Lease {
     this.#settleRenewing(Number.POSITIVE_INFINITY, error);
   }
 
+  /** What is left of it may be less than the grace. Nobody believes in it any more: no answer is needed. */
+  #keepFor(graceMs: number): void {
+    const { store, commands } = this.#context;
+    if (graceMs <= this.#ttlMs * KEPT_SHARE || store.traits.cannot["own-ttl"] !== undefined) return;
+    const ttlMs = this.#ttlMs + graceMs;
+    const name = commands.key(this.name);
+    commands
+      .run("renew", () => store.renew([{ name, grantId: this.#grantId, seq: ++this.#seq, ttlMs }]))
+      .catch(() => {});
+  }
+
   #releasedWithin(ms: number): Promise<void> {
     return new Promise((resolve) => {
       const timer = this.#context.runtime.clock.after(ms, resolve);
       timer.keepAlive(true);
-      this.#more().onRelease = () => {
+      this.beforeRelease(() => {
         timer.cancel();
         resolve();
-      };
+      });
     });
   }
 
-  #release(unused: boolean): Awaitable<ReleaseResult> {
+  #release(): Awaitable<ReleaseResult> {
     const { commands, watchdog } = this.#context;
     const heldMs = this.#heldMs();
     const lost = this.#over();
@@ -410,7 +432,11 @@ export class HeldLease extends Kept implements Lease {
       if (this.#extras?.renewing)
         this.#settleRenewing(Number.POSITIVE_INFINITY, this.#alreadyReleased());
     }
-    const release = { name: commands.key(this.name), grantId: this.#grantId, unused };
+    const release = {
+      name: commands.key(this.name),
+      grantId: this.#grantId,
+      unused: this.#extras?.holdFromMs === Number.POSITIVE_INFINITY,
+    };
     const answer = commands.release(release, this.#ttlMs);
     // A store in this process has answered by now: no further turn is taken.
     return isPromise(answer)
@@ -460,7 +486,7 @@ export class HeldLease extends Kept implements Lease {
       listeners: null,
       renewing: null,
       releasing: null,
-      onRelease: null,
+      beforeRelease: null,
       holdFromMs: null,
     };
     return this.#extras;

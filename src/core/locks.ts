@@ -145,7 +145,7 @@ class StoreLocks implements Locks {
         ? () => {}
         : closeOnExit({
             signals: exit.signals,
-            close: () => this.close({ grace: exit.graceMs }),
+            close: (hurry) => this.close({ grace: hurry ? 0 : exit.graceMs }),
           });
   }
 
@@ -155,7 +155,7 @@ class StoreLocks implements Locks {
 
   async acquire(name: string, options?: AcquireOptions): Promise<Lease> {
     const call = this.#call(name, options);
-    const joined = call.reentrant ? join(this, name, modeOf(call)) : null;
+    const joined = call.reentrant ? join(this, name, modeOf(call), call.signal) : null;
     if (joined !== null) return joined;
     const waiter = new Waiter(this.#context, [name], call);
     const leases = await waiter.acquire();
@@ -168,7 +168,7 @@ class StoreLocks implements Locks {
       throw new InvalidArgumentError("tryAcquire has no option wait: it asks once");
     }
     const call = { ...this.#call(name, options), waitMs: 0 };
-    const joined = call.reentrant ? join(this, name, modeOf(call)) : null;
+    const joined = call.reentrant ? join(this, name, modeOf(call), call.signal) : null;
     if (joined !== null) return joined;
     const leases = await new Waiter(this.#context, [name], call).acquire();
     return leases?.[0] ?? null;
@@ -182,15 +182,16 @@ class StoreLocks implements Locks {
     const fn = typeof optionsOrFn === "function" ? optionsOrFn : maybeFn;
     const options = typeof optionsOrFn === "function" ? {} : orElse(optionsOrFn, {});
     checkFn(fn, "withLock");
-    const { fence, resource = name, onLost, onUnavailable, ...rest } = options;
     checkOptions(options, "the options of withLock", WITH_LOCK_OPTIONS);
+    const { fence, resource = name, onLost, onUnavailable, ...rest } = options;
     const whenLost = checkOnLost(onLost);
     const unavailable = this.#checkFailOpen(onUnavailable, fence, options.resource);
     let lease: Lease;
     try {
       lease = await this.acquire(name, rest);
     } catch (error) {
-      if (unavailable === "run" && isUnavailable(error)) return fn(this.#unprotected(name, error));
+      if (unavailable === "run" && isUnavailable(error))
+        return fn(this.#unprotected(name, rest, error));
       throw error;
     }
     return workUnder(lease, whenLost, async () => {
@@ -198,8 +199,10 @@ class StoreLocks implements Locks {
         await fence.enter(undefined, resource, lease);
         lease.assertHeld();
       }
-      const outermost = rest.reentrant === true && lease instanceof HeldLease;
-      return outermost ? shareWithin(this, lease, async () => fn(lease)) : fn(lease);
+      // A lease that was joined is shared already.
+      return rest.reentrant === true && lease instanceof HeldLease
+        ? shareWithin(this, lease, async () => fn(lease))
+        : fn(lease);
     });
   }
 
@@ -353,11 +356,12 @@ class StoreLocks implements Locks {
     );
   }
 
-  #unprotected(name: string, cause: Error): Lease {
-    const { settings } = this.#context;
-    const { holder } = settings;
+  #unprotected(name: string, options: AcquireOptions, cause: Error): Lease {
+    const { settings, store } = this.#context;
+    const call = resolveCall(options, settings, store.traits);
+    const { holder } = call;
     emit("unprotected", settings.logger, () => ({ name, holder, cause: reasonOf(cause) }));
-    return new UnprotectedLease({ name, holder, mode: "exclusive" }, cause);
+    return new UnprotectedLease({ name, holder, mode: modeOf(call) }, cause);
   }
 
   #forUsers(info: NameInfo): NameInfo {

@@ -152,6 +152,8 @@ type AcquireOption = (typeof ACQUIRE_OPTIONS)[number];
 export const acquireOptionsBut = (...settled: AcquireOption[]): readonly AcquireOption[] =>
   ACQUIRE_OPTIONS.filter((option) => !settled.includes(option));
 
+/** They end or stop a process without asking it. */
+const UNHEARD = ["SIGKILL", "SIGSTOP"];
 const EXIT_SIGNALS = ["SIGTERM", "SIGINT", "SIGHUP"] as const;
 export const HOLDER_BYTES = 255;
 const TTL_MIN_MS = 20;
@@ -334,7 +336,7 @@ function checkReleaseOnExit(value: boolean | ReleaseOnExit): Settings["releaseOn
   const options = value === true ? {} : value;
   checkOptions(options, "the options of releaseOnExit", ["signals", "grace"]);
   const signals: readonly string[] = orElse(options.signals, EXIT_SIGNALS);
-  const known = Object.keys(constants.signals);
+  const known = Object.keys(constants.signals).filter((one) => !UNHEARD.includes(one));
   if (!Array.isArray(signals) || !signals.every((signal) => known.includes(signal))) {
     throw new InvalidArgumentError(
       'releaseOnExit.signals must be an array of names of signals, such as ["SIGTERM"]',

@@ -46,5 +46,9 @@ export const isAbortOf = (error: unknown, reason: unknown): boolean =>
   error === reason ||
   (error instanceof Error && (error.name === "AbortError" || error.cause === reason));
 
-const again = (loss: LeaseLostError, more: { value?: unknown; cause: unknown }): LeaseLostError =>
-  new LeaseLostError({ name: loss.lockName, token: loss.token }, loss.reason, more);
+/** The same loss, in the same words: they say by whom it was revoked, and why. */
+function again(loss: LeaseLostError, more: { value?: unknown; cause: unknown }): LeaseLostError {
+  const error = new LeaseLostError({ name: loss.lockName, token: loss.token }, loss.reason, more);
+  error.message = loss.message;
+  return error;
+}

@@ -88,6 +88,8 @@ export class Waiter extends Kept {
   /** A lease for each name; null when asked once and busy. */
   acquire(): Awaitable<readonly HeldLease[] | null> {
     const { signal } = this.#call;
+    // Also in the middle of an acquire of several names.
+    assertOpen(this.#context);
     signal?.throwIfAborted();
     for (const name of this.#names) {
       emit("asked", this.#context.settings.logger, () => ({

@@ -101,9 +101,13 @@ function edgesOf(places: readonly Place[]): Map<string, Stuck[]> {
     }
   }
   const edges = new Map<string, Stuck[]>();
-  for (const { info, holders, queue } of places) {
-    for (const [i, { label, waitingMs }] of queue.entries()) {
-      const before = new Set([...holders, ...queue.slice(0, i)].map((one) => one.label));
+  for (const place of places) {
+    const { info, holders, queue } = place;
+    for (const [i, ticket] of queue.entries()) {
+      const { label, waitingMs } = ticket;
+      // A reader behind a writer is not kept out by the readers who hold it.
+      const inTheWay = [...(fits(place, ticket) ? [] : holders), ...queue.slice(0, i)];
+      const before = new Set(inTheWay.map((one) => one.label));
       before.delete(label);
       for (const blockedBy of before) {
         const stuck: Stuck = {

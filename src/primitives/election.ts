@@ -1,5 +1,5 @@
 import type { Context } from "../core/commands.js";
-import { HoldfastError, InvalidArgumentError } from "../core/errors.js";
+import { HoldfastError, InvalidArgumentError, LeaseLostError } from "../core/errors.js";
 import type { Lease, ReleaseResult } from "../core/lease.js";
 import type { Locks } from "../core/locks.js";
 import {
@@ -61,17 +61,19 @@ export class StoreElection implements Election {
   readonly #context: Context;
   readonly #locks: Locks;
   readonly #options: AcquireOptions;
-  #campaign: { readonly lease: Promise<Lease>; readonly giveUp: AbortController } | null = null;
+  readonly #ttlMs: number;
+  #campaign: Candidacy | null = null;
   #lease: Lease | null = null;
-  /** What `runAsLeader` is at. */
-  #running: { readonly ended: Promise<void>; readonly stop: AbortController } | null = null;
+  /** `runAsLeader`, over all of its terms. `over` aborts when it is no longer wanted. */
+  #running: { readonly ended: Promise<void>; readonly over: AbortController } | null = null;
 
   constructor(context: Context, locks: Locks, name: string, options: ElectionOptions = {}) {
     this.#context = context;
     this.#locks = locks;
     this.name = checkName(name);
     assertOpen(context);
-    resolveCall(options, context.settings, context.store.traits, OPTIONS);
+    const { ttlMs } = resolveCall(options, context.settings, context.store.traits, OPTIONS);
+    this.#ttlMs = ttlMs;
     const note = orElse(options.note, noteFor(context.settings.holder, name));
     this.#options = { ...options, note, wait: Number.POSITIVE_INFINITY };
   }
@@ -82,8 +84,12 @@ export class StoreElection implements Election {
       const signal = options.signal === undefined ? undefined : checkSignal(options.signal);
       signal?.throwIfAborted();
       if (this.#lease !== null && isHeld(this.#lease)) return Promise.resolve(this.#lease);
-      this.#campaign ??= this.#begin();
-      return signal === undefined ? this.#campaign.lease : this.#until(signal, this.#campaign);
+      // One that was given up is as good as over.
+      if (this.#campaign === null || this.#campaign.giveUp.signal.aborted) {
+        this.#campaign = this.#begin();
+      }
+      this.#campaign.callers++;
+      return signal === undefined ? this.#campaign.lease : until(signal, this.#campaign);
     } catch (error) {
       return Promise.reject(error);
     }
@@ -93,14 +99,15 @@ export class StoreElection implements Election {
     const resigned = new DOMException("resigned", "AbortError");
     const lease = this.#lease;
     const candidacy = this.#campaign;
-    this.#running?.stop.abort(resigned);
-    await this.#running?.ended;
+    const running = this.#running;
+    // Before anything is waited for: it may be elected in the same moment, or lose and stand again.
+    running?.over.abort(resigned);
     candidacy?.giveUp.abort(resigned);
-    // It may have been elected in the same moment.
+    await running?.ended;
     await candidacy?.lease.catch(() => {});
-    const held = this.#lease ?? lease;
-    this.#lease = null;
-    return held === null ? null : held.release();
+    if (lease === null) return null;
+    if (this.#lease === lease) this.#lease = null;
+    return lease.release();
   }
 
   async *observe(
@@ -109,7 +116,7 @@ export class StoreElection implements Election {
     checkOptions(options, "the options of observe", ["every", "signal"]);
     const everyMs = parseDuration(orElse(options.every, LOOK_EVERY_MS), "every", { min: 1 });
     const signal = options.signal === undefined ? undefined : checkSignal(options.signal);
-    const { closing, runtime, settings } = this.#context;
+    const { closing, runtime } = this.#context;
     let last: bigint | null | undefined;
     let answeredAtMs = runtime.clock.elapsedMs();
     while (!closing.aborted) {
@@ -125,7 +132,7 @@ export class StoreElection implements Election {
         if (closing.aborted) return;
         // What was last said is as old as a lease can be: it may no longer be so.
         const oldMs = runtime.clock.elapsedMs() - answeredAtMs;
-        if (!HoldfastError.is(error) || !error.retryable || oldMs > settings.defaults.ttlMs) {
+        if (!HoldfastError.is(error) || !error.retryable || oldMs > this.#ttlMs) {
           throw error;
         }
       }
@@ -141,10 +148,24 @@ export class StoreElection implements Election {
     if (typeof fn !== "function") {
       throw new InvalidArgumentError(`fn is ${show(fn)}; runAsLeader needs a function to run`);
     }
-    for (;;) {
-      const lease = await this.campaign(options);
-      const term = await this.#serve(lease, fn, options.signal);
-      if (term !== "lost") return term.value;
+    const signal = options.signal === undefined ? undefined : checkSignal(options.signal);
+    if (this.#running !== null) {
+      throw new InvalidArgumentError("runAsLeader is at work already: one at a time");
+    }
+    const over = new AbortController();
+    const { promise: ended, resolve: end } = deferred();
+    this.#running = { ended, over };
+    const undo = follow(over, signal);
+    try {
+      for (;;) {
+        const lease = await this.campaign({ signal: over.signal });
+        const term = await this.#serve(lease, fn, over.signal);
+        if (term !== "lost") return term.value;
+      }
+    } finally {
+      undo();
+      this.#running = null;
+      end();
     }
   }
 
@@ -152,51 +173,45 @@ export class StoreElection implements Election {
   async #serve<T>(
     lease: Lease,
     fn: (lease: Lease, stop: AbortSignal) => T | Promise<T>,
-    signal: AbortSignal | undefined,
+    over: AbortSignal,
   ): Promise<"lost" | { value: T }> {
-    if (this.#running !== null) {
-      throw new InvalidArgumentError("runAsLeader is at work already: one at a time");
-    }
     const stop = new AbortController();
-    const { promise: ended, resolve: end } = deferred();
-    this.#running = { ended, stop };
-    const undo = [lease.signal, signal].map((one) => follow(stop, one));
+    const undo = [lease.signal, over].map((one) => follow(stop, one));
     try {
+      // Since it was elected, it may have been lost, given back, or no longer wanted.
+      over.throwIfAborted();
+      if (!isHeld(lease)) return "lost";
       const value = await fn(lease, stop.signal);
       return lease.signal.aborted ? "lost" : { value };
     } catch (error) {
-      if (lease.signal.aborted && isAbortOf(error, lease.signal.reason)) return "lost";
+      if (isLossOf(error, lease)) return "lost";
       throw error;
     } finally {
       for (const one of undo) one();
       await lease.release();
-      this.#lease = null;
-      this.#running = null;
-      end();
+      // Somebody may have been elected again meanwhile.
+      if (this.#lease === lease) this.#lease = null;
     }
   }
 
-  #begin(): { lease: Promise<Lease>; giveUp: AbortController } {
+  #begin(): Candidacy {
     const giveUp = new AbortController();
     const lease = this.#locks
       .acquire(this.name, { ...this.#options, signal: giveUp.signal })
-      .then((elected) => {
+      .then(async (elected) => {
+        // Given up in the moment of the election.
+        if (giveUp.signal.aborted) {
+          await elected.release();
+          throw giveUp.signal.reason;
+        }
         this.#lease = elected;
         return elected;
       })
       .finally(() => {
-        this.#campaign = null;
+        if (this.#campaign === candidacy) this.#campaign = null;
       });
-    return { lease, giveUp };
-  }
-
-  /** The candidacy of several callers ends with the last of them; here it ends with this one. */
-  async #until(
-    signal: AbortSignal,
-    { lease, giveUp }: { lease: Promise<Lease>; giveUp: AbortController },
-  ): Promise<Lease> {
-    const undo = follow(giveUp, signal);
-    return lease.finally(undo);
+    const candidacy: Candidacy = { lease, giveUp, callers: 0 };
+    return candidacy;
   }
 
   async #leader(): Promise<Leader | null> {
@@ -209,6 +224,8 @@ export class StoreElection implements Election {
   /** Somebody waits for what comes after it, as for a lease: it keeps the process alive. */
   #sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {
     const { runtime, closing } = this.#context;
+    // By whoever was told of a leader before.
+    if (closing.aborted || signal?.aborted) return Promise.resolve();
     return new Promise((resolve) => {
       const wake = (): void => {
         timer.cancel();
@@ -223,6 +240,29 @@ export class StoreElection implements Election {
     });
   }
 }
+
+interface Candidacy {
+  readonly lease: Promise<Lease>;
+  readonly giveUp: AbortController;
+  callers: number;
+}
+
+/** The candidacy of several callers ends with the last of them. */
+function until(signal: AbortSignal, candidacy: Candidacy): Promise<Lease> {
+  return new Promise((resolve, reject) => {
+    const leave = (): void => {
+      if (--candidacy.callers === 0) candidacy.giveUp.abort(signal.reason);
+      else reject(signal.reason);
+    };
+    signal.addEventListener("abort", leave, { once: true });
+    candidacy.lease.finally(() => signal.removeEventListener("abort", leave)).then(resolve, reject);
+  });
+}
+
+/** Our own abort, or what `assertHeld` throws. */
+const isLossOf = (error: unknown, lease: Lease): boolean =>
+  (lease.signal.aborted && isAbortOf(error, lease.signal.reason)) ||
+  (error instanceof LeaseLostError && error.token === lease.token && error.reason !== "released");
 
 const isHeld = ({ state }: Lease): boolean => state === "held" || state === "jeopardy";
 

@@ -83,13 +83,11 @@ async function oneByOne(
       lease.holdFrom(Number.POSITIVE_INFINITY);
       lease.on("lost", (error) => wait.abort(error));
     }
-    for (const lease of held) {
-      if (lease.state === "lost") lease.assertHeld();
-      lease.holdFrom(clock.elapsedMs());
-    }
+    for (const lease of held) if (lease.state === "lost") lease.assertHeld();
+    for (const lease of held) lease.holdFrom(clock.elapsedMs());
     return new HeldLeases(held);
   } catch (error) {
-    await Promise.all(held.map((lease) => lease.giveBack(true)));
+    await Promise.all(held.map((lease) => lease.release()));
     throw error instanceof AcquireTimeoutError
       ? new AcquireTimeoutError(error.lockName, call.waitMs, error.holder)
       : error;

@@ -1,6 +1,7 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import { InvalidArgumentError, LeaseLostError } from "../core/errors.js";
 import { guarded } from "../core/events.js";
+import type { HeldLease } from "../core/held-lease.js";
 import type { Lease, LeaseEvents, LeaseState, ReleaseResult } from "../core/lease.js";
 import type { ClaimMode } from "../core/store.js";
 import type { Duration } from "../core/validate.js";
@@ -8,10 +9,10 @@ import type { Duration } from "../core/validate.js";
 /** A lease that calls inside its work may share, and those around it. */
 interface Scope {
   readonly owner: object;
-  readonly lease: Lease;
+  /** Null when it is over: work that goes on in its context must not keep it, nor what it was part of. */
+  lease: Lease | null;
   readonly joined: Set<JoinedLease>;
   readonly outer: Scope | undefined;
-  over: boolean;
 }
 
 /** Made when first needed: on older Node versions, having one makes every promise a little dearer. */
@@ -20,27 +21,38 @@ let scopes: AsyncLocalStorage<Scope> | undefined;
 /** Runs `fn` so that calls inside it, and nowhere else, can join the lease. */
 export async function shareWithin<T>(
   owner: object,
-  lease: Lease,
+  lease: HeldLease,
   fn: () => Promise<T>,
 ): Promise<T> {
   scopes ??= new AsyncLocalStorage();
-  const outer = scopes.getStore();
-  const scope: Scope = { owner, lease, joined: new Set(), outer, over: false };
+  let outer = scopes.getStore();
+  // Work that begins anew from its own end, again and again, must not drag its past along.
+  while (outer?.lease === null) outer = outer.outer;
+  const scope: Scope = { owner, lease, joined: new Set(), outer };
+  // Work that outlives its context holds nothing any more, and is told before the name is free:
+  // also when the lease is given back by hand.
+  const end = (): void => {
+    scope.lease = null;
+    for (const joined of scope.joined) joined.outlive();
+  };
+  lease.beforeRelease(end);
   try {
     return await scopes.run(scope, fn);
   } finally {
-    // Work that outlives its context holds nothing any more, and is told before the name is free.
-    scope.over = true;
-    for (const joined of scope.joined) joined.outlive();
+    end();
   }
 }
 
 /** The lease of the innermost work around this call that holds the name; null when there is none. */
-export function join(owner: object, name: string, mode: ClaimMode): Lease | null {
+export function join(
+  owner: object,
+  name: string,
+  mode: ClaimMode,
+  signal: AbortSignal | undefined,
+): Lease | null {
   for (let scope = scopes?.getStore(); scope !== undefined; scope = scope.outer) {
     const { lease } = scope;
-    if (scope.owner !== owner || lease.name !== name) continue;
-    if (scope.over || lease.state === "released") continue;
+    if (lease === null || scope.owner !== owner || lease.name !== name) continue;
     // Nobody else may be let in as long as the work around it goes on, in good faith.
     if (lease.state === "lost") lease.assertHeld();
     if (lease.mode === "shared" && mode === "exclusive") {
@@ -49,6 +61,7 @@ export function join(owner: object, name: string, mode: ClaimMode): Lease | null
           "both tried would wait for each other. Take it exclusively from the start",
       );
     }
+    signal?.throwIfAborted();
     const all = scope.joined;
     const joined = new JoinedLease(lease, () => all.delete(joined));
     all.add(joined);
@@ -64,6 +77,7 @@ class JoinedLease implements Lease {
   readonly #listeners: { event: keyof LeaseEvents; listener: LeaseEvents[keyof LeaseEvents] }[] =
     [];
   #controller: AbortController | null = null;
+  #unfollow: () => void = () => {};
   #over: "no" | "released" | "outlived" = "no";
   #error: LeaseLostError | null = null;
 
@@ -113,11 +127,10 @@ class JoinedLease implements Lease {
       const { signal } = this.#lease;
       if (this.#over === "outlived") controller.abort(this.#ended());
       else if (this.#over === "no") {
-        const abort = (): void => {
-          if (this.#over === "no") controller.abort(signal.reason);
-        };
+        const abort = (): void => controller.abort(signal.reason);
         if (signal.aborted) abort();
         else signal.addEventListener("abort", abort, { once: true });
+        this.#unfollow = () => signal.removeEventListener("abort", abort);
       }
     }
     return this.#controller.signal;
@@ -179,6 +192,7 @@ class JoinedLease implements Lease {
 
   #leave(over: "released" | "outlived"): void {
     this.#over = over;
+    this.#unfollow();
     for (const { event, listener } of this.#listeners.splice(0)) this.#lease.off(event, listener);
     this.#left();
   }

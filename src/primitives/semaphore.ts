@@ -10,7 +10,7 @@ import {
 } from "../core/options.js";
 import { LOCK_LIMIT } from "../core/store.js";
 import { checkOnLost, type OnLost, workUnder } from "../core/under.js";
-import { checkNumber, orElse, show } from "../core/validate.js";
+import { checkNumber, checkOptions, orElse, show } from "../core/validate.js";
 import { assertOpen, mismatch, Waiter } from "../core/waiter.js";
 
 export interface PermitOptions extends Omit<AcquireOptions, "mode" | "reentrant"> {
@@ -39,7 +39,8 @@ export interface Semaphore {
   resize(permits: number): Promise<void>;
 }
 
-const OPTIONS = acquireOptionsBut("mode", "reentrant");
+const OPTIONS = [...acquireOptionsBut("mode", "reentrant"), "permits"];
+const TRY_OPTIONS = OPTIONS.filter((option) => option !== "wait");
 const MOST_PERMITS = LOCK_LIMIT - 1;
 
 export class StoreSemaphore implements Semaphore {
@@ -59,15 +60,15 @@ export class StoreSemaphore implements Semaphore {
   }
 
   async acquire(options: PermitOptions = {}): Promise<Lease> {
-    const waiter = new Waiter(this.#context, [this.name], this.#call(options));
+    const waiter = new Waiter(this.#context, [this.name], this.#call(options, OPTIONS));
     const leases = await waiter.acquire();
     if (leases === null) throw new AcquireTimeoutError(this.name, 0, waiter.busy.holder);
     return leases[0]!;
   }
 
   async tryAcquire(options: Omit<PermitOptions, "wait"> = {}): Promise<Lease | null> {
-    const call = { ...this.#call(options, acquireOptionsBut("mode", "reentrant", "wait")) };
-    const leases = await new Waiter(this.#context, [this.name], { ...call, waitMs: 0 }).acquire();
+    const call = { ...this.#call(options, TRY_OPTIONS), waitMs: 0 };
+    const leases = await new Waiter(this.#context, [this.name], call).acquire();
     return leases?.[0] ?? null;
   }
 
@@ -78,6 +79,7 @@ export class StoreSemaphore implements Semaphore {
     if (typeof fn !== "function") {
       throw new InvalidArgumentError(`fn is ${show(fn)}; withPermits needs a function to run`);
     }
+    checkOptions(options, "the options of withPermits", [...OPTIONS, "onLost"]);
     const { onLost, ...rest } = options;
     const checked = checkOnLost(onLost);
     const lease = await this.acquire(rest);
@@ -94,11 +96,13 @@ export class StoreSemaphore implements Semaphore {
     this.#limit = limit;
   }
 
-  #call({ permits, ...options }: PermitOptions, known: readonly string[] = OPTIONS): Call {
+  #call(given: PermitOptions, known: readonly string[]): Call {
     const { settings, store } = this.#context;
     assertOpen(this.#context);
+    checkOptions(given, "the options of a call", known);
+    const { permits, ...options } = given;
     return {
-      ...resolveCall(options, settings, store.traits, known),
+      ...resolveCall(options, settings, store.traits),
       permits: checkPermits(orElse(permits, 1), "permits", this.#limit),
       limit: this.#limit,
     };

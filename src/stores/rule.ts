@@ -352,14 +352,15 @@ export class Rule {
   }
 
   #holderInfo(record: ClaimRecord, nowMs: number): HolderInfo {
+    const closed = record.ended === "released" || record.expiresAtMs <= nowMs;
     return {
       holder: record.holder,
       mode: modeOf(record),
       token: record.token,
       permits: record.permits,
       heldMs: nowMs - record.sinceMs,
-      expiresInMs: this.#endsInMs(record, nowMs),
-      closed: record.ended === "released" || record.expiresAtMs <= nowMs,
+      expiresInMs: closed ? this.#endsInMs(record, nowMs) : record.expiresAtMs - nowMs,
+      closed,
     };
   }
 }

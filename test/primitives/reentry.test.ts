@@ -1,0 +1,487 @@
+import { AsyncResource } from "node:async_hooks";
+import { EventEmitter } from "node:events";
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import { setTimeout as sleep } from "node:timers/promises";
+import { describe, expect, it } from "vitest";
+import { InvalidArgumentError, LeaseLostError } from "../../src/core/errors.js";
+import type { Lease } from "../../src/core/lease.js";
+import { createLocks } from "../../src/core/locks.js";
+import { memoryStore } from "../../src/stores/memory.js";
+import { Deferred, fixedRandom, never, refusal, rejection, stage, watch } from "../core/helpers.js";
+
+const REENTRANT = { reentrant: true } as const;
+
+/** Two Locks on one store. */
+function pair(options = {}) {
+  const on = stage(options);
+  const more = { clock: on.clock, inner: on.store.inner, random: fixedRandom(0.5, "OTHER") };
+  return { ...on, other: stage(options, more).locks };
+}
+
+describe("an acquire of the same name inside", () => {
+  it("waits as anybody would, unless both say reentrant", async () => {
+    const on = stage();
+    for (const [outer, inner] of [
+      [{}, {}],
+      [{}, REENTRANT],
+      [REENTRANT, {}],
+    ]) {
+      await on.locks.withLock("a", outer!, async () => {
+        const asked = watch(on.locks.acquire("a", { ...inner, wait: "5s" }));
+        expect(await on.locks.tryAcquire("a", inner!)).toBeNull();
+        await on.clock.advance(5_000);
+        expect(asked).toMatchObject({ outcome: "rejected", value: { code: "ACQUIRE_TIMEOUT" } });
+      });
+    }
+  });
+
+  it("shares the lease: one grant, one token, given back with the outermost", async () => {
+    const on = stage();
+    await on.locks.withLock("a", REENTRANT, async (outer) => {
+      const inner = await on.locks.acquire("a", REENTRANT);
+      const tried = (await on.locks.tryAcquire("a", REENTRANT))!;
+      for (const lease of [inner, tried]) {
+        expect(lease).not.toBe(outer);
+        expect(lease.toJSON()).toEqual(outer.toJSON());
+        expect([lease.name, lease.token, lease.floor, lease.holder, lease.mode]).toEqual([
+          "a",
+          outer.token,
+          outer.floor,
+          outer.holder,
+          "exclusive",
+        ]);
+        expect([lease.permits, lease.state, lease.remainingMs]).toEqual([
+          1,
+          "held",
+          outer.remainingMs,
+        ]);
+        lease.assertHeld();
+      }
+      expect(await inner.release()).toBe("released");
+      expect(await inner.release()).toBe("released");
+      expect([inner.state, tried.state, outer.state]).toEqual(["released", "held", "held"]);
+      expect(refusal(() => inner.assertHeld())).toMatchObject({ reason: "released" });
+      expect([inner.remainingMs, inner.signal.aborted]).toEqual([0, false]);
+      tried.assertHeld();
+      await tried[Symbol.asyncDispose]();
+      outer.assertHeld();
+      expect(on.store.releases).toEqual([]);
+    });
+    expect([on.store.claims.length, on.store.releases.length]).toEqual([1, 1]);
+    expect(on.store.inspect("default:a")).toBeNull();
+  });
+
+  it("is counted three deep, whatever the depth at which others ask", async () => {
+    const { locks, other, store, clock } = pair();
+    const tokens: bigint[] = [];
+    const waiting = new Deferred<Lease>();
+    await locks.withLock("a", REENTRANT, async (one) => {
+      other.acquire("a", { wait: "1m" }).then(waiting.resolve, waiting.reject);
+      await locks.withLock("a", REENTRANT, async (two) => {
+        await locks.withLock("a", REENTRANT, async (three) => {
+          tokens.push(one.token, two.token, three.token);
+        });
+        await clock.advance(0);
+        expect([two.state, watch(waiting.promise).outcome]).toEqual(["held", "pending"]);
+      });
+      await clock.advance(0);
+      expect(await other.tryAcquire("a")).toBeNull();
+      expect(store.releases).toEqual([]);
+    });
+    expect(new Set(tokens).size).toBe(1);
+    expect((await waiting.promise).token).toBeGreaterThan(tokens[0]!);
+  });
+
+  it("of another Locks on the same store does not join", async () => {
+    const { locks, other } = pair();
+    await locks.withLock("a", REENTRANT, async () => {
+      expect(await other.tryAcquire("a", REENTRANT)).toBeNull();
+    });
+  });
+
+  it("joins only inside a withLock: a lease that was acquired opens no context", async () => {
+    const on = stage();
+    await on.locks.acquire("a", REENTRANT);
+    expect(await on.locks.tryAcquire("a", REENTRANT)).toBeNull();
+    await on.locks.withLock("b", REENTRANT, async () => {
+      await on.locks.acquire("c", REENTRANT);
+      expect(await on.locks.tryAcquire("c", REENTRANT)).toBeNull();
+      expect(await on.locks.tryAcquire("a", REENTRANT)).toBeNull();
+    });
+  });
+
+  it("finds its name behind other names around it", async () => {
+    const on = stage();
+    await on.locks.withLock("a", REENTRANT, (a) =>
+      on.locks.withLock("b", REENTRANT, (b) =>
+        on.locks.withLock("a", REENTRANT, async (again) => {
+          expect(again.token).toBe(a.token);
+          const same = await on.locks.acquire("b", REENTRANT);
+          expect(same.token).toBe(b.token);
+        }),
+      ),
+    );
+    expect(on.store.claims).toHaveLength(2);
+  });
+
+  it("is not joined when its signal has aborted, or the locks are closed", async () => {
+    const on = stage();
+    const reason = new Error("enough");
+    const signal = AbortSignal.abort(reason);
+    const work = on.locks.withLock("a", REENTRANT, async () => {
+      expect(await rejection(on.locks.acquire("a", { ...REENTRANT, signal }))).toBe(reason);
+      expect(await rejection(on.locks.tryAcquire("a", { ...REENTRANT, signal }))).toBe(reason);
+      await on.locks.close();
+      expect((await rejection(on.locks.acquire("a", REENTRANT))).code).toBe("CLOSED");
+    });
+    expect(await rejection(work)).toMatchObject({ code: "LEASE_LOST", reason: "revoked" });
+  });
+
+  it("shared inside exclusive joins; exclusive inside shared is refused, and says why", async () => {
+    const on = stage();
+    const shared = { ...REENTRANT, mode: "shared" } as const;
+    await on.locks.withLock("a", REENTRANT, async (outer) => {
+      const inner = await on.locks.acquire("a", shared);
+      expect([inner.token, inner.mode]).toEqual([outer.token, "exclusive"]);
+    });
+    await on.locks.withLock("a", shared, async (outer) => {
+      const inner = await on.locks.acquire("a", shared);
+      expect([inner.token, inner.mode]).toEqual([outer.token, "shared"]);
+      for (const asked of [on.locks.acquire("a", REENTRANT), on.locks.tryAcquire("a", REENTRANT)]) {
+        const error = await rejection(asked);
+        expect(error).toBeInstanceOf(InvalidArgumentError);
+        expect(error.message).toBe(
+          '"a" is held shared here and can\'t be made exclusive: two readers that both tried would ' +
+            "wait for each other. Take it exclusively from the start",
+        );
+      }
+      // Without reentrant it is a claim like any other, and waits for the readers.
+      expect(await on.locks.tryAcquire("a")).toBeNull();
+    });
+  });
+});
+
+describe("flows side by side", () => {
+  it("inside of one withLock both join, and do not exclude each other", async () => {
+    const on = stage();
+    let inside = 0;
+    let most = 0;
+    await on.locks.withLock("a", REENTRANT, async (outer) => {
+      const sibling = () =>
+        on.locks.withLock("a", REENTRANT, async (lease) => {
+          most = Math.max(most, ++inside);
+          await new Promise(setImmediate);
+          inside--;
+          return lease.token;
+        });
+      expect(await Promise.all([sibling(), sibling()])).toEqual([outer.token, outer.token]);
+    });
+    expect(most).toBe(2);
+    expect(on.store.claims).toHaveLength(1);
+  });
+
+  it("outside of any withLock exclude each other", async () => {
+    const on = stage();
+    let inside = 0;
+    const flow = () =>
+      on.locks.withLock("a", REENTRANT, async (lease) => {
+        expect(++inside).toBe(1);
+        await on.locks.withLock("a", REENTRANT, () => new Promise(setImmediate));
+        inside--;
+        return lease.token;
+      });
+    const tokens = await Promise.all([flow(), flow(), flow()]);
+    expect(new Set(tokens).size).toBe(3);
+  });
+});
+
+describe("when the outer lease is lost", () => {
+  it("inner leases are, and no new one is given: nobody is let in in good faith", async () => {
+    const on = stage({ ttl: "10s" });
+    const seen: LeaseLostError[] = [];
+    const work = on.locks.withLock("a", REENTRANT, async (outer) => {
+      const inner = await on.locks.acquire("a", REENTRANT);
+      inner.on("lost", (error) => seen.push(error));
+      on.store.onRenew = () => never();
+      await on.clock.advance(20_000);
+      expect([outer.state, inner.state]).toEqual(["lost", "lost"]);
+      expect(inner.signal.aborted).toBe(true);
+      expect(inner.signal.reason).toBe(outer.signal.reason);
+      expect(refusal(() => inner.assertHeld())).toBe(outer.signal.reason);
+      expect(await inner.release()).toBe("lost");
+      expect(await rejection(on.locks.acquire("a", REENTRANT))).toBe(outer.signal.reason);
+      expect(await rejection(on.locks.tryAcquire("a", REENTRANT))).toBe(outer.signal.reason);
+      expect(await rejection(inner.renew())).toBe(outer.signal.reason);
+    });
+    const error = await rejection(work);
+    expect(error).toMatchObject({ code: "LEASE_LOST", reason: "expired" });
+    expect(seen).toEqual([expect.any(LeaseLostError)]);
+  });
+
+  it("the signal of an inner lease aborts in the same moment, before the name can be granted", async () => {
+    const { locks, other, store, clock } = pair({ ttl: "10s" });
+    const work = locks.withLock("a", REENTRANT, async () => {
+      const inner = await locks.acquire("a", REENTRANT);
+      const next = other.acquire("a", { wait: "1m" });
+      const granted = watch(next);
+      store.onRenew = () => never();
+      const aborted = new Promise<string>((resolve) => {
+        inner.signal.addEventListener("abort", () => resolve(granted.outcome));
+      });
+      await clock.advance(30_000);
+      expect(await aborted).toBe("pending");
+      expect(granted.outcome).toBe("resolved");
+    });
+    expect((await rejection(work)).code).toBe("LEASE_LOST");
+  });
+
+  it("inner work that is told by the outer's end comes out as the loss", async () => {
+    const on = stage({ ttl: "10s" });
+    const outer = on.locks.withLock("a", REENTRANT, async () => {
+      const inner = on.locks.withLock("a", REENTRANT, async () => {
+        on.clock.stall(60_000);
+        return 7;
+      });
+      expect(await rejection(inner)).toMatchObject({ code: "LEASE_LOST", value: 7 });
+      return 8;
+    });
+    expect(await rejection(outer)).toMatchObject({ code: "LEASE_LOST", value: 8 });
+  });
+});
+
+describe("work that outlives its context", () => {
+  it("holds nothing any more, and is told before the name is free", async () => {
+    const { locks, other, clock } = pair();
+    const left = new Deferred<Lease>();
+    const told: string[] = [];
+    const goOn = new Deferred<void>();
+    const later = new Deferred<Lease | null>();
+    await locks.withLock("a", REENTRANT, async () => {
+      const inner = await locks.acquire("a", REENTRANT);
+      other.acquire("a", { wait: "1m" }).then(() => told.push("granted"));
+      inner.signal.addEventListener("abort", () => told.push("aborted"));
+      inner.on("lost", ({ reason }) => told.push(`lost: ${reason}`));
+      left.resolve(inner);
+      goOn.promise.then(() => locks.tryAcquire("a", REENTRANT)).then(later.resolve, later.reject);
+    });
+    const inner = await left.promise;
+    await clock.advance(0);
+    expect(told).toEqual(["aborted", "lost: released", "granted"]);
+    expect([inner.state, inner.remainingMs]).toEqual(["lost", 0]);
+    expect(inner.signal.reason).toBeInstanceOf(LeaseLostError);
+    expect(inner.signal.reason).toMatchObject({ reason: "released" });
+    expect(inner.signal.reason.message).toContain("the work that it was part of has ended");
+    expect(refusal(() => inner.assertHeld())).toMatchObject({ reason: "released" });
+    expect(await rejection(inner.renew())).toMatchObject({ reason: "released" });
+    expect(await inner.release()).toBe("lost");
+    goOn.resolve();
+    expect(await later.promise).toBeNull();
+  });
+
+  it("finds its signal aborted also if it looks at it only afterwards", async () => {
+    const on = stage();
+    const inner = await on.locks.withLock("a", REENTRANT, () => on.locks.acquire("a", REENTRANT));
+    expect(inner.signal.aborted).toBe(true);
+    expect(inner.signal.reason).toMatchObject({ reason: "released" });
+  });
+
+  it("is told when the outer lease is given back by hand, in the middle of the work", async () => {
+    const { locks, other } = pair();
+    await locks.withLock("a", REENTRANT, async (outer) => {
+      const inner = await locks.acquire("a", REENTRANT);
+      const { signal } = inner;
+      await outer.release();
+      const next = (await other.tryAcquire("a"))!;
+      expect(next.token).toBeGreaterThan(outer.token);
+      expect(inner.state).toBe("lost");
+      expect(refusal(() => inner.assertHeld())).toMatchObject({ reason: "released" });
+      expect(signal.aborted).toBe(true);
+      await next.release();
+    });
+  });
+
+  it("and asks later makes a claim of its own, with a token of its own", async () => {
+    const on = stage();
+    const goOn = new Deferred<void>();
+    const later = new Deferred<bigint[]>();
+    const token = await on.locks.withLock("a", REENTRANT, async (outer) => {
+      goOn.promise
+        .then(() =>
+          on.locks.withLock("a", REENTRANT, async (own) => {
+            const inner = await on.locks.acquire("a", REENTRANT);
+            return [own.token, inner.token];
+          }),
+        )
+        .then(later.resolve, later.reject);
+      return outer.token;
+    });
+    goOn.resolve();
+    const [own, inner] = await later.promise;
+    expect(own).toBeGreaterThan(token);
+    expect(inner).toBe(own);
+  });
+
+  it("that begins anew from its own end, again and again, keeps nothing of what is over", async () => {
+    // Not on a stage, which writes everything down.
+    const locks = createLocks(memoryStore());
+    const alive: WeakRef<Lease>[] = [];
+    const done = new Deferred<number>();
+    const round = (left: number): Promise<void> =>
+      locks.withLock("a", REENTRANT, async (lease) => {
+        alive.push(new WeakRef(lease));
+        // Bound to this context, as a timer or a next message would be.
+        setImmediate(() => (left === 0 ? last() : round(left - 1)));
+      });
+    const last = async (): Promise<void> => {
+      await collectGarbage();
+      done.resolve(alive.filter((one) => one.deref() !== undefined).length);
+    };
+    await round(50);
+    expect(await done.promise).toBeLessThan(10);
+  });
+});
+
+describe("the context", () => {
+  const places: [string, (ask: () => Promise<Lease>) => Promise<Lease>][] = [
+    ["a timer", (ask) => sleep(1).then(ask)],
+    ["setImmediate", (ask) => new Promise((ok, no) => setImmediate(() => ask().then(ok, no)))],
+    ["nextTick", (ask) => new Promise((ok, no) => process.nextTick(() => ask().then(ok, no)))],
+    [
+      "a stream",
+      async (ask) => {
+        const got: Lease[] = [];
+        await pipeline(
+          Readable.from([1]),
+          async function* (source) {
+            for await (const one of source) {
+              got.push(await ask());
+              yield one;
+            }
+          },
+          async (source) => {
+            for await (const _ of source);
+          },
+        );
+        return got[0]!;
+      },
+    ],
+    [
+      "a listener that is bound by AsyncResource",
+      (ask) =>
+        new Promise((ok, no) => {
+          emitter.once(
+            "message",
+            AsyncResource.bind(() => ask().then(ok, no)),
+          );
+          poke();
+        }),
+    ],
+  ];
+  // Emits from outside of any context.
+  const emitter = new EventEmitter();
+  const outside = new AsyncResource("outside");
+  const poke = (): void => {
+    outside.runInAsyncScope(() => setImmediate(() => emitter.emit("message")));
+  };
+
+  it.each(places)("goes with the work through %s", async (_, through) => {
+    const on = stage();
+    await on.locks.withLock("a", REENTRANT, async (outer) => {
+      const inner = await through(() => on.locks.acquire("a", { ...REENTRANT, wait: 0 }));
+      expect(inner.token).toBe(outer.token);
+    });
+  });
+
+  it("does not go with a listener that is called from elsewhere", async () => {
+    const on = stage();
+    await on.locks.withLock("a", REENTRANT, async () => {
+      const asked = new Promise<Lease | null>((ok, no) => {
+        emitter.once("message", () => on.locks.tryAcquire("a", REENTRANT).then(ok, no));
+      });
+      poke();
+      expect(await asked).toBeNull();
+    });
+  });
+});
+
+describe("an inner lease", () => {
+  it("passes events on until it is released, or no longer wants them", async () => {
+    const on = stage({ ttl: "10s", retry: { pause: 100 } });
+    const work = on.locks.withLock("a", REENTRANT, async (outer) => {
+      const told: string[] = [];
+      const one = await on.locks.acquire("a", REENTRANT);
+      const two = await on.locks.acquire("a", REENTRANT);
+      const gone = await on.locks.acquire("a", REENTRANT);
+      const tell = (who: string) => (event: string) => () => void told.push(`${who} ${event}`);
+      const unwanted = tell("one")("jeopardy, unwanted");
+      outer.on("jeopardy", tell("outer")("jeopardy"));
+      one.on("jeopardy", tell("one")("jeopardy")).on("recovered", tell("one")("recovered"));
+      one.on("jeopardy", unwanted).off("jeopardy", unwanted).off("jeopardy", unwanted);
+      two.on("recovered", tell("two")("recovered")).on("lost", tell("two")("lost"));
+      gone.on("jeopardy", tell("gone")("jeopardy")).on("lost", tell("gone")("lost"));
+      await gone.release();
+      gone.on("recovered", tell("gone")("recovered"));
+      on.store.onRenew = () => Promise.reject(new Error("down"));
+      await on.clock.advance(4_000);
+      expect(told).toEqual(["outer jeopardy", "one jeopardy"]);
+      expect([outer.state, one.state]).toEqual(["jeopardy", "jeopardy"]);
+      on.store.onRenew = (apply) => apply();
+      await on.clock.advance(1_000);
+      expect(told.slice(2)).toEqual(["one recovered", "two recovered"]);
+      on.store.onRenew = () => never();
+      await on.clock.advance(20_000);
+      expect(told.slice(4)).toEqual(["outer jeopardy", "one jeopardy", "two lost"]);
+    });
+    expect((await rejection(work)).code).toBe("LEASE_LOST");
+  });
+
+  it("renews what it shares", async () => {
+    const on = stage({ ttl: "10s" });
+    await on.locks.withLock("a", REENTRANT, async (outer) => {
+      const inner = await on.locks.acquire("a", REENTRANT);
+      await inner.renew("1m");
+      expect(outer.remainingMs).toBeGreaterThan(50_000);
+      expect(inner.remainingMs).toBe(outer.remainingMs);
+    });
+  });
+
+  it("leaves nothing behind on the lease that it shared", async () => {
+    const on = stage();
+    await on.locks.withLock("a", REENTRANT, async (outer) => {
+      const listening = countListeners(outer.signal);
+      for (let i = 0; i < 20; i++) {
+        await on.locks.withLock("a", REENTRANT, async (inner) => {
+          inner.signal.addEventListener("abort", () => {});
+        });
+      }
+      expect(listening()).toBe(0);
+    });
+  });
+});
+
+/** Listeners that were added to the signal from now on and are still there. */
+function countListeners(signal: AbortSignal): () => number {
+  const all = new Set<unknown>();
+  const { addEventListener: add, removeEventListener: remove } = signal;
+  signal.addEventListener = (...args: Parameters<typeof add>) => {
+    all.add(args[1]);
+    add.apply(signal, args);
+  };
+  signal.removeEventListener = (...args: Parameters<typeof remove>) => {
+    all.delete(args[1]);
+    remove.apply(signal, args);
+  };
+  return () => all.size;
+}
+
+async function collectGarbage(): Promise<void> {
+  const { setFlagsFromString } = await import("node:v8");
+  const { runInNewContext } = await import("node:vm");
+  setFlagsFromString("--expose-gc");
+  const gc = runInNewContext("gc") as () => void;
+  for (let i = 0; i < 3; i++) {
+    await new Promise(setImmediate);
+    gc();
+  }
+}
