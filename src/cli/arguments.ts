@@ -24,6 +24,20 @@ export function durationOption(
   }
 }
 
+export function numberOption(
+  options: Options,
+  name: OptionsOf<"N">,
+  rule: { min: number; max: number },
+): number | undefined {
+  const text = options[name];
+  if (text === undefined) return undefined;
+  const value = Number(text);
+  if (/^\d+$/.test(text) && value >= rule.min && value <= rule.max) return value;
+  throw usage(
+    `--${name} is ${JSON.stringify(text)}; it must be a whole number from ${rule.min} to ${rule.max}`,
+  );
+}
+
 /** The first choice is the default. */
 export function choiceOption<T extends string>(
   options: Options,

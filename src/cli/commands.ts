@@ -19,6 +19,8 @@ export const OPTIONS = {
     about: "how long to wait for a busy name, or forever\n(default: 0, ask once)",
   },
   shared: { about: "hold it together with others who say so" },
+  "once-per": { value: "TIME", about: "run at most once in this time, whoever is first" },
+  "at-most": { value: "N", about: "let N hold it at the same time, instead of one" },
   "at-least": { value: "TIME", about: "keep it closed that long, even if CMD ends earlier" },
   "max-hold": { value: "TIME", about: "stop CMD after this time" },
   note: { value: "TEXT", about: "shown beside the holder" },
@@ -31,7 +33,7 @@ export const OPTIONS = {
   prefix: { value: "TEXT", about: "only names that start with it" },
   json: { about: "for programs; tokens are strings" },
   force: { about: "yes, although the holder may still be at work" },
-  why: { value: "TEXT", about: "told to the holder (default: holdfast release by USER)" },
+  why: { value: "TEXT", about: "told to the holder, and shown by inspect" },
   runs: { value: "N", about: "how many seeds to try (default: 1000)" },
   seed: { value: "N", about: "the first seed; alone, one run of it\n(default: another each time)" },
   mutant: { value: "NAME", about: "break the code in a known way, or list the ways" },
@@ -70,6 +72,8 @@ export interface Command {
   readonly takesChild?: true;
   /** `help` is understood by all. */
   readonly options: readonly OptionName[];
+  /** What options mean here, where that is not what they mean elsewhere. */
+  readonly abouts?: { readonly [Name in OptionName]?: string };
   readonly examples: readonly string[];
   /** The end of the help. */
   readonly more?: string;
@@ -87,6 +91,8 @@ export const COMMANDS: readonly Command[] = [
     options: [
       "wait",
       "ttl",
+      "once-per",
+      "at-most",
       "shared",
       "at-least",
       "max-hold",
@@ -100,17 +106,47 @@ export const COMMANDS: readonly Command[] = [
     examples: [
       "holdfast run nightly-backup -- ./backup.sh --full",
       'holdfast run deploy --wait 10m --note "$USER" -- make deploy',
-      "holdfast run report --at-least 50m --max-hold 2h -- ./report",
+      "holdfast run report --once-per 24h --max-hold 2h -- ./report",
+      "holdfast run gpu --at-most 4 --wait forever -- ./train",
     ],
     more: `A TIME has a unit: 250ms, 30s, 5m, 1h.
 
 Exit codes:
   CMD's own, or 128+n if signal n ended it
-  64  wrong usage              75  not acquired: the name is held
-  69  store unavailable        126 CMD is not executable
-  74  lease lost, CMD stopped  127 CMD not found`,
+  64  wrong usage              75  not acquired: the name is held, or its
+  69  store unavailable            period is used up
+  74  lease lost, CMD stopped  126 CMD is not executable  127 CMD not found`,
     run: async ({ args: [name], options, child }) =>
       (await import("./run.js")).run(name!, options, child),
+  },
+  {
+    name: "elect",
+    summary: "Run a command while leader; stand by until elected",
+    args: ["NAME"],
+    usage: "[options] -- CMD [ARG…]",
+    takesChild: true,
+    options: ["wait", "ttl", "max-hold", "note", "quiet", "verbose", "store", "namespace"],
+    abouts: {
+      wait: "how long to wait for being elected\n(default: forever)",
+      "max-hold": "end the term after this time: CMD is stopped, and\nwhoever waits is elected",
+      quiet: "do not say who leads, or that it is elected",
+    },
+    examples: [
+      "holdfast elect scheduler -- ./scheduler",
+      "holdfast elect writer --ttl 10s --max-hold 24h -- ./writer",
+    ],
+    more: `It waits until it is elected, and runs CMD. When leadership is lost, CMD is
+stopped within what remains of the lease, and it campaigns again. When CMD ends
+by itself, leadership is given up, and elect ends with CMD's exit code.
+
+Exit codes:
+  CMD's own, or 128+n if signal n ended it, or the wait
+  64  wrong usage              75  not elected within --wait
+  69  store unavailable        126 CMD is not executable
+  74  the lease was lost       127 CMD not found
+      before CMD's end`,
+    run: async ({ args: [name], options, child }) =>
+      (await import("./elect.js")).elect(name!, options, child),
   },
   {
     name: "ls",
@@ -142,6 +178,18 @@ Exit codes:
       (await import("./release.js")).release(name!, options),
   },
   {
+    name: "deadlocks",
+    summary: "Find those who wait for each other in a circle",
+    args: [],
+    usage: "[options]",
+    options: ["json", "store", "namespace"],
+    abouts: { json: "for programs" },
+    examples: ["holdfast deadlocks", "holdfast deadlocks --json | jq -r '.[][].holder'"],
+    more: `It goes by the labels of holders: one label is taken for one who can do one
+thing at a time. Exit code 1: there is a deadlock. 0: there is none.`,
+    run: async ({ options }) => (await import("./deadlocks.js")).deadlocks(options),
+  },
+  {
     name: "simulate",
     summary: "Search for a broken promise in simulated clusters",
     args: [],
@@ -160,7 +208,7 @@ that breaks a promise is shortened and shown; exit code 1.`,
   },
   {
     name: "demo",
-    summary: "See a paused holder lose its lease, with and without a fence",
+    summary: "See a paused holder lose its lease, fenced and not fenced",
     args: [],
     usage: "",
     options: [],

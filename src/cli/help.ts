@@ -14,6 +14,7 @@ function overview(): string[] {
     examplesSection([
       "holdfast run nightly-backup -- ./backup.sh",
       "holdfast run deploy --wait 10m -- make deploy",
+      "holdfast elect scheduler -- ./scheduler",
       "holdfast ls",
       "holdfast demo",
     ]),
@@ -26,7 +27,7 @@ function details(command: Command): string[] {
   return [
     `${command.summary}.`,
     `Usage: ${usage}`,
-    optionsSection([...command.options, "help"]),
+    optionsSection([...command.options, "help"], command.abouts),
     examplesSection(command.examples),
     ...(command.more === undefined ? [] : [command.more]),
   ];
@@ -36,12 +37,12 @@ function shortUsage({ name, args, takesChild }: Command): string {
   return [name, ...args, ...(takesChild ? ["-- CMD"] : [])].join(" ");
 }
 
-function optionsSection(names: readonly OptionName[]): string {
+function optionsSection(names: readonly OptionName[], abouts: Command["abouts"] = {}): string {
   const rows = names.map((name): [string, string] => {
     const option: Option = OPTIONS[name];
     const short = option.short === undefined ? "" : `-${option.short}, `;
     const value = option.value === undefined ? "" : ` ${option.value}`;
-    return [`${short}--${name}${value}`, option.about];
+    return [`${short}--${name}${value}`, abouts[name] ?? option.about];
   });
   return section("Options", columns(rows));
 }

@@ -2,7 +2,7 @@ import { LOCK_LIMIT, type NameInfo } from "../core/store.js";
 import { checkName } from "../core/validate.js";
 import type { Options } from "./commands.js";
 import { Exit } from "./exit.js";
-import { clockTime, modeText, nameAsJson } from "./names.js";
+import { CLOSED_BY, clockTime, modeText, nameAsJson } from "./names.js";
 import { formatMs, print, printable, style } from "./output.js";
 import { withLocks } from "./store.js";
 
@@ -21,7 +21,7 @@ function describe(info: NameInfo): string {
     const since = `for ${formatMs(one.heldMs)}, since ${clockTime(Date.now() - one.heldMs)}`;
     lines.push(
       one.closed
-        ? `  closed    by ${printable(one.holder)}, which asked for it with --at-least`
+        ? `  closed    by ${printable(one.holder)} ${CLOSED_BY}, ${since}`
         : `  held      by ${printable(one.holder)}, ${modeText(one, info.limit)}, ${since}`,
       `            token ${one.token}`,
       one.closed

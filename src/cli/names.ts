@@ -38,6 +38,20 @@ export function nameAsJson(info: NameInfo): object {
   };
 }
 
+/** By which options a name stays closed after the work. */
+export const CLOSED_BY = "(--at-least or --once-per)";
+
+/** Who has used up the period, and when the next begins; null when it is not that. */
+export function ranAlready(info: NameInfo | null): string | null {
+  const last = info?.holders.find((one) => one.closed);
+  if (last === undefined) return null;
+  const [began, next] = [Date.now() - last.heldMs, Date.now() + last.expiresInMs];
+  return (
+    `has been run in this period: ${printable(last.holder)} began ${formatMs(last.heldMs)} ago (${clockTime(began)}); ` +
+    `next in ${formatMs(last.expiresInMs)} (${clockTime(next)})`
+  );
+}
+
 /** Why a name is not to be had, in one sentence without a verb's full stop. */
 export function whyBusy(info: NameInfo | null): string | null {
   const first = info?.holders[0];
@@ -46,7 +60,7 @@ export function whyBusy(info: NameInfo | null): string | null {
     return waiter === undefined ? null : `is next for ${printable(waiter.holder)}, who waits`;
   }
   if (first.closed) {
-    return `is closed for another ${formatMs(first.expiresInMs)}, as ${printable(first.holder)} asked with --at-least`;
+    return `is closed for another ${formatMs(first.expiresInMs)}, as ${printable(first.holder)} asked ${CLOSED_BY}`;
   }
   const more = info.holders.length - 1;
   return (

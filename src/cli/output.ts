@@ -29,6 +29,12 @@ export function masked(text: string): string {
 
 export const quoted = (text: string): string => JSON.stringify(printable(text));
 
+/** As a word of a shell's line. */
+export function shellWord(text: string): string {
+  const shown = printable(text);
+  return /^[\w@%+=:,./-]+$/.test(shown) ? shown : `'${shown.replaceAll("'", "'\\''")}'`;
+}
+
 /** Two units at the most: `850ms`, `1.5s`, `12s`, `5m 3s`, `2h 5m`, `3d 4h`. */
 export function formatMs(ms: number): string {
   if (!Number.isFinite(ms)) return "for ever";

@@ -2,25 +2,31 @@ import { userInfo } from "node:os";
 import { checkName } from "../core/validate.js";
 import type { Options } from "./commands.js";
 import { Exit, usage } from "./exit.js";
+import { holderLabel } from "./holder.js";
 import { formatMs, print, printable, quoted } from "./output.js";
 import { withLocks } from "./store.js";
 
 export async function release(name: string, options: Options): Promise<number> {
   checkName(name);
-  const why = options.why ?? `holdfast release by ${userName()}`;
+  const why = options.why ?? "holdfast release --force";
   if (!options.force) {
     throw usage(
       `release takes ${quoted(name)} from its holder while that may still be at work, and the next in line gets it at once; ` +
         "the holder learns it only at its next renewal. If that is what you want, say so with --force",
     );
   }
-  const lost = await withLocks(options, (locks) => locks.forceRelease(name, { why }), []);
+  const by = holderLabel(userName(), "the user");
+  const lost = await withLocks(options, (locks) => locks.forceRelease(name, { why }), [], by);
   if (lost.length === 0) print(`Nobody held ${quoted(name)}.`);
   for (const one of lost) {
+    const [holder, heldFor] = [printable(one.holder), formatMs(one.heldMs)];
     print(
-      `Took ${quoted(name)} from ${printable(one.holder)} (token ${one.token}, held for ${formatMs(one.heldMs)}).`,
+      one.closed
+        ? `Opened ${quoted(name)}, which ${holder} had closed (token ${one.token}, begun ${heldFor} ago).`
+        : `Took ${quoted(name)} from ${holder} (token ${one.token}, held for ${heldFor}).`,
     );
   }
+  if (lost.length > 0) print(`Recorded: by ${printable(by)}: ${printable(why)}`);
   return Exit.ok;
 }
 

@@ -6,6 +6,7 @@ import { drawText } from "../verify/check/draw.js";
 import { drawBeliefs } from "../verify/check/picture.js";
 import type { Schedule } from "../verify/simulate/schedule.js";
 import { type Failure, type Found, search, shortestFailure } from "../verify/simulate/search.js";
+import { numberOption } from "./arguments.js";
 import type { Options } from "./commands.js";
 import { Exit, usage } from "./exit.js";
 import { note, print, quoted, style, table } from "./output.js";
@@ -20,9 +21,11 @@ export async function simulate(options: Options): Promise<number> {
     return Exit.ok;
   }
   const mutant = mutantOf(options.mutant);
-  const seed = numberOf("seed", options.seed) ?? Math.floor(Math.random() * MOST);
-  const runs = numberOf("runs", options.runs) ?? (options.seed === undefined ? DEFAULT_RUNS : 1);
-  if (runs === 0) throw usage("--runs must be at least 1");
+  const given = numberOption(options, "seed", { min: 0, max: MOST });
+  const seed = given ?? Math.floor(Math.random() * MOST);
+  const runs =
+    numberOption(options, "runs", { min: 1, max: MOST }) ??
+    (given === undefined ? DEFAULT_RUNS : 1);
   if (options.picture !== undefined) checkWritable(options.picture);
   const startedMs = performance.now();
   const interrupted = new AbortController();
@@ -58,15 +61,6 @@ function mutantOf(name: string | undefined): Mutant {
     throw usage(`there is no mutant ${quoted(name)}; holdfast simulate --mutant list shows them`);
   }
   return mutant;
-}
-
-function numberOf(option: "seed" | "runs", text: string | undefined): number | undefined {
-  if (text === undefined) return undefined;
-  const value = Number(text);
-  if (!/^\d+$/.test(text) || value > MOST) {
-    throw usage(`--${option} is ${quoted(text)}; it must be a whole number up to ${MOST}`);
-  }
-  return value;
 }
 
 /** One line that is written over, for people at a terminal. */

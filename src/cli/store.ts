@@ -51,18 +51,19 @@ export async function openLocks(choice: StoreChoice, options: LocksOptions): Pro
   return connect(choice.url, options);
 }
 
-/** For a look at the store that the options name: it is closed whatever happens, and never made. */
+/** For a look at the store that the options name, as `holder` if that is kept: it is closed whatever happens, and never made. */
 export async function withLocks<T>(
   options: Options,
   use: (locks: Locks) => Promise<T>,
   otherwise: T,
+  holder?: string,
 ): Promise<T> {
   const choice = chooseStore(options);
   if (isMissing(choice.url)) {
     note(`${masked(describeStore(choice.url))} does not exist: nobody has used it yet`);
     return otherwise;
   }
-  const locks = await openLocks(choice, namespaceOf(options));
+  const locks = await openLocks(choice, { holder, ...namespaceOf(options) });
   try {
     return await use(locks);
   } finally {

@@ -5,9 +5,15 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { afterEach } from "vitest";
+import { findCommand } from "../../src/cli/run/find.js";
+import type { Awaitable } from "../../src/core/store.js";
+import { openSqlite } from "../../src/stores/sqlite/driver.js";
 
 export const MAIN = fileURLToPath(new URL("../../dist/cli/main.js", import.meta.url));
 const PATIENCE_MS = 20_000;
+
+/** The kernel kills a child with its `holdfast`. */
+export const canDieWithParent = process.platform === "linux" && findCommand("setpriv") === "yes";
 
 const folders: string[] = [];
 const running = new Set<Cli>();
@@ -101,11 +107,11 @@ export function holdfast(
 /** Polls until the condition gives something; a failure says what was waited for. */
 export async function until<T>(
   what: string,
-  condition: () => T | null | undefined | false,
+  condition: () => Awaitable<T | null | undefined | false>,
 ): Promise<T> {
   const untilMs = performance.now() + PATIENCE_MS;
   for (;;) {
-    const value = condition();
+    const value = await condition();
     if (value) return value;
     if (performance.now() > untilMs) throw new Error(`gave up waiting until ${what}`);
     await sleep(10);
@@ -133,4 +139,21 @@ export function isAlive(pid: number): boolean {
   } catch {
     return process.platform !== "linux";
   }
+}
+
+/** Nobody else can write to the store until this is called off. */
+export async function lockStore(folder: string): Promise<() => void> {
+  const db = await openSqlite(join(folder, "locks.db"));
+  await until("the file is ours", () => {
+    try {
+      db.exec("BEGIN EXCLUSIVE");
+      return true;
+    } catch {
+      return false;
+    }
+  });
+  return () => {
+    db.exec("ROLLBACK");
+    db.close();
+  };
 }

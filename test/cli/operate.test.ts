@@ -1,4 +1,5 @@
 import { mkdirSync, readdirSync } from "node:fs";
+import { hostname } from "node:os";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { Cli, holdfast, makeFolder, until } from "./helpers.js";
@@ -7,6 +8,7 @@ interface Shown {
   name: string;
   holders: { holder: string; mode: string; token: string; expiresInMs: number; closed: boolean }[];
   waiters: { holder: string; mode: string; waitingMs: number }[];
+  revoked: { holder: string; token: string; by: string; why: string; agoMs: number }[];
 }
 
 const shown = async (folder: string, name: string): Promise<Shown> =>
@@ -69,6 +71,8 @@ describe("a store that does not exist", () => {
     [["ls", "--json"], /^\[\]\n$/],
     [["inspect", "job"], /^job\n {2}nobody holds it\n {2}nobody waits\n$/],
     [["release", "job", "--force"], /^Nobody held "job"\.\n$/],
+    [["deadlocks"], /^No deadlock\.\n$/],
+    [["deadlocks", "--json"], /^\[\]\n$/],
   ])("is told by %j, and not made", async (args, text) => {
     const folder = makeFolder();
     mkdirSync(join(folder, "none"));
@@ -161,11 +165,68 @@ describe("release", () => {
     const { code, stdout } = await holdfast(folder, ["release", "job", "--force"]);
     expect(code).toBe(0);
     expect(stdout).toMatch(
-      new RegExp(`^Took "job" from \\S+ \\(stuck\\) \\(token ${token}, held for .*\\)\\.\n$`),
+      new RegExp(
+        `^Took "job" from \\S+ \\(stuck\\) \\(token ${token}, held for .*\\)\\.\nRecorded: by`,
+      ),
     );
     expect((await holdfast(folder, ["run", "job", "--", "true"])).code).toBe(0);
     expect((await holdfast(folder, ["release", "job", "--force"])).stdout).toBe(
       'Nobody held "job".\n',
     );
+  });
+
+  it("says who did it and why: to the holder, and to whoever inspects the name", async () => {
+    const folder = makeFolder();
+    const run = await hold(folder, "job", "--note", "stuck", "--ttl", "1s");
+    const { token, holder } = (await shown(folder, "job")).holders[0]!;
+    const args = ["release", "job", "--force", "--why", "host is \u202e gone"];
+    const { stdout } = await holdfast(folder, args);
+    const by = `${hostname()}:\\d+ \\(.+\\)`;
+    expect(stdout).toMatch(new RegExp(`\nRecorded: by ${by}: host is \\? gone\n$`));
+    const ended = await run.ended;
+    expect(ended.code).toBe(74);
+    expect(ended.stderr).toMatch(new RegExp(`released by force by ${by}: host is \\? gone;`));
+
+    const info = await shown(folder, "job");
+    expect(info.holders).toEqual([]);
+    expect(info.revoked).toEqual([
+      {
+        holder,
+        token,
+        by: expect.stringMatching(by),
+        why: "host is \u202e gone",
+        agoMs: expect.any(Number),
+      },
+    ]);
+    const text = (await holdfast(folder, ["inspect", "job"])).stdout;
+    expect(text).toMatch(/^job\n {2}nobody holds it\n {2}nobody waits\n {2}taken {5}from /);
+    expect(text).toContain(`taken     from ${holder}, token ${token}, `);
+    expect(text).toMatch(new RegExp(` ago, .*\n {12}by ${by}: host is \\? gone\n$`));
+    // Nobody holds it: it is not in use.
+    expect((await holdfast(folder, ["ls", "--json"])).stdout).toBe("[]\n");
+  });
+
+  it("shows the latest last, and the present holder with a higher token", async () => {
+    const folder = makeFolder();
+    for (const why of ["first", "second"]) {
+      await hold(folder, "job", "--shared");
+      await holdfast(folder, ["release", "job", "--force", "--why", why]);
+    }
+    await hold(folder, "job");
+    const { revoked, holders } = await shown(folder, "job");
+    expect(revoked.map(({ why }) => why)).toEqual(["first", "second"]);
+    expect(BigInt(holders[0]!.token)).toBeGreaterThan(BigInt(revoked[1]!.token));
+    expect(BigInt(revoked[1]!.token)).toBeGreaterThan(BigInt(revoked[0]!.token));
+  });
+
+  it("opens a name that is closed", async () => {
+    const folder = makeFolder();
+    await holdfast(folder, ["run", "job", "--at-least", "1h", "--", "true"]);
+    expect((await holdfast(folder, ["inspect", "job"])).stdout).toMatch(
+      /^job\n {2}closed {4}by \S+ \(--at-least or --once-per\), for .*, since .*\n.*\n {12}opens in 59m 5/,
+    );
+    const { stdout } = await holdfast(folder, ["release", "job", "--force"]);
+    expect(stdout).toMatch(/^Opened "job", which \S+ had closed \(token \d+, begun .* ago\)\.\n/);
+    expect((await holdfast(folder, ["run", "job", "--", "true"])).code).toBe(0);
   });
 });

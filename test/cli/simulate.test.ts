@@ -55,9 +55,9 @@ describe("simulate", () => {
   });
 
   it.each([
-    [["--runs", "0"], "--runs must be at least 1"],
-    [["--runs", "many"], '--runs is "many"; it must be a whole number up to 2147483648'],
-    [["--seed", "1.5"], '--seed is "1.5"; it must be a whole number up to 2147483648'],
+    [["--runs", "0"], '--runs is "0"; it must be a whole number from 1 to 2147483648'],
+    [["--runs", "many"], '--runs is "many"; it must be a whole number from 1 to 2147483648'],
+    [["--seed", "1.5"], '--seed is "1.5"; it must be a whole number from 0 to 2147483648'],
     [["--picture", "/nowhere/run.svg"], "--picture can't be written: ENOENT"],
     [["--mutant", "toString"], 'there is no mutant "toString"; holdfast simulate --mutant list'],
   ])("refuses %j", async (args, message) => {

@@ -1,12 +1,19 @@
 import { renameSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import { findCommand } from "../../src/cli/run/find.js";
-import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { skipUnless } from "../support/needs.js";
-import { Cli, holdfast, isAlive, linesOf, MAIN, makeFolder, until, untilLine } from "./helpers.js";
-
-const canDieWithParent = process.platform === "linux" && findCommand("setpriv") === "yes";
+import {
+  Cli,
+  canDieWithParent,
+  holdfast,
+  isAlive,
+  linesOf,
+  lockStore,
+  MAIN,
+  makeFolder,
+  until,
+  untilLine,
+} from "./helpers.js";
 
 /** Writes the time every few milliseconds; what it does on TERM is up to the test. */
 const beat = (onTerm: string): string =>
@@ -27,23 +34,6 @@ function startNext(folder: string): Cli {
 
 const lastBeat = (folder: string): bigint => BigInt(linesOf(folder, "beats").at(-1)!);
 const childPid = (folder: string): number => Number(linesOf(folder, "pid")[0]);
-
-/** Nobody else can write to the store until this is called off. */
-async function lockStore(folder: string): Promise<() => void> {
-  const db = await openSqlite(join(folder, "locks.db"));
-  await until("the file is ours", () => {
-    try {
-      db.exec("BEGIN EXCLUSIVE");
-      return true;
-    } catch {
-      return false;
-    }
-  });
-  return () => {
-    db.exec("ROLLBACK");
-    db.close();
-  };
-}
 
 describe("when renewals fail", () => {
   it("a child that ignores TERM is killed before another can have the name", async () => {
@@ -129,7 +119,7 @@ describe("when the lease is lost", () => {
 
   it("while holdfast itself was stopped, the child gets no more time", async () => {
     const folder = makeFolder();
-    const run = await start(folder, IGNORES, "--ttl", "1s");
+    const run = await start(folder, IGNORES, "--ttl", "2s");
     run.signal("SIGSTOP");
     expect((await startNext(folder).ended).code).toBe(0);
     run.signal("SIGCONT");

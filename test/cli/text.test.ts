@@ -1,8 +1,8 @@
 import { resolve } from "node:path";
 import { describe, expect, it } from "vitest";
 import { durationOption } from "../../src/cli/arguments.js";
-import { clockTime, whyBusy } from "../../src/cli/names.js";
-import { formatMs, masked, printable } from "../../src/cli/output.js";
+import { clockTime, ranAlready, whyBusy } from "../../src/cli/names.js";
+import { formatMs, masked, printable, shellWord } from "../../src/cli/output.js";
 import { defaultFile, describeStore } from "../../src/cli/store.js";
 import { LOCK_LIMIT } from "../../src/core/store.js";
 
@@ -71,8 +71,20 @@ describe("text", () => {
     expect(whyBusy({ ...name, holders: two })).toMatch(/^is held by a and 1 more, for 5s \(since/);
     const closed = [{ ...holder, holder: "a", closed: true }];
     expect(whyBusy({ ...name, holders: closed })).toBe(
-      "is closed for another 9s, as a asked with --at-least",
+      "is closed for another 9s, as a asked (--at-least or --once-per)",
     );
+    expect(ranAlready(null)).toBe(null);
+    expect(ranAlready({ ...name, holders: two })).toBe(null);
+    expect(ranAlready({ ...name, holders: closed })).toMatch(
+      /^has been run in this period: a began 5s ago \(.*\); next in 9s \(.*\)$/,
+    );
+  });
+
+  it("for a shell is quoted where it has to be", () => {
+    expect(shellWord("order:1")).toBe("order:1");
+    expect(shellWord("it's mine")).toBe("'it'\\''s mine'");
+    expect(shellWord("$(x)")).toBe("'$(x)'");
+    expect(shellWord("")).toBe("''");
   });
 });
 

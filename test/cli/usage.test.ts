@@ -15,7 +15,7 @@ describe("help and version", () => {
   it.each(["--help", "-h", "help"])("%s lists the commands with examples", async (option) => {
     const { code, stdout, stderr } = await holdfast(makeFolder(), [option]);
     expect(code).toBe(0);
-    for (const command of ["run NAME -- CMD", "ls", "inspect NAME", "release NAME", "demo"]) {
+    for (const command of ["run NAME -- CMD", "elect NAME -- CMD", "ls", "deadlocks", "demo"]) {
       expect(stdout).toContain(`\n  ${command} `);
     }
     expect(stdout).toContain("Examples:");
@@ -68,6 +68,10 @@ describe("help and version", () => {
 });
 
 describe("wrong usage ends with 64 and says what is wrong", () => {
+  const once = (...more: string[]): string[] => [
+    ...["run", "x", "--once-per", "1h"],
+    ...[...more, "--", "true"],
+  ];
   const cases: [string[], string][] = [
     [["nosuch"], 'there is no command "nosuch"'],
     [["help", "nosuch"], 'there is no command "nosuch"'],
@@ -94,6 +98,20 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
     [["run", "x", "--if-unavailable", "hope", "--", "true"], "it must be fail or run"],
     [["run", "x", "--namespace", "a b", "--", "true"], 'namespace is "a b"'],
     [["run", "", "--", "true"], 'the name is ""'],
+    [["run", "x", "--once-per", "1", "--", "true"], '--once-per is "1"; it must be a number with'],
+    [["run", "x", "--at-most", "0", "--", "true"], '--at-most is "0"; it must be a whole number'],
+    [["run", "x", "--at-most", "2147483647", "--", "true"], "from 1 to 2147483646"],
+    [once("--wait", "1s"), "--once-per and --wait contradict each other: who waits would run it"],
+    [once("--wait", "forever"), "--once-per and --wait contradict each other"],
+    [once("--at-least", "1h"), "--once-per and --at-least contradict each other: the period"],
+    [once("--shared"), "--once-per and --shared contradict each other: all who share"],
+    [once("--at-most", "2"), "--once-per and --at-most contradict each other: several would"],
+    [["run", "x", "--at-most", "2", "--shared", "--", "true"], "--at-most and --shared contradict"],
+    [["elect"], "elect needs a NAME"],
+    [["elect", "x"], "elect needs a command after --"],
+    [["elect", "x", "--shared", "--", "true"], "there is no option --shared"],
+    [["elect", "x", "--if-unavailable", "run", "--", "true"], "no option --if-unavailable"],
+    [["deadlocks", "x"], '"x" is one argument too many'],
     [["run", "x", "--store", "memory:", "--", "true"], "would keep nobody out"],
     [
       ["run", "x", "--store", "nosuch:x", "--", "true"],

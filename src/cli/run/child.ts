@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import { constants } from "node:os";
 import { Exit } from "../exit.js";
-import { findCommand } from "./find.js";
+import { checkCommand, findCommand } from "./find.js";
 
 /** How the child ended, or why it never began. */
 export interface Ended {
@@ -18,7 +18,7 @@ export class Child {
   #running = true;
 
   constructor(command: readonly string[], env: NodeJS.ProcessEnv) {
-    const [program, ...args] = [...diesWithParent(), ...command];
+    const [program, ...args] = command;
     this.#process = spawn(program!, args, {
       env,
       stdio: "inherit",
@@ -70,6 +70,15 @@ function signalGroup(pid: number, signal: NodeJS.Signals | 0): boolean {
   } catch {
     return false;
   }
+}
+
+/**
+ * The words that start the command, if it can be run. To be asked before there is a lease: to try
+ * the wrapper out takes time, and the lease's time would be the wrong one.
+ */
+export function runnable(command: readonly string[]): readonly string[] {
+  checkCommand(command[0]!);
+  return [...diesWithParent(), ...command];
 }
 
 /** On Linux the kernel kills the child when its parent is gone, if setpriv asks for it. */

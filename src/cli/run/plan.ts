@@ -1,43 +1,86 @@
-import { hostname } from "node:os";
 import type { AcquireOptions, LocksOptions } from "../../core/options.js";
-import { checkName, checkText } from "../../core/validate.js";
-import { choiceOption, durationOption } from "../arguments.js";
-import type { Options } from "../commands.js";
+import { LOCK_LIMIT } from "../../core/store.js";
+import { checkName } from "../../core/validate.js";
+import { slackOf } from "../../primitives/once.js";
+import { choiceOption, durationOption, numberOption } from "../arguments.js";
+import type { OptionName, Options } from "../commands.js";
 import { usage } from "../exit.js";
+import { holderLabel } from "../holder.js";
 import { chooseStore, namespaceOf, type StoreChoice } from "../store.js";
+import { TERM_SHARE } from "./stop.js";
 
 /** The shortest that the stores take. */
 const TTL_MIN_MS = 20;
-const HOLDER_BYTES = 255;
 
-/** What `holdfast run` was asked to do, checked before anything is touched. */
+/** What was asked for, checked before anything is touched. */
 export interface Plan {
   readonly name: string;
-  readonly command: readonly string[];
   readonly store: StoreChoice;
   readonly holder: string;
   readonly ttlMs: number;
   readonly waitMs: number;
   readonly locksOptions: LocksOptions;
-  readonly acquireOptions: AcquireOptions;
-  readonly ifUnavailable: "fail" | "run";
+  readonly acquireOptions: Omit<AcquireOptions, "mode">;
+  readonly mode: "exclusive" | "shared";
+  /** One permit of so many, instead of a lock. */
+  readonly atMost: number | undefined;
+  /** How that it was not had begins, and how it ends when asked once. */
+  readonly failed: { readonly what: string; readonly askedOnce: string };
+  /** The period as it was given, if it may run once in it. */
+  readonly oncePer: string | undefined;
   readonly quiet: boolean;
   readonly verbose: boolean;
 }
 
-export function readPlan(name: string, options: Options, command: readonly string[]): Plan {
+export interface RunPlan extends Plan {
+  readonly ifUnavailable: "fail" | "run";
+}
+
+export function readRunPlan(name: string, options: Options, command: readonly string[]): RunPlan {
+  const waitMs = durationOption(options, "wait", { min: 0, infinite: true }) ?? 0;
+  const oncePer = options["once-per"];
+  const oncePerMs = durationOption(options, "once-per", { min: 1 });
+  refuseContradictions(options, waitMs);
+  const atLeast =
+    oncePerMs === undefined
+      ? durationOption(options, "at-least", { min: 0 })
+      : oncePerMs - slackOf(oncePerMs);
+  const askedOnce = oncePer === undefined ? "asked once, see --wait" : `once per ${oncePer}`;
+  const plan = readPlan("run", name, options, command, waitMs);
+  return {
+    ...plan,
+    acquireOptions: { ...plan.acquireOptions, ...(atLeast === undefined ? {} : { atLeast }) },
+    mode: options.shared ? "shared" : "exclusive",
+    atMost: numberOption(options, "at-most", { min: 1, max: LOCK_LIMIT - 1 }),
+    failed: { what: "not run", askedOnce },
+    oncePer,
+    ifUnavailable: choiceOption(options, "if-unavailable", ["fail", "run"]),
+  };
+}
+
+/** By default without an end to the wait: a candidate stands by. */
+export function readElectPlan(name: string, options: Options, command: readonly string[]): Plan {
+  const waitMs = durationOption(options, "wait", { min: 0, infinite: true });
+  return readPlan("elect", name, options, command, waitMs ?? Number.POSITIVE_INFINITY);
+}
+
+function readPlan(
+  of: "run" | "elect",
+  name: string,
+  options: Options,
+  command: readonly string[],
+  waitMs: number,
+): Plan {
   checkName(name);
   if (command.length === 0) {
-    throw usage("run needs a command after --, as in: holdfast run NAME -- CMD ARG");
+    throw usage(`${of} needs a command after --, as in: holdfast ${of} NAME -- CMD ARG`);
   }
   const ttlMs = durationOption(options, "ttl", { min: TTL_MIN_MS }) ?? 30_000;
-  const waitMs = durationOption(options, "wait", { min: 0, infinite: true }) ?? 0;
-  const atLeast = durationOption(options, "at-least", { min: 0 });
   const maxHold = durationOption(options, "max-hold", { min: 1 });
-  const holder = holderLabel(options.note);
+  // Needed before there is a lease, to find ourselves among those who wait.
+  const holder = holderLabel(options.note, "--note");
   return {
     name,
-    command,
     store: chooseStore(options),
     holder,
     ttlMs,
@@ -46,20 +89,31 @@ export function readPlan(name: string, options: Options, command: readonly strin
     acquireOptions: {
       ttl: ttlMs,
       wait: waitMs,
-      mode: options.shared ? "shared" : "exclusive",
-      ...(atLeast === undefined ? {} : { atLeast }),
+      abortBefore: ttlMs * TERM_SHARE,
       ...(maxHold === undefined ? {} : { maxHold }),
     },
-    ifUnavailable: choiceOption(options, "if-unavailable", ["fail", "run"]),
+    mode: "exclusive",
+    atMost: undefined,
+    failed: { what: "not elected", askedOnce: "asked once, see --wait" },
+    oncePer: undefined,
     quiet: options.quiet ?? false,
     verbose: options.verbose ?? false,
   };
 }
 
-/** Needed before there is a lease, to find ourselves among those who wait. */
-function holderLabel(note: string | undefined): string {
-  const label = `${hostname()}:${process.pid}`;
-  if (note === undefined) return label;
-  const roomBytes = HOLDER_BYTES - Buffer.byteLength(`${label} ()`);
-  return `${label} (${checkText(note, "--note", 1, roomBytes)})`;
+const CONTRADICTIONS: readonly (readonly [OptionName, OptionName, string])[] = [
+  ["once-per", "wait", "who waits would run it after another has; it asks once"],
+  ["once-per", "at-least", "the period settles how long the name stays closed"],
+  ["once-per", "shared", "all who share the name would run it"],
+  ["once-per", "at-most", "several would run it in one period"],
+  ["at-most", "shared", "those who share a name are not counted"],
+];
+
+function refuseContradictions(options: Options, waitMs: number): void {
+  for (const [one, other, why] of CONTRADICTIONS) {
+    if (options[one] === undefined || options[other] === undefined) continue;
+    // To ask once is what it does anyway.
+    if (other === "wait" && waitMs === 0) continue;
+    throw usage(`--${one} and --${other} contradict each other: ${why}`);
+  }
 }

@@ -4,9 +4,9 @@ import { note } from "../output.js";
 const ENDING = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"] as const;
 const OTHER = ["SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT"] as const;
 
-/** Signals to holdfast: they end the wait, and go to the child once there is one. */
+/** Signals to holdfast: they end the wait, and go to the child while there is one. */
 export class Signals {
-  /** The one that ended the wait. */
+  /** The one that ended the wait, or would end the next. */
   ended: NodeJS.Signals | null = null;
   readonly #abort = new AbortController();
   #forward: ((signal: NodeJS.Signals) => void) | null = null;
@@ -22,16 +22,18 @@ export class Signals {
     return this.#abort.signal;
   }
 
-  forwardTo(forward: (signal: NodeJS.Signals) => void): void {
+  /** Null: there is no child, or none any more. */
+  forwardTo(forward: ((signal: NodeJS.Signals) => void) | null): void {
     this.#forward = forward;
   }
 
   #ending(signal: NodeJS.Signals): void {
-    if (this.#forward !== null) this.#forward(signal);
-    else {
-      this.ended ??= signal;
-      this.#abort.abort();
-    }
+    this.#forward?.(signal);
+    // To a child it mostly means that it should read its settings again.
+    if (this.#forward !== null && signal === "SIGHUP") return;
+    // Who asked a child to end wants no other to begin.
+    this.ended ??= signal;
+    this.#abort.abort();
   }
 }
 

@@ -22,6 +22,7 @@ export class Stopper {
   readonly #afterKillMs: number;
   #abortDueAtMs: number;
   #killAtMs = Number.POSITIVE_INFINITY;
+  #timer: NodeJS.Timeout | undefined;
   readonly #onAbort = (): void => this.#stop();
 
   constructor(lease: Lease, child: Child, clock: Clock, ttlMs: number) {
@@ -54,6 +55,7 @@ export class Stopper {
     // Where nobody reaps orphans, as in some containers, the group never looks empty.
     const untilMs = this.#killAtMs + this.#afterKillMs;
     while (this.#child.groupAlive && this.#clock.elapsedMs() < untilMs) await sleep(LOOK_EVERY_MS);
+    clearTimeout(this.#timer);
     this.#child.stopping = false;
   }
 
@@ -64,9 +66,13 @@ export class Stopper {
     this.#killAtMs = sinceMs + this.#graceMs;
     this.#child.stopping = true;
     note(`${printable(this.loss!.message)}; stopping the command`);
-    if (nowMs < this.#killAtMs) this.#child.kill("SIGTERM");
-    const leftMs = Math.min(Math.max(0, this.#killAtMs - nowMs), LONGEST_TIMER_MS);
-    setTimeout(() => this.#kill(), leftMs).unref();
+    const leftMs = Math.min(this.#killAtMs - nowMs, LONGEST_TIMER_MS);
+    if (leftMs <= 0) {
+      this.#kill();
+      return;
+    }
+    this.#child.kill("SIGTERM");
+    this.#timer = setTimeout(() => this.#kill(), leftMs).unref();
   }
 
   #kill(): void {

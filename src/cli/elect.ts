@@ -1,0 +1,30 @@
+import type { Options } from "./commands.js";
+import { note, quoted } from "./output.js";
+import { acquire, goodbye, openFor } from "./run/acquire.js";
+import { runnable } from "./run/child.js";
+import { readElectPlan } from "./run/plan.js";
+import { Signals } from "./run/signals.js";
+import { runUnder } from "./run/work.js";
+
+/** Runs a command while elected; when that is lost, the command is stopped, and it campaigns again. */
+export async function elect(
+  name: string,
+  options: Options,
+  command: readonly string[],
+): Promise<number> {
+  const plan = readElectPlan(name, options, command);
+  const words = runnable(command);
+  const signals = new Signals();
+  const locks = await openFor(plan);
+  try {
+    for (;;) {
+      const lease = await acquire(plan, locks, signals);
+      if (!plan.quiet) note(`elected for ${quoted(name)}, with token ${lease.token}`);
+      const end = await runUnder(plan, words, lease, signals);
+      if (end !== "lost") return end;
+      if (signals.ended === null) note(`campaigning for ${quoted(name)} again`);
+    }
+  } finally {
+    await goodbye(locks.close());
+  }
+}

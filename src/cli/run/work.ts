@@ -1,0 +1,96 @@
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
+import { systemClock } from "../../core/clock.js";
+import type { Lease } from "../../core/lease.js";
+import { Exit } from "../exit.js";
+import { formatMs, masked, note, quoted } from "../output.js";
+import { goodbye } from "./acquire.js";
+import { Child, type Ended } from "./child.js";
+import type { Plan } from "./plan.js";
+import type { Signals } from "./signals.js";
+import { Stopper } from "./stop.js";
+
+/**
+ * Runs the command while the lease lasts, and gives the name back. The exit code; or `lost`: the
+ * command was stopped with the lease, and nothing is left of it.
+ */
+export async function runUnder(
+  plan: Plan,
+  words: readonly string[],
+  lease: Lease,
+  signals: Signals,
+): Promise<number | "lost"> {
+  const child = start(plan, words, lease);
+  const stopper = new Stopper(lease, child, systemClock(), plan.ttlMs);
+  signals.forwardTo((signal) => {
+    // By the clock: if both were stopped past the lease, CONT must not wake the child before it is killed.
+    void lease.state;
+    child.kill(signal);
+  });
+  const onRenewed = (): void => stopper.renewed();
+  subscribe("holdfast:renewed", onRenewed);
+  lease.on("jeopardy", (cause) => {
+    const text = cause instanceof Error ? cause.message : String(cause);
+    const leftMs = lease.remainingMs;
+    note(
+      `the lease can't be renewed (${masked(text)}); the command is stopped in ${formatMs(leftMs)} if that goes on`,
+    );
+  });
+  lease.on("recovered", () => note("the lease is renewed again"));
+  const ended = await child.ended;
+  unsubscribe("holdfast:renewed", onRenewed);
+  if (stopper.loss !== null) {
+    await stopper.gone();
+    signals.forwardTo(null);
+    await goodbye(lease.release());
+    return "lost";
+  }
+  stopper.dismiss();
+  signals.forwardTo(null);
+  return finish(plan, lease, ended);
+}
+
+export async function runWithout(
+  plan: Plan,
+  words: readonly string[],
+  error: Error,
+  signals: Signals,
+): Promise<number> {
+  note(
+    `${masked(error.message)}; running WITHOUT the lock on ${quoted(plan.name)}, ` +
+      "as --if-unavailable run says: others may run at the same time",
+  );
+  const child = start(plan, words, null);
+  signals.forwardTo((signal) => child.kill(signal));
+  return (await child.ended).exitCode;
+}
+
+/** Gives the name back, and says so if it was not ours to the end. */
+async function finish(plan: Plan, lease: Lease, ended: Ended): Promise<number> {
+  if (ended.problem !== undefined) note(masked(ended.problem));
+  const outcome = await lease.release();
+  const name = quoted(plan.name);
+  if (outcome === "released" && plan.verbose) note(`released ${name}`);
+  if (outcome === "unknown") {
+    note(
+      `the store did not answer to the release; ${name} may stay closed for ${formatMs(plan.ttlMs)}`,
+    );
+  }
+  if (outcome === "lost") {
+    note(
+      `the command has ended, but the lease on ${name} was lost before: another may have run at the same time`,
+    );
+    return ended.exitCode === Exit.ok ? Exit.lost : ended.exitCode;
+  }
+  return ended.exitCode;
+}
+
+function start({ name }: Plan, words: readonly string[], lease: Lease | null): Child {
+  const env: NodeJS.ProcessEnv = { ...process.env, HOLDFAST_NAME: name };
+  for (const stale of ["HOLDFAST_TOKEN", "HOLDFAST_FLOOR", "HOLDFAST_HOLDER"]) delete env[stale];
+  if (lease !== null) {
+    env["HOLDFAST_TOKEN"] = String(lease.token);
+    env["HOLDFAST_FLOOR"] = String(lease.floor);
+    env["HOLDFAST_HOLDER"] = lease.holder;
+  }
+  return new Child(words, env);
+}
