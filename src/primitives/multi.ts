@@ -180,12 +180,14 @@ const WORST_FIRST: readonly LeaseState[] = ["lost", "released", "jeopardy"];
 
 /** By their UTF-8 bytes, without duplicates: the same for everybody, whatever the language. */
 function inOrder(names: unknown): readonly string[] {
-  if (!Array.isArray(names) || names.length === 0 || names.length > MOST_NAMES) {
+  if (!Array.isArray(names)) {
+    throw new InvalidArgumentError(`the names are ${show(names)}; they must be an array`);
+  }
+  const folded = [...new Set(names.map(checkName))];
+  if (folded.length === 0 || folded.length > MOST_NAMES) {
     throw new InvalidArgumentError(
-      `the names are ${show(names)}${Array.isArray(names) ? ` of ${names.length}` : ""}; they must be an array of 1 to ${MOST_NAMES}`,
+      `there are ${folded.length} names; there must be from 1 to ${MOST_NAMES}`,
     );
   }
-  return [...new Set(names.map(checkName))].sort((a, b) =>
-    Buffer.compare(Buffer.from(a), Buffer.from(b)),
-  );
+  return folded.sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
 }

@@ -1,0 +1,475 @@
+import fc from "fast-check";
+import { describe, expect, it } from "vitest";
+import { createLocksOn, type Locks } from "../../src/core/locks.js";
+import { LOCK_LIMIT, modeOf, type NameInfo } from "../../src/core/store.js";
+import { type Deadlock, findDeadlocks } from "../../src/primitives/deadlocks.js";
+import { memoryStore } from "../../src/stores/memory.js";
+import { delegate } from "../../src/testing/delegate.js";
+import { VirtualClock } from "../../src/testing/virtual-clock.js";
+import { fixedRandom, watch } from "../core/helpers.js";
+
+interface Part {
+  readonly label: string;
+  readonly permits: number;
+  readonly closed?: boolean;
+}
+
+/** One name as a test writes it down. */
+interface Drawn {
+  readonly name: string;
+  readonly limit: number;
+  readonly holders: readonly Part[];
+  readonly queue: readonly Part[];
+}
+
+const parts = (all: string, permits: number): Part[] =>
+  all
+    .split(" ")
+    .filter((one) => one !== "")
+    .map((one) => {
+      const [label, some] = one.split(":");
+      return { label: label!, permits: some === undefined ? permits : Number(some) };
+    });
+
+const lock = (name: string, holders: string, queue: string): Drawn => ({
+  name,
+  limit: LOCK_LIMIT,
+  holders: parts(holders, LOCK_LIMIT),
+  queue: parts(queue, LOCK_LIMIT),
+});
+
+/** Of so many permits; each holds or asks for one, or `label:permits`. */
+const semaphore = (name: string, limit: number, holders: string, queue: string): Drawn => ({
+  name,
+  limit,
+  holders: parts(holders, 1),
+  queue: parts(queue, 1),
+});
+
+/** Readers hold it, and those who wait want it alone, or `label:1`. */
+const readers = (name: string, holders: string, queue: string): Drawn => ({
+  ...lock(name, "", queue),
+  holders: parts(holders, 1),
+});
+
+function infoOf({ name, limit, holders, queue }: Drawn): NameInfo {
+  return {
+    name,
+    limit,
+    holders: holders.map(({ label, permits, closed = false }, i) => ({
+      holder: label,
+      mode: modeOf({ permits, limit }),
+      token: BigInt(i + 1),
+      permits,
+      heldMs: 1_000,
+      expiresInMs: 1_000,
+      closed,
+    })),
+    waiters: queue.map(({ label, permits }, i) => ({
+      holder: label,
+      mode: modeOf({ permits, limit }),
+      permits,
+      waitingMs: 1_000 - i,
+      expiresInMs: 1_000,
+    })),
+    revoked: [],
+  };
+}
+
+const find = (...all: Drawn[]): readonly Deadlock[] => findDeadlocks(all.map(infoOf));
+
+/** `["A waits for b of B", …]` */
+const told = (found: readonly Deadlock[]): string[][] =>
+  found.map((circle) =>
+    circle.map((one) => `${one.holder} waits for ${one.waitsFor} of ${one.blockedBy}`),
+  );
+
+describe("findDeadlocks", () => {
+  it("two who hold what the other waits for, and what each of them holds", () => {
+    const found = find(lock("x", "A", "B"), lock("y", "B", "A"), lock("z", "A", ""));
+    expect(found).toEqual([
+      [
+        { holder: "A", waitsFor: "y", waitingMs: 1_000, blockedBy: "B", holds: ["x", "z"] },
+        { holder: "B", waitsFor: "x", waitingMs: 1_000, blockedBy: "A", holds: ["y"] },
+      ],
+    ]);
+  });
+
+  it("nothing where somebody can go on", () => {
+    expect(find()).toEqual([]);
+    expect(find(lock("x", "A", ""))).toEqual([]);
+    expect(find(lock("x", "A", "B C"))).toEqual([]);
+    expect(find(lock("x", "A", "B"), lock("y", "B", "C"), lock("z", "C", "D"))).toEqual([]);
+  });
+
+  it("three in a circle are one deadlock, from whichever name it is looked at", () => {
+    const circle = [lock("x", "A", "C"), lock("y", "B", "A"), lock("z", "C", "B")];
+    for (const order of [circle, circle.toReversed()]) {
+      expect(told(find(...order))).toEqual([
+        ["A waits for y of B", "B waits for z of C", "C waits for x of A"],
+      ]);
+    }
+  });
+
+  it("two circles are two deadlocks", () => {
+    const found = find(
+      lock("x", "A", "B"),
+      lock("y", "B", "A"),
+      lock("v", "C", "D"),
+      lock("w", "D", "C"),
+    );
+    expect(found.map((circle) => circle.map(({ holder }) => holder))).toEqual([
+      ["A", "B"],
+      ["C", "D"],
+    ]);
+  });
+
+  it("a victim behind a circle is stuck too, but in none", () => {
+    const found = find(
+      lock("x", "A", "B victim"),
+      lock("y", "B", "A"),
+      lock("z", "victim", "behind"),
+    );
+    expect(told(found)).toEqual([["A waits for y of B", "B waits for x of A"]]);
+  });
+
+  it("two readers who both want to write wait for each other; one alone does not", () => {
+    expect(told(find(readers("x", "A B", "A B")))).toEqual([
+      ["A waits for x of B", "B waits for x of A"],
+    ]);
+    expect(find(readers("x", "A", "A"))).toEqual([]);
+    expect(find(readers("x", "A B", "A"))).toEqual([]);
+  });
+
+  it("a reader behind a writer who waits for it, by another name", () => {
+    // B has read x, and wants y; A holds y, and wants to write x. C reads x and will end.
+    expect(told(find(readers("x", "B C", "A"), lock("y", "A", "B")))).toEqual([
+      ["A waits for x of B", "B waits for y of A"],
+    ]);
+    // B only wants to read x too, but stands behind the writer.
+    expect(told(find(readers("x", "D", "A B:1"), lock("y", "B", "D")))).toEqual([
+      ["A waits for x of D", "D waits for y of B", "B waits for x of A"],
+    ]);
+  });
+
+  it("a circle of permits is none when others will come free", () => {
+    // A and B wait for each other, but C will give back one that B can have.
+    expect(find(semaphore("s", 2, "A C", "B"), lock("y", "B", "A"))).toEqual([]);
+    expect(find(semaphore("s", 3, "A C", "B:2"), lock("y", "B", "A"))).toEqual([]);
+    expect(told(find(semaphore("s", 3, "A C", "B:3"), lock("y", "B", "A")))).toEqual([
+      ["A waits for y of B", "B waits for s of A"],
+    ]);
+    // Unless C waits too.
+    expect(told(find(semaphore("s", 2, "A C", "B"), lock("y", "B", "A C")))).toEqual([
+      ["A waits for y of B", "B waits for s of A"],
+      ["C waits for y of B", "B waits for s of C"],
+    ]);
+  });
+
+  it("a waiter who stands behind an earlier ticket is blocked by it, though what it asks would fit", () => {
+    // One permit is free, but B:2 is first in line and waits for A, who waits for C behind B.
+    const found = find(semaphore("s", 3, "A:2", "B:2 C"), lock("y", "C", "A"));
+    expect(told(found)).toEqual([
+      ["A waits for y of C", "C waits for s of B", "B waits for s of A"],
+    ]);
+    const without = find(semaphore("s", 3, "A:2", "C"), lock("y", "C", "A"));
+    expect(without).toEqual([]);
+  });
+
+  it("one label may do several things at a time: it is not in its own way, and ends when all of it has", () => {
+    expect(find(lock("x", "A", "A A"))).toEqual([]);
+    expect(find(lock("x", "A", "A B"), lock("y", "A", "B"))).toEqual([]);
+    // A's ticket on z is granted when C ends; the one on y is not.
+    expect(told(find(lock("x", "A", "B"), lock("y", "B", "A"), lock("z", "C", "A")))).toEqual([
+      ["A waits for y of B", "B waits for x of A"],
+    ]);
+    // A waits twice, and neither circle is the other.
+    const twice = find(lock("w", "A", "B C"), lock("x", "B", "A"), lock("y", "C", "A"));
+    expect(twice.flat().map(({ holder }) => holder)).toEqual(
+      expect.arrayContaining(["A", "B", "C"]),
+    );
+  });
+
+  it("a name that atLeast keeps closed opens by itself", () => {
+    const closed = {
+      ...lock("x", "", "B"),
+      holders: [{ label: "A", permits: LOCK_LIMIT, closed: true }],
+    };
+    expect(find(closed, lock("y", "B", "A"))).toEqual([]);
+    const [a] = find(closed, lock("y", "B", "A"), lock("v", "A", "B"))[0]!;
+    expect(a!.holds).toEqual(["v"]);
+  });
+
+  it("a name as a label, and labels that are words of JavaScript", () => {
+    expect(
+      told(find(lock("x", "__proto__", "constructor"), lock("y", "constructor", "__proto__"))),
+    ).toEqual([["__proto__ waits for y of constructor", "constructor waits for x of __proto__"]]);
+  });
+
+  it("is right about who can ever go on, and every circle is one: against all orders of ending", () => {
+    let stuckStates = 0;
+    fc.assert(
+      fc.property(states, (state) => {
+        const stuck = neverFinish(state);
+        if (stuck.size > 0) stuckStates++;
+        const before = structuredClone(state);
+        const found = find(...state);
+        expect(state).toEqual(before);
+        expect(found.length > 0).toBe(stuck.size > 0);
+        const inCircles = new Set(found.flat().map(({ holder }) => holder));
+        for (const label of inCircles) expect(stuck).toContain(label);
+        const next = blockersOf(state, stuck);
+        for (const circle of found) checkCircle(state, next, circle);
+        // Nobody who is in a circle of the stuck goes untold.
+        for (const label of stuck) expect(inCircles.has(label)).toBe(comesBack(next, label));
+      }),
+      { numRuns: 1_000 },
+    );
+    expect(stuckStates).toBeGreaterThan(50);
+  });
+});
+
+// A small state, and what is true of it by trying everything.
+
+const label = fc.constantFrom("A", "B", "C", "D");
+const states: fc.Arbitrary<Drawn[]> = fc
+  .array(
+    fc.record({
+      limit: fc.constantFrom(1, 2, 3),
+      asks: fc.array(fc.record({ label, permits: fc.integer({ min: 1, max: 3 }) }), {
+        maxLength: 5,
+      }),
+    }),
+    { minLength: 1, maxLength: 4 },
+  )
+  .map((all) =>
+    all.map(({ limit, asks }, i) => {
+      const holders: Part[] = [];
+      const queue: Part[] = [];
+      for (const ask of asks) {
+        const part = { ...ask, permits: Math.min(ask.permits, limit) };
+        const inUse = holders.reduce((sum, { permits }) => sum + permits, 0);
+        if (queue.length === 0 && inUse + part.permits <= limit) holders.push(part);
+        else queue.push(part);
+      }
+      return { name: `n${i}`, limit, holders, queue };
+    }),
+  );
+
+/** Tries every order in which those who wait for nothing can give something back. */
+function neverFinish(state: readonly Drawn[]): Set<string> {
+  const stuck = new Set(state.flatMap(({ queue }) => queue.map((one) => one.label)));
+  const seen = new Set<string>();
+  const explore = (now: readonly Drawn[]): void => {
+    const key = JSON.stringify(now);
+    if (seen.has(key)) return;
+    seen.add(key);
+    const waiting = new Set(now.flatMap(({ queue }) => queue.map((one) => one.label)));
+    for (const one of [...stuck]) if (!waiting.has(one)) stuck.delete(one);
+    now.forEach((place, i) => {
+      const [first, ...behind] = place.queue;
+      if (first !== undefined) {
+        const others = place.holders.filter((one) => one.label !== first.label);
+        const inUse = others.reduce((sum, { permits }) => sum + permits, 0);
+        if (inUse + first.permits <= place.limit) {
+          explore(now.with(i, { ...place, holders: [...place.holders, first], queue: behind }));
+        }
+      }
+      place.holders.forEach((holder, j) => {
+        if (waiting.has(holder.label)) return;
+        explore(now.with(i, { ...place, holders: place.holders.toSpliced(j, 1) }));
+      });
+    });
+  };
+  explore(state);
+  return stuck;
+}
+
+/** By whom each of the stuck is blocked: who is stuck too, and waits in front, or holds what it needs. */
+function blockersOf(state: readonly Drawn[], stuck: ReadonlySet<string>): Map<string, Set<string>> {
+  const next = new Map([...stuck].map((one) => [one, new Set<string>()]));
+  for (const { limit, holders, queue } of remains(state, stuck)) {
+    queue.forEach((one, i) => {
+      const others = holders.filter((other) => other.label !== one.label);
+      const needed = others.reduce((sum, { permits }) => sum + permits, one.permits);
+      const inTheWay = [...(needed > limit ? others : []), ...queue.slice(0, i)];
+      for (const other of inTheWay) {
+        if (other.label !== one.label) next.get(one.label)!.add(other.label);
+      }
+    });
+  }
+  return next;
+}
+
+/** What is left when everybody has gone on who can. */
+function remains(state: readonly Drawn[], stuck: ReadonlySet<string>): readonly Drawn[] {
+  const now = state.map((place) => ({
+    ...place,
+    queue: [...place.queue],
+    holders: [...place.holders],
+  }));
+  for (let moved = true; moved; ) {
+    moved = false;
+    for (const place of now) {
+      const staying = place.holders.filter((one) => stuck.has(one.label));
+      moved ||= staying.length < place.holders.length;
+      place.holders = staying;
+      const first = place.queue[0];
+      if (first === undefined) continue;
+      const others = place.holders.filter((one) => one.label !== first.label);
+      if (others.reduce((sum, { permits }) => sum + permits, first.permits) > place.limit) continue;
+      place.holders.push(place.queue.shift()!);
+      moved = true;
+    }
+  }
+  return now;
+}
+
+function comesBack(next: Map<string, Set<string>>, from: string): boolean {
+  const reached = new Set<string>();
+  const go = (at: string): void => {
+    for (const one of next.get(at) ?? []) {
+      if (reached.has(one)) continue;
+      reached.add(one);
+      go(one);
+    }
+  };
+  go(from);
+  return reached.has(from);
+}
+
+/** Each link is there to be seen in the state, and the last leads to the first. */
+function checkCircle(
+  state: readonly Drawn[],
+  next: Map<string, Set<string>>,
+  circle: Deadlock,
+): void {
+  expect(new Set(circle.map(({ holder }) => holder)).size).toBe(circle.length);
+  circle.forEach((one, i) => {
+    expect(one.blockedBy).toBe(circle[(i + 1) % circle.length]!.holder);
+    expect(next.get(one.holder)).toContain(one.blockedBy);
+    const place = state.find(({ name }) => name === one.waitsFor)!;
+    const at = place.queue.findLastIndex((ticket) => ticket.label === one.holder);
+    expect(at).not.toBe(-1);
+    const before = [...place.holders, ...place.queue.slice(0, at)];
+    expect(before.map((other) => other.label)).toContain(one.blockedBy);
+    const held = state.filter(({ holders }) => holders.some((other) => other.label === one.holder));
+    expect(one.holds).toEqual(held.map(({ name }) => name));
+  });
+}
+
+describe("locks.deadlocks", () => {
+  interface Scene {
+    readonly clock: VirtualClock;
+    readonly a: Locks;
+    readonly b: Locks;
+    readonly watcher: Locks;
+    /** Runs before the store's n-th list. */
+    beforeList: (n: number) => void | Promise<void>;
+    lists: number;
+  }
+
+  function scene(): Scene {
+    const clock = new VirtualClock();
+    const store = memoryStore({ clock: clock.forStore() });
+    const locksOf = (holder: string, on = delegate(store)): Locks =>
+      createLocksOn({ clock, random: fixedRandom(0.5, holder) }, on, { holder, wait: "1h" });
+    const made: Scene = {
+      clock,
+      a: locksOf("A"),
+      b: locksOf("B"),
+      watcher: locksOf("watcher", {
+        ...delegate(store),
+        list: async (prefix, limit) => {
+          made.lists++;
+          await made.beforeList(made.lists);
+          return store.list(prefix, limit);
+        },
+      }),
+      beforeList: () => {},
+      lists: 0,
+    };
+    return made;
+  }
+
+  /** Both hold one and wait for the other's. */
+  async function stuck(on: Scene) {
+    const x = await on.a.acquire("x");
+    const y = await on.b.acquire("y");
+    const abort = new AbortController();
+    const forY = on.a.acquire("y", { signal: abort.signal });
+    await on.clock.advance(50);
+    const forX = on.b.acquire("x");
+    for (const one of [forX, forY]) one.catch(() => {});
+    await on.clock.advance(100);
+    return { x, y, forX, forY, abort };
+  }
+
+  it("names a circle, with names as users know them, and looks twice only then", async () => {
+    const on = scene();
+    expect(await on.watcher.deadlocks()).toEqual([]);
+    expect(on.lists).toBe(1);
+    const { x, forX } = await stuck(on);
+    expect(await on.watcher.deadlocks()).toEqual([
+      [
+        { holder: "A", waitsFor: "y", waitingMs: 150, blockedBy: "B", holds: ["x"] },
+        { holder: "B", waitsFor: "x", waitingMs: 100, blockedBy: "A", holds: ["y"] },
+      ],
+    ]);
+    expect(on.lists).toBe(3);
+    const forXs = watch(forX);
+    await x.release();
+    await on.clock.advance(0);
+    expect(forXs.outcome).toBe("resolved");
+    expect(await on.watcher.deadlocks()).toEqual([]);
+  });
+
+  it("does not tell a deadlock that a timeout, a release or an abort has ended between the looks", async () => {
+    const release = scene();
+    const { x } = await stuck(release);
+    release.beforeList = async (n) => {
+      if (n === 2) await x.release();
+    };
+    expect(await release.watcher.deadlocks()).toEqual([]);
+
+    const aborted = scene();
+    const { abort } = await stuck(aborted);
+    aborted.beforeList = (n) => {
+      if (n === 2) abort.abort();
+    };
+    expect(await aborted.watcher.deadlocks()).toEqual([]);
+    expect(aborted.lists).toBe(2);
+  });
+
+  it("does not tell one whose grant is another by the second look", async () => {
+    const on = scene();
+    const x = await on.a.acquire("x");
+    // A has asked for x once more, in front of B: it holds x all the time, but not by one grant.
+    on.a.acquire("x").catch(() => {});
+    await on.b.acquire("y");
+    on.b.acquire("x").catch(() => {});
+    on.a.acquire("y").catch(() => {});
+    await on.clock.advance(100);
+    on.beforeList = async (n) => {
+      if (n === 2) await x.release();
+    };
+    expect(await on.watcher.deadlocks()).toEqual([]);
+    expect(await on.watcher.deadlocks()).toHaveLength(1);
+  });
+
+  it("does not tell one whose tickets are others by the second look", async () => {
+    const on = scene();
+    const { abort } = await stuck(on);
+    on.beforeList = async (n) => {
+      if (n !== 2) return;
+      // A gave up and asks again: it has not waited all the time between.
+      abort.abort();
+      await on.clock.advance(1_000);
+      on.a.acquire("y").catch(() => {});
+      await on.clock.advance(100);
+    };
+    expect(await on.watcher.deadlocks()).toEqual([]);
+    // And if they stay as they are, the next call tells it.
+    expect(await on.watcher.deadlocks()).toHaveLength(1);
+  });
+});
