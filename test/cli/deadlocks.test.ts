@@ -81,7 +81,7 @@ describe("deadlocks", () => {
     const folder = makeFolder();
     const of = (holder: string): Promise<Locks> => party(folder, holder, { namespace: "shop" });
     const [a, b, w] = [await of("a:1"), await of("b:2"), await of("w:3")];
-    const [x, y] = ["it's", "-y"];
+    const [x, y] = ["x", "-it's"];
     await a.acquire(x, { mode: "shared" });
     await b.acquire(y);
     await wait(a, y);
@@ -92,11 +92,10 @@ describe("deadlocks", () => {
     const { code, stdout } = await holdfast(folder, ["deadlocks", "--namespace", "shop"]);
     expect(code).toBe(1);
     expect(stdout).toMatch(
-      /\n {2}b:2 holds "-y" and waits for "it's" \(for \S+\), for which w:3 waits in front[;.]\n/,
+      /\n {2}b:2 holds "-it's" and waits for "x" \(for \S+\), for which w:3 waits in front[;.]\n/,
     );
-    expect(stdout).toMatch(/\n {2}w:3 waits for "it's" \(for \S+\), which a:1 holds[;.]\n/);
+    expect(stdout).toMatch(/\n {2}w:3 waits for "x" \(for \S+\), which a:1 holds[;.]\n/);
     const ways = stdout.split("\n").filter((line) => line.startsWith("  holdfast release"));
-    expect(ways).toContain("  holdfast release --force --namespace shop -- -y");
-    expect(ways).toContain("  holdfast release 'it'\\''s' --force --namespace shop");
+    expect(ways).toEqual(["  holdfast release --force --namespace shop -- '-it'\\''s'"]);
   });
 });
