@@ -1,8 +1,18 @@
 import type { Clock } from "../core/clock.js";
 import type { Runtime } from "../core/runtime.js";
-import type { Claim, ClaimAnswer, Grant, Release, ReleaseAnswer, Store } from "../core/store.js";
+import type {
+  Claim,
+  ClaimAnswer,
+  Grant,
+  HolderInfo,
+  Release,
+  ReleaseAnswer,
+  RenewAnswer,
+  Renewal,
+  Store,
+} from "../core/store.js";
 import type { Fence } from "../fence/fence.js";
-import { type ClaimRecord, Rule } from "../stores/rule.js";
+import { type ClaimRecord, Rule, toGrant } from "../stores/rule.js";
 import { delegate } from "./delegate.js";
 
 /** A core, a store or a fence that is wrong in one way: what the suite and the checks have to find. */
@@ -58,14 +68,133 @@ class Barging extends Rule {
     const inUse = [...this.claims.inOrder(name)]
       .filter((one) => one.token > 0n && one.expiresAtMs > this.clock.nowMs())
       .reduce((sum, one) => sum + one.permits, 0);
-    if (claim.seq > 1 || inUse === 0 || inUse + claim.permits > claim.limit) {
-      return super.claim(claim);
-    }
+    const fits = inUse > 0 && inUse + claim.permits <= claim.limit;
+    if (claim.seq > 1 || claim.names.length > 1 || !fits) return super.claim(claim);
     const token = this.drawToken();
     return {
       kind: "granted",
       grants: [{ token, floor: token, ttlMs: claim.ttlMs, seq: claim.seq, handedOver: false }],
     };
+  }
+}
+
+/** What the rule knows of a name after it was advanced. */
+interface Front {
+  readonly holders: readonly ClaimRecord[];
+  readonly inUse: number;
+  readonly waiting: ClaimRecord | undefined;
+}
+
+class GrantsWhoeverFits extends Rule {
+  protected override advance(name: string, nowMs: number): Front {
+    const front = super.advance(name, nowMs);
+    if (front.waiting === undefined) return front;
+    const holders = [...this.claims.inOrder(name)].filter((one) => one.token > 0n);
+    let inUse = holders.reduce((sum, one) => sum + one.permits, 0);
+    for (const one of this.claims.inOrder(name)) {
+      if (one.token > 0n || inUse + one.permits > one.limit) continue;
+      this.grant(one, holders, nowMs);
+      this.claims.save(one);
+      this.handedOver.push(one);
+      inUse += one.permits;
+    }
+    return front;
+  }
+}
+
+class FloorIsTheOwnToken extends Rule {
+  protected override grant(
+    record: ClaimRecord,
+    holders: readonly ClaimRecord[],
+    nowMs: number,
+  ): void {
+    super.grant(record, holders, nowMs);
+    record.floor = record.token;
+  }
+}
+
+class TrustsTheCallersLimit extends Rule {
+  override claim(claim: Claim): ClaimAnswer {
+    for (const name of claim.names) {
+      for (const one of this.claims.inOrder(name)) {
+        one.limit = claim.limit;
+        this.claims.save(one);
+      }
+    }
+    return super.claim(claim);
+  }
+}
+
+class ResizesHoldersAlone extends Rule {
+  override resize(name: string, limit: number): number | null {
+    const before = super.resize(name, limit);
+    for (const one of [...this.claims.inOrder(name)]) {
+      if (one.token > 0n || before === null) continue;
+      one.limit = before;
+      this.claims.save(one);
+    }
+    return before;
+  }
+}
+
+class GivesTheRevokedTokenAgain extends Rule {
+  #last = 0n;
+
+  override revoke(name: string, by: { holder: string; why: string }): readonly HolderInfo[] {
+    const holding = [...this.claims.inOrder(name)].filter((one) => one.ended === "no");
+    this.#last = holding.findLast((one) => one.token > 0n)?.token ?? 0n;
+    return super.revoke(name, by);
+  }
+
+  protected override drawToken(): bigint {
+    const last = this.#last;
+    this.#last = 0n;
+    return last > 0n ? last : super.drawToken();
+  }
+}
+
+class RevokesTheQueueToo extends Rule {
+  override revoke(name: string, by: { holder: string; why: string }): readonly HolderInfo[] {
+    for (const one of [...this.claims.inOrder(name)]) {
+      if (one.token === 0n) this.claims.remove(one);
+    }
+    return super.revoke(name, by);
+  }
+}
+
+class RenewsTheRevoked extends Rule {
+  override renew(renewal: Renewal): RenewAnswer {
+    const answer = super.renew(renewal);
+    if (answer.kind !== "lost" || answer.reason !== "revoked") return answer;
+    const revoked = [...this.claims.inOrder(renewal.name)].find(
+      (one) => one.grantId === renewal.grantId,
+    )!;
+    const { seq, ttlMs } = renewal;
+    return { kind: "granted", grant: { ...toGrant(revoked, false), seq, ttlMs } };
+  }
+}
+
+class ClosesThoughUnused extends Rule {
+  override release(release: Release): ReleaseAnswer {
+    return super.release({ ...release, unused: false });
+  }
+}
+
+class OpensAtTheRelease extends Rule {
+  override release(release: Release): ReleaseAnswer {
+    return super.release({ ...release, unused: true });
+  }
+}
+
+class SomeOfTheNames extends Rule {
+  override claim(claim: Claim): ClaimAnswer {
+    const grants: Grant[] = [];
+    for (const name of claim.names) {
+      const answer = super.claim({ ...claim, names: [name] });
+      if (answer.kind !== "granted") return answer;
+      grants.push(...answer.grants);
+    }
+    return { kind: "granted", grants };
   }
 }
 
@@ -109,6 +238,16 @@ export const MUTANTS = {
   "a repeated ask that extends only locally": { rule: ExtendsOnlyLocally },
   "obeys a renewal that was overtaken": { rule: ObeysTheLastHeard },
   barging: { rule: Barging },
+  "readers that pass a waiting writer": { rule: GrantsWhoeverFits },
+  "a floor that shuts out who still holds": { rule: FloorIsTheOwnToken },
+  "a semaphore that trusts the caller's limit": { rule: TrustsTheCallersLimit },
+  "resize that grants beyond the new limit": { rule: ResizesHoldersAlone },
+  "forced release that gives the token again": { rule: GivesTheRevokedTokenAgain },
+  "forced release that drops the queue": { rule: RevokesTheQueueToo },
+  "forced release that a renewal undoes": { rule: RenewsTheRevoked },
+  "an unused grant that closes the name": { rule: ClosesThoughUnused },
+  "a release that opens the name before its time": { rule: OpensAtTheRelease },
+  "some of several names": { rule: SomeOfTheNames },
   "deadline counted from the reply": {
     runtime: (runtime) => ({
       ...runtime,

@@ -24,6 +24,38 @@ const CAUGHT_BY: Record<MutantName, readonly string[]> = {
     "shared, exclusive and permits follow one rule",
     "readers hold together, a writer alone",
   ],
+  "readers that pass a waiting writer": ["a writer is not starved by readers that keep coming"],
+  "a floor that shuts out who still holds": [
+    "shared grants have tokens in order and the floor of those still there",
+    "a semaphore gives out its permits and no more",
+  ],
+  "a semaphore that trusts the caller's limit": [
+    "a name in use with one limit is refused with another",
+    "another limit is an error, and so is a lock of that name; resize changes it",
+  ],
+  "resize that grants beyond the new limit": [
+    "resize keeps holders and tickets, and drops tickets that can never be granted",
+  ],
+  "forced release that gives the token again": [
+    "revoke takes the name from its holders, who learn why",
+    "forceRelease is kept with who and why, the holder learns it, the next token is higher",
+  ],
+  // The simulator finds it.
+  "forced release that drops the queue": [],
+  "forced release that a renewal undoes": [
+    "revoke takes the name from its holders, who learn why",
+    "forceRelease is kept with who and why, the holder learns it, the next token is higher",
+  ],
+  "an unused grant that closes the name": [
+    "a grant that nobody has used does not keep the name closed",
+  ],
+  "a release that opens the name before its time": [
+    "atLeast keeps the name closed after release, and after expiry",
+    "atLeast: release returns at once, the name opens later",
+  ],
+  "some of several names": [
+    "acquireAll gives up everything when one is not to be had in time, or is lost",
+  ],
   "deadline counted from the reply": [
     "the deadline counts from before the claim was sent, not from its answer",
     "the deadline counts from before a renewal was sent, not from its answer",

@@ -1,8 +1,9 @@
 import { expect, onTestFinished } from "vitest";
 import type { LocksOptions } from "../../src/index.js";
 import { checkHistory, type Limits } from "../../src/verify/check/check.js";
+import type { Event, EventOf } from "../../src/verify/check/history.js";
 import { until as untilWithin } from "../../src/verify/lab/until.js";
-import { TimeLine } from "../../src/verify/traffic/time-line.js";
+import { machineMs, TimeLine } from "../../src/verify/traffic/time-line.js";
 import { Worker, type WorkerOptions } from "../../src/verify/traffic/worker.js";
 
 /** Workers on one store and one time line; killed when the test is over. */
@@ -42,3 +43,36 @@ export const until = (
   isSo: () => boolean | Promise<boolean>,
   withinMs = 10_000,
 ): Promise<void> => untilWithin(what, withinMs, isSo);
+
+export function eventsOf<K extends Event["kind"]>(timeLine: TimeLine, kind: K): EventOf<K>[] {
+  return timeLine.history().filter((event): event is EventOf<K> => event.kind === kind);
+}
+
+/** The first of them, as soon as there is one. */
+export async function happens<K extends Event["kind"]>(
+  timeLine: TimeLine,
+  kind: K,
+  isIt: (event: EventOf<K>) => boolean,
+  withinMs?: number,
+): Promise<EventOf<K>> {
+  let found: EventOf<K> | undefined;
+  const look = (): boolean => {
+    found = eventsOf(timeLine, kind).find(isIt);
+    return found !== undefined;
+  };
+  await until(`"${kind}" is reported`, look, withinMs);
+  return found!;
+}
+
+/**
+ * Waits until it has entered the resource, where it pauses for a while before it writes: to be
+ * stopped there, and not in the middle of a transaction, which would stop everybody else.
+ */
+export async function atWork(worker: Worker): Promise<EventOf<"entered">> {
+  const fromMs = machineMs();
+  return happens(
+    worker.timeLine,
+    "entered",
+    ({ op, atMs, accepted }) => accepted && atMs > fromMs && op.startsWith(`${worker.client}.`),
+  );
+}

@@ -1,3 +1,4 @@
+import { closing } from "./closing.js";
 import { cost } from "./cost.js";
 import { endings } from "./endings.js";
 import { exclusion, permits } from "./exclusion.js";
@@ -38,6 +39,7 @@ const PROMISES: Readonly<Record<RuleId, readonly [promise: string, find: Find]>>
   S6: ["A loss is told by the holder's own deadline.", losses],
   S7: ["Nothing counts as held after the deadline.", deadlines],
   S8: ["Permits stay within the limit, and a re-entry keeps the token.", permits],
+  S9: ["A name that atLeast closes opens at its time, not before.", closing],
   L1: ["A dead holder's name is free again within its ttl and a little more.", freed],
   L2: ["Waiters go on within seconds of healing.", resumed],
   L3: ["Aborts and timeouts end the wait, and nothing is left after closing.", endings],

@@ -27,13 +27,24 @@ export function tell(event: Event, at: (atMs: number) => string): string {
     case "asked": {
       const mode = modeOf(event);
       const what = mode === "permits" ? `${event.permits} of ${event.limit} permits` : mode;
-      const within = event.within === undefined ? "" : `, within ${event.within}`;
-      return `${what}, ttl ${event.ttlMs} ms, wait ${event.waitMs} ms${within}`;
+      const more = [
+        event.atLeastMs === undefined ? "" : `, at least ${event.atLeastMs} ms`,
+        event.renew === false ? ", not renewed" : "",
+        event.within === undefined ? "" : `, within ${event.within}`,
+        event.together === undefined ? "" : `, all of ${event.together}`,
+      ];
+      return `${what}, ttl ${event.ttlMs} ms, wait ${event.waitMs} ms${more.join("")}`;
     }
     case "not-granted":
       return event.outcome;
     case "made":
+      return `token ${event.token}${event.limit === undefined ? "" : `, of ${event.limit} permits`}`;
+    case "revoked":
       return `token ${event.token}`;
+    case "resized":
+      return `to ${event.limit} permits`;
+    case "clock-set":
+      return `wall clock by ${event.byMs} ms`;
     case "granted":
       return `${tokenOf(event)}, until ${at(event.untilMs)}`;
     case "renewed":
@@ -52,7 +63,8 @@ export function tell(event: Event, at: (atMs: number) => string): string {
     }
     case "seen": {
       const holders = event.holders.map(({ op, token }) => `${op} with token ${token}`);
-      return `since ${at(event.sinceMs)}; holders: ${all(holders)}; waiters: ${all(event.waiters)}`;
+      const closed = event.closed === undefined ? "" : `; closed by: ${all(event.closed)}`;
+      return `since ${at(event.sinceMs)}; holders: ${all(holders)}; waiters: ${all(event.waiters)}${closed}`;
     }
     case "counted":
       return `${event.commands} commands, ${event.handovers} handovers, ${event.waiters} waiters`;
@@ -71,7 +83,7 @@ function cells(run: Run, event: Event): string[] {
     if ("op" in event) return [asked?.client ?? "", asked?.name ?? ""];
     if ("client" in event) return [event.client, ""];
     if ("fault" in event) return ["fault", event.fault];
-    return ["store", event.kind === "seen" ? event.name : ""];
+    return ["store", "name" in event ? event.name : ""];
   })();
   return [run.at(event.atMs), who, event.kind, about, op, tell(event, run.at)];
 }

@@ -16,7 +16,8 @@ export function endings(run: Run, { endMs, commandMs }: Limits): Finding {
     ];
     const end = endOfWait(op);
     for (const { fromMs, what, events } of causes) {
-      const dueMs = run.pausesOf(asked.client).graceAfter(fromMs, endMs);
+      // Of several names, each that is left when the time is over is still asked for once.
+      const dueMs = run.pausesOf(asked.client).graceAfter(fromMs, endMs * op.group.length);
       const late = end ?? run.after(dueMs);
       if (late === undefined) continue;
       checked++;

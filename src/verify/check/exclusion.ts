@@ -3,6 +3,7 @@ import {
   type Granted,
   isExclusive,
   isGranted,
+  madeFor,
   type Operation,
   proof,
   type Run,
@@ -13,7 +14,8 @@ import type { Finding, Limits, Violation } from "./verdict.js";
 /**
  * S1: while one believes to hold a name exclusively, nobody else believes to hold it. Where the
  * store was looked into, nobody believes for longer than the store keeps the grant: whether another
- * one happened to come in between is chance.
+ * one happened to come in between is chance. Who was made to give it up may believe for what was
+ * left then, and keeps nobody out.
  */
 export function exclusion(run: Run, { recordMs }: Limits): Finding {
   const violations: Violation[] = [];
@@ -30,12 +32,12 @@ export function exclusion(run: Run, { recordMs }: Limits): Finding {
     for (const belief of beliefsOf(operations)) {
       const earlier = isExclusive(belief.op) ? longest : longestExclusive;
       if (earlier !== undefined) checked++;
-      if (earlier !== undefined && earlier.toMs > belief.fromMs) {
+      if (earlier !== undefined && earlier.excludesUntilMs > belief.fromMs) {
         violations.push({
           atMs: belief.fromMs,
           why:
             `${who(belief.op)} held ${JSON.stringify(name)} with token ${belief.op.granted?.token} from ${run.at(belief.fromMs)}, ` +
-            `while ${who(earlier.op)} held it with token ${earlier.op.granted?.token} until ${run.at(earlier.toMs)}`,
+            `while ${who(earlier.op)} held it with token ${earlier.op.granted?.token} until ${run.at(earlier.excludesUntilMs)}`,
           evidence: [earlier, belief].flatMap(({ op }) => proof(op as Granted, belief.fromMs)),
         });
         break;
@@ -48,15 +50,15 @@ export function exclusion(run: Run, { recordMs }: Limits): Finding {
 }
 
 /**
- * S8: what is held of a name at one time stays within its limit, which is the same for all; a
- * re-entry has its lease's token. That two exclusive leases overlap is told by S1 alone.
+ * S8: what is held of a name at one time stays within its limit, which is the same for all until it
+ * is resized; a re-entry has its lease's token. That two exclusive leases overlap is told by S1 alone.
  */
 export function permits(run: Run): Finding {
   const violations: Violation[] = [];
   let checked = 0;
   for (const operations of run.names.values()) {
     const beliefs = beliefsOf(operations);
-    const byEnd = beliefs.toSorted((a, b) => a.toMs - b.toMs);
+    const byEnd = beliefs.toSorted((a, b) => a.excludesUntilMs - b.excludesUntilMs);
     const active = new Set<Belief>();
     const inUse = { exclusive: 0, shared: 0 };
     const kindOf = ({ op }: Belief): keyof typeof inUse =>
@@ -64,16 +66,17 @@ export function permits(run: Run): Finding {
     const seen = { exclusive: 0, shared: 0 };
     let ended = 0;
     for (const belief of beliefs) {
-      for (; ended < byEnd.length && byEnd[ended]!.toMs <= belief.fromMs; ended++) {
+      for (; ended < byEnd.length && byEnd[ended]!.excludesUntilMs <= belief.fromMs; ended++) {
         const over = byEnd[ended]!;
         if (active.delete(over)) inUse[kindOf(over)] -= over.op.asked.permits;
       }
-      const { limit, permits } = belief.op.asked;
+      const { permits } = belief.op.asked;
+      const limit = mostInForce(belief);
       const kind = kindOf(belief);
       if (seen.shared > 0 || (kind === "shared" && seen.exclusive > 0)) checked++;
       seen[kind]++;
       const [other] = active;
-      if (other !== undefined && other.op.asked.limit !== limit) {
+      if (other !== undefined && areOfDifferentLimits(other, belief)) {
         violations.push(together(run, [other, belief], "of different limits"));
         break;
       }
@@ -105,16 +108,48 @@ export function permits(run: Run): Finding {
   };
 }
 
+/**
+ * The highest limit that was in force between the grant and the moment when its holder heard of it.
+ * Among those who believe then, the one whose grant was made last was made in this time, and with
+ * all of them in the store.
+ */
+function mostInForce({ op, fromMs }: Belief): number {
+  const { asked, resizes } = op;
+  const made = madeFor(op);
+  let most = made?.limit ?? asked.limit;
+  for (const one of resizes) {
+    if (one.atMs >= (made ?? asked).atMs && one.sinceMs <= fromMs) most = Math.max(most, one.limit);
+  }
+  return most;
+}
+
+/** Unless it was resized since the first of them asked. */
+function areOfDifferentLimits({ op: other }: Belief, { op, fromMs }: Belief): boolean {
+  const sinceMs = Math.min(other.asked.atMs, op.asked.atMs);
+  return (
+    other.asked.limit !== op.asked.limit &&
+    !op.resizes.some((one) => one.atMs >= sinceMs && one.sinceMs <= fromMs)
+  );
+}
+
 function together(run: Run, beliefs: readonly Belief[], what: string): Violation {
-  const { atMs, name } = { atMs: beliefs.at(-1)!.fromMs, name: beliefs[0]!.op.asked.name };
+  const { op: first } = beliefs[0]!;
+  const { atMs, name } = { atMs: beliefs.at(-1)!.fromMs, name: first.asked.name };
+  const isResized = beliefs.some(({ op }) => op.asked.limit !== first.asked.limit);
   const each = beliefs.map(
     ({ op }) =>
-      `${who(op)} with ${op.asked.permits} of ${op.asked.limit} and token ${op.granted?.token}`,
+      `${who(op)} with ${op.asked.permits} of ${madeFor(op)?.limit ?? op.asked.limit} and token ${op.granted?.token}`,
   );
   return {
     atMs,
     why: `${what} for ${JSON.stringify(name)} at ${run.at(atMs)}: ${each.join(", ")}`,
-    evidence: beliefs.flatMap(({ op }) => proof(op as Granted, atMs)),
+    evidence: [
+      ...beliefs.flatMap(({ op }) => [
+        ...proof(op as Granted, atMs),
+        ...(madeFor(op)?.limit === undefined ? [] : [madeFor(op)!]),
+      ]),
+      ...(isResized ? first.resizes.filter((one) => one.sinceMs <= atMs) : []),
+    ],
   };
 }
 
@@ -132,10 +167,11 @@ function fewest(beliefs: readonly Belief[], most: number): readonly Belief[] {
 /** The first moment at which it counts on more than the store has. */
 function beyondTheStore(run: Run, op: Granted, recordMs: number): Violation | undefined {
   const proofs = [op.granted, ...op.renewals];
+  const revokedMs = op.revoked?.sinceMs ?? Number.POSITIVE_INFINITY;
   const moments = [...proofs, ...op.kept].sort((a, b) => a.atMs - b.atMs);
   for (const { atMs } of moments) {
     const proved = proofs.findLast((one) => one.atMs <= atMs);
-    const kept = op.kept.findLast((one) => one.atMs <= atMs);
+    const kept = op.kept.findLast((one) => one.atMs <= atMs && one.atMs < revokedMs);
     const believes = op.beliefs.some(({ fromMs, toMs }) => fromMs <= atMs && atMs < toMs);
     if (!believes || proved === undefined || kept === undefined) continue;
     if (proved.untilMs <= kept.untilMs + recordMs) continue;
@@ -152,9 +188,9 @@ function beyondTheStore(run: Run, op: Granted, recordMs: number): Violation | un
 function beliefsOf(operations: readonly Operation[]): readonly Belief[] {
   return operations
     .flatMap(({ beliefs }) => beliefs)
-    .filter(({ fromMs, toMs }) => fromMs < toMs)
+    .filter(({ fromMs, excludesUntilMs }) => fromMs < excludesUntilMs)
     .sort((a, b) => a.fromMs - b.fromMs);
 }
 
 const later = (one: Belief | undefined, other: Belief): Belief =>
-  one === undefined || other.toMs > one.toMs ? other : one;
+  one === undefined || other.excludesUntilMs > one.excludesUntilMs ? other : one;

@@ -115,7 +115,7 @@ function wrongFloors(operations: readonly Granted[]): Pick<Finding, "checked" | 
   let before: Granted[] = [];
   for (const op of byToken) {
     const { token, floor, atMs } = op.granted;
-    before = before.filter((one) => one.beliefs.at(-1)!.toMs > atMs);
+    before = before.filter((one) => one.beliefs.at(-1)!.excludesUntilMs > atMs);
     const shutOut = before.find((one) => floor > one.granted.token);
     const letIn =
       exclusive !== undefined && floor <= exclusive.granted.token ? exclusive : undefined;

@@ -6,7 +6,7 @@
 export type History = readonly Event[];
 
 export type Event = At &
-  (Asking | Holding | AtResource | InStore | OfClients | OfFaults | Counted | Left);
+  (Asking | Holding | AtResource | InStore | ByForce | OfClients | OfFaults | Counted | Left);
 
 export type EventOf<Kind extends Event["kind"]> = Event & { readonly kind: Kind };
 
@@ -30,9 +30,15 @@ type Asking =
       /** Where it will be renewed to another: the longest. */
       readonly longestTtlMs?: number;
       readonly maxHoldMs?: number;
+      /** The name stays closed until the grant + this, by the store's wall clock. */
+      readonly atLeastMs?: number;
+      /** `false`: nobody renews it. */
+      readonly renew?: boolean;
       readonly waitMs: number;
       /** Re-entry: the op whose lease this one shares. */
       readonly within?: OpId;
+      /** All names or none: the same for the ops of one ask. They are granted, lost and given back together. */
+      readonly together?: string;
     }
   /** Its ticket stands in the store: whoever asks from now on comes after it. */
   | { readonly kind: "queued"; readonly op: OpId }
@@ -56,13 +62,21 @@ type Holding =
       readonly untilMs: number;
     }
   | { readonly kind: "renewed"; readonly op: OpId; readonly untilMs: number }
-  /** The store made the grant at this moment, and told the client this token: known where the store is looked into. */
-  | { readonly kind: "made"; readonly op: OpId; readonly token: bigint }
+  /**
+   * The store made the grant at this moment, and told the client this token: known where the store
+   * is looked into. `limit`: what the name had been resized to by then.
+   */
+  | {
+      readonly kind: "made";
+      readonly op: OpId;
+      readonly token: bigint;
+      readonly limit?: number;
+    }
   /** From now on the store keeps its grant until then, or has let it go. Known likewise. */
   | { readonly kind: "kept"; readonly op: OpId; readonly untilMs: number }
   /** It asked whether it holds: `assertHeld`, and not before `atMs`. */
   | { readonly kind: "looked"; readonly op: OpId; readonly held: boolean }
-  /** It was told of the loss: the signal aborted. */
+  /** It was told of the loss: the signal aborted. Of several names, `together` for those that were lost with another. */
   | { readonly kind: "lost"; readonly op: OpId; readonly reason: string }
   | { readonly kind: "releasing"; readonly op: OpId }
   | {
@@ -105,7 +119,26 @@ type InStore = {
   readonly name: string;
   readonly holders: readonly { readonly op: OpId; readonly token: bigint }[];
   readonly waiters: readonly OpId[];
+  /** Whose leases have ended, and whose `atLeast` closes the name. */
+  readonly closed?: readonly OpId[];
 };
+
+/** What somebody did to a name, at some moment from `sinceMs` to `atMs`. */
+type ByForce =
+  /** The name was taken from the grant with this token: others may have it before its holder knows. */
+  | {
+      readonly kind: "revoked";
+      readonly sinceMs: number;
+      readonly op: OpId;
+      readonly token: bigint;
+    }
+  /** The semaphore has so many permits now; who holds more keeps them. */
+  | {
+      readonly kind: "resized";
+      readonly sinceMs: number;
+      readonly name: string;
+      readonly limit: number;
+    };
 
 type OfClients =
   | { readonly kind: "paused"; readonly client: string }
@@ -119,7 +152,9 @@ type OfFaults =
       /** It reaches messages and clients only: the store keeps what it has, and its clock. */
       readonly sparesStore?: boolean;
     }
-  | { readonly kind: "healed"; readonly fault: string };
+  | { readonly kind: "healed"; readonly fault: string }
+  /** The store's wall clock was set ahead by so much, or back. */
+  | { readonly kind: "clock-set"; readonly byMs: number };
 
 /** So many handovers of a name with so many waiting cost so many commands, counted at the server. */
 type Counted = {

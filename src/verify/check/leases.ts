@@ -1,5 +1,12 @@
 import type { Event, EventOf } from "./history.js";
-import { isGranted, longestTtlMs, type Operation, type Run, who } from "./operations.js";
+import {
+  type Granted,
+  isGranted,
+  longestTtlMs,
+  type Operation,
+  type Run,
+  who,
+} from "./operations.js";
 import type { Finding, Limits, Violation } from "./verdict.js";
 
 /** S5: an acquire that was given up is not granted afterwards, and leaves nothing in the store for longer than its ttl. */
@@ -55,7 +62,10 @@ function endOf({ notGranted, lost, releasing, killed }: Operation): Event | unde
     .reduce<Event | undefined>((a, b) => (a !== undefined && a.atMs <= b.atMs ? a : b), undefined);
 }
 
-/** S6: a loss is told by the client's own deadline, or as soon as a client that was paused then goes on. */
+/**
+ * S6: a loss is told by the client's own deadline, or as soon as a client that was paused then goes
+ * on. Who was made to give its name up learns it within what was left of its lease.
+ */
 export function losses(run: Run, { lossMs, wakeMs }: Limits): Finding {
   const violations: Violation[] = [];
   let checked = 0;
@@ -63,6 +73,11 @@ export function losses(run: Run, { lossMs, wakeMs }: Limits): Finding {
     if (!isGranted(op)) continue;
     const { asked, lost, releasing, killed } = op;
     const { deadlineMs, provedBy } = op.beliefs.at(-1)!;
+    if (op.revoked !== undefined) {
+      checked++;
+      const beyond = beyondTheRest(run, op, lossMs);
+      if (beyond !== undefined) violations.push(beyond);
+    }
     // A machine that woke shortly before looks at its clock a little later.
     const dueMs = run
       .pausesOf(asked.client)
@@ -81,6 +96,19 @@ export function losses(run: Run, { lossMs, wakeMs }: Limits): Finding {
     }
   }
   return { checked, violations, lacks: "no lease came to its deadline" };
+}
+
+/** What was proved before it was taken is good for a ttl from then, at the most. */
+function beyondTheRest(run: Run, op: Granted, lossMs: number): Violation | undefined {
+  const { asked, granted, revoked } = op;
+  const mostMs = revoked!.atMs + longestTtlMs(op) + lossMs;
+  const beyond = [granted, ...op.renewals].find(({ untilMs }) => untilMs > mostMs);
+  if (beyond === undefined) return undefined;
+  return {
+    atMs: Math.max(beyond.atMs, revoked!.atMs),
+    why: `${who(op)} counted on it until ${run.at(beyond.untilMs)}, though its lease on ${JSON.stringify(asked.name)} with token ${granted.token} was taken by force at ${run.at(revoked!.atMs)}, with a ttl of ${longestTtlMs(op)} ms`,
+    evidence: [asked, granted, revoked!, beyond],
+  };
 }
 
 /** A client's clock may run this much slower than the time line. */

@@ -1,3 +1,4 @@
+import { LOCK_LIMIT } from "../../core/store.js";
 import type { Event, EventOf, History, OpId } from "./history.js";
 import { firstIndex, type Span, Spans } from "./spans.js";
 
@@ -8,6 +9,8 @@ export interface Belief extends Span {
   readonly deadlineMs: number;
   /** What the deadline rests on. */
   readonly provedBy: EventOf<"granted" | "renewed">;
+  /** Up to then it keeps others out: a forced release lets them in before it knows. */
+  readonly excludesUntilMs: number;
 }
 
 /** One acquire, and the lease that came of it. The first event of each kind counts. */
@@ -23,6 +26,14 @@ export interface Operation {
   readonly renewals: EventOf<"renewed">[];
   /** How long the store kept it, where that is known. */
   readonly kept: EventOf<"kept">[];
+  /** Of all its grants: a ticket may be granted, revoked, and stand again before its client hears of it. */
+  readonly revocations: EventOf<"revoked">[];
+  /** Of the lease that came of it. */
+  revoked?: EventOf<"revoked">;
+  /** Of its name. */
+  readonly resizes: readonly EventOf<"resized">[];
+  /** The names that were asked for at once, itself among them. */
+  readonly group: readonly Operation[];
   /** What was said of the lease, in the order in which its client said it. */
   readonly course: EventOf<"renewed" | "looked" | "lost" | "releasing">[];
   lost?: EventOf<"lost">;
@@ -52,6 +63,7 @@ export interface Run {
   readonly storeFaults: Spans;
   /** Each after which no other fault was there. */
   readonly heals: readonly EventOf<"healed">[];
+  readonly clockSets: readonly EventOf<"clock-set">[];
   pausesOf(client: string): Spans;
   /** The first event after that moment: time went on. */
   after(atMs: number): Event | undefined;
@@ -59,9 +71,15 @@ export interface Run {
   at(atMs: number): string;
 }
 
-export const isExclusive = ({ asked }: Operation): boolean => asked.permits === asked.limit;
+/** All that there is; of a semaphore that was resized, that may be less than all. */
+export const isExclusive = ({ asked, resizes }: Operation): boolean =>
+  asked.permits === asked.limit && (asked.limit === LOCK_LIMIT || resizes.length === 0);
 export const isGranted = (op: Operation): op is Granted => op.granted !== undefined;
 export const who = ({ asked }: Operation): string => `${asked.client} (${asked.op})`;
+
+/** When the store made the grant that its client heard of, where that is known. */
+export const madeFor = ({ made, granted }: Operation): EventOf<"made"> | undefined =>
+  made !== undefined && made.token === granted?.token ? made : undefined;
 
 /** How long the store may keep what it has of it. */
 export const longestTtlMs = ({ asked }: Operation): number => asked.longestTtlMs ?? asked.ttlMs;
@@ -92,6 +110,9 @@ export function fold(history: History): Run {
   const looks: EventOf<"seen">[] = [];
   const paused = new Map<string, number>();
   const active = new Map<string, EventOf<"injected">>();
+  const resizes = new Map<string, EventOf<"resized">[]>();
+  const groups = new Map<string, Operation[]>();
+  const clockSets: EventOf<"clock-set">[] = [];
 
   const goOn = (client: string, toMs: number): void => {
     const fromMs = paused.get(client);
@@ -109,7 +130,18 @@ export function fold(history: History): Run {
     switch (event.kind) {
       case "asked": {
         if (operations.has(event.op)) break;
-        const op: Operation = { asked: event, renewals: [], kept: [], course: [], beliefs: [] };
+        const group = event.together === undefined ? [] : listIn(groups, event.together);
+        const op: Operation = {
+          asked: event,
+          renewals: [],
+          kept: [],
+          revocations: [],
+          resizes: listIn(resizes, event.name),
+          group,
+          course: [],
+          beliefs: [],
+        };
+        group.push(op);
         operations.set(event.op, op);
         listIn(living, event.client).push(op);
         if (event.within === undefined) listIn(names, event.name).push(op);
@@ -143,6 +175,12 @@ export function fold(history: History): Run {
         if (active.size === 0) heals.push(event);
         break;
       }
+      case "resized":
+        listIn(resizes, event.name).push(event);
+        break;
+      case "clock-set":
+        clockSets.push(event);
+        break;
       case "counted":
       case "left":
         break;
@@ -160,7 +198,12 @@ export function fold(history: History): Run {
   }
   for (const client of [...paused.keys()]) goOn(client, Number.POSITIVE_INFINITY);
   for (const injected of [...active.values()]) heal(injected, Number.POSITIVE_INFINITY);
-  for (const op of operations.values()) if (isGranted(op)) op.beliefs = beliefsOf(op);
+  for (const op of operations.values()) {
+    if (!isGranted(op)) continue;
+    const revoked = op.revocations.find(({ token }) => token === op.granted.token);
+    if (revoked !== undefined) op.revoked = revoked;
+    op.beliefs = beliefsOf(op);
+  }
   for (const list of accesses.values()) list.sort((a, b) => a.step - b.step);
 
   const startMs = events[0]?.atMs ?? 0;
@@ -174,6 +217,7 @@ export function fold(history: History): Run {
     faults: new Spans(faults),
     storeFaults: new Spans(storeFaults),
     heals,
+    clockSets,
     pausesOf: (client) => pausesByClient.get(client) ?? never,
     after: (atMs) => events[firstIndex(events, (event) => event.atMs > atMs)],
     at: (atMs) => ago(atMs - startMs),
@@ -199,6 +243,9 @@ function note(
       break;
     case "kept":
       op.kept.push(event);
+      break;
+    case "revoked":
+      op.revocations.push(event);
       break;
     case "granted":
       if (op.granted === undefined && op.notGranted === undefined) op.granted = event;
@@ -239,7 +286,9 @@ function beliefsOf(op: Granted): Belief[] {
   let provedBy: Belief["provedBy"] = granted;
   const close = (): void => {
     const deadlineMs = provedBy.untilMs;
-    beliefs.push({ op, fromMs, toMs: Math.min(deadlineMs, endMs), deadlineMs, provedBy });
+    const toMs = Math.min(deadlineMs, endMs);
+    const excludesUntilMs = Math.min(toMs, op.revoked?.sinceMs ?? toMs);
+    beliefs.push({ op, fromMs, toMs, deadlineMs, provedBy, excludesUntilMs });
   };
   for (const renewed of renewals) {
     if (renewed.atMs >= endMs) break;

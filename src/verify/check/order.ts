@@ -95,7 +95,7 @@ function isServed({ granted, notGranted, killed }: Queued, other: Granted): bool
 
 function isOvertaken(
   run: Run,
-  { asked, granted, notGranted, made, kept }: Queued,
+  { asked, granted, notGranted, made, kept, revocations, resizes }: Queued,
   by: Granted,
   endMs: number,
 ): boolean {
@@ -107,9 +107,11 @@ function isOvertaken(
     if (notGranted!.atMs - pausedMs - endMs <= atMs) return false;
   }
   // It was first, and could not take the grant.
-  const firstMs = (made ?? kept[0])?.atMs ?? Number.POSITIVE_INFINITY;
-  if (firstMs <= atMs) return false;
+  const turns = [made, kept[0], revocations[0]];
+  if (turns.some((turn) => turn !== undefined && turn.atMs <= atMs)) return false;
   if (run.storeFaults.touches(asked.atMs, atMs)) return false;
+  // It asked for more than there is, and its ticket was dropped.
+  if (resizes.some((one) => one.limit < asked.permits && one.sinceMs <= atMs)) return false;
   const silentMs =
     run.pausesOf(asked.client).coverMs(asked.atMs, atMs) + run.faults.coverMs(asked.atMs, atMs);
   return silentMs <= asked.ttlMs * SILENCE;

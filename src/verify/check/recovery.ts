@@ -1,3 +1,4 @@
+import { setBackMs } from "./closing.js";
 import type { Event } from "./history.js";
 import {
   endOfWait,
@@ -92,7 +93,9 @@ function stuckIn(
     .filter(({ fromMs, toMs }) => toMs - Math.max(fromMs, afterMs) > graceMs);
   const stuck: Stuck[] = [];
   for (const op of operations) {
-    const { asked, aborting } = op;
+    const { asked, aborting, resizes } = op;
+    // It will be refused when it asks again.
+    if (resizes.some(({ limit, atMs }) => limit !== asked.limit && atMs >= asked.atMs)) continue;
     const overMs = Math.min(
       endOfWait(op)?.atMs ?? Number.POSITIVE_INFINITY,
       aborting?.atMs ?? Number.POSITIVE_INFINITY,
@@ -113,17 +116,26 @@ function stuckIn(
 
 /**
  * When a name may have been taken: by who believed so, by what somebody left behind in the store,
- * and by faults.
+ * by `atLeast`, by who waits for another name as well, and by faults.
  */
 function takenTimes(run: Run, operations: readonly Operation[]): Spans {
   const taken: Span[] = [...run.faults];
   for (const op of operations) {
     const { asked, granted, notGranted, releasing, released, killed } = op;
+    const closedMs =
+      asked.atLeastMs === undefined ? 0 : asked.atLeastMs + setBackMs(run, asked.atMs);
     const forgotten = (fromMs: number): Span => ({
       fromMs,
-      toMs: run.faults.graceAfter(fromMs, longestTtlMs(op)),
+      toMs: run.faults.graceAfter(fromMs, longestTtlMs(op)) + closedMs,
     });
     taken.push(...op.beliefs);
+    if (granted !== undefined && closedMs > 0) {
+      taken.push({ fromMs: granted.atMs, toMs: granted.atMs + closedMs });
+    }
+    if (op.group.length > 1) {
+      const toMs = endOfWait(op)?.atMs ?? Number.POSITIVE_INFINITY;
+      taken.push({ fromMs: asked.atMs, toMs });
+    }
     let endMs = Number.POSITIVE_INFINITY;
     if (granted !== undefined) {
       endMs = op.beliefs.at(-1)!.toMs;

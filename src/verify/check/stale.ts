@@ -56,6 +56,8 @@ const isAfter = (event: Event | undefined, { granted }: Granted): event is Event
   event !== undefined && event.atMs > granted.atMs;
 
 function renewals(run: Run, old: Granted, next: Granted): Violation[] {
+  // What was left of it when it was revoked is its own, and S6 tells of more.
+  if (old.revoked !== undefined) return [];
   // An answer that was long under way promises nothing for the successor's time.
   const renewed = old.renewals.find((one) => isAfter(one, next) && one.untilMs > next.granted.atMs);
   if (renewed === undefined) return [];
@@ -87,7 +89,7 @@ function holderAfter(exclusive: readonly Granted[], old: Granted): Granted | und
   const holder =
     exclusive[firstIndex(exclusive, ({ granted }) => granted.atMs >= releasing.atMs) - 1];
   if (holder === undefined || holder.granted.token <= old.granted.token) return undefined;
-  return (holder.beliefs.at(-1)?.toMs ?? 0) > releasing.atMs ? holder : undefined;
+  return (holder.beliefs.at(-1)?.excludesUntilMs ?? 0) > releasing.atMs ? holder : undefined;
 }
 
 function harm(
@@ -105,7 +107,7 @@ function harm(
     releasing,
   ];
   const after = `after the release of ${who(old)} with token ${old.granted.token} at ${run.at(releasing.atMs)}`;
-  const { deadlineMs, toMs } = holder.beliefs.at(-1)!;
+  const { deadlineMs, excludesUntilMs } = holder.beliefs.at(-1)!;
   // What it is told after its own release harms nobody: a release that was sent twice finds nothing.
   const isOver = (holder.releasing?.atMs ?? Number.POSITIVE_INFINITY) <= (holder.lost?.atMs ?? 0);
   const lost = isOver ? undefined : holder.lost;
@@ -128,7 +130,7 @@ function harm(
     i++
   ) {
     const third = grants[i]!;
-    if (third.granted.atMs >= toMs) break;
+    if (third.granted.atMs >= excludesUntilMs) break;
     // Made before the release: not its doing.
     if (third.made !== undefined && third.made.atMs <= releasing.atMs) continue;
     found.push({

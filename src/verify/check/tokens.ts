@@ -78,7 +78,7 @@ function falling(drawn: readonly Drawn[]): Pair | undefined {
 
 function fallingBeliefs(run: Run, drawn: readonly Drawn[]): Pair | undefined {
   const believed = drawn
-    .filter(({ op, event }) => event === op.granted && event.atMs < op.granted.untilMs)
+    .filter(({ op, event }) => event === op.granted && isAlone(op))
     .sort((a, b) => a.event.atMs - b.event.atMs);
   const highest = highestSoFar(believed);
   const highestExclusive = highestSoFar(believed, ({ op }) => isExclusive(op));
@@ -91,6 +91,11 @@ function fallingBeliefs(run: Run, drawn: readonly Drawn[]): Pair | undefined {
   }
   return undefined;
 }
+
+/** When it heard of its grant, that was still good, and nobody had taken it by force. */
+const isAlone = ({ granted, revoked }: Operation): boolean =>
+  granted !== undefined &&
+  granted.atMs < Math.min(granted.untilMs, revoked?.sinceMs ?? Number.POSITIVE_INFINITY);
 
 /** For each place, the highest token up to it. */
 function highestSoFar(

@@ -1,4 +1,4 @@
-import type { Event } from "./history.js";
+import type { Event, EventOf } from "./history.js";
 import type { Operation, Run } from "./operations.js";
 import { who } from "./operations.js";
 import type { Finding, Limits, Violation } from "./verdict.js";
@@ -32,15 +32,21 @@ export function undisturbed(run: Run, { complete }: Limits): Finding {
 }
 
 /** What should not happen by itself. */
-function complaint({ notGranted, granted, course }: Operation): Event | undefined {
+function complaint({ asked, notGranted, granted, course, group }: Operation): Event | undefined {
+  // Taken by force, or never renewed: with one of several names, all are lost, or not had at all.
+  if (asked.renew === false || group.some((one) => one.revocations.length > 0)) return undefined;
   if (notGranted?.outcome === "unknown") return notGranted;
   for (const event of granted === undefined ? [] : course) {
     if (event.kind === "releasing") return undefined;
-    if (event.kind === "lost") return event.reason === "max-hold" ? undefined : event;
+    if (event.kind === "lost") return isItsOwn(event) ? event : undefined;
     if (event.kind === "looked" && !event.held) return event;
   }
   return undefined;
 }
+
+/** `together`: the other one is judged. */
+const isItsOwn = ({ reason }: EventOf<"lost">): boolean =>
+  reason !== "max-hold" && reason !== "together";
 
 function isDisturbed(run: Run, { asked, killed }: Operation, until: Event): boolean {
   const fromMs = asked.atMs - AFTERMATH_MS;

@@ -9,6 +9,7 @@ export type RuleId =
   | "S6"
   | "S7"
   | "S8"
+  | "S9"
   | "L1"
   | "L2"
   | "L3"

@@ -1,11 +1,14 @@
 import type { LeaseLostError } from "../../core/errors.js";
-import type { Lease } from "../../core/lease.js";
+import type { Lease, ReleaseResult } from "../../core/lease.js";
 import { createLocksOn, type Locks } from "../../core/locks.js";
 import type { Runtime } from "../../core/runtime.js";
 import { LOCK_LIMIT, type Store } from "../../core/store.js";
+import type { Fenced } from "../../fence/fence.js";
+import type { MultiLease } from "../../primitives/multi.js";
 import type { Event } from "../check/history.js";
 import { outcomeOf } from "../traffic/outcome.js";
 import type { EventWithoutTime } from "../traffic/time-line.js";
+import { noteFor, opFor } from "./observe.js";
 import type { SimulatedProcess } from "./process.js";
 import type { Resource } from "./resource.js";
 import type { Task } from "./schedule.js";
@@ -17,6 +20,8 @@ export interface Surroundings {
   readonly abortBefore: boolean;
   /** By the number of their name. */
   readonly resources: readonly Resource[];
+  /** How many permits the name has at present, as every program has it; 0: it is a lock. */
+  permitsOf(name: number): number;
   record(event: Event): void;
   /** Something rejected that never does. */
   wrong(error: unknown): void;
@@ -28,13 +33,31 @@ interface Renewed {
   readonly token: string;
 }
 
+/** One name of an acquire: an op of the history. */
+interface Part {
+  readonly op: string;
+  readonly name: string;
+  readonly resource: Resource;
+}
+
+/** What came of an acquire: a lease, or several as one. */
+interface Acquired {
+  readonly held: Lease | MultiLease;
+  release(): Promise<ReleaseResult | null>;
+}
+
+interface Taken extends Acquired {
+  readonly parts: readonly Part[];
+  lost: boolean;
+}
+
 /** A program on a simulated process: it takes locks as its tasks have it, and tells what it believes. */
 export class Client {
   readonly process: SimulatedProcess;
   readonly #around: Surroundings;
   readonly #locks: Locks;
   /** By name and token, as events name them. */
-  readonly #leases = new Map<string, { readonly op: string; readonly lease: Lease }>();
+  readonly #taken = new Map<string, Taken>();
   #tasks = 0;
   #waiting = 0;
   #closing: "no" | "yes" | "done" = "no";
@@ -67,7 +90,8 @@ export class Client {
 
   start(task: Task, op: string): void {
     this.#tasks++;
-    this.#perform(task, op).then(
+    const performed = task.terms === undefined ? this.#perform(task, op) : this.#campaign(task, op);
+    performed.then(
       () => this.#tasks--,
       (error) => this.#around.wrong(error),
     );
@@ -77,117 +101,215 @@ export class Client {
     if (this.#closing !== "no" || this.process.isDead) return;
     this.#closing = "yes";
     // It gives back what it holds; a task that comes to its own release later finds it done.
-    for (const { op } of this.#leases.values()) this.#record({ kind: "releasing", op });
+    for (const { parts } of this.#taken.values()) this.#recordFor(parts, { kind: "releasing" });
     const closed = (): void => {
       this.#closing = "done";
       const left = { waiters: this.#waiting, timers: this.process.timers, sockets: 0 };
       this.#record({ kind: "left", client: this.process.name, ...left });
     };
-    this.#locks.close().then(closed, (error) => this.#around.wrong(error));
+    // In a turn of its own: those whose wait ended in the same moment have heard of it then.
+    const inTurn = (): void => void this.process.later(0, closed);
+    this.#locks.close().then(inTurn, (error) => this.#around.wrong(error));
+  }
+
+  /** What became of these is seen in the store; that nobody answered is no news here. */
+  forceRelease(name: number): void {
+    if (this.#closing !== "no") return;
+    this.#locks.forceRelease(nameOf(name), { why: "simulated" }).catch(() => {});
+  }
+
+  resize(name: number, permits: number): void {
+    if (this.#closing !== "no") return;
+    this.#locks
+      .semaphore(nameOf(name), { permits })
+      .resize(permits)
+      .catch(() => {});
+  }
+
+  /** Leads until it is done, term after term. */
+  async #campaign(task: Task, op: string): Promise<void> {
+    for (let term = 1; term <= task.terms!; term++) {
+      if ((await this.#perform(task, `${op}.${term}`)) !== "lost") return;
+    }
   }
 
   /** One acquire from the ask to the end of its lease. */
-  async #perform(task: Task, op: string): Promise<void> {
-    const name = `name-${task.name}`;
-    const aborter = this.#aborter(op, task.abortAfterMs);
-    this.#record({
-      kind: "asked",
-      op,
-      client: this.process.name,
-      name,
-      permits: task.shared ? 1 : LOCK_LIMIT,
-      limit: LOCK_LIMIT,
-      ttlMs: task.ttlMs,
-      longestTtlMs: Math.max(task.ttlMs, task.renewToMs ?? 0),
-      ...(task.maxHoldMs === undefined ? {} : { maxHoldMs: task.maxHoldMs }),
-      waitMs: task.waitMs,
-    });
-    let lease: Lease;
+  async #perform(task: Task, op: string): Promise<"lost" | "done"> {
+    const parts = this.#partsOf(task, op);
+    const aborter = this.#aborter(parts, task.abortAfterMs);
+    const limit = this.#limitFor(task);
+    const permits = Math.min(task.permits ?? (task.shared ? 1 : limit), limit);
+    for (const part of parts) {
+      this.#record({
+        kind: "asked",
+        op: part.op,
+        client: this.process.name,
+        name: part.name,
+        permits,
+        limit,
+        ttlMs: task.ttlMs,
+        longestTtlMs: Math.max(task.ttlMs, task.renewToMs ?? 0),
+        ...(task.maxHoldMs === undefined ? {} : { maxHoldMs: task.maxHoldMs }),
+        ...(task.atLeastMs === undefined ? {} : { atLeastMs: task.atLeastMs }),
+        ...(task.renew === undefined ? {} : { renew: task.renew }),
+        waitMs: task.terms === undefined ? task.waitMs : Number.POSITIVE_INFINITY,
+        ...(parts.length === 1 ? {} : { together: op }),
+      });
+    }
+    let taken: Taken;
     this.#waiting++;
     try {
-      lease = await this.#locks.acquire(name, {
-        note: op,
-        mode: task.shared ? "shared" : "exclusive",
-        ttl: task.ttlMs,
-        wait: task.waitMs,
-        signal: aborter.signal,
-        ...(task.maxHoldMs === undefined ? {} : { maxHold: task.maxHoldMs }),
-      });
+      const note = noteFor(op, parts.length > 1);
+      const acquired = await this.#acquire(task, { limit, permits }, note, aborter.signal);
+      taken = this.#take(parts, acquired);
     } catch (error) {
-      this.#record({ kind: "not-granted", op, outcome: outcomeOf(error) });
-      return;
+      this.#recordFor(parts, { kind: "not-granted", outcome: outcomeOf(error) });
+      return "done";
     } finally {
       this.#waiting--;
       aborter.cancel();
     }
-    const { token, floor } = lease;
-    this.#leases.set(`${name} ${token}`, { op, lease });
-    const untilMs = this.process.worldMs(lease.remainingMs);
-    this.#record({ kind: "granted", op, token, floor, untilMs });
-    this.#tellLoss(op, lease);
-    await this.#use(task, op, lease);
-    this.#record({ kind: "releasing", op });
-    const result = await lease.release();
-    this.#record({ kind: "released", op, result });
+    await this.#use(task, taken);
+    this.#recordFor(parts, { kind: "releasing" });
+    const result = (await taken.release()) ?? "lost";
+    this.#recordFor(parts, { kind: "released", result });
+    return taken.lost ? "lost" : "done";
   }
 
-  /** Reads and writes behind the fence as the protocol has it, and does not ask whether it still holds. */
-  async #use(task: Task, op: string, lease: Lease): Promise<void> {
+  /** By the call that its kind of lock has. */
+  async #acquire(
+    task: Task,
+    { limit, permits }: { limit: number; permits: number },
+    note: string,
+    signal: AbortSignal,
+  ): Promise<Acquired> {
+    const name = nameOf(task.name);
+    const leading = { note, ttl: task.ttlMs, maxHold: task.maxHoldMs, atLeast: task.atLeastMs };
+    if (task.terms !== undefined) {
+      const election = this.#locks.election(name, leading);
+      return { held: await election.campaign({ signal }), release: () => election.resign() };
+    }
+    const options = { ...leading, renew: task.renew, wait: task.waitMs, signal };
+    const mode = task.shared ? "shared" : "exclusive";
+    const acquire = (): Promise<Lease | MultiLease> => {
+      if (task.also !== undefined) {
+        return this.#locks.acquireAll([task.name, ...task.also].map(nameOf), { ...options, mode });
+      }
+      if (limit === LOCK_LIMIT) return this.#locks.acquire(name, { ...options, mode });
+      return this.#locks.semaphore(name, { permits: limit }).acquire({ ...options, permits });
+    };
+    const held = await acquire();
+    return { held, release: () => held.release() };
+  }
+
+  /** Several names are taken as locks, whatever they are. */
+  #limitFor({ name, also, permits, limit }: Task): number {
+    const isLock = permits === undefined || also !== undefined;
+    return isLock ? LOCK_LIMIT : (limit ?? this.#around.permitsOf(name));
+  }
+
+  #partsOf({ name, also = [] }: Task, op: string): readonly Part[] {
+    return [name, ...also].map((each) => ({
+      op: also.length === 0 ? op : opFor(op, nameOf(each)),
+      name: nameOf(each),
+      resource: this.#around.resources[each]!,
+    }));
+  }
+
+  /** From here on it believes that it holds. */
+  #take(parts: readonly Part[], acquired: Acquired): Taken {
+    const taken = { ...acquired, parts, lost: false };
+    const { held } = acquired;
+    const untilMs = this.process.worldMs(held.remainingMs);
+    for (const { op, name } of parts) {
+      const { token, floor } = fencedBy(held, name);
+      this.#taken.set(`${name} ${token}`, taken);
+      this.#record({ kind: "granted", op, token, floor, untilMs });
+    }
+    this.#tellLoss(taken);
+    return taken;
+  }
+
+  /** Reads and writes behind the fences as the protocol has it, and does not ask whether it still holds. */
+  async #use(task: Task, taken: Taken): Promise<void> {
     const { process } = this;
-    const resource = this.#around.resources[task.name]!;
-    await resource.enter(process, op, lease);
-    const read = task.shared ? 0 : await resource.read(process);
+    const { parts, held } = taken;
+    const writes = held.mode === "exclusive";
+    const enter = async (): Promise<void> => {
+      for (const { op, name, resource } of parts) {
+        await resource.enter(process, op, fencedBy(held, name));
+      }
+    };
+    await enter();
+    const read: number[] = [];
+    for (const { resource } of writes ? parts : []) read.push(await resource.read(process));
     await process.sleep(task.holdMs / 2);
-    this.#look(op, lease);
-    if (task.renewToMs !== undefined) await this.#renew(op, lease, task.renewToMs);
+    this.#look(taken);
+    if (task.renewToMs !== undefined) await this.#renew(taken, task.renewToMs);
     await process.sleep(task.holdMs / 2);
-    this.#look(op, lease);
-    if (task.shared) await resource.enter(process, op, lease);
-    else await resource.write(process, op, lease, read, read + 1);
+    this.#look(taken);
+    if (!writes) await enter();
+    for (const [i, value] of read.entries()) {
+      const { op, name, resource } = parts[i]!;
+      await resource.write(process, op, fencedBy(held, name), value, value + 1);
+    }
   }
 
   /** By the signal or by the event: both are promised. */
-  #tellLoss(op: string, lease: Lease): void {
-    const lost = ({ reason }: LeaseLostError): void => this.#record({ kind: "lost", op, reason });
-    const { signal } = lease;
-    if (op.length % 2 === 0) lease.on("lost", lost);
+  #tellLoss(taken: Taken): void {
+    const { parts, held } = taken;
+    const lost = ({ reason, lockName }: LeaseLostError): void => {
+      taken.lost = true;
+      for (const { op, name } of parts) {
+        this.#record({ kind: "lost", op, reason: name === lockName ? reason : "together" });
+      }
+    };
+    const { signal } = held;
+    if ("on" in held && parts[0]!.op.length % 2 === 0) held.on("lost", lost);
     else signal.addEventListener("abort", () => lost(signal.reason as LeaseLostError));
   }
 
-  async #renew(op: string, lease: Lease, ttlMs: number): Promise<void> {
-    const renewing = lease.renew(ttlMs).catch(() => {});
+  async #renew(taken: Taken, ttlMs: number): Promise<void> {
+    const renewing = taken.held.renew(ttlMs).catch(() => {});
     // A shorter one counts from the call.
-    if (lease.remainingMs > 0) {
-      this.#record({ kind: "renewed", op, untilMs: this.process.worldMs(lease.remainingMs) });
-    }
+    this.#tellRenewed(taken);
     await renewing;
   }
 
   #renewed({ name, token }: Renewed): void {
-    const held = this.#leases.get(`${name} ${token}`);
-    if (held === undefined) return;
-    const untilMs = this.process.worldMs(held.lease.remainingMs);
-    this.#record({ kind: "renewed", op: held.op, untilMs });
+    const taken = this.#taken.get(`${name} ${token}`);
+    if (taken !== undefined) this.#tellRenewed(taken);
   }
 
-  #look(op: string, lease: Lease): void {
+  /** Several are good for as long as the first of them that ends. */
+  #tellRenewed({ parts, held, lost }: Taken): void {
+    const { remainingMs } = held;
+    if (lost || remainingMs <= 0) return;
+    this.#recordFor(parts, { kind: "renewed", untilMs: this.process.worldMs(remainingMs) });
+  }
+
+  #look({ parts, held }: Taken): void {
     const atMs = this.process.nowMs;
-    let held = true;
+    let isHeld = true;
     try {
-      lease.assertHeld();
+      held.assertHeld();
     } catch {
-      held = false;
+      isHeld = false;
     }
-    this.#around.record({ kind: "looked", atMs, op, held });
+    for (const { op } of parts) this.#around.record({ kind: "looked", atMs, op, held: isHeld });
   }
 
-  #aborter(op: string, afterMs = Number.POSITIVE_INFINITY) {
+  #aborter(parts: readonly Part[], afterMs = Number.POSITIVE_INFINITY) {
     const controller = new AbortController();
     const timer = this.process.later(afterMs, () => {
-      this.#record({ kind: "aborting", op });
+      this.#recordFor(parts, { kind: "aborting" });
       controller.abort(new Error("the caller's own abort"));
     });
     return { signal: controller.signal, cancel: () => timer.cancel() };
+  }
+
+  #recordFor(parts: readonly Part[], event: EventWithoutOp): void {
+    for (const { op } of parts) this.#record({ ...event, op } as EventWithoutTime);
   }
 
   /** At its own present, which is later than the world's if it was stopped in mid-turn. */
@@ -195,3 +317,12 @@ export class Client {
     this.#around.record({ atMs: this.process.nowMs, ...event } as Event);
   }
 }
+
+type EventWithoutOp<E = EventWithoutTime> = E extends { readonly op: string }
+  ? Omit<E, "op">
+  : never;
+
+export const nameOf = (number: number): string => `name-${number}`;
+
+const fencedBy = (held: Lease | MultiLease, name: string): Fenced =>
+  "of" in held ? held.of(name) : held;

@@ -1,20 +1,39 @@
-import type { NameInfo, Push, Store } from "../../core/store.js";
+import { LOCK_LIMIT, type NameInfo, type Push, type Store } from "../../core/store.js";
 import { delegate } from "../../testing/delegate.js";
 import type { Event, OpId } from "../check/history.js";
 import type { World } from "./world.js";
 
-/** The op that a holder's label names. */
-export const opOf = (holder: string): OpId => /\(([^()]*)\)$/.exec(holder)?.[1] ?? holder;
+/** Of several names that are asked for at once, each is an op of its own. */
+export const opFor = (op: OpId, name: string): OpId => `${op}.${name}`;
+
+/** What a holder's label has of its op: the label is the same for all names of an ask. */
+export const noteFor = (op: OpId, isForSeveral: boolean): string =>
+  isForSeveral ? opFor(op, "*") : op;
+
+/** The op that a holder's label names, at this name. */
+export const opOf = (holder: string, name: string): OpId =>
+  (/\(([^()]*)\)$/.exec(holder)?.[1] ?? holder).replace("*", name);
+
+/** Without the namespace. */
+export const plainName = (key: string): string => key.slice(key.indexOf(":") + 1);
+
+/** A grant, when the store made it, and what the name had been resized to. */
+interface Made {
+  readonly atMs: number;
+  readonly limit: number | undefined;
+}
 
 /** Looks into the store, which no client can: when a ticket stood, and when a grant was made. */
 export class Observer {
   readonly #world: World;
   readonly #record: (event: Event) => void;
   readonly #queued = new Set<OpId>();
-  /** By token; and by grantId the latest, for a client that is told another token than the store drew. */
-  readonly #madeAtMs = new Map<bigint | string, number>();
+  /** By token; and by op the latest, for a client that is told another token than the store drew. */
+  readonly #made = new Map<bigint | OpId, Made>();
   readonly #told = new Set<bigint>();
   readonly #keptUntilMs = new Map<OpId, number>();
+  /** What names have been resized to, until nobody uses them any more. */
+  readonly #limits = new Map<string, number>();
 
   constructor(world: World, record: (event: Event) => void) {
     this.#world = world;
@@ -23,37 +42,68 @@ export class Observer {
 
   /** At the store itself. */
   atStore(store: Store): Store {
-    const made = (grantId: string, token: bigint): void => {
-      if (this.#madeAtMs.has(token)) return;
-      this.#madeAtMs.set(token, this.#world.nowMs);
-      this.#madeAtMs.set(grantId, this.#world.nowMs);
+    const made = (name: string, op: OpId, token: bigint): void => {
+      if (this.#made.has(token)) return;
+      const one = { atMs: this.#world.nowMs, limit: this.#limits.get(name) };
+      this.#made.set(token, one);
+      this.#made.set(op, one);
+    };
+    const watched = async <T>(command: () => T | Promise<T>): Promise<T> => {
+      for (const name of this.#limits.keys()) {
+        if (!isInUse(store, name)) this.#limits.delete(name);
+      }
+      const answer = await command();
+      this.#look(store);
+      return answer;
     };
     return {
       ...delegate(store),
-      claim: async (claim, push) => {
-        const answer = await store.claim(claim, (one: Push) => {
-          if (one.kind === "granted") made(claim.grantId, one.grant.token);
-          push(one);
-        });
-        const op = opOf(claim.holder);
-        if (answer.kind === "granted") made(claim.grantId, answer.grants[0]!.token);
-        if (answer.kind === "queued" && !this.#queued.has(op)) {
-          this.#queued.add(op);
-          this.#record({ kind: "queued", atMs: this.#world.nowMs, op });
-        }
-        this.#look(store);
-        return answer;
-      },
-      renew: async (renewals) => {
-        const answers = await store.renew(renewals);
-        this.#look(store);
-        return answers;
-      },
-      release: async (releases) => {
-        const answers = await store.release(releases);
-        this.#look(store);
-        return answers;
-      },
+      claim: (claim, push) =>
+        watched(async () => {
+          const opAt = (key: string): OpId => opOf(claim.holder, plainName(key));
+          const [first] = claim.names as [string];
+          const answer = await store.claim(claim, (one: Push) => {
+            if (one.kind === "granted") made(first, opAt(first), one.grant.token);
+            push(one);
+          });
+          if (answer.kind === "granted") {
+            for (const [i, name] of claim.names.entries()) {
+              made(name, opAt(name), answer.grants[i]!.token);
+            }
+          }
+          const op = opAt(first);
+          if (answer.kind === "queued" && !this.#queued.has(op)) {
+            this.#queued.add(op);
+            this.#record({ kind: "queued", atMs: this.#world.nowMs, op });
+          }
+          return answer;
+        }),
+      renew: (renewals) => watched(() => store.renew(renewals)),
+      release: (releases) => watched(() => store.release(releases)),
+      revoke: (key, by) =>
+        watched(async () => {
+          const atMs = this.#world.nowMs;
+          const holders = await store.revoke(key, by);
+          for (const { holder, token } of holders) {
+            const op = opOf(holder, plainName(key));
+            this.#record({ kind: "revoked", atMs, sinceMs: atMs, op, token });
+          }
+          return holders;
+        }),
+      resize: (key, limit) =>
+        watched(async () => {
+          const atMs = this.#world.nowMs;
+          const { limit: before = LOCK_LIMIT } = (await store.inspect(key)) ?? {};
+          const isResized = before !== LOCK_LIMIT && isInUse(store, key);
+          // The same step grants what was due before, and then what fits by the new one.
+          if (isResized) this.#limits.set(key, Math.max(before, limit));
+          const answer = await store.resize(key, limit);
+          if (isResized) {
+            this.#limits.set(key, limit);
+            this.#record({ kind: "resized", atMs, sinceMs: atMs, name: plainName(key), limit });
+          }
+          return answer;
+        }),
     };
   }
 
@@ -61,8 +111,10 @@ export class Observer {
   #look(store: Store): void {
     const atMs = this.#world.nowMs;
     const kept = new Map<OpId, number>();
-    for (const { holders } of store.list("", 100) as readonly NameInfo[]) {
-      for (const { holder, expiresInMs } of holders) kept.set(opOf(holder), atMs + expiresInMs);
+    for (const { name, holders } of store.list("", 100) as readonly NameInfo[]) {
+      for (const { holder, expiresInMs, closed } of holders) {
+        if (!closed) kept.set(opOf(holder, plainName(name)), atMs + expiresInMs);
+      }
     }
     for (const op of new Set([...kept.keys(), ...this.#keptUntilMs.keys()])) {
       const untilMs = kept.get(op) ?? atMs;
@@ -76,31 +128,43 @@ export class Observer {
   /** At a client: what its core is told in the end. */
   atClient(store: Store): Store {
     const ops = new Map<string, OpId>();
-    const told = (grantId: string, token: bigint): void => {
-      const op = ops.get(grantId);
-      const atMs = this.#madeAtMs.get(token) ?? this.#madeAtMs.get(grantId);
-      if (op === undefined || atMs === undefined || this.#told.has(token)) return;
+    const told = (grantId: string, name: string, token: bigint): void => {
+      const op = ops.get(`${grantId} ${name}`);
+      const made = op === undefined ? undefined : (this.#made.get(token) ?? this.#made.get(op));
+      if (op === undefined || made === undefined || this.#told.has(token)) return;
       this.#told.add(token);
-      this.#record({ kind: "made", atMs, op, token });
+      const { atMs, limit } = made;
+      this.#record({ kind: "made", atMs, op, token, ...(limit === undefined ? {} : { limit }) });
     };
     return {
       ...delegate(store),
       claim: async (claim, push) => {
-        ops.set(claim.grantId, opOf(claim.holder));
+        const { grantId, names } = claim;
+        for (const name of names) {
+          ops.set(`${grantId} ${name}`, opOf(claim.holder, plainName(name)));
+        }
         const answer = await store.claim(claim, (one) => {
-          if (one.kind === "granted") told(claim.grantId, one.grant.token);
+          if (one.kind === "granted") told(grantId, names[0]!, one.grant.token);
           push(one);
         });
-        if (answer.kind === "granted") told(claim.grantId, answer.grants[0]!.token);
+        if (answer.kind === "granted") {
+          for (const [i, name] of names.entries()) told(grantId, name, answer.grants[i]!.token);
+        }
         return answer;
       },
       renew: async (renewals) => {
         const answers = await store.renew(renewals);
         for (const [i, answer] of answers.entries()) {
-          if (answer.kind === "granted") told(renewals[i]!.grantId, answer.grant.token);
+          const { grantId, name } = renewals[i]!;
+          if (answer.kind === "granted") told(grantId, name, answer.grant.token);
         }
         return answers;
       },
     };
   }
+}
+
+function isInUse(store: Store, name: string): boolean {
+  const info = store.inspect(name) as NameInfo | null;
+  return info !== null && info.holders.length + info.waiters.length > 0;
 }

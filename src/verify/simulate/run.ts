@@ -5,9 +5,9 @@ import type { Mutant } from "../../testing/mutants.js";
 import { checkHistory, type Limits, type Verdict } from "../check/check.js";
 import type { Event, History } from "../check/history.js";
 import type { EventWithoutTime } from "../traffic/time-line.js";
-import { Client } from "./client.js";
+import { Client, nameOf } from "./client.js";
 import { LATE_MS, Link } from "./link.js";
-import { Observer, opOf } from "./observe.js";
+import { Observer, opOf, plainName } from "./observe.js";
 import { SimulatedProcess } from "./process.js";
 import { Resource } from "./resource.js";
 import type { Schedule, Trouble, Weather } from "./schedule.js";
@@ -70,7 +70,7 @@ class Simulation {
     const broken = mutant.store?.();
     const resources = Array.from(
       { length: schedule.names },
-      (_, name) => new Resource(this.#world, `name-${name}`, record, mutant.fence),
+      (_, name) => new Resource(this.#world, nameOf(name), record, mutant.fence),
     );
     this.#clients = schedule.rates.map((rate, number) => {
       const process = new SimulatedProcess(this.#world, `client-${number}`, rate);
@@ -85,6 +85,7 @@ class Simulation {
         store: observer.atClient(broken?.(link, process.clock) ?? link),
         abortBefore: schedule.abortBefore,
         resources,
+        permitsOf: (name) => this.#permitsOf(name),
         record,
         wrong: (error) => {
           this.#wrong ??= { error };
@@ -124,6 +125,7 @@ class Simulation {
     if (kind === "store's wall clock jumps") {
       at(fromMs, () => {
         this.#storeWallAheadMs += trouble.byMs;
+        this.#record({ kind: "clock-set", byMs: trouble.byMs });
       });
       return;
     }
@@ -138,6 +140,16 @@ class Simulation {
         return;
       case "closed":
         at(fromMs, () => process.deliver(() => this.#clients[trouble.client]!.close()));
+        return;
+      case "forces a release":
+        at(fromMs, () =>
+          process.deliver(() => this.#clients[trouble.client]!.forceRelease(trouble.name)),
+        );
+        return;
+      case "resizes a semaphore":
+        at(fromMs, () =>
+          process.deliver(() => this.#clients[trouble.client]!.resize(trouble.name, trouble.limit)),
+        );
         return;
       case "wall clock jumps":
         at(fromMs, () => process.jumpWall(trouble.byMs));
@@ -198,6 +210,16 @@ class Simulation {
     this.#world.at(toMs, () => this.#record({ kind: "healed", fault }));
   }
 
+  #permitsOf(name: number): number {
+    const resized = this.#schedule.troubles.findLast(
+      (one) =>
+        one.kind === "resizes a semaphore" && one.name === name && one.fromMs <= this.#world.nowMs,
+    );
+    return resized !== undefined && "limit" in resized
+      ? resized.limit
+      : this.#schedule.semaphores[name]!;
+  }
+
   #networkOf(client: number) {
     const now = (one: Trouble): boolean =>
       "toMs" in one && this.#world.nowMs >= one.fromMs && this.#world.nowMs < one.toMs;
@@ -223,13 +245,18 @@ class Simulation {
 
   /** What the store itself shows. */
   #look(): void {
-    for (const { name, holders, waiters } of this.#store.list("", 100) as readonly NameInfo[]) {
+    for (const info of this.#store.list("", 100) as readonly NameInfo[]) {
+      const name = plainName(info.name);
+      const closed = info.holders.filter((one) => one.closed);
       this.#record({
         kind: "seen",
         sinceMs: this.#world.nowMs,
-        name: name.slice(name.indexOf(":") + 1),
-        holders: holders.map(({ holder, token }) => ({ op: opOf(holder), token })),
-        waiters: waiters.map(({ holder }) => opOf(holder)),
+        name,
+        holders: info.holders
+          .filter((one) => !one.closed)
+          .map(({ holder, token }) => ({ op: opOf(holder, name), token })),
+        waiters: info.waiters.map(({ holder }) => opOf(holder, name)),
+        ...(closed.length === 0 ? {} : { closed: closed.map(({ holder }) => opOf(holder, name)) }),
       });
     }
   }

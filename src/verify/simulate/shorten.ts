@@ -56,14 +56,21 @@ const plainerThan: readonly ((schedule: Schedule, task: number) => Schedule | nu
   without("abortAfterMs"),
   without("maxHoldMs"),
   without("renewToMs"),
+  without("atLeastMs"),
+  without("renew"),
+  without("terms"),
+  without("limit"),
+  without("also"),
   (schedule, i) =>
     schedule.tasks[i]!.shared
       ? replace(schedule, i, { ...schedule.tasks[i]!, shared: false })
       : null,
 ];
 
+type Option = "abortAfterMs" | "maxHoldMs" | "renewToMs" | "atLeastMs" | "renew" | "terms";
+
 function without(
-  option: "abortAfterMs" | "maxHoldMs" | "renewToMs",
+  option: Option | "limit" | "also",
 ): (schedule: Schedule, task: number) => Schedule | null {
   return (schedule, i) => {
     const { [option]: value, ...task } = schedule.tasks[i]!;

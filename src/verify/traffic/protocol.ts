@@ -1,4 +1,5 @@
 import type { AcquireOptions, LocksOptions } from "../../core/options.js";
+import type { OnceOptions } from "../../primitives/once.js";
 import type { MutantName } from "../../testing/mutants.js";
 
 /** What a worker's process is started with. */
@@ -17,9 +18,10 @@ export type Request =
   | {
       readonly do: "acquire";
       readonly op: string;
-      readonly name: string;
+      readonly name: Names;
       readonly options: Options;
     }
+  /** Gives back what came of the acquire; a leader resigns. */
   | { readonly do: "release"; readonly op: string }
   | { readonly do: "look"; readonly op: string }
   | { readonly do: "renew"; readonly op: string; readonly ttlMs: number }
@@ -28,19 +30,51 @@ export type Request =
   | { readonly do: "write"; readonly op: string; readonly pauseMs: number }
   /** Again and again until the time is over. */
   | { readonly do: "loop"; readonly loop: Loop }
+  /** Term after term until it is aborted. */
+  | { readonly do: "lead"; readonly op: string; readonly lead: Lead }
+  | { readonly do: "once"; readonly op: string; readonly once: Once }
+  | { readonly do: "forceRelease"; readonly name: string; readonly why: string }
   /** Keeps its event loop busy. */
   | { readonly do: "block"; readonly forMs: number }
   | { readonly do: "close" };
 
-export type Options = Omit<AcquireOptions, "signal" | "note">;
+/** Several: all or none. Each is an op of its own in the history, named by `opFor`. */
+export type Names = string | readonly string[];
+
+export const opFor = (op: string, name: string): string => `${op}.${name}`;
+
+/** What is taken of a name: the lock, or permits, or leadership. */
+export interface Options extends Omit<AcquireOptions, "signal"> {
+  /** The name is a semaphore's with so many permits. */
+  limit?: number;
+  /** How many of them. Default 1. */
+  permits?: number;
+  /** Campaigns for it. */
+  elected?: boolean;
+}
 
 export interface Loop {
-  readonly name: string;
-  readonly forMs: number;
+  readonly name: Names;
+  /** Either may end it. */
+  readonly forMs?: number;
+  readonly rounds?: number;
   readonly holdMs: number;
   readonly options?: Options;
   /** Use the resource each time. */
   readonly writes?: boolean;
+}
+
+export interface Lead {
+  readonly name: string;
+  /** From reading the resource to writing it, all the time while it leads. */
+  readonly pauseMs: number;
+  readonly options?: Pick<Options, "ttl" | "note">;
+}
+
+export interface Once extends Omit<OnceOptions, "signal" | "note" | "onLost"> {
+  readonly name: string;
+  /** How long its work takes. */
+  readonly workMs: number;
 }
 
 /** What it says, a line each: an event as in any encoded history, or this. */
@@ -49,8 +83,10 @@ export interface Answered {
   readonly answer: Answer;
 }
 
+export type Value = string | number | boolean | readonly Value[];
+
 export type Answer =
-  | { readonly ok: true; readonly value?: string | number | boolean }
+  | { readonly ok: true; readonly value?: Value }
   | { readonly ok: false; readonly code: string; readonly message: string };
 
 /** No name and no label has a control character. */

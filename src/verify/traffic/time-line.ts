@@ -1,4 +1,4 @@
-import type { Event, History } from "../check/history.js";
+import type { Event, History, OpId } from "../check/history.js";
 
 /** The machine's monotonic clock: the same for all processes of this machine. */
 export const machineMs = (): number => Number(process.hrtime.bigint()) / 1e6;
@@ -16,6 +16,18 @@ export class TimeLine {
 
   now(event: EventWithoutTime): void {
     this.#events.push({ atMs: machineMs(), ...event } as Event);
+  }
+
+  /** Who said that it was granted the name with this token. */
+  opOf(name: string, token: bigint): OpId | undefined {
+    const ofName = new Set<OpId>();
+    for (const event of this.#events) {
+      if (event.kind === "asked" && event.name === name) ofName.add(event.op);
+      if (event.kind === "granted" && event.token === token && ofName.has(event.op)) {
+        return event.op;
+      }
+    }
+    return undefined;
   }
 
   /** In order of time: reports of several processes arrive as they please. */

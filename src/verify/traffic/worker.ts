@@ -12,13 +12,17 @@ import {
   type Answer,
   type Answered,
   fromLine,
+  type Lead,
   type Loop,
+  type Names,
+  type Once,
   type Options,
   type Request,
   toLine,
+  type Value,
   type WorkerTask,
 } from "./protocol.js";
-import { TimeLine } from "./time-line.js";
+import { machineMs, TimeLine } from "./time-line.js";
 
 /** How an answer begins; no event does. */
 const ANSWERED = '{"id":';
@@ -109,14 +113,18 @@ export class Worker implements AsyncDisposable {
     return this.#child.pid!;
   }
 
-  /** The op; rejects with a WorkerError when there is no lease. */
+  /**
+   * The op, and the tokens by name; rejects with a WorkerError when there is no lease. Each of
+   * several names is an op of its own in the history, `${op}.${name}`.
+   */
   async acquire(
-    name: string,
+    name: Names,
     options: Options = {},
-    op = `${this.client}.${++this.#ops}`,
-  ): Promise<{ op: string; token: bigint }> {
-    const token = await this.#ask({ do: "acquire", op, name, options });
-    return { op, token: BigInt(token as string) };
+    op = this.#nextOp(),
+  ): Promise<{ op: string; token: bigint; tokens: ReadonlyMap<string, bigint> }> {
+    const value = await this.#ask({ do: "acquire", op, name, options });
+    const tokens = new Map((value as [string, string][]).map(([of, token]) => [of, BigInt(token)]));
+    return { op, token: [...tokens.values()][0]!, tokens };
   }
 
   async release(op: string): Promise<"released" | "lost" | "unknown"> {
@@ -144,6 +152,28 @@ export class Worker implements AsyncDisposable {
   /** How many grants it had. */
   async loop(loop: Loop): Promise<number> {
     return (await this.#ask({ do: "loop", loop })) as number;
+  }
+
+  /** Campaigns, and writes to the resource while it leads, until it is aborted. How many terms it had. */
+  async lead(lead: Lead, op = this.#nextOp()): Promise<number> {
+    return (await this.#ask({ do: "lead", op, lead })) as number;
+  }
+
+  /** Whether it ran. */
+  async once(once: Once, op = this.#nextOp()): Promise<boolean> {
+    return (await this.#ask({ do: "once", op, once })) as boolean;
+  }
+
+  /** The tokens of those who held it. */
+  async forceRelease(name: string, why: string): Promise<readonly bigint[]> {
+    const sinceMs = machineMs();
+    const value = await this.#ask({ do: "forceRelease", name, why });
+    const tokens = (value as readonly string[]).map(BigInt);
+    for (const token of tokens) {
+      const op = this.timeLine.opOf(name, token);
+      if (op !== undefined) this.timeLine.now({ kind: "revoked", sinceMs, op, token });
+    }
+    return tokens;
   }
 
   /** Its event loop runs nothing else meanwhile. */
@@ -184,7 +214,11 @@ export class Worker implements AsyncDisposable {
     await this.kill();
   }
 
-  async #ask(request: Request): Promise<string | number | boolean | undefined> {
+  #nextOp(): string {
+    return `${this.client}.${++this.#ops}`;
+  }
+
+  async #ask(request: Request): Promise<Value | undefined> {
     const id = ++this.#asked;
     const answering = this.#answer(id);
     this.#child.stdin!.write(toLine({ id, ...request }));

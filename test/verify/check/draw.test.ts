@@ -4,6 +4,7 @@ import type { Event } from "../../../src/verify/check/history.js";
 import { drawBeliefs } from "../../../src/verify/check/picture.js";
 import {
   asked,
+  clockSet,
   counted,
   entered,
   granted,
@@ -14,13 +15,16 @@ import {
   left,
   looked,
   lost,
+  made,
   notGranted,
   paused,
   queued,
   released,
   releasing,
   renewed,
+  resized,
   resumed,
+  revoked,
   SHARED,
   seen,
   some,
@@ -65,6 +69,14 @@ describe("a history as lines", () => {
       "+9.500 s|c|asked|name|c|2 of 4 permits, ttl 100 ms, wait 1000 ms",
     );
     expect(about(asked(1, "c", { within: "a" }))).toMatch(/, within a$/);
+    expect(about(asked(1, "c", { atLeastMs: 9, renew: false, together: "cd" }))).toMatch(
+      /, at least 9 ms, not renewed, all of cd$/,
+    );
+    expect(about(made(1, "a", 5, { limit: 4 }))).toMatch(/\|token 5, of 4 permits$/);
+    expect(about(revoked(1, "a", 5))).toBe("+0.001 s|a|revoked|name|a|token 5");
+    expect(about(resized(1, 4))).toMatch(/^\+0\.001 s\|store\|resized\|name\|.*to 4 permits$/);
+    expect(about(clockSet(1, -9))).toMatch(/wall clock by -9 ms$/);
+    expect(about(seen(1, { closed: ["a"] }))).toMatch(/; closed by: a$/);
     expect(about(queued(1, "a"))).toBe("+0.001 s|a|queued|name|a");
     expect(about(notGranted(1, "a", "busy"))).toMatch(/\|busy$/);
     expect(about(renewed(1, "a", 90))).toMatch(/\|until \+0\.090 s$/);

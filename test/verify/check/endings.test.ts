@@ -73,6 +73,13 @@ describe("L3", () => {
     unknown("L3", [asked(0, "a"), paused(10, "a"), aborting(50, "a")], /no wait/);
   });
 
+  it("gives each of several names its time to be given up", () => {
+    const both = { ...brief, together: "ab" };
+    const several = [asked(0, "a", both), asked(0, "b", { ...both, client: "a", name: "other" })];
+    ok("L3", [...several, notGranted(120, "a"), notGranted(120, "b")]);
+    violated("L3", [...several, notGranted(121, "a"), notGranted(120, "b")], [0, 2], /wait of 100/);
+  });
+
   it("is unknown while waits go on", () => {
     unknown("L3", [asked(0, "a", brief), queuedAt(110)], /no wait came to its end/);
     unknown(

@@ -1,16 +1,20 @@
-import { describe, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import {
   ALONE,
   asked,
   granted,
+  judge,
   kept,
   killed,
   lost,
+  made,
   ok,
   paused,
   releasing,
   renewed,
+  resized,
   resumed,
+  revoked,
   SHARED,
   some,
   unknown,
@@ -159,6 +163,58 @@ describe("S1", () => {
   });
 });
 
+describe("S1, after a forced release", () => {
+  const a = [asked(0, "a"), kept(1, "a", 101), granted(2, "a", 1, 95)];
+  const next = [asked(3, "b"), revoked(20, "a", 1), granted(21, "b", 2, 110)];
+
+  it("holds while the old holder does not know, for as long as was left to it", () => {
+    ok("S1", [...a, ...next, kept(20, "a", 20)]);
+    ok("S1", [...a, ...next, lost(40, "a", "revoked")]);
+    // An answer from before.
+    ok("S1", [...a, kept(15, "a", 115), ...next, kept(20, "a", 20), renewed(22, "a", 105)]);
+    // It hears of its grant when that is gone.
+    ok("S1", [
+      asked(0, "a"),
+      asked(1, "b"),
+      revoked(20, "a", 1),
+      granted(21, "b", 2, 110),
+      granted(22, "a", 1, 95),
+      asked(100, "c"),
+      granted(111, "c", 3, 200),
+    ]);
+  });
+
+  it("is violated before it, and by another grant of the same ask", () => {
+    violated(
+      "S1",
+      [...a.toSpliced(1, 1), asked(3, "b"), granted(21, "b", 2, 110), revoked(22, "a", 1)],
+      [0, 1, 2, 3],
+      /while a \(a\) held it with token 1 until \+0\.022 s/,
+    );
+    violated(
+      "S1",
+      [
+        asked(0, "a"),
+        revoked(1, "a", 1),
+        granted(2, "a", 2, 95),
+        asked(3, "b"),
+        granted(4, "b", 3, 95),
+      ],
+      [0, 2, 3, 4],
+      /while a/,
+    );
+  });
+
+  it("is violated by who counts on more than the store had given until then", () => {
+    violated(
+      "S1",
+      [...a, revoked(20, "a", 1), kept(20, "a", 20), renewed(30, "a", 125)],
+      [0, 1, 2, 5],
+      /counted on "name" with token 1 until \+0\.125 s, and the store kept it until \+0\.101 s/,
+    );
+  });
+});
+
 describe("S8", () => {
   const two = some(2, 4);
 
@@ -244,6 +300,54 @@ describe("S8", () => {
       releasing(50, "a"),
       granted(60, "b", 2, 150),
     ]);
+  });
+
+  it("counts by the limit to which it was resized, and lets holders stay", () => {
+    const held = [
+      asked(0, "a", two),
+      granted(1, "a", 1, 90),
+      asked(2, "b", two),
+      granted(3, "b", 2, 90),
+    ];
+    const more = [asked(5, "c", some(3, 7)), granted(6, "c", 3, 95)];
+    ok("S8", [...held, resized(4, 7), ...more]);
+    // They hold more than there is, until they are fewer.
+    ok("S8", [
+      ...held,
+      resized(4, 2),
+      asked(5, "c", some(1, 2)),
+      releasing(50, "a"),
+      releasing(60, "b"),
+      granted(61, "c", 3, 150),
+    ]);
+    // Granted by the old limit, and heard of after the new one.
+    ok("S8", [...held.toSpliced(3, 1), made(3, "b", 2), resized(4, 1), granted(5, "b", 2, 90)]);
+    // It waited, and the limit was raised.
+    ok("S8", [...held, asked(5, "c", some(3, 4)), resized(6, 7), granted(7, "c", 3, 95)]);
+    const tooMany = [...held, resized(4, 6), asked(5, "c", some(3, 6)), granted(6, "c", 3, 95)];
+    const verdict = judge("S8", tooMany);
+    expect(verdict.why).toMatch(/^too many for "name"/);
+    // The limit is part of the story, or they would seem to be of different limits.
+    expect(verdict.evidence).toEqual(tooMany);
+    violated("S8", [...held, ...more, resized(7, 7)], [0, 1, 4, 5], /of different limits/);
+  });
+
+  it("is violated by a grant that still goes by the old limit", () => {
+    const held = [asked(0, "a", two), granted(1, "a", 1, 90), asked(2, "b", two)];
+    ok("S8", [...held, resized(4, 3), made(5, "b", 2), granted(6, "b", 2, 95)]);
+    violated(
+      "S8",
+      [...held, resized(4, 3), made(5, "b", 2, { limit: 3 }), granted(6, "b", 2, 95)],
+      [0, 1, 2, 4, 5],
+      /b \(b\) with 2 of 3/,
+    );
+  });
+
+  it("leaves out who was made to give its permits up", () => {
+    const two = some(2, 3);
+    const held = [asked(0, "a", two), granted(1, "a", 1, 90), asked(2, "b", two)];
+    ok("S8", [...held, revoked(4, "a", 1), granted(6, "b", 2, 95), lost(20, "a", "revoked")]);
+    violated("S8", [...held, granted(6, "b", 2, 95), revoked(7, "a", 1)], [0, 1, 2, 3], /too many/);
   });
 
   it("wants the token of the lease that is re-entered", () => {

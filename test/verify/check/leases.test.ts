@@ -15,6 +15,7 @@ import {
   releasing,
   renewed,
   resumed,
+  revoked,
   seen,
   unknown,
   violated,
@@ -263,5 +264,29 @@ describe("S7", () => {
 
   it("is unknown without a grant", () => {
     unknown("S7", [asked(0, "a"), looked(5, "a")], /nothing was granted/);
+  });
+});
+
+describe("S6, after a forced release", () => {
+  const a = [asked(0, "a"), granted(1, "a", 1, 90)];
+
+  it("holds when it is told within what was left", () => {
+    ok("S6", [...a, revoked(20, "a", 1), lost(35, "a", "revoked")]);
+    ok("S6", [...a, revoked(20, "a", 1), renewed(22, "a", 110), lost(110, "a")]);
+    ok("S6", [...a, revoked(20, "a", 1, 10), releasing(30, "a")]);
+  });
+
+  it("is violated when a renewal goes on for longer, or the grant itself does", () => {
+    const why =
+      /counted on it until .*, though its lease on "name" with token 1 was taken by force/;
+    violated(
+      "S6",
+      [...a, revoked(20, "a", 1), renewed(50, "a", 131), lost(130, "a")],
+      [0, 1, 2, 3],
+      why,
+    );
+    violated("S6", [asked(0, "a"), revoked(5, "a", 1), granted(6, "a", 1, 3_000)], [0, 1, 2], why);
+    // Of another grant than the one it has.
+    ok("S6", [...a, revoked(20, "a", 7), renewed(50, "a", 131), lost(131, "a")]);
   });
 });

@@ -21,7 +21,8 @@ export type Action =
       readonly do: "use" | "release" | "look" | "abort" | "pause" | "resume" | "kill";
       readonly client: number;
     }
-  | { readonly do: "inject" | "heal" | "see" };
+  | { readonly do: "inject" | "heal" | "see" }
+  | { readonly do: "revoke"; readonly name: number };
 
 const CLIENTS = 4;
 const client = fc.nat(CLIENTS - 1);
@@ -61,6 +62,13 @@ export const plans: fc.Arbitrary<readonly (readonly [steps: number, Action])[]> 
       {
         weight: 2,
         arbitrary: fc.record({ do: fc.constantFrom("inject", "heal", "heal", "see" as const) }),
+      },
+      {
+        weight: 1,
+        arbitrary: fc.record({
+          do: fc.constant("revoke" as const),
+          name: fc.nat(NAMES.length - 1),
+        }),
       },
     ),
   ),
@@ -172,7 +180,8 @@ class Model {
         break;
       case "release":
         if (isReady && claim?.state === "holding" && this.#nowMs < claim.untilMs) {
-          const result = this.#isStruck ? "unknown" : "released";
+          const answer = this.#claims.includes(claim) ? "released" : "lost";
+          const result = this.#isStruck ? "unknown" : answer;
           this.#tell({ kind: "releasing", op: claim.op });
           this.#end(claim);
           this.#tell({ kind: "released", op: claim.op, result });
@@ -212,6 +221,15 @@ class Model {
       case "heal":
         if (this.#isStruck) this.#tell({ kind: "healed", fault: "cut off" });
         this.#isStruck = false;
+        break;
+      case "revoke":
+        for (const claim of [...this.#claims]) {
+          if (claim.name !== NAMES[action.name] || claim.token === 0n) continue;
+          const { op, token } = claim;
+          this.#tell({ kind: "revoked", sinceMs: this.#nowMs, op, token });
+          this.#claims = this.#claims.filter((one) => one !== claim);
+        }
+        this.#advance();
         break;
       case "see":
         for (const name of NAMES) {

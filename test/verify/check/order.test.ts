@@ -11,9 +11,12 @@ import {
   ok,
   paused,
   queued,
+  resized,
   resumed,
+  revoked,
   SHARED,
   seen,
+  some,
   unknown,
   violated,
 } from "./story.js";
@@ -182,5 +185,22 @@ describe("L4", () => {
       [3, 4, 5, 6, 7],
       /a \(a\) stood/,
     );
+  });
+
+  it("is not asked of a ticket that was dropped, or granted and taken by force", () => {
+    const many = [asked(0, "a", some(3, 4)), queued(1, "a"), asked(2, "b", some(1, 4))];
+    const passed = [granted(50, "b", 1, 140), notGranted(150, "a", "refused")];
+    ok("L4", [...many, resized(20, 2), ...passed]);
+    violated("L4", [...many, resized(20, 3), ...passed], [0, 1, 2, 4, 5], /while it waited/);
+    ok("L4", [
+      ...two,
+      kept(40, "a", 140),
+      revoked(45, "a", 1),
+      granted(50, "b", 2, 140),
+      made(150, "a", 3),
+      granted(151, "a", 3, 240),
+    ]);
+    // Both in one step.
+    ok("L4", [...two, revoked(45, "a", 1), granted(50, "b", 2, 140), notGranted(150, "a")]);
   });
 });

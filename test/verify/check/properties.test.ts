@@ -50,8 +50,8 @@ describe("a correct lock", () => {
       for (const kind of kinds(runModel(plan))) judged.add(kind);
     }
     const silent = ALL.filter((rule) => !judged.has(`${rule} ok`));
-    // Commands are not counted, and its clients release nothing after their deadline.
-    expect(silent).toEqual(["S4", "L5"]);
+    // Commands are not counted, its clients release nothing after their deadline, and close nothing.
+    expect(silent).toEqual(["S4", "S9", "L5"]);
   });
 });
 
@@ -94,6 +94,13 @@ const PLANTS: Record<RuleId, (atMs: number, token: number) => readonly Event[]> 
     granted(at + 1, "x", token, at + 90),
     planted(at + 2, "y"),
     granted(at + 3, "y", token + 1, at + 90),
+  ],
+  S9: (at, token) => [
+    planted(at, "x", { atLeastMs: 500 }),
+    granted(at + 1, "x", token, at + 90),
+    releasing(at + 2, "x"),
+    planted(at + 3, "y"),
+    granted(at + 499, "y", token + 1, at + 590),
   ],
   L1: (at, token) => [
     planted(at, "x"),

@@ -2,6 +2,7 @@ import { describe, it } from "vitest";
 import {
   aborting,
   asked,
+  clockSet,
   granted,
   healed,
   injected,
@@ -14,8 +15,10 @@ import {
   released,
   releasing,
   renewed,
+  resized,
   resumed,
   SHARED,
+  some,
   unknown,
   violated,
 } from "./story.js";
@@ -54,6 +57,36 @@ describe("L1", () => {
       [0, 1, 2, 3, 4],
       /waited/,
     );
+  });
+
+  it("leaves a name alone that atLeast closes, or that somebody waits for with another", () => {
+    const closing = [asked(0, "a", { atLeastMs: 400 }), ...dead.slice(1)];
+    ok("L1", [...closing, granted(560, "w", 2, 650)]);
+    violated("L1", [...closing, granted(561, "w", 2, 650)], [0, 1, 2, 3, 4], /in vain since/);
+    ok("L1", [...closing, clockSet(60, -100), granted(660, "w", 2, 750)]);
+    const both = [
+      asked(3, "v", { together: "vw" }),
+      asked(3, "u", { client: "v", name: "other", together: "vw" }),
+    ];
+    ok("L1", [
+      ...dead,
+      ...both,
+      notGranted(500, "v"),
+      notGranted(500, "u"),
+      granted(505, "w", 2, 600),
+    ]);
+  });
+
+  it("does not wait for who will be refused", () => {
+    const permits = some(1, 4);
+    const waits = [
+      asked(0, "a", permits),
+      granted(1, "a", 1, 90),
+      asked(2, "w", permits),
+      killed(50, "a"),
+    ];
+    violated("L1", [...waits, later(300)], [0, 1, 2, 3, 4], /waited/);
+    unknown("L1", [...waits, resized(60, 3), later(300)], /no holder was killed/);
   });
 
   it("shows the renewal with which the dead one held", () => {

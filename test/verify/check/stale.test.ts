@@ -12,6 +12,7 @@ import {
   releasing,
   renewed,
   resumed,
+  revoked,
   SHARED,
   unknown,
   violated,
@@ -140,6 +141,32 @@ describe("S4", () => {
         released(51, "a"),
       ],
       /successor/,
+    );
+  });
+
+  it("lets who was made to give it up hear an answer from before", () => {
+    const forced = [
+      asked(0, "a"),
+      granted(1, "a", 1, 90),
+      asked(3, "b"),
+      revoked(20, "a", 1),
+      granted(21, "b", 2, 110),
+    ];
+    ok("S4", [...forced, renewed(22, "a", 100), releasing(30, "a"), released(31, "a", "lost")]);
+    violated(
+      "S4",
+      [...forced, releasing(30, "a"), released(31, "a")],
+      [0, 1, 2, 4, 5, 6],
+      /was answered "released"/,
+    );
+    // The successor too was made to give it up.
+    const stale = [...forced, releasing(30, "a"), released(31, "a", "lost"), asked(32, "c")];
+    ok("S4", [...stale, revoked(33, "b", 2), granted(34, "c", 3, 120), lost(40, "b", "revoked")]);
+    violated(
+      "S4",
+      [...stale, granted(34, "c", 3, 120)],
+      [0, 1, 2, 4, 5, 7, 8],
+      /c \(c\) was granted/,
     );
   });
 });

@@ -47,11 +47,17 @@ export const notGranted = (
   op: string,
   outcome: EventOf<"not-granted">["outcome"] = "timeout",
 ): Event => ({ kind: "not-granted", atMs, op, outcome });
-export const made = (atMs: number, op: string, token: number): Event => ({
+export const made = (
+  atMs: number,
+  op: string,
+  token: number,
+  more: { limit?: number } = {},
+): Event => ({
   kind: "made",
   atMs,
   op,
   token: BigInt(token),
+  ...more,
 });
 export const granted = (atMs: number, op: string, token: number, untilMs: number): Event => ({
   kind: "granted",
@@ -128,7 +134,15 @@ export const wrote = (
 });
 export const seen = (
   sinceMs: number,
-  { holders = [], waiters = [] }: { holders?: readonly string[]; waiters?: readonly string[] },
+  {
+    holders = [],
+    waiters = [],
+    closed,
+  }: {
+    holders?: readonly string[];
+    waiters?: readonly string[];
+    closed?: readonly string[];
+  },
 ): Event => ({
   kind: "seen",
   atMs: sinceMs + 1,
@@ -136,7 +150,23 @@ export const seen = (
   name: "name",
   holders: holders.map((op) => ({ op, token: 1n })),
   waiters,
+  ...(closed === undefined ? {} : { closed }),
 });
+export const revoked = (atMs: number, op: string, token: number, sinceMs = atMs): Event => ({
+  kind: "revoked",
+  atMs,
+  sinceMs,
+  op,
+  token: BigInt(token),
+});
+export const resized = (atMs: number, limit: number, sinceMs = atMs): Event => ({
+  kind: "resized",
+  atMs,
+  sinceMs,
+  name: "name",
+  limit,
+});
+export const clockSet = (atMs: number, byMs: number): Event => ({ kind: "clock-set", atMs, byMs });
 export const paused = (atMs: number, client: string): Event => ({ kind: "paused", atMs, client });
 export const resumed = (atMs: number, client: string): Event => ({ kind: "resumed", atMs, client });
 export const killed = (atMs: number, client: string): Event => ({ kind: "killed", atMs, client });

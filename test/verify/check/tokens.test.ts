@@ -7,6 +7,7 @@ import {
   made,
   ok,
   releasing,
+  revoked,
   SHARED,
   unknown,
   violated,
@@ -122,5 +123,11 @@ describe("S2", () => {
       [...first, asked(2, "i", { within: "a" }), granted(3, "i", 5, 90)],
       /granted twice/,
     );
+  });
+
+  it("lets who heard too late of a grant that was taken by force have a lower one", () => {
+    const late = [asked(0, "a"), asked(1, "b"), granted(5, "b", 6, 95), releasing(6, "b")];
+    ok("S2", [...late.toSpliced(2, 0, revoked(4, "a", 5)), granted(7, "a", 5, 90)]);
+    violated("S2", [...late, granted(7, "a", 5, 90)], [0, 1, 2, 4], /earlier grant/);
   });
 });

@@ -11,6 +11,7 @@ import {
   paused,
   releasing,
   resumed,
+  revoked,
   unknown,
   violated,
 } from "./story.js";
@@ -47,5 +48,35 @@ describe("L6", () => {
 
   it("says nothing where a disturbance may be missing from the history", () => {
     unknown("L6", [...a, lost(10_050, "a")], /may not tell all/);
+  });
+
+  it("leaves out what was taken by force, is not renewed, or was lost with another name", () => {
+    const nobody = /nobody was left undisturbed/;
+    ok(
+      "L6",
+      [...a, revoked(10_010, "a", 1), lost(10_050, "a", "revoked"), releasing(10_060, "a")],
+      complete,
+    );
+    ok(
+      "L6",
+      [asked(10_000, "a", { renew: false }), a[1]!, lost(10_090, "a"), releasing(10_095, "a")],
+      complete,
+    );
+    const both = [
+      asked(10_000, "a", { together: "ab" }),
+      asked(10_000, "b", { client: "a", name: "other", together: "ab" }),
+    ];
+    const granting = [granted(10_001, "a", 1, 10_090), granted(10_001, "b", 2, 10_090)];
+    const losing = [lost(10_050, "a"), lost(10_050, "b", "together")];
+    violated(
+      "L6",
+      [...both, ...granting, ...losing],
+      [0, 2, 4],
+      /nothing disturbed a \(a\)/,
+      complete,
+    );
+    unknown("L6", [...both, ...granting, losing[1]!], nobody, complete);
+    // One of several was taken while another was waited for.
+    ok("L6", [...both, revoked(10_010, "a", 1), notGranted(10_050, "b", "unknown")], complete);
   });
 });
