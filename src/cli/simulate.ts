@@ -115,7 +115,9 @@ function tellTrouble(trouble: Schedule["troubles"][number]): string {
   const who = "client" in trouble ? `client-${trouble.client}: ` : "";
   const until = "toMs" in trouble ? ` until ${secondsOf(trouble.toMs)}` : "";
   const by = "byMs" in trouble ? ` by ${secondsOf(trouble.byMs)}` : "";
-  return `${who}${trouble.kind}${by}, at ${secondsOf(trouble.fromMs)}${until}`;
+  const name = "name" in trouble ? ` name-${trouble.name}` : "";
+  const limit = "limit" in trouble ? ` to ${trouble.limit}` : "";
+  return `${who}${trouble.kind}${name}${limit}${by}, at ${secondsOf(trouble.fromMs)}${until}`;
 }
 
 function asJson(

@@ -7,7 +7,7 @@ import {
 } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
 import type { Locks } from "../core/locks.js";
-import { LOCK_LIMIT } from "../core/store.js";
+import { LOCK_LIMIT, type Push } from "../core/store.js";
 import { type Case, grantOf, ignore } from "./subject.js";
 
 /** What is built on the rule: readers, permits, several names, leaders, schedules. */
@@ -344,6 +344,69 @@ export const primitiveCases: readonly Case[] = [
       const used = await locks.acquire("name", { atLeast: bench.ttlMs * 3 });
       await used.release();
       assert.equal(await locks.tryAcquire("name"), null, "one that was used does");
+    },
+  },
+  {
+    name: "revoke leaves those who wait in their places",
+    feature: "revoke",
+    async run(bench) {
+      const store = await bench.store();
+      const held = bench.claim("name");
+      grantOf(await store.claim(held, ignore));
+      const waiting = ["first", "second", "third"].map((holder) =>
+        bench.claim("name", { holder, queue: true }),
+      );
+      for (const one of waiting) assert.equal((await store.claim(one, ignore)).kind, "queued");
+      await store.revoke("name", { holder: "x", why: "y" });
+      const info = await store.inspect("name");
+      assert.deepEqual(
+        info?.holders.map(({ holder }) => holder),
+        ["first"],
+      );
+      assert.deepEqual(
+        info?.waiters.map(({ holder }) => holder),
+        ["second", "third"],
+      );
+    },
+  },
+  {
+    name: "an ask that comes after the revocation makes nothing",
+    feature: "revoke",
+    async run(bench) {
+      const store = await bench.store();
+      const claim = bench.claim("name", { seq: 2, queue: true });
+      grantOf(await store.claim(claim, ignore));
+      await store.revoke("name", { holder: "x", why: "y" });
+      for (const seq of [1, 3]) {
+        const late = await store.claim({ ...claim, seq }, ignore);
+        assert.deepEqual(late, { kind: "lost", reason: "revoked", why: "by x: y" });
+      }
+      const info = await store.inspect("name");
+      assert.deepEqual([info?.holders, info?.waiters], [[], []]);
+      const release = { name: "name", grantId: claim.grantId };
+      assert.notEqual((await store.release([release]))[0], "released");
+    },
+  },
+  {
+    name: "revoke does not take the name from who comes next",
+    feature: "revoke",
+    async run(bench) {
+      const [one, two] = [await bench.store(), await bench.store()];
+      const pushes: Push[] = [];
+      grantOf(await one.claim(bench.claim("name", { ttlMs: bench.ttlMs }), ignore));
+      const next = bench.claim("name", { ttlMs: bench.ttlMs * 4, queue: true });
+      const asked = await two.claim(next, (push) => pushes.push(push));
+      assert.equal(asked.kind, "queued");
+      // The holder runs out, and nobody has noticed.
+      await bench.pass(bench.ttlMs * 1.1);
+      assert.deepEqual(await one.revoke("name", { holder: "x", why: "y" }), []);
+      if (one.traits.waiting === "pushed") {
+        await bench.until("it is told", () => pushes.length > 0);
+        const [push] = pushes;
+        if (push?.kind === "granted") assert.equal(push.grant.ttlMs, bench.ttlMs * 4);
+      }
+      const renewal = { name: "name", grantId: next.grantId, seq: 2, ttlMs: bench.ttlMs };
+      assert.equal((await two.renew([renewal]))[0]?.kind, "granted");
     },
   },
   {

@@ -50,6 +50,8 @@ interface Extras {
   beforeRelease: (() => void)[] | null;
   /** From when `maxHold` counts, if not from the grant. */
   holdFromMs: number | null;
+  /** It is not renewed any more. */
+  runsOut: boolean;
 }
 
 export class HeldLease extends Kept implements Lease {
@@ -117,6 +119,13 @@ export class HeldLease extends Kept implements Lease {
   /** `maxHold` counts from then: while others are still waited for, and nobody works under it, from never. */
   holdFrom(ms: number): void {
     this.#more().holdFromMs = ms;
+    if (!this.#over()) this.#schedule();
+  }
+
+  /** One that it was held together with is lost: nobody may keep this one for ever. */
+  letRunOut(): void {
+    this.#more().runsOut = true;
+    this.#renewAtMs = Number.POSITIVE_INFINITY;
     if (!this.#over()) this.#schedule();
   }
 
@@ -282,6 +291,11 @@ export class HeldLease extends Kept implements Lease {
     if (this.#over()) return;
     switch (answer.kind) {
       case "granted":
+        // The store has another grant under this id: it is not ours.
+        if (answer.grant.token + this.#context.settings.tokenOffset !== this.token) {
+          this.#lose("superseded");
+          return;
+        }
         // Overtaken by a later attempt, on the way or in the store: says nothing of how long it is good.
         if (seq < this.#nextProofSeq || answer.grant.seq !== seq) return;
         this.#nextProofSeq = seq + 1;
@@ -302,7 +316,7 @@ export class HeldLease extends Kept implements Lease {
         if (seq < this.#nextProofSeq) return;
         const { settings, runtime, commands } = this.#context;
         const pauseMs = jittered(settings.retry, runtime.random.unit());
-        if (this.#call.renew) {
+        if (this.#renews) {
           this.#renewAtMs = runtime.clock.elapsedMs() + Math.min(pauseMs, this.#ttlMs / 10);
         }
         this.#jeopardize(answer.cause);
@@ -328,6 +342,10 @@ export class HeldLease extends Kept implements Lease {
     return true;
   }
 
+  get #renews(): boolean {
+    return this.#call.renew && this.#extras?.runsOut !== true;
+  }
+
   #endsAtMs(): number {
     return Math.min(this.#lostAtMs, this.#maxHoldAtMs());
   }
@@ -345,13 +363,13 @@ export class HeldLease extends Kept implements Lease {
   #prove(sentAtMs: number, ttlMs: number): void {
     const { runtime, watchdog } = this.#context;
     this.#lostAtMs = runtime.seams.countFrom(sentAtMs) + this.#usableMs(ttlMs);
-    this.#renewAtMs = this.#call.renew ? watchdog.dueAt(sentAtMs, ttlMs) : Number.POSITIVE_INFINITY;
+    this.#renewAtMs = this.#renews ? watchdog.dueAt(sentAtMs, ttlMs) : Number.POSITIVE_INFINITY;
   }
 
   #ask(): void {
     const { runtime, settings, watchdog } = this.#context;
     watchdog.renewSoon(this);
-    this.#renewAtMs = this.#call.renew
+    this.#renewAtMs = this.#renews
       ? runtime.clock.elapsedMs() + Math.min(settings.commandTimeoutMs, this.#ttlMs * PATIENCE)
       : Number.POSITIVE_INFINITY;
     this.#schedule();
@@ -488,6 +506,7 @@ export class HeldLease extends Kept implements Lease {
       releasing: null,
       beforeRelease: null,
       holdFromMs: null,
+      runsOut: false,
     };
     return this.#extras;
   }

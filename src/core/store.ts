@@ -13,7 +13,8 @@ export interface Store {
 
   /**
    * Grants, or leaves a ticket (`queue`), or neither, in one atomic step. A grantId that already has
-   * a grant or a ticket finds it again *and extends it*; it never makes a second one.
+   * a grant or a ticket finds it again *and extends it*; it never makes a second one. One whose
+   * grant was revoked, or stays closed after its release, gets no other: `lost`.
    * While the ticket stands, the store calls `push` when it is granted, or when asking is worthwhile.
    */
   claim(claim: Claim, push: (push: Push) => void): Awaitable<ClaimAnswer>;
@@ -92,7 +93,8 @@ export type ClaimAnswer =
   /** Not granted, no ticket left. `name`: the first of them that is not to be had. */
   | { readonly kind: "busy"; readonly name: string; readonly position: Position }
   /** The name is in use with another limit: as a lock, or as another semaphore. */
-  | { readonly kind: "mismatch"; readonly name: string; readonly limit: number };
+  | { readonly kind: "mismatch"; readonly name: string; readonly limit: number }
+  | LostAnswer;
 
 export type Push =
   | { readonly kind: "granted"; readonly grant: Grant }

@@ -14,6 +14,7 @@ import {
   type ClaimAnswer,
   type Grant,
   LOCK_LIMIT,
+  type LostAnswer,
   modeOf,
   type Position,
   type Push,
@@ -49,7 +50,10 @@ export class Waiter extends Kept {
   readonly #context: Context;
   readonly #names: readonly string[];
   readonly #call: Call;
-  readonly #grantId: string;
+  /** Another one after a grant that it never saw was revoked: the store gives that one nothing any more. */
+  #grantId: string;
+  /** The first ask under that id: what answers an earlier one is about another. */
+  #firstSeq = 1;
   readonly #startedAtMs: number;
   readonly #suspicionsAtStart: number;
   /** When the last asks were sent; the newest, number `#seq`, is last. */
@@ -172,10 +176,10 @@ export class Waiter extends Kept {
     };
   }
 
-  override answered(answer: RenewAnswer, _renewal: Renewal, sentAtMs: number): void {
+  override answered(answer: RenewAnswer, { seq }: Renewal, sentAtMs: number): void {
     if (sentAtMs === this.#renewalSentAtMs) this.#renewalSentAtMs = Number.NaN;
     // The renewal may have extended a grant that was given back meanwhile; it can't have made one.
-    if (this.#done) return;
+    if (this.#done || seq < this.#firstSeq) return;
     const nowMs = this.#context.runtime.clock.elapsedMs();
     if (answer.kind === "unknown") {
       this.#trouble = this.#context.commands.unavailable(
@@ -188,7 +192,7 @@ export class Waiter extends Kept {
       this.#trouble = null;
       if (answer.kind === "granted") this.#accept([answer.grant]);
       else if (answer.kind === "queued") this.#queued(answer.position, sentAtMs);
-      else this.#ask();
+      else this.#lost(answer);
     }
     this.#schedule();
   }
@@ -224,7 +228,7 @@ export class Waiter extends Kept {
   }
 
   #claimAnswered(seq: number, answer: ClaimAnswer, sentAtMs: number): void {
-    if (this.#answersNobody()) return;
+    if (this.#answersNobody() || seq < this.#firstSeq) return;
     if (seq === this.#asking) this.#asking = 0;
     this.#trouble = null;
     switch (answer.kind) {
@@ -241,6 +245,9 @@ export class Waiter extends Kept {
         if (this.#asksOnce) this.#settle(null, "busy");
         else this.#askAtMs = this.#context.runtime.clock.elapsedMs() + this.#pollMs();
         break;
+      case "lost":
+        this.#lost(answer);
+        break;
       case "mismatch": {
         const name = this.#context.commands.nameOf(answer.name);
         this.#fail(mismatch(name, this.#call.limit, answer.limit), "refused");
@@ -248,6 +255,20 @@ export class Waiter extends Kept {
       }
     }
     this.#schedule();
+  }
+
+  /** There is neither a grant nor a ticket: it asks anew. */
+  #lost({ reason }: LostAnswer): void {
+    if (reason === "revoked") {
+      this.#giveUp(this.#names);
+      this.#grantId = this.#context.runtime.random.grantId();
+      this.#firstSeq = this.#seq + 1;
+      // Another ask under the old id may still be under way.
+      this.#asking = 0;
+    }
+    this.#ticket = false;
+    // In a turn of its own: a store in this process would otherwise be asked within its own answer.
+    this.#askAtMs = this.#context.runtime.clock.elapsedMs();
   }
 
   #unanswered(seq: number, cause: unknown): void {
@@ -274,7 +295,7 @@ export class Waiter extends Kept {
   }
 
   #pushed(push: Push): void {
-    if (this.#done) return;
+    if (this.#done || (push.kind === "granted" && push.grant.seq < this.#firstSeq)) return;
     if (push.kind === "granted") this.#accept([push.grant]);
     else if (this.#asking === 0) this.#ask();
     this.#schedule();

@@ -107,6 +107,11 @@ class HeldLeases implements MultiLease {
     this.#leases = leases;
     this.names = leases.map((lease) => lease.name);
     this.tokens = new Map(leases.map((lease) => [lease.name, lease.token]));
+    // Like a single one that is lost, they run out by themselves if nobody gives them back.
+    const letRunOut = (): void => {
+      for (const lease of leases) lease.letRunOut();
+    };
+    for (const lease of leases) lease.on("lost", letRunOut);
   }
 
   get holder(): string {

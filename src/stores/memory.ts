@@ -12,7 +12,7 @@ import type {
   Store,
   Traits,
 } from "../core/store.js";
-import { type ClaimRecord, type Claims, Rule, toGrant } from "./rule.js";
+import { type ClaimRecord, type Claims, Rule } from "./rule.js";
 
 export const MEMORY_TRAITS: Traits = {
   store: "memory",
@@ -87,10 +87,10 @@ export class MemoryStore implements Store {
     const granted = this.#rule.handedOver;
     if (granted.length === 0) return;
     this.#rule.handedOver = [];
-    for (const one of granted) {
-      const push = this.#pushes.get(one.grantId);
-      this.#pushes.delete(one.grantId);
-      push?.({ kind: "granted", grant: toGrant(one, true) });
+    for (const { record, grant } of granted) {
+      const push = this.#pushes.get(record.grantId);
+      this.#pushes.delete(record.grantId);
+      push?.({ kind: "granted", grant });
     }
   }
 }

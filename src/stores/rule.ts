@@ -60,6 +60,11 @@ export interface Claims {
   drawToken(least: bigint): bigint;
 }
 
+export interface Handover {
+  readonly record: ClaimRecord;
+  readonly grant: Grant;
+}
+
 /** What a name looks like after it was advanced. */
 interface Front {
   readonly holders: readonly ClaimRecord[];
@@ -76,8 +81,8 @@ interface Front {
 export class Rule {
   protected readonly claims: Claims;
   protected readonly clock: StoreClock;
-  /** Tickets that this step has granted, for the store to tell. */
-  handedOver: ClaimRecord[] = [];
+  /** Tickets that this step has granted, for the store to tell: what was so then, not what became of it. */
+  handedOver: Handover[] = [];
 
   constructor(claims: Claims, clock: StoreClock) {
     this.claims = claims;
@@ -92,6 +97,10 @@ export class Rule {
       const front = this.advance(name, nowMs);
       const mine = this.#find(front, name, claim.grantId);
       if (mine === undefined) {
+        // An ask that was under way when its grant ended must not make another.
+        if (front.holders.some((one) => one.grantId === claim.grantId)) {
+          return this.#lost(front, claim.grantId);
+        }
         const limit = limitOf(front);
         if (limit !== null && limit !== claim.limit) return { kind: "mismatch", name, limit };
         if (!claim.queue && !fits(front, claim)) {
@@ -149,8 +158,11 @@ export class Rule {
 
   revoke(name: string, by: { holder: string; why: string }): readonly HolderInfo[] {
     const nowMs = this.clock.nowMs();
+    const told = this.handedOver.length;
     const all = this.advance(name, nowMs).holders;
-    const holders = all.filter((one) => one.ended !== "revoked");
+    // It is taken from those who held it, not from who comes after them by this very step.
+    const next = this.handedOver.slice(told).map(({ record }) => record);
+    const holders = all.filter((one) => one.ended !== "revoked" && !next.includes(one));
     const infos = holders.map((one) => this.#holderInfo(one, nowMs));
     for (const one of holders) {
       // Stays beyond its lease, so that its renewal learns why it is gone, and people see it.
@@ -163,7 +175,9 @@ export class Rule {
       one.closedUntilMs = 0;
       this.claims.save(one);
     }
-    const revoked = all.toSorted((a, b) => a.sinceMs - b.sinceMs || a.place - b.place);
+    const revoked = all
+      .filter((one) => one.ended === "revoked")
+      .sort((a, b) => a.sinceMs - b.sinceMs || a.place - b.place);
     for (const old of revoked.slice(0, -REVOKED_KEPT.many)) this.claims.remove(old);
     this.advance(name, nowMs);
     return infos;
@@ -243,7 +257,7 @@ export class Rule {
         }
         this.grant(one, holders, nowMs);
         this.claims.save(one);
-        this.handedOver.push(one);
+        this.handedOver.push({ record: one, grant: toGrant(one, true) });
       }
       holders.push(one);
       if (one.ended !== "revoked") inUse += one.permits;
@@ -315,7 +329,7 @@ export class Rule {
   }
 
   #find(front: Front, name: string, grantId: string): ClaimRecord | undefined {
-    // What has ended is another grant, also of the same grantId: who was revoked may ask again.
+    // Not what has ended: that is neither a grant nor a ticket.
     return (
       front.holders.find((one) => one.grantId === grantId && one.ended === "no") ??
       (front.waiting === undefined ? undefined : this.claims.find(name, grantId))

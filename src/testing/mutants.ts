@@ -95,7 +95,7 @@ class GrantsWhoeverFits extends Rule {
       if (one.token > 0n || inUse + one.permits > one.limit) continue;
       this.grant(one, holders, nowMs);
       this.claims.save(one);
-      this.handedOver.push(one);
+      this.handedOver.push({ record: one, grant: toGrant(one, true) });
       inUse += one.permits;
     }
     return front;
@@ -174,6 +174,24 @@ class RenewsTheRevoked extends Rule {
   }
 }
 
+class GrantsTheRevokedAgain extends Rule {
+  override claim(claim: Claim): ClaimAnswer {
+    for (const name of claim.names) {
+      for (const one of [...this.claims.inOrder(name)]) {
+        if (one.ended === "revoked" && one.grantId === claim.grantId) this.claims.remove(one);
+      }
+    }
+    return super.claim(claim);
+  }
+}
+
+class RevokesWhoComesNext extends Rule {
+  override revoke(name: string, by: { holder: string; why: string }): readonly HolderInfo[] {
+    this.advance(name, this.clock.nowMs());
+    return super.revoke(name, by);
+  }
+}
+
 class ClosesThoughUnused extends Rule {
   override release(release: Release): ReleaseAnswer {
     return super.release({ ...release, unused: false });
@@ -245,6 +263,8 @@ export const MUTANTS = {
   "forced release that gives the token again": { rule: GivesTheRevokedTokenAgain },
   "forced release that drops the queue": { rule: RevokesTheQueueToo },
   "forced release that a renewal undoes": { rule: RenewsTheRevoked },
+  "forced release that a late ask undoes": { rule: GrantsTheRevokedAgain },
+  "forced release of who comes next": { rule: RevokesWhoComesNext },
   "an unused grant that closes the name": { rule: ClosesThoughUnused },
   "a release that opens the name before its time": { rule: OpensAtTheRelease },
   "some of several names": { rule: SomeOfTheNames },

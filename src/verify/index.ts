@@ -31,6 +31,6 @@ export {
   search,
   shortestFailure,
 } from "./simulate/search.js";
-export type { Loop } from "./traffic/protocol.js";
+export type { Lead, Loop, Names, Once, Options } from "./traffic/protocol.js";
 export { machineMs, TimeLine } from "./traffic/time-line.js";
 export { Worker, WorkerError, type WorkerOptions } from "./traffic/worker.js";

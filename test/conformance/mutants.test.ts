@@ -40,12 +40,13 @@ const CAUGHT_BY: Record<MutantName, readonly string[]> = {
     "revoke takes the name from its holders, who learn why",
     "forceRelease is kept with who and why, the holder learns it, the next token is higher",
   ],
-  // The simulator finds it.
-  "forced release that drops the queue": [],
+  "forced release that drops the queue": ["revoke leaves those who wait in their places"],
   "forced release that a renewal undoes": [
     "revoke takes the name from its holders, who learn why",
     "forceRelease is kept with who and why, the holder learns it, the next token is higher",
   ],
+  "forced release that a late ask undoes": ["an ask that comes after the revocation makes nothing"],
+  "forced release of who comes next": ["revoke does not take the name from who comes next"],
   "an unused grant that closes the name": [
     "a grant that nobody has used does not keep the name closed",
   ],
@@ -54,6 +55,7 @@ const CAUGHT_BY: Record<MutantName, readonly string[]> = {
     "atLeast: release returns at once, the name opens later",
   ],
   "some of several names": [
+    "many names in one claim: all or nothing",
     "acquireAll gives up everything when one is not to be had in time, or is lost",
   ],
   "deadline counted from the reply": [

@@ -6,6 +6,7 @@ import {
   StoreUnavailableError,
   UnsupportedError,
 } from "../../src/core/errors.js";
+import type { Lease } from "../../src/core/lease.js";
 import type { ClaimAnswer, ReleaseAnswer } from "../../src/core/store.js";
 import { Deferred, fixedRandom, never, rejection, stage, watch } from "./helpers.js";
 
@@ -324,5 +325,51 @@ describe("several names in one step", () => {
       "default:a",
     ]);
     expect(on.store.inspect("default:b")!.holders).toHaveLength(1);
+  });
+});
+
+describe("a grant that is revoked before its waiter has seen it", () => {
+  it("is asked for again under another id, and late answers about the old one count for nothing", async () => {
+    const on = stage({ ttl: "10s", wait: "1m", commandTimeout: "1s", holder: "me" });
+    const late = new Deferred<ClaimAnswer>();
+    on.store.onClaim = (apply) => {
+      const answer = apply();
+      return on.store.claims.length === 1 ? late.promise.then(() => answer) : answer;
+    };
+    const acquiring = watch(on.locks.acquire("a"));
+    await on.clock.advance(500);
+    on.store.inner.revoke("default:a", { holder: "x", why: "y" });
+    // Unanswered, it asks again, and is told; the name is free, so another id has it at once.
+    await on.clock.advance(1_000);
+    const ids = on.store.claims.map(({ claim }) => claim.grantId);
+    expect(ids[1]).toBe(ids[0]);
+    expect(ids[2]).not.toBe(ids[0]);
+    const lease = acquiring.value as Lease;
+    expect(lease.state).toBe("held");
+    late.resolve({ kind: "granted", grants: [] });
+    await on.clock.advance(60_000);
+    expect(lease.state).toBe("held");
+    expect(on.store.inspect("default:a")!.holders.map(({ token }) => token)).toEqual([lease.token]);
+  });
+
+  it("also when the late answer comes while the name is waited for under the other id", async () => {
+    const on = stage({ ttl: "10s", wait: "1m", commandTimeout: "1s", holder: "me" });
+    const late = new Deferred<ClaimAnswer>();
+    on.store.onClaim = (apply) => {
+      const answer = apply();
+      return on.store.claims.length === 1 ? late.promise.then(() => answer) : answer;
+    };
+    const acquiring = watch(on.locks.acquire("a"));
+    await on.clock.advance(500);
+    on.store.inner.revoke("default:a", { holder: "x", why: "y" });
+    const other = { ...on.store.claims[0]!.claim, grantId: "another", holder: "other" };
+    on.store.inner.claim(other, () => {});
+    await on.clock.advance(1_000);
+    late.resolve({ kind: "granted", grants: [] });
+    await on.clock.advance(1_000);
+    expect(acquiring.outcome).toBe("pending");
+    on.store.inner.release([{ name: "default:a", grantId: "another" }]);
+    await on.clock.advance(0);
+    expect(acquiring.outcome).toBe("resolved");
   });
 });

@@ -139,6 +139,7 @@ class Run {
   readonly asked = new Map<string, Asked>();
   readonly dead = new Set<number>();
   readonly heard = new Map<string, number>();
+  readonly #heardAtMs = (label: string, on: string): number => this.heard.get(`${label} ${on}`)!;
   readonly resized = new Set<string>();
   /** What the store has granted, by name and label, in the order in which it said so. */
   readonly granted = new Map(NAMES.map((on) => [on, new Map<string, Fenced>()]));
@@ -206,7 +207,7 @@ class Run {
         store.all = "hang";
         store.faults.push = "hold";
         this.dead.add(id);
-        this.model.crash(id, (label, on) => this.heard.get(`${label} ${on}`)!);
+        this.model.crash(id, this.#heardAtMs);
         this.clients[one.client] = this.#client();
         return;
       }
@@ -288,8 +289,10 @@ class Run {
     if (limit !== null) same([on, given.limit], [on, limit]);
     this.#invariants(on, given.holders, given.limit ?? 0);
     for (const one of [...given.holders, ...given.waiters]) {
-      const { ask } = this.asked.get(one.holder)!;
+      const { ask, lease } = this.asked.get(one.holder)!;
       if (this.dead.has(ask.client) || ("closed" in one && one.closed)) continue;
+      // Of several names one is lost: the others run out.
+      if (lease?.state === "lost") continue;
       // Renewed at a third of the ttl, at the latest.
       ok(one.expiresInMs >= (ask.ttlMs * 2) / 3, `${one.holder} is renewed in time`);
     }
@@ -449,12 +452,11 @@ class Run {
       },
       renew: (renewals) => {
         const answers = this.store.renew(renewals);
+        for (const { grantId, name: key } of renewals) hear(labels.get(grantId)!, key);
         for (const [i, { grantId, name: key }] of renewals.entries()) {
-          const label = labels.get(grantId)!;
-          hear(label, key);
           if (answers[i]!.kind !== "lost") continue;
           this.model.passTo(this.clock.elapsedMs());
-          this.model.learnsOfLoss(label, plain(key));
+          this.model.learnsOfLoss(labels.get(grantId)!, plain(key), this.#heardAtMs);
         }
         return answers;
       },

@@ -121,12 +121,7 @@ export class Model {
   /** It is never heard of again. `heardAtMs`: when the store last heard of that claim. */
   crash(client: number, heardAtMs: (label: string, name: string) => number): void {
     this.#dead.add(client);
-    for (const place of this.#places.values()) {
-      for (const one of [...place.holders, ...place.queue]) {
-        if (one.ask.client !== client || one.released) continue;
-        one.expiresAtMs = heardAtMs(one.ask.label, one.name) + one.ask.ttlMs;
-      }
-    }
+    this.#runOut((one) => one.ask.client === client, heardAtMs);
   }
 
   forceRelease(name: string): readonly string[] {
@@ -163,10 +158,15 @@ export class Model {
     this.#drain();
   }
 
-  /** A client hears that it no longer holds the name. */
-  learnsOfLoss(label: string, name: string): void {
+  /** A client hears that it no longer holds the name. `heardAtMs`: when the store last heard of that claim. */
+  learnsOfLoss(
+    label: string,
+    name: string,
+    heardAtMs: (label: string, name: string) => number,
+  ): void {
     const progress = this.#asks.get(label)!;
     const { ask, held, outcome } = progress;
+    if (outcome.kind !== "pending") this.#runOut((one) => one.ask.label === label, heardAtMs);
     if (outcome.kind !== "pending" || ask.names.indexOf(name) >= held) return;
     this.#fail(progress, { kind: "LEASE_LOST" }, this.#next);
     this.#drain();
@@ -243,6 +243,19 @@ export class Model {
   }
 
   // The rules.
+
+  /** They are not renewed any more. */
+  #runOut(
+    which: (one: Entry) => boolean,
+    heardAtMs: (label: string, name: string) => number,
+  ): void {
+    for (const { holders, queue } of this.#places.values()) {
+      for (const one of [...holders, ...queue]) {
+        if (!which(one) || one.released) continue;
+        one.expiresAtMs = heardAtMs(one.ask.label, one.name) + one.ask.ttlMs;
+      }
+    }
+  }
 
   /** Drops what has run out, then grants from the front of the queue while it fits. */
   #settle(name: string): void {

@@ -18,7 +18,7 @@ import type {
   Store,
   Traits,
 } from "../../core/store.js";
-import { Rule, toGrant } from "../rule.js";
+import { Rule, type Handover as RuleHandover } from "../rule.js";
 import { SqliteClaims, type SqliteRecord } from "./claims.js";
 import type { SqliteDatabase } from "./driver.js";
 import { explain } from "./errors.js";
@@ -192,35 +192,37 @@ export class SqliteStore implements Store {
 
   /** Tells those whose tickets the committed step has granted. */
   #deliver(): void {
-    const bySocket = new Map<string, SqliteRecord[]>();
-    for (const record of this.#rule.handedOver as SqliteRecord[]) {
-      const there = bySocket.get(record.wake);
-      if (there === undefined) bySocket.set(record.wake, [record]);
-      else there.push(record);
+    const bySocket = new Map<string, RuleHandover[]>();
+    for (const one of this.#rule.handedOver) {
+      const { wake } = one.record as SqliteRecord;
+      const there = bySocket.get(wake);
+      if (there === undefined) bySocket.set(wake, [one]);
+      else there.push(one);
     }
     this.#rule.handedOver = [];
-    const hands = [...bySocket].map(([socket, records]) => this.#hand(socket, records));
+    const hands = [...bySocket].map(([socket, all]) => this.#hand(socket, all));
     this.#delivered = Promise.all(hands);
   }
 
-  async #hand(socket: string, records: readonly SqliteRecord[]): Promise<void> {
-    const handovers = records.map((one) => ({ grantId: one.grantId, grant: toGrant(one, true) }));
+  async #hand(socket: string, all: readonly RuleHandover[]): Promise<void> {
+    const handovers = all.map(({ record, grant }) => ({ grantId: record.grantId, grant }));
     if (socket === this.#claims.wake) for (const one of handovers) this.#handedOver(one);
     else if (socket !== "" && (await hand(this.#file, socket, handovers)) === "dead") {
       // On to the next in the queue, which that step tells in its turn.
-      const dropped = await this.#drop(records).catch(() => false);
+      const dropped = await this.#drop(all).catch(() => false);
       // Not otherwise: what is on its way would still be this.
       if (dropped) await this.#delivered;
     }
   }
 
   /** Unless it was heard of since the handover: then it is alive and may know of its grant. */
-  #drop(records: readonly SqliteRecord[]): Promise<boolean> {
+  #drop(all: readonly RuleHandover[]): Promise<boolean> {
     return this.#writer.run(false, () => {
-      for (const one of records) {
-        const now = this.#claims.find(one.name, one.grantId);
-        const unheard = now?.token === one.token && now.seq === one.seq;
-        if (unheard) this.#rule.release({ name: one.name, grantId: one.grantId, unused: true });
+      for (const { record, grant } of all) {
+        const { name, grantId } = record;
+        const now = this.#claims.find(name, grantId);
+        const unheard = now?.token === grant.token && now.seq === grant.seq;
+        if (unheard) this.#rule.release({ name, grantId, unused: true });
       }
       return true;
     });

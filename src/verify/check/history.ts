@@ -17,6 +17,9 @@ interface At {
 /** `op` names one acquire and the lease that came of it; it is part of the holder's label in the store. */
 export type OpId = string;
 
+/** Of several names that are asked for as one, each has an op of its own. */
+export const opFor = (op: OpId, name: string): OpId => `${op}.${name}`;
+
 /** The way of one acquire to its end. */
 type Asking =
   | {

@@ -1,10 +1,7 @@
 import { LOCK_LIMIT, type NameInfo, type Push, type Store } from "../../core/store.js";
 import { delegate } from "../../testing/delegate.js";
-import type { Event, OpId } from "../check/history.js";
+import { type Event, type OpId, opFor } from "../check/history.js";
 import type { World } from "./world.js";
-
-/** Of several names that are asked for at once, each is an op of its own. */
-export const opFor = (op: OpId, name: string): OpId => `${op}.${name}`;
 
 /** What a holder's label has of its op: the label is the same for all names of an ask. */
 export const noteFor = (op: OpId, isForSeveral: boolean): string =>

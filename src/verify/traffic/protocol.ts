@@ -41,8 +41,6 @@ export type Request =
 /** Several: all or none. Each is an op of its own in the history, named by `opFor`. */
 export type Names = string | readonly string[];
 
-export const opFor = (op: string, name: string): string => `${op}.${name}`;
-
 /** What is taken of a name: the lock, or permits, or leadership. */
 export interface Options extends Omit<AcquireOptions, "signal"> {
   /** The name is a semaphore's with so many permits. */

@@ -16,7 +16,7 @@ import type { MultiLease } from "../../primitives/multi.js";
 import { slackOf } from "../../primitives/once.js";
 import { delegate } from "../../testing/delegate.js";
 import { MUTANTS, type Mutant } from "../../testing/mutants.js";
-import type { EventOf } from "../check/history.js";
+import { type EventOf, opFor } from "../check/history.js";
 import { Counter } from "./counter.js";
 import { outcomeOf } from "./outcome.js";
 import {
@@ -28,7 +28,6 @@ import {
   type Names,
   type Once,
   type Options,
-  opFor,
   type Request,
   toLine,
   type Value,

@@ -36,6 +36,10 @@ const BREAKS: Record<MutantName, readonly RuleId[]> = {
   "forced release that gives the token again": ["S2"],
   "forced release that drops the queue": ["L4"],
   "forced release that a renewal undoes": ["S1", "S6"],
+  // The core sees through the first, and the second is unkind, but breaks nothing that is checked
+  // here: the conformance suite finds both.
+  "forced release that a late ask undoes": [],
+  "forced release of who comes next": [],
   "an unused grant that closes the name": ["S9"],
   "a release that opens the name before its time": ["S9"],
   "some of several names": ["S5"],
@@ -47,6 +51,7 @@ const BREAKS: Record<MutantName, readonly RuleId[]> = {
 
 describe("finds", () => {
   for (const [name, rules] of Object.entries(BREAKS)) {
+    if (rules.length === 0) continue;
     test(`${name}, and shows it by less than it took`, async () => {
       const mutant = MUTANTS[name as MutantName];
       const { failure } = await search({ seed: 1, runs: MUTANT_RUNS, mutant });
