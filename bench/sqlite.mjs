@@ -21,7 +21,7 @@ const raw = {
       "UPDATE holdfast_meta SET last_token = last_token + 1 RETURNING last_token",
     );
     const insert = db.prepare(
-      "INSERT INTO holdfast_claims VALUES (?, 1, 'grant', 1, 1, 0, 'holder', 0, 1, 1e9, 1e9, ?, ?, 0, 'no', '', '')",
+      "INSERT INTO holdfast_claims VALUES (?, 1, 'grant', 1, 1, 0, 'holder', 0, 1, 1e9, 1e9, ?, ?, 0, 'no', '', '', '')",
     );
     const remove = db.prepare("DELETE FROM holdfast_claims WHERE name = ? AND place = 1");
     return {
