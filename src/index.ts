@@ -16,6 +16,7 @@ export type { EventName, Events, Logger } from "./core/events.js";
 export type { Lease, LeaseEvents, LeaseState, ReleaseResult } from "./core/lease.js";
 export {
   createLocks,
+  type ListOptions,
   type Locks,
   type WithAllOptions,
   type WithLockOptions,
@@ -36,8 +37,9 @@ export type {
   Traits,
   WaiterInfo,
 } from "./core/store.js";
+export type { OnLost } from "./core/under.js";
 export type { Duration } from "./core/validate.js";
-export type { Fence, Fenced } from "./fence/fence.js";
+export type { EnterableFence, Fence, Fenced } from "./fence/fence.js";
 export type { Deadlock, Stuck } from "./primitives/deadlocks.js";
 export type { Election, ElectionOptions, Leader } from "./primitives/election.js";
 export type { MultiLease, MultiOptions } from "./primitives/multi.js";

@@ -62,8 +62,8 @@ export class AcquireTimeoutError extends HoldfastError {
   }
 }
 
-/** `released`: by its own holder, who goes on using it. */
-export type LossReason = "expired" | "revoked" | "superseded" | "max-hold" | "released";
+/** `released`: by its own holder, who goes on using it. `closed`: with its `Locks`. */
+export type LossReason = "expired" | "revoked" | "superseded" | "max-hold" | "released" | "closed";
 
 export class LeaseLostError extends HoldfastError {
   readonly lockName: string;
@@ -98,6 +98,7 @@ const explain: Record<LossReason, string> = {
   superseded: "the store has granted the name to another",
   "max-hold": "maxHold is over",
   released: "it was released",
+  closed: "its locks were closed",
 };
 
 /** A fence refused: a later holder has entered the resource. */

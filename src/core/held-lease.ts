@@ -238,7 +238,7 @@ export class HeldLease extends Kept implements Lease {
   /** Its `Locks` closes: work that still runs under it is told, and has `graceMs` to end. */
   async close(graceMs: number): Promise<void> {
     if (this.#over()) return;
-    this.#lose("revoked", { detail: "its locks were closed" });
+    this.#lose("closed");
     // Whoever was just told may have given it back already.
     if (graceMs > 0 && this.#more().releasing === null) {
       this.#keepFor(graceMs);
@@ -401,7 +401,7 @@ export class HeldLease extends Kept implements Lease {
     this.#tell("recovered");
   }
 
-  #lose(reason: LossReason, more: { why?: string; detail?: string } = {}): void {
+  #lose(reason: LossReason, more: { why?: string } = {}): void {
     this.#state = "lost";
     this.#context.watchdog.agenda.remove(this);
     const error = new LeaseLostError(this, reason, more);

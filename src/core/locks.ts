@@ -30,7 +30,7 @@ import {
 } from "./options.js";
 import { type Runtime, systemRuntime } from "./runtime.js";
 import { type HolderInfo, modeOf, type NameInfo, type Store, type Traits } from "./store.js";
-import { checkOnLost, type OnLost, workUnder } from "./under.js";
+import { checkOnLost, type OnLost, optionsAndFn, workUnder } from "./under.js";
 import { UnprotectedLease } from "./unprotected.js";
 import {
   checkName,
@@ -55,6 +55,11 @@ export interface WithLockOptions extends AcquireOptions {
   onUnavailable?: OnUnavailable | undefined;
 }
 
+export interface ListOptions {
+  prefix?: string | undefined;
+  limit?: number | undefined;
+}
+
 export interface WithAllOptions extends MultiOptions {
   onLost?: OnLost | undefined;
 }
@@ -73,6 +78,7 @@ export interface Locks extends AsyncDisposable {
   ): Promise<T>;
   /** All of the names or none, within one wait, without ever waiting in a circle. */
   acquireAll(names: readonly string[], options?: MultiOptions): Promise<MultiLease>;
+  withAll<T>(names: readonly string[], fn: (lease: MultiLease) => T | Promise<T>): Promise<T>;
   withAll<T>(
     names: readonly string[],
     options: WithAllOptions | undefined,
@@ -91,7 +97,7 @@ export interface Locks extends AsyncDisposable {
   /** Who holds it, who waits, and who was made to give it up lately; null when there is nothing to tell. */
   inspect(name: string): Promise<NameInfo | null>;
   /** Names in use, in order; at most `limit` (1,000). */
-  list(options?: { prefix?: string; limit?: number }): Promise<readonly NameInfo[]>;
+  list(options?: ListOptions): Promise<readonly NameInfo[]>;
   /** Who waits in a circle, each for what the next one holds; by the labels of holders. */
   deadlocks(): Promise<readonly Deadlock[]>;
   /** Takes the name from whoever holds it; they learn it at their next renewal. Returns who that was. */
@@ -179,9 +185,7 @@ class StoreLocks implements Locks {
     optionsOrFn: WithLockOptions | undefined | ((lease: Lease) => T | Promise<T>),
     maybeFn?: (lease: Lease) => T | Promise<T>,
   ): Promise<T> {
-    const fn = typeof optionsOrFn === "function" ? optionsOrFn : maybeFn;
-    const options = typeof optionsOrFn === "function" ? {} : orElse(optionsOrFn, {});
-    checkFn(fn, "withLock");
+    const [options, fn] = optionsAndFn(optionsOrFn, maybeFn, "withLock");
     checkOptions(options, "the options of withLock", WITH_LOCK_OPTIONS);
     const { fence, resource = name, onLost, onUnavailable, ...rest } = options;
     const whenLost = checkOnLost(onLost);
@@ -212,11 +216,10 @@ class StoreLocks implements Locks {
 
   async withAll<T>(
     names: readonly string[],
-    options: WithAllOptions | undefined,
-    fn: (lease: MultiLease) => T | Promise<T>,
+    optionsOrFn: WithAllOptions | undefined | ((lease: MultiLease) => T | Promise<T>),
+    maybeFn?: (lease: MultiLease) => T | Promise<T>,
   ): Promise<T> {
-    checkFn(fn, "withAll");
-    const given = orElse(options, {});
+    const [given, fn] = optionsAndFn(optionsOrFn, maybeFn, "withAll");
     checkOptions(given, "the options of withAll", [...MULTI_OPTIONS, "onLost"]);
     const { onLost, ...rest } = given;
     const whenLost = checkOnLost(onLost);
@@ -249,7 +252,7 @@ class StoreLocks implements Locks {
     return info === null ? null : this.#forUsers(info);
   }
 
-  async list(options: { prefix?: string; limit?: number } = {}): Promise<readonly NameInfo[]> {
+  async list(options: ListOptions = {}): Promise<readonly NameInfo[]> {
     const { store, commands } = this.#context;
     assertOpen(this.#context);
     checkOptions(options, "the options of list", ["prefix", "limit"]);
@@ -379,11 +382,6 @@ class StoreLocks implements Locks {
 }
 
 const WITH_LOCK_OPTIONS = [...ACQUIRE_OPTIONS, "fence", "resource", "onLost", "onUnavailable"];
-
-function checkFn(fn: unknown, of: string): asserts fn is (...args: never[]) => unknown {
-  if (typeof fn === "function") return;
-  throw new InvalidArgumentError(`fn is ${show(fn)}; ${of} needs a function to run`);
-}
 
 const isUnavailable = (error: unknown): error is HoldfastError =>
   HoldfastError.is(error) && error.code === "STORE_UNAVAILABLE" && error.retryable;

@@ -26,15 +26,21 @@ export interface LocksOptions {
   /** How long to wait for a busy name; `0` asks once, `Infinity` waits for ever. Default 10 s. */
   wait?: Duration | undefined;
   /** What clocks may differ by over a ttl. Default `{ factor: 0.01, ms: 2 }`. */
-  drift?: { factor?: number; ms?: number };
+  drift?: { factor?: number | undefined; ms?: number | undefined } | undefined;
   /** The signal aborts this long before the lease's deadline. Default a tenth of the ttl. */
   abortBefore?: Duration | undefined;
   /** How long one command may take before its outcome counts as unknown. Default 5 s. */
   commandTimeout?: Duration | undefined;
   /** Pauses between asks on a store that can't push. Default `{ min: 50, max: 1000, jitter: 0.5 }`. */
-  poll?: { min?: Duration; max?: Duration; jitter?: number };
+  poll?:
+    | {
+        min?: Duration | undefined;
+        max?: Duration | undefined;
+        jitter?: number | undefined;
+      }
+    | undefined;
   /** Pause after an answer of unknown outcome. Default `{ pause: 200, jitter: 0.5 }`. */
-  retry?: { pause?: Duration; jitter?: number };
+  retry?: { pause?: Duration | undefined; jitter?: number | undefined } | undefined;
   /** A label for people. Default `host:pid`, with `#2` and so on for further `Locks` of the process. */
   holder?: string | undefined;
   /** Keeps apart users of one store: letters, digits, `_`, `.`, `-`. Default `"default"`. */
@@ -339,7 +345,8 @@ function checkReleaseOnExit(value: boolean | ReleaseOnExit): Settings["releaseOn
   const known = Object.keys(constants.signals).filter((one) => !UNHEARD.includes(one));
   if (!Array.isArray(signals) || !signals.every((signal) => known.includes(signal))) {
     throw new InvalidArgumentError(
-      'releaseOnExit.signals must be an array of names of signals, such as ["SIGTERM"]',
+      `releaseOnExit.signals is ${Array.isArray(signals) ? `[${signals.map(show).join(", ")}]` : show(signals)}; ` +
+        'it must be an array of names of signals that can be heard, such as ["SIGTERM"]',
     );
   }
   return { signals, graceMs: parseDuration(orElse(options.grace, 5_000), "grace", { min: 0 }) };

@@ -1,6 +1,6 @@
-import { LeaseLostError } from "./errors.js";
+import { InvalidArgumentError, LeaseLostError } from "./errors.js";
 import type { ReleaseResult } from "./lease.js";
-import { checkOneOf, orElse } from "./validate.js";
+import { checkOneOf, orElse, show } from "./validate.js";
 
 /** What work can be done under: a lease, or several as one. */
 export interface Held {
@@ -13,6 +13,20 @@ export type OnLost = "throw" | "return";
 
 export const checkOnLost = (value: OnLost | undefined): OnLost =>
   checkOneOf(orElse(value, "throw"), "onLost", ["throw", "return"]);
+
+type Work<Held, T> = (held: Held) => T | Promise<T>;
+
+/** Options may be left out before `fn`. */
+export function optionsAndFn<Options, Held, T>(
+  first: Options | undefined | Work<Held, T>,
+  second: Work<Held, T> | undefined,
+  of: string,
+): [Options, Work<Held, T>] {
+  const [options, fn] =
+    typeof first === "function" ? [undefined, first as Work<Held, T>] : [first, second];
+  if (typeof fn === "function") return [orElse(options, {} as Options), fn];
+  throw new InvalidArgumentError(`fn is ${show(fn)}; ${of} needs a function to run`);
+}
 
 /** Runs `fn` and gives the lease back; results, errors and losses come out as what they are. */
 export async function workUnder<T>(held: Held, onLost: OnLost, fn: () => Promise<T>): Promise<T> {

@@ -1,5 +1,10 @@
 import type { Context } from "../core/commands.js";
-import { HoldfastError, InvalidArgumentError, LeaseLostError } from "../core/errors.js";
+import {
+  HoldfastError,
+  InvalidArgumentError,
+  LeaseLostError,
+  StaleTokenError,
+} from "../core/errors.js";
 import type { Lease, ReleaseResult } from "../core/lease.js";
 import type { Locks } from "../core/locks.js";
 import {
@@ -36,7 +41,10 @@ export interface Election {
   readonly name: string;
   /** Waits until elected. Called again, it is the same candidacy, or the same leadership. */
   campaign(options?: { signal?: AbortSignal | undefined }): Promise<Lease>;
-  /** Gives up leadership or candidacy; work of `runAsLeader` is stopped first. Null: there was none. */
+  /**
+   * Gives up leadership or candidacy; work of `runAsLeader` is stopped first. Null: it did not lead.
+   * A campaign that is given up rejects with an AbortError.
+   */
   resign(): Promise<ReleaseResult | null>;
   /** Who leads now, and each change: null when nobody does. A term shorter than `every` may be missed. */
   observe(options?: {
@@ -259,10 +267,17 @@ function until(signal: AbortSignal, candidacy: Candidacy): Promise<Lease> {
   });
 }
 
-/** Our own abort, or what `assertHeld` throws. */
-const isLossOf = (error: unknown, lease: Lease): boolean =>
-  (lease.signal.aborted && isAbortOf(error, lease.signal.reason)) ||
-  (error instanceof LeaseLostError && error.token === lease.token && error.reason !== "released");
+/** What `assertHeld` throws; or, after the loss, our own abort or a fence's refusal, however wrapped. */
+function isLossOf(error: unknown, lease: Lease): boolean {
+  if (error instanceof LeaseLostError && error.lockName === lease.name) {
+    if (error.token === lease.token && error.reason !== "released") return true;
+  }
+  if (!lease.signal.aborted) return false;
+  for (let one = error; one instanceof Error; one = one.cause) {
+    if (isAbortOf(one, lease.signal.reason) || one instanceof StaleTokenError) return true;
+  }
+  return false;
+}
 
 const isHeld = ({ state }: Lease): boolean => state === "held" || state === "jeopardy";
 

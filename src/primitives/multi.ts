@@ -157,6 +157,8 @@ class HeldLeases implements MultiLease {
   }
 
   async renew(ttl?: Duration): Promise<void> {
+    // The loss of one is the news, not what it does to the others.
+    if (this.state === "lost" && this.signal.aborted) throw this.signal.reason;
     await Promise.all(this.#leases.map((lease) => lease.renew(ttl)));
   }
 

@@ -51,9 +51,12 @@ export async function once<T>(
   refuseIfCannot(context.store.traits, "at-least", "once");
   const everyMs = parseDuration(every, "every", { min: 1 });
   const slackMs =
-    slack === undefined
-      ? slackOf(everyMs)
-      : parseDuration(slack, "slack", { min: 0, max: everyMs });
+    slack === undefined ? slackOf(everyMs) : parseDuration(slack, "slack", { min: 0 });
+  if (slackMs >= everyMs) {
+    throw new InvalidArgumentError(
+      `slack is ${slackMs} ms of a period of ${everyMs} ms, and leaves nothing of it`,
+    );
+  }
   const call = resolveCall(rest, context.settings, context.store.traits, OPTIONS);
   const asks = { ...call, waitMs: 0, atLeastMs: everyMs - slackMs };
   const waiter = new Waiter(context, [name], asks);

@@ -1,5 +1,5 @@
 import type { Context } from "../core/commands.js";
-import { AcquireTimeoutError, InvalidArgumentError } from "../core/errors.js";
+import { AcquireTimeoutError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
 import {
   type AcquireOptions,
@@ -9,8 +9,8 @@ import {
   resolveCall,
 } from "../core/options.js";
 import { LOCK_LIMIT } from "../core/store.js";
-import { checkOnLost, type OnLost, workUnder } from "../core/under.js";
-import { checkNumber, checkOptions, orElse, show } from "../core/validate.js";
+import { checkOnLost, type OnLost, optionsAndFn, workUnder } from "../core/under.js";
+import { checkNumber, checkOptions, orElse } from "../core/validate.js";
 import { assertOpen, mismatch, Waiter } from "../core/waiter.js";
 
 export interface PermitOptions extends Omit<AcquireOptions, "mode" | "reentrant"> {
@@ -31,6 +31,7 @@ export interface Semaphore {
   acquire(options?: PermitOptions): Promise<Lease>;
   /** Asks once; null when too few are free. */
   tryAcquire(options?: Omit<PermitOptions, "wait">): Promise<Lease | null>;
+  withPermits<T>(fn: (lease: Lease) => T | Promise<T>): Promise<T>;
   withPermits<T>(
     options: WithPermitsOptions | undefined,
     fn: (lease: Lease) => T | Promise<T>,
@@ -73,12 +74,10 @@ export class StoreSemaphore implements Semaphore {
   }
 
   async withPermits<T>(
-    options: WithPermitsOptions = {},
-    fn: (lease: Lease) => T | Promise<T>,
+    optionsOrFn: WithPermitsOptions | undefined | ((lease: Lease) => T | Promise<T>),
+    maybeFn?: (lease: Lease) => T | Promise<T>,
   ): Promise<T> {
-    if (typeof fn !== "function") {
-      throw new InvalidArgumentError(`fn is ${show(fn)}; withPermits needs a function to run`);
-    }
+    const [options, fn] = optionsAndFn(optionsOrFn, maybeFn, "withPermits");
     checkOptions(options, "the options of withPermits", [...OPTIONS, "onLost"]);
     const { onLost, ...rest } = options;
     const checked = checkOnLost(onLost);

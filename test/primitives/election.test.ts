@@ -534,8 +534,8 @@ describe("close", () => {
       expect(seen.wait).toMatchObject({ outcome: "rejected", value: { code: "CLOSED" } });
       expect(seen.work).toMatchObject({ outcome: "rejected", value: { code: "CLOSED" } });
       expect(late).toMatchObject({ outcome: "rejected", value: { code: "CLOSED" } });
-      expect(log).toEqual(["w begins", "w ends: revoked"]);
-      expect([lease.state, lease.signal.reason.reason]).toEqual(["lost", "revoked"]);
+      expect(log).toEqual(["w begins", "w ends: closed"]);
+      expect([lease.state, lease.signal.reason.reason]).toEqual(["lost", "closed"]);
       expect(await other.resign()).toBe("lost");
       expect(store.list("", 10)).toEqual([]);
       expect(clock.timers).toBe(0);

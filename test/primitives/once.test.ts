@@ -192,7 +192,7 @@ describe("once", () => {
     await clock.advance(0);
     await locks[0]!.close();
     await clock.advance(0);
-    expect(run).toMatchObject({ outcome: "rejected", value: { reason: "revoked" } });
+    expect(run).toMatchObject({ outcome: "rejected", value: { reason: "closed" } });
     expect((await locks[1]!.once("a", { every: "1h" }, () => {})).ran).toBe(false);
     const closed = await rejection(locks[0]!.once("a", { every: "1h" }, () => {}));
     expect(closed.code).toBe("CLOSED");

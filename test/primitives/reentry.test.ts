@@ -135,7 +135,7 @@ describe("an acquire of the same name inside", () => {
       await on.locks.close();
       expect((await rejection(on.locks.acquire("a", REENTRANT))).code).toBe("CLOSED");
     });
-    expect(await rejection(work)).toMatchObject({ code: "LEASE_LOST", reason: "revoked" });
+    expect(await rejection(work)).toMatchObject({ code: "LEASE_LOST", reason: "closed" });
   });
 
   it("shared inside exclusive joins; exclusive inside shared is refused, and says why", async () => {

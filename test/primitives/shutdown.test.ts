@@ -44,7 +44,7 @@ describe("close with a grace", () => {
     stopped.resolve();
     await clock.advance(0);
     expect(seen.slice(1)).toEqual(["stopped", "granted"]);
-    expect(work).toMatchObject({ outcome: "rejected", value: { reason: "revoked" } });
+    expect(work).toMatchObject({ outcome: "rejected", value: { reason: "closed" } });
     expect(closing.outcome).toBe("resolved");
     expect(store.closedAtMs).toBe(clock.elapsedMs());
   });
@@ -85,7 +85,7 @@ describe("close with a grace", () => {
     ]) {
       expect((await rejection(asked)).code).toBe("CLOSED");
     }
-    expect(refusal(() => mine.assertHeld())).toMatchObject({ reason: "revoked" });
+    expect(refusal(() => mine.assertHeld())).toMatchObject({ reason: "closed" });
     await clock.advance(5_000);
     expect(closing.outcome).toBe("resolved");
     await held.release();
@@ -275,7 +275,7 @@ describe("a process with releaseOnExit", () => {
     expect(waitedMs).toBeLessThan(SOON_MS);
     expect(await stopped).toBe(true);
     expect(await child.ended).toEqual({ code: null, signal });
-    expect(child.lines).toEqual(["holds", "aborted: revoked", "stopped", "LEASE_LOST"]);
+    expect(child.lines).toEqual(["holds", "aborted: closed", "stopped", "LEASE_LOST"]);
   });
 
   it("rejects an acquire that waits", async () => {
@@ -327,7 +327,7 @@ describe("a process with releaseOnExit", () => {
     const child = stubborn(file, 60_000);
     await child.says("holds");
     child.signal("SIGTERM");
-    await child.says("aborted: revoked");
+    await child.says("aborted: closed");
     child.signal(second);
     expect(await child.ended).toEqual({ code: null, signal: second });
   });
