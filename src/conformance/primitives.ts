@@ -333,6 +333,23 @@ export const primitiveCases: readonly Case[] = [
     },
   },
   {
+    name: "a grant that has run out is not revived while it closes the name",
+    feature: "at-least",
+    async run(bench) {
+      const store = await bench.store();
+      const claim = bench.claim("name", { permits: 1, limit: 2, atLeastMs: bench.ttlMs * 20 });
+      grantOf(await store.claim(claim, ignore));
+      await bench.pass(bench.ttlMs * 1.1);
+      const other = bench.claim("name", { permits: 1, limit: 2 });
+      const { floor, token } = grantOf(await store.claim(other, ignore));
+      assert.equal(floor, token, "it no longer holds");
+      assert.equal((await store.claim({ ...claim, seq: 2 }, ignore)).kind, "lost");
+      const unused = { name: "name", grantId: claim.grantId, unused: true };
+      assert.deepEqual(await store.release([unused]), ["released"]);
+      assert.equal((await store.inspect("name"))?.holders.length, 1, "it closes nothing any more");
+    },
+  },
+  {
     name: "a grant that nobody has used does not keep the name closed",
     feature: "at-least",
     async run(bench) {

@@ -41,12 +41,13 @@ async function leave(signal: string): Promise<void> {
   // Who listens beside us decides about the end of the process, and may do so before we are done.
   const alone = process.listenerCount(signal) === 1;
   unlisten(signal);
-  await closeAll(false);
+  // If the process lives on, the others may too.
+  await closeAll(false, (one) => alone || one.signals.includes(signal));
   if (alone) process.kill(process.pid, signal);
 }
 
-const nothingLeft = (): void => void closeAll(true);
+const nothingLeft = (): void => void closeAll(true, () => true);
 
-async function closeAll(nobody: boolean): Promise<void> {
-  await Promise.allSettled([...leaving].map((one) => one.close(nobody)));
+async function closeAll(nobody: boolean, which: (one: Leaving) => boolean): Promise<void> {
+  await Promise.allSettled([...leaving].filter(which).map((one) => one.close(nobody)));
 }

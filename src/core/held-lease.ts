@@ -26,9 +26,6 @@ type Listeners = { [E in keyof LeaseEvents]?: LeaseEvents[E][] };
 /** Attempts that go unanswered are given up after this share of the ttl, so that several fit into it. */
 const PATIENCE = 1 / 6;
 
-/** While it is renewed on time, so much of the ttl is always left. */
-const KEPT_SHARE = 1 / 2;
-
 /** What a waiter hands over. */
 interface Proof {
   readonly grantId: string;
@@ -52,6 +49,8 @@ interface Extras {
   holdFromMs: number | null;
   /** It is not renewed any more. */
   runsOut: boolean;
+  /** Nobody has worked under it. */
+  unused: boolean;
 }
 
 export class HeldLease extends Kept implements Lease {
@@ -109,6 +108,15 @@ export class HeldLease extends Kept implements Lease {
   /** False: it was over before it was seen, and is no lease. */
   get isGood(): boolean {
     return this.#context.runtime.clock.elapsedMs() < this.#endsAtMs();
+  }
+
+  /** Its release has begun. */
+  get isGivenBack(): boolean {
+    return this.#extras !== null && this.#extras.releasing !== null;
+  }
+
+  isBefore(grant: Grant): boolean {
+    return this.token < this.#tokenOf(grant);
   }
 
   /** Starts watching. */
@@ -221,11 +229,18 @@ export class HeldLease extends Kept implements Lease {
 
   release(): Promise<ReleaseResult> {
     const extras = this.#more();
-    if (extras.releasing === null) {
-      for (const tell of extras.beforeRelease ?? []) tell();
-      extras.releasing = Promise.resolve(this.#release());
-    }
+    const told = extras.beforeRelease ?? [];
+    extras.beforeRelease = null;
+    for (const tell of told) tell();
+    // Whoever was told may have called this.
+    extras.releasing ??= Promise.resolve(this.#release());
     return extras.releasing;
+  }
+
+  /** Released before anybody has worked under it: `atLeast` does not keep the name closed. */
+  abandon(): Promise<ReleaseResult> {
+    this.#more().unused = true;
+    return this.release();
   }
 
   /** Called when it is about to be given back, by whomever. */
@@ -292,7 +307,7 @@ export class HeldLease extends Kept implements Lease {
     switch (answer.kind) {
       case "granted":
         // The store has another grant under this id: it is not ours.
-        if (answer.grant.token + this.#context.settings.tokenOffset !== this.token) {
+        if (this.#tokenOf(answer.grant) !== this.token) {
           this.#lose("superseded");
           return;
         }
@@ -340,6 +355,10 @@ export class HeldLease extends Kept implements Lease {
     if (nowMs < this.#endsAtMs()) return false;
     this.#lose(this.#maxHoldAtMs() <= this.#lostAtMs ? "max-hold" : "expired");
     return true;
+  }
+
+  #tokenOf(grant: Grant): bigint {
+    return grant.token + this.#context.settings.tokenOffset;
   }
 
   get #renews(): boolean {
@@ -419,8 +438,9 @@ export class HeldLease extends Kept implements Lease {
 
   /** What is left of it may be less than the grace. Nobody believes in it any more: no answer is needed. */
   #keepFor(graceMs: number): void {
-    const { store, commands } = this.#context;
-    if (graceMs <= this.#ttlMs * KEPT_SHARE || store.traits.cannot["own-ttl"] !== undefined) return;
+    const { store, commands, runtime } = this.#context;
+    const leftMs = this.#lostAtMs - runtime.clock.elapsedMs();
+    if (graceMs <= leftMs || store.traits.cannot["own-ttl"] !== undefined) return;
     const ttlMs = this.#ttlMs + graceMs;
     const name = commands.key(this.name);
     commands
@@ -450,12 +470,11 @@ export class HeldLease extends Kept implements Lease {
       if (this.#extras?.renewing)
         this.#settleRenewing(Number.POSITIVE_INFINITY, this.#alreadyReleased());
     }
-    const release = {
-      name: commands.key(this.name),
-      grantId: this.#grantId,
-      unused: this.#extras?.holdFromMs === Number.POSITIVE_INFINITY,
-    };
-    const answer = commands.release(release, this.#ttlMs);
+    const extras = this.#extras;
+    const unused = extras?.unused === true || extras?.holdFromMs === Number.POSITIVE_INFINITY;
+    const release = { name: commands.key(this.name), grantId: this.#grantId, unused };
+    const owedMs = unused ? Math.max(this.#ttlMs, this.#call.atLeastMs) : this.#ttlMs;
+    const answer = commands.release(release, owedMs);
     // A store in this process has answered by now: no further turn is taken.
     return isPromise(answer)
       ? answer.then((late) => this.#released(late, lost, heldMs))
@@ -507,6 +526,7 @@ export class HeldLease extends Kept implements Lease {
       beforeRelease: null,
       holdFromMs: null,
       runsOut: false,
+      unused: false,
     };
     return this.#extras;
   }

@@ -14,7 +14,7 @@ export interface Store {
   /**
    * Grants, or leaves a ticket (`queue`), or neither, in one atomic step. A grantId that already has
    * a grant or a ticket finds it again *and extends it*; it never makes a second one. One whose
-   * grant was revoked, or stays closed after its release, gets no other: `lost`.
+   * grant has ended, and is still known (revoked, or closing the name), gets no other: `lost`.
    * While the ticket stands, the store calls `push` when it is granted, or when asking is worthwhile.
    */
   claim(claim: Claim, push: (push: Push) => void): Awaitable<ClaimAnswer>;

@@ -7,6 +7,8 @@ export interface Held {
   readonly signal: AbortSignal;
   assertHeld(): void;
   release(): Promise<ReleaseResult>;
+  /** Before anybody has worked under it. */
+  abandon?(): Promise<ReleaseResult>;
 }
 
 export type OnLost = "throw" | "return";
@@ -33,6 +35,11 @@ export async function workUnder<T>(held: Held, onLost: OnLost, fn: () => Promise
   let value: T;
   try {
     held.assertHeld();
+  } catch (error) {
+    await (held.abandon?.() ?? held.release());
+    throw error;
+  }
+  try {
     value = await fn();
   } catch (error) {
     await held.release();

@@ -14,7 +14,6 @@ import {
   type ClaimAnswer,
   type Grant,
   LOCK_LIMIT,
-  type LostAnswer,
   modeOf,
   type Position,
   type Push,
@@ -50,7 +49,7 @@ export class Waiter extends Kept {
   readonly #context: Context;
   readonly #names: readonly string[];
   readonly #call: Call;
-  /** Another one after a grant that it never saw was revoked: the store gives that one nothing any more. */
+  /** Another one after a grant that it never saw has ended: the store gives that one nothing any more. */
   #grantId: string;
   /** The first ask under that id: what answers an earlier one is about another. */
   #firstSeq = 1;
@@ -192,7 +191,7 @@ export class Waiter extends Kept {
       this.#trouble = null;
       if (answer.kind === "granted") this.#accept([answer.grant]);
       else if (answer.kind === "queued") this.#queued(answer.position, sentAtMs);
-      else this.#lost(answer);
+      else this.#askAnew(answer.reason === "revoked");
     }
     this.#schedule();
   }
@@ -228,7 +227,7 @@ export class Waiter extends Kept {
   }
 
   #claimAnswered(seq: number, answer: ClaimAnswer, sentAtMs: number): void {
-    if (this.#answersNobody() || seq < this.#firstSeq) return;
+    if (seq < this.#firstSeq || this.#answersNobody(answer)) return;
     if (seq === this.#asking) this.#asking = 0;
     this.#trouble = null;
     switch (answer.kind) {
@@ -246,7 +245,7 @@ export class Waiter extends Kept {
         else this.#askAtMs = this.#context.runtime.clock.elapsedMs() + this.#pollMs();
         break;
       case "lost":
-        this.#lost(answer);
+        this.#askAnew(true);
         break;
       case "mismatch": {
         const name = this.#context.commands.nameOf(answer.name);
@@ -257,9 +256,9 @@ export class Waiter extends Kept {
     this.#schedule();
   }
 
-  /** There is neither a grant nor a ticket: it asks anew. */
-  #lost({ reason }: LostAnswer): void {
-    if (reason === "revoked") {
+  /** There is neither a grant nor a ticket. `byAnotherId`: what there was has ended, and the store still knows it. */
+  #askAnew(byAnotherId: boolean): void {
+    if (byAnotherId) {
       this.#giveUp(this.#names);
       this.#grantId = this.#context.runtime.random.grantId();
       this.#firstSeq = this.#seq + 1;
@@ -272,7 +271,7 @@ export class Waiter extends Kept {
   }
 
   #unanswered(seq: number, cause: unknown): void {
-    if (this.#answersNobody() || seq !== this.#asking) return;
+    if (seq < this.#firstSeq || this.#answersNobody(null) || seq !== this.#asking) return;
     this.#asking = 0;
     const error = this.#context.commands.unavailable("claim", cause, this.#grantId);
     this.#trouble = error;
@@ -285,12 +284,16 @@ export class Waiter extends Kept {
   }
 
   /** A claim answered after the end may have created what nobody will release: give it back (again). */
-  #answersNobody(): boolean {
+  #answersNobody(answer: ClaimAnswer | null): boolean {
     if (!this.#done) return false;
-    const held =
-      this.#leases?.filter(({ state }) => state === "held" || state === "jeopardy") ?? [];
-    const names = this.#names.filter((name) => !held.some((lease) => lease.name === name));
-    if (names.length > 0) this.#giveUp(names);
+    for (const [i, name] of this.#names.entries()) {
+      const lease = this.#leases?.[i];
+      const grant = answer?.kind === "granted" ? answer.grants[i] : undefined;
+      // A later grant than the lease's is nobody's. An earlier one is a late answer, and long gone.
+      if (lease === undefined || (grant && lease.isBefore(grant))) this.#giveUp([name]);
+      // Not otherwise: work may still go on under one that is lost, until it is given back or runs out.
+      else if (lease.isGivenBack) this.#giveUp([name], { unused: false });
+    }
     return true;
   }
 
@@ -316,8 +319,10 @@ export class Waiter extends Kept {
   #accept(grants: readonly Grant[]): void {
     const leases = grants.map((grant, i) => this.#leaseOf(grant, this.#names[i]!));
     if (leases.every((lease) => lease !== null)) {
+      for (const lease of leases) lease.begin();
+      // Whoever hears of it may abort the wait, which is over.
+      this.#settle(leases, null);
       for (const [i, lease] of leases.entries()) {
-        lease.begin();
         emit("granted", this.#context.settings.logger, () => ({
           name: lease.name,
           token: lease.token,
@@ -326,7 +331,6 @@ export class Waiter extends Kept {
           handedOver: grants[i]!.handedOver,
         }));
       }
-      this.#settle(leases, null);
       return;
     }
     // It rests on an ask that is too old: it is no grant until the store has extended it.
@@ -368,7 +372,7 @@ export class Waiter extends Kept {
       // The ticket's removal also tells whether the store still answers: busy and down are not the same error.
       const reject = this.#reject;
       this.#end(null);
-      this.#giveUp(this.#names, LAST_WORD_MS).then((outcome) => {
+      this.#giveUp(this.#names, { timeoutMs: LAST_WORD_MS }).then((outcome) => {
         const down = HoldfastError.is(outcome);
         this.#emitNotGranted(down ? "unavailable" : "timeout");
         reject?.(down ? this.#outage(outcome) : timeout);
@@ -408,16 +412,16 @@ export class Waiter extends Kept {
     if (this.#abort !== null) this.#call.signal?.removeEventListener("abort", this.#abort);
   }
 
-  /** The outcome of the last name's. */
-  async #giveUp(names: readonly string[], timeoutMs?: number): Promise<ReleaseOutcome> {
+  /** What nobody has worked under, as a rule. The outcome is that of the last name. */
+  async #giveUp(
+    names: readonly string[],
+    { unused = true, timeoutMs }: { unused?: boolean; timeoutMs?: number } = {},
+  ): Promise<ReleaseOutcome> {
     const { commands } = this.#context;
+    const { ttlMs, atLeastMs } = this.#call;
     const outcomes = names.map((name) => {
-      const release = {
-        name: commands.key(name),
-        grantId: this.#grantId,
-        unused: this.#leases === null,
-      };
-      return commands.release(release, this.#call.ttlMs, timeoutMs);
+      const release = { name: commands.key(name), grantId: this.#grantId, unused };
+      return commands.release(release, unused ? Math.max(ttlMs, atLeastMs) : ttlMs, timeoutMs);
     });
     return (await Promise.all(outcomes)).at(-1)!;
   }

@@ -5,6 +5,7 @@ import {
   LeaseLostError,
   StaleTokenError,
 } from "../core/errors.js";
+import type { HeldLease } from "../core/held-lease.js";
 import type { Lease, ReleaseResult } from "../core/lease.js";
 import type { Locks } from "../core/locks.js";
 import {
@@ -71,7 +72,7 @@ export class StoreElection implements Election {
   readonly #options: AcquireOptions;
   readonly #ttlMs: number;
   #campaign: Candidacy | null = null;
-  #lease: Lease | null = null;
+  #lease: HeldLease | null = null;
   /** `runAsLeader`, over all of its terms. `over` aborts when it is no longer wanted. */
   #running: { readonly ended: Promise<void>; readonly over: AbortController } | null = null;
 
@@ -86,7 +87,7 @@ export class StoreElection implements Election {
     this.#options = { ...options, note, wait: Number.POSITIVE_INFINITY };
   }
 
-  campaign(options: { signal?: AbortSignal | undefined } = {}): Promise<Lease> {
+  campaign(options: { signal?: AbortSignal | undefined } = {}): Promise<HeldLease> {
     try {
       checkOptions(options, "the options of campaign", ["signal"]);
       const signal = options.signal === undefined ? undefined : checkSignal(options.signal);
@@ -108,14 +109,14 @@ export class StoreElection implements Election {
     const lease = this.#lease;
     const candidacy = this.#campaign;
     const running = this.#running;
-    // Before anything is waited for: it may be elected in the same moment, or lose and stand again.
+    // Before anything is waited for: it may be elected in the same moment, or lose and stand again,
+    // and nobody may be given what is about to be released.
+    this.#lease = null;
     running?.over.abort(resigned);
     candidacy?.giveUp.abort(resigned);
     await running?.ended;
     await candidacy?.lease.catch(() => {});
-    if (lease === null) return null;
-    if (this.#lease === lease) this.#lease = null;
-    return lease.release();
+    return lease === null ? null : lease.release();
   }
 
   async *observe(
@@ -179,12 +180,16 @@ export class StoreElection implements Election {
 
   /** One term: `lost` when it ended because leadership did. */
   async #serve<T>(
-    lease: Lease,
+    lease: HeldLease,
     fn: (lease: Lease, stop: AbortSignal) => T | Promise<T>,
     over: AbortSignal,
   ): Promise<"lost" | { value: T }> {
     const stop = new AbortController();
     const undo = [lease.signal, over].map((one) => follow(stop, one));
+    let serves = true;
+    lease.beforeRelease(() => {
+      if (serves) stop.abort(new DOMException("leadership was given back", "AbortError"));
+    });
     try {
       // Since it was elected, it may have been lost, given back, or no longer wanted.
       over.throwIfAborted();
@@ -196,6 +201,7 @@ export class StoreElection implements Election {
       throw error;
     } finally {
       for (const one of undo) one();
+      serves = false;
       await lease.release();
       // Somebody may have been elected again meanwhile.
       if (this.#lease === lease) this.#lease = null;
@@ -206,7 +212,9 @@ export class StoreElection implements Election {
     const giveUp = new AbortController();
     const lease = this.#locks
       .acquire(this.name, { ...this.#options, signal: giveUp.signal })
-      .then(async (elected) => {
+      .then(async (lease) => {
+        // It is not re-entrant.
+        const elected = lease as HeldLease;
         // Given up in the moment of the election.
         if (giveUp.signal.aborted) {
           await elected.release();
@@ -250,13 +258,13 @@ export class StoreElection implements Election {
 }
 
 interface Candidacy {
-  readonly lease: Promise<Lease>;
+  readonly lease: Promise<HeldLease>;
   readonly giveUp: AbortController;
   callers: number;
 }
 
 /** The candidacy of several callers ends with the last of them. */
-function until(signal: AbortSignal, candidacy: Candidacy): Promise<Lease> {
+function until(signal: AbortSignal, candidacy: Candidacy): Promise<HeldLease> {
   return new Promise((resolve, reject) => {
     const leave = (): void => {
       if (--candidacy.callers === 0) candidacy.giveUp.abort(signal.reason);

@@ -80,8 +80,8 @@ async function oneByOne(
       const lease = (await waiter.acquire())?.[0];
       if (lease === undefined) throw new AcquireTimeoutError(name, 0, waiter.busy.holder);
       held.push(lease);
-      lease.holdFrom(Number.POSITIVE_INFINITY);
       lease.on("lost", (error) => wait.abort(error));
+      lease.holdFrom(Number.POSITIVE_INFINITY);
     }
     for (const lease of held) if (lease.state === "lost") lease.assertHeld();
     for (const lease of held) lease.holdFrom(clock.elapsedMs());
@@ -163,7 +163,12 @@ class HeldLeases implements MultiLease {
   }
 
   release(): Promise<ReleaseResult> {
-    this.#releasing ??= this.#release();
+    this.#releasing ??= this.#release((lease) => lease.release());
+    return this.#releasing;
+  }
+
+  abandon(): Promise<ReleaseResult> {
+    this.#releasing ??= this.#release((lease) => lease.abandon());
     return this.#releasing;
   }
 
@@ -177,8 +182,8 @@ class HeldLeases implements MultiLease {
     return { tokens, holder: this.holder, mode: this.mode };
   }
 
-  async #release(): Promise<ReleaseResult> {
-    const results = await Promise.all(this.#leases.map((lease) => lease.release()));
+  async #release(one: (lease: HeldLease) => Promise<ReleaseResult>): Promise<ReleaseResult> {
+    const results = await Promise.all(this.#leases.map(one));
     return (["lost", "unknown"] as const).find((one) => results.includes(one)) ?? "released";
   }
 }

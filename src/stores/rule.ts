@@ -96,11 +96,13 @@ export class Rule {
     for (const name of claim.names) {
       const front = this.advance(name, nowMs);
       const mine = this.#find(front, name, claim.grantId);
+      // An ask that was under way when its grant ended must not make another, nor revive one that
+      // has run out and only closes the name: others may have been granted since.
+      const past = front.holders.find((one) => one.grantId === claim.grantId);
+      if (past !== undefined && (mine === undefined || mine.expiresAtMs <= nowMs)) {
+        return this.#lost(front, claim.grantId);
+      }
       if (mine === undefined) {
-        // An ask that was under way when its grant ended must not make another.
-        if (front.holders.some((one) => one.grantId === claim.grantId)) {
-          return this.#lost(front, claim.grantId);
-        }
         const limit = limitOf(front);
         if (limit !== null && limit !== claim.limit) return { kind: "mismatch", name, limit };
         if (!claim.queue && !fits(front, claim)) {
@@ -178,7 +180,10 @@ export class Rule {
     const revoked = all
       .filter((one) => one.ended === "revoked")
       .sort((a, b) => a.sinceMs - b.sinceMs || a.place - b.place);
-    for (const old of revoked.slice(0, -REVOKED_KEPT.many)) this.claims.remove(old);
+    // Not one of this step: its holder has yet to learn of it.
+    for (const old of revoked.slice(0, -REVOKED_KEPT.many)) {
+      if (old.sinceMs < nowMs) this.claims.remove(old);
+    }
     this.advance(name, nowMs);
     return infos;
   }

@@ -319,7 +319,15 @@ describe("several names in one step", () => {
     await on.clock.advance(3_500);
     const all = acquiring.value as { state: string };
     expect(all.state).toBe("lost");
-    late.resolve({ kind: "granted", grants: [] });
+    const another = {
+      floor: 2n ** 60n,
+      token: 2n ** 60n,
+      ttlMs: 10_000,
+      seq: 1,
+      handedOver: false,
+    };
+    const { token } = on.store.inspect("default:b")!.holders[0]!;
+    late.resolve({ kind: "granted", grants: [another, { ...another, token, floor: token }] });
     await on.clock.advance(0);
     expect(on.store.releases.flatMap(({ items }) => items.map(({ name }) => name))).toEqual([
       "default:a",
