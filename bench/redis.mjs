@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { once } from "node:events";
 import { sleepMs } from "./lib/clock.mjs";
+import { holdfast } from "./lib/holdfast.mjs";
 import { countCommands } from "./lib/redis-commands.mjs";
 
 export const title = "Redis";
@@ -147,7 +148,18 @@ function heldBy(using) {
   });
 }
 
-export const contestants = [raw, publish, redisSemaphore, redlock, redlockUniversal];
+const ours = {
+  ...holdfast(async (place, options) => {
+    const [{ createLocks }, { redisStore }] = await Promise.all([
+      import("../dist/index.js"),
+      import("../dist/stores/redis/index.js"),
+    ]);
+    return createLocks(redisStore(await client(place), { closeClient: true }), options);
+  }),
+  needs: ["ioredis"],
+};
+
+export const contestants = [raw, publish, ours, redisSemaphore, redlock, redlockUniversal];
 
 export async function open() {
   const { Lab } = await import("../dist/verify/lab/lab.js");
@@ -165,7 +177,7 @@ const peers = ["redis-semaphore", "redlock 5", "redlock-universal"];
 export const measurements = [
   {
     kind: "uncontended",
-    among: ["raw", ...peers],
+    among: ["raw", "Holdfast", ...peers],
     yardstick: "raw",
     goals: [
       { figure: "timeRatio", goal: "≤ 1.08" },
@@ -174,13 +186,13 @@ export const measurements = [
   },
   {
     kind: "handover",
-    among: ["publish", ...peers],
+    among: ["publish", "Holdfast", ...peers],
     yardstick: "publish",
     goals: [{ figure: "ratio", goal: "≤ 1.2" }],
   },
   {
     kind: "contention",
-    among: ["raw", ...peers],
+    among: ["raw", "Holdfast", ...peers],
     yardstick: "redis-semaphore",
     goals: [
       { figure: "handoversPerSecond", goal: "≥ 3 × best peer" },
@@ -191,7 +203,7 @@ export const measurements = [
   },
   {
     kind: "growth",
-    among: peers,
+    among: ["Holdfast", ...peers],
     goals: [
       { figure: "bytesPerLease", goal: "≤ 600" },
       { figure: "commandsPerSecond", goal: "≤ 20" },
@@ -200,7 +212,7 @@ export const measurements = [
   },
   {
     kind: "recovery",
-    among: peers,
+    among: ["Holdfast", ...peers],
     goals: [{ figure: "p50Ms", goal: "≤ 20" }],
   },
   {
@@ -208,7 +220,7 @@ export const measurements = [
     id: "recovery-waiter",
     label: "recovery, the first waiter killed",
     killed: "waiter",
-    among: peers,
+    among: ["Holdfast", ...peers],
     goals: [{ figure: "p50Ms", goal: "≤ 10" }],
   },
 ];

@@ -190,6 +190,26 @@ thing at a time. Exit code 1: there is a deadlock. 0: there is none.`,
     run: async ({ options }) => (await import("./deadlocks.js")).deadlocks(options),
   },
   {
+    name: "doctor",
+    summary: "Report what endangers locks on a store",
+    args: [],
+    usage: "[options]",
+    options: ["json", "store"],
+    abouts: { json: "for programs" },
+    examples: [
+      "holdfast doctor --store redis://cache:6379",
+      "holdfast doctor --json | jq -r '.findings[] | select(.level == \"danger\")'",
+    ],
+    more: `Each finding says what can go wrong, and what helps. What this user may not look
+at is unknown, never guessed. It locks a name of its own for a moment, to try it
+out; nothing else is changed.
+
+Exit codes:
+  0   no danger was found      64  wrong usage
+  1   there is a danger        69  the store can't be reached`,
+    run: async ({ options }) => (await import("./doctor.js")).doctor(options),
+  },
+  {
     name: "simulate",
     summary: "Search for a broken promise in simulated clusters",
     args: [],

@@ -195,7 +195,6 @@ export const contractCases: readonly Case[] = [
       const all = bench.claim("", { names: ["a", "b", "c"] });
       const answer = await store.claim(all, ignore);
       assert(answer.kind === "granted" && answer.grants.length === 3);
-      assert.equal(new Set(answer.grants.map((one) => one.token)).size, 3);
       await store.release([{ name: "b", grantId: all.grantId }]);
       assert.equal(
         (await store.claim(bench.claim("", { names: ["a", "b"] }), ignore)).kind,

@@ -196,8 +196,6 @@ export const primitiveCases: readonly Case[] = [
       const all = await one.acquireAll(["c", "a", "b", "a"]);
       assert.deepEqual(all.names, ["a", "b", "c"]);
       assert.deepEqual([...all.tokens.keys()], ["a", "b", "c"]);
-      const tokens = [...all.tokens.values()];
-      assert.equal(new Set(tokens).size, 3);
       await assert.rejects(two.acquireAll(["b", "z"], { wait: 0 }), AcquireTimeoutError);
       assert.equal(await two.inspect("z"), null, "nothing of it is left");
       const waiting = two.acquireAll(["z", "b", "y"]);

@@ -18,7 +18,15 @@ const OPENERS: Partial<Record<Scheme, (url: StoreUrl) => Promise<Store>>> = {
     const { openSqliteStore } = await import("../stores/sqlite/open.js");
     return openSqliteStore(url.path);
   },
+  redis: openRedis,
+  rediss: openRedis,
 };
+
+async function openRedis(url: StoreUrl): Promise<Store> {
+  const { openRedisStore, REDIS_OPTIONS } = await import("../stores/redis/open.js");
+  refuseOptions(url, REDIS_OPTIONS);
+  return openRedisStore(url);
+}
 
 /** Locks on the store behind a URL; closing them closes the connection too. */
 export async function connect(url: string, options: LocksOptions = {}): Promise<Locks> {
@@ -45,7 +53,7 @@ export async function openStore(url: string): Promise<Store> {
   return open(parsed);
 }
 
-function refuseOptions(url: StoreUrl, known: readonly string[]): void {
+export function refuseOptions(url: StoreUrl, known: readonly string[]): void {
   for (const key of url.options.keys()) {
     if (!known.includes(key)) {
       throw new InvalidArgumentError(

@@ -300,7 +300,8 @@ export class Waiter extends Kept {
   #pushed(push: Push): void {
     if (this.#done || (push.kind === "granted" && push.grant.seq < this.#firstSeq)) return;
     if (push.kind === "granted") this.#accept([push.grant]);
-    else if (this.#asking === 0) this.#ask();
+    // With others that are told to look, in one batch.
+    else if (this.#ticket && this.#asking === 0) this.#context.watchdog.renewSoon(this);
     this.#schedule();
   }
 

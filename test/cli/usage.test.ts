@@ -147,7 +147,7 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
   it("a URL's password is never repeated", async () => {
     for (const args of [
       ["ls", "redis://me:secret@host"],
-      ["ls", "--store", "redis://me:secret@host"],
+      ["ls", "--store", "etcd://me:secret@host"],
       ["ls", "--store", "me:secret@host/x.db"],
       ["run", "x", "--store", "redis://me:secret@host:99999999", "--", "true"],
     ]) {

@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { honest, type Runtime, systemRuntime } from "../../src/core/runtime.js";
+import type { Store } from "../../src/core/store.js";
 import { memoryFence } from "../../src/fence/memory.js";
 import { sqliteFence } from "../../src/fence/sqlite.js";
 import { MemoryStore } from "../../src/stores/memory.js";
@@ -84,6 +85,20 @@ export async function sqliteSubject(): Promise<Subject> {
     },
   };
 }
+
+/** A store in real time, with a fence in memory. */
+export const realSubject = (open: () => Promise<Store>): Subject => ({
+  runtime: systemRuntime(),
+  ttlMs: 600,
+  open,
+  fence: async () => memoryCell(),
+  dispose: async () => {},
+});
+
+/** What is not for stores in real time. */
+export const NEEDS_VIRTUAL_TIME = Object.fromEntries(
+  conformance.filter((one) => one.virtualOnly).map(({ name }) => [name, "needs virtual time"]),
+);
 
 /** The suite as tests. A case that a store skips has to be named here: nothing is skipped unseen. */
 export function describeConformance(

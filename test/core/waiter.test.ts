@@ -94,13 +94,15 @@ describe("waiting", () => {
     expect(on.store.claims).toHaveLength(3);
   });
 
-  it("a push to look asks, but not while an ask is under way", async () => {
+  it("pushes to look become one batch of renewals, however many wait", async () => {
     const on = stage({ ttl: "10s", wait: "1m" });
     await on.locks.acquire("a");
-    watch(on.locks.acquire("a"));
-    on.store.onClaim = () => never();
-    for (let i = 0; i < 5; i++) on.store.claims[1]!.push({ kind: "look" });
-    expect(on.store.claims).toHaveLength(3);
+    for (let i = 0; i < 3; i++) watch(on.locks.acquire("a"));
+    for (const { push } of on.store.claims.slice(1)) push({ kind: "look" });
+    for (const { push } of on.store.claims.slice(1)) push({ kind: "look" });
+    await on.clock.advance(0);
+    expect(on.store.renewals.map(({ items }) => items.length)).toEqual([3]);
+    expect(on.store.claims).toHaveLength(4);
   });
 
   it("polls with growing pauses where the store can't push", async () => {

@@ -35,12 +35,7 @@ const FIRST_TIME_NAMESPACE = "time:[4026531834]";
 
 /** Opens the store in a file, which is made if it is missing: readable by this user alone. */
 export async function openSqliteStore(path: string): Promise<SqliteStore> {
-  if (path === "" || path === ":memory:") {
-    throw new InvalidArgumentError(
-      "sqlite: needs a file's path, as in sqlite:./locks.db or sqlite:/var/lib/app/locks.db",
-    );
-  }
-  const file = resolve(path);
+  const file = fileAt(path);
   let db: SqliteDatabase | undefined;
   try {
     refuseSharedFileSystem(fileSystemType(dirname(file)), file);
@@ -57,6 +52,13 @@ export async function openSqliteStore(path: string): Promise<SqliteStore> {
   }
 }
 
+export function fileAt(path: string): string {
+  if (path !== "" && path !== ":memory:") return resolve(path);
+  throw new InvalidArgumentError(
+    "sqlite: needs a file's path, as in sqlite:./locks.db or sqlite:/var/lib/app/locks.db",
+  );
+}
+
 export function refuseSharedFileSystem(type: number | null, file: string): void {
   const name = type === null ? undefined : SHARED_FILE_SYSTEMS[type];
   if (name === undefined) return;
@@ -66,7 +68,7 @@ export function refuseSharedFileSystem(type: number | null, file: string): void 
   );
 }
 
-function refuseTimeNamespace(): void {
+export function refuseTimeNamespace(): void {
   let namespace = FIRST_TIME_NAMESPACE;
   try {
     namespace = readlinkSync("/proc/self/ns/time");
@@ -79,7 +81,7 @@ function refuseTimeNamespace(): void {
   );
 }
 
-function fileSystemType(folder: string): number | null {
+export function fileSystemType(folder: string): number | null {
   return process.platform === "linux" ? statfsSync(folder).type : null;
 }
 

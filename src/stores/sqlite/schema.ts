@@ -41,11 +41,13 @@ INSERT OR IGNORE INTO holdfast_meta VALUES (1, ${FORMAT}, 0);
 
 /** Inside a write transaction: makes the tables if they are missing, and refuses a newer format. */
 export function prepareTables(db: SqliteDatabase, file: string): void {
-  const exists = db
-    .prepare("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'holdfast_meta'")
-    .get();
-  if (exists === undefined) db.exec(TABLES);
+  if (!hasTables(db)) db.exec(TABLES);
   refuseOtherFormat(db, file);
+}
+
+export function hasTables(db: SqliteDatabase): boolean {
+  const sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'holdfast_meta'";
+  return db.prepare(sql).get() !== undefined;
 }
 
 export function refuseOtherFormat(db: SqliteDatabase, file: string): void {

@@ -1,0 +1,466 @@
+import { setImmediate as turn } from "node:timers/promises";
+import { StoreUnavailableError, UnsupportedError } from "../../core/errors.js";
+import {
+  type Claim,
+  type ClaimAnswer,
+  type Grant,
+  type HolderInfo,
+  modeOf,
+  type NameInfo,
+  type Position,
+  type Push,
+  type Release,
+  type ReleaseAnswer,
+  type RenewAnswer,
+  type Renewal,
+  type Store,
+  type Traits,
+} from "../../core/store.js";
+import { checkNumber, orElse } from "../../core/validate.js";
+import { type Connection, connectionOf, forgetCommand, type RedisClient } from "./client.js";
+import { counterOf, keyOf, nameOfKey, PREFIX, patternOf, tagOf } from "./keys.js";
+import { SCRIPTS, type Script } from "./scripts.js";
+import { Wake } from "./wake.js";
+
+export type { RedisClient } from "./client.js";
+
+export interface RedisStoreOptions {
+  /** Closes the client with the store. Default false: it is the caller's. */
+  closeClient?: boolean;
+  /** A grant and a renewal count when so many replicas have them. Default 0. */
+  replicas?: number;
+}
+
+export const REDIS_TRAITS: Traits = {
+  store: "Redis",
+  scope: "network",
+  liveness: "lease",
+  waiting: "pushed",
+  fair: true,
+  minTtlMs: 20,
+  survives: [
+    "the crash of any client",
+    "lost, late and repeated messages",
+    "a restart of the server with its data (appendfsync always)",
+  ],
+  grantsTwiceAfter: [
+    "a failover to a replica that had not heard of the grant",
+    "a restart of the server without its data",
+    "a jump of the server's clock",
+    "eviction, unless maxmemory-policy is noeviction",
+  ],
+  cannot: {},
+};
+
+export const REDIS_CLUSTER_TRAITS: Traits = {
+  ...REDIS_TRAITS,
+  store: "Redis Cluster",
+  cannot: { "many-names": "the names may lie on different nodes" },
+};
+
+const REPLICATED_MS = 1_000;
+/** How many names are looked at in one script. */
+const INSPECTED_AT_ONCE = 100;
+
+/** So few that they do not keep others from the server for long. */
+const ACTS_AT_ONCE = 128;
+
+/** A claim or a release, on its way to the server. */
+interface Act {
+  readonly name: string;
+  readonly names: readonly string[];
+  readonly args: readonly string[];
+  resolve(answer: string): void;
+  reject(error: unknown): void;
+}
+
+/** Locks on a Redis server: each step a script. */
+export class RedisStore implements Store {
+  readonly traits: Traits;
+  readonly #connection: Connection;
+  readonly #closeClient: boolean;
+  readonly #replicas: number;
+  readonly #wake: Wake;
+  readonly #pushes = new Map<string, (push: Push) => void>();
+  #acts: Act[] = [];
+  #replicating: Promise<void> | null = null;
+  #closed = false;
+
+  constructor(client: RedisClient, options: RedisStoreOptions = {}) {
+    this.#connection = connectionOf(client);
+    this.#closeClient = options.closeClient ?? false;
+    this.#replicas = checkNumber(orElse(options.replicas, 0), "replicas", {
+      min: 0,
+      max: 16,
+      integer: true,
+    });
+    if (this.#replicas > 0 && this.#connection.cluster) {
+      throw new UnsupportedError(
+        "replicas: on a cluster it would have to be the node of the name that is asked to wait for them",
+      );
+    }
+    this.traits = this.#connection.cluster ? REDIS_CLUSTER_TRAITS : REDIS_TRAITS;
+    const hear = {
+      message: (text: string) => this.#handedOver(text),
+      missed: () => this.#look(),
+    };
+    this.#wake = new Wake(this.#connection, hear, () => this.#pushes.size > 0);
+  }
+
+  async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    if (!claim.queue) return this.#claim(claim, "");
+    // Before the ticket is seen: its push may come before the answer.
+    this.#pushes.set(claim.grantId, push);
+    const answer = await this.#claimOrQueue(claim);
+    if (answer.kind !== "queued") this.#pushes.delete(claim.grantId);
+    return answer;
+  }
+
+  async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
+    const argsOf = ({ grantId, seq, ttlMs }: Renewal): string[] => [
+      grantId,
+      String(seq),
+      String(ttlMs),
+    ];
+    const failed = (cause: unknown): RenewAnswer => ({ kind: "unknown", cause });
+    const answers = await this.#batch(SCRIPTS.renewals, renewals, argsOf, toRenewAnswer, failed);
+    if (!answers.some(({ kind }) => kind === "granted")) return answers;
+    const lacking = await this.#replicated().catch((error: unknown) => error);
+    if (lacking === undefined) return answers;
+    return answers.map((answer) => (answer.kind === "granted" ? failed(lacking) : answer));
+  }
+
+  async release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
+    for (const { grantId } of releases) this.#pushes.delete(grantId);
+    const answers = releases.map(async ({ name, grantId, unused }): Promise<ReleaseAnswer> => {
+      const answer = await this.#act([name], ["0", grantId, unused ? "1" : "0"]);
+      return answer === "released" ? answer : toReleaseAnswer(JSON.parse(answer));
+    });
+    return Promise.all(answers);
+  }
+
+  async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
+    const infos = await this.#ask<Json[]>(SCRIPTS.revoke, [name], [by.holder, by.why]);
+    return list(infos).map(toHolder);
+  }
+
+  async resize(name: string, limit: number): Promise<number | null> {
+    const before = await this.#run<string>(SCRIPTS.resize, [name], [String(limit)]);
+    return before === "" ? null : Number(before);
+  }
+
+  async inspect(name: string): Promise<NameInfo | null> {
+    return (await this.#inspect([name]))[0] ?? null;
+  }
+
+  async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
+    const keys = await this.#connection.scan(patternOf(prefix));
+    // The pattern may match inside a name, too.
+    const names = [...new Set(keys.map(nameOfKey))]
+      .filter((name) => name.startsWith(prefix))
+      .sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
+    const infos: NameInfo[] = [];
+    for (let i = 0; i < names.length && infos.length < limit; i += INSPECTED_AT_ONCE) {
+      const some = await this.#inspect(names.slice(i, i + INSPECTED_AT_ONCE));
+      infos.push(
+        ...some.filter(
+          (info): info is NameInfo =>
+            info !== null && info.holders.length + info.waiters.length > 0,
+        ),
+      );
+    }
+    return infos.slice(0, limit);
+  }
+
+  async close(): Promise<void> {
+    // The waiters of other Locks on the same store still have to be told.
+    if (!this.#closeClient && this.#pushes.size > 0) return;
+    await this.#wake.close();
+    if (!this.#closeClient || this.#closed) return;
+    this.#closed = true;
+    await this.#connection.close();
+  }
+
+  async #claimOrQueue(claim: Claim): Promise<ClaimAnswer> {
+    if (this.#wake.channel === "") {
+      // The name is free as a rule, and then nobody has to listen.
+      const answer = await this.#claim(claim, "");
+      if (answer.kind !== "busy") return answer;
+      await this.#wake.open().catch((error: unknown) => {
+        throw explain(error);
+      });
+    }
+    return this.#claim(claim, this.#wake.channel);
+  }
+
+  async #claim(claim: Claim, wake: string): Promise<ClaimAnswer> {
+    const answer = await this.#act(claim.names, [
+      String(claim.names.length),
+      claim.grantId,
+      String(claim.seq),
+      String(claim.permits),
+      String(claim.limit),
+      String(claim.ttlMs),
+      String(claim.atLeastMs),
+      claim.holder,
+      wake,
+    ]);
+    const told = isToken(answer)
+      ? soleGrant(BigInt(answer), claim)
+      : toClaimAnswer(JSON.parse(answer), claim.names);
+    if (told.kind === "granted") await this.#replicated();
+    return told;
+  }
+
+  /** On the connection that wrote: WAIT covers no other's writes. What was answered in one turn shares it. */
+  #replicated(): Promise<void> {
+    if (this.#replicas === 0) return Promise.resolve();
+    this.#replicating ??= turn().then(() => {
+      this.#replicating = null;
+      return this.#askReplicas();
+    });
+    return this.#replicating;
+  }
+
+  async #askReplicas(): Promise<void> {
+    const replicas = await this.#connection.wait(this.#replicas, REPLICATED_MS);
+    if (replicas >= this.#replicas) return;
+    throw new Error(
+      `${replicas} of ${this.#replicas} replicas have it after ${REPLICATED_MS} ms: it does not count`,
+    );
+  }
+
+  async #inspect(names: readonly string[]): Promise<readonly (NameInfo | null)[]> {
+    const items = names.map((name) => ({ name }));
+    return this.#batch(SCRIPTS.inspect, items, () => [], toNameInfo);
+  }
+
+  /** One script for all; in a cluster, one for those that lie together. */
+  async #batch<T extends { readonly name: string }, Answer>(
+    script: Script,
+    items: readonly T[],
+    argsOf: (item: T) => readonly string[],
+    read: (answer: Json, item: T) => Answer,
+    failed?: (cause: unknown) => Answer,
+  ): Promise<readonly Answer[]> {
+    const answers = new Map<T, Answer>();
+    const groups = this.#connection.cluster ? bySlot(items) : [items];
+    await Promise.all(
+      groups.map(async (some) => {
+        const names = some.map(({ name }) => name);
+        try {
+          const told = list(await this.#ask<Json[]>(script, names, some.flatMap(argsOf)));
+          for (const [i, item] of some.entries()) answers.set(item, read(told[i], item));
+        } catch (cause) {
+          if (failed === undefined) throw cause;
+          for (const item of some) answers.set(item, failed(cause));
+        }
+      }),
+    );
+    return items.map((item) => answers.get(item)!);
+  }
+
+  /** With all that is asked for in this turn of the event loop, in one command. */
+  #act(names: readonly string[], args: readonly string[]): Promise<string> {
+    return new Promise((resolve, reject) => {
+      this.#acts.push({ name: names[0]!, names, args, resolve, reject });
+      // After all that the present answers set off, and before anything new is read.
+      if (this.#acts.length === 1) process.nextTick(() => this.#flush());
+    });
+  }
+
+  #flush(): void {
+    const acts = this.#acts.splice(0);
+    for (const together of this.#connection.cluster ? bySlot(acts) : [acts]) {
+      for (let i = 0; i < together.length; i += ACTS_AT_ONCE) {
+        void this.#send(together.slice(i, i + ACTS_AT_ONCE));
+      }
+    }
+  }
+
+  async #send(acts: readonly Act[]): Promise<void> {
+    try {
+      const names = acts.flatMap((act) => act.names);
+      const args = acts.flatMap((act) => act.args);
+      const answers = await this.#run<string[]>(SCRIPTS.acts, names, args);
+      for (const [i, act] of acts.entries()) {
+        const answer = answers[i]!;
+        if (answer.startsWith("!")) act.reject(explain(new Error(answer.slice(1))));
+        else act.resolve(answer);
+      }
+    } catch (error) {
+      for (const act of acts) act.reject(error);
+    }
+  }
+
+  async #ask<T>(script: Script, names: readonly string[], args: readonly string[]): Promise<T> {
+    return JSON.parse(await this.#run<string>(script, names, args)) as T;
+  }
+
+  async #run<T>(script: Script, names: readonly string[], args: readonly string[]): Promise<T> {
+    const keys = names.flatMap((name) => [keyOf(name), counterOf(name)]);
+    const skipsDead = this.#connection.cluster ? "0" : "1";
+    try {
+      return (await this.#connection.run(script, keys, [skipsDead, ...args])) as T;
+    } catch (error) {
+      throw explain(error);
+    }
+  }
+
+  #handedOver(text: string): void {
+    if (text === "look") {
+      this.#look();
+      return;
+    }
+    const told = readHandover(text);
+    const push = told && this.#pushes.get(told.grantId);
+    if (!push) return;
+    // With replicas, another connection has written it: it counts after a renewal of our own.
+    if (this.#replicas > 0) push({ kind: "look" });
+    else {
+      this.#pushes.delete(told.grantId);
+      push({ kind: "granted", grant: told.grant });
+    }
+  }
+
+  #look(): void {
+    for (const push of this.#pushes.values()) push({ kind: "look" });
+  }
+}
+
+export function redisStore(client: RedisClient, options: RedisStoreOptions = {}): RedisStore {
+  return new RedisStore(client, options);
+}
+
+/** What a script answers with: numbers, text and lists, tokens as text. */
+// biome-ignore lint/suspicious/noExplicitAny: read field by field right here
+type Json = any;
+
+/** Lua has one kind of table: an empty list comes as an empty object. */
+const list = <T>(value: readonly T[] | object): readonly T[] =>
+  Array.isArray(value) ? (value as readonly T[]) : [];
+
+function bySlot<T extends { readonly name: string }>(items: readonly T[]): readonly T[][] {
+  const groups = new Map<string, T[]>();
+  for (const item of items) {
+    const tag = tagOf(item.name);
+    const group = groups.get(tag);
+    if (group === undefined) groups.set(tag, [item]);
+    else group.push(item);
+  }
+  return [...groups.values()];
+}
+
+const toGrant = ({ token, floor, ttlMs, seq, handedOver }: Json): Grant => ({
+  token: BigInt(token),
+  floor: BigInt(floor),
+  ttlMs,
+  seq,
+  handedOver,
+});
+
+/** The name was free: the answer is the token alone. */
+const isToken = (answer: string): boolean => answer.charCodeAt(0) !== 0x7b;
+
+const soleGrant = (token: bigint, { ttlMs, seq }: Claim): ClaimAnswer => ({
+  kind: "granted",
+  grants: [{ token, floor: token, ttlMs, seq, handedOver: false }],
+});
+
+const toPosition = ({ ahead, freeInMs, holder }: Json): Position => ({
+  ahead,
+  freeInMs: freeInMs ?? Number.POSITIVE_INFINITY,
+  holder: holder ?? null,
+});
+
+function toClaimAnswer(answer: Json, names: readonly string[]): ClaimAnswer {
+  switch (answer.kind) {
+    case "granted":
+      return { kind: "granted", grants: list<Json>(answer.grants).map(toGrant) };
+    case "queued":
+      return { kind: "queued", position: toPosition(answer.position) };
+    case "busy":
+      return { kind: "busy", name: names[answer.at]!, position: toPosition(answer.position) };
+    case "mismatch":
+      return { kind: "mismatch", name: names[answer.at]!, limit: answer.limit };
+    default:
+      return answer;
+  }
+}
+
+function toRenewAnswer(answer: Json): RenewAnswer {
+  switch (answer.kind) {
+    case "granted":
+      return { kind: "granted", grant: toGrant(answer.grant) };
+    case "queued":
+      return { kind: "queued", position: toPosition(answer.position) };
+    case "unknown":
+      return { kind: "unknown", cause: explain(new Error(answer.cause)) };
+    default:
+      return answer;
+  }
+}
+
+const toReleaseAnswer = (answer: Json): ReleaseAnswer =>
+  answer.kind === "released" ? "released" : answer;
+
+const toHolder = ({ limit, token, ...rest }: Json): HolderInfo => ({
+  ...rest,
+  mode: modeOf({ permits: rest.permits, limit }),
+  token: BigInt(token),
+});
+
+function toNameInfo(info: Json, { name }: { name: string }): NameInfo | null {
+  const [holders, waiters, revoked] = [info.holders, info.waiters, info.revoked].map((some) =>
+    list<Json>(some),
+  ) as [Json[], Json[], Json[]];
+  if (holders.length + waiters.length + revoked.length === 0) return null;
+  return {
+    name,
+    limit: info.limit,
+    holders: holders.map(toHolder),
+    waiters: waiters.map(({ limit, ...rest }) => ({
+      ...rest,
+      mode: modeOf({ permits: rest.permits, limit }),
+    })),
+    revoked: revoked.map((one) => ({ ...one, token: BigInt(one.token) })),
+  };
+}
+
+/** Null: anybody may publish anything. */
+function readHandover(text: string): { grantId: string; grant: Grant } | null {
+  try {
+    const { grantId, grant } = JSON.parse(text) as { grantId: string; grant: Json };
+    return { grantId, grant: toGrant(grant) };
+  } catch {
+    return null;
+  }
+}
+
+/** Errors that no repetition mends, in words that help. */
+function explain(error: unknown): unknown {
+  forgetCommand(error);
+  const text = error instanceof Error ? error.message : "";
+  const format = /HOLDFAST FORMAT (\S+)/.exec(text)?.[1];
+  if (format !== undefined) {
+    return new UnsupportedError(
+      `a name is kept in format ${format}, which this version of Holdfast does not know: use the version that wrote it`,
+    );
+  }
+  if (text.includes("HOLDFAST LAST TOKEN")) {
+    return new UnsupportedError("the next token would be beyond 2^53: the server's clock is wrong");
+  }
+  if (/HOLDFAST STRANGER|WRONGTYPE/.test(text)) {
+    return new StoreUnavailableError(
+      `a key that begins with ${JSON.stringify(PREFIX)} holds something that is not Holdfast's: delete it, or use another database`,
+      { cause: error, retryable: false },
+    );
+  }
+  if (/\b(NOAUTH|WRONGPASS|NOPERM)\b|can't run this command|No permissions/.test(text)) {
+    return new StoreUnavailableError(`the Redis server refuses: ${text}`, {
+      cause: error,
+      retryable: false,
+    });
+  }
+  return error;
+}

@@ -1,0 +1,28 @@
+/** Before every key and channel: lock names never collide with data, and an ACL can name it. */
+export const PREFIX = "holdfast:";
+
+/** Names share so many slots of a cluster, and counters of tokens. */
+const BUCKETS = 256;
+
+/** The hash tag in front decides the slot; what follows may be any name. */
+export const tagOf = (name: string): string => `${PREFIX}{${bucketOf(name)}}`;
+
+export const keyOf = (name: string): string => `${tagOf(name)}n:${name}`;
+
+/** The counter of tokens beside it, in the same slot. */
+export const counterOf = (name: string): string => `${tagOf(name)}last`;
+
+export const nameOfKey = (key: string): string => key.slice(key.indexOf("}n:") + 3);
+
+/** FNV-1a over UTF-16 units: any spread will do, as long as it stays the same for ever. */
+function bucketOf(name: string): number {
+  let hash = 0x811c9dc5;
+  for (let i = 0; i < name.length; i++) {
+    hash = Math.imul(hash ^ name.charCodeAt(i), 0x01000193);
+  }
+  return (hash >>> 0) % BUCKETS;
+}
+
+/** Of all names that begin so. */
+export const patternOf = (prefix: string): string =>
+  `${PREFIX}{*}n:${prefix.replaceAll(/[*?[\]\\]/g, "\\$&")}*`;

@@ -1,0 +1,496 @@
+import { execFileSync, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdirSync, symlinkSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as pause } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import { Redis } from "ioredis";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { connect, type Locks } from "../../src/index.js";
+import { redisStore } from "../../src/stores/redis/index.js";
+import { conformance, runCase } from "../../src/testing/index.js";
+import { Lab } from "../../src/verify/lab/lab.js";
+import { freePort } from "../../src/verify/lab/ports.js";
+import type { RedisServer } from "../../src/verify/lab/redis.js";
+import { findFile } from "../../src/verify/lab/requirements.js";
+import { realSubject } from "../conformance/subjects.js";
+import { build, rejection, runNode } from "../core/helpers.js";
+import { describeWith, skipUnless } from "../support/needs.js";
+import { keysAndTtls, rawRedis, startCluster } from "../support/redis.js";
+import { until } from "../support/worker.js";
+
+/** With all that has a meaning in a URL. */
+const PASSWORD = "p@ss:w/o?r#d%";
+
+describeWith(["redis"], "connect() to Redis", () => {
+  let lab: Lab;
+  let server: RedisServer;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    server = await lab.redis();
+    const rights = ["allkeys", "allchannels", "+@all"];
+    await server.cli("acl", "setuser", "app", "on", `>${PASSWORD}`, ...rights);
+  });
+  afterAll(() => lab.close());
+
+  async function open(url: string): Promise<Locks> {
+    const locks = await connect(url, { ttl: "10s", wait: "10s" });
+    onTestFinished(() => locks.close().catch(() => {}));
+    return locks;
+  }
+
+  /** Two that meet: also the subscription is opened as the URL says. */
+  async function handsOver(url: string): Promise<void> {
+    const [one, two] = [await open(url), await open(url)];
+    const name = `name ${Math.random()}`;
+    const lease = await one.acquire(name);
+    const waiting = two.acquire(name);
+    await until("it waits", async () => (await one.inspect(name))!.waiters.length === 1);
+    await lease.release();
+    await (await waiting).release();
+  }
+
+  const at = ({ address, port }: { address: string; port: number }, login = ""): string =>
+    `redis://${login}${address}:${port}`;
+
+  test("plainly, and who waits is pushed", async () => {
+    await handsOver(server.url);
+  });
+
+  test("with a user, a password and a database", async () => {
+    const url = `${at(server, `app:${encodeURIComponent(PASSWORD)}@`)}/3`;
+    await handsOver(url);
+    await (await open(url)).acquire("name");
+    expect(await server.cli("client", "list")).toMatch(/ db=3 .* user=app /);
+    const keys = await keysAndTtls(await rawRedis(server.url, 3));
+    expect([...keys.keys()].some((key) => key.endsWith("name"))).toBe(true);
+  });
+
+  test("a wrong password: refused for good, and not repeated in the message", async () => {
+    const error = await rejection(connect(at(server, "app:wrong-secret@")));
+    expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
+    expect(error.message).toContain("WRONGPASS");
+    expect(told(error)).not.toContain("wrong-secret");
+  });
+
+  test("a password that is asked for and missing: the same", async () => {
+    const own = await lab.redis();
+    await own.cli("config", "set", "requirepass", PASSWORD);
+    const error = await rejection(connect(own.url));
+    expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
+    const right = at(own, `:${encodeURIComponent(PASSWORD)}@`);
+    await (await open(right)).acquire("name");
+  });
+
+  test("nobody there, and somebody who does not answer: within seconds", async () => {
+    const silent = await lab.redis();
+    await silent.pause();
+    const inTime = (url: string): Promise<Error> =>
+      Promise.race([rejection(connect(url)), pause(9_000, new Error("it hangs"))]);
+    const [nobody, noAnswer] = await Promise.all([
+      inTime(`redis://app:secret@127.0.0.1:${await freePort()}`),
+      inTime(silent.url),
+    ]);
+    for (const error of [nobody, noAnswer]) {
+      expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: true });
+      expect(told(error)).not.toContain("secret");
+    }
+    expect(nobody.message).toContain("ECONNREFUSED");
+    expect(nobody.message).toMatch(/127\.0\.0\.1:\d+/);
+    await silent.kill();
+  });
+
+  test.each([
+    ["redis://localhost/x", "number of a database"],
+    ["redis://localhost/1/2", "number of a database"],
+    ["redis://localhost/-1", "number of a database"],
+    ["redis://a,b", "cluster"],
+    ["redis://a,b?cluster&sentinel=main", "not both"],
+    ["redis://a?cluster=no", "cluster"],
+    ["redis://a/1?cluster", "one database"],
+    ["redis://a?sentinel=", "sentinel"],
+    ["redis://a?replicas=many", "replicas"],
+    ["redis://a?replicas=-1", "replicas"],
+    ["redis://a?ca=/tmp/ca.pem", "rediss:"],
+    ["redis://a?servername=b", "rediss:"],
+    ["rediss://a?ca=/nowhere/ca.pem", "can't be read"],
+    ["redis://a?tls", '"tls"'],
+    ["redis://user:secret@a?maxRetriesPerRequest=3", '"maxRetriesPerRequest"'],
+  ])("%s is refused", async (url, why) => {
+    const error = await rejection(connect(url));
+    expect(error).toMatchObject({ code: "INVALID_ARGUMENT", retryable: false });
+    expect(error.message).toContain(why);
+    expect(error.message).not.toContain("secret");
+  });
+
+  test("replicas that can't be had are told at the first acquire", async () => {
+    const locks = await open(`${server.url}?replicas=1`);
+    const error = await rejection(locks.acquire("with replicas", { wait: 0 }));
+    expect(error).toMatchObject({ code: "STORE_UNAVAILABLE" });
+    expect(error.message).toContain("0 of 1 replicas");
+    await until("nothing is left", async () => (await locks.inspect("with replicas")) === null);
+  });
+
+  describe("by TLS", () => {
+    let folder: string;
+    let tls: string;
+    beforeAll(async () => {
+      folder = join(lab.folder, "tls");
+      mkdirSync(folder);
+      authority("ca");
+      authority("stranger");
+      certificate("server", "IP:127.0.0.1,DNS:locks.test");
+      certificate("other", "DNS:locks.test");
+      tls = await serve("server");
+    });
+
+    const openssl = (...args: readonly string[]): void => {
+      execFileSync("openssl", args, { cwd: folder, stdio: "ignore" });
+    };
+    const NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+
+    function authority(name: string): void {
+      const subject = ["-subj", `/CN=${name}`, "-days", "2"];
+      openssl(
+        "req",
+        "-x509",
+        ...NEW_KEY,
+        ...subject,
+        "-keyout",
+        `${name}.key`,
+        "-out",
+        `${name}.pem`,
+      );
+    }
+
+    function certificate(name: string, of: string): void {
+      openssl(
+        "req",
+        ...NEW_KEY,
+        "-subj",
+        `/CN=${name}`,
+        "-keyout",
+        `${name}.key`,
+        "-out",
+        `${name}.csr`,
+      );
+      writeFileSync(join(folder, `${name}.ext`), `subjectAltName=${of}`);
+      const signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"];
+      openssl(
+        "x509",
+        "-req",
+        "-in",
+        `${name}.csr`,
+        ...signed,
+        "-extfile",
+        `${name}.ext`,
+        "-out",
+        `${name}.pem`,
+      );
+    }
+
+    /** Beside its plain port, by which the lab asks it. */
+    async function serve(name: string): Promise<string> {
+      const port = await freePort();
+      await lab.redis({
+        config: {
+          "tls-port": String(port),
+          "tls-cert-file": join(folder, `${name}.pem`),
+          "tls-key-file": join(folder, `${name}.key`),
+          "tls-ca-cert-file": join(folder, "ca.pem"),
+          "tls-auth-clients": "no",
+        },
+      });
+      return `127.0.0.1:${port}`;
+    }
+
+    const ca = (name: string): string => `ca=${encodeURIComponent(join(folder, `${name}.pem`))}`;
+
+    test("with the authority that signed it, and who waits is pushed", async (context) => {
+      skipUnless(context, findFile("openssl") !== null, "needs openssl");
+      await handsOver(`rediss://${tls}?${ca("ca")}`);
+    });
+
+    test.each(["stranger", "none"])("not with another authority, or none: %s", async (name) => {
+      const option = name === "none" ? "" : `?${ca(name)}`;
+      const error = await rejection(connect(`rediss://app:secret@${tls}${option}`));
+      expect(error).toMatchObject({ code: "STORE_UNAVAILABLE" });
+      expect(error.message).toMatch(/certificate|self.signed/i);
+      expect(told(error)).not.toContain("secret");
+    });
+
+    test("not under another name, unless the URL says it", async () => {
+      const other = await serve("other");
+      const error = await rejection(connect(`rediss://${other}?${ca("ca")}`));
+      expect(error.message).toMatch(/127\.0\.0\.1|altnames/);
+      await handsOver(`rediss://${other}?${ca("ca")}&servername=locks.test`);
+    });
+
+    test("TLS to a server without it, and the other way round: an error within seconds", async () => {
+      const fromMs = performance.now();
+      const errors = await Promise.all([
+        rejection(connect(`rediss://${server.address}:${server.port}?${ca("ca")}`)),
+        rejection(connect(`redis://${tls}`)),
+      ]);
+      expect(performance.now() - fromMs).toBeLessThan(9_000);
+      for (const error of errors) expect(error).toMatchObject({ code: "STORE_UNAVAILABLE" });
+    });
+  });
+
+  test("a cluster, by any of its nodes", async () => {
+    const nodes = await startCluster(lab);
+    const hosts = nodes.map(({ address, port }) => `${address}:${port}`);
+    await handsOver(`redis://${hosts.join(",")}?cluster`);
+    await handsOver(`redis://${hosts[1]}?cluster`);
+    const locks = await open(`redis://${hosts[0]}?cluster`);
+    expect(locks.traits.store).toBe("Redis Cluster");
+    const names = Array.from({ length: 30 }, (_, i) => `name ${i}`);
+    await Promise.all(names.map((name) => locks.acquire(name)));
+    expect((await locks.list()).map(({ name }) => name)).toEqual(names.toSorted());
+    await expect(open(`redis://${hosts[0]}?cluster&replicas=1`)).rejects.toMatchObject({
+      code: "INVALID_ARGUMENT",
+    });
+  });
+
+  test("sentinels: the primary that they name, also after a failover", async () => {
+    const primary = await lab.redis();
+    const replica = await lab.redis({ replicaOf: primary });
+    await replica.synced();
+    const port = await freePort();
+    const folder = join(lab.folder, "sentinel");
+    mkdirSync(folder);
+    const lines = [
+      `port ${port}`,
+      "bind 127.0.0.1",
+      `dir ${folder}`,
+      `sentinel monitor main ${primary.address} ${primary.port} 1`,
+      "sentinel down-after-milliseconds main 1000",
+      "sentinel failover-timeout main 5000",
+    ];
+    writeFileSync(join(folder, "sentinel.conf"), `${lines.join("\n")}\n`);
+    const args = [join(folder, "sentinel.conf"), "--sentinel"];
+    const sentinel = spawn(findFile("redis-server")!, args, { cwd: folder, stdio: "ignore" });
+    onTestFinished(async () => {
+      sentinel.kill("SIGKILL");
+      await once(sentinel, "exit");
+    });
+    const cli = (...command: string[]): string =>
+      execFileSync(findFile("redis-cli")!, ["-p", String(port), ...command], { encoding: "utf8" });
+    const knows = (what: string): boolean => {
+      try {
+        return cli("sentinel", "replicas", "main").includes(what);
+      } catch {
+        return false;
+      }
+    };
+    await until("it knows both", () => knows(String(replica.port)), 15_000);
+
+    const url = `redis://127.0.0.1:${port}?sentinel=main`;
+    await handsOver(url);
+    const locks = await open(url);
+    const { token: before } = await locks.acquire("name");
+    await primary.kill();
+    const isPrimary = async (): Promise<boolean> =>
+      (await replica.cli("role")).startsWith("master");
+    await until("the replica is the primary", isPrimary, 20_000);
+    const after = await locks.acquire("another name", { wait: "15s" });
+    expect(after.token).toBeGreaterThan(before);
+    expect(await replica.cli("keys", "*another name")).toContain("another name");
+
+    const unknown = await rejection(connect(`redis://127.0.0.1:${port}?sentinel=other`));
+    expect(unknown).toMatchObject({ code: "STORE_UNAVAILABLE" });
+  });
+
+  describe("by the client library that is installed", () => {
+    let built: ReturnType<typeof build>;
+    beforeAll(() => {
+      built = build();
+    });
+    afterAll(() => built?.remove());
+
+    const script = (body: string): string => `
+      import { connect } from ${JSON.stringify(built.file("index.js"))};
+      const failure = (promise) => promise.then(
+        (locks) => locks.close().then(() => "connected"), (error) => [error.code, error.retryable, error.message]);
+      const say = (value) => console.log(JSON.stringify(value));
+      ${body}`;
+
+    test("none: what to install", async () => {
+      const ran = await runNode(script(`say(await failure(connect("${server.url}")))`));
+      const [code, retryable, message] = JSON.parse(ran.out);
+      expect([code, retryable]).toEqual(["UNSUPPORTED", false]);
+      expect(message).toContain("npm install ioredis");
+    });
+
+    test("only redis: that one", async () => {
+      mkdirSync(built.file("node_modules"));
+      symlinkSync(
+        fileURLToPath(new URL("../../node_modules/redis", import.meta.url)),
+        built.file("node_modules/redis"),
+      );
+      const silent = await lab.redis();
+      await silent.pause();
+      const ran = await runNode(
+        script(`
+        const url = ${JSON.stringify(`${at(server, `app:${encodeURIComponent(PASSWORD)}@`)}/5`)};
+        const [one, two] = await Promise.all([connect(url), connect(url)]);
+        const lease = await one.acquire("name");
+        const waiting = two.acquire("name");
+        while ((await one.inspect("name")).waiters.length === 0) await new Promise((go) => setTimeout(go, 5));
+        await lease.release();
+        say((await waiting).state);
+        await one.close();
+        await two.close();
+        say(await Promise.all([
+          failure(connect("${at(server, "app:wrong-secret@")}")),
+          failure(connect("redis://127.0.0.1:${await freePort()}")),
+          failure(connect("${silent.url}")),
+          failure(connect("redis://127.0.0.1?sentinel=main")),
+        ]));`),
+        15_000,
+      );
+      await silent.kill();
+      expect(ran).toMatchObject({ code: 0, killed: false });
+      const [state, failures] = ran.out.split("\n").map((line) => JSON.parse(line));
+      expect(state).toBe("held");
+      expect(failures).toEqual([
+        ["STORE_UNAVAILABLE", false, expect.stringContaining("WRONGPASS")],
+        ["STORE_UNAVAILABLE", true, expect.stringContaining("ECONNREFUSED")],
+        ["STORE_UNAVAILABLE", true, expect.any(String)],
+        ["UNSUPPORTED", false, expect.stringContaining("npm install ioredis")],
+      ]);
+      expect(ran.out).not.toContain("wrong-secret");
+    });
+  });
+
+  describe("as a user with no more rights than needed", () => {
+    /** As the documentation has it. */
+    const COMMANDS = [
+      "eval",
+      "evalsha",
+      "subscribe",
+      "ping",
+      "time",
+      "get",
+      "set",
+      "del",
+      "hget",
+      "hset",
+      "hdel",
+      "pexpireat",
+      "publish",
+    ];
+    const LISTS = ["scan"];
+    const login = `locks:${encodeURIComponent(PASSWORD)}@`;
+
+    beforeAll(() => allow([...COMMANDS, ...LISTS]));
+
+    async function allow(commands: readonly string[]): Promise<void> {
+      const scope = ["resetkeys", "~holdfast:*", "resetchannels", "&holdfast:*", "nocommands"];
+      const rights = commands.map((command) => `+${command}`);
+      await server.cli("acl", "setuser", "locks", "on", `>${PASSWORD}`, ...scope, ...rights);
+    }
+
+    async function asLocks(): Promise<Redis> {
+      const client = new Redis(at(server, login), { enableReadyCheck: false, lazyConnect: true });
+      client.on("error", () => {});
+      await client.connect();
+      return client;
+    }
+
+    const CASES = [
+      "grants exclude each other",
+      "shared, exclusive and permits follow one rule",
+      "asking again with the same grantId finds the same grant and token, and extends it",
+    ];
+
+    test("everything works", async () => {
+      const cases = conformance.filter(
+        ({ virtualOnly, needsFence }) => !virtualOnly && !needsFence,
+      );
+      expect(cases.map(({ name }) => name)).toEqual(expect.arrayContaining(CASES));
+      const subject = () =>
+        realSubject(async () => redisStore(await asLocks(), { closeClient: true }));
+      const failed: string[] = [];
+      // One after the other: they share a database.
+      for (const one of cases.filter(({ name }) => CASES.includes(name))) {
+        if ((await runCase(one, subject())) !== "passed") failed.push(one.name);
+        await server.cli("flushall");
+      }
+      expect(failed).toEqual([]);
+      await handsOver(at(server, login));
+      const locks = await open(at(server, login));
+      const lease = await locks.acquire("name");
+      expect((await locks.list()).map(({ name }) => name)).toContain("name");
+      expect(await locks.forceRelease("name", { why: "a test" })).toHaveLength(1);
+      await until("it is told", () => lease.state === "lost");
+      const semaphore = locks.semaphore("semaphore", { permits: 2 });
+      await semaphore.acquire();
+      await locks.acquireAll(["one", "two"]);
+    });
+
+    test("and nothing else", async () => {
+      const client = await asLocks();
+      onTestFinished(() => client.disconnect());
+      await server.cli("set", "other", "data");
+      const tried: readonly (readonly string[])[] = [
+        ["get", "other"],
+        ["set", "other", "x"],
+        ["del", "other"],
+        ["eval", "return redis.call('get', KEYS[1])", "1", "other"],
+        ["eval", "return redis.call('flushall')", "0"],
+        ["publish", "other", "x"],
+        ["subscribe", "other"],
+        ["flushall"],
+        ["flushdb"],
+        ["config", "get", "*"],
+        ["keys", "*"],
+        ["acl", "list"],
+        ["client", "list"],
+        ["client", "kill", "type", "normal"],
+        ["script", "flush"],
+        ["info"],
+        ["shutdown"],
+        ["replicaof", "no", "one"],
+        ["monitor"],
+      ];
+      const allowed: string[] = [];
+      for (const [command, ...args] of tried) {
+        const answer = await client.call(command!, ...args).catch((error: Error) => error);
+        const refused =
+          answer instanceof Error &&
+          /NOPERM|can't run this command|can't access/.test(answer.message);
+        if (!refused) allowed.push(`${command} ${args.join(" ")}: ${answer}`);
+      }
+      expect(allowed).toEqual([]);
+      expect(await server.cli("get", "other")).toBe("data");
+    });
+
+    test("a right that is missing is said, and not tried again", async () => {
+      await allow(COMMANDS.filter((command) => command !== "evalsha"));
+      const locks = await open(at(server, login));
+      const error = await rejection(locks.acquire("name"));
+      expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
+      expect(error.message).toContain("evalsha");
+      // Inside of a script.
+      await allow(COMMANDS.filter((command) => command !== "hset"));
+      const first = await locks.acquire("another");
+      const missing = await rejection(locks.acquire("another", { wait: "2s" }));
+      expect(missing).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
+      expect(told(missing)).not.toContain("args");
+      // And takes nothing from who holds it.
+      expect((await locks.inspect("another"))?.holders).toHaveLength(1);
+      expect(await first.release()).toBe("released");
+      await allow([...COMMANDS, ...LISTS]);
+    });
+  });
+});
+
+/** All that an error tells, with what caused it. */
+const told = (error: unknown): string => {
+  let text = "";
+  for (let one = error; one instanceof Error; one = one.cause) {
+    text += `${one.message} ${JSON.stringify(one)} `;
+  }
+  return text;
+};

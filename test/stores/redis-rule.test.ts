@@ -1,0 +1,350 @@
+import { setTimeout as pause } from "node:timers/promises";
+import fc from "fast-check";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import {
+  type ClaimAnswer,
+  type Grant,
+  LOCK_LIMIT,
+  type NameInfo,
+  type Position,
+  type Push,
+  type Release,
+  type RenewAnswer,
+  type Store,
+} from "../../src/core/store.js";
+import { MemoryStore } from "../../src/stores/memory.js";
+import type { RedisStore } from "../../src/stores/redis/index.js";
+import { Lab } from "../../src/verify/lab/lab.js";
+import { describeWith } from "../support/needs.js";
+import { byIoredis, claimOf, listening } from "../support/redis.js";
+import { until } from "../support/worker.js";
+
+/**
+ * The rule in Lua against the rule in TypeScript: the same random steps on both, and the same answers,
+ * holders, queue and order of tokens. Time differs between the two, so there are only leases that
+ * are over after the step that asked for them, and such as outlast the test.
+ */
+const LONG_MS = 3_600_000;
+const SHORT_MS = 1;
+/** Longer than SHORT_MS on the server's clock, which counts in whole ms in places. */
+const OVER_MS = 4;
+
+type Act =
+  | {
+      do: "claim";
+      name: number;
+      both: boolean;
+      id: number;
+      seq: number;
+      kind: number;
+      short: boolean;
+      atLeast: "no" | "short" | "long";
+      queue: boolean;
+    }
+  | { do: "release"; name: number; both: boolean; id: number; unused: boolean };
+
+type Step =
+  /** In one turn of the event loop. */
+  | { do: "acts"; acts: Act[] }
+  | {
+      do: "renew";
+      items: { name: number; both: boolean; id: number; seq: number; short: boolean }[];
+    }
+  | { do: "revoke"; name: number }
+  | { do: "resize"; name: number; limit: number };
+
+/** As a lock, exclusive or shared, and as semaphores of two sizes. */
+const KINDS = [
+  { permits: LOCK_LIMIT, limit: LOCK_LIMIT },
+  { permits: 1, limit: LOCK_LIMIT },
+  { permits: 1, limit: 3 },
+  { permits: 2, limit: 3 },
+  { permits: 3, limit: 3 },
+  { permits: 1, limit: 2 },
+];
+
+const name = fc.nat(1);
+const id = fc.nat(4);
+const seq = fc.integer({ min: 1, max: 4 });
+const rarely = fc.integer({ min: 0, max: 4 }).map((n) => n === 0);
+const claim = fc.record({
+  do: fc.constant("claim" as const),
+  name,
+  both: rarely,
+  id,
+  seq,
+  // Mostly of the first few, so that they meet.
+  kind: fc.oneof({ weight: 3, arbitrary: fc.nat(1) }, { weight: 2, arbitrary: fc.nat(5) }),
+  short: rarely,
+  atLeast: fc.oneof(
+    { weight: 6, arbitrary: fc.constant("no" as const) },
+    fc.constantFrom("short" as const, "long" as const),
+  ),
+  queue: fc.boolean(),
+});
+const release = fc.record({
+  do: fc.constant("release" as const),
+  name,
+  both: rarely,
+  id,
+  unused: fc.boolean(),
+});
+const step: fc.Arbitrary<Step> = fc.oneof(
+  {
+    weight: 8,
+    arbitrary: fc.record({
+      do: fc.constant("acts" as const),
+      acts: fc.array(fc.oneof({ weight: 3, arbitrary: claim }, { weight: 2, arbitrary: release }), {
+        minLength: 1,
+        maxLength: 3,
+      }),
+    }),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      do: fc.constant("renew" as const),
+      items: fc.array(fc.record({ name, both: rarely, id, seq, short: rarely }), {
+        minLength: 1,
+        maxLength: 4,
+      }),
+    }),
+  },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant("revoke" as const), name }) },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      do: fc.constant("resize" as const),
+      name,
+      limit: fc.integer({ min: 1, max: 4 }),
+    }),
+  },
+);
+
+/** One store at work, and what it said, without what depends on time. */
+class Side {
+  readonly said: unknown[] = [];
+  readonly #told: string[] = [];
+  readonly #answered = new Set<string>();
+  readonly #store: Store;
+  readonly #names: readonly string[];
+  readonly #tokens = new Map<string, Set<bigint>>();
+
+  constructor(store: Store, names: readonly string[]) {
+    this.#store = store;
+    this.#names = names;
+  }
+
+  async take(step: Step): Promise<void> {
+    switch (step.do) {
+      case "acts": {
+        const answers = await Promise.all(step.acts.map((act) => this.#act(act)));
+        this.said.push(answers);
+        // Who is answered that it holds, or gives up, may have been pushed a grant by then, or not.
+        for (const [i, act] of step.acts.entries()) {
+          if (act.do === "release" || "granted" in answers[i]!) this.#answered.add(this.#id(act));
+        }
+        break;
+      }
+      case "renew": {
+        const renewals = step.items.map((one) => ({
+          name: this.#names[one.name]!,
+          grantId: this.#id(one),
+          seq: one.seq,
+          ttlMs: one.short ? SHORT_MS : LONG_MS,
+        }));
+        const answers = await this.#store.renew(renewals);
+        this.said.push(answers.map((one, i) => this.#renewed(one, renewals[i]!.name)));
+        break;
+      }
+      case "revoke": {
+        const name = this.#names[step.name]!;
+        const holders = await this.#store.revoke(name, { holder: "operator", why: "a test" });
+        this.said.push(holders.map((one) => this.#holder(one, name)));
+        break;
+      }
+      case "resize":
+        this.said.push(await this.#store.resize(this.#names[step.name]!, step.limit));
+    }
+  }
+
+  async look(): Promise<void> {
+    for (const name of this.#names) this.said.push(this.#info(await this.#store.inspect(name)));
+  }
+
+  /** Tokens by their rank among all of the name. */
+  get story(): unknown {
+    const ranks = new Map(
+      [...this.#tokens].map(([name, tokens]) => [
+        name,
+        [...tokens].sort((a, b) => (a < b ? -1 : 1)),
+      ]),
+    );
+    const ranked = (value: unknown): unknown => {
+      if (value instanceof Token) return `token ${ranks.get(value.name)!.indexOf(value.token)}`;
+      if (Array.isArray(value)) return value.map(ranked);
+      if (value === null || typeof value !== "object") return value;
+      return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, ranked(one)]));
+    };
+    return ranked(this.said);
+  }
+
+  /** Who was made a holder while it waited, in order. */
+  get told(): readonly string[] {
+    return this.#told.filter((grantId) => !this.#answered.has(grantId));
+  }
+
+  async giveUp(): Promise<void> {
+    const ids = [0, 1, 2, 3, 4].flatMap((id) => [true, false].map((both) => ({ id, both })));
+    const releases = this.#names.flatMap((name, i) =>
+      ids.map((one): Release => ({ name, grantId: this.#id({ ...one, name: i }), unused: true })),
+    );
+    await this.#store.release(releases);
+  }
+
+  async #act(act: Act): Promise<object> {
+    const name = this.#names[act.name]!;
+    const grantId = this.#id(act);
+    if (act.do === "release") {
+      const answers = await this.#store.release([{ name, grantId, unused: act.unused }]);
+      return { released: answers[0] };
+    }
+    const names = act.both ? this.#names : [name];
+    const asked = claimOf(name, {
+      ...KINDS[act.kind]!,
+      names,
+      grantId,
+      holder: `holder ${act.id}`,
+      seq: act.seq,
+      ttlMs: act.short ? SHORT_MS : LONG_MS,
+      atLeastMs: { no: 0, short: SHORT_MS, long: LONG_MS }[act.atLeast],
+      queue: act.queue && !act.both,
+    });
+    const push = (push: Push): void => {
+      if (push.kind === "granted") this.#told.push(grantId);
+    };
+    return this.#claimed(await this.#store.claim(asked, push), names);
+  }
+
+  /** An id is of one name, or of several that are asked for at once. */
+  #id({ id, name, both }: { id: number; name: number; both: boolean }): string {
+    return `${both ? this.#names.join() : this.#names[name]} grant ${id}`;
+  }
+
+  #claimed(answer: ClaimAnswer, names: readonly string[]): object {
+    switch (answer.kind) {
+      case "granted":
+        return { granted: answer.grants.map((one, i) => this.#grant(one, names[i]!)) };
+      case "queued":
+        return { queued: position(answer.position) };
+      case "busy":
+        return { busy: names.indexOf(answer.name), position: position(answer.position) };
+      case "mismatch":
+        return { mismatch: names.indexOf(answer.name), limit: answer.limit };
+      default:
+        return answer;
+    }
+  }
+
+  #renewed(answer: RenewAnswer, name: string): unknown {
+    if (answer.kind === "granted") return { granted: this.#grant(answer.grant, name) };
+    return answer.kind === "queued" ? { queued: position(answer.position) } : answer;
+  }
+
+  #grant({ token, floor, ...rest }: Grant, name: string): unknown {
+    return { ...rest, token: this.#token(token, name), floor: this.#token(floor, name) };
+  }
+
+  #info(info: NameInfo | null): unknown {
+    if (info === null) return null;
+    const inUse = info.holders.length + info.waiters.length > 0;
+    return {
+      // Otherwise it is that of one of the past.
+      limit: inUse ? info.limit : null,
+      holders: info.holders.map((one) => this.#holder(one, info.name)),
+      waiters: info.waiters.map(({ holder, mode, permits }) => ({ holder, mode, permits })),
+      revoked: info.revoked.map(({ holder, by, why, token }) => ({
+        holder,
+        by,
+        why,
+        token: this.#token(token, info.name),
+      })),
+    };
+  }
+
+  #holder({ holder, mode, permits, closed, token }: NameInfo["holders"][number], name: string) {
+    return { holder, mode, permits, closed, token: this.#token(token, name) };
+  }
+
+  #token(token: bigint, name: string): Token {
+    const tokens = this.#tokens.get(name) ?? new Set();
+    this.#tokens.set(name, tokens.add(token));
+    return new Token(token, name);
+  }
+}
+
+class Token {
+  readonly token: bigint;
+  readonly name: string;
+
+  constructor(token: bigint, name: string) {
+    this.token = token;
+    this.name = name;
+  }
+}
+
+/** How many are before one is exact for the first; the store may count who has gone since for the others. */
+const position = ({ ahead, freeInMs, holder }: Position): unknown => ({
+  isFirst: ahead === 0,
+  isFree: freeInMs === Number.POSITIVE_INFINITY,
+  holder,
+});
+
+const isOverSoon = (step: Step): boolean =>
+  step.do === "renew"
+    ? step.items.some(({ short }) => short)
+    : step.do === "acts" &&
+      step.acts.some((act) => act.do === "claim" && (act.short || act.atLeast === "short"));
+
+describeWith(["redis"], "Redis", () => {
+  let lab: Lab;
+  let store: RedisStore;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    store = await byIoredis((await lab.redis()).url);
+    await listening(store);
+  });
+  afterAll(async () => {
+    await store?.close();
+    await lab.close();
+  });
+
+  let runs = 0;
+
+  test("answers as the rule says", async () => {
+    await fc.assert(
+      fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 25 }), async (steps) => {
+        runs++;
+        const names = [`${runs} a`, `${runs} b`];
+        let nowMs = 1_000_000;
+        const clock = { nowMs: () => nowMs, wallMs: () => 1_700_000_000_000 + nowMs };
+        const rule = new Side(new MemoryStore(clock), names);
+        const redis = new Side(store, names);
+        for (const one of steps) {
+          nowMs += 0.001;
+          await Promise.all([rule.take(one), redis.take(one)]);
+          if (isOverSoon(one)) {
+            nowMs += OVER_MS;
+            await pause(OVER_MS);
+          }
+          await Promise.all([rule.look(), redis.look()]);
+        }
+        expect(redis.story).toEqual(rule.story);
+        await until("all are told", () => redis.told.length >= rule.told.length, 2_000);
+        expect(redis.told).toEqual(rule.told);
+        await redis.giveUp();
+      }),
+      { numRuns: 80 },
+    );
+  });
+});

@@ -1,0 +1,137 @@
+import { Cluster, Redis } from "ioredis";
+import { createClient } from "redis";
+import { onTestFinished } from "vitest";
+import { type Claim, LOCK_LIMIT } from "../../src/core/store.js";
+import { createLocks, type Locks, type LocksOptions } from "../../src/index.js";
+import {
+  type RedisStore,
+  type RedisStoreOptions,
+  redisStore,
+} from "../../src/stores/redis/index.js";
+import type { Lab } from "../../src/verify/lab/lab.js";
+import { freePort } from "../../src/verify/lab/ports.js";
+import type { RedisServer } from "../../src/verify/lab/redis.js";
+import { until } from "../../src/verify/lab/until.js";
+
+/** A store on a connection of its own, by ioredis. */
+export async function byIoredis(
+  url: string,
+  options: { db?: number } & RedisStoreOptions = {},
+): Promise<RedisStore> {
+  const { db = 0, ...rest } = options;
+  const client = new Redis(url, { db, lazyConnect: true });
+  client.on("error", () => {});
+  await client.connect();
+  return redisStore(client, { closeClient: true, ...rest });
+}
+
+/** By node-redis. */
+export async function byNodeRedis(
+  url: string,
+  options: { db?: number } & RedisStoreOptions = {},
+): Promise<RedisStore> {
+  const { db = 0, ...rest } = options;
+  const client = createClient({ url, database: db });
+  client.on("error", () => {});
+  await client.connect();
+  return redisStore(client, { closeClient: true, ...rest });
+}
+
+/** A cluster of three primaries, ready to serve. */
+export async function startCluster(lab: Lab): Promise<readonly RedisServer[]> {
+  const servers = await Promise.all(
+    [1, 2, 3].map(async () => {
+      // Its other port is 10,000 above the first, if nothing is said, where anything may be.
+      const bus = String(await freePort());
+      const config = {
+        "cluster-enabled": "yes",
+        "cluster-node-timeout": "2000",
+        "cluster-port": bus,
+      };
+      return lab.redis({ config });
+    }),
+  );
+  const [first] = servers;
+  const addresses = servers.map(({ address, port }) => `${address}:${port}`);
+  await first!.cli("--cluster", "create", ...addresses, "--cluster-yes");
+  for (const server of servers) {
+    await until("the cluster is up", 10_000, async () =>
+      (await server.cli("cluster", "info")).includes("cluster_state:ok"),
+    );
+  }
+  return servers;
+}
+
+/** By ioredis, with keys of its own in a cluster that others share. */
+export async function byCluster(
+  servers: readonly RedisServer[],
+  keyPrefix: string,
+): Promise<RedisStore> {
+  const nodes = servers.map(({ address, port }) => ({ host: address, port }));
+  const client = new Cluster(nodes, { keyPrefix, lazyConnect: true });
+  client.on("error", () => {});
+  await client.connect();
+  return redisStore(client, { closeClient: true });
+}
+
+/** Locks on a store that are closed with the test. */
+export function locksOn(store: RedisStore, options: LocksOptions = {}): Locks {
+  const locks = createLocks(store, options);
+  onTestFinished(() => locks.close().catch(() => {}));
+  return locks;
+}
+
+/** A connection for looking behind the store, closed with the test. */
+export async function rawRedis(url: string, db = 0): Promise<Redis> {
+  const client = new Redis(url, { db, lazyConnect: true });
+  client.on("error", () => {});
+  await client.connect();
+  onTestFinished(() => client.disconnect());
+  return client;
+}
+
+let ids = 0;
+
+/** As a core would send it: exclusive, and good for longer than any test. */
+export function claimOf(name: string, more: Partial<Claim> = {}): Claim {
+  const grantId = more.grantId ?? `grant-${++ids}`;
+  return {
+    names: [name],
+    grantId,
+    seq: 1,
+    permits: LOCK_LIMIT,
+    limit: LOCK_LIMIT,
+    ttlMs: 60_000,
+    atLeastMs: 0,
+    holder: `holder of ${grantId}`,
+    queue: false,
+    ...more,
+  };
+}
+
+/** All keys of a database, each with the ms that it has left; -1: kept for ever. */
+export async function keysAndTtls(client: Redis): Promise<Map<string, number>> {
+  const left = new Map<string, number>();
+  let cursor = "0";
+  do {
+    const [next, keys] = await client.scan(cursor, "COUNT", 1_000);
+    for (const key of keys) left.set(key, await client.pttl(key));
+    cursor = next;
+  } while (cursor !== "0");
+  return left;
+}
+
+/** How often the server has run each command since this was called; those inside scripts count too. */
+export async function callsSince(
+  server: RedisServer,
+): Promise<(command: string) => Promise<number>> {
+  const before = await server.calls();
+  return async (command) => ((await server.calls()).get(command) ?? 0) - (before.get(command) ?? 0);
+}
+
+/** Its subscription is opened by the first that has to wait, who asks twice for that. */
+export async function listening(store: RedisStore): Promise<void> {
+  const claims = [claimOf("listening"), claimOf("listening", { queue: true })];
+  for (const claim of claims) await store.claim(claim, () => {});
+  await store.release(claims.map(({ grantId }) => ({ name: "listening", grantId })));
+}
