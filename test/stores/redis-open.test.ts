@@ -131,7 +131,7 @@ describeWith(["redis"], "connect() to Redis", () => {
     await until("nothing is left", async () => (await locks.inspect("with replicas")) === null);
   });
 
-  describe("by TLS", () => {
+  describeWith(["tls"], "by TLS", () => {
     let folder: string;
     let tls: string;
     beforeAll(async () => {

@@ -15,6 +15,7 @@ const REQUIREMENTS = {
   zookeeper: { java: "default-jre-headless", "zookeeper.jar": "libzookeeper-java" },
   faketime: { "libfaketimeMT.so.1": "faketime" },
   network: { ip: "iproute2", nft: "nftables", nsenter: "util-linux" },
+  tls: { openssl: "openssl" },
   disk: { "mkfs.ext4": "e2fsprogs", mount: "mount", losetup: "mount", perl: "perl-base" },
 } as const satisfies Record<string, Readonly<Record<string, string>>>;
 
