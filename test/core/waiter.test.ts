@@ -339,9 +339,10 @@ describe("several names in one step", () => {
 });
 
 describe("a grant that is revoked before its waiter has seen it", () => {
-  it("is asked for again under another id, and late answers about the old one count for nothing", async () => {
+  /** The first ask was granted, its answer is late, and the grant is revoked meanwhile. */
+  async function revokedUnseen() {
     const on = stage({ ttl: "10s", wait: "1m", commandTimeout: "1s", holder: "me" });
-    const late = new Deferred<ClaimAnswer>();
+    const late = new Deferred<void>();
     on.store.onClaim = (apply) => {
       const answer = apply();
       return on.store.claims.length === 1 ? late.promise.then(() => answer) : answer;
@@ -349,6 +350,11 @@ describe("a grant that is revoked before its waiter has seen it", () => {
     const acquiring = watch(on.locks.acquire("a"));
     await on.clock.advance(500);
     on.store.inner.revoke("default:a", { holder: "x", why: "y" });
+    return { on, late, acquiring };
+  }
+
+  it("is asked for again under another id, and late answers about the old one count for nothing", async () => {
+    const { on, late, acquiring } = await revokedUnseen();
     // Unanswered, it asks again, and is told; the name is free, so another id has it at once.
     await on.clock.advance(1_000);
     const ids = on.store.claims.map(({ claim }) => claim.grantId);
@@ -356,26 +362,18 @@ describe("a grant that is revoked before its waiter has seen it", () => {
     expect(ids[2]).not.toBe(ids[0]);
     const lease = acquiring.value as Lease;
     expect(lease.state).toBe("held");
-    late.resolve({ kind: "granted", grants: [] });
+    late.resolve();
     await on.clock.advance(60_000);
     expect(lease.state).toBe("held");
     expect(on.store.inspect("default:a")!.holders.map(({ token }) => token)).toEqual([lease.token]);
   });
 
   it("also when the late answer comes while the name is waited for under the other id", async () => {
-    const on = stage({ ttl: "10s", wait: "1m", commandTimeout: "1s", holder: "me" });
-    const late = new Deferred<ClaimAnswer>();
-    on.store.onClaim = (apply) => {
-      const answer = apply();
-      return on.store.claims.length === 1 ? late.promise.then(() => answer) : answer;
-    };
-    const acquiring = watch(on.locks.acquire("a"));
-    await on.clock.advance(500);
-    on.store.inner.revoke("default:a", { holder: "x", why: "y" });
+    const { on, late, acquiring } = await revokedUnseen();
     const other = { ...on.store.claims[0]!.claim, grantId: "another", holder: "other" };
     on.store.inner.claim(other, () => {});
     await on.clock.advance(1_000);
-    late.resolve({ kind: "granted", grants: [] });
+    late.resolve();
     await on.clock.advance(1_000);
     expect(acquiring.outcome).toBe("pending");
     on.store.inner.release([{ name: "default:a", grantId: "another" }]);

@@ -12,7 +12,7 @@ import { freePort } from "../../src/verify/lab/ports.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
 import { build, runNode } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
-import { byIoredis, callsSince, locksOn } from "../support/redis.js";
+import { byIoredis, callsSince, claimOf, locksOn } from "../support/redis.js";
 import { until } from "../support/worker.js";
 
 /** So long that no renewal of a ticket is due in a test, unless it is about that. */
@@ -117,6 +117,32 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
     // It was made the holder by the release.
     expect(lease.token).toBe(holders[0]!.token);
     await lease.release();
+  });
+
+  test("who learns of its grant by a renewal keeps no subscription open", async () => {
+    const own = await lab.redis();
+    const client = new Redis(own.url);
+    onTestFinished(() => client.disconnect());
+    const duplicate = client.duplicate.bind(client);
+    // It listens, and hears nothing.
+    client.duplicate = () => {
+      const subscriber = duplicate();
+      const on = subscriber.on.bind(subscriber);
+      subscriber.on = (event: string, listener: (...args: never[]) => void) =>
+        event === "message" ? subscriber : on(event as "error", listener as () => void);
+      return subscriber;
+    };
+    const store = redisStore(client);
+    const [held, waiting] = [claimOf("name"), claimOf("name", { queue: true })];
+    await store.claim(held, () => {});
+    expect((await store.claim(waiting, () => {})).kind).toBe("queued");
+    await store.release([{ name: "name", grantId: held.grantId }]);
+    const renewal = { name: "name", grantId: waiting.grantId, seq: 2, ttlMs: 60_000 };
+    expect((await store.renew([renewal]))[0]?.kind).toBe("granted");
+    const listening = (): Promise<string> => own.cli("client", "list", "type", "pubsub");
+    expect(await listening()).not.toBe("");
+    await store.close();
+    await until("nobody listens", async () => (await listening()) === "");
   });
 
   test("after a reset it listens again, and all tickets are looked at in one command", async () => {

@@ -385,9 +385,9 @@ describeWith(["redis"], "Redis", () => {
         await store.claim(waiting, ({ kind }) => told.push(kind));
         await FOREIGN[kind]!.put(raw, keyOf("foreign"));
         await pause(60);
-        // By this step the waiter is the holder.
+        // By this step, which another takes, the waiter is the holder.
         await store.renew([
-          { name: "name", grantId: waiting.grantId, seq: 2, ttlMs: 60_000 },
+          { name: "name", grantId: "another's", seq: 2, ttlMs: 60_000 },
           { name: "foreign", grantId: "x", seq: 2, ttlMs: 60_000 },
         ]);
         await until("it is told", () => told.length > 0);

@@ -124,6 +124,10 @@ export class RedisStore implements Store {
     ];
     const failed = (cause: unknown): RenewAnswer => ({ kind: "unknown", cause });
     const answers = await this.#batch(SCRIPTS.renewals, renewals, argsOf, toRenewAnswer, failed);
+    // Who learns it so is no longer waited for, and does not keep the subscription open.
+    for (const [i, { kind }] of answers.entries()) {
+      if (kind === "granted" || kind === "lost") this.#pushes.delete(renewals[i]!.grantId);
+    }
     if (!answers.some(({ kind }) => kind === "granted")) return answers;
     const lacking = await this.#replicated().catch((error: unknown) => error);
     if (lacking === undefined) return answers;

@@ -134,7 +134,12 @@ export class SqliteStore implements Store {
       const renewed = this.#writer.run(false, () => some.map((one) => this.#rule.renew(one)));
       jobs.push(renewed.catch((cause) => some.map(() => ({ kind: "unknown", cause }))));
     }
-    return (await Promise.all(jobs)).flat();
+    const answers = (await Promise.all(jobs)).flat();
+    // Who learns it so is no longer waited for, and does not keep the socket open.
+    for (const [i, { kind }] of answers.entries()) {
+      if (kind === "granted" || kind === "lost") this.#pushes.delete(renewals[i]!.grantId);
+    }
+    return answers;
   }
 
   async release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
