@@ -37,6 +37,37 @@ const raw = {
   },
 };
 
+/** What no lock with a fencing token can do without: the server's time, and the last token, in the same step. */
+const rawToken = {
+  name: "raw with a token",
+  needs: ["ioredis"],
+  async open(place, { ttlMs }) {
+    const redis = await client(place);
+    const take = await redis.script(
+      "LOAD",
+      `local time = redis.call('TIME')
+       local token = math.max(time[1] * 1000000 + time[2], (redis.call('GET', KEYS[2]) or 0) + 1)
+       if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return nil end
+       local text = string.format('%.0f', token)
+       redis.call('SET', KEYS[2], text, 'PX', 60000)
+       return text`,
+    );
+    const drop = await redis.script(
+      "LOAD",
+      "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0",
+    );
+    return {
+      async acquire(name) {
+        const value = randomUUID();
+        const token = await redis.evalsha(take, 2, name, "last", value, ttlMs);
+        return { name, value, token };
+      },
+      release: ({ name, value }) => redis.evalsha(drop, 1, name, value),
+      close: async () => redis.disconnect(),
+    };
+  },
+};
+
 /** The floor of a handover. */
 const publish = {
   name: "publish",
@@ -159,7 +190,15 @@ const ours = {
   needs: ["ioredis"],
 };
 
-export const contestants = [raw, publish, ours, redisSemaphore, redlock, redlockUniversal];
+export const contestants = [
+  raw,
+  rawToken,
+  publish,
+  ours,
+  redisSemaphore,
+  redlock,
+  redlockUniversal,
+];
 
 export async function open() {
   const { Lab } = await import("../dist/verify/lab/lab.js");
@@ -177,7 +216,7 @@ const peers = ["redis-semaphore", "redlock 5", "redlock-universal"];
 export const measurements = [
   {
     kind: "uncontended",
-    among: ["raw", "Holdfast", ...peers],
+    among: ["raw", "raw with a token", "Holdfast", ...peers],
     yardstick: "raw",
     goals: [
       { figure: "timeRatio", goal: "≤ 1.08" },

@@ -29,7 +29,7 @@ const DOCTORS: Partial<Record<Scheme, Doctor>> = {
 async function examineRedis(...[url]: Parameters<Doctor>): ReturnType<Doctor> {
   const { REDIS_OPTIONS } = await import("../stores/redis/open.js");
   refuseOptions(url, REDIS_OPTIONS);
-  return (await import("../stores/redis/doctor.js")).examineRedis(url);
+  return (await import("../stores/redis/doctor/index.js")).examineRedis(url);
 }
 
 const UNUSED: Finding = { about: "file", level: "note", what: "nobody has used it yet" };

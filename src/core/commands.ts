@@ -51,7 +51,10 @@ export class Commands {
   async run<T>(what: string, command: () => Awaitable<T>): Promise<T> {
     try {
       const answer = command();
-      return isPromise(answer) ? await this.#bounded(what, answer) : answer;
+      if (!isPromise(answer)) return answer;
+      return await new Promise<T>((answered, failed) => {
+        this.#bound(what, answer, undefined, { answered, failed });
+      });
     } catch (error) {
       throw this.unavailable(what, error);
     }
@@ -85,11 +88,19 @@ export class Commands {
     try {
       const answers = this.#store.release([release]);
       if (!isPromise(answers)) return answers[0] ?? LOST;
+      const told = ([answer]: readonly ReleaseAnswer[]): ReleaseAnswer => answer ?? LOST;
       // For a claim that was answered after the end: it is tried, and nobody waits for it.
-      if (this.#closed) return answers.then(([answer]) => answer ?? LOST, failed);
-      const outcome: Promise<ReleaseOutcome> = this.#bounded("release", answers, timeoutMs)
-        .then(([answer]) => answer ?? LOST, failed)
-        .finally(() => this.#releasing.delete(outcome));
+      if (this.#closed) return answers.then(told, failed);
+      const outcome = new Promise<ReleaseOutcome>((resolve) => {
+        const done = (how: ReleaseOutcome): void => {
+          this.#releasing.delete(outcome);
+          resolve(how);
+        };
+        this.#bound("release", answers, timeoutMs, {
+          answered: (all) => done(told(all)),
+          failed: (error) => done(failed(error)),
+        });
+      });
       this.#releasing.add(outcome);
       return outcome;
     } catch (error) {
@@ -121,36 +132,32 @@ export class Commands {
     owed.begin(clock.elapsedMs());
   }
 
-  #bounded<T>(
+  /** Calls one of the two, within the time. */
+  #bound<T>(
     what: string,
     answer: Promise<T>,
     timeoutMs = this.#settings.commandTimeoutMs,
-  ): Promise<T> {
-    return new Promise((resolve, reject) => {
-      const giveUp = (error: HoldfastError): void => {
-        done();
-        reject(error);
-      };
-      const timer = this.#runtime.clock.after(timeoutMs, () =>
-        giveUp(this.noAnswer(what, timeoutMs)),
-      );
-      timer.keepAlive(true);
-      this.#pending.add(giveUp);
-      const done = (): void => {
-        timer.cancel();
-        this.#pending.delete(giveUp);
-      };
-      answer.then(
-        (value) => {
-          done();
-          resolve(value);
-        },
-        (error) => {
-          done();
-          reject(error);
-        },
-      );
-    });
+    { answered, failed }: { answered(value: T): void; failed(error: unknown): void },
+  ): void {
+    let pending = true;
+    const giveUp = (error: unknown): void => {
+      if (ended()) failed(error);
+    };
+    const timer = this.#runtime.clock.after(timeoutMs, () =>
+      giveUp(this.noAnswer(what, timeoutMs)),
+    );
+    timer.keepAlive(true);
+    this.#pending.add(giveUp);
+    const ended = (): boolean => {
+      if (!pending) return false;
+      pending = false;
+      timer.cancel();
+      this.#pending.delete(giveUp);
+      return true;
+    };
+    answer.then((value) => {
+      if (ended()) answered(value);
+    }, giveUp);
   }
 }
 

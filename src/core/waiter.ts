@@ -68,6 +68,10 @@ export class Waiter extends Kept {
   #ticket = false;
   #renewAtMs = Number.POSITIVE_INFINITY;
   #renewalSentAtMs = Number.NaN;
+  /** When the oldest ask or renewal was sent that the store has not answered, nor any after it; NaN if there is none. */
+  #unheardSinceMs = Number.NaN;
+  /** In a silence: a look was answered, so one claim may follow. */
+  #mayClaim = false;
   #busy: Busy;
   /** The last exchange with the store failed: a wait that ends like this ends in an outage. */
   #trouble: HoldfastError | null = null;
@@ -150,6 +154,7 @@ export class Waiter extends Kept {
         this.#context.commands.noAnswer("claim", this.#context.settings.commandTimeoutMs),
       );
     } else if (nowMs >= this.#askAtMs) this.#ask();
+    else if (this.#ticket && nowMs >= this.#renewAtMs && this.#isSilent(nowMs)) this.#look(nowMs);
     else if (this.#ticket && nowMs >= this.#renewAtMs) {
       if (!Number.isNaN(this.#renewalSentAtMs)) {
         this.#trouble = this.#context.commands.noAnswer(
@@ -166,19 +171,24 @@ export class Waiter extends Kept {
 
   override renewal(sentAtMs: number): Renewal | null {
     if (this.#done || this.#asking > 0) return null;
+    const name = this.#context.commands.key(this.#names[0]!);
+    const { ttlMs } = this.#call;
+    if (this.#isSilent(sentAtMs)) {
+      // By an id that nobody has: a renewal makes nothing, so the store answers, and extends nothing.
+      return { name, grantId: this.#context.runtime.random.grantId(), seq: this.#seq, ttlMs };
+    }
     this.#renewalSentAtMs = sentAtMs;
-    return {
-      name: this.#context.commands.key(this.#names[0]!),
-      grantId: this.#grantId,
-      seq: this.#nextSeq(sentAtMs),
-      ttlMs: this.#call.ttlMs,
-    };
+    return { name, grantId: this.#grantId, seq: this.#nextSeq(sentAtMs), ttlMs };
   }
 
-  override answered(answer: RenewAnswer, { seq }: Renewal, sentAtMs: number): void {
+  override answered(answer: RenewAnswer, { seq, grantId }: Renewal, sentAtMs: number): void {
     if (sentAtMs === this.#renewalSentAtMs) this.#renewalSentAtMs = Number.NaN;
     // The renewal may have extended a grant that was given back meanwhile; it can't have made one.
     if (this.#done || seq < this.#firstSeq) return;
+    if (grantId !== this.#grantId) {
+      this.#looked(answer.kind !== "unknown", sentAtMs);
+      return;
+    }
     const nowMs = this.#context.runtime.clock.elapsedMs();
     if (answer.kind === "unknown") {
       this.#trouble = this.#context.commands.unavailable(
@@ -186,9 +196,10 @@ export class Waiter extends Kept {
         answer.cause,
         this.#grantId,
       );
-      this.#renewAtMs = nowMs + this.#pauseMs();
+      // In a silence, the next look is appointed already.
+      if (!this.#isSilent(nowMs)) this.#renewAtMs = nowMs + this.#pauseMs();
     } else {
-      this.#trouble = null;
+      this.#hear(sentAtMs);
       if (answer.kind === "granted") this.#accept([answer.grant]);
       else if (answer.kind === "queued") this.#queued(answer.position, sentAtMs);
       else this.#askAnew(answer.reason === "revoked");
@@ -199,6 +210,10 @@ export class Waiter extends Kept {
   #ask(): void {
     const { store, runtime, commands, settings } = this.#context;
     const sentAtMs = runtime.clock.elapsedMs();
+    if (this.#isSilent(sentAtMs) && !this.#mayClaim) {
+      this.#look(sentAtMs);
+      return;
+    }
     const seq = this.#nextSeq(sentAtMs);
     this.#asking = seq;
     this.#askTimeoutAtMs = sentAtMs + settings.commandTimeoutMs;
@@ -229,7 +244,7 @@ export class Waiter extends Kept {
   #claimAnswered(seq: number, answer: ClaimAnswer, sentAtMs: number): void {
     if (seq < this.#firstSeq || this.#answersNobody(answer)) return;
     if (seq === this.#asking) this.#asking = 0;
-    this.#trouble = null;
+    this.#hear(sentAtMs);
     switch (answer.kind) {
       case "granted":
         this.#accept(answer.grants);
@@ -264,6 +279,7 @@ export class Waiter extends Kept {
       this.#firstSeq = this.#seq + 1;
       // Another ask under the old id may still be under way.
       this.#asking = 0;
+      this.#unheardSinceMs = Number.NaN;
     }
     this.#ticket = false;
     // In a turn of its own: a store in this process would otherwise be asked within its own answer.
@@ -278,9 +294,46 @@ export class Waiter extends Kept {
     if (!error.retryable) this.#fail(error, "refused");
     else if (this.#call.waitMs === 0) this.#fail(error, "unavailable");
     else {
-      this.#askAtMs = this.#context.runtime.clock.elapsedMs() + this.#pauseMs();
+      // Whoever answers looks may still swallow claims: in a silence, what one has made runs out before the next.
+      const pauseMs = this.#mayClaim ? this.#call.ttlMs : this.#pauseMs();
+      this.#mayClaim = false;
+      this.#askAtMs = this.#context.runtime.clock.elapsedMs() + pauseMs;
       this.#schedule();
     }
+  }
+
+  /**
+   * Unheard for one ttl. The store may hear us all the same, and every claim and renewal then extends
+   * what may have become a grant by now: a name under which nobody works. So nothing more is sent
+   * that extends, and the store lets it run out; a look tells when the store answers again, which
+   * allows one claim.
+   */
+  #isSilent(nowMs: number): boolean {
+    return nowMs - this.#unheardSinceMs >= this.#call.ttlMs;
+  }
+
+  /** What is late tells nothing of what was sent after it. */
+  #hear(sentAtMs: number): void {
+    this.#trouble = null;
+    this.#mayClaim = false;
+    this.#unheardSinceMs =
+      sentAtMs < this.#sent.at(-1)! ? Math.max(this.#unheardSinceMs, sentAtMs) : Number.NaN;
+  }
+
+  /** With the renewals of others, in one batch. One that hangs is not sent again before a claim would be. */
+  #look(nowMs: number): void {
+    this.#renewAtMs = Number.POSITIVE_INFINITY;
+    this.#askAtMs = nowMs + this.#context.settings.commandTimeoutMs;
+    this.#context.watchdog.renewSoon(this);
+  }
+
+  #looked(answers: boolean, sentAtMs: number): void {
+    const nowMs = this.#context.runtime.clock.elapsedMs();
+    // A late one: something else was heard, or asked for, since.
+    if (this.#asking > 0 || !this.#isSilent(nowMs) || sentAtMs < this.#sent.at(-1)!) return;
+    this.#mayClaim = answers;
+    this.#askAtMs = answers ? nowMs : nowMs + this.#pauseMs();
+    this.#schedule();
   }
 
   /** A claim answered after the end may have created what nobody will release: give it back (again). */
@@ -299,9 +352,12 @@ export class Waiter extends Kept {
 
   #pushed(push: Push): void {
     if (this.#done || (push.kind === "granted" && push.grant.seq < this.#firstSeq)) return;
+    const nowMs = this.#context.runtime.clock.elapsedMs();
     if (push.kind === "granted") this.#accept([push.grant]);
     // With others that are told to look, in one batch.
-    else if (this.#ticket && this.#asking === 0) this.#context.watchdog.renewSoon(this);
+    else if (this.#ticket && this.#asking === 0 && !this.#isSilent(nowMs)) {
+      this.#context.watchdog.renewSoon(this);
+    }
     this.#schedule();
   }
 
@@ -455,6 +511,7 @@ export class Waiter extends Kept {
     this.#seq++;
     this.#suspicionsAtSeq = this.#context.runtime.clock.suspicions();
     this.#sent.push(sentAtMs);
+    if (Number.isNaN(this.#unheardSinceMs)) this.#unheardSinceMs = sentAtMs;
     if (this.#sent.length > ASKS_REMEMBERED) this.#sent.shift();
     return this.#seq;
   }

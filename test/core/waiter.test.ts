@@ -7,7 +7,9 @@ import {
   UnsupportedError,
 } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
+import { createLocksOn } from "../../src/core/locks.js";
 import type { ClaimAnswer, ReleaseAnswer } from "../../src/core/store.js";
+import { FaultyStore } from "../../src/testing/faulty-store.js";
 import { Deferred, fixedRandom, never, rejection, stage, watch } from "./helpers.js";
 
 describe("waiting", () => {
@@ -379,5 +381,180 @@ describe("a grant that is revoked before its waiter has seen it", () => {
     on.store.inner.release([{ name: "default:a", grantId: "another" }]);
     await on.clock.advance(0);
     expect(acquiring.outcome).toBe("resolved");
+  });
+});
+
+describe("a waiter that hears nothing for one ttl, but may be heard", () => {
+  const ttlMs = 10_000;
+  const commandTimeoutMs = 4_000;
+
+  /** Two clients of one store; the way from the store to the deaf one can go wrong. */
+  function deafened(wait: number) {
+    const on = stage({ ttl: ttlMs, wait: "1h", holder: "other" });
+    const link = new FaultyStore(on.store, on.clock);
+    const options = { ttl: ttlMs, wait, commandTimeout: commandTimeoutMs, holder: "deaf" };
+    const deaf = createLocksOn({ ...on.runtime, random: fixedRandom(0.5, "DEAF") }, link, options);
+    const has = (): readonly string[] => {
+      const info = on.store.inspect("default:a");
+      return [...(info?.holders ?? []), ...(info?.waiters ?? [])].map(({ holder }) => holder);
+    };
+    return { ...on, link, deaf, has };
+  }
+
+  it("lets go of a ticket that was made a grant: another has the name within two ttl", async () => {
+    const { clock, locks, link, deaf, has } = deafened(600_000);
+    const first = await locks.acquire("a");
+    const waiting = watch(deaf.acquire("a"));
+    await clock.advance(0);
+    const other = watch(locks.acquire("a"));
+    const heard = link.sent.renew;
+    link.all = "lose-reply";
+    link.faults.push = "hold";
+    while (link.sent.renew === heard) await clock.advance(100);
+    await first.release();
+    expect(has()).toEqual(["deaf", "other"]);
+    await clock.advance(2 * ttlMs);
+    expect(other.outcome).toBe("resolved");
+    await (other.value as Lease).release();
+    // It does not come back to hold what it does not know of.
+    await clock.advance(10 * ttlMs);
+    expect(has()).toEqual([]);
+    expect(waiting.outcome).toBe("pending");
+  });
+
+  it.each(["none", 4 * ttlMs] as const)(
+    "also where looks are answered, and claims are not: a claim costs others one ttl (late: %s)",
+    async (fault) => {
+      const { clock, locks, link, deaf } = deafened(600_000);
+      link.faults = { ...link.faults, claim: "lose-reply", renew: fault, push: "hold" };
+      const waiting = watch(deaf.acquire("a"));
+      await clock.advance(0);
+      for (let i = 0; i < 10; i++) {
+        const other = watch(locks.acquire("a"));
+        await clock.advance(2 * ttlMs + commandTimeoutMs + 200);
+        expect([i, other.outcome]).toEqual([i, "resolved"]);
+        await (other.value as Lease).release();
+      }
+      await clock.advance(600_000);
+      expect(waiting.value).toBeInstanceOf(StoreUnavailableError);
+    },
+  );
+
+  it("also where it is so far behind that it only renews", async () => {
+    const { clock, locks, link, deaf } = deafened(600_000);
+    const ahead = Array.from({ length: 5 }, () => locks.acquire("a"));
+    await clock.advance(0);
+    watch(deaf.acquire("a"));
+    await clock.advance(0);
+    link.all = "lose-reply";
+    link.faults.push = "hold";
+    await clock.advance(2 * ttlMs);
+    expect(link.sent.claim).toBe(1);
+    // Looks are answered, and claims are not.
+    link.faults.renew = "none";
+    for (const one of ahead) await (await one).release();
+    for (let i = 0; i < 5; i++) {
+      const other = watch(locks.acquire("a"));
+      await clock.advance(2 * ttlMs);
+      expect([i, other.outcome]).toEqual([i, "resolved"]);
+      await (other.value as Lease).release();
+    }
+  });
+
+  it.each(["lose-reply", "hang", "refuse", "fail-reply"] as const)(
+    "has its lock soon after the store answers again, and asks no more than before (%s)",
+    async (fault) => {
+      for (const queued of [true, false]) {
+        const { clock, locks, link, deaf } = deafened(600_000);
+        const first = queued ? await locks.acquire("a") : null;
+        link.faults.push = "hold";
+        if (!queued) link.all = fault;
+        const waiting = watch(deaf.acquire("a"));
+        await clock.advance(100);
+        link.all = fault;
+        await first?.release();
+        await clock.advance(2 * ttlMs);
+        const before = link.sent.claim + link.sent.renew;
+        await clock.advance(10 * ttlMs);
+        // One that hangs is waited for; after one that failed there is a pause of 150 ms.
+        const pauseMs = fault === "refuse" || fault === "fail-reply" ? 150 : commandTimeoutMs;
+        const asked = link.sent.claim + link.sent.renew - before;
+        expect(asked).toBeGreaterThan(0);
+        expect(asked).toBeLessThanOrEqual((10 * ttlMs) / pauseMs + 1);
+        expect(waiting.outcome).toBe("pending");
+        link.all = "none";
+        await clock.advance(commandTimeoutMs + 200);
+        expect(waiting.outcome).toBe("resolved");
+        expect((waiting.value as Lease).state).toBe("held");
+      }
+    },
+  );
+
+  it("is down to whoever waits: a wait that ends in it is no timeout", async () => {
+    const { clock, locks, link, deaf, has } = deafened(45_000);
+    await locks.acquire("a");
+    const waiting = watch(deaf.acquire("a"));
+    await clock.advance(100);
+    link.all = "lose-reply";
+    link.faults.push = "hold";
+    await clock.advance(45_000);
+    expect(waiting.value).toBeInstanceOf(StoreUnavailableError);
+    expect(has()).toEqual(["other"]);
+    await clock.advance(600_000);
+    expect(link.sent.renew).toBeLessThan(20);
+  });
+
+  it("answers that come late make no lease of what ran out, and take none away", async () => {
+    const { clock, locks, link, deaf, store } = deafened(600_000);
+    link.all = 2.5 * ttlMs;
+    const waiting = watch(deaf.acquire("a"));
+    const other = watch(locks.acquire("a"));
+    await clock.advance(2 * ttlMs + 100);
+    expect(other.outcome).toBe("resolved");
+    // "Granted", to an ask of long ago.
+    await clock.advance(ttlMs);
+    expect(waiting.outcome).toBe("pending");
+    link.all = "none";
+    await clock.advance(commandTimeoutMs + 200);
+    await (other.value as Lease).release();
+    await clock.advance(0);
+    const lease = waiting.value as Lease;
+    await clock.advance(10 * ttlMs);
+    expect(lease.state).toBe("held");
+    expect(store.inspect("default:a")!.holders.map(({ token }) => token)).toEqual([lease.token]);
+  });
+
+  it.each([1.1, 1.5, 2.5])(
+    "a store whose every answer comes %d ttl late gives it nothing, and others the name, again and again",
+    async (late) => {
+      const { clock, locks, link, deaf } = deafened(3_600_000);
+      link.all = late * ttlMs;
+      link.faults.push = "hold";
+      const waiting = watch(deaf.acquire("a"));
+      await clock.advance(0);
+      for (let i = 0; i < 20; i++) {
+        const other = watch(locks.acquire("a"));
+        await clock.advance(3 * ttlMs);
+        expect([i, other.outcome]).toEqual([i, "resolved"]);
+        await (other.value as Lease).release();
+      }
+      expect(waiting.outcome).toBe("pending");
+    },
+  );
+
+  it("a process that was stopped goes on with the answer that waits for it", async () => {
+    const { clock, locks, link, deaf } = deafened(600_000);
+    const first = await locks.acquire("a");
+    const waiting = watch(deaf.acquire("a"));
+    await clock.advance(100);
+    const heard = link.sent.renew;
+    link.faults.renew = 50;
+    while (link.sent.renew === heard) await clock.advance(10);
+    clock.stall(2 * ttlMs);
+    link.all = "none";
+    await clock.advance(100);
+    await first.release();
+    await clock.advance(0);
+    expect(waiting.outcome).toBe("resolved");
   });
 });

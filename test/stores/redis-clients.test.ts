@@ -18,6 +18,7 @@ import {
   claimOf,
   keysAndTtls,
   locksOn,
+  quiet,
   rawRedis,
 } from "../support/redis.js";
 import { until } from "../support/worker.js";
@@ -74,7 +75,7 @@ describeWith(["redis"], "Redis, by clients of one's own", () => {
   test("a prefix of ioredis is before every key, and keeps apart", async () => {
     const db = ++databases;
     const open = (keyPrefix: string): Locks => {
-      const client = new Redis(server.url, { db, keyPrefix });
+      const client = quiet(new Redis(server.url, { db, keyPrefix }));
       return locksOn(closing(redisStore(client, { closeClient: true })));
     };
     const [one, two, plain] = [open("app[1]*:"), open("app2:"), open("")];
@@ -123,13 +124,13 @@ describeWith(["redis"], "Redis, by clients of one's own", () => {
   describe("that send again what was not answered", () => {
     /** As ioredis is by default: commands wait for a connection, and are repeated on the next. */
     async function through(proxy: TcpProxy, ttlMs: number): Promise<Locks> {
-      const store = redisStore(new Redis(proxy.url), { closeClient: true });
+      const store = redisStore(quiet(new Redis(proxy.url)), { closeClient: true });
       return locksOn(closing(store), { ttl: ttlMs, wait: "20s" });
     }
 
     async function proxied(): Promise<TcpProxy> {
       const proxy = await TcpProxy.open(server);
-      onTestFinished(() => Promise.race([proxy.close(), pause(500)]));
+      onTestFinished(() => proxy.close());
       return proxy;
     }
 

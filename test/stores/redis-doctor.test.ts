@@ -4,7 +4,10 @@ import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test
 import type { Finding, Level } from "../../src/core/doctor.js";
 import { parseStoreUrl } from "../../src/core/url.js";
 import { connectionOf, type Subscription } from "../../src/stores/redis/client.js";
-import { examineRedis, type Facts, judge, rightsOf, TRIED } from "../../src/stores/redis/doctor.js";
+import type { Facts } from "../../src/stores/redis/doctor/facts.js";
+import { examineRedis } from "../../src/stores/redis/doctor/index.js";
+import { judge } from "../../src/stores/redis/doctor/judge.js";
+import { rightsOf, TRIED } from "../../src/stores/redis/doctor/rights.js";
 import { counterOf, keyOf } from "../../src/stores/redis/keys.js";
 import { SCRIPTS } from "../../src/stores/redis/scripts.js";
 import { TcpProxy } from "../../src/verify/faults/proxy.js";
@@ -355,7 +358,7 @@ describeWith(["redis"], "the doctor on Redis", () => {
     });
 
     test("a user that can't read names does not take them for broken", async () => {
-      const rules = NEEDED.filter((one) => one !== "+hget");
+      const rules = NEEDED.filter((one) => one !== "+get");
       await server.cli("hset", keyOf("default:hash"), "front", "1");
       const findings = await examine(await user("~holdfast:*", "&holdfast:*", ...rules));
       expect(one(findings, "keys").level).toBe("ok");

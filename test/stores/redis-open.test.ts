@@ -16,7 +16,7 @@ import { findFile } from "../../src/verify/lab/requirements.js";
 import { realSubject } from "../conformance/subjects.js";
 import { build, rejection, runNode } from "../core/helpers.js";
 import { describeWith, skipUnless } from "../support/needs.js";
-import { keysAndTtls, rawRedis, startCluster } from "../support/redis.js";
+import { keysAndTtls, quiet, rawRedis, startCluster } from "../support/redis.js";
 import { until } from "../support/worker.js";
 
 /** With all that has a meaning in a URL. */
@@ -392,8 +392,9 @@ describeWith(["redis"], "connect() to Redis", () => {
     }
 
     async function asLocks(): Promise<Redis> {
-      const client = new Redis(at(server, login), { enableReadyCheck: false, lazyConnect: true });
-      client.on("error", () => {});
+      const client = quiet(
+        new Redis(at(server, login), { enableReadyCheck: false, lazyConnect: true }),
+      );
       await client.connect();
       return client;
     }

@@ -1,5 +1,4 @@
 import { symlinkSync } from "node:fs";
-import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { Redis } from "ioredis";
 import { createClient } from "redis";
@@ -12,7 +11,7 @@ import { freePort } from "../../src/verify/lab/ports.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
 import { build, runNode } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
-import { byIoredis, callsSince, claimOf, locksOn } from "../support/redis.js";
+import { byIoredis, callsSince, claimOf, locksOn, quiet } from "../support/redis.js";
 import { until } from "../support/worker.js";
 
 /** So long that no renewal of a ticket is due in a test, unless it is about that. */
@@ -32,8 +31,7 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
 
   async function proxied(target = server): Promise<TcpProxy> {
     const proxy = await TcpProxy.open(target);
-    // Not waited for without end: a connection that was ended a moment ago may never say that it is closed.
-    onTestFinished(() => Promise.race([proxy.close(), pause(500)]));
+    onTestFinished(() => proxy.close());
     return proxy;
   }
 
@@ -43,10 +41,10 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
     { url = server.url, ...options }: { url?: string; retryStrategy?: () => null } = {},
   ): RedisStore {
     let subscriptions = 0;
-    const client = new Redis(url);
+    const client = quiet(new Redis(url));
     client.duplicate = () => {
       const place = urls[Math.min(subscriptions++, urls.length - 1)]!;
-      const subscriber = new Redis(place, options);
+      const subscriber = quiet(new Redis(place, options));
       onTestFinished(() => subscriber.disconnect());
       return subscriber;
     };
@@ -121,7 +119,7 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
 
   test("who learns of its grant by a renewal keeps no subscription open", async () => {
     const own = await lab.redis();
-    const client = new Redis(own.url);
+    const client = quiet(new Redis(own.url));
     onTestFinished(() => client.disconnect());
     const duplicate = client.duplicate.bind(client);
     // It listens, and hears nothing.
@@ -204,7 +202,7 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
     const others = await another();
     const name = freshName();
     const holder = await others.acquire(name);
-    const dying = new Redis(server.url);
+    const dying = quiet(new Redis(server.url));
     const subscribers: Redis[] = [];
     const duplicate = dying.duplicate.bind(dying);
     dying.duplicate = (...args) => {
@@ -257,10 +255,10 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
         await isReplaced(own, locks, alive, () => silence(dead));
       },
       "half-open, by node-redis": async (own, dead, alive) => {
-        const client = createClient({ url: own.url });
+        const client = quiet(createClient({ url: own.url }));
         await client.connect();
         const urls = [dead.url, alive.url];
-        client.duplicate = (() => createClient({ url: urls.shift()! })) as never;
+        client.duplicate = (() => quiet(createClient({ url: urls.shift()! }))) as never;
         const locks = locksOn(closing(redisStore(client, { closeClient: true })), LONG);
         await isReplaced(own, locks, alive, () => silence(dead));
       },

@@ -13,14 +13,21 @@ import { freePort } from "../../src/verify/lab/ports.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
 import { until } from "../../src/verify/lab/until.js";
 
+/** Whose errors are for the test to provoke: unheard, ioredis prints them and node-redis throws them. */
+export function quiet<C extends { on(event: "error", listener: () => void): unknown }>(
+  client: C,
+): C {
+  client.on("error", () => {});
+  return client;
+}
+
 /** A store on a connection of its own, by ioredis. */
 export async function byIoredis(
   url: string,
   options: { db?: number } & RedisStoreOptions = {},
 ): Promise<RedisStore> {
   const { db = 0, ...rest } = options;
-  const client = new Redis(url, { db, lazyConnect: true });
-  client.on("error", () => {});
+  const client = quiet(new Redis(url, { db, lazyConnect: true }));
   await client.connect();
   return redisStore(client, { closeClient: true, ...rest });
 }
@@ -31,8 +38,7 @@ export async function byNodeRedis(
   options: { db?: number } & RedisStoreOptions = {},
 ): Promise<RedisStore> {
   const { db = 0, ...rest } = options;
-  const client = createClient({ url, database: db });
-  client.on("error", () => {});
+  const client = quiet(createClient({ url, database: db }));
   await client.connect();
   return redisStore(client, { closeClient: true, ...rest });
 }
@@ -68,8 +74,7 @@ export async function byCluster(
   keyPrefix: string,
 ): Promise<RedisStore> {
   const nodes = servers.map(({ address, port }) => ({ host: address, port }));
-  const client = new Cluster(nodes, { keyPrefix, lazyConnect: true });
-  client.on("error", () => {});
+  const client = quiet(new Cluster(nodes, { keyPrefix, lazyConnect: true }));
   await client.connect();
   return redisStore(client, { closeClient: true });
 }
@@ -83,8 +88,7 @@ export function locksOn(store: RedisStore, options: LocksOptions = {}): Locks {
 
 /** A connection for looking behind the store, closed with the test. */
 export async function rawRedis(url: string, db = 0): Promise<Redis> {
-  const client = new Redis(url, { db, lazyConnect: true });
-  client.on("error", () => {});
+  const client = quiet(new Redis(url, { db, lazyConnect: true }));
   await client.connect();
   onTestFinished(() => client.disconnect());
   return client;

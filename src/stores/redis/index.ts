@@ -18,7 +18,7 @@ import {
 } from "../../core/store.js";
 import { checkNumber, orElse } from "../../core/validate.js";
 import { type Connection, connectionOf, forgetCommand, type RedisClient } from "./client.js";
-import { counterOf, keyOf, nameOfKey, PREFIX, patternOf, tagOf } from "./keys.js";
+import { keysOf, nameOfKey, PREFIX, patternOf, tagOf } from "./keys.js";
 import { SCRIPTS, type Script } from "./scripts.js";
 import { Wake } from "./wake.js";
 
@@ -62,16 +62,17 @@ const REPLICATED_MS = 1_000;
 /** How many names are looked at in one script. */
 const INSPECTED_AT_ONCE = 100;
 
-/** So few that they do not keep others from the server for long. */
-const ACTS_AT_ONCE = 128;
+/** So few that the server works on some while the client reads and writes others. */
+const ACTS_AT_ONCE = 16;
 
 /** A claim or a release, on its way to the server. */
 interface Act {
+  /** The first of them: in a cluster it decides the slot. */
   readonly name: string;
   readonly names: readonly string[];
   readonly args: readonly string[];
-  resolve(answer: string): void;
-  reject(error: unknown): void;
+  answered(answer: string): void;
+  failed(error: unknown): void;
 }
 
 /** Locks on a Redis server: each step a script. */
@@ -107,13 +108,9 @@ export class RedisStore implements Store {
     this.#wake = new Wake(this.#connection, hear, () => this.#pushes.size > 0);
   }
 
-  async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
-    if (!claim.queue) return this.#claim(claim, "");
-    // Before the ticket is seen: its push may come before the answer.
-    this.#pushes.set(claim.grantId, push);
-    const answer = await this.#claimOrQueue(claim);
-    if (answer.kind !== "queued") this.#pushes.delete(claim.grantId);
-    return answer;
+  claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    const granted = !claim.queue ? this.#claim(claim, false) : this.#claimOrQueue(claim, push);
+    return this.#replicas === 0 ? granted : this.#whenReplicated(granted);
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
@@ -136,11 +133,10 @@ export class RedisStore implements Store {
 
   async release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
     for (const { grantId } of releases) this.#pushes.delete(grantId);
-    const answers = releases.map(async ({ name, grantId, unused }): Promise<ReleaseAnswer> => {
-      const answer = await this.#act([name], ["0", grantId, unused ? "1" : "0"]);
-      return answer === "released" ? answer : toReleaseAnswer(JSON.parse(answer));
-    });
-    return Promise.all(answers);
+    const answers = releases.map(({ name, grantId, unused }) =>
+      this.#act([name], [unused ? "unused" : "release", grantId], toReleaseAnswer),
+    );
+    return answers.length === 1 ? [await answers[0]!] : Promise.all(answers);
   }
 
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
@@ -185,35 +181,46 @@ export class RedisStore implements Store {
     await this.#connection.close();
   }
 
-  async #claimOrQueue(claim: Claim): Promise<ClaimAnswer> {
-    if (this.#wake.channel === "") {
-      // The name is free as a rule, and then nobody has to listen.
-      const answer = await this.#claim(claim, "");
+  #claimOrQueue(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    if (this.#wake.isOpen) return this.#queue(claim, push);
+    // The name is free as a rule, and then nobody has to listen.
+    return this.#claim(claim, false).then(async (answer) => {
       if (answer.kind !== "busy") return answer;
       await this.#wake.open().catch((error: unknown) => {
         throw explain(error);
       });
-    }
-    return this.#claim(claim, this.#wake.channel);
+      return this.#queue(claim, push);
+    });
   }
 
-  async #claim(claim: Claim, wake: string): Promise<ClaimAnswer> {
-    const answer = await this.#act(claim.names, [
-      String(claim.names.length),
-      claim.grantId,
-      String(claim.seq),
-      String(claim.permits),
-      String(claim.limit),
-      String(claim.ttlMs),
-      String(claim.atLeastMs),
-      claim.holder,
-      wake,
-    ]);
-    const told = isToken(answer)
-      ? soleGrant(BigInt(answer), claim)
-      : toClaimAnswer(JSON.parse(answer), claim.names);
-    if (told.kind === "granted") await this.#replicated();
-    return told;
+  #queue(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    // Before the ticket is seen: its push may come before the answer.
+    this.#pushes.set(claim.grantId, push);
+    return this.#claim(claim, true);
+  }
+
+  #claim(claim: Claim, queue: boolean): Promise<ClaimAnswer> {
+    const { names, grantId, atLeastMs, ttlMs, seq, permits, limit, holder } = claim;
+    const args = [
+      `${queue ? "queue" : "claim"} ${names.length}`,
+      grantId,
+      String(atLeastMs),
+      String(ttlMs),
+      `${seq} ${permits} ${limit} ${holder}`,
+    ];
+    return this.#act(names, args, (answer) => {
+      const told = isToken(answer)
+        ? soleGrant(BigInt(answer), claim)
+        : toClaimAnswer(JSON.parse(answer), names);
+      if (queue && told.kind !== "queued") this.#pushes.delete(grantId);
+      return told;
+    });
+  }
+
+  async #whenReplicated(claimed: Promise<ClaimAnswer>): Promise<ClaimAnswer> {
+    const answer = await claimed;
+    if (answer.kind === "granted") await this.#replicated();
+    return answer;
   }
 
   /** On the connection that wrote: WAIT covers no other's writes. What was answered in one turn shares it. */
@@ -265,9 +272,17 @@ export class RedisStore implements Store {
   }
 
   /** With all that is asked for in this turn of the event loop, in one command. */
-  #act(names: readonly string[], args: readonly string[]): Promise<string> {
-    return new Promise((resolve, reject) => {
-      this.#acts.push({ name: names[0]!, names, args, resolve, reject });
+  #act<T>(
+    names: readonly string[],
+    args: readonly string[],
+    read: (answer: string) => T,
+  ): Promise<T> {
+    return new Promise((resolve, failed) => {
+      const answered = (answer: string): void => {
+        if (answer.startsWith("!")) failed(explain(new Error(answer.slice(1))));
+        else resolve(read(answer));
+      };
+      this.#acts.push({ name: names[0]!, names, args, answered, failed });
       // After all that the present answers set off, and before anything new is read.
       if (this.#acts.length === 1) process.nextTick(() => this.#flush());
     });
@@ -277,24 +292,28 @@ export class RedisStore implements Store {
     const acts = this.#acts.splice(0);
     for (const together of this.#connection.cluster ? bySlot(acts) : [acts]) {
       for (let i = 0; i < together.length; i += ACTS_AT_ONCE) {
-        void this.#send(together.slice(i, i + ACTS_AT_ONCE));
+        this.#send(together.slice(i, i + ACTS_AT_ONCE));
       }
     }
   }
 
-  async #send(acts: readonly Act[]): Promise<void> {
-    try {
-      const names = acts.flatMap((act) => act.names);
-      const args = acts.flatMap((act) => act.args);
-      const answers = await this.#run<string[]>(SCRIPTS.acts, names, args);
-      for (const [i, act] of acts.entries()) {
-        const answer = answers[i]!;
-        if (answer.startsWith("!")) act.reject(explain(new Error(answer.slice(1))));
-        else act.resolve(answer);
-      }
-    } catch (error) {
-      for (const act of acts) act.reject(error);
+  #send(acts: readonly Act[]): void {
+    const keys: string[] = [];
+    const args = [this.#skipsDead, this.#wake.name];
+    for (const act of acts) {
+      for (const name of act.names) keys.push(...keysOf(name));
+      args.push(...act.args);
     }
+    this.#connection.run(SCRIPTS.acts, keys, args).then(
+      (answers) => {
+        if (acts.length === 1) acts[0]!.answered(answers as string);
+        else for (const [i, act] of acts.entries()) act.answered((answers as string[])[i]!);
+      },
+      (error: unknown) => {
+        const explained = explain(error);
+        for (const act of acts) act.failed(explained);
+      },
+    );
   }
 
   async #ask<T>(script: Script, names: readonly string[], args: readonly string[]): Promise<T> {
@@ -302,10 +321,9 @@ export class RedisStore implements Store {
   }
 
   async #run<T>(script: Script, names: readonly string[], args: readonly string[]): Promise<T> {
-    const keys = names.flatMap((name) => [keyOf(name), counterOf(name)]);
-    const skipsDead = this.#connection.cluster ? "0" : "1";
+    const keys = names.flatMap(keysOf);
     try {
-      return (await this.#connection.run(script, keys, [skipsDead, ...args])) as T;
+      return (await this.#connection.run(script, keys, [this.#skipsDead, ...args])) as T;
     } catch (error) {
       throw explain(error);
     }
@@ -325,6 +343,11 @@ export class RedisStore implements Store {
       this.#pushes.delete(told.grantId);
       push({ kind: "granted", grant: told.grant });
     }
+  }
+
+  /** In a cluster, publishing does not tell whether somebody was reached. */
+  get #skipsDead(): string {
+    return this.#connection.cluster ? "0" : "1";
   }
 
   #look(): void {
@@ -405,8 +428,8 @@ function toRenewAnswer(answer: Json): RenewAnswer {
   }
 }
 
-const toReleaseAnswer = (answer: Json): ReleaseAnswer =>
-  answer.kind === "released" ? "released" : answer;
+const toReleaseAnswer = (answer: string): ReleaseAnswer =>
+  answer === "released" ? answer : (JSON.parse(answer) as ReleaseAnswer);
 
 const toHolder = ({ limit, token, ...rest }: Json): HolderInfo => ({
   ...rest,
@@ -434,8 +457,12 @@ function toNameInfo(info: Json, { name }: { name: string }): NameInfo | null {
 /** Null: anybody may publish anything. */
 function readHandover(text: string): { grantId: string; grant: Grant } | null {
   try {
-    const { grantId, grant } = JSON.parse(text) as { grantId: string; grant: Json };
-    return { grantId, grant: toGrant(grant) };
+    const [token, floor, ttlMs, seq, ...grantId] = text.split(" ");
+    const grant = { token: BigInt(token!), floor: BigInt(floor!), ttlMs: Number(ttlMs) };
+    return {
+      grantId: grantId.join(" "),
+      grant: { ...grant, seq: Number(seq), handedOver: true },
+    };
   } catch {
     return null;
   }

@@ -38,14 +38,11 @@ export function ioredisConnection(client: IoredisClient): Connection {
     cluster ? (client as unknown as Cluster).nodes("master") : [client as unknown as Node];
   return {
     cluster,
-    async run({ sha, code }, keys, args) {
-      try {
-        return await client.evalsha(sha, keys.length, ...keys, ...args);
-      } catch (error) {
+    run: ({ sha, code }, keys, args) =>
+      client.evalsha(sha, keys.length, ...keys, ...args).catch((error: unknown) => {
         if (!isNoScript(error)) throw error;
-        return await client.eval(code, keys.length, ...keys, ...args);
-      }
-    },
+        return client.eval(code, keys.length, ...keys, ...args);
+      }),
     async scan(pattern) {
       // ioredis puts its prefix before keys, but not before patterns.
       const prefix = client.options?.keyPrefix ?? "";

@@ -7,10 +7,20 @@ const BUCKETS = 256;
 /** The hash tag in front decides the slot; what follows may be any name. */
 export const tagOf = (name: string): string => `${PREFIX}{${bucketOf(name)}}`;
 
-export const keyOf = (name: string): string => `${tagOf(name)}n:${name}`;
+/** Of a name, as the scripts take them: its front, its queue, and the counter of tokens beside them. */
+export function keysOf(name: string): readonly [front: string, queue: string, counter: string] {
+  const tag = tagOf(name);
+  return [`${tag}n:${name}`, `${tag}q:${name}`, `${tag}last`];
+}
 
-/** The counter of tokens beside it, in the same slot. */
-export const counterOf = (name: string): string => `${tagOf(name)}last`;
+export const keyOf = (name: string): string => keysOf(name)[0];
+
+export const isQueue = (key: string): boolean => {
+  const name = key.slice(key.indexOf("}q:") + 3);
+  return key.includes("}q:") && keysOf(name)[1] === key;
+};
+
+export const counterOf = (name: string): string => keysOf(name)[2];
 
 export const nameOfKey = (key: string): string => key.slice(key.indexOf("}n:") + 3);
 

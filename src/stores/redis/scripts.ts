@@ -5,17 +5,19 @@ import { LOCK_LIMIT, REVOKED_KEPT } from "../../core/store.js";
 const HANDOVERS_AT_ONCE = 100;
 
 /** Raised when an older Holdfast could misread what is kept of a name. */
-const FORMAT = 1;
+const FORMAT = 2;
+
+/** The tickets of a name stay so much longer than they have to, so that their end is seldom moved. */
+const QUEUE_KEPT_MS = 30_000;
 
 /**
- * The rule of `../rule.ts` in the language of the server. A name that one holds and nobody waits
- * for is a packed text, by far the most usual case: the first part of ACTS serves it
- * alone, in a few commands. Otherwise it is a hash:
- *   front       its limit, its holders, and where its queue begins and ends
- *   t<place>    a ticket
- *   g<grantId>  the place of that ticket
- * It is deleted when nothing is left of it, and runs out with the last lease or ticket otherwise.
- * Beside it, in the same slot, one counter of tokens for many names, kept until the server's clock
+ * The rule of `../rule.ts` in the language of the server. Of each name there is
+ *   …n:NAME  its front, packed: limit, holders, where its queue begins and ends. By far the most often
+ *            one holds it and nobody waits: that has a form of its own, which ACTS writes and deletes
+ *            in a few commands.
+ *   …q:NAME  its queue, a hash: t<place> is a ticket, g<grantId> the place of that grantId's ticket.
+ * Both go when nothing is left of them, and run out with the last lease or ticket otherwise.
+ * Beside them, in the same slot, one counter of tokens for many names, kept until the server's clock
  * has passed it by a minute: nothing is kept per name, and a clock that is set back repeats no token.
  *
  * Times are in ms on the server's clock, numbers are doubles: tokens stay below 2^53 and leave as text.
@@ -30,15 +32,57 @@ local fronts, order, fresh, counters, handovers = {}, {}, {}, {}, 0
 
 local function text(number) return string.format('%.0f', number) end
 
--- As ACTS has packed it.
-local function alone(packed)
-  local ok, format, id, permits, limit, atLeast, holder, since, seq, ttl, expires, closed, token =
-    pcall(cmsgpack.unpack, packed)
-  if not ok or type(format) ~= 'number' then return nil, 'HOLDFAST STRANGER' end
-  if format ~= ${FORMAT} then return nil, 'HOLDFAST FORMAT ' .. tostring(format) end
-  if type(token) ~= 'number' then return nil, 'HOLDFAST STRANGER' end
+-- Redis 7 raises tables, older ones text.
+local function problem(raised) return type(raised) == 'table' and raised.err or tostring(raised) end
+
+local function packed(one)
+  return cmsgpack.pack(
+    one.id, one.permits, one.atLeast, one.holder, one.since, one.seq, one.ttl, one.expires, one.closed,
+    one.token, one.floor, one.wake, one.place, one.ended, one.by, one.why
+  )
+end
+
+local function unpacked(from)
+  local id, permits, atLeast, holder, since, seq, ttl, expires, closed, token, floor, wake, place, ended,
+    by, why = cmsgpack.unpack(from)
   return {
-    format = format, limit = limit, first = 1, next = 1, ends = math.max(expires, closed),
+    id = id, permits = permits, atLeast = atLeast, holder = holder, since = since, seq = seq, ttl = ttl,
+    expires = expires, closed = closed, token = token, floor = floor, wake = wake, place = place,
+    ended = ended, by = by, why = why,
+  }
+end
+
+-- As a claim comes.
+local function asked(from)
+  local seq, permits, limit, holder = string.match(from, '^(%d+) (%d+) (%d+) (.*)$')
+  return tonumber(seq), tonumber(permits), tonumber(limit), holder
+end
+
+-- The form of one holder alone: ACTS keeps what it was given as the text that it was.
+local function packedAlone(front, one)
+  return cmsgpack.pack(
+    ${FORMAT}, one.id, string.format('%.17g', one.atLeast), one.token, one.since * 1000, one.ttl,
+    string.format('%.0f %.0f %.0f %s', one.seq, one.permits, front.limit, one.holder),
+    one.expires, one.closed
+  )
+end
+
+local function read(from)
+  local ok, format, id, rest, token, since, ttl, claim, expires, closed =
+    pcall(cmsgpack.unpack, from)
+  if not ok or type(format) ~= 'number' then error('HOLDFAST STRANGER', 0) end
+  if format ~= ${FORMAT} then error('HOLDFAST FORMAT ' .. tostring(format), 0) end
+  if type(rest) == 'table' then
+    for i, one in ipairs(rest.holders) do rest.holders[i] = unpacked(one) end
+    return rest
+  end
+  if type(token) ~= 'number' then error('HOLDFAST STRANGER', 0) end
+  local atLeast, seq, permits, limit, holder = tonumber(rest), asked(claim)
+  since, ttl = since / 1000, tonumber(ttl)
+  expires = expires or since + ttl
+  closed = closed or (atLeast > 0 and since + atLeast or 0)
+  return {
+    limit = limit, first = 1, next = 1, ends = math.max(expires, closed), kept = 0,
     holders = { {
       id = id, permits = permits, atLeast = atLeast, holder = holder, since = since, seq = seq,
       ttl = ttl, expires = expires, token = token, floor = token, closed = closed, ended = 'no',
@@ -47,69 +91,24 @@ local function alone(packed)
 end
 
 -- A batch may come to one name many times: it is read and written once.
-local function open(key, last)
+local function open(at)
+  local key = KEYS[at]
   local front = fronts[key]
   if front then return front end
-  local packed = redis.pcall('GET', key)
   -- What is not ours must not fail the others of a batch.
-  if type(packed) == 'string' then
-    local problem
-    front, problem = alone(packed)
-    if not front then return nil, problem end
-  elseif packed then
-    packed = redis.pcall('HGET', key, 'front')
-    if type(packed) ~= 'string' then return nil, packed and packed.err or 'HOLDFAST STRANGER' end
-    local ok
-    ok, front = pcall(cmsgpack.unpack, packed)
-    if not ok or type(front) ~= 'table' or not front.format then return nil, 'HOLDFAST STRANGER' end
-  else front = { format = ${FORMAT}, limit = 0, holders = {}, first = 1, next = 1, ends = 0 } end
-  if front.format ~= ${FORMAT} then return nil, 'HOLDFAST FORMAT ' .. tostring(front.format) end
-  -- Read now, so that nothing can fail after somebody was told that it holds.
-  local counter = redis.pcall('GET', last)
-  if type(counter) == 'table' then return nil, counter.err end
-  counters[last] = math.max(counters[last] or 0, tonumber(counter or '0') or 0)
-  if math.max(counters[last], micros) + 1e6 > 9007199254740991 then return nil, 'HOLDFAST LAST TOKEN' end
-  front.key, front.last, front.inUse = key, last, 0
+  local there = redis.pcall('GET', key)
+  if type(there) == 'string' then front = read(there)
+  elseif there then error(there.err, 0)
+  else front = { limit = 0, holders = {}, first = 1, next = 1, ends = 0, kept = 0 } end
+  front.key, front.queue, front.last, front.inUse = key, KEYS[at + 1], KEYS[at + 2], 0
   fronts[key] = front
   order[#order + 1] = front
   return front
 end
 
--- Of a packed text, too; but that is not dropped before it is known that this user may write a hash:
--- what a script has done before an error stays done.
-local function makeHash(front, ...)
-  local result = redis.pcall('HSET', front.key, ...)
-  if type(result) ~= 'table' then return end
-  if not string.find(result.err, 'WRONGTYPE', 1, true) then error(result.err) end
-  redis.call('DEL', front.key)
-  redis.call('HSET', front.key, ...)
-end
-
-local function close()
-  for _, front in ipairs(order) do
-    if front.touched then
-      local one = front.holders[1]
-      local queued = front.first < front.next
-      if not one and not queued then redis.call('DEL', front.key)
-      elseif not queued and #front.holders == 1 and one.ended == 'no' and one.floor == one.token then
-        redis.call('SET', front.key, cmsgpack.pack(
-          ${FORMAT}, one.id, one.permits, front.limit, one.atLeast, one.holder, one.since, one.seq,
-          one.ttl, one.expires, one.closed, one.token
-        ), 'PXAT', text(math.ceil(math.max(one.expires, one.closed))))
-      else
-        makeHash(front, 'front', cmsgpack.pack({
-          format = ${FORMAT}, limit = front.limit, holders = front.holders, first = front.first, next = front.next,
-          ends = front.ends,
-        }))
-        redis.call('PEXPIREAT', front.key, text(math.ceil(front.ends)))
-      end
-    end
-  end
-end
-
 local function ticketAt(front, place)
-  local packed = redis.call('HGET', front.key, 't' .. text(place))
-  return packed and cmsgpack.unpack(packed)
+  local there = redis.call('HGET', front.queue, 't' .. text(place))
+  return there and unpacked(there)
 end
 
 local function keepUntil(front, ms)
@@ -118,28 +117,49 @@ end
 
 local function saveTicket(front, one)
   keepUntil(front, one.expires)
-  makeHash(front, 't' .. text(one.place), cmsgpack.pack(one), 'g' .. one.id, text(one.place))
+  redis.call('HSET', front.queue, 't' .. text(one.place), packed(one), 'g' .. one.id, text(one.place))
+  if one.expires > front.kept then
+    front.kept = one.expires + ${QUEUE_KEPT_MS}
+    redis.call('PEXPIREAT', front.queue, text(front.kept))
+  end
   front.touched = true
 end
 
+local function enqueue(front, one)
+  if front.first == front.next then
+    -- What is left of a queue whose front has run out is over.
+    redis.call('DEL', front.queue)
+    front.first, front.next, front.kept = 1, 1, 0
+  end
+  one.place = front.next
+  front.next = front.next + 1
+  front.waiting = true
+  saveTicket(front, one)
+end
+
 local function dropTicket(front, one)
-  redis.call('HDEL', front.key, 't' .. text(one.place), 'g' .. one.id)
+  redis.call('HDEL', front.queue, 't' .. text(one.place), 'g' .. one.id)
   front.touched = true
 end
 
 local function isOver(one) return one.expires <= now and one.closed <= now end
 
 local function drawToken(front)
-  local token = math.max(counters[front.last] + 1, micros)
+  local last = counters[front.last]
+  if not last then
+    last = redis.pcall('GET', front.last) or '0'
+    if type(last) == 'table' then error(last.err, 0) end
+    last = tonumber(last) or 0
+  end
+  local token = math.max(last + 1, micros)
+  if token > 9007199254740991 then error('HOLDFAST LAST TOKEN', 0) end
   counters[front.last] = token
-  redis.call('SET', front.last, text(token), 'PXAT', text(math.ceil(token / 1000) + 60000))
   return token
 end
 
 -- The grant keeps its ticket's expiry: it rests on the ask that was last heard of.
-local function grant(front, one)
-  one.token = drawToken(front)
-  one.floor = one.token
+local function grant(front, one, token)
+  one.token, one.floor = token, token
   for _, other in ipairs(front.holders) do
     -- They stand in the order of their tokens.
     if other.ended == 'no' and other.expires > now then
@@ -165,7 +185,7 @@ end
 
 -- False: its process is not there to hear it.
 local function tell(one)
-  local message = cjson.encode({ grantId = one.id, grant = grantOf(one, true) })
+  local message = string.format('%.0f %.0f %.17g %.0f %s', one.token, one.floor, one.ttl, one.seq, one.id)
   -- Without the right to tell, it is found at the next renewal of the ticket.
   local reached = redis.pcall('PUBLISH', one.wake, message)
   return type(reached) == 'table' or reached > 0 or not skipsDead
@@ -185,51 +205,107 @@ local function tidy(front)
   front.holders, front.inUse, front.byId = holders, inUse, byId
 end
 
+local function remove(front, one)
+  for i, other in ipairs(front.holders) do
+    if other == one then
+      table.remove(front.holders, i)
+      break
+    end
+  end
+  front.byId[one.id] = nil
+  front.inUse = front.inUse - one.permits
+  front.touched = true
+end
+
 -- Grants from the front of the queue while it fits: not too many in one script, which keeps everybody
 -- else waiting. Who is next then is told to look, and that goes on.
-local function advance(front)
-  front.waiting = nil
-  while front.first < front.next do
+local function advance(front, thorough)
+  while front.first < front.next and (thorough or front.inUse < front.limit) do
     local one = ticketAt(front, front.first)
     if one and one.expires > now then
       local tooMany = handovers >= ${HANDOVERS_AT_ONCE}
-      if tooMany or front.inUse + one.permits > front.limit then
-        front.waiting = one
-        if tooMany then redis.pcall('PUBLISH', one.wake, 'look') end
-        break
+      if tooMany and front.looks ~= one.wake then
+        redis.pcall('PUBLISH', one.wake, 'look')
+        front.looks = one.wake
       end
+      if tooMany or front.inUse + one.permits > front.limit then break end
       handovers = handovers + 1
+      -- What can fail comes before what can't be undone.
+      local token = drawToken(front)
       dropTicket(front, one)
-      grant(front, one)
-      if not tell(one) then
-        table.remove(front.holders)
-        front.byId[one.id] = nil
-        front.inUse = front.inUse - one.permits
-      end
+      grant(front, one, token)
+      front.untold = front.untold or {}
+      table.insert(front.untold, one)
     elseif one then dropTicket(front, one) end
     front.first = front.first + 1
     front.touched = true
   end
+  -- While it is full, it matters only to those who are told their place whether the first still live.
+  front.waiting = front.first < front.next
   return front
 end
 
-local function advanced(key, last)
-  local front, problem = open(key, last)
+local function advanced(at, thorough)
+  local front = open(at)
   -- Time stands still in a script: once is enough, and whoever changes something advances it again.
-  if front and not front.byId then
+  if not front.byId then
     tidy(front)
-    advance(front)
-  end
-  return front, problem
+    advance(front, thorough)
+  elseif thorough then advance(front, true) end
+  return front
 end
 
--- Where there is only one name, what is wrong with it is the answer.
-local function only(front, problem)
-  if not front then
-    close()
-    error(problem)
+local function save(front)
+  local one = front.holders[1]
+  local queued = front.first < front.next
+  front.touched = false
+  if not one and not queued then
+    redis.call('DEL', front.key)
+    return
   end
-  return front
+  local written
+  if not queued and #front.holders == 1 and one.ended == 'no' and one.floor == one.token then
+    written, front.ends = packedAlone(front, one), math.max(one.expires, one.closed)
+  else
+    local holders = {}
+    for i, each in ipairs(front.holders) do holders[i] = packed(each) end
+    written = cmsgpack.pack(${FORMAT}, false, {
+      limit = front.limit, holders = holders, first = front.first, next = front.next,
+      ends = front.ends, kept = front.kept,
+    })
+  end
+  redis.call('SET', front.key, written, 'PXAT', text(math.ceil(front.ends)))
+end
+
+local function saveTokens()
+  for key, token in pairs(counters) do
+    redis.call('SET', key, text(token), 'PXAT', text(math.ceil(token / 1000) + 60000))
+    counters[key] = nil
+  end
+end
+
+-- Nobody is told that it holds before that is written.
+local function close()
+  saveTokens()
+  for _, front in ipairs(order) do
+    while front.touched do
+      save(front)
+      local untold = front.untold or {}
+      front.untold = nil
+      local missing = false
+      for _, one in ipairs(untold) do
+        -- It may have been revoked, or given back, by another act of the same batch.
+        if front.byId[one.id] == one and one.ended == 'no' and not tell(one) then
+          remove(front, one)
+          missing = true
+        end
+      end
+      if missing then
+        advance(front)
+        saveTokens()
+      end
+    end
+  end
 end
 
 -- The one that has not ended: what has ended is another grant, also of the same grantId.
@@ -237,7 +313,7 @@ local function find(front, id)
   local one = front.byId[id]
   if one and one.ended == 'no' then return one end
   if not front.waiting then return nil end
-  local place = redis.call('HGET', front.key, 'g' .. id)
+  local place = redis.call('HGET', front.queue, 'g' .. id)
   return place and ticketAt(front, tonumber(place))
 end
 
@@ -290,84 +366,81 @@ local function lost(front, id)
   end
   return { kind = 'lost', reason = taken and 'superseded' or 'expired' }
 end
-
-local function remove(front, one)
-  for i, other in ipairs(front.holders) do
-    if other == one then
-      table.remove(front.holders, i)
-      break
-    end
-  end
-  front.byId[one.id] = nil
-  front.inUse = front.inUse - one.permits
-  front.touched = true
-end
 `;
 
 /**
  * Claims and releases of one turn of the event loop, each by itself, in their order. The first part
  * serves claims of names that are free, and releases of names that one holds and nobody waits for.
- * The others follow in their order. A token that is drawn in vain does no harm.
+ * The others follow in their order.
  */
 const ACTS = `
-local time = redis.call('TIME')
-local micros = time[1] * 1000000 + time[2]
-local answers, left, later = {}, {}, {}
-local a, at = 1, 0
-while a < #ARGV do
-  local count, done = tonumber(ARGV[a + 1]), nil
-  local key, last = KEYS[at + 1], KEYS[at + 2]
-  if later[key] then
-    -- After one that was left: each name's acts stay in their order.
-  elseif count == 0 then
-    local packed = redis.pcall('GET', key)
-    if type(packed) == 'string' then
-      local ok, format, id, permits, limit, atLeast = pcall(cmsgpack.unpack, packed)
-      if ok and format == ${FORMAT} and id == ARGV[a + 2] and atLeast == 0 then
+local answers, left, later, micros = {}, nil, nil, nil
+local a, at = 3, 1
+
+-- One alone, the most usual, is read faster than a list.
+local function answered(all) return all[2] and all or all[1] end
+
+while a <= #ARGV do
+  local what, key, id, done = ARGV[a], KEYS[at], ARGV[a + 1], nil
+  local names, size = 1, 5
+  if what == 'release' then
+    size = 2
+    if not (later and later[key]) then
+      local there = redis.pcall('GET', key)
+      local mine = cmsgpack.pack(${FORMAT}, id, '0')
+      if type(there) == 'string' and string.sub(there, 1, #mine) == mine then
         redis.call('DEL', key)
         done = 'released'
       end
     end
-  elseif count == 1 then
-    local now, ttl, atLeast = micros / 1000, tonumber(ARGV[a + 6]), tonumber(ARGV[a + 7])
-    local before = redis.pcall('GET', last)
-    before = type(before) == 'table' and math.huge or tonumber(before or '0') or math.huge
-    local token = before < micros and micros or before + 1
-    local expires, closed = now + ttl, atLeast > 0 and now + atLeast or 0
-    local packed = cmsgpack.pack(
-      ${FORMAT}, ARGV[a + 2], tonumber(ARGV[a + 4]), tonumber(ARGV[a + 5]), atLeast, ARGV[a + 8],
-      now, tonumber(ARGV[a + 3]), ttl, expires, closed, token
-    )
-    local ends = string.format('%.0f', math.ceil(math.max(expires, closed)))
-    if token < 9007199254740991 and redis.call('SET', key, packed, 'NX', 'PXAT', ends) then
-      done = string.format('%.0f', token)
-      redis.call('SET', last, done, 'PXAT', string.format('%.0f', math.ceil(token / 1000) + 60000))
+  elseif what == 'unused' then size = 2
+  elseif what == 'queue 1' or what == 'claim 1' then
+    if not (later and later[key]) then
+      if not micros then
+        local time = redis.call('TIME')
+        micros = time[1] * 1000000 + time[2]
+      end
+      local counter, atLeast, ttl = KEYS[at + 2], ARGV[a + 2], ARGV[a + 3]
+      local last = redis.pcall('GET', counter) or '0'
+      -- Not if the clock was set back, for instance.
+      if type(last) == 'string' and (tonumber(last) or micros) < micros and micros < 9007199254740991
+        and redis.call(
+          'SET', key, cmsgpack.pack(${FORMAT}, id, atLeast, micros, micros, ttl, ARGV[a + 4]), 'NX',
+          'PX', math.ceil(atLeast == '0' and ttl or math.max(atLeast, ttl)) + 1
+        )
+      then
+        done = string.format('%.0f', micros)
+        redis.call('SET', counter, done, 'PX', 60002)
+        -- The next claim may share the counter.
+        micros = micros + 1
+      end
     end
-  end
+  else names = tonumber(string.sub(what, 7)) end
   answers[#answers + 1] = done or ''
   if not done then
-    left[#left + 1] = { #answers, a + 1, at, count }
-    for n = 1, math.max(count, 1) do later[KEYS[at + 2 * n - 1]] = true end
+    -- Those that follow on the same names are left, too: each name's acts stay in their order.
+    left, later = left or {}, later or {}
+    left[#left + 1] = { #answers, a, at, names }
+    for n = 0, names - 1 do later[KEYS[at + 3 * n]] = true end
   end
-  a = a + (count == 0 and 3 or 9)
-  at = at + (count == 0 and 2 or 2 * count)
+  a, at = a + size, at + 3 * names
 end
-if #left == 0 then return answers end
+if not left then return answered(answers) end
 ${PRELUDE}
-local function claim(a, at, count)
-  local id, holder, wake = ARGV[a + 1], ARGV[a + 7], ARGV[a + 8]
-  local seq, permits, limit = tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3]), tonumber(ARGV[a + 4])
-  local ttl, atLeast = tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6])
-  local queue = wake ~= ''
+local channel = ARGV[2]
+
+local function claim(a, at, names)
+  local id, atLeast, ttl = ARGV[a + 1], tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
+  local seq, permits, limit, holder = asked(ARGV[a + 4])
+  local queue = string.sub(ARGV[a], 1, 5) == 'queue'
 
   local function fits(front)
     return not front.waiting and front.inUse + permits <= limit
   end
 
   local own = {}
-  for n = 1, count do
-    local front, problem = advanced(KEYS[at + 2 * n - 1], KEYS[at + 2 * n])
-    if not front then return nil, problem end
+  for n = 1, names do
+    local front = advanced(at + 3 * (n - 1), true)
     local mine = find(front, id)
     if hasEnded(front, id) then return lost(front, id) end
     if not mine then
@@ -382,22 +455,16 @@ local function claim(a, at, count)
 
   -- Nothing was claimed so far: all names or none.
   local grants, queued = {}, nil
-  for n = 1, count do
-    local front, mine = fronts[KEYS[at + 2 * n - 1]], own[n]
+  for n = 1, names do
+    local front, mine = fronts[KEYS[at + 3 * (n - 1)]], own[n]
     if mine then extend(front, mine, seq, ttl)
     else
       mine = {
         id = id, permits = permits, atLeast = atLeast, holder = holder, since = now, seq = seq,
-        ttl = ttl, expires = now + ttl, token = 0, floor = 0, closed = 0, ended = 'no',
+        ttl = ttl, expires = now + ttl, token = 0, floor = 0, closed = 0, ended = 'no', wake = channel,
       }
       front.limit = limit
-      if fits(front) then grant(front, mine)
-      else
-        mine.wake, mine.place = wake, front.next
-        front.next = front.next + 1
-        front.waiting = front.waiting or mine
-        saveTicket(front, mine)
-      end
+      if fits(front) then grant(front, mine, drawToken(front)) else enqueue(front, mine) end
     end
     if mine.token == 0 then queued = position(front, mine.place)
     else grants[#grants + 1] = grantOf(mine, false) end
@@ -407,9 +474,8 @@ local function claim(a, at, count)
 end
 
 local function release(a, at)
-  local id, unused = ARGV[a + 1], ARGV[a + 2] == '1'
-  local front, problem = advanced(KEYS[at + 1], KEYS[at + 2])
-  if not front then return nil, problem end
+  local id, unused = ARGV[a + 1], ARGV[a] == 'unused'
+  local front = advanced(at)
   local mine = find(front, id)
   if not mine then return lost(front, id) end
   if mine.token == 0 then dropTicket(front, mine)
@@ -417,33 +483,36 @@ local function release(a, at)
     mine.ended, mine.expires, front.touched = 'released', now, true
   else remove(front, mine) end
   advance(front)
-  return { kind = 'released' }
+  return 'released'
 end
 
 for _, one in ipairs(left) do
-  local place, a, at, count = one[1], one[2], one[3], one[4]
-  local answer, problem
-  if count == 0 then answer, problem = release(a, at) else answer, problem = claim(a, at, count) end
+  local place, a, at, names = unpack(one)
+  local act = (ARGV[a] == 'release' or ARGV[a] == 'unused') and release or claim
   -- What is wrong with one of them is not the others' affair.
-  answers[place] = answer and cjson.encode(answer) or '!' .. problem
+  local ok, answer = pcall(act, a, at, names)
+  if not ok then answers[place] = '!' .. problem(answer)
+  else answers[place] = answer == 'released' and answer or cjson.encode(answer) end
 end
 close()
-return answers
+return answered(answers)
 `;
 
 const RENEW = `
 local answers = {}
-for i = 1, #KEYS / 2 do
+local function renew(at, id, seq, ttl)
+  local front = advanced(at, true)
+  local mine = find(front, id)
+  if not mine or mine.expires <= now then return lost(front, id) end
+  extend(front, mine, seq, ttl)
+  if mine.token > 0 then return { kind = 'granted', grant = grantOf(mine, false) } end
+  return { kind = 'queued', position = position(front, mine.place) }
+end
+
+for i = 1, #KEYS / 3 do
   local id, seq, ttl = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), tonumber(ARGV[3 * i + 1])
-  local front, problem = advanced(KEYS[2 * i - 1], KEYS[2 * i])
-  local mine = front and find(front, id)
-  if not front then answers[i] = { kind = 'unknown', cause = problem }
-  elseif not mine or mine.expires <= now then answers[i] = lost(front, id)
-  else
-    extend(front, mine, seq, ttl)
-    if mine.token > 0 then answers[i] = { kind = 'granted', grant = grantOf(mine, false) }
-    else answers[i] = { kind = 'queued', position = position(front, mine.place) } end
-  end
+  local ok, answer = pcall(renew, 3 * i - 2, id, seq, ttl)
+  answers[i] = ok and answer or { kind = 'unknown', cause = problem(answer) }
 end
 close()
 return cjson.encode(answers)
@@ -463,7 +532,7 @@ end
 const REVOKE = `
 ${HOLDER}
 local by, why, keptMs, keptMany = ARGV[2], ARGV[3], ${REVOKED_KEPT.ms}, ${REVOKED_KEPT.many}
-local front = only(advanced(KEYS[1], KEYS[2]))
+local front = advanced(1)
 local infos, revoked, others = {}, {}, {}
 for _, one in ipairs(front.holders) do
   -- It is taken from those who held it, not from who comes after them by this very step.
@@ -494,7 +563,7 @@ return cjson.encode(infos)
 
 const RESIZE = `
 local limit = tonumber(ARGV[2])
-local front = only(advanced(KEYS[1], KEYS[2]))
+local front = advanced(1)
 local before = limitOf(front)
 if before and before ~= ${LOCK_LIMIT} and before ~= limit then
   front.limit, front.touched = limit, true
@@ -512,8 +581,8 @@ return before and text(before) or ''
 const INSPECT = `
 ${HOLDER}
 local answers = {}
-for i = 1, #KEYS / 2 do
-  local front = only(open(KEYS[2 * i - 1], KEYS[2 * i]))
+for i = 1, #KEYS / 3 do
+  local front = open(3 * i - 2)
   local info = { limit = front.limit, holders = {}, waiters = {}, revoked = {} }
   for _, one in ipairs(front.holders) do
     if not isOver(one) then

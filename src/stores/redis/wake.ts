@@ -13,10 +13,9 @@ export class Wake {
   readonly #hear: { message(text: string): void; missed(): void };
   readonly #isNeeded: () => boolean;
   /** The same for every subscription: tickets name it. */
-  readonly #name = `${PREFIX}wake:${randomUUID()}`;
+  readonly name = `${PREFIX}wake:${randomUUID()}`;
   #open: Promise<Subscription> | null = null;
   #subscription: Subscription | null = null;
-  #channel = "";
   #pings: NodeJS.Timeout | null = null;
   #closed = false;
 
@@ -30,17 +29,16 @@ export class Wake {
     this.#isNeeded = isNeeded;
   }
 
-  /** Empty while nobody listens. */
-  get channel(): string {
-    return this.#channel;
+  /** It is listened to. */
+  get isOpen(): boolean {
+    return this.#subscription !== null;
   }
 
   /** Resolves when it is listened to. */
-  async open(): Promise<string> {
+  async open(): Promise<void> {
     if (this.#closed) throw new Error("the store is closed");
     this.#open ??= this.#subscribe();
     await this.#open;
-    return this.#channel;
   }
 
   async close(): Promise<void> {
@@ -49,9 +47,8 @@ export class Wake {
   }
 
   async #subscribe(): Promise<Subscription> {
-    const channel = this.#name;
     try {
-      const subscription = await this.#connection.subscribe(channel, {
+      const subscription = await this.#connection.subscribe(this.name, {
         message: (text) => this.#hear.message(text),
         back: () => this.#hear.missed(),
       });
@@ -60,7 +57,6 @@ export class Wake {
         throw new Error("the store is closed");
       }
       this.#subscription = subscription;
-      this.#channel = channel;
       this.#pings = setInterval(() => this.#ping(subscription), PING_EVERY_MS).unref();
       return subscription;
     } catch (error) {
@@ -99,7 +95,6 @@ export class Wake {
     this.#pings = null;
     this.#subscription = null;
     this.#open = null;
-    this.#channel = "";
     return subscription?.close();
   }
 }

@@ -224,6 +224,13 @@ class Lane {
   }
 }
 
-/** One that is still connecting would be reset only when it is connected. */
-const reset = (socket: Socket): unknown =>
-  socket.connecting ? socket.destroy() : socket.resetAndDestroy();
+/**
+ * One that is still connecting would be reset only when it is connected; one that is being shut down
+ * refuses to be reset, and would then never close.
+ */
+function reset(socket: Socket): void {
+  const { connecting, writableEnded, writableFinished, writableLength } = socket;
+  const shuttingDown = writableEnded && !writableFinished && writableLength === 0;
+  if (connecting || shuttingDown) socket.destroy();
+  else socket.resetAndDestroy();
+}

@@ -317,6 +317,9 @@ describeWith(["redis"], "a proxy", () => {
       return Object.assign(server, { port: (server.address() as { port: number }).port });
     }
 
+    const kept = (): string[] =>
+      process.getActiveResourcesInfo().filter((one) => /TCP|Timeout/.test(one));
+
     test("half-closed: the reply to what was sent before the end arrives", async () => {
       const server = await listen((socket) => {
         let text = "";
@@ -390,9 +393,24 @@ describeWith(["redis"], "a proxy", () => {
       await until("nor a timer", () => timers() < before);
     });
 
+    test("close leaves no socket also where an end has just been passed on", async () => {
+      const server = await listen((socket) => socket.end());
+      await settle();
+      const before = kept().length;
+      const proxy = await TcpProxy.open({ address: "127.0.0.1", port: server.port });
+      const stall = proxy.stall("to-client");
+      await stall.inject();
+      const client = await Client.open(proxy);
+      await until("the end is held", () => proxy.openConnections === 1);
+      await settle();
+      await stall.heal();
+      // In the same turn: the client's connection is being shut down when it is to be reset.
+      await proxy.close();
+      await until("the client knows", () => client.ended !== null);
+      await until("nothing is left", () => kept().length <= before);
+    });
+
     test("close leaves no socket and no timer, whatever is in force", async () => {
-      const kept = (): string[] =>
-        process.getActiveResourcesInfo().filter((one) => /TCP|Timeout/.test(one));
       await settle();
       const before = kept().length;
       const proxy = await TcpProxy.open(redis);
