@@ -15,7 +15,8 @@ const DOCTORS: Partial<Record<Scheme, Doctor>> = {
       about: "scope",
       level: "note",
       what: "memory: lives in one process alone: it keeps out nobody in another, and ends with it",
-      advice: "Use a store that all can reach, such as sqlite: on one machine or redis: on many.",
+      advice:
+        "Use a store that all can reach, such as sqlite: on one machine, redis: or etcd: on many.",
     },
   ],
   sqlite: async (url) => {
@@ -24,6 +25,11 @@ const DOCTORS: Partial<Record<Scheme, Doctor>> = {
   },
   redis: examineRedis,
   rediss: examineRedis,
+  etcd: async (url) => {
+    const { ETCD_OPTIONS } = await import("../stores/etcd/open.js");
+    refuseOptions(url, ETCD_OPTIONS);
+    return (await import("../stores/etcd/doctor.js")).examineEtcd(url);
+  },
 };
 
 async function examineRedis(...[url]: Parameters<Doctor>): ReturnType<Doctor> {

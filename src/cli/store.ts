@@ -36,9 +36,9 @@ function whatIsWrong(url: string): string | null {
   if (scheme === "memory") {
     return "memory: lives in one process alone, so it would keep nobody out; use a store that others can reach, such as sqlite:/var/lib/app/locks.db";
   }
-  if (scheme === "redis" || scheme === "rediss") return null;
+  if (scheme === "redis" || scheme === "rediss" || scheme === "etcd") return null;
   if (scheme !== "sqlite") {
-    return `the store of ${scheme}: URLs is planned, but not in this version; it has sqlite: and redis:`;
+    return `the store of ${scheme}: URLs is planned, but not in this version; it has sqlite:, redis: and etcd:`;
   }
   if (path === "" || path === ":memory:") {
     return "sqlite: needs a file's path, as in sqlite:/var/lib/app/locks.db";

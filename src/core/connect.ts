@@ -20,6 +20,11 @@ const OPENERS: Partial<Record<Scheme, (url: StoreUrl) => Promise<Store>>> = {
   },
   redis: openRedis,
   rediss: openRedis,
+  etcd: async (url) => {
+    const { openEtcdStore, ETCD_OPTIONS } = await import("../stores/etcd/open.js");
+    refuseOptions(url, ETCD_OPTIONS);
+    return openEtcdStore(url);
+  },
 };
 
 async function openRedis(url: StoreUrl): Promise<Store> {

@@ -83,3 +83,6 @@ export const megabytes = (bytes: number): string =>
 
 export const percent = (part: number, whole: number): string =>
   `${Math.floor((100 * part) / whole)} %`;
+
+export const isLoopback = (host: string): boolean =>
+  /^(localhost|127(\.\d+){3}|\[?::1\]?)$/i.test(host);

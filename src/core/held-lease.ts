@@ -11,6 +11,7 @@ import {
   modeOf,
   type RenewAnswer,
   type Renewal,
+  type Store,
 } from "./store.js";
 import type { Duration } from "./validate.js";
 import { Kept } from "./watchdog.js";
@@ -34,6 +35,13 @@ interface Proof {
   readonly sentAtMs: number;
   readonly suspicionsAtSend: number;
   readonly lastSeq: number;
+}
+
+interface KnownClaim {
+  readonly store: Store;
+  readonly name: string;
+  readonly grantId: string;
+  readonly token: bigint;
 }
 
 /** What most leases never need, so that ten thousand of them stay small. */
@@ -91,6 +99,13 @@ export class HeldLease extends Kept implements Lease {
     this.#seq = proof.lastSeq;
     this.#suspicionsAtProof = proof.suspicionsAtSend;
     this.#prove(proof.sentAtMs, grant.ttlMs);
+  }
+
+  /** What the store knows it by. */
+  static claimOf(lease: HeldLease): KnownClaim {
+    const { store, commands, settings } = lease.#context;
+    const token = lease.token - settings.tokenOffset;
+    return { store, name: commands.key(lease.name), grantId: lease.#grantId, token };
   }
 
   get holder(): string {
@@ -536,6 +551,12 @@ export class HeldLease extends Kept implements Lease {
       guarded(() => (listener as (...args: unknown[]) => void)(...args));
     }
   }
+}
+
+/** For guards that compare the claim itself. A grantId is a secret: not for users. */
+export function claimOf(lease: Lease): KnownClaim {
+  if (lease instanceof HeldLease) return HeldLease.claimOf(lease);
+  throw new InvalidArgumentError("the lease is not one of acquire or withLock");
 }
 
 const because = ({ why }: LostAnswer): { why?: string } => (why === undefined ? {} : { why });

@@ -43,6 +43,9 @@ export interface Store {
   /** Names in use that start with `prefix`, in order of their UTF-8 bytes. */
   list(prefix: string, limit: number): Awaitable<readonly NameInfo[]>;
 
+  /** Where the store can tell: calls `changed` when who holds the name may be another, until it is undone. */
+  observe?(name: string, changed: () => void): () => void;
+
   /** Lets go of everything that the store opened itself. May be called again. */
   close(): Awaitable<void>;
 }
@@ -196,6 +199,8 @@ export interface Traits {
   readonly survives: readonly string[];
   /** Faults of the store itself under which a name can be granted twice. Somebody who deletes its data is none. */
   readonly grantsTwiceAfter: readonly string[];
+  /** Of so many names at most one claim is made; the core takes more one by one. */
+  readonly namesAtOnce?: number;
   /** What is refused, and why. */
   readonly cannot: Readonly<Partial<Record<Feature, string>>>;
 }

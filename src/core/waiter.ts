@@ -273,7 +273,8 @@ export class Waiter extends Kept {
 
   /** There is neither a grant nor a ticket. `byAnotherId`: what there was has ended, and the store still knows it. */
   #askAnew(byAnotherId: boolean): void {
-    if (byAnotherId) {
+    // A session outlives its claims: a deletion of the old one may be on its way.
+    if (byAnotherId || this.#context.store.traits.liveness === "session") {
       this.#giveUp(this.#names);
       this.#grantId = this.#context.runtime.random.grantId();
       this.#firstSeq = this.#seq + 1;

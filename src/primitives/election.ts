@@ -62,6 +62,24 @@ export interface Election {
   ): Promise<T>;
 }
 
+/** Kept until somebody takes it. */
+class News {
+  wake: (() => void) | null = null;
+  #told = false;
+
+  tell(): void {
+    this.#told = true;
+    this.wake?.();
+  }
+
+  take(): boolean {
+    const told = this.#told;
+    this.#told = false;
+    this.wake = null;
+    return told;
+  }
+}
+
 const OPTIONS = acquireOptionsBut("wait", "signal", "mode", "renew", "reentrant");
 const LOOK_EVERY_MS = 1_000;
 
@@ -128,24 +146,32 @@ export class StoreElection implements Election {
     const { closing, runtime } = this.#context;
     let last: bigint | null | undefined;
     let answeredAtMs = runtime.clock.elapsedMs();
-    while (!closing.aborted) {
-      signal?.throwIfAborted();
-      try {
-        const leader = await this.#leader();
-        answeredAtMs = runtime.clock.elapsedMs();
-        if (last === undefined || last !== (leader?.token ?? null)) {
-          last = leader?.token ?? null;
-          yield leader;
+    // Told by the store where it can; looked for all the same, more seldom than that is needed.
+    const news = new News();
+    const { store, commands } = this.#context;
+    const unobserve = store.observe?.(commands.key(this.name), () => news.tell());
+    try {
+      while (!closing.aborted) {
+        signal?.throwIfAborted();
+        try {
+          const leader = await this.#leader();
+          answeredAtMs = runtime.clock.elapsedMs();
+          if (last === undefined || last !== (leader?.token ?? null)) {
+            last = leader?.token ?? null;
+            yield leader;
+          }
+        } catch (error) {
+          if (closing.aborted) return;
+          // What was last said is as old as a lease can be: it may no longer be so.
+          const oldMs = runtime.clock.elapsedMs() - answeredAtMs;
+          if (!HoldfastError.is(error) || !error.retryable || oldMs > this.#ttlMs) {
+            throw error;
+          }
         }
-      } catch (error) {
-        if (closing.aborted) return;
-        // What was last said is as old as a lease can be: it may no longer be so.
-        const oldMs = runtime.clock.elapsedMs() - answeredAtMs;
-        if (!HoldfastError.is(error) || !error.retryable || oldMs > this.#ttlMs) {
-          throw error;
-        }
+        await this.#sleep(everyMs, signal, news);
       }
-      await this.#sleep(everyMs, signal);
+    } finally {
+      unobserve?.();
     }
   }
 
@@ -238,17 +264,19 @@ export class StoreElection implements Election {
   }
 
   /** Somebody waits for what comes after it, as for a lease: it keeps the process alive. */
-  #sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {
+  #sleep(ms: number, signal: AbortSignal | undefined, news: News): Promise<void> {
     const { runtime, closing } = this.#context;
     // By whoever was told of a leader before.
-    if (closing.aborted || signal?.aborted) return Promise.resolve();
+    if (closing.aborted || signal?.aborted || news.take()) return Promise.resolve();
     return new Promise((resolve) => {
       const wake = (): void => {
         timer.cancel();
         closing.removeEventListener("abort", wake);
         signal?.removeEventListener("abort", wake);
+        news.take();
         resolve();
       };
+      news.wake = wake;
       const timer = runtime.clock.after(ms, wake);
       timer.keepAlive(true);
       closing.addEventListener("abort", wake);

@@ -48,7 +48,9 @@ export async function acquireAll(
   const call = resolveCall(options, context.settings, context.store.traits, MULTI_OPTIONS);
   const sorted = inOrder(names);
   const startedAtMs = context.runtime.clock.elapsedMs();
-  const oneStep = context.store.traits.cannot["many-names"] === undefined || sorted.length === 1;
+  const { cannot, namesAtOnce = sorted.length } = context.store.traits;
+  const most = cannot["many-names"] === undefined ? namesAtOnce : 1;
+  const oneStep = sorted.length <= most;
   if (oneStep) {
     const waiter = new Waiter(context, sorted, call);
     const leases = await waiter.acquire();

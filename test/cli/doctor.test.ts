@@ -117,7 +117,7 @@ describe("the doctor", () => {
   });
 
   it.each([
-    [["--store", "etcd://localhost"], "not in this version"],
+    [["--store", "zookeeper://localhost"], "not in this version"],
     [["--store", "nosuch:x"], 'the unknown scheme "nosuch:"'],
     [["--store", "sqlite:"], "sqlite: needs a file's path"],
     [["--store", "sqlite:x.db?a=1"], 'sqlite: URLs have no option "a"'],

@@ -120,7 +120,7 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
     [["ls", "--store", "/tmp/x.db"], "did you mean sqlite:/tmp/x.db?"],
     [["ls", "--store", "sqlite:"], "--store: sqlite: needs a file's path"],
     [["ls", "--store", "sqlite:x.db?a=1"], "--store: sqlite: URLs have no options"],
-    [["ls", "--store", "etcd://localhost"], "not in this version"],
+    [["ls", "--store", "zookeeper://localhost"], "not in this version"],
     [["inspect", "a", "b"], '"b" is one argument too many'],
     [["release", "x"], "--force"],
   ];
@@ -137,7 +137,7 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
 
   it("a wrong URL in HOLDFAST_STORE, even with --if-unavailable run", async () => {
     const args = ["run", "x", "--if-unavailable", "run", "--", "true"];
-    for (const url of ["locks.db", "memory:", "etcd://localhost"]) {
+    for (const url of ["locks.db", "memory:", "zookeeper://localhost"]) {
       const { code, stderr } = await holdfast(makeFolder(), args, { HOLDFAST_STORE: url });
       expect(stderr).toMatch(/^holdfast: HOLDFAST_STORE: /);
       expect(code).toBe(64);
@@ -147,7 +147,7 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
   it("a URL's password is never repeated", async () => {
     for (const args of [
       ["ls", "redis://me:secret@host"],
-      ["ls", "--store", "etcd://me:secret@host"],
+      ["ls", "--store", "zookeeper://me:secret@host"],
       ["ls", "--store", "me:secret@host/x.db"],
       ["run", "x", "--store", "redis://me:secret@host:99999999", "--", "true"],
     ]) {

@@ -3,6 +3,7 @@ import { describe, expect, test } from "vitest";
 import { runCase, type Subject } from "../../src/conformance/index.js";
 import { matrixCases, matrixOf } from "../../src/conformance/matrix.js";
 import type { Feature, Traits } from "../../src/core/store.js";
+import { ETCD_TRAITS } from "../../src/stores/etcd/index.js";
 import { MEMORY_TRAITS } from "../../src/stores/memory.js";
 import { REDIS_CLUSTER_TRAITS, REDIS_TRAITS } from "../../src/stores/redis/index.js";
 import { SQLITE_TRAITS } from "../../src/stores/sqlite/index.js";
@@ -56,6 +57,6 @@ test("the table tells of each store what it offers or why not", () => {
 
 test("docs/primitives.md has the table of today: npm run matrix", () => {
   const page = readFileSync(new URL("../../docs/primitives.md", import.meta.url), "utf8");
-  const stores = [MEMORY_TRAITS, SQLITE_TRAITS, REDIS_TRAITS, REDIS_CLUSTER_TRAITS];
+  const stores = [MEMORY_TRAITS, SQLITE_TRAITS, REDIS_TRAITS, REDIS_CLUSTER_TRAITS, ETCD_TRAITS];
   expect(page).toContain(`<!-- matrix -->\n${matrixOf(stores)}\n<!-- /matrix -->`);
 });

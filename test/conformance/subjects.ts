@@ -87,9 +87,9 @@ export async function sqliteSubject(): Promise<Subject> {
 }
 
 /** A store in real time, with a fence in memory. */
-export const realSubject = (open: () => Promise<Store>): Subject => ({
+export const realSubject = (open: () => Promise<Store>, ttlMs = 600): Subject => ({
   runtime: systemRuntime(),
-  ttlMs: 600,
+  ttlMs,
   open,
   fence: async () => memoryCell(),
   dispose: async () => {},

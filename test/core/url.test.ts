@@ -229,7 +229,7 @@ describe("a password is in no message", () => {
   });
 
   it("nor when the rest of the URL is right", async () => {
-    const error = await rejection(openStore(`etcd://user:${LEFT}@host:1/0`));
+    const error = await rejection(openStore(`zookeeper://user:${LEFT}@host:1/0`));
     expect(error).toBeInstanceOf(UnsupportedError);
     expect(error.message).not.toContain(LEFT);
   });
@@ -313,7 +313,7 @@ describe("what was composed is read back", () => {
 });
 
 describe("connect", () => {
-  it.each(["redlock", "postgres", "etcd", "zookeeper", "http", "https"])(
+  it.each(["redlock", "postgres", "zookeeper", "http", "https"])(
     "%s: comes later, and says so",
     async (scheme) => {
       const error = await rejection(connect(`${scheme}://u:secret@h:1`));

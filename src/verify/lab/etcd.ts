@@ -5,6 +5,19 @@ import { until } from "./until.js";
 export interface EtcdOptions {
   /** `fast`: elections in a fifth of the time; a ttl below the election's timeout is raised. */
   readonly timing?: "fast" | "default";
+  /** More of its flags, without the dashes. */
+  readonly flags?: Readonly<Record<string, string>>;
+  /** Beside its plain port, by which the lab asks it: a second port for clients, with TLS. */
+  readonly tls?: EtcdTls;
+}
+
+/** Paths of files in PEM. */
+interface EtcdTls {
+  readonly port: number;
+  readonly cert: string;
+  readonly key: string;
+  /** Clients have to show a certificate that this one signed. */
+  readonly clientCa?: string;
 }
 
 const ELECTION_MS = 30_000;
@@ -75,19 +88,38 @@ export class EtcdServer extends ChildServer {
     return [
       this.#etcd,
       ...["--name", this.name, "--data-dir", this.place.data],
-      ...["--listen-client-urls", this.#clientUrl, "--advertise-client-urls", this.#clientUrl],
+      ...["--listen-client-urls", this.#clientUrls, "--advertise-client-urls", this.#clientUrl],
       ...["--listen-peer-urls", this.#peerUrl, "--initial-advertise-peer-urls", this.#peerUrl],
       ...["--initial-cluster", cluster, "--initial-cluster-state", this.#joins],
       // Otherwise nobody may join for five seconds after a restart.
       "--strict-reconfig-check=false",
       ...["--logger", "zap", "--log-level", "warn"],
       ...(this.#options.timing === "default" ? [] : FAST),
+      ...this.#tlsFlags(),
+      ...Object.entries(this.#options.flags ?? {}).map(([flag, value]) => `--${flag}=${value}`),
+    ];
+  }
+
+  #tlsFlags(): readonly string[] {
+    const { tls } = this.#options;
+    if (tls === undefined) return [];
+    const { cert, key, clientCa } = tls;
+    return [
+      ...["--cert-file", cert, "--key-file", key],
+      ...(clientCa === undefined ? [] : ["--trusted-ca-file", clientCa, "--client-cert-auth"]),
     ];
   }
 
   /** It answers yes after a read of its own that needs the leader and a majority. */
   protected async answers(): Promise<boolean> {
     return (await this.#get("/health")).includes('"health":"true"');
+  }
+
+  get #clientUrls(): string {
+    const { tls } = this.#options;
+    return tls === undefined
+      ? this.#clientUrl
+      : `${this.#clientUrl},https://${this.address}:${tls.port}`;
   }
 
   get #clientUrl(): string {

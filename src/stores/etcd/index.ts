@@ -1,0 +1,899 @@
+import type { Clock } from "../../core/clock.js";
+import { InvalidArgumentError, StoreUnavailableError } from "../../core/errors.js";
+import { claimOf } from "../../core/held-lease.js";
+import type { Lease } from "../../core/lease.js";
+import { systemRuntime } from "../../core/runtime.js";
+import type {
+  Claim,
+  ClaimAnswer,
+  Grant,
+  HolderInfo,
+  LostAnswer,
+  NameInfo,
+  Push,
+  Release,
+  ReleaseAnswer,
+  RenewAnswer,
+  Renewal,
+  Store,
+  Traits,
+} from "../../core/store.js";
+import { checkText, orElse } from "../../core/validate.js";
+import { Closures } from "./closures.js";
+import { createdAt, isEmpty, modifiedAt, unchangedSince } from "./compare.js";
+import type { Revoked } from "./infos.js";
+import { Keys, PREFIX } from "./keys.js";
+import { becauseOf, fasterAgain, Names, OPS_AT_ONCE } from "./names.js";
+import { type Claimed, claimedOf, type Place, Queue, written } from "./queue.js";
+import type { EtcdClient } from "./rpc/client.js";
+import { Code, EtcdError } from "./rpc/errors.js";
+import type { Compare, KeyValue, Op, OpAnswer } from "./rpc/messages.js";
+import { type Proof, type Session, SessionDead } from "./session.js";
+import { Sessions, secondsOf } from "./sessions.js";
+import { Waiting, type Watched } from "./waiting.js";
+
+export type { EtcdClient, EtcdClientOptions } from "./rpc/client.js";
+export { openEtcdClient } from "./rpc/client.js";
+
+export interface EtcdStoreOptions {
+  /** Closes the client with the store. Default false: it is the caller's. */
+  closeClient?: boolean;
+  /** Before every key; `holdfast/` by default. */
+  prefix?: string;
+}
+
+export const ETCD_TRAITS: Traits = {
+  store: "etcd",
+  scope: "network",
+  liveness: "session",
+  waiting: "pushed",
+  fair: true,
+  minTtlMs: 1_000,
+  survives: [
+    "the crash of any client",
+    "lost, late and repeated messages",
+    "the loss of any minority of the members, their leader included",
+    "a restart of all members with their data",
+    "jumps of the members' clocks",
+  ],
+  grantsTwiceAfter: [],
+  // Four operations each, of 128.
+  namesAtOnce: 30,
+  cannot: {},
+};
+
+const NAMES_AT_ONCE = 50;
+/** Somebody was faster so often: it is asked again later. */
+const TRIES = 20;
+const SWEEP_EVERY_MS = 20;
+const SWEPT_KEPT = 10_000;
+/** As the core's own. */
+const DRIFT = 0.01;
+
+/** A claim that this store has made and not given up. */
+interface Kept {
+  readonly name: string;
+  readonly key: string;
+  readonly grantId: string;
+  readonly claimed: Claimed;
+  session: Session;
+  /** `asked`: its answer is not known yet. */
+  state: "asked" | "queued" | "held";
+  /** The last ask, and when it came. */
+  seq: number;
+  askedAtMs: number;
+  push: (push: Push) => void;
+  token: bigint;
+  floor: bigint;
+  /** When its key was last changed, as far as is known. */
+  modRevision: bigint;
+  /** On its way to another session; until that is known, its key may be under either. */
+  moving: boolean;
+  /** The last move. */
+  moved: Promise<unknown>;
+  /** The watch that it waits by. */
+  watching: Promise<Watched> | null;
+  /** Its key was found to be gone. */
+  gone: boolean;
+}
+
+/** Locks in etcd: a claim is a key under the session, the queue is the order of their creation. */
+export class EtcdStore implements Store {
+  readonly traits: Traits;
+  readonly #client: EtcdClient;
+  readonly #closeClient: boolean;
+  readonly #clock: Clock = systemRuntime().clock;
+  readonly #keys: Keys;
+  readonly #names: Names;
+  readonly #sessions: Sessions;
+  readonly #waiting: Waiting;
+  readonly #closures: Closures;
+  /** By key. What is not in here is none of ours, and is deleted when it is met under our session. */
+  readonly #kept = new Map<string, Kept>();
+  readonly #tickets = new Map<string, Set<Kept>>();
+  readonly #observers = new Map<string, Set<() => void>>();
+  /** Not to be taken for strangers: the release would find nothing, and say that it was lost. */
+  readonly #releasing = new Set<string>();
+  /** Given up unasked, the latest of them. */
+  readonly #swept = new Set<string>();
+  #sweep: NodeJS.Timeout | undefined;
+  #sweepAtMs = Number.POSITIVE_INFINITY;
+
+  /** `flaws`: of the servers' version, under which a name can be granted twice. */
+  constructor(
+    client: EtcdClient,
+    options: EtcdStoreOptions = {},
+    flaws: readonly string[] = ETCD_TRAITS.grantsTwiceAfter,
+  ) {
+    if (client === null || typeof client !== "object" || typeof client.txn !== "function") {
+      throw new InvalidArgumentError(
+        'the client is not one of openEtcdClient(…); pass one, or use connect("etcd://…")',
+      );
+    }
+    this.traits = { ...ETCD_TRAITS, grantsTwiceAfter: flaws };
+    this.#client = client;
+    this.#closeClient = options.closeClient ?? false;
+    this.#keys = new Keys(checkText(orElse(options.prefix, PREFIX), "prefix", 1, 255));
+    this.#names = new Names(client, this.#keys);
+    this.#sessions = new Sessions(client, this.#clock, this.#keys, {
+      isNeeded: (session) => [...this.#kept.values()].some((kept) => kept.session === session),
+      reconcile: (session) => this.#reconcile(session),
+    });
+    this.#waiting = new Waiting(client, this.#keys, {
+      changed: (name) => this.#changed(name),
+      refresh: (name) => this.#refresh(name),
+    });
+    this.#closures = new Closures(client, this.#clock, this.#keys);
+  }
+
+  async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    const askedAtMs = this.#clock.elapsedMs();
+    for (let tries = 0; ; tries++) {
+      const session = await this.#sessions.use(claim.ttlMs);
+      try {
+        return await this.#claim(claim, push, session, askedAtMs);
+      } catch (error) {
+        if (tries > 0 || !(await this.#hasDied(session, error))) throw explain(error);
+        this.#sessions.forget(session);
+      }
+    }
+  }
+
+  async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
+    const askedAtMs = this.#clock.elapsedMs();
+    // One keepalive for all under a session, one read for all who wait for a name.
+    const proofs = new Map<Session, Promise<Proof>>();
+    const prove = (session: Session): Promise<Proof> => {
+      const proof = proofs.get(session) ?? session.prove();
+      proofs.set(session, proof);
+      return proof;
+    };
+    const waited = renewals.filter(({ name, grantId }) => {
+      const kept = this.#kept.get(this.#keys.claim(name, grantId));
+      return kept !== undefined && kept.state !== "held";
+    });
+    const read = this.#readAll([...new Set(waited.map(({ name }) => name))]);
+    read.catch(() => {});
+    return Promise.all(
+      renewals.map((renewal) =>
+        this.#renew(renewal, askedAtMs, prove, read).catch(
+          (cause: unknown): RenewAnswer => ({ kind: "unknown", cause: explain(cause) }),
+        ),
+      ),
+    );
+  }
+
+  async release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
+    const answers: ReleaseAnswer[] = [];
+    for (let i = 0; i < releases.length; i += NAMES_AT_ONCE) {
+      const some = releases.slice(i, i + NAMES_AT_ONCE);
+      answers.push(...(await this.#release(some).catch(rethrow)));
+    }
+    return answers;
+  }
+
+  revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
+    return this.#names.revoke(name, by).catch(rethrow);
+  }
+
+  resize(name: string, limit: number): Promise<number | null> {
+    return this.#names.resize(name, limit).catch(rethrow);
+  }
+
+  inspect(name: string): Promise<NameInfo | null> {
+    return this.#names.inspect(name).catch(rethrow);
+  }
+
+  list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
+    return this.#names.list(prefix, limit).catch(rethrow);
+  }
+
+  observe(name: string, changed: () => void): () => void {
+    const observers = this.#observers.get(name) ?? new Set();
+    this.#observers.set(name, observers.add(changed));
+    const watching = this.#waiting.enter(name);
+    watching.then(() => this.#refresh(name)).catch(() => {});
+    return () => {
+      observers.delete(changed);
+      if (observers.size === 0) this.#observers.delete(name);
+      watching.then((watched) => this.#waiting.leave(watched)).catch(() => {});
+    };
+  }
+
+  async close(): Promise<void> {
+    // Other Locks on the same store still have something.
+    if (!this.#closeClient && this.#kept.size > 0) return;
+    clearTimeout(this.#sweep);
+    this.#sweepAtMs = Number.POSITIVE_INFINITY;
+    this.#closures.close();
+    this.#waiting.close();
+    await this.#sessions.close(this.#closeClient);
+    if (this.#closeClient) await this.#client.close();
+  }
+
+  async #claim(
+    claim: Claim,
+    push: (push: Push) => void,
+    session: Session,
+    askedAtMs: number,
+  ): Promise<ClaimAnswer> {
+    if (claim.names.some((name) => this.#swept.has(this.#keys.claim(name, claim.grantId)))) {
+      // Its deletion may still be on the way, and would take the new one with it: another id, please.
+      return { kind: "lost", reason: "expired" };
+    }
+    const all = claim.names.map((name) => this.#keep(name, claim, push, session, askedAtMs));
+    const closing = claim.atLeastMs > 0 ? await this.#closures.begin(claim.atLeastMs) : null;
+    const answer = await this.#ask(claim, all, closing);
+    // Of an unknown outcome it runs out by itself.
+    if (closing !== null && !this.#closures.uses(closing)) {
+      this.#client.leaseRevoke(closing).catch(() => {});
+    }
+    return answer;
+  }
+
+  /** A lease that is not found may be that of a closure, too. */
+  async #hasDied(session: Session, error: unknown): Promise<boolean> {
+    if (error instanceof SessionDead) return true;
+    if (!isLeaseGone(error)) return false;
+    return session.prove().then(
+      () => false,
+      (why: unknown) => why instanceof SessionDead,
+    );
+  }
+
+  async #ask(claim: Claim, all: readonly Kept[], closing: bigint | null): Promise<ClaimAnswer> {
+    const full = this.#knownToBeFull(claim);
+    // Nobody is there, as a rule: one round trip. So it is where others of this process wait already.
+    let seen =
+      full === null ? await this.#enterIf("empty", all, closing) : await this.#queue(all[0]!, full);
+    for (let tries = 0; tries < TRIES && !("kind" in seen); tries++) {
+      if (all.some((kept) => !this.#isKept(kept))) return this.#givenUp(all);
+      const { queues, revision } = seen;
+      const elsewhere = all.filter((kept, i) => isElsewhere(queues[i]!.get(kept.grantId), kept));
+      if (elsewhere.length > 0) {
+        for (const kept of elsewhere) await this.#bring(kept);
+        seen = await this.#readAgain(all);
+        continue;
+      }
+      const told = this.#found(claim, all, seen);
+      if (told !== null) {
+        if (told.kind === "granted" || told.kind === "queued") await this.#extend(all);
+        return told.kind === "granted" ? this.#claimed(all, seen, null) : this.#refused(all, told);
+      }
+      seen = all.every((kept, i) => this.#mayEnter(kept, queues[i]!))
+        ? await this.#enterIf(revision, all, closing)
+        : await this.#queue(all[0]!, queues[0]!);
+    }
+    if ("kind" in seen) return seen;
+    throw fasterAgain();
+  }
+
+  /** All of them, if nobody is there, or nobody has come since a revision. */
+  async #enterIf(
+    since: "empty" | bigint,
+    all: readonly Kept[],
+    closing: bigint | null,
+  ): Promise<ClaimAnswer | Seen> {
+    const puts = all.flatMap((kept) => this.#puts(kept, closing));
+    const reads = this.#reads(all);
+    const compare = all.map(({ name }) => {
+      const range = this.#keys.name(name);
+      return since === "empty" ? isEmpty(range) : unchangedSince(range, since);
+    });
+    const { succeeded, revision, responses } = await this.#txn({
+      compare: [...compare, ...this.#notRevoked(all)],
+      // Where nobody was there, it is known who is now.
+      success: since === "empty" ? puts : [...puts, ...reads],
+      failure: reads,
+    });
+    if (!succeeded) return this.#parse(all, responses, revision);
+    if (since !== "empty") {
+      return this.#claimed(all, this.#parse(all, responses.slice(puts.length), revision), closing);
+    }
+    return this.#granted(all, closing, ({ claimed }) => ({
+      token: revision,
+      floor: revision,
+      claimed,
+      modRevision: revision,
+    }));
+  }
+
+  /** Its queue, if that is watched, and the claim would have to wait. It may be behind: it only says where to begin. */
+  #knownToBeFull({ names, queue, grantId, permits, limit }: Claim): Queue | null {
+    const watched = names.length === 1 && queue ? this.#waiting.get(names[0]!) : undefined;
+    if (watched === undefined || !watched.isComplete) return null;
+    const { queue: known } = watched;
+    const waits = known.limit === limit && known.get(grantId) === undefined && !known.fits(permits);
+    return waits ? known : null;
+  }
+
+  /** A ticket after the last, which must not have gone or changed: so the limit has not, either. */
+  async #queue(kept: Kept, queue: Queue): Promise<ClaimAnswer | Seen> {
+    const watched = await this.#wait(kept);
+    if (!this.#isKept(kept)) return this.#givenUp([kept]);
+    const last = queue.last;
+    if (last === undefined) return this.#readAgain([kept]);
+    // What the watch tells need not be read.
+    const told = watched.isComplete;
+    const answer = await this.#txn({
+      compare: [
+        modifiedAt(this.#names.keyOf(kept.name, last), last.modRevision),
+        createdAt(kept.key, 0n),
+        ...this.#notRevoked([kept]),
+      ],
+      success: told ? [this.#put(kept)] : [this.#put(kept), ...this.#reads([kept])],
+      failure: this.#reads([kept]),
+    });
+    if (!this.#isKept(kept)) return this.#givenUp([kept]);
+    if (!answer.succeeded) return this.#parse([kept], answer.responses, answer.revision);
+    if (!told) {
+      const seen = this.#parse([kept], answer.responses.slice(1), answer.revision);
+      watched.reset(seen.kvs[0]!, answer.revision);
+      if (seen.queues[0]!.holds(kept.grantId)) return this.#claimed([kept], seen, null);
+    }
+    kept.state = "queued";
+    kept.token = answer.revision;
+    kept.modRevision = answer.revision;
+    // What was told before this answer came.
+    queueMicrotask(() => this.#changed(kept.name));
+    return { kind: "queued", position: watched.queue.position(kept.grantId) };
+  }
+
+  async #readAgain(all: readonly Kept[]): Promise<Seen> {
+    const answer = await this.#txn({ success: this.#reads(all) });
+    return this.#parse(all, answer.responses, answer.revision);
+  }
+
+  /** Released or swept while it was under way. The key, if there is one, is a stranger. */
+  #givenUp(all: readonly Kept[]): ClaimAnswer {
+    for (const kept of all) this.#drop(kept);
+    return { kind: "lost", reason: "expired" };
+  }
+
+  /** Its own claims, if they stand already; or what ends it, name by name. Null: it may enter, or queue. */
+  #found(claim: Claim, all: readonly Kept[], { queues, revoked }: Seen): ClaimAnswer | null {
+    let waits = false;
+    let standing = 0;
+    for (const [i, kept] of all.entries()) {
+      const queue = queues[i]!;
+      const why = revoked[i];
+      if (why) return { kind: "lost", reason: "revoked", why: becauseOf(why) };
+      const mine = queue.get(kept.grantId);
+      if (mine?.ended) return { kind: "lost", reason: queue.isHeld ? "superseded" : "expired" };
+      if (mine !== undefined) {
+        standing++;
+        if (!queue.holds(kept.grantId)) waits = true;
+        continue;
+      }
+      const { limit } = queue;
+      if (limit !== null && limit !== claim.limit) {
+        return { kind: "mismatch", name: kept.name, limit };
+      }
+      if (!claim.queue && !queue.fits(claim.permits)) {
+        return { kind: "busy", name: kept.name, position: queue.position() };
+      }
+    }
+    if (standing < all.length) return null;
+    if (!waits) return { kind: "granted", grants: [] };
+    return { kind: "queued", position: queues[0]!.position(all[0]!.grantId) };
+  }
+
+  #mayEnter({ grantId, claimed }: Kept, queue: Queue): boolean {
+    return queue.get(grantId) !== undefined || queue.fits(claimed.permits);
+  }
+
+  /** All stand and hold. */
+  #claimed(all: readonly Kept[], { queues }: Seen, closing: bigint | null): Promise<ClaimAnswer> {
+    return this.#granted(all, closing, (kept, i) => whereIn(queues[i]!, kept));
+  }
+
+  async #granted(
+    all: readonly Kept[],
+    closing: bigint | null,
+    where: (kept: Kept, i: number) => Where,
+  ): Promise<ClaimAnswer> {
+    const grants: Grant[] = [];
+    for (const [i, kept] of all.entries()) {
+      if (!(await this.#enter(kept, where(kept, i), closing))) {
+        return { kind: "lost", reason: "expired" };
+      }
+      grants.push(this.#grantOf(kept, false));
+    }
+    return { kind: "granted", grants };
+  }
+
+  /** What closes the name is there before the grant counts. False: it was over before that. */
+  async #enter(
+    kept: Kept,
+    { token, floor, claimed, modRevision }: Where,
+    closing: bigint | null,
+  ): Promise<boolean> {
+    const { name, grantId } = kept;
+    if (kept.state === "held" && kept.token === token) return true;
+    if (claimed.atLeastMs > 0) {
+      if (closing !== null) this.#closures.keep(name, grantId, closing, claimed.atLeastMs);
+      else if (!(await this.#closures.shut(name, grantId, claimed, token))) return false;
+    }
+    if (!this.#isKept(kept)) return false;
+    this.#noLongerWaits(kept);
+    kept.state = "held";
+    kept.modRevision = modRevision;
+    kept.token = token;
+    kept.floor = floor;
+    return true;
+  }
+
+  /** Neither a grant nor a ticket: nothing of it is kept, unless it stands in the queue. */
+  async #refused(all: readonly Kept[], answer: ClaimAnswer): Promise<ClaimAnswer> {
+    if (answer.kind === "queued") return this.#foundQueued(all[0]!, answer);
+    // Of several names, some may still be held.
+    for (const kept of all) if (kept.state !== "held") this.#drop(kept);
+    return answer;
+  }
+
+  /** Found again, perhaps by a store that did not know of it: its watch must be there. */
+  async #foundQueued(kept: Kept, answer: ClaimAnswer): Promise<ClaimAnswer> {
+    if (kept.state !== "queued") {
+      const watched = await this.#wait(kept);
+      kept.state = "queued";
+      if (!watched.isComplete) await this.#refresh(kept.name);
+      // The holder may have gone meanwhile.
+      queueMicrotask(() => this.#changed(kept.name));
+    }
+    return answer;
+  }
+
+  /** Asked again: it is good for a ttl from then on. */
+  async #extend(all: readonly Kept[]): Promise<void> {
+    if (all.every(({ seq }) => seq === 1)) return;
+    await Promise.all([...new Set(all.map(({ session }) => session))].map((one) => one.prove()));
+  }
+
+  async #renew(
+    renewal: Renewal,
+    askedAtMs: number,
+    prove: (session: Session) => Promise<Proof>,
+    read: Promise<ReadonlyMap<string, Queue | Error>>,
+  ): Promise<RenewAnswer> {
+    const { name, grantId, seq, ttlMs } = renewal;
+    const kept = this.#kept.get(this.#keys.claim(name, grantId));
+    if (kept === undefined) return this.#names.whyLost(name, grantId);
+    const isLatest = seq > kept.seq;
+    if (isLatest) {
+      kept.seq = seq;
+      kept.askedAtMs = askedAtMs;
+    }
+    try {
+      const moves = isLatest && (kept.moving || secondsOf(ttlMs) !== kept.session.ttlS);
+      if (moves && !(await this.#move(kept, ttlMs))) return await this.#lose(kept);
+      if (kept.moving) throw new Error("etcd: it is on its way to another session");
+      const { notices } = await prove(kept.session);
+      const notice = this.#keys.notice(kept.session.lease, name, grantId);
+      const revoked = notices.get(notice);
+      if (revoked !== undefined) {
+        this.#drop(kept);
+        this.#delete([notice]).catch(() => {});
+        return { kind: "lost", reason: "revoked", why: becauseOf(revoked) };
+      }
+      if (kept.gone && (await this.#isGone(kept))) return await this.#lose(kept);
+      if (kept.state !== "held") {
+        // What was read before a move is old.
+        const known = moves ? undefined : (await read).get(name);
+        const queue = known ?? (await this.#names.read(name)).queue;
+        if (queue instanceof Error) throw queue;
+        const mine = queue.get(grantId);
+        if (mine === undefined) return await this.#lose(kept);
+        if (isElsewhere(mine, kept)) {
+          await this.#bring(kept);
+          throw new Error("etcd: it was under another session");
+        }
+        if (!queue.holds(grantId)) {
+          return { kind: "queued", position: queue.position(grantId) };
+        }
+        if (!(await this.#enter(kept, whereIn(queue, kept), null))) return await this.#lose(kept);
+      }
+      return { kind: "granted", grant: this.#grantOf(kept, false) };
+    } catch (error) {
+      if (!(error instanceof SessionDead)) throw error;
+      this.#sessions.forget(kept.session);
+      return this.#lose(kept);
+    }
+  }
+
+  /** To the session of another ttl, one move after the other. False: its key is gone. */
+  #move(kept: Kept, ttlMs: number): Promise<boolean> {
+    kept.moving = true;
+    const { seq } = kept;
+    const move = async (): Promise<boolean> => {
+      // A later one decides.
+      if (kept.seq !== seq) throw new Error("etcd: it was renewed to another ttl meanwhile");
+      const session = await this.#sessions.use(ttlMs);
+      // The core counts the new ttl from the ask, whether this is answered or not.
+      if (session.provedAtMs < kept.askedAtMs) await session.prove();
+      const there = await this.#putUnder(kept, session);
+      kept.session = session;
+      kept.moving = false;
+      this.#sweepIn(session.ttlMs);
+      return there;
+    };
+    const moved = kept.moved.then(move, move);
+    kept.moved = moved;
+    return moved;
+  }
+
+  /** Found under another session than ours: one that was given up, or is another store's. */
+  async #bring(kept: Kept): Promise<void> {
+    await this.#putUnder(kept, kept.session);
+  }
+
+  /** By its last change: an attempt that comes late can't undo a later one. False: its key is gone. */
+  async #putUnder(kept: Kept, session: Session): Promise<boolean> {
+    // A resize may have changed the value.
+    const put = { key: kept.key, value: "", ignoreValue: true, lease: session.lease };
+    for (let tries = 0; tries < TRIES; tries++) {
+      const { succeeded, revision, responses } = await this.#txn({
+        compare: [modifiedAt(kept.key, kept.modRevision), createdAt(kept.key, 0n, "NOT_EQUAL")],
+        success: [{ put }],
+        failure: [{ range: { key: kept.key } }],
+      });
+      if (succeeded) {
+        kept.modRevision = revision;
+        return true;
+      }
+      const [there] = responses[0]!.range!.kvs;
+      if (there === undefined) return false;
+      kept.modRevision = there.modRevision;
+      if (there.lease === session.lease) return true;
+    }
+    throw fasterAgain();
+  }
+
+  /** What a session has is told by a leader that may be none; this is read. */
+  async #isGone(kept: Kept): Promise<boolean> {
+    const { kvs } = await this.#client.range({ key: kept.key });
+    kept.gone = kvs[0]?.lease !== kept.session.lease;
+    return kept.gone;
+  }
+
+  async #release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
+    const ops = releases.map(({ name, grantId, unused }) => {
+      const key = this.#keys.claim(name, grantId);
+      const kept = this.#kept.get(key);
+      // From here on it is a stranger, whatever becomes of this release.
+      if (kept !== undefined) this.#drop(kept);
+      const opens = this.#closures.opens(name, grantId, unused === true);
+      const open = { delete: { key: this.#keys.closure(name, grantId) } };
+      return [{ delete: { key } }, ...(opens ? [open] : [])];
+    });
+    const keys = releases.map(({ name, grantId }) => this.#keys.claim(name, grantId));
+    for (const key of keys) this.#releasing.add(key);
+    const { responses } = await this.#txn({ success: ops.flat() }).finally(() => {
+      for (const key of keys) this.#releasing.delete(key);
+    });
+    let at = 0;
+    return Promise.all(
+      releases.map(({ name, grantId }, i) => {
+        const told = responses.slice(at, at + ops[i]!.length);
+        at += told.length;
+        const gone = told.some((one) => one.delete!.deleted > 0);
+        return gone ? "released" : this.#names.whyLost(name, grantId);
+      }),
+    );
+  }
+
+  async #lose(kept: Kept): Promise<LostAnswer> {
+    this.#drop(kept);
+    return this.#names.whyLost(kept.name, kept.grantId);
+  }
+
+  // What this process waits for.
+
+  #wait(kept: Kept): Promise<Watched> {
+    if (kept.watching !== null) return kept.watching;
+    const tickets = this.#tickets.get(kept.name) ?? new Set();
+    this.#tickets.set(kept.name, tickets.add(kept));
+    kept.watching = this.#waiting.enter(kept.name);
+    kept.watching.catch(() => this.#noLongerWaits(kept));
+    return kept.watching;
+  }
+
+  #noLongerWaits(kept: Kept): void {
+    const { watching } = kept;
+    kept.watching = null;
+    watching?.then((watched) => this.#waiting.leave(watched)).catch(() => {});
+    const tickets = this.#tickets.get(kept.name);
+    tickets?.delete(kept);
+    if (tickets?.size === 0) this.#tickets.delete(kept.name);
+  }
+
+  /** The queue of a name that is waited for is another. */
+  #changed(name: string): void {
+    for (const changed of this.#observers.get(name) ?? []) changed();
+    const watched = this.#waiting.get(name);
+    const tickets = this.#tickets.get(name);
+    if (watched === undefined || !watched.isComplete || tickets === undefined) return;
+    const { queue } = watched;
+    const holders = new Set(queue.holders().map(({ grantId }) => grantId));
+    for (const kept of [...tickets]) {
+      // The watch may be behind the answer to the claim.
+      if (kept.state !== "queued" || queue.revision < kept.token) continue;
+      const mine = queue.get(kept.grantId);
+      if (mine === undefined || mine.ended || isElsewhere(mine, kept)) kept.push({ kind: "look" });
+      else if (holders.has(kept.grantId)) void this.#handOver(kept, queue);
+    }
+  }
+
+  /** Those before it are gone, and at that revision its own key stood. */
+  async #handOver(kept: Kept, queue: Queue): Promise<void> {
+    kept.state = "asked";
+    try {
+      if (!(await this.#enter(kept, whereIn(queue, kept), null))) throw new Error("it is over");
+      const grant = this.#grantOf(kept, true);
+      kept.push(grant.ttlMs > 0 ? { kind: "granted", grant } : { kind: "look" });
+    } catch {
+      kept.push({ kind: "look" });
+    }
+  }
+
+  async #refresh(name: string): Promise<void> {
+    await this.#readAll([name]);
+  }
+
+  // What is kept, and how long.
+
+  #keep(
+    name: string,
+    claim: Claim,
+    push: (push: Push) => void,
+    session: Session,
+    askedAtMs: number,
+  ): Kept {
+    const key = this.#keys.claim(name, claim.grantId);
+    const there = this.#kept.get(key);
+    if (there !== undefined && !there.session.isDead && !there.gone) {
+      if (claim.seq > there.seq) {
+        there.seq = claim.seq;
+        there.askedAtMs = askedAtMs;
+      }
+      there.push = push;
+      return there;
+    }
+    if (there !== undefined) this.#drop(there);
+    const { permits, limit, holder, atLeastMs, seq, grantId } = claim;
+    const atMs = this.#clock.wallMs();
+    const claimed = { permits, limit, holder, ttlMs: session.ttlMs, atLeastMs, atMs };
+    const more = {
+      token: 0n,
+      floor: 0n,
+      gone: false,
+      modRevision: 0n,
+      moving: false,
+      moved: Promise.resolve() as Promise<unknown>,
+      watching: null,
+      state: "asked" as const,
+    };
+    const kept = { name, key, grantId, claimed, session, seq, askedAtMs, push, ...more };
+    this.#kept.set(key, kept);
+    this.#sweepIn(session.ttlMs);
+    return kept;
+  }
+
+  #drop(kept: Kept): void {
+    if (this.#kept.get(kept.key) === kept) this.#kept.delete(kept.key);
+    this.#noLongerWaits(kept);
+  }
+
+  #of(session: Session): Kept[] {
+    return [...this.#kept.values()].filter((kept) => kept.session === session);
+  }
+
+  #sweepIn(ms: number): void {
+    const atMs = this.#clock.elapsedMs() + ms;
+    if (atMs >= this.#sweepAtMs) return;
+    clearTimeout(this.#sweep);
+    this.#sweepAtMs = atMs;
+    this.#sweep = setTimeout(() => this.#sweepNow(), Math.ceil(ms)).unref();
+  }
+
+  /** What is not renewed any more runs out by itself elsewhere; under a session that lives on, it is deleted. */
+  #sweepNow(): void {
+    this.#sweepAtMs = Number.POSITIVE_INFINITY;
+    const nowMs = this.#clock.elapsedMs();
+    let nextMs = Number.POSITIVE_INFINITY;
+    const over: Kept[] = [];
+    for (const kept of this.#kept.values()) {
+      const leftMs = kept.askedAtMs + kept.session.ttlMs - nowMs;
+      if (leftMs <= 0) over.push(kept);
+      else nextMs = Math.min(nextMs, leftMs);
+    }
+    for (const kept of over) {
+      this.#drop(kept);
+      this.#swept.add(kept.key);
+    }
+    // The oldest are long gone.
+    for (const key of this.#swept) {
+      if (this.#swept.size <= SWEPT_KEPT) break;
+      this.#swept.delete(key);
+    }
+    this.#delete(over.map(({ key }) => key)).catch(() => {});
+    if (this.#kept.size > 0) this.#sweepIn(Math.max(nextMs, SWEEP_EVERY_MS));
+  }
+
+  /** Strangers are what was given up while its claim was still on the way; nobody else would delete them. */
+  async #reconcile(session: Session): Promise<void> {
+    const ours = this.#of(session).filter(({ state, moving }) => state !== "asked" && !moving);
+    const { keys, ttlS } = await this.#client.leaseTimeToLive(session.lease, { keys: true });
+    if (ttlS < 0) return;
+    const there = new Set(keys);
+    for (const kept of ours) {
+      if (!there.has(kept.key) && kept.session === session && !kept.moving) kept.gone = true;
+    }
+    const isStranger = (key: string): boolean =>
+      this.#keys.isClaim(key) && !this.#kept.has(key) && !this.#releasing.has(key);
+    await this.#delete(keys.filter(isStranger));
+  }
+
+  async #delete(keys: readonly string[]): Promise<void> {
+    for (let i = 0; i < keys.length; i += OPS_AT_ONCE) {
+      const some = keys.slice(i, i + OPS_AT_ONCE);
+      await this.#txn({ success: some.map((key) => ({ delete: { key } })) });
+    }
+  }
+
+  #grantOf(kept: Kept, handedOver: boolean): Grant {
+    const { token, floor, seq, session, askedAtMs } = kept;
+    // The core allows for drift from the ask on only.
+    const driftMs = Math.max(0, askedAtMs - session.provedAtMs) * DRIFT;
+    const leftMs = session.deadlineMs - askedAtMs - driftMs;
+    // No longer than until it is swept.
+    return { token, floor, ttlMs: Math.min(leftMs, session.ttlMs), seq, handedOver };
+  }
+
+  #isKept(kept: Kept): boolean {
+    return this.#kept.get(kept.key) === kept;
+  }
+
+  // Requests and what they bring.
+
+  #put({ key, claimed, session }: Kept): Op {
+    return { put: { key, value: written(claimed), lease: session.lease } };
+  }
+
+  #puts(kept: Kept, closing: bigint | null): Op[] {
+    if (closing === null) return [this.#put(kept)];
+    return [this.#put(kept), this.#closures.put(kept.name, kept.grantId, kept.claimed, closing)];
+  }
+
+  /** Of each, who is there, and whether its own claim was revoked. */
+  #reads(all: readonly Kept[]): Op[] {
+    return all.flatMap(({ name, grantId }) => [
+      { range: this.#keys.name(name) },
+      { range: { key: this.#keys.revocation(name, grantId) } },
+    ]);
+  }
+
+  #notRevoked(all: readonly Kept[]): Compare[] {
+    return all.map(({ name, grantId }) => createdAt(this.#keys.revocation(name, grantId), 0n));
+  }
+
+  #parse(all: readonly Kept[], responses: readonly OpAnswer[], revision: bigint): Seen {
+    const kvs = all.map((_, i) => responses[2 * i]!.range!.kvs);
+    const queues = kvs.map((some) => new Queue(this.#keys, some, revision));
+    const revoked = all.map(
+      (_, i) => this.#names.revocations(responses[2 * i + 1]!.range!.kvs)[0] ?? null,
+    );
+    return { queues, kvs, revoked, revision };
+  }
+
+  /** Also for those who watch: a watch may be behind. What is wrong with one is not the others' affair. */
+  async #readAll(names: readonly string[]): Promise<ReadonlyMap<string, Queue | Error>> {
+    const queues = new Map<string, Queue | Error>();
+    for (let i = 0; i < names.length; i += NAMES_AT_ONCE) {
+      const some = names.slice(i, i + NAMES_AT_ONCE);
+      const ranges = some.map((name) => ({ range: this.#keys.name(name) }));
+      const { responses, revision } = await this.#txn({ success: ranges });
+      for (const [j, name] of some.entries()) {
+        const { kvs } = responses[j]!.range!;
+        try {
+          queues.set(name, new Queue(this.#keys, kvs, revision));
+          this.#waiting.get(name)?.reset(kvs, revision);
+        } catch (error) {
+          queues.set(name, error as Error);
+        }
+      }
+    }
+    for (const name of names) this.#changed(name);
+    return queues;
+  }
+
+  /** All that is sent may be sent again: keys carry the grantId. */
+  #txn(txn: Parameters<EtcdClient["txn"]>[0]): ReturnType<EtcdClient["txn"]> {
+    return this.#client.txn(txn, { again: true });
+  }
+}
+
+/** A grant, by the queue in which it was made. */
+interface Where {
+  readonly token: bigint;
+  readonly floor: bigint;
+  readonly claimed: Claimed;
+  readonly modRevision: bigint;
+}
+
+function whereIn(queue: Queue, { grantId }: Kept): Where {
+  const place = queue.get(grantId)!;
+  const { token, modRevision } = place;
+  return { token, floor: queue.floor(), claimed: claimedOf(place), modRevision };
+}
+
+/** Names as they were at one revision. */
+interface Seen {
+  readonly queues: readonly Queue[];
+  readonly kvs: readonly (readonly KeyValue[])[];
+  /** Its own, of each. */
+  readonly revoked: readonly (Revoked | null)[];
+  readonly revision: bigint;
+}
+
+export function etcdStore(client: EtcdClient, options: EtcdStoreOptions = {}): EtcdStore {
+  return new EtcdStore(client, options);
+}
+
+/**
+ * What a transaction of yours must compare to succeed only while the lease's claim stands: the fence
+ * for data in etcd.
+ */
+export function guardTxn(lease: Lease, options: Pick<EtcdStoreOptions, "prefix"> = {}): Compare {
+  const { store, name, grantId, token } = claimOf(lease);
+  if (store.traits.store !== ETCD_TRAITS.store) {
+    throw new InvalidArgumentError(
+      `guardTxn needs a lease of an etcd store, and this one is of ${store.traits.store}`,
+    );
+  }
+  return createdAt(new Keys(options.prefix).claim(name, grantId), token);
+}
+
+const isElsewhere = (place: Place | undefined, { session }: Kept): boolean =>
+  place !== undefined && !place.ended && place.lease !== session.lease;
+
+const isLeaseGone = (error: unknown): boolean =>
+  error instanceof EtcdError &&
+  error.grpcCode === Code.NOT_FOUND &&
+  /lease not found/.test(error.message);
+
+function rethrow(error: unknown): never {
+  throw explain(error);
+}
+
+/** Errors that no repetition mends. */
+function explain(error: unknown): unknown {
+  if (!(error instanceof EtcdError)) return error;
+  const refused: readonly number[] = [Code.PERMISSION_DENIED, Code.UNAUTHENTICATED];
+  if (refused.includes(error.grpcCode) || /authentication failed/.test(error.message)) {
+    return new StoreUnavailableError(`the etcd server refuses: ${error.message}`, {
+      cause: error,
+      retryable: false,
+    });
+  }
+  return error;
+}

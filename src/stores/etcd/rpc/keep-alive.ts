@@ -1,0 +1,82 @@
+import type { EtcdError } from "./errors.js";
+import type { Login } from "./login.js";
+import { type KeepAliveAnswer, METHODS } from "./messages.js";
+import { movedError, Stream } from "./streams.js";
+import { type Caller, closedError } from "./unary.js";
+
+interface Waiter {
+  readonly id: bigint;
+  readonly resolve: (answer: KeepAliveAnswer) => void;
+  readonly reject: (error: EtcdError) => void;
+  readonly timer: NodeJS.Timeout;
+}
+
+/** All keepalives of a client, on one stream that is opened when it is needed. */
+export class KeepAlives {
+  readonly #caller: Caller;
+  readonly #login: Login;
+  #stream: Stream<{ id: bigint }, KeepAliveAnswer> | null = null;
+  /** In the order in which they were sent: so the answers for one lease come. */
+  readonly #waiters = new Set<Waiter>();
+  #closed = false;
+
+  constructor(caller: Caller, login: Login) {
+    this.#caller = caller;
+    this.#login = login;
+  }
+
+  async keepAlive(id: bigint, timeoutMs: number): Promise<KeepAliveAnswer> {
+    const sendBy = performance.now() + timeoutMs;
+    const metadata = this.#login.metadata ?? (await this.#login.ready());
+    return new Promise((resolve, reject) => {
+      if (this.#closed) return reject(closedError());
+      this.#stream ??= new Stream(this.#caller, this.#login, metadata, METHODS.leaseKeepAlive, {
+        hear: (answer) => this.#hear(answer),
+        broken: (error) => this.#end(error),
+      });
+      const stream = this.#stream;
+      const timer = setTimeout(() => stream.timedOut(), Math.max(0, sendBy - performance.now()));
+      this.#waiters.add({ id, resolve, reject, timer });
+      this.#caller.hold();
+      stream.send({ id });
+    });
+  }
+
+  /** The endpoint in use is another. */
+  moved(): void {
+    this.#drop(movedError());
+  }
+
+  close(): void {
+    this.#closed = true;
+    this.#drop(closedError("unknown"));
+  }
+
+  #drop(error: EtcdError): void {
+    this.#stream?.close();
+    this.#end(error);
+  }
+
+  #hear(answer: KeepAliveAnswer): void {
+    for (const waiter of this.#waiters) {
+      if (waiter.id !== answer.id) continue;
+      this.#settle(waiter);
+      waiter.resolve(answer);
+      return;
+    }
+  }
+
+  #end(error: EtcdError): void {
+    this.#stream = null;
+    for (const waiter of [...this.#waiters]) {
+      this.#settle(waiter);
+      waiter.reject(error);
+    }
+  }
+
+  #settle(waiter: Waiter): void {
+    clearTimeout(waiter.timer);
+    this.#waiters.delete(waiter);
+    this.#caller.letGo();
+  }
+}

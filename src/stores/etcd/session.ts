@@ -1,0 +1,143 @@
+import type { Clock } from "../../core/clock.js";
+import type { Keys } from "./keys.js";
+import { readValue, withFormat } from "./queue.js";
+import type { EtcdClient } from "./rpc/client.js";
+
+/** Why a grant of this session was revoked. */
+interface Notice {
+  readonly by: string;
+  readonly why: string;
+}
+
+/** That the session lived when it was asked. */
+export interface Proof {
+  readonly sentAtMs: number;
+  /** By their keys. */
+  readonly notices: ReadonlyMap<string, Notice>;
+}
+
+export class SessionDead extends Error {
+  constructor() {
+    super("the session has run out");
+    this.name = "SessionDead";
+  }
+}
+
+/** An unanswered keepalive is given up after this share of the ttl, so that several fit into it. */
+const PATIENCE = 1 / 5;
+const PATIENCE_MS = { least: 200, most: 1_000 };
+/** It runs out by itself. */
+const END_MS = 500;
+
+/** The lease of etcd under which all claims of one ttl stand. */
+export class Session {
+  /** What was asked for. */
+  readonly ttlS: number;
+  readonly lease: bigint;
+  /** What the server gave, which may be more than was asked for. */
+  readonly ttlMs: number;
+  readonly #client: EtcdClient;
+  readonly #clock: Clock;
+  readonly #keys: Keys;
+  #provedAtMs: number;
+  #dead = false;
+  /** Asked now; and what is to be asked after that, for those who came meanwhile. */
+  #asking: Promise<Proof> | null = null;
+  #next: Promise<Proof> | null = null;
+
+  private constructor(
+    client: EtcdClient,
+    clock: Clock,
+    keys: Keys,
+    granted: { ttlS: number; lease: bigint; ttlMs: number; provedAtMs: number },
+  ) {
+    this.#client = client;
+    this.#clock = clock;
+    this.#keys = keys;
+    this.ttlS = granted.ttlS;
+    this.lease = granted.lease;
+    this.ttlMs = granted.ttlMs;
+    this.#provedAtMs = granted.provedAtMs;
+  }
+
+  static async begin(client: EtcdClient, clock: Clock, keys: Keys, ttlS: number): Promise<Session> {
+    const provedAtMs = clock.elapsedMs();
+    const granted = await client.leaseGrant(ttlS);
+    const put = { key: keys.session(granted.id), value: withFormat({}), lease: granted.id };
+    await client.txn({ success: [{ put }] }, { again: true });
+    const ttlMs = granted.ttlS * 1_000;
+    return new Session(client, clock, keys, { ttlS, lease: granted.id, ttlMs, provedAtMs });
+  }
+
+  get isDead(): boolean {
+    return this.#dead;
+  }
+
+  /** Until then the server lets it live, whatever happens. */
+  get deadlineMs(): number {
+    return this.#provedAtMs + this.ttlMs;
+  }
+
+  get provedAtMs(): number {
+    return this.#provedAtMs;
+  }
+
+  /** Keeps it alive by what is sent after this call; rejects with SessionDead when it is gone. */
+  prove(): Promise<Proof> {
+    if (this.#asking === null) {
+      this.#asking = this.#ask().finally(() => {
+        this.#asking = null;
+      });
+      return this.#asking;
+    }
+    this.#next ??= this.#asking
+      .catch(() => {})
+      .then(() => {
+        this.#next = null;
+        return this.prove();
+      });
+    return this.#next;
+  }
+
+  /** Everything under it goes. */
+  async end(): Promise<void> {
+    this.#dead = true;
+    await this.#client.leaseRevoke(this.lease, { timeoutMs: END_MS });
+  }
+
+  /** It was found to be gone. */
+  die(): void {
+    this.#dead = true;
+  }
+
+  /**
+   * A keepalive alone proves nothing: a leader that was deposed, and does not know it, answers it.
+   * With it goes a linearizable read of the session's key. If both were answered by one member in one
+   * term, then that term's leader, which kept the lease alive, was the leader at some moment after
+   * both were sent; and a later leader begins the whole ttl anew.
+   */
+  async #ask(): Promise<Proof> {
+    if (this.#dead) throw new SessionDead();
+    const sentAtMs = this.#clock.elapsedMs();
+    const patienceMs = Math.max(
+      PATIENCE_MS.least,
+      Math.min(this.ttlMs * PATIENCE, PATIENCE_MS.most),
+    );
+    const within = { timeoutMs: patienceMs };
+    const [kept, read] = await Promise.all([
+      this.#client.leaseKeepAlive(this.lease, within),
+      this.#client.range(this.#keys.sessionAndNotices(this.lease), within),
+    ]);
+    const [session, ...notices] = read.kvs;
+    if (session?.key !== this.#keys.session(this.lease)) {
+      this.#dead = true;
+      throw new SessionDead();
+    }
+    if (kept.ttlS <= 0 || kept.member !== read.member || kept.term !== read.term) {
+      throw new Error("etcd: the leader has changed while the session was kept alive");
+    }
+    this.#provedAtMs = Math.max(this.#provedAtMs, sentAtMs);
+    const byKey = notices.map(({ key, value }) => [key, readValue<Notice>(value)] as const);
+    return { sentAtMs, notices: new Map(byKey) };
+  }
+}

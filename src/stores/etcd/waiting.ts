@@ -1,0 +1,167 @@
+import type { Keys } from "./keys.js";
+import { Queue } from "./queue.js";
+import type { EtcdClient } from "./rpc/client.js";
+import type { KeyValue, WatchEvent } from "./rpc/messages.js";
+import type { Watch } from "./rpc/watches.js";
+
+/** A name that was waited for is likely to be waited for again: its watch stays for so long. */
+const LINGER_MS = 5_000;
+const WATCHED_WITHIN_MS = 4_000;
+const MOST_EARLY = 256;
+
+/** A name that this process waits for, as its watch tells it. */
+export class Watched {
+  readonly name: string;
+  readonly queue: Queue;
+  /** Resolves when every later event will be told. */
+  readonly ready: Promise<void>;
+  users = 0;
+  lingering: NodeJS.Timeout | undefined;
+  readonly #watch: Watch;
+  /** Events of what is not known yet from the ground up. */
+  #early: { events: readonly WatchEvent[]; revision: bigint }[] | null = [];
+  /** What was read before it tells too little. */
+  #since = 0n;
+
+  constructor(
+    client: EtcdClient,
+    keys: Keys,
+    name: string,
+    hear: { changed(): void; refresh(): Promise<void> },
+  ) {
+    this.name = name;
+    this.queue = new Queue(keys);
+    let created = (): void => {};
+    let failed = (_error: unknown): void => {};
+    this.ready = new Promise((resolve, reject) => {
+      created = resolve;
+      failed = reject;
+    });
+    const timer = setTimeout(
+      () => failed(new Error("etcd: the watch was not begun in time")),
+      WATCHED_WITHIN_MS,
+    ).unref();
+    this.ready.catch(() => {}).finally(() => clearTimeout(timer));
+    const refresh = (): void => void hear.refresh().catch(() => {});
+    let gap = false;
+    this.#watch = client.watch(keys.name(name), {
+      created: (revision) => {
+        created();
+        if (!gap) return;
+        // What happened in the gap is read.
+        gap = false;
+        this.#since = revision;
+        refresh();
+      },
+      events: (events, revision) => {
+        this.#hear(events, revision, refresh);
+        hear.changed();
+      },
+      gap: () => {
+        gap = true;
+        this.#early = [];
+      },
+      failed,
+    });
+  }
+
+  /** Its queue is up to date. */
+  get isComplete(): boolean {
+    return this.#early === null;
+  }
+
+  /** As it was read, at a revision. */
+  reset(kvs: readonly KeyValue[], revision: bigint): void {
+    if (this.#early === null) {
+      this.queue.reset(kvs, revision);
+      return;
+    }
+    if (revision < this.#since) return;
+    this.queue.revision = 0n;
+    this.queue.reset(kvs, revision);
+    for (const { events, revision: at } of this.#early) this.queue.apply(events, at);
+    this.#early = null;
+  }
+
+  #hear(events: readonly WatchEvent[], revision: bigint, refresh: () => void): void {
+    if (this.#early === null) {
+      try {
+        this.queue.apply(events, revision);
+        return;
+      } catch {
+        // Something in it can't be read: whoever asks is told what.
+        this.#early = [];
+      }
+    }
+    this.#early.push({ events, revision });
+    if (this.#early.length < MOST_EARLY) return;
+    // Nobody has read it for long; what is read from now on has all of that.
+    this.#early = [];
+    this.#since = revision;
+    refresh();
+  }
+
+  cancel(): void {
+    clearTimeout(this.lingering);
+    this.#watch.cancel();
+  }
+}
+
+/** One watch for each name that is waited for, however many wait. */
+export class Waiting {
+  readonly #client: EtcdClient;
+  readonly #keys: Keys;
+  readonly #hear: { changed(name: string): void; refresh(name: string): Promise<void> };
+  readonly #names = new Map<string, Watched>();
+
+  constructor(
+    client: EtcdClient,
+    keys: Keys,
+    hear: { changed(name: string): void; refresh(name: string): Promise<void> },
+  ) {
+    this.#client = client;
+    this.#keys = keys;
+    this.#hear = hear;
+  }
+
+  get(name: string): Watched | undefined {
+    return this.#names.get(name);
+  }
+
+  /** Each that was entered is left once. */
+  async enter(name: string): Promise<Watched> {
+    let watched = this.#names.get(name);
+    if (watched === undefined) {
+      watched = new Watched(this.#client, this.#keys, name, {
+        changed: () => this.#hear.changed(name),
+        refresh: () => this.#hear.refresh(name),
+      });
+      this.#names.set(name, watched);
+    }
+    clearTimeout(watched.lingering);
+    watched.users++;
+    try {
+      await watched.ready;
+      return watched;
+    } catch (error) {
+      // The next may have more luck with another.
+      this.#drop(watched);
+      throw error;
+    }
+  }
+
+  leave(watched: Watched): void {
+    if (--watched.users > 0) return;
+    clearTimeout(watched.lingering);
+    watched.lingering = setTimeout(() => this.#drop(watched), LINGER_MS).unref();
+  }
+
+  close(): void {
+    for (const watched of [...this.#names.values()]) this.#drop(watched);
+  }
+
+  #drop(watched: Watched): void {
+    if (this.#names.get(watched.name) === watched) this.#names.delete(watched.name);
+    watched.cancel();
+  }
+}

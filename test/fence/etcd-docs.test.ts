@@ -1,0 +1,56 @@
+import { readFileSync, symlinkSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import type { EtcdServer } from "../../src/verify/lab/etcd.js";
+import { Lab } from "../../src/verify/lab/lab.js";
+import { build, runNode } from "../core/helpers.js";
+import { describeWith } from "../support/needs.js";
+
+const path = (relative: string): string => fileURLToPath(new URL(relative, import.meta.url));
+const page = readFileSync(path("../../docs/fences.md"), "utf8");
+const [withFence, withGuardTxn] = [...page.matchAll(/^```js\n(.*?)^```/gms)].map(
+  ([, code]) => code!,
+);
+
+describeWith(["etcd"], "the page on fences: etcd", () => {
+  let lab: Lab;
+  let server: EtcdServer;
+  let built: ReturnType<typeof build>;
+
+  beforeAll(async () => {
+    lab = await Lab.open();
+    server = (await lab.etcd()).servers[0]!;
+    built = build();
+    symlinkSync(path("../../node_modules"), built.file("node_modules"));
+  });
+  afterAll(async () => {
+    built?.remove();
+    await lab?.close();
+  });
+
+  /** As it stands, but for the addresses and where this package lies. */
+  const run = (code: string): ReturnType<typeof runNode> =>
+    runNode(
+      code
+        .replace("127.0.0.1:2379", `${server.address}:${server.port}`)
+        .replace("redis://127.0.0.1:6379", "memory:")
+        .replaceAll(/"holdfast(?:\/(\w+)\/(\w+))?"/g, (_, folder?: string, name?: string) => {
+          const file = folder === "stores" ? `${folder}/${name}/index.js` : `${folder}/${name}.js`;
+          return JSON.stringify(built.file(folder === undefined ? "index.js" : file));
+        }),
+    );
+
+  test("etcdFence", async () => {
+    expect(await run(withFence!)).toMatchObject({ code: 0, err: "" });
+    expect(await server.ctl("get", "--print-value-only", "stock/hat")).toMatch(/^6\s*$/);
+    expect(await server.ctl("get", "--print-value-only", "holdfast/fence/stock:hat")).toMatch(
+      /^1:\d{20}\s*$/,
+    );
+  });
+
+  test("guardTxn", async () => {
+    await server.ctl("del", "stock/hat");
+    expect(await run(withGuardTxn!)).toMatchObject({ code: 0, err: "" });
+    expect(await server.ctl("get", "--print-value-only", "stock/hat")).toMatch(/^6\s*$/);
+  });
+});

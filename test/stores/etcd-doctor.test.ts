@@ -1,0 +1,389 @@
+import { setTimeout as pause } from "node:timers/promises";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import type { Finding, Level } from "../../src/core/doctor.js";
+import { parseStoreUrl } from "../../src/core/url.js";
+import { examineEtcd, judge, type Looks } from "../../src/stores/etcd/doctor.js";
+import type { EndpointStatus } from "../../src/stores/etcd/rpc/client.js";
+import { EtcdError } from "../../src/stores/etcd/rpc/errors.js";
+import type { ClusterMember } from "../../src/stores/etcd/rpc/messages.js";
+import { TcpProxy } from "../../src/verify/faults/proxy.js";
+import type { ServerCluster } from "../../src/verify/lab/cluster.js";
+import type { EtcdServer } from "../../src/verify/lab/etcd.js";
+import { Lab } from "../../src/verify/lab/lab.js";
+import { freePort } from "../../src/verify/lab/ports.js";
+import { holdfast, makeFolder } from "../cli/helpers.js";
+import { describeWith } from "../support/needs.js";
+import { until } from "../support/worker.js";
+
+const examine = (url: string): Promise<readonly Finding[]> => examineEtcd(parseStoreUrl(url));
+
+/** Of what the installed version has to say, nothing: that is in a test of its own. */
+const ofLevel = (findings: readonly Finding[], level: Level): string[] =>
+  findings
+    .filter((one) => one.level === level && one.about !== "version")
+    .map(({ about }) => about);
+
+/** The only finding of this kind. */
+function one(findings: readonly Finding[], about: string): Finding {
+  const found = findings.filter((finding) => finding.about === about);
+  expect(found.length, JSON.stringify(findings, null, 2)).toBe(1);
+  return found[0]!;
+}
+
+describe("what endpoints tell", () => {
+  type Status = Extract<EndpointStatus, { error?: undefined }>;
+  const status = (id: number, more: Partial<Status> = {}): Status => ({
+    endpoint: `h${id}:2379`,
+    cluster: 9n,
+    member: BigInt(id),
+    leader: 1n,
+    term: 5n,
+    version: "3.6.1",
+    dbSize: 1_000_000n,
+    dbSizeInUse: 1_000_000n,
+    dbSizeQuota: 0n,
+    raftIndex: 1n,
+    raftAppliedIndex: 1n,
+    errors: [],
+    isLearner: false,
+    ...more,
+  });
+  const silent = (id: number): EndpointStatus => {
+    const endpoint = `h${id}:2379`;
+    return { endpoint, error: new EtcdError("gone", { grpcCode: 14, executed: "no", endpoint }) };
+  };
+  const member = (id: number, more: Partial<ClusterMember> = {}): ClusterMember => ({
+    id: BigInt(id),
+    name: `m${id}`,
+    clientUrls: [`http://h${id}:2379`],
+    isLearner: false,
+    ...more,
+  });
+  const THREE = [1, 2, 3].map((id) => member(id));
+  const all = (more: Partial<Status> = {}): Status[] => [1, 2, 3].map((id) => status(id, more));
+  const told = (last: readonly EndpointStatus[], more: Partial<Looks> = {}): Finding[] => {
+    const url = parseStoreUrl(`etcd://${last.map(({ endpoint }) => endpoint).join(",")}`);
+    return judge({ first: last, last, members: THREE, ...more }, url);
+  };
+  /** Of a cluster of one, and of three. */
+  const versionOf = (version: string): Finding[] => [
+    one(told([status(1, { version })], { members: [member(1)] }), "version"),
+    one(told(all({ version })), "version"),
+  ];
+
+  test("all is well", () => {
+    expect(told(all()).filter(({ level }) => level !== "ok")).toEqual([]);
+  });
+
+  test.each<[string, Level, Level, string?]>([
+    ["3.6.0", "ok", "ok"],
+    ["3.7.0-alpha.1", "ok", "ok"],
+    ["4.0.0", "ok", "ok"],
+    ["3.5.13", "ok", "ok"],
+    ["3.5.12", "ok", "danger", "3.5.13"],
+    ["3.5.4", "danger", "danger", "3.5.13"],
+    ["3.5.2", "danger", "danger", "3.5.13"],
+    ["3.4.31", "ok", "ok"],
+    ["3.4.23", "ok", "danger", "3.4.31"],
+    ["3.4.20", "danger", "danger", "3.4.31"],
+    ["3.3.27", "danger", "danger"],
+    ["2.3.8", "danger", "danger"],
+    ["unknown", "unknown", "unknown"],
+  ])("version %s: of one %s, of three %s", (version, ofOne, ofThree, better) => {
+    const [alone, three] = versionOf(version);
+    expect([alone!.level, three!.level]).toEqual([ofOne, ofThree]);
+    if (better !== undefined) expect(three!.advice).toContain(`${better} or later`);
+  });
+
+  test("versions that differ, and which of them has a flaw", () => {
+    const found = told([...all().slice(1), status(1, { version: "3.5.12" })]);
+    const versions = found.filter(({ about }) => about === "version");
+    expect(versions).toEqual([
+      expect.objectContaining({ level: "ok", where: "h2:2379, h3:2379" }),
+      expect.objectContaining({ level: "danger", where: "h1:2379" }),
+      expect.objectContaining({ level: "note", what: expect.stringContaining("3.5.12, 3.6.1") }),
+    ]);
+  });
+
+  test("endpoints that do not answer: a danger when there is none to spare", () => {
+    const five = [1, 2, 3, 4, 5].map((id) => member(id));
+    const spare = told([...all(), status(4), silent(5)], { members: five });
+    expect(one(spare, "endpoints")).toMatchObject({ level: "note", where: "h5:2379" });
+    const none = told([status(1), silent(2), status(3)]);
+    expect(one(none, "endpoints")).toMatchObject({ level: "danger", where: "h2:2379" });
+    const gone = told([silent(1), silent(2), silent(3)], { first: all() });
+    expect(ofLevel(gone, "danger")).toEqual(["endpoints", "endpoints", "endpoints"]);
+    expect(gone.length).toBe(3);
+  });
+
+  test("members that do not agree, and one that is cut off", () => {
+    const found = told([status(1), status(2), status(3, { leader: 3n })]);
+    expect(one(found, "leader").what).toContain("do not agree");
+    const cut = told([status(1), status(2), status(3, { leader: 0n })]);
+    expect(one(cut, "leader")).toMatchObject({ level: "danger", where: "h3:2379" });
+    const learner = told([status(1), status(2), status(3, { isLearner: true })]);
+    expect(one(learner, "leader")).toMatchObject({ level: "note", where: "h3:2379" });
+  });
+
+  test("a term that goes on is an election", () => {
+    const found = told(all({ term: 6n }), { first: all() });
+    expect(one(found, "elections")).toMatchObject({
+      level: "danger",
+      what: expect.stringContaining("term 5, then 6"),
+    });
+  });
+
+  test("members: an even number, one that never started, learners that do not count", () => {
+    const four = told(all(), { members: [...THREE, member(4)] });
+    expect(one(four, "members").what).toContain("a cluster of 4: it can do without 1");
+    const waiting = told(all(), { members: [member(1), member(2), member(3, { name: "" })] });
+    expect(one(waiting, "members").what).toContain("1 of 3 were added");
+    const learner = told(all(), { members: [...THREE, member(4, { isLearner: true })] });
+    expect(one(learner, "members").level).toBe("ok");
+    const same = told([status(1), status(1, { endpoint: "h9:2379" })]);
+    expect(one(same, "members")).toMatchObject({ level: "note", where: "h9:2379" });
+    const hidden = told(all(), { members: "permission denied" });
+    expect(one(hidden, "members")).toMatchObject({ level: "unknown" });
+  });
+
+  test("how much of the quota is used, where it is told", () => {
+    const levels = (dbSize: number, dbSizeQuota: number): Finding => {
+      const sizes = { dbSize: BigInt(Math.round(dbSize)), dbSizeQuota: BigInt(dbSizeQuota) };
+      return one(told([status(1, sizes)]), "space");
+    };
+    expect(levels(90, 100).level).toBe("danger");
+    expect(levels(89, 100).level).toBe("ok");
+    expect(levels(1.9 * 2 ** 30, 0)).toMatchObject({
+      level: "note",
+      what: expect.stringContaining("95 % of the default quota"),
+    });
+    expect(levels(2 ** 40, -1).level).toBe("ok");
+    const half = told([status(1), status(2, { dbSize: 2n ** 30n }), status(3)]);
+    expect(one(half, "space").what).toContain("50 %");
+    const full = told([status(1), status(2, { dbSize: 9n, dbSizeQuota: 10n }), status(3)]);
+    expect(one(full, "space")).toMatchObject({ level: "danger", where: "h2:2379" });
+  });
+
+  test("alarms", () => {
+    const corrupt = told(all({ errors: ["memberID:1 alarm:CORRUPT "] }));
+    expect(one(corrupt, "alarm").what).toContain("CORRUPT");
+    expect(ofLevel(corrupt, "danger")).toEqual(["alarm"]);
+  });
+});
+
+describeWith(["etcd"], "the doctor on etcd", () => {
+  let lab: Lab;
+  let server: EtcdServer;
+  let three: ServerCluster<EtcdServer>;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    const [single, cluster] = await Promise.all([lab.etcd(), lab.etcd({ nodes: 3 })]);
+    server = single.servers[0]!;
+    three = cluster;
+  });
+  afterAll(() => lab.close());
+
+  const hostOf = ({ address, port }: { address: string; port: number }): string =>
+    `${address}:${port}`;
+
+  test("three members, all named: in no danger, and nothing is left behind", async () => {
+    const findings = await examine(three.url);
+    const bad = findings.filter(({ level, about }) => level !== "ok" && about !== "version");
+    expect(bad).toEqual([]);
+    expect([...new Set(findings.map(({ about }) => about))].sort()).toEqual([
+      ...["access", "elections", "endpoints", "latency", "leader", "members", "rights"],
+      ...["space", "trial", "version"],
+    ]);
+    expect(one(findings, "members").what).toBe("3");
+    expect(one(findings, "version").what).toContain("etcd 3.");
+    await until("nothing is left", async () => {
+      return (await three.servers[0]!.ctl("get", "--prefix", "holdfast/")).trim() === "";
+    });
+    expect(await three.servers[0]!.ctl("lease", "list")).toContain("found 0 leases");
+  });
+
+  test("one member alone, and one of three", async () => {
+    const alone = await examine(server.url);
+    expect(ofLevel(alone, "danger")).toEqual([]);
+    expect(ofLevel(alone, "note")).toEqual(["members"]);
+    expect(one(alone, "members").what).toContain("a cluster of one");
+    const [first] = three.servers;
+    const named = await examine(first!.url);
+    expect(ofLevel(named, "danger")).toEqual([]);
+    expect(one(named, "members")).toMatchObject({
+      level: "note",
+      what: expect.stringContaining("one endpoint of a cluster of 3"),
+    });
+    for (const each of three.servers) expect(one(named, "members").advice).toContain(hostOf(each));
+  });
+
+  test("a cluster of two", async () => {
+    const { servers } = await lab.etcd({ nodes: 3 });
+    const [first, second, third] = servers as [EtcdServer, EtcdServer, EtcdServer];
+    await first.ctl("member", "remove", await idOf(first, third));
+    const url = `etcd://${hostOf(first)},${hostOf(second)}`;
+    await until("it has a leader", async () => /"health":"true"/.test(await health(first)));
+    const findings = await examine(url);
+    expect(ofLevel(findings, "danger")).toEqual([]);
+    expect(one(findings, "members").what).toContain("a cluster of 2: it can do without 0");
+  });
+
+  async function idOf(asked: EtcdServer, member: EtcdServer): Promise<string> {
+    const lines = (await asked.ctl("member", "list")).split("\n");
+    return lines.find((line) => line.includes(hostOf(member)))!.split(",")[0]!;
+  }
+
+  test("a member that is away; then a second, and no leader", async () => {
+    const { servers, url } = await lab.etcd({ nodes: 3 });
+    await servers[0]!.kill();
+    // An election, which is another finding, is over then.
+    await until("it has a leader", async () => /"health":"true"/.test(await health(servers[1]!)));
+    const away = await examine(url);
+    expect(ofLevel(away, "danger")).toEqual(["endpoints"]);
+    expect(one(away, "endpoints")).toMatchObject({
+      where: hostOf(servers[0]!),
+      what: expect.stringMatching(/nobody listens there.*if another goes/),
+    });
+    await servers[1]!.kill();
+    const leaderless = await examine(url);
+    expect(ofLevel(leaderless, "danger")).toEqual(
+      expect.arrayContaining(["endpoints", "leader", "trial"]),
+    );
+    expect(leaderless.map(({ about }) => about)).not.toContain("rights");
+    expect(one(leaderless, "leader").what).toContain("there is none");
+    expect(one(leaderless, "trial").what).toMatch(/^nothing can be locked: .*no leader/);
+    expect(one(leaderless, "members").level).toBe("unknown");
+    await servers[2]!.kill();
+  });
+
+  const health = (of: EtcdServer): Promise<string> =>
+    fetch(`http://${hostOf(of)}/health`).then(
+      (answer) => answer.text(),
+      () => "",
+    );
+
+  test("a leader that changes meanwhile", async () => {
+    let done = false;
+    const looking = examine(three.url).finally(() => {
+      done = true;
+    });
+    while (!done) {
+      const leader = await three.leader().catch(() => null);
+      const to = three.servers.find((each) => each !== leader)!;
+      const id = await idOf(three.servers[0]!, to);
+      await leader?.ctl("move-leader", id).catch(() => {});
+    }
+    expect(ofLevel(await looking, "danger")).toContain("elections");
+  });
+
+  test("a quota that is used up", async () => {
+    const small = (await lab.etcd({ flags: { "quota-backend-bytes": "200000" } })).servers[0]!;
+    const filling = async (): Promise<boolean> =>
+      small.ctl("put", "fill", "x".repeat(60_000)).then(
+        () => false,
+        () => true,
+      );
+    await until("it is full", filling);
+    const findings = await examine(small.url);
+    expect(ofLevel(findings, "danger").sort()).toEqual(["space", "trial", "writes"]);
+    expect(one(findings, "space").what).toContain("NOSPACE");
+    expect(one(findings, "writes").what).toContain("database space exceeded");
+    await small.kill();
+  });
+
+  test("slow writes", async () => {
+    await using proxy = await TcpProxy.open(server);
+    await proxy.delay(110, "to-client").inject();
+    const findings = await examine(`etcd://${hostOf(proxy)}`);
+    expect(ofLevel(findings, "danger")).toEqual([]);
+    expect(ofLevel(findings, "note")).toContain("latency");
+    expect(one(findings, "latency").what).toMatch(/a write takes 1\d\d\.\d ms/);
+  });
+
+  describe("access", () => {
+    test("open to others: by what it advertises, or by the URL", async () => {
+      const flags = { "advertise-client-urls": "http://192.0.2.1:2379" };
+      const wide = (await lab.etcd({ flags })).servers[0]!;
+      const findings = await examine(wide.url.replace("//", "//app:secret@"));
+      expect(ofLevel(findings, "danger")).toEqual(["access"]);
+      expect(one(findings, "access").what).toMatch(/at 192\.0\.2\.1:2379.*"app", is not checked/);
+      expect(JSON.stringify(findings)).not.toContain("secret");
+      await wide.kill();
+      // This machine by a name that does not look like it.
+      const named = await examine(`etcd://127.1:${server.port}`);
+      expect(ofLevel(named, "danger")).toEqual(["access"]);
+      expect(ofLevel(named, "note")).toEqual(["members", "transport"]);
+    });
+  });
+
+  describe("rights", () => {
+    let guarded: EtcdServer;
+    const ROLES = { none: null, reader: "read", writer: "write", app: "readwrite" } as const;
+    beforeAll(async () => {
+      guarded = (await lab.etcd({ flags: { "bcrypt-cost": "4" } })).servers[0]!;
+      await guarded.ctl("user", "add", "root:sesame");
+      await guarded.ctl("user", "grant-role", "root", "root");
+      for (const [name, right] of Object.entries(ROLES)) {
+        await guarded.ctl("user", "add", `${name}:sesame`);
+        await guarded.ctl("role", "add", name);
+        if (right !== null) {
+          await guarded.ctl(
+            ...["role", "grant-permission", name, "--prefix=true", right, "holdfast/"],
+          );
+        }
+        await guarded.ctl("user", "grant-role", name, name);
+      }
+      await guarded.ctl("auth", "enable");
+    });
+    const as = (user: string): string => guarded.url.replace("//", `//${user}:sesame@`);
+
+    test("a user with no others than it needs", async () => {
+      const findings = await examine(as("app"));
+      expect(ofLevel(findings, "danger")).toEqual([]);
+      expect(ofLevel(findings, "unknown")).toEqual([]);
+      expect(one(findings, "access").what).toBe("nobody gets in without a user or a certificate");
+      expect(JSON.stringify(findings)).not.toContain("sesame");
+    });
+
+    test.each([
+      ["none", /the user "none" was not able to read \(permission denied/],
+      ["reader", /the user "reader" was not able to write \(permission denied/],
+      ["writer", /the user "writer" was not able to read \(permission denied/],
+    ])("a user with too few: %s", async (user, what) => {
+      const findings = await examine(as(user));
+      expect(ofLevel(findings, "danger").sort()).toEqual(["rights", "trial"]);
+      expect(one(findings, "rights")).toMatchObject({
+        what: expect.stringMatching(what),
+        advice: "etcdctl role grant-permission ROLE --prefix=true readwrite holdfast/",
+      });
+    });
+
+    test("a wrong password is no finding: it is not reached at all", async () => {
+      await expect(examine(guarded.url.replace("//", "//app:wrong@"))).rejects.toMatchObject({
+        code: "STORE_UNAVAILABLE",
+        message: expect.stringContaining("wrong password"),
+      });
+    });
+  });
+
+  test("nobody there, and one that never answers: unavailable", async () => {
+    const { servers } = await lab.etcd();
+    await servers[0]!.pause();
+    const nobody = `etcd://127.0.0.1:${await freePort()}`;
+    for (const url of [nobody, servers[0]!.url]) {
+      const failed = examine(url).catch((error: unknown) => error);
+      const ended = await Promise.race([failed, pause(9_000, "it hangs")]);
+      expect(ended).toMatchObject({ code: "STORE_UNAVAILABLE" });
+    }
+    await servers[0]!.kill();
+  });
+
+  test("by the command line", async () => {
+    const ended = await holdfast(makeFolder(), ["doctor", "--store", server.url]);
+    expect(ended).toMatchObject({ code: 0, stderr: "" });
+    expect(ended.stdout).toContain("\n  note     members      a cluster of one");
+    expect(ended.stdout).toContain("\n  ok       trial        a name was taken, waited for");
+    const wrong = await holdfast(makeFolder(), ["doctor", "--store", `${server.url}?cluster`]);
+    expect(wrong.stderr).toContain('no option "cluster"');
+  });
+});

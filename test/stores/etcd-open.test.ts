@@ -1,0 +1,352 @@
+import { execFileSync } from "node:child_process";
+import { mkdirSync, symlinkSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { parseStoreUrl } from "../../src/core/url.js";
+import { connect, type Locks } from "../../src/index.js";
+import { examineEtcd } from "../../src/stores/etcd/doctor.js";
+import { TcpProxy } from "../../src/verify/faults/proxy.js";
+import type { EtcdServer } from "../../src/verify/lab/etcd.js";
+import { Lab } from "../../src/verify/lab/lab.js";
+import { freePort } from "../../src/verify/lab/ports.js";
+import { build, rejection, runNode } from "../core/helpers.js";
+import { describeWith } from "../support/needs.js";
+import { until } from "../support/worker.js";
+
+/** With all that has a meaning in a URL. */
+const PASSWORD = "p@ss:w/o?r#d%";
+/** What `connect` may take to give up. */
+const GIVES_UP_MS = 6_000;
+
+describeWith(["etcd"], "connect() to etcd", () => {
+  let lab: Lab;
+  let server: EtcdServer;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    server = (await lab.etcd()).servers[0]!;
+  });
+  afterAll(() => lab.close());
+
+  async function open(url: string): Promise<Locks> {
+    const locks = await connect(url, { ttl: "10s", wait: "10s" });
+    onTestFinished(() => locks.close().catch(() => {}));
+    return locks;
+  }
+
+  /** Two that meet: also the watch is opened as the URL says. */
+  async function handsOver(url: string, other = url): Promise<void> {
+    const [one, two] = [await open(url), await open(other)];
+    const name = `name ${Math.random()}`;
+    const lease = await one.acquire(name);
+    const waiting = two.acquire(name);
+    await until("it waits", async () => (await one.inspect(name))!.waiters.length === 1);
+    await lease.release();
+    await (await waiting).release();
+  }
+
+  const hostOf = ({ address, port }: { address: string; port: number }): string =>
+    `${address}:${port}`;
+  const at = (to: EtcdServer, login = ""): string => `etcd://${login}${hostOf(to)}`;
+
+  /** How `connect` fails, in time. */
+  async function failure(url: string): Promise<Error & { retryable?: boolean }> {
+    const from = performance.now();
+    const error = await rejection(connect(url));
+    expect(performance.now() - from).toBeLessThan(GIVES_UP_MS);
+    expect(error).toMatchObject({ code: "STORE_UNAVAILABLE" });
+    expect(told(error)).not.toContain("secret");
+    return error;
+  }
+
+  test("plainly, with or without a slash, and who waits is pushed", async () => {
+    await handsOver(server.url, `${server.url}/`);
+  });
+
+  test("several endpoints, of which one is dead", async () => {
+    const dead = `127.0.0.1:${await freePort()}`;
+    await handsOver(`etcd://${dead},${hostOf(server)}`, `etcd://${hostOf(server)},${dead}`);
+    const three = await lab.etcd({ nodes: 3 });
+    await handsOver(three.url);
+    await three.servers[1]!.kill();
+    // Whichever it begins with.
+    for (let i = 0; i < 3; i++) await handsOver(three.url);
+  });
+
+  test("a member without a leader is no use", async () => {
+    const { servers } = await lab.etcd({ nodes: 3 });
+    await Promise.all([servers[0]!.kill(), servers[1]!.kill()]);
+    const alone = await failure(at(servers[2]!));
+    expect(alone.message).toContain("no leader");
+    expect(alone.retryable).toBe(true);
+    const all = await failure(`etcd://${servers.map(hostOf).join(",")}`);
+    expect(all.message).toContain(`${hostOf(servers[0]!)}: nobody listens there`);
+    expect(all.message).toContain(`${hostOf(servers[2]!)}: it has no leader`);
+    await servers[2]!.kill();
+  });
+
+  test("members of different clusters: what one has granted the other would grant again", async () => {
+    const { servers } = await lab.etcd();
+    const error = await rejection(connect(`${server.url},${hostOf(servers[0]!)}`));
+    expect(error).toMatchObject({ code: "INVALID_ARGUMENT" });
+    expect(error.message).toContain("different clusters");
+    await servers[0]!.kill();
+  });
+
+  test("nobody there: at once, and where", async () => {
+    const [one, two] = [`127.0.0.1:${await freePort()}`, `127.0.0.1:${await freePort()}`];
+    const from = performance.now();
+    const error = await failure(`etcd://app:secret@${one},${two}`);
+    expect(performance.now() - from).toBeLessThan(2_000);
+    expect(error.retryable).toBe(true);
+    expect(error.message).toContain(`${one}: nobody listens there (ECONNREFUSED)`);
+    expect(error.message).toContain(`${two}: nobody listens there (ECONNREFUSED)`);
+    const unknown = await failure("etcd://nowhere.invalid");
+    expect(unknown.message).toContain("nowhere.invalid:2379: no such host is known");
+  });
+
+  test("somebody who does not answer", async () => {
+    const { servers } = await lab.etcd();
+    await servers[0]!.pause();
+    const error = await failure(at(servers[0]!, "app:secret@"));
+    expect(error.retryable).toBe(true);
+    expect(error.message).toMatch(/within its time|timed out/);
+    await servers[0]!.kill();
+  });
+
+  test.each([
+    ["etcd://a/locks", "namespace"],
+    ["etcd://:secret@a", "needs a user"],
+    ["etcd://a?ca=/tmp/ca.pem", "add tls=1"],
+    ["etcd://a?servername=b&cert=c", "cert and servername is for TLS"],
+    ["etcd://a?tls=yes", "tls=1"],
+    ["etcd://a?tls=1&servername=", "servername"],
+    ["etcd://a?tls=1&cert=/tmp/cert.pem", "belong together"],
+    ["etcd://a?tls=1&key=/tmp/key.pem", "belong together"],
+    ["etcd://a?tls=1&ca=/nowhere/ca.pem", "ca can't be read: ENOENT"],
+    ["etcd://a?tls=1&cert=/nowhere/c&key=/nowhere/k", "cert can't be read: ENOENT"],
+    ["etcd://a?tls=1&ca=/dev/null", "ca is no file in PEM"],
+    ["etcd://user:secret@a?callTimeoutMs=3", '"callTimeoutMs"'],
+    ["etcd://user:secret@a?grpc.enable_retries=1", '"grpc.enable_retries"'],
+  ])("%s is refused", async (url, why) => {
+    const error = await rejection(connect(url));
+    expect(error).toMatchObject({ code: "INVALID_ARGUMENT", retryable: false });
+    expect(error.message).toContain(why);
+    expect(told(error)).not.toContain("secret");
+  });
+
+  describe("with users", () => {
+    let guarded: EtcdServer;
+    const login = (user: string): string => `${user}:${encodeURIComponent(PASSWORD)}@`;
+    beforeAll(async () => {
+      guarded = (await lab.etcd({ flags: { "bcrypt-cost": "4" } })).servers[0]!;
+      for (const user of ["root", "app", "poor"]) {
+        await guarded.ctl("user", "add", `${user}:${PASSWORD}`);
+      }
+      await guarded.ctl("role", "add", "locks");
+      await guarded.ctl(
+        ...["role", "grant-permission", "locks", "--prefix=true", "readwrite", "holdfast/"],
+      );
+      await guarded.ctl("user", "grant-role", "app", "locks");
+      await guarded.ctl("user", "grant-role", "root", "root");
+      await guarded.ctl("auth", "enable");
+    });
+
+    test("a user with no more rights than needed", async () => {
+      await handsOver(at(guarded, login("app")));
+    });
+
+    test("a user where there are none", async () => {
+      await handsOver(at(server, login("app")));
+    });
+
+    test.each([
+      ["a wrong password", "app:wrong-secret@", 'wrong password, or no user "app"'],
+      ["no password", "app@", 'wrong password, or no user "app"'],
+      ["nobody's name", "nobody:secret@", 'wrong password, or no user "nobody"'],
+      ["no user", "", "it wants a user and a password"],
+      ["no rights", login("poor"), "readwrite on the prefix holdfast/"],
+    ])("%s: refused for good", async (_, user, what) => {
+      const error = await failure(at(guarded, user));
+      expect(error.retryable).toBe(false);
+      expect(error.message).toContain(what);
+      expect(told(error)).not.toContain(PASSWORD);
+    });
+  });
+
+  test("what failed leaves no connection open, nor does who closes", async () => {
+    const mine = (await lab.etcd({ flags: { "bcrypt-cost": "4" } })).servers[0]!;
+    await mine.ctl("user", "add", "root:root");
+    await mine.ctl("user", "grant-role", "root", "root");
+    await mine.ctl("auth", "enable");
+    await using proxy = await TcpProxy.open(mine);
+    const to = (login: string): string => `etcd://${login}@${proxy.address}:${proxy.port}`;
+    await failure(to("root:wrong-secret"));
+    expect(proxy.connections).toBeGreaterThan(0);
+    await until("it has hung up", async () => proxy.openConnections === 0);
+    const locks = await connect(to("root:root"));
+    await locks.acquire("name");
+    expect(proxy.openConnections).toBeGreaterThan(0);
+    await locks.close();
+    await until("it has hung up", async () => proxy.openConnections === 0);
+  });
+
+  describeWith(["tls"], "by TLS", () => {
+    let folder: string;
+    let plain: string;
+    let tls: string;
+    let guarded: string;
+    beforeAll(async () => {
+      folder = join(lab.folder, "tls");
+      mkdirSync(folder);
+      for (const name of ["ca", "stranger"]) authority(name);
+      certificate("server", "IP:127.0.0.1,DNS:localhost");
+      certificate("other", "DNS:locks.test");
+      certificate("app", "DNS:app.test");
+      [plain, tls] = await serve("server");
+      [, guarded] = await serve("other", "ca");
+    });
+
+    const openssl = (...args: readonly string[]): void => {
+      execFileSync("openssl", args, { cwd: folder, stdio: "ignore" });
+    };
+    const newKey = (name: string): string[] => [
+      ...["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"],
+      ...["-subj", `/CN=${name}`, "-keyout", `${name}.key`],
+    ];
+
+    function authority(name: string): void {
+      openssl("req", "-x509", ...newKey(name), "-days", "2", "-out", `${name}.pem`);
+    }
+
+    function certificate(name: string, of: string): void {
+      openssl("req", ...newKey(name), "-out", `${name}.csr`);
+      writeFileSync(join(folder, `${name}.ext`), `subjectAltName=${of}`);
+      const signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"];
+      const files = ["-in", `${name}.csr`, "-extfile", `${name}.ext`, "-out", `${name}.pem`];
+      openssl("x509", "-req", ...signed, ...files);
+    }
+
+    const path = (file: string): string => join(folder, file);
+
+    /** Its plain port, and that with TLS. */
+    async function serve(name: string, clientCa?: string): Promise<[string, string]> {
+      const port = await freePort();
+      const files = { cert: path(`${name}.pem`), key: path(`${name}.key`) };
+      const of = clientCa === undefined ? {} : { clientCa: path(`${clientCa}.pem`) };
+      const { servers } = await lab.etcd({ tls: { port, ...files, ...of } });
+      return [hostOf(servers[0]!), `127.0.0.1:${port}`];
+    }
+
+    const file = (option: string, name: string): string =>
+      `${option}=${encodeURIComponent(path(name))}`;
+    const OWN = (): string => `${file("cert", "app.pem")}&${file("key", "app.key")}`;
+
+    test("with the authority that signed it, and who waits is pushed", async () => {
+      await handsOver(
+        `etcd://${tls}?tls=1&${file("ca", "ca.pem")}`,
+        `etcd://${tls.replace("127.0.0.1", "localhost")}?tls&${file("ca", "ca.pem")}`,
+      );
+    });
+
+    test.each(["stranger", "none"])("not with another authority, or none: %s", async (name) => {
+      const option = name === "none" ? "" : `&${file("ca", `${name}.pem`)}`;
+      const error = await failure(`etcd://app:secret@${tls}?tls=1${option}`);
+      expect(error.message).toContain("its certificate is not trusted");
+      expect(error.message).toContain("ca=FILE");
+    });
+
+    test("a certificate of one's own, and a server of another name", async () => {
+      const ca = file("ca", "ca.pem");
+      const right = `etcd://${guarded}?tls=1&${ca}&servername=locks.test&${OWN()}`;
+      await handsOver(right);
+      const unnamed = await failure(`etcd://${guarded}?tls=1&${ca}&${OWN()}`);
+      expect(unnamed.message).toContain("its certificate is for another name");
+      const unknown = await failure(`etcd://${guarded}?tls=1&${ca}&servername=locks.test`);
+      expect(unknown.message).toContain("it wants a certificate of its clients");
+      expect(unknown.message).not.toContain("\n");
+      const strange = `${file("cert", "stranger.pem")}&${file("key", "stranger.key")}`;
+      const refused = await failure(
+        `etcd://${guarded}?tls=1&${ca}&servername=locks.test&${strange}`,
+      );
+      expect(refused.message).toContain("does not accept the certificate");
+    });
+
+    test("the doctor comes in likewise, and sees that others do not", async () => {
+      const named = "tls=1&servername=locks.test";
+      const url = `etcd://${guarded}?${named}&${file("ca", "ca.pem")}&${OWN()}`;
+      const findings = await examineEtcd(parseStoreUrl(url));
+      expect(findings.filter(({ level }) => level === "danger")).toEqual([]);
+      expect(findings.find(({ about }) => about === "access")).toMatchObject({
+        level: "ok",
+        what: expect.stringContaining("nobody gets in without"),
+      });
+      const open = await examineEtcd(parseStoreUrl(`etcd://${tls}?tls&${file("ca", "ca.pem")}`));
+      expect(open.find(({ about }) => about === "access")!.what).toContain("anyone gets in");
+    });
+
+    test("TLS to a server without it, and the other way round", async () => {
+      const without = await failure(`etcd://${plain}?tls=1&${file("ca", "ca.pem")}`);
+      expect(without.message).toContain("does it speak TLS on that port?");
+      const expected = await failure(`etcd://${tls}`);
+      expect(expected.message).toContain("does it expect TLS? then add tls=1");
+    });
+
+    test.each([
+      ["key of another", "app.pem", "other.key", "cert and key do not belong together"],
+      ["key for certificate", "app.key", "app.key", "cert is no file in PEM"],
+      ["certificate for key", "app.pem", "app.pem", "key is no file in PEM"],
+    ])("files that can't be right: %s", async (_, cert, key, why) => {
+      const files = `${file("cert", cert)}&${file("key", key)}`;
+      const error = await rejection(connect(`etcd://${tls}?tls=1&${files}`));
+      expect(error).toMatchObject({ code: "INVALID_ARGUMENT" });
+      expect(error.message).toContain(why);
+    });
+  });
+
+  describe("the process", () => {
+    let built: ReturnType<typeof build>;
+    beforeAll(() => {
+      built = build();
+    });
+    afterAll(() => built?.remove());
+
+    const script = (...urls: readonly string[]): string => `
+      import { connect } from ${JSON.stringify(built.file("index.js"))};
+      const failure = (promise) => promise.then(
+        (locks) => locks.close().then(() => "connected"), (error) => [error.code, error.message]);
+      for (const url of ${JSON.stringify(urls)}) console.log(JSON.stringify(await failure(connect(url))));`;
+
+    test("without the client library: what to install", async () => {
+      const { out } = await runNode(script(server.url));
+      expect(JSON.parse(out)).toEqual([
+        "UNSUPPORTED",
+        expect.stringContaining("npm install @grpc/grpc-js"),
+      ]);
+    });
+
+    test("ends by itself after what failed, and prints nothing", async () => {
+      const modules = fileURLToPath(new URL("../../node_modules", import.meta.url));
+      symlinkSync(modules, built.file("node_modules"));
+      const nobody = `etcd://127.0.0.1:${await freePort()}`;
+      // By name: of TLS to a number, Node itself has something to say.
+      const byTls = `etcd://localhost:${server.port}?tls=1`;
+      const ran = await runNode(script(nobody, byTls, server.url), 20_000);
+      expect(ran).toMatchObject({ code: 0, killed: false, err: "" });
+      expect(ran.out.split("\n").map((line) => JSON.parse(line))).toEqual([
+        ["STORE_UNAVAILABLE", expect.any(String)],
+        ["STORE_UNAVAILABLE", expect.any(String)],
+        "connected",
+      ]);
+    });
+  });
+});
+
+/** All that an error tells, with what caused it. */
+const told = (error: unknown): string => {
+  let text = "";
+  for (let one = error; one instanceof Error; one = one.cause) {
+    text += `${one.message} ${one.stack} ${JSON.stringify(one)} `;
+  }
+  return text;
+};

@@ -1,0 +1,800 @@
+import { execFileSync } from "node:child_process";
+import { cpSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as pause } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import fc from "fast-check";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import {
+  type EtcdClient,
+  type EtcdClientOptions,
+  openEtcdClient,
+} from "../../src/stores/etcd/rpc/client.js";
+import { Code, EtcdError } from "../../src/stores/etcd/rpc/errors.js";
+import {
+  KEEP_ALIVE_ANSWER,
+  LEASE_GRANT,
+  LEASE_ID,
+  type Op,
+  RANGE,
+  RANGE_ANSWER,
+  TXN,
+  WATCH_ANSWER,
+} from "../../src/stores/etcd/rpc/messages.js";
+import type { WatchHearing } from "../../src/stores/etcd/rpc/watches.js";
+import { TcpProxy } from "../../src/verify/faults/proxy.js";
+import type { ServerCluster } from "../../src/verify/lab/cluster.js";
+import type { EtcdServer } from "../../src/verify/lab/etcd.js";
+import { Lab } from "../../src/verify/lab/lab.js";
+import { freePort } from "../../src/verify/lab/ports.js";
+import { findFile } from "../../src/verify/lab/requirements.js";
+import { build, rejection, runNode } from "../core/helpers.js";
+import { describeWith, skipUnless } from "../support/needs.js";
+import { until } from "../support/worker.js";
+
+describe("the codec", () => {
+  const int64 = fc.bigInt({ min: -(2n ** 63n), max: 2n ** 63n - 1n });
+  const uint64 = fc.bigInt({ min: 0n, max: 2n ** 64n - 1n });
+  const text = fc.string({ unit: "binary" }).map((some) => some.toWellFormed());
+  const keyValue = fc.record({
+    key: text,
+    createRevision: int64,
+    modRevision: int64,
+    version: int64,
+    value: text,
+    lease: int64,
+  });
+  const answer = fc.record({
+    header: fc.option(fc.record({ member: uint64, revision: int64, term: uint64 }), {
+      nil: undefined,
+    }),
+    kvs: fc.array(keyValue, { maxLength: 5 }),
+    more: fc.boolean(),
+    count: fc.maxSafeInteger(),
+  });
+
+  test("reads what it wrote", () => {
+    fc.assert(
+      fc.property(answer, (value) => {
+        expect(RANGE_ANSWER.decode(RANGE_ANSWER.encode(value))).toEqual(value);
+      }),
+    );
+  });
+
+  test("writes as protobuf does", () => {
+    const hex = (bytes: Buffer): string => bytes.toString("hex");
+    expect(hex(RANGE.encode({ key: "a", rangeEnd: "ä", limit: 300, sortOrder: "DESCEND" }))).toBe(
+      "0a01611202c3a418ac022802",
+    );
+    expect(hex(LEASE_GRANT.encode({ ttlS: -1 }))).toBe("08ffffffffffffffffff01");
+    expect(hex(LEASE_ID.encode({ id: 2n ** 62n }))).toBe("08808080808080808040");
+    const compare = { key: "k", result: "LESS", target: "MOD", modRevision: 0n } as const;
+    expect(
+      hex(
+        TXN.encode({
+          compare: [{ ...compare, rangeEnd: "l" }],
+          success: [{ range: { key: "k" } }],
+        }),
+      ),
+    ).toBe("0a0d080210021a016b3000820401" + "6c" + "12050a030a016b");
+  });
+
+  test("grows beyond any first size, and goes back", () => {
+    const value = "x".repeat(3_000_000);
+    const success = Array.from({ length: 3 }, (_, i) => ({ put: { key: `${i}`, value } }));
+    expect(TXN.decode(TXN.encode({ success })).success!.map((op) => op.put!.value)).toEqual(
+      success.map(() => value),
+    );
+    expect(LEASE_ID.encode({ id: 1n }).toString("hex")).toBe("0801");
+  });
+
+  test("refuses what is cut off, wherever", () => {
+    const whole = RANGE_ANSWER.encode({
+      header: { member: 2n ** 63n, revision: 7n, term: 1n },
+      kvs: [],
+      more: true,
+      count: 1,
+    });
+    const inner = RANGE_ANSWER.encode({
+      kvs: [
+        { key: "key", createRevision: 1n, modRevision: 1n, version: 1n, value: "v", lease: -1n },
+      ],
+      more: false,
+      count: 0,
+    });
+    // After a whole field it is a whole message.
+    const ends = new Set([0, whole.length - 4, whole.length - 2, whole.length]);
+    for (let size = 0; size <= whole.length; size++) {
+      const cut = (): unknown => RANGE_ANSWER.decode(whole.subarray(0, size));
+      if (ends.has(size)) cut();
+      else expect(cut, `${size}`).toThrow(RangeError);
+    }
+    for (let size = 1; size < inner.length - 4; size++) {
+      expect(() => RANGE_ANSWER.decode(inner.subarray(0, size)), `${size}`).toThrow(RangeError);
+    }
+  });
+
+  test("refuses numbers of over 64 bits, unknown wire types and lengths beyond the end", () => {
+    for (const hex of [
+      "10ffffffffffffffffff02",
+      "10ffffffffffffffffffff01",
+      "13",
+      "0f",
+      "00",
+      "0a7f",
+    ]) {
+      expect(() => KEEP_ALIVE_ANSWER.decode(Buffer.from(hex, "hex")), hex).toThrow(RangeError);
+    }
+    expect(() => RANGE.decode(Buffer.from("0a7f6161", "hex"))).toThrow(RangeError);
+    // A text that goes beyond its message, but not beyond all.
+    expect(() => RANGE_ANSWER.decode(Buffer.from("12030a056161616161", "hex"))).toThrow(RangeError);
+    expect(() => LEASE_ID.encode({ id: 2n ** 64n })).toThrow(RangeError);
+    expect(() => RANGE.encode({ key: "", sortOrder: "UP" as never })).toThrow(TypeError);
+  });
+
+  test("never does worse than refuse, whatever comes", () => {
+    fc.assert(
+      fc.property(fc.uint8Array({ maxLength: 60 }), (bytes) => {
+        try {
+          WATCH_ANSWER.decode(Buffer.from(bytes));
+        } catch (error) {
+          expect(error).toBeInstanceOf(RangeError);
+        }
+      }),
+    );
+  });
+
+  test("passes over fields that it does not know", () => {
+    const known = KEEP_ALIVE_ANSWER.encode({ id: 5n, ttlS: 9 }).toString("hex");
+    const unknown = ["f80101", "f90100112233445566" + "77", "fa0103616263", "fd0100112233"];
+    for (const field of unknown) {
+      const bytes = Buffer.from(field + known + field, "hex");
+      expect(KEEP_ALIVE_ANSWER.decode(bytes)).toEqual({ header: undefined, id: 5n, ttlS: 9 });
+    }
+  });
+});
+
+/** Writes down what it hears. */
+class Ear implements WatchHearing {
+  readonly heard: string[] = [];
+  readonly revisions: bigint[] = [];
+  readonly keys: string[] = [];
+  createdAt: bigint[] = [];
+  created(revision: bigint): void {
+    this.heard.push("created");
+    this.createdAt.push(revision);
+  }
+  events(events: Parameters<WatchHearing["events"]>[0], revision: bigint): void {
+    this.heard.push(events.map(({ type, kv }) => `${type} ${kv.key}=${kv.value}`).join(", "));
+    this.keys.push(...events.map(({ kv }) => kv.key));
+    this.revisions.push(revision);
+  }
+  gap(): void {
+    this.heard.push("gap");
+  }
+  failures: string[] = [];
+  failed(error: EtcdError): void {
+    this.failures.push(error.message);
+  }
+  async isCreated(times = 1): Promise<void> {
+    await until("it is created", async () => this.createdAt.length >= times);
+  }
+}
+
+const put = (key: string, value = ""): { success: Op[] } => ({
+  success: [{ put: { key, value } }],
+});
+const addressOf = ({ address, port }: { address: string; port: number }): string =>
+  `${address}:${port}`;
+
+describeWith(["etcd"], "the client", () => {
+  let lab: Lab;
+  let server: EtcdServer;
+  let three: ServerCluster<EtcdServer>;
+  let client: EtcdClient;
+  let names = 0;
+  const name = (): string => `name-${++names}/`;
+
+  beforeAll(async () => {
+    lab = await Lab.open();
+    const [one, cluster] = await Promise.all([lab.etcd(), lab.etcd({ nodes: 3 })]);
+    server = one.servers[0]!;
+    three = cluster;
+    client = await openEtcdClient({ endpoints: [addressOf(server)] });
+  });
+  afterAll(async () => {
+    await client?.close();
+    await lab.close();
+  });
+
+  async function open(options: EtcdClientOptions): Promise<EtcdClient> {
+    const opened = await openEtcdClient(options);
+    onTestFinished(() => opened.close());
+    return opened;
+  }
+
+  async function proxied(): Promise<{ proxy: TcpProxy; through: EtcdClient }> {
+    const proxy = await TcpProxy.open(server);
+    onTestFinished(() => proxy.close());
+    return { proxy, through: await open({ endpoints: [addressOf(proxy)] }) };
+  }
+
+  test("a transaction: either branch, and what each of its operations answers", async () => {
+    const key = name();
+    const absent = { key, result: "EQUAL", target: "CREATE", createRevision: 0n } as const;
+    const create = {
+      compare: [absent],
+      success: [{ put: { key, value: "ä", prevKv: true } }, { range: { key } }],
+      failure: [{ range: { key } }, { delete: { key, prevKv: true } }],
+    };
+    const first = await client.txn(create);
+    expect(first).toMatchObject({ succeeded: true, term: expect.any(BigInt) });
+    const kv = {
+      key,
+      value: "ä",
+      createRevision: first.revision,
+      modRevision: first.revision,
+      version: 1n,
+      lease: 0n,
+    };
+    expect(first.responses).toEqual([
+      { put: { prevKv: undefined } },
+      { range: { kvs: [kv], more: false, count: 1 } },
+    ]);
+    const second = await client.txn(create);
+    expect(second.succeeded).toBe(false);
+    expect(second.responses[1]).toEqual({ delete: { deleted: 1, prevKvs: [kv] } });
+    expect(second.revision).toBe(first.revision + 1n);
+    expect(second.member).toBe(first.member);
+  });
+
+  test("compares by each of its targets", async () => {
+    const key = name();
+    const { id } = await client.leaseGrant(60);
+    const { revision } = await client.txn({ success: [{ put: { key, value: "v", lease: id } }] });
+    const yes = [
+      { target: "VERSION", result: "EQUAL", version: 1n },
+      { target: "CREATE", result: "LESS", createRevision: revision + 1n },
+      { target: "MOD", result: "GREATER", modRevision: revision - 1n },
+      { target: "VALUE", result: "NOT_EQUAL", value: "w" },
+      { target: "LEASE", result: "EQUAL", lease: id },
+    ] as const;
+    const no = [
+      { target: "VERSION", result: "EQUAL", version: 2n },
+      { target: "CREATE", result: "EQUAL", createRevision: 0n },
+      { target: "MOD", result: "LESS", modRevision: revision },
+      { target: "VALUE", result: "EQUAL", value: "w" },
+      { target: "LEASE", result: "EQUAL", lease: id + 1n },
+    ] as const;
+    const compare = yes.map((one) => ({ key, ...one }));
+    expect(await client.txn({ compare })).toMatchObject({ succeeded: true, responses: [] });
+    for (const one of no) {
+      expect((await client.txn({ compare: [{ key, ...one }] })).succeeded, one.target).toBe(false);
+    }
+    // A put that keeps the lease.
+    await client.txn({ success: [{ put: { key, value: "w", ignoreLease: true } }] });
+    expect((await client.range({ key })).kvs[0]!.lease).toBe(id);
+  });
+
+  test("of a range: that nothing is in it", async () => {
+    const key = name();
+    const rangeEnd = key.replace("/", "0");
+    const empty = { key, rangeEnd, result: "EQUAL", target: "CREATE", createRevision: 0n } as const;
+    expect((await client.txn({ compare: [empty] })).succeeded).toBe(true);
+    const some = { ...empty, result: "GREATER" } as const;
+    expect((await client.txn({ compare: [some] })).succeeded).toBe(false);
+    const { createRevision: _, ...any } = empty;
+    const value = { ...any, target: "VALUE", value: "" } as const;
+    expect((await client.txn({ compare: [value] })).succeeded).toBe(false);
+    await client.txn(put(`${key}a`));
+    expect((await client.txn({ compare: [empty] })).succeeded).toBe(false);
+  });
+
+  test("a range: in order, with a limit, keys or their count only, of an earlier time", async () => {
+    const key = name();
+    const all = { key, rangeEnd: key.replace("/", "0") };
+    for (const one of ["c", "a", "b"]) await client.txn(put(key + one, one));
+    const { revision } = await client.range({ key });
+    const byAge = await client.range({
+      ...all,
+      sortOrder: "DESCEND",
+      sortTarget: "CREATE",
+      limit: 2,
+    });
+    expect(byAge.kvs.map(({ value }) => value)).toEqual(["b", "a"]);
+    expect(byAge).toMatchObject({ more: true, count: 3 });
+    const oldest = await client.range({ ...all, maxCreateRevision: revision - 2n });
+    expect(oldest.kvs.map(({ value }) => value)).toEqual(["c"]);
+    expect((await client.range({ ...all, keysOnly: true })).kvs[0]).toMatchObject({ value: "" });
+    expect(await client.range({ ...all, countOnly: true })).toMatchObject({ kvs: [], count: 3 });
+    await client.txn({ success: [{ delete: all }] });
+    expect((await client.range(all)).count).toBe(0);
+    expect((await client.range({ ...all, revision })).count).toBe(3);
+  });
+
+  test("a lease: granted, kept, asked about, revoked; and one that is gone", async () => {
+    const key = name();
+    const { id, ttlS } = await client.leaseGrant(60);
+    expect(ttlS).toBe(60);
+    await client.txn({ success: [{ put: { key, value: "", lease: id } }] });
+    const answers = await Promise.all([1, 2, 3].map(() => client.leaseKeepAlive(id)));
+    expect(answers.map((one) => one.ttlS)).toEqual([60, 60, 60]);
+    expect(answers[0]!.term).toBeGreaterThan(0n);
+    expect(await client.leaseTimeToLive(id, { keys: true })).toMatchObject({
+      grantedTtlS: 60,
+      keys: [key],
+    });
+    await client.leaseRevoke(id);
+    await client.leaseRevoke(id);
+    expect((await client.range({ key })).count).toBe(0);
+    expect(await client.leaseKeepAlive(id)).toMatchObject({ ttlS: 0 });
+    expect(await client.leaseTimeToLive(id)).toMatchObject({ ttlS: -1, keys: [] });
+    const error = await rejection(
+      client.txn({ success: [{ put: { key, value: "", lease: id } }] }),
+    );
+    expect(error).toMatchObject({ grpcCode: Code.NOT_FOUND, executed: "no" });
+    expect(error.message).toBe(`etcd at ${addressOf(server)}: requested lease not found`);
+  });
+
+  test("the status of each, and what is wrong with one that does not answer", async () => {
+    const nobody = `127.0.0.1:${await freePort()}`;
+    const both = await open({ endpoints: [addressOf(server), nobody] });
+    const [up, down] = await both.status();
+    expect(up).toMatchObject({
+      endpoint: addressOf(server),
+      version: expect.stringMatching(/^3\./),
+    });
+    expect(up).toMatchObject({ leader: (up as { member: bigint }).member, errors: [] });
+    expect((down as { error: EtcdError }).error.message).toMatch(
+      /^etcd at .*: can't connect: .*ECONNREFUSED/,
+    );
+  });
+
+  test("a watch: every revision in order, each whole, and nothing of others", async () => {
+    const key = name();
+    const rangeEnd = key.replace("/", "0");
+    const [ear, single, gone] = [new Ear(), new Ear(), new Ear()];
+    const watches = await open({ endpoints: [addressOf(server)] });
+    watches.watch({ key, rangeEnd, prevKv: true }, ear);
+    watches.watch({ key: `${key}b` }, single);
+    watches.watch({ key, rangeEnd }, gone).cancel();
+    await Promise.all([ear.isCreated(), single.isCreated()]);
+    const { revision } = await client.txn(put(`${key}a`, "1"));
+    expect(ear.createdAt[0]).toBeLessThan(revision);
+    await client.txn({
+      success: [
+        { put: { key: `${key}b`, value: "2" } },
+        { put: { key: `${key}c`, value: "2" } },
+        { delete: { key: `${key}a` } },
+      ],
+    });
+    await client.txn(put(`${name()}other`));
+    await client.txn(put(`${key}b`, "3"));
+    await until("all is heard", async () => ear.heard.length === 4 && single.heard.length === 3);
+    expect(ear.heard).toEqual([
+      "created",
+      `PUT ${key}a=1`,
+      `PUT ${key}b=2, PUT ${key}c=2, DELETE ${key}a=`,
+      `PUT ${key}b=3`,
+    ]);
+    expect(ear.revisions).toEqual([revision, revision + 1n, revision + 3n]);
+    expect(single.heard).toEqual(["created", `PUT ${key}b=2`, `PUT ${key}b=3`]);
+    expect(gone.heard).toEqual([]);
+    const later = new Ear();
+    watches.watch({ key, rangeEnd, startRevision: revision + 1n }, later);
+    await until("the past is heard", async () => later.keys.length === 4);
+    expect(later.keys).toEqual(ear.keys.slice(1));
+    expect(later.revisions.at(-1)).toBe(revision + 3n);
+  });
+
+  test("a watch through connections that break: nothing is missed, nothing is told twice", async () => {
+    const key = name();
+    const { proxy, through } = await proxied();
+    const ear = new Ear();
+    through.watch({ key, rangeEnd: key.replace("/", "0") }, ear);
+    await ear.isCreated();
+    const written: string[] = [];
+    let writing = true;
+    const cut = proxy.cut();
+    // The first before anything was heard.
+    await cut.inject();
+    const writer = (async () => {
+      while (writing) {
+        const one = `${key}${written.length}`;
+        await client.txn({
+          success: [{ put: { key: one, value: "" } }, { put: { key: `${one}+`, value: "" } }],
+        });
+        written.push(one, `${one}+`);
+      }
+    })();
+    for (let i = 0; i < 5; i++) {
+      await pause(100);
+      await cut.inject();
+      await pause(100);
+      await cut.heal();
+      await ear.isCreated(i + 2);
+    }
+    writing = false;
+    await writer;
+    await until("all is heard", async () => ear.keys.length >= written.length);
+    expect(ear.keys).toEqual(written);
+    expect(ear.heard).not.toContain("gap");
+    expect(ear.failures.length).toBeGreaterThan(0);
+  });
+
+  test("a watch that falls behind what is compacted says so, and begins anew", async () => {
+    const key = name();
+    const { proxy, through } = await proxied();
+    const ear = new Ear();
+    through.watch({ key }, ear);
+    await ear.isCreated();
+    const cut = proxy.cut();
+    await cut.inject();
+    await client.txn(put(key, "missed"));
+    const { revision } = await client.txn(put(key, "known"));
+    await server.ctl("compact", String(revision));
+    await cut.heal();
+    await until(
+      "it begins anew",
+      async () => ear.heard.includes("gap") && ear.heard.at(-1) === "created",
+    );
+    expect(ear.createdAt.at(-1)).toBeGreaterThanOrEqual(revision);
+    await client.txn(put(key, "new"));
+    await until("it goes on", async () => ear.heard.at(-1) === `PUT ${key}=new`);
+    expect(ear.heard.join()).not.toContain("missed");
+  });
+
+  test("a lost reply: not sent again unless it may be, and then said to be unknown", async () => {
+    const key = name();
+    const { proxy, through } = await proxied();
+    await through.range({ key });
+    const lose = proxy.loseReply({ when: key });
+    await lose.inject();
+    const error = await rejection(through.txn(put(key, "1")));
+    expect(error).toBeInstanceOf(EtcdError);
+    expect(error).toMatchObject({ executed: "unknown", grpcCode: Code.UNAVAILABLE });
+    expect((await client.range({ key })).kvs[0]).toMatchObject({ version: 1n });
+    await lose.heal();
+    await lose.inject();
+    expect(await through.txn(put(key, "2"), { again: true })).toMatchObject({ succeeded: true });
+    expect((await client.range({ key })).kvs[0]).toMatchObject({ version: 3n });
+  });
+
+  test("an attempt that may have been executed is not forgotten over one that was not", async () => {
+    const key = name();
+    const { proxy, through } = await proxied();
+    await through.range({ key });
+    const lose = proxy.loseReply({ when: key, times: Number.POSITIVE_INFINITY });
+    await lose.inject();
+    const failing = rejection(through.txn(put(key), { again: true, timeoutMs: 1_000 }));
+    await until("a reply is lost", async () => lose.struck > 0);
+    await proxy.cut().inject();
+    const error = await failing;
+    expect(error.message).toContain("can't connect");
+    expect(error).toMatchObject({ executed: "unknown" });
+  });
+
+  test("a connection that has gone silent is replaced, also where there is one endpoint", async () => {
+    const key = name();
+    const { proxy, through } = await proxied();
+    const ear = new Ear();
+    through.watch({ key }, ear);
+    await ear.isCreated();
+    await proxy.loseReply({ when: key, silent: true }).inject();
+    const from = performance.now();
+    await through.txn(put(key, "1"), { again: true });
+    expect(performance.now() - from).toBeLessThan(3_000);
+    expect(proxy.connections).toBe(2);
+    await until("its watch has moved too", async () => ear.keys.length === 2);
+    expect(performance.now() - from).toBeLessThan(4_000);
+  });
+
+  test("nobody there: not executed, in time, and it comes back by itself", async () => {
+    const { proxy, through } = await proxied();
+    const cut = proxy.cut();
+    await cut.inject();
+    const from = performance.now();
+    const error = await rejection(through.leaseGrant(60, { timeoutMs: 700 }));
+    expect(performance.now() - from).toBeLessThan(1_500);
+    expect(error).toMatchObject({ executed: "no", grpcCode: Code.UNAVAILABLE });
+    const late = through.leaseGrant(60);
+    await pause(300);
+    await cut.heal();
+    expect(await late).toMatchObject({ ttlS: 60 });
+  });
+
+  test("keepalives that get no answer reject in time, and the next has another stream", async () => {
+    const { proxy, through } = await proxied();
+    const { id } = await through.leaseGrant(60);
+    await through.leaseKeepAlive(id);
+    const silence = proxy.swallow("to-client");
+    await silence.inject();
+    const error = await rejection(through.leaseKeepAlive(id, { timeoutMs: 200 }));
+    expect(error.message).toBe(`etcd at ${addressOf(proxy)}: request timed out`);
+    await silence.heal();
+    await until("it is kept again", async () =>
+      through.leaseKeepAlive(id).then(
+        ({ ttlS }) => ttlS === 60,
+        () => false,
+      ),
+    );
+  });
+
+  test("what is pending when it is closed rejects, and so does what comes later", async () => {
+    const { proxy, through } = await proxied();
+    const { id } = await through.leaseGrant(60);
+    await through.leaseKeepAlive(id);
+    await proxy.stall().inject();
+    const pending = [rejection(through.range({ key: "a" })), rejection(through.leaseKeepAlive(id))];
+    await pause(20);
+    await through.close();
+    for (const error of await Promise.all(pending)) {
+      expect(error).toMatchObject({ message: "etcd: the client is closed", executed: "unknown" });
+    }
+    expect(await rejection(through.range({ key: "a" }))).toMatchObject({ executed: "no" });
+    expect(await rejection(through.leaseKeepAlive(id))).toMatchObject({ executed: "no" });
+    expect(() => through.watch({ key: "a" }, new Ear())).toThrow("closed");
+  });
+
+  describe("three members", () => {
+    const first = (servers: readonly EtcdServer[], one: EtcdServer): string[] =>
+      [one, ...servers.filter((other) => other !== one)].map(addressOf);
+
+    test("one that is stopped: calls, keepalives and watches move on within an attempt's time", async () => {
+      const paused = await three.leader();
+      const mover = await open({ endpoints: first(three.servers, paused), random: () => 0 });
+      const key = name();
+      const ear = new Ear();
+      mover.watch({ key }, ear);
+      await ear.isCreated();
+      const { id, member } = await mover.leaseGrant(60);
+      await mover.leaseKeepAlive(id);
+      await paused.pause();
+      onTestFinished(() => (paused.state === "paused" ? paused.resume() : undefined));
+      const from = performance.now();
+      const calls = Array.from({ length: 5 }, () => mover.range({ key }));
+      const answers = await Promise.all(calls);
+      expect(performance.now() - from).toBeLessThan(3_000);
+      // All of them moved to the same next one, not each to another.
+      expect(new Set(answers.map((one) => one.member)).size).toBe(1);
+      expect(answers[0]!.member).not.toBe(member);
+      expect(await mover.leaseKeepAlive(id)).toMatchObject({ member: answers[0]!.member });
+      await ear.isCreated(2);
+      // Long before a ping could have told it.
+      expect(performance.now() - from).toBeLessThan(4_000);
+      await mover.txn(put(key, "after"), { again: true });
+      await until("it is heard", async () => ear.heard.at(-1) === `PUT ${key}=after`);
+      await paused.resume();
+    });
+
+    test("the leader is killed in the midst of calls: none is lost, none is refused", async () => {
+      const leader = await three.leader();
+      const mover = await open({
+        endpoints: first(three.servers, leader),
+        random: () => 0,
+        callTimeoutMs: 10_000,
+      });
+      const key = name();
+      const ear = new Ear();
+      mover.watch({ key, rangeEnd: key.replace("/", "0") }, ear);
+      await ear.isCreated();
+      const written: string[] = [];
+      let writing = true;
+      const writers = Array.from({ length: 4 }, async (_, w) => {
+        for (let i = 0; writing; i++) {
+          const one = `${key}${w}-${i}`;
+          const absent = {
+            key: one,
+            result: "EQUAL",
+            target: "CREATE",
+            createRevision: 0n,
+          } as const;
+          await mover.txn({ compare: [absent], ...put(one) }, { again: true });
+          written.push(one);
+        }
+      });
+      await pause(200);
+      await leader.kill();
+      const before = written.length;
+      await until("writing goes on", async () => written.length > before + 50);
+      writing = false;
+      await Promise.all(writers);
+      const { kvs } = await mover.range({ key, rangeEnd: key.replace("/", "0") });
+      expect(kvs.map((kv) => kv.key).sort()).toEqual(written.sort());
+      await until("all is heard", async () => ear.keys.length >= written.length);
+      expect(ear.keys.sort()).toEqual(written);
+      await leader.start();
+    });
+
+    test("a member without a leader refuses at once, and says so of itself", async () => {
+      const [one, two, last] = three.servers;
+      await Promise.all([one!.pause(), two!.pause()]);
+      onTestFinished(async () => {
+        await Promise.all([one!, two!].map((s) => (s.state === "paused" ? s.resume() : undefined)));
+      });
+      const alone = await open({ endpoints: [addressOf(last!)] });
+      await until("it has no leader", async () => {
+        const error = await rejection(alone.txn(put(name()), { timeoutMs: 300 }));
+        return /no leader/.test(error.message);
+      });
+      expect(await rejection(alone.leaseGrant(60, { timeoutMs: 300 }))).toMatchObject({
+        executed: "no",
+      });
+      expect((await alone.status())[0]).toMatchObject({ leader: 0n });
+      await Promise.all([one!.resume(), two!.resume()]);
+      await alone.range({ key: "a" });
+    });
+  });
+
+  describe("with users", () => {
+    let guarded: EtcdServer;
+    const PASSWORD = "p@ss:w/o?r#d%";
+    beforeAll(async () => {
+      const { servers } = await lab.etcd({ flags: { "auth-token-ttl": "1", "bcrypt-cost": "4" } });
+      guarded = servers[0]!;
+      await guarded.ctl("user", "add", `root:${PASSWORD}`);
+      await guarded.ctl("user", "add", `app:${PASSWORD}`);
+      await guarded.ctl("role", "add", "app");
+      await guarded.ctl("role", "grant-permission", "app", "readwrite", "app/", "app0");
+      await guarded.ctl("user", "grant-role", "app", "app");
+      await guarded.ctl("user", "grant-role", "root", "root");
+    });
+
+    test("a user before there are any; then its token runs out, and all goes on", async () => {
+      const app = await open({ endpoints: [addressOf(guarded)], user: "app", password: PASSWORD });
+      await app.txn(put("app/a", "1"));
+      await guarded.ctl("auth", "enable");
+      const all = Array.from({ length: 5 }, () => app.range({ key: "app/a" }));
+      for (const { count } of await Promise.all(all)) expect(count).toBe(1);
+      const { id } = await app.leaseGrant(60);
+      // The server looks for tokens that have run out once a second.
+      await pause(2_500);
+      const ear = new Ear();
+      app.watch({ key: "app/a" }, ear);
+      await ear.isCreated();
+      expect(await app.leaseKeepAlive(id)).toMatchObject({ ttlS: 60 });
+      await app.txn({ success: [{ put: { key: "app/a", value: "2", lease: id } }] });
+      await until("it is heard", async () => ear.heard.at(-1) === "PUT app/a=2");
+      const denied = await rejection(app.txn(put("else")));
+      expect(denied).toMatchObject({ grpcCode: Code.PERMISSION_DENIED, executed: "no" });
+      const never = new Ear();
+      app.watch({ key: "else" }, never);
+      await until("it is refused", async () => never.failures.length > 0);
+      expect(never.failures[0]).toContain("permission denied");
+    });
+
+    test("a wrong password: refused, and not repeated", async () => {
+      const wrong = await open({
+        endpoints: [addressOf(guarded)],
+        user: "app",
+        password: "wrong-secret",
+      });
+      const error = await rejection(wrong.range({ key: "app/a" }));
+      expect(error.message).toContain("invalid user ID or password");
+      expect(error).toMatchObject({ executed: "no" });
+      expect(JSON.stringify(error) + error.stack).not.toContain("wrong-secret");
+    });
+  });
+
+  test("TLS: with the authority that signed it, and a certificate of one's own", async (context) => {
+    skipUnless(context, findFile("openssl") !== null, "needs openssl");
+    const folder = join(lab.folder, "certificates");
+    mkdirSync(folder);
+    const openssl = (...args: readonly string[]): void => {
+      execFileSync("openssl", args, { cwd: folder, stdio: "ignore" });
+    };
+    const newKey = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    const files = (one: string): string[] => ["-keyout", `${one}.key`, "-out"];
+    for (const one of ["ca", "stranger"]) {
+      openssl(
+        "req",
+        "-x509",
+        ...newKey,
+        "-subj",
+        `/CN=${one}`,
+        "-days",
+        "2",
+        ...files(one),
+        `${one}.pem`,
+      );
+    }
+    for (const [one, names] of [
+      ["server", "DNS:locks.test"],
+      ["app", "DNS:app.test"],
+    ] as const) {
+      openssl("req", ...newKey, "-subj", `/CN=${one}`, ...files(one), `${one}.csr`);
+      writeFileSync(join(folder, `${one}.ext`), `subjectAltName=${names}`);
+      const signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"];
+      openssl(
+        "x509",
+        "-req",
+        "-in",
+        `${one}.csr`,
+        ...signed,
+        "-extfile",
+        `${one}.ext`,
+        "-out",
+        `${one}.pem`,
+      );
+    }
+    const path = (file: string): string => join(folder, file);
+    const read = (file: string): string => readFileSync(path(file), "utf8");
+    const port = await freePort();
+    await lab.etcd({
+      tls: { port, cert: path("server.pem"), key: path("server.key"), clientCa: path("ca.pem") },
+    });
+    const endpoints = [`127.0.0.1:${port}`];
+    const own = { cert: read("app.pem"), key: read("app.key") };
+    const good = { ca: read("ca.pem"), servername: "locks.test", ...own };
+    const right = await open({ endpoints, tls: good });
+    const ear = new Ear();
+    right.watch({ key: "a" }, ear);
+    await ear.isCreated();
+    await right.txn(put("a", "1"));
+    await until("it is heard", async () => ear.heard.at(-1) === "PUT a=1");
+    const unchecked = await open({ endpoints, tls: { ...own, rejectUnauthorized: false } });
+    expect((await unchecked.range({ key: "a" })).count).toBe(1);
+    const bad = [
+      { ...good, ca: read("stranger.pem") },
+      { ...good, servername: undefined },
+      { ca: good.ca, servername: "locks.test" },
+    ];
+    for (const tls of bad) {
+      const wrong = await open({ endpoints, tls });
+      expect(await rejection(wrong.range({ key: "a" }, { timeoutMs: 400 }))).toMatchObject({
+        executed: "no",
+      });
+    }
+  });
+
+  describe("the process", () => {
+    let built: ReturnType<typeof build>;
+    beforeAll(() => {
+      built = build();
+      const modules = fileURLToPath(new URL("../../node_modules", import.meta.url));
+      symlinkSync(modules, built.file("node_modules"));
+    });
+    afterAll(() => built.remove());
+
+    const script = (end: string): string => `
+      import { openEtcdClient } from ${JSON.stringify(built.file("stores/etcd/rpc/client.js"))};
+      const client = await openEtcdClient({ endpoints: [${JSON.stringify(addressOf(server))}] });
+      const { id } = await client.leaseGrant(60);
+      await client.leaseKeepAlive(id);
+      const alive = setInterval(() => {}, 1_000);
+      await new Promise((created) => client.watch({ key: "a" }, { created, events() {}, gap() {} }));
+      clearInterval(alive);
+      await client.txn({ success: [{ put: { key: "b", value: "" } }] });
+      ${end}
+      console.log("done");
+    `;
+
+    test.each([
+      ["ends after close", "await client.close();"],
+      ["ends by itself with streams open and nothing pending", ""],
+    ])("%s", async (_, end) => {
+      const { code, out, killed } = await runNode(script(end));
+      expect({ code, out, killed }).toEqual({ code: 0, out: "done", killed: false });
+    });
+
+    test("without the library: says what to install", async () => {
+      const bare = join(lab.folder, "bare");
+      const isOurs = (path: string): boolean => !path.endsWith("node_modules");
+      cpSync(built.file("."), bare, { recursive: true, filter: isOurs });
+      const { out } = await runNode(`
+        import { openEtcdClient } from ${JSON.stringify(join(bare, "stores/etcd/rpc/client.js"))};
+        const error = await openEtcdClient({ endpoints: ["127.0.0.1:1"] }).catch((one) => one);
+        console.log(error.code, error.message);
+      `);
+      expect(out).toBe("UNSUPPORTED etcd: needs a client library: npm install @grpc/grpc-js");
+    });
+
+    test("lives while a call is pending, streams open or not", async () => {
+      const waits = `
+        const nobody = await openEtcdClient({ endpoints: ["127.0.0.1:${await freePort()}"] });
+        await nobody.range({ key: "a" }, { timeoutMs: 600 }).catch(() => {});
+        await Promise.all([client.range({ key: "a" }), client.leaseKeepAlive(id)]);`;
+      expect(await runNode(script(waits))).toMatchObject({ code: 0, out: "done" });
+    });
+  });
+});

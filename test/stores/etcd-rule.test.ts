@@ -1,0 +1,333 @@
+import fc from "fast-check";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import {
+  type ClaimAnswer,
+  type Grant,
+  LOCK_LIMIT,
+  type NameInfo,
+  type Position,
+  type Push,
+  type Release,
+  type RenewAnswer,
+  type Store,
+} from "../../src/core/store.js";
+import { type EtcdStore, etcdStore, openEtcdClient } from "../../src/stores/etcd/index.js";
+import { MemoryStore } from "../../src/stores/memory.js";
+import { Lab } from "../../src/verify/lab/lab.js";
+import { describeWith } from "../support/needs.js";
+import { claimOf } from "../support/redis.js";
+import { until } from "../support/worker.js";
+
+/**
+ * The queue in etcd against the rule: the same random steps on both, one after the other, and the
+ * same answers, holders, queue and order of tokens. Everything outlasts the test: etcd's seconds are
+ * too long to wait for an end here.
+ */
+const LONG_MS = 3_600_000;
+
+interface Of {
+  readonly name: number;
+  /** Of both names, which were asked for at once. */
+  readonly both: boolean;
+  readonly id: number;
+}
+
+type Step =
+  | (Of & { do: "claim"; seq: number; kind: number; closes: boolean; queue: boolean })
+  | (Of & { do: "release"; unused: boolean })
+  | { do: "renew"; items: (Of & { seq: number; other: boolean })[] }
+  | { do: "revoke"; name: number }
+  | { do: "resize"; name: number; limit: number };
+
+const LOCK = [
+  { permits: LOCK_LIMIT, limit: LOCK_LIMIT },
+  { permits: 1, limit: LOCK_LIMIT },
+];
+const SEMAPHORE = [
+  { permits: 1, limit: 3 },
+  { permits: 2, limit: 3 },
+  { permits: 3, limit: 3 },
+];
+/** What a run is about: so they meet more often than by chance. */
+const KINDS = [
+  LOCK,
+  SEMAPHORE,
+  [...SEMAPHORE, { permits: 1, limit: 2 }, { permits: 1, limit: 1 }],
+  [...LOCK, ...SEMAPHORE],
+];
+type Kinds = (typeof KINDS)[number];
+
+const IDS = 4;
+const rarely = fc.integer({ min: 0, max: 4 }).map((n) => n === 0);
+const of = { name: fc.nat(1), both: rarely, id: fc.nat(IDS - 1) };
+const seq = fc.integer({ min: 1, max: 4 });
+const step: fc.Arbitrary<Step> = fc.oneof(
+  {
+    weight: 6,
+    arbitrary: fc.record({
+      do: fc.constant("claim" as const),
+      ...of,
+      seq,
+      kind: fc.nat(4),
+      closes: fc.nat(2).map((n) => n === 0),
+      queue: fc.boolean(),
+    }),
+  },
+  {
+    weight: 4,
+    arbitrary: fc.record({ do: fc.constant("release" as const), ...of, unused: fc.boolean() }),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      do: fc.constant("renew" as const),
+      items: fc.uniqueArray(fc.record({ ...of, seq, other: rarely }), {
+        minLength: 1,
+        maxLength: 4,
+        selector: ({ name, both, id }) => `${name} ${both} ${id}`,
+      }),
+    }),
+  },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant("revoke" as const), name: of.name }) },
+  {
+    weight: 1,
+    arbitrary: fc.record({
+      do: fc.constant("resize" as const),
+      name: of.name,
+      limit: fc.integer({ min: 1, max: 4 }),
+    }),
+  },
+);
+
+/** A store at work by two clients, and what it said, without what depends on time. */
+class Side {
+  readonly said: unknown[] = [];
+  /** Who was made a holder while it waited, in order. */
+  readonly told: string[] = [];
+  readonly #clients: readonly [Store, Store];
+  readonly #names: readonly string[];
+  readonly #kinds: Kinds;
+  readonly #tokens = new Map<string, Set<bigint>>();
+
+  constructor(clients: readonly [Store, Store], names: readonly string[], kinds: Kinds) {
+    this.#clients = clients;
+    this.#names = names;
+    this.#kinds = kinds;
+  }
+
+  async take(step: Step): Promise<void> {
+    switch (step.do) {
+      case "claim": {
+        this.said.push(await this.#claim(step));
+        break;
+      }
+      case "release": {
+        const release = { name: this.#names[step.name]!, grantId: this.#id(step) };
+        this.said.push(await this.#client(step).release([{ ...release, unused: step.unused }]));
+        break;
+      }
+      case "renew": {
+        for (const [i, client] of this.#clients.entries()) {
+          const items = step.items.filter(({ id }) => id % 2 === i);
+          const renewals = items.map((one) => ({
+            name: this.#names[one.name]!,
+            grantId: this.#id(one),
+            seq: one.seq,
+            // Under another session.
+            ttlMs: one.other ? 2 * LONG_MS : LONG_MS,
+          }));
+          const answers = await client.renew(renewals);
+          this.said.push(answers.map((one, j) => this.#renewed(one, renewals[j]!.name)));
+        }
+        break;
+      }
+      case "revoke": {
+        const name = this.#names[step.name]!;
+        const holders = await this.#clients[0].revoke(name, { holder: "operator", why: "a test" });
+        this.said.push(holders.map((one) => this.#holder(one, name)));
+        break;
+      }
+      case "resize":
+        this.said.push(await this.#clients[1].resize(this.#names[step.name]!, step.limit));
+    }
+  }
+
+  async look(): Promise<void> {
+    for (const name of this.#names)
+      this.said.push(this.#info(await this.#clients[0].inspect(name)));
+  }
+
+  /** Tokens by their rank among all of the name. */
+  get story(): unknown {
+    const ranks = new Map(
+      [...this.#tokens].map(([name, tokens]) => [
+        name,
+        [...tokens].sort((a, b) => (a < b ? -1 : 1)),
+      ]),
+    );
+    const ranked = (value: unknown): unknown => {
+      if (value instanceof Token) return `token ${ranks.get(value.name)!.indexOf(value.token)}`;
+      if (Array.isArray(value)) return value.map(ranked);
+      if (value === null || typeof value !== "object") return value;
+      return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, ranked(one)]));
+    };
+    return ranked(this.said);
+  }
+
+  async giveUp(): Promise<void> {
+    for (let id = 0; id < IDS; id++) {
+      const releases = this.#names.flatMap((name, i) =>
+        [true, false].map(
+          (both): Release => ({ name, grantId: this.#id({ id, both, name: i }), unused: true }),
+        ),
+      );
+      await this.#client({ id }).release(releases);
+    }
+  }
+
+  #client({ id }: Pick<Of, "id">): Store {
+    return this.#clients[id % 2]!;
+  }
+
+  async #claim(step: Step & { do: "claim" }): Promise<object> {
+    const name = this.#names[step.name]!;
+    const grantId = this.#id(step);
+    const names = step.both ? this.#names : [name];
+    const asked = claimOf(name, {
+      ...this.#kinds[step.kind % this.#kinds.length]!,
+      names,
+      grantId,
+      holder: `holder ${step.id}`,
+      seq: step.seq,
+      ttlMs: LONG_MS,
+      atLeastMs: step.closes ? LONG_MS : 0,
+      queue: step.queue && !step.both,
+    });
+    const push = (push: Push): void => {
+      if (push.kind === "granted") this.told.push(grantId);
+    };
+    return this.#claimed(await this.#client(step).claim(asked, push), names);
+  }
+
+  /** An id is of one name, or of several that are asked for at once. */
+  #id({ id, name, both }: Of): string {
+    return `${both ? this.#names.join() : this.#names[name]} grant ${id}`;
+  }
+
+  #claimed(answer: ClaimAnswer, names: readonly string[]): object {
+    switch (answer.kind) {
+      case "granted":
+        return { granted: answer.grants.map((one, i) => this.#grant(one, names[i]!)) };
+      case "queued":
+        // Its position is that which the watch knew of.
+        return { queued: true };
+      case "busy":
+        return { busy: names.indexOf(answer.name), position: position(answer.position) };
+      case "mismatch":
+        return { mismatch: names.indexOf(answer.name), limit: answer.limit };
+      default:
+        return answer;
+    }
+  }
+
+  #renewed(answer: RenewAnswer, name: string): unknown {
+    if (answer.kind === "granted") return { granted: this.#grant(answer.grant, name) };
+    return answer.kind === "queued" ? { queued: position(answer.position) } : answer;
+  }
+
+  #grant({ token, floor, seq, handedOver }: Grant, name: string): unknown {
+    return { seq, handedOver, token: this.#token(token, name), floor: this.#token(floor, name) };
+  }
+
+  #info(info: NameInfo | null): unknown {
+    if (info === null) return null;
+    const inUse = info.holders.length + info.waiters.length > 0;
+    return {
+      // Otherwise it is that of one of the past.
+      limit: inUse ? info.limit : null,
+      holders: info.holders.map((one) => this.#holder(one, info.name)),
+      waiters: info.waiters.map(({ holder, mode, permits }) => ({ holder, mode, permits })),
+      revoked: info.revoked.map(({ holder, by, why, token }) => ({
+        holder,
+        by,
+        why,
+        token: this.#token(token, info.name),
+      })),
+    };
+  }
+
+  #holder({ holder, mode, permits, closed, token }: NameInfo["holders"][number], name: string) {
+    return { holder, mode, permits, closed, token: this.#token(token, name) };
+  }
+
+  #token(token: bigint, name: string): Token {
+    const tokens = this.#tokens.get(name) ?? new Set();
+    this.#tokens.set(name, tokens.add(token));
+    return new Token(token, name);
+  }
+}
+
+class Token {
+  readonly token: bigint;
+  readonly name: string;
+
+  constructor(token: bigint, name: string) {
+    this.token = token;
+    this.name = name;
+  }
+}
+
+const position = ({ ahead, freeInMs, holder }: Position): unknown => ({
+  ahead,
+  isFree: freeInMs === Number.POSITIVE_INFINITY,
+  holder,
+});
+
+describeWith(["etcd"], "etcd", () => {
+  let lab: Lab;
+  let clients: [EtcdStore, EtcdStore];
+  beforeAll(async () => {
+    lab = await Lab.open();
+    const [server] = (await lab.etcd({ timing: "fast" })).servers;
+    const endpoints = [`${server!.address}:${server!.port}`];
+    const open = async (): Promise<EtcdStore> =>
+      etcdStore(await openEtcdClient({ endpoints }), { closeClient: true });
+    clients = [await open(), await open()];
+  });
+  afterAll(async () => {
+    for (const one of clients ?? []) await one.close();
+    await lab.close();
+  });
+
+  let runs = 0;
+  const run = fc.record({
+    kinds: fc.constantFrom(...KINDS),
+    steps: fc.array(step, { minLength: 1, maxLength: 25, size: "max" }),
+  });
+
+  test("answers as the rule says", async () => {
+    await fc.assert(
+      fc.asyncProperty(run, async ({ kinds, steps }) => {
+        runs++;
+        const names = [`${runs} a`, `${runs} b`];
+        let nowMs = 1_000_000;
+        const clock = { nowMs: () => nowMs, wallMs: () => 1_700_000_000_000 + nowMs };
+        const memory = new MemoryStore(clock);
+        const rule = new Side([memory, memory], names, kinds);
+        const etcd = new Side(clients, names, kinds);
+        for (const one of steps) {
+          nowMs += 0.001;
+          await Promise.all([rule.take(one), etcd.take(one)]);
+          await Promise.all([rule.look(), etcd.look()]);
+          expect(etcd.story).toEqual(rule.story);
+          // A watch tells it, a moment later.
+          await until("all are told", () => etcd.told.length >= rule.told.length, 2_000);
+          expect(etcd.told.toSorted()).toEqual(rule.told.toSorted());
+        }
+        await etcd.giveUp();
+      }),
+      // To shrink a failure takes longer than a test may: its seed repeats it.
+      { numRuns: 60, endOnFailure: true },
+    );
+  });
+});

@@ -1,0 +1,308 @@
+import { join } from "node:path";
+import { expect, onTestFinished } from "vitest";
+import { connect, type LocksOptions } from "../../src/index.js";
+import { type Fault, fault, together } from "../../src/verify/faults/fault.js";
+import { TcpProxy } from "../../src/verify/faults/proxy.js";
+import type { ServerCluster } from "../../src/verify/lab/cluster.js";
+import type { EtcdServer } from "../../src/verify/lab/etcd.js";
+import type { Site } from "../../src/verify/lab/server.js";
+import { machineMs, TimeLine } from "../../src/verify/traffic/time-line.js";
+import { Worker } from "../../src/verify/traffic/worker.js";
+import { freshFolder } from "./sqlite.js";
+import { eventsOf, expectKept, happens, until } from "./worker.js";
+
+export type EtcdCluster = ServerCluster<EtcdServer>;
+
+const lines = (text: string): string[] => text.split("\n").filter((line) => line !== "");
+
+/** The keys that begin so. */
+export const keysOf = async (server: EtcdServer, prefix: string): Promise<string[]> =>
+  lines(await server.ctl("get", "--prefix", prefix, "--keys-only"));
+
+/** A lease of etcd that nobody keeps, by its number in base 16. */
+export async function grantLease(server: EtcdServer, ttlS: number): Promise<string> {
+  const granted = await server.ctl("lease", "grant", String(ttlS));
+  // It fills up with zeros, and keys of the lock RPC do not.
+  return /lease 0*(\w+) granted/.exec(granted)![1]!;
+}
+
+/** All that there are. */
+export const leases = async (server: EtcdServer): Promise<string[]> =>
+  lines(await server.ctl("lease", "list")).slice(1);
+
+/** How many calls of the method it has answered. */
+export async function callsOf({ address, port }: EtcdServer, method: string): Promise<number> {
+  const metrics = await (await fetch(`http://${address}:${port}/metrics`)).text();
+  return [...metrics.matchAll(/^grpc_server_handled_total\{(.*)\} (\S+)$/gm)]
+    .filter(([, labels]) => labels!.includes(`grpc_method="${method}"`))
+    .reduce((sum, [, , count]) => sum + Number(count), 0);
+}
+
+export async function revisionOf(server: EtcdServer): Promise<string> {
+  return fieldOf(await server.ctl("endpoint", "status", "--write-out=fields"), "Revision");
+}
+
+const fieldOf = (text: string, field: string): string =>
+  new RegExp(`"${field}" : (\\d+)`).exec(text)![1]!;
+
+/** It leads: the others are asked to step aside for it. */
+export async function makeLeader(cluster: EtcdCluster, server: EtcdServer): Promise<void> {
+  const status = await server.ctl("endpoint", "status", "--write-out=fields");
+  const id = BigInt(fieldOf(status, "MemberID")).toString(16);
+  await until(`${server.name} leads`, async () => {
+    const leader = await cluster.leader().catch(() => undefined);
+    if (leader === server) return true;
+    await leader?.ctl("move-leader", id).catch(() => {});
+    return false;
+  });
+}
+
+/** Whoever leads, as soon as somebody does. */
+export async function leaderOf(cluster: EtcdCluster): Promise<EtcdServer> {
+  let leader: EtcdServer | undefined;
+  await until("one leads", async () => {
+    leader = await cluster.leader().catch(() => undefined);
+    return leader !== undefined;
+  });
+  return leader!;
+}
+
+/** All of its members run and obey one leader. */
+async function makeWhole(cluster: EtcdCluster): Promise<void> {
+  for (const one of cluster.servers) if (one.state === "paused") await one.resume();
+  await Promise.all(cluster.servers.map((one) => one.start()));
+  await leaderOf(cluster);
+}
+
+/** A client's own ways to the members of a cluster. */
+export class Ways {
+  readonly #proxies: ReadonlyMap<EtcdServer, TcpProxy>;
+  readonly url: string;
+
+  private constructor(proxies: ReadonlyMap<EtcdServer, TcpProxy>) {
+    this.#proxies = proxies;
+    this.url = `etcd://${[...proxies.values()].map(({ address, port }) => `${address}:${port}`)}`;
+  }
+
+  static async open({ servers }: EtcdCluster): Promise<Ways> {
+    const proxies = new Map<EtcdServer, TcpProxy>();
+    for (const server of servers) {
+      const proxy = await TcpProxy.open(server);
+      onTestFinished(() => proxy.close());
+      proxies.set(server, proxy);
+    }
+    return new Ways(proxies);
+  }
+
+  /** None but that to one of them is open. */
+  only(server: EtcdServer): Fault {
+    return together(...this.#except(server).map((proxy) => proxy.cut()));
+  }
+
+  cut(): Fault {
+    const { name, ...both } = together(...this.#all().map((proxy) => proxy.cut()));
+    return fault("a client cut off", both.inject, both.heal);
+  }
+
+  /** What it sends to this member is held up, and arrives when it is healed. */
+  stall(server: EtcdServer): Fault {
+    return this.#proxies.get(server)!.stall("to-server");
+  }
+
+  /** The client has something under way that it had not when this was called. */
+  sends(): Promise<void> {
+    const sent = () =>
+      this.#all().reduce((sum, { traffic }) => sum + traffic["to-server"].chunks, 0);
+    const before = sent();
+    return until("it sends", () => sent() > before);
+  }
+
+  #all(): TcpProxy[] {
+    return [...this.#proxies.values()];
+  }
+
+  #except(server: EtcdServer): TcpProxy[] {
+    return this.#all().filter((proxy) => proxy !== this.#proxies.get(server));
+  }
+}
+
+/** Whole seconds, as etcd has them: short where a loss is waited for … */
+export const TTL_MS = 2_000;
+/** … and longer where an election, and an attempt that meets silence, have to fit in. */
+export const SAFE_MS = 3_000;
+export const SOON_MS = 2_000;
+/** On a busy machine: order and safety are what is checked, not speed. */
+const LIMITS = { lossMs: 1_000, wakeMs: 2_000, freeMs: 2_000, electionMs: 2_000, endMs: 3_000 };
+/** What came of an acquire. */
+export interface Taken {
+  readonly op: string;
+  readonly token: bigint;
+}
+
+export interface SceneOptions extends LocksOptions {
+  /** User and password, as in a URL. */
+  readonly user?: string;
+  /** Where a worker is: it has the network of there, and no ways of its own. */
+  readonly sites?: readonly (Site | undefined)[];
+}
+
+let scenes = 0;
+
+/** Workers on a cluster, and a counter behind a fence beside them. Whatever is done to the cluster is over with the test. */
+export class Scene {
+  readonly cluster: EtcdCluster;
+  readonly timeLine = new TimeLine();
+  readonly workers: Worker[] = [];
+  readonly ways: Ways[] = [];
+  readonly #namespace = `test-${++scenes}`;
+  readonly #resourceFile = join(freshFolder(), "data.db");
+
+  private constructor(cluster: EtcdCluster) {
+    this.cluster = cluster;
+  }
+
+  /** A worker on each of these members; on null, wherever chance puts it. */
+  static async open(
+    cluster: EtcdCluster,
+    members: readonly (EtcdServer | null)[],
+    options: SceneOptions = {},
+  ): Promise<Scene> {
+    onTestFinished(() => makeWhole(cluster));
+    const scene = new Scene(cluster);
+    const starting = members.map(async (member, i) => {
+      scene.workers[i] = await scene.#start(i, member, options);
+    });
+    await Promise.all(starting);
+    return scene;
+  }
+
+  async #start(
+    i: number,
+    member: EtcdServer | null,
+    { user, sites, ...options }: SceneOptions,
+  ): Promise<Worker> {
+    const client = `w${i + 1}`;
+    const site = sites?.[i];
+    const ways = site === undefined ? await Ways.open(this.cluster) : undefined;
+    if (ways !== undefined) this.ways[i] = ways;
+    const only = member === null ? undefined : ways?.only(member);
+    await only?.inject();
+    const plain = ways?.url ?? this.cluster.url;
+    const worker = await Worker.start({
+      client,
+      url: user === undefined ? plain : plain.replace("//", `//${user}@`),
+      locks: {
+        ttl: TTL_MS,
+        wait: "20s",
+        commandTimeout: 1_000,
+        namespace: this.#namespace,
+        ...options,
+      },
+      timeLine: this.timeLine,
+      resourceFile: this.#resourceFile,
+      ...(site === undefined ? {} : { site }),
+    });
+    onTestFinished(() => worker.kill());
+    // It is connected, and has a session.
+    await worker.release((await worker.acquire(`of ${client}`)).op);
+    await only?.heal();
+    return worker;
+  }
+
+  async inject(fault: Fault, more: { sparesStore?: boolean } = {}): Promise<void> {
+    this.timeLine.now({ kind: "injected", fault: fault.name, ...more });
+    onTestFinished(() => fault.heal());
+    await fault.inject();
+  }
+
+  async heal(fault: Fault): Promise<void> {
+    await fault.heal();
+    this.timeLine.now({ kind: "healed", fault: fault.name });
+  }
+
+  async under(fault: Fault, act = async () => {}): Promise<void> {
+    await this.inject(fault);
+    await act();
+    await this.heal(fault);
+  }
+
+  /** For longer than by anything that was asked before this was called, or before that moment. */
+  async isRenewed({ op }: Taken, fromMs = machineMs()): Promise<void> {
+    const { ttlMs } = eventsOf(this.timeLine, "asked").find((asked) => asked.op === op)!;
+    await happens(
+      this.timeLine,
+      "renewed",
+      (renewed) => renewed.op === op && renewed.untilMs > fromMs + ttlMs,
+    );
+  }
+
+  /** It is told; within its time is what the rules check. */
+  isLost({ op }: Taken): Promise<{ reason: string }> {
+    return happens(this.timeLine, "lost", (lost) => lost.op === op);
+  }
+
+  /** What somebody sees who has a connection of its own. */
+  async look(name = "name"): Promise<{ holders: bigint[]; waiters: number }> {
+    const locks = await connect(this.cluster.url, { namespace: this.#namespace });
+    try {
+      const info = await locks.inspect(name);
+      const holders = info?.holders.map(({ token }) => token) ?? [];
+      return { holders, waiters: info?.waiters.length ?? 0 };
+    } finally {
+      await locks.close();
+    }
+  }
+
+  /** All close, and then no claim is there, and no session; and these rules were kept. */
+  async ends(rules: readonly string[]): Promise<void> {
+    await Promise.all(this.workers.map((one) => one.close()));
+    const server = await leaderOf(this.cluster);
+    // A session that was lost, or whose making was, runs out by itself.
+    await until("no session is left", async () => (await leases(server)).length === 0);
+    expect(await keysOf(server, "holdfast/")).toEqual([]);
+    expectKept(this.timeLine, rules, LIMITS);
+  }
+
+  /** The later grant has the higher token; once its holder has entered, the earlier one can't write. */
+  async expectRefused(old: Taken, granted: Taken): Promise<void> {
+    expect(granted.token).toBeGreaterThan(old.token);
+    expect(await this.#who(granted).write(granted.op)).toBe(true);
+    expect(await this.#who(old).write(old.op)).toBe(false);
+  }
+
+  /** From the release of one to the grant of the next. */
+  expectSoon(released: Taken, next: Taken, soonMs = SOON_MS): void {
+    expect(next.token).toBeGreaterThan(released.token);
+    const from = eventsOf(this.timeLine, "releasing").find(({ op }) => op === released.op)!;
+    const to = eventsOf(this.timeLine, "granted").find(({ op }) => op === next.op)!;
+    expect(to.atMs - from.atMs).toBeLessThan(soonMs);
+  }
+
+  expectNoLoss(): void {
+    expect(eventsOf(this.timeLine, "lost")).toEqual([]);
+  }
+
+  #who({ op }: Taken): Worker {
+    return this.workers.find(({ client }) => op.startsWith(`${client}.`))!;
+  }
+}
+
+/** Waits for the name, and resolves when its ticket stands. */
+export async function queue(worker: Worker, name = "name"): Promise<{ granted: Promise<Taken> }> {
+  const op = `${worker.client}.waits for ${name}`;
+  const granted = worker.acquire(name, {}, op);
+  granted.catch(() => {});
+  await happens(worker.timeLine, "queued", (event) => event.op === op);
+  return { granted };
+}
+
+export async function expectUnavailable(worker: Worker, name: string, wait: number): Promise<void> {
+  const outcome = await worker.acquire(name, { wait }).then(
+    () => "granted",
+    ({ code }) => code,
+  );
+  expect(outcome).toBe("STORE_UNAVAILABLE");
+}
+
+export const others = ({ servers }: EtcdCluster, one: EtcdServer): EtcdServer[] =>
+  servers.filter((other) => other !== one);
