@@ -22,6 +22,7 @@ import { checkText, orElse } from "../../core/validate.js";
 import { Closures } from "./closures.js";
 import { createdAt, isEmpty, modifiedAt, unchangedSince } from "./compare.js";
 import type { Revoked } from "./infos.js";
+import { Kept } from "./kept.js";
 import { Keys, PREFIX } from "./keys.js";
 import { becauseOf, fasterAgain, Names, OPS_AT_ONCE } from "./names.js";
 import { type Claimed, claimedOf, type Place, Queue, written } from "./queue.js";
@@ -69,33 +70,6 @@ const SWEEP_EVERY_MS = 20;
 const SWEPT_KEPT = 10_000;
 /** As the core's own. */
 const DRIFT = 0.01;
-
-/** A claim that this store has made and not given up. */
-interface Kept {
-  readonly name: string;
-  readonly key: string;
-  readonly grantId: string;
-  readonly claimed: Claimed;
-  session: Session;
-  /** `asked`: its answer is not known yet. */
-  state: "asked" | "queued" | "held";
-  /** The last ask, and when it came. */
-  seq: number;
-  askedAtMs: number;
-  push: (push: Push) => void;
-  token: bigint;
-  floor: bigint;
-  /** When its key was last changed, as far as is known. */
-  modRevision: bigint;
-  /** On its way to another session; until that is known, its key may be under either. */
-  moving: boolean;
-  /** The last move. */
-  moved: Promise<unknown>;
-  /** The watch that it waits by. */
-  watching: Promise<Watched> | null;
-  /** Its key was found to be gone. */
-  gone: boolean;
-}
 
 /** Locks in etcd: a claim is a key under the session, the queue is the order of their creation. */
 export class EtcdStore implements Store {
@@ -437,6 +411,7 @@ export class EtcdStore implements Store {
     if (!this.#isKept(kept)) return false;
     this.#noLongerWaits(kept);
     kept.state = "held";
+    kept.push = ignore;
     kept.modRevision = modRevision;
     kept.token = token;
     kept.floor = floor;
@@ -536,7 +511,7 @@ export class EtcdStore implements Store {
       this.#sweepIn(session.ttlMs);
       return there;
     };
-    const moved = kept.moved.then(move, move);
+    const moved = kept.moved === null ? move() : kept.moved.then(move, move);
     kept.moved = moved;
     return moved;
   }
@@ -645,13 +620,14 @@ export class EtcdStore implements Store {
 
   /** Those before it are gone, and at that revision its own key stood. */
   async #handOver(kept: Kept, queue: Queue): Promise<void> {
+    const { push } = kept;
     kept.state = "asked";
     try {
       if (!(await this.#enter(kept, whereIn(queue, kept), null))) throw new Error("it is over");
       const grant = this.#grantOf(kept, true);
-      kept.push(grant.ttlMs > 0 ? { kind: "granted", grant } : { kind: "look" });
+      push(grant.ttlMs > 0 ? { kind: "granted", grant } : { kind: "look" });
     } catch {
-      kept.push({ kind: "look" });
+      push({ kind: "look" });
     }
   }
 
@@ -682,17 +658,7 @@ export class EtcdStore implements Store {
     const { permits, limit, holder, atLeastMs, seq, grantId } = claim;
     const atMs = this.#clock.wallMs();
     const claimed = { permits, limit, holder, ttlMs: session.ttlMs, atLeastMs, atMs };
-    const more = {
-      token: 0n,
-      floor: 0n,
-      gone: false,
-      modRevision: 0n,
-      moving: false,
-      moved: Promise.resolve() as Promise<unknown>,
-      watching: null,
-      state: "asked" as const,
-    };
-    const kept = { name, key, grantId, claimed, session, seq, askedAtMs, push, ...more };
+    const kept = new Kept({ name, key, grantId }, claimed, session, { seq, askedAtMs, push });
     this.#kept.set(key, kept);
     this.#sweepIn(session.ttlMs);
     return kept;
@@ -831,6 +797,8 @@ export class EtcdStore implements Store {
     return this.#client.txn(txn, { again: true });
   }
 }
+
+const ignore = (): void => {};
 
 /** A grant, by the queue in which it was made. */
 interface Where {
