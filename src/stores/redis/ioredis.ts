@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { type Connection, type Hearing, isNoScript, type Subscription } from "./client.js";
 
 type Argument = string | number;
@@ -75,16 +76,25 @@ interface Ending {
   disconnect(): void;
   /** Of a cluster. */
   nodes?(role: "all"): readonly Ending[];
+  /** Of a cluster: a connection beside those to its nodes, which may just be made anew. */
+  readonly subscriber?: { getInstance?(): Ending | null };
+  /** Of a cluster: it asks who has which slots, by a connection that is nowhere else to be found. */
+  readonly isRefreshing?: boolean;
 }
 
 const ENDS_WITHIN_MS = 1_000;
+const REFRESHES_MS = 5;
 
 /**
  * Resolves when the socket is gone. Without QUIT: nothing is under way any more, and a server that is
  * down or silent must not be waited for.
  */
 async function end(client: Ending): Promise<void> {
-  const ended = [client, ...(client.nodes?.("all") ?? [])].map(
+  const until = performance.now() + ENDS_WITHIN_MS;
+  while (client.isRefreshing && performance.now() < until) await sleep(REFRESHES_MS);
+  const inner = client.subscriber?.getInstance?.();
+  const all = [client, ...(client.nodes?.("all") ?? []), ...(inner ? [inner] : [])];
+  const ended = all.map(
     (one) =>
       new Promise<void>((resolve) => {
         // Between two attempts to connect there is no socket, and nothing will be told.
