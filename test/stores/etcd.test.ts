@@ -282,6 +282,34 @@ describeWith(["etcd"], "etcd", () => {
       },
     );
 
+    test("renewed to two ttls at once, it stands under the session of which it is told", async (context) => {
+      const { locks, wire, claims } = await fresh(context, { ttl: 20_000 });
+      const lease = await locks.acquire("name");
+      const shorter = lease.renew("2s").catch(ignore);
+      // Its move has begun.
+      await until("the session for it is asked for", () => wire.count("leaseGrant") === 2);
+      await lease.renew("20s");
+      await shorter;
+      expect(lease.remainingMs).toBeGreaterThan(15_000);
+      expect((await claims("name"))[0]!.lease).toBe(wire.session(20_000));
+    });
+
+    test("a move that was done, and whose answer is lost, is undone by the next renewal", async (context) => {
+      const { locks, wire, claims } = await fresh(context, { ttl: 20_000 });
+      const lease = await locks.acquire("name");
+      wire.on.txn = async (send, { success }) => {
+        const answer = await send();
+        if (!success?.[0]?.put?.ignoreValue) return answer;
+        delete wire.on.txn;
+        throw new Error("lost");
+      };
+      await expect(lease.renew("3s")).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
+      expect((await claims("name"))[0]!.lease).toBe(wire.session(3_000));
+      await lease.renew("20s");
+      expect(lease.remainingMs).toBeGreaterThan(15_000);
+      expect((await claims("name"))[0]!.lease).toBe(wire.session(20_000));
+    });
+
     test("renewed to another ttl, it stands under the other session, and outlives the first", async (context) => {
       const { locks, wire, claims } = await fresh(context, { ttl: 2_000 });
       const [lease, other] = [await locks.acquire("name"), await locks.acquire("other")];
