@@ -178,23 +178,26 @@ describeWith(["etcd"], "etcd", () => {
     });
 
     test("1,000 locks stand under one lease, and keeping them costs as much as keeping a few", async (context) => {
-      const { locks, wire, prefix } = await fresh(context, { ttl: 3_000 });
+      const { locks, wire, prefix } = await fresh(context, { ttl: 6_000 });
       const costOf = async (): Promise<number> => {
         wire.calls = [];
-        await pause(2_000);
+        await pause(2_500);
         // Nothing else is sent for them.
-        expect(wire.calls.length).toBe(
-          wire.count("leaseKeepAlive") + wire.count("range") + wire.count("leaseTimeToLive"),
-        );
+        const keeping: Method[] = ["leaseKeepAlive", "range", "leaseTimeToLive"];
+        expect(wire.calls.filter((one) => !keeping.includes(one))).toEqual([]);
         expect(wire.count("leaseTimeToLive")).toBeLessThanOrEqual(2);
         return wire.count("leaseKeepAlive");
       };
       const few = await Promise.all([1, 2, 3].map((i) => locks.acquire(`few ${i}`)));
-      const some = await Promise.all(
-        Array.from({ length: 997 }, (_, i) => locks.acquire(`many ${i}`)),
-      );
+      const some: Lease[] = [];
+      // Not all at once: on a busy machine, that would take longer than the ttl.
+      while (some.length < 997) {
+        const names = Array.from({ length: Math.min(100, 997 - some.length) }, (_, i) => i);
+        const from = some.length;
+        some.push(...(await Promise.all(names.map((i) => locks.acquire(`many ${from + i}`)))));
+      }
       expect(wire.granted).toHaveLength(1);
-      const session = wire.session(3_000);
+      const session = wire.session(6_000);
       const claimed = (await everything(`${prefix}n/`)).map(({ lease }) => lease);
       expect(claimed).toEqual(Array(1_000).fill(session));
       // Eight times in a third of the ttl, and whoever comes while one is under way shares the next.
