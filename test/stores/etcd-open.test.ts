@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vit
 import { parseStoreUrl } from "../../src/core/url.js";
 import { connect, type Locks } from "../../src/index.js";
 import { examineEtcd } from "../../src/stores/etcd/doctor.js";
+import { flawsOf } from "../../src/stores/etcd/versions.js";
 import { TcpProxy } from "../../src/verify/faults/proxy.js";
 import type { EtcdServer } from "../../src/verify/lab/etcd.js";
 import { Lab } from "../../src/verify/lab/lab.js";
@@ -59,7 +60,35 @@ describeWith(["etcd"], "connect() to etcd", () => {
     return error;
   }
 
+  /** What the servers' version can do to a lock is in the traits, and refuses what it can't carry. */
+  async function tellsFlaws(url: string, members: number): Promise<void> {
+    const locks = await open(url);
+    const version = /etcd Version: (\S+)/.exec(
+      execFileSync("etcd", ["--version"], { encoding: "utf8" }),
+    )![1]!;
+    const { flaws } = flawsOf(version, members);
+    expect(locks.traits.grantsTwiceAfter).toEqual(flaws);
+    const correct = connect(url, { purpose: "correctness" });
+    if (flaws.length === 0) await (await correct).close();
+    else await expect(correct).rejects.toMatchObject({ code: "UNSUPPORTED" });
+    await (await connect(url, { purpose: "correctness", fenced: true })).close();
+  }
+
+  test.each([
+    ["3.4.20", 1, 1],
+    ["3.4.21", 1, 0],
+    ["3.4.30", 3, 1],
+    ["3.4.31", 3, 0],
+    ["3.5.2", 3, 2],
+    ["3.5.12", 3, 1],
+    ["3.5.13", 3, 0],
+    ["3.6.0", 3, 0],
+  ])("version %s with %i members has flaws that grant twice: %i", (version, members, count) => {
+    expect(flawsOf(version, members).flaws).toHaveLength(count);
+  });
+
   test("plainly, with or without a slash, and who waits is pushed", async () => {
+    await tellsFlaws(at(server), 1);
     await handsOver(server.url, `${server.url}/`);
   });
 
@@ -68,6 +97,7 @@ describeWith(["etcd"], "connect() to etcd", () => {
     await handsOver(`etcd://${dead},${hostOf(server)}`, `etcd://${hostOf(server)},${dead}`);
     const three = await lab.etcd({ nodes: 3 });
     await handsOver(three.url);
+    await tellsFlaws(three.url, 3);
     await three.servers[1]!.kill();
     // Whichever it begins with.
     for (let i = 0; i < 3; i++) await handsOver(three.url);

@@ -1,14 +1,10 @@
 import fc from "fast-check";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import {
-  type ClaimAnswer,
-  type Grant,
   LOCK_LIMIT,
-  type NameInfo,
   type Position,
   type Push,
   type Release,
-  type RenewAnswer,
   type Store,
 } from "../../src/core/store.js";
 import { type EtcdStore, etcdStore, openEtcdClient } from "../../src/stores/etcd/index.js";
@@ -16,6 +12,7 @@ import { MemoryStore } from "../../src/stores/memory.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { describeWith } from "../support/needs.js";
 import { claimOf } from "../support/redis.js";
+import { Story } from "../support/story.js";
 import { until } from "../support/worker.js";
 
 /**
@@ -101,13 +98,13 @@ const step: fc.Arbitrary<Step> = fc.oneof(
 
 /** A store at work by two clients, and what it said, without what depends on time. */
 class Side {
-  readonly said: unknown[] = [];
+  /** In the answer to a claim, the position is that which the watch knew of. */
+  readonly story = new Story({ position, queued: () => true, ttl: false });
   /** Who was made a holder while it waited, in order. */
   readonly told: string[] = [];
   readonly #clients: readonly [Store, Store];
   readonly #names: readonly string[];
   readonly #kinds: Kinds;
-  readonly #tokens = new Map<string, Set<bigint>>();
 
   constructor(clients: readonly [Store, Store], names: readonly string[], kinds: Kinds) {
     this.#clients = clients;
@@ -118,12 +115,14 @@ class Side {
   async take(step: Step): Promise<void> {
     switch (step.do) {
       case "claim": {
-        this.said.push(await this.#claim(step));
+        this.story.said.push(await this.#claim(step));
         break;
       }
       case "release": {
         const release = { name: this.#names[step.name]!, grantId: this.#id(step) };
-        this.said.push(await this.#client(step).release([{ ...release, unused: step.unused }]));
+        this.story.said.push(
+          await this.#client(step).release([{ ...release, unused: step.unused }]),
+        );
         break;
       }
       case "renew": {
@@ -137,41 +136,24 @@ class Side {
             ttlMs: one.other ? 2 * LONG_MS : LONG_MS,
           }));
           const answers = await client.renew(renewals);
-          this.said.push(answers.map((one, j) => this.#renewed(one, renewals[j]!.name)));
+          this.story.said.push(answers.map((one, j) => this.story.renewed(one, renewals[j]!.name)));
         }
         break;
       }
       case "revoke": {
         const name = this.#names[step.name]!;
         const holders = await this.#clients[0].revoke(name, { holder: "operator", why: "a test" });
-        this.said.push(holders.map((one) => this.#holder(one, name)));
+        this.story.said.push(holders.map((one) => this.story.holder(one, name)));
         break;
       }
       case "resize":
-        this.said.push(await this.#clients[1].resize(this.#names[step.name]!, step.limit));
+        this.story.said.push(await this.#clients[1].resize(this.#names[step.name]!, step.limit));
     }
   }
 
   async look(): Promise<void> {
     for (const name of this.#names)
-      this.said.push(this.#info(await this.#clients[0].inspect(name)));
-  }
-
-  /** Tokens by their rank among all of the name. */
-  get story(): unknown {
-    const ranks = new Map(
-      [...this.#tokens].map(([name, tokens]) => [
-        name,
-        [...tokens].sort((a, b) => (a < b ? -1 : 1)),
-      ]),
-    );
-    const ranked = (value: unknown): unknown => {
-      if (value instanceof Token) return `token ${ranks.get(value.name)!.indexOf(value.token)}`;
-      if (Array.isArray(value)) return value.map(ranked);
-      if (value === null || typeof value !== "object") return value;
-      return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, ranked(one)]));
-    };
-    return ranked(this.said);
+      this.story.said.push(this.story.info(await this.#clients[0].inspect(name)));
   }
 
   async giveUp(): Promise<void> {
@@ -206,74 +188,12 @@ class Side {
     const push = (push: Push): void => {
       if (push.kind === "granted") this.told.push(grantId);
     };
-    return this.#claimed(await this.#client(step).claim(asked, push), names);
+    return this.story.claimed(await this.#client(step).claim(asked, push), names);
   }
 
   /** An id is of one name, or of several that are asked for at once. */
   #id({ id, name, both }: Of): string {
     return `${both ? this.#names.join() : this.#names[name]} grant ${id}`;
-  }
-
-  #claimed(answer: ClaimAnswer, names: readonly string[]): object {
-    switch (answer.kind) {
-      case "granted":
-        return { granted: answer.grants.map((one, i) => this.#grant(one, names[i]!)) };
-      case "queued":
-        // Its position is that which the watch knew of.
-        return { queued: true };
-      case "busy":
-        return { busy: names.indexOf(answer.name), position: position(answer.position) };
-      case "mismatch":
-        return { mismatch: names.indexOf(answer.name), limit: answer.limit };
-      default:
-        return answer;
-    }
-  }
-
-  #renewed(answer: RenewAnswer, name: string): unknown {
-    if (answer.kind === "granted") return { granted: this.#grant(answer.grant, name) };
-    return answer.kind === "queued" ? { queued: position(answer.position) } : answer;
-  }
-
-  #grant({ token, floor, seq, handedOver }: Grant, name: string): unknown {
-    return { seq, handedOver, token: this.#token(token, name), floor: this.#token(floor, name) };
-  }
-
-  #info(info: NameInfo | null): unknown {
-    if (info === null) return null;
-    const inUse = info.holders.length + info.waiters.length > 0;
-    return {
-      // Otherwise it is that of one of the past.
-      limit: inUse ? info.limit : null,
-      holders: info.holders.map((one) => this.#holder(one, info.name)),
-      waiters: info.waiters.map(({ holder, mode, permits }) => ({ holder, mode, permits })),
-      revoked: info.revoked.map(({ holder, by, why, token }) => ({
-        holder,
-        by,
-        why,
-        token: this.#token(token, info.name),
-      })),
-    };
-  }
-
-  #holder({ holder, mode, permits, closed, token }: NameInfo["holders"][number], name: string) {
-    return { holder, mode, permits, closed, token: this.#token(token, name) };
-  }
-
-  #token(token: bigint, name: string): Token {
-    const tokens = this.#tokens.get(name) ?? new Set();
-    this.#tokens.set(name, tokens.add(token));
-    return new Token(token, name);
-  }
-}
-
-class Token {
-  readonly token: bigint;
-  readonly name: string;
-
-  constructor(token: bigint, name: string) {
-    this.token = token;
-    this.name = name;
   }
 }
 
@@ -319,7 +239,7 @@ describeWith(["etcd"], "etcd", () => {
           nowMs += 0.001;
           await Promise.all([rule.take(one), etcd.take(one)]);
           await Promise.all([rule.look(), etcd.look()]);
-          expect(etcd.story).toEqual(rule.story);
+          expect(etcd.story.told).toEqual(rule.story.told);
           // A watch tells it, a moment later.
           await until("all are told", () => etcd.told.length >= rule.told.length, 2_000);
           expect(etcd.told.toSorted()).toEqual(rule.told.toSorted());

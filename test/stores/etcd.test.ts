@@ -3,6 +3,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, type TestContext, test } from "vitest";
 import { grantOf, ignore } from "../../src/conformance/subject.js";
+import { HeldLease } from "../../src/core/held-lease.js";
 import type { Claim, Renewal } from "../../src/core/store.js";
 import { createLocks, type Lease, type Locks, type LocksOptions } from "../../src/index.js";
 import {
@@ -313,6 +314,19 @@ describeWith(["etcd"], "etcd", () => {
       expect((await claims("name"))[0]!.lease).toBe(wire.session(20_000));
     });
 
+    test("renewed to a ttl whose session has died unnoticed, it gets another, and nothing is lost", async (context) => {
+      const { locks, wire, claims } = await fresh(context, { ttl: 20_000 });
+      const [lease, beside] = [await locks.acquire("name"), await locks.acquire("beside")];
+      await (await locks.acquire("other", { ttl: 5_000 })).release();
+      const died = wire.session(5_000);
+      await raw.leaseRevoke(died);
+      await lease.renew("5s");
+      expect(wire.session(5_000)).not.toBe(died);
+      expect((await claims("name"))[0]!.lease).toBe(wire.session(5_000));
+      await beside.renew();
+      expect([lease.state, beside.state]).toEqual(["held", "held"]);
+    });
+
     test("renewed to another ttl, it stands under the other session, and outlives the first", async (context) => {
       const { locks, wire, claims } = await fresh(context, { ttl: 2_000 });
       const [lease, other] = [await locks.acquire("name"), await locks.acquire("other")];
@@ -572,6 +586,21 @@ describeWith(["etcd"], "etcd", () => {
   });
 
   describe.concurrent("revoked", () => {
+    test("a notice that can't be read is one all the same, and not for the others of the session", async (context) => {
+      const { locks, wire, keys } = await fresh(context, { ttl: 3_000 });
+      const [lease, other] = [await locks.acquire("name"), await locks.acquire("other")];
+      const [session, grantId] = [
+        wire.session(3_000),
+        HeldLease.claimOf(lease as HeldLease).grantId,
+      ];
+      const key = keys.notice(session, "default:name", grantId);
+      await raw.txn({ success: [{ put: { key, value: '{"format":99}', lease: session } }] });
+      await until("it is told", () => lease.state === "lost", 1_000 + GRACE_MS);
+      expect(lease.signal.reason).toMatchObject({ reason: "revoked" });
+      await other.renew();
+      other.assertHeld();
+    });
+
     test("by a notice the holder learns of it at its next renewal, and why", async (context) => {
       const { locks, another, prefix } = await fresh(context, { ttl: 3_000 });
       const others = await another({ holder: "operator" });

@@ -2,14 +2,10 @@ import { setTimeout as pause } from "node:timers/promises";
 import fc from "fast-check";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import {
-  type ClaimAnswer,
-  type Grant,
   LOCK_LIMIT,
-  type NameInfo,
   type Position,
   type Push,
   type Release,
-  type RenewAnswer,
   type Store,
 } from "../../src/core/store.js";
 import { MemoryStore } from "../../src/stores/memory.js";
@@ -17,6 +13,7 @@ import type { RedisStore } from "../../src/stores/redis/index.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { describeWith } from "../support/needs.js";
 import { byIoredis, claimOf, listening } from "../support/redis.js";
+import { Story } from "../support/story.js";
 import { until } from "../support/worker.js";
 
 /**
@@ -123,12 +120,11 @@ const step: fc.Arbitrary<Step> = fc.oneof(
 
 /** One store at work, and what it said, without what depends on time. */
 class Side {
-  readonly said: unknown[] = [];
+  readonly story = new Story({ position, ttl: true });
   readonly #told: string[] = [];
   readonly #answered = new Set<string>();
   readonly #store: Store;
   readonly #names: readonly string[];
-  readonly #tokens = new Map<string, Set<bigint>>();
 
   constructor(store: Store, names: readonly string[]) {
     this.#store = store;
@@ -139,7 +135,7 @@ class Side {
     switch (step.do) {
       case "acts": {
         const answers = await Promise.all(step.acts.map((act) => this.#act(act)));
-        this.said.push(answers);
+        this.story.said.push(answers);
         // Who is answered that it holds, or gives up, may have been pushed a grant by then, or not.
         for (const [i, act] of step.acts.entries()) {
           if (act.do === "release" || "granted" in answers[i]!) this.#answered.add(this.#id(act));
@@ -154,39 +150,23 @@ class Side {
           ttlMs: one.short ? SHORT_MS : LONG_MS,
         }));
         const answers = await this.#store.renew(renewals);
-        this.said.push(answers.map((one, i) => this.#renewed(one, renewals[i]!.name)));
+        this.story.said.push(answers.map((one, i) => this.story.renewed(one, renewals[i]!.name)));
         break;
       }
       case "revoke": {
         const name = this.#names[step.name]!;
         const holders = await this.#store.revoke(name, { holder: "operator", why: "a test" });
-        this.said.push(holders.map((one) => this.#holder(one, name)));
+        this.story.said.push(holders.map((one) => this.story.holder(one, name)));
         break;
       }
       case "resize":
-        this.said.push(await this.#store.resize(this.#names[step.name]!, step.limit));
+        this.story.said.push(await this.#store.resize(this.#names[step.name]!, step.limit));
     }
   }
 
   async look(): Promise<void> {
-    for (const name of this.#names) this.said.push(this.#info(await this.#store.inspect(name)));
-  }
-
-  /** Tokens by their rank among all of the name. */
-  get story(): unknown {
-    const ranks = new Map(
-      [...this.#tokens].map(([name, tokens]) => [
-        name,
-        [...tokens].sort((a, b) => (a < b ? -1 : 1)),
-      ]),
-    );
-    const ranked = (value: unknown): unknown => {
-      if (value instanceof Token) return `token ${ranks.get(value.name)!.indexOf(value.token)}`;
-      if (Array.isArray(value)) return value.map(ranked);
-      if (value === null || typeof value !== "object") return value;
-      return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, ranked(one)]));
-    };
-    return ranked(this.said);
+    for (const name of this.#names)
+      this.story.said.push(this.story.info(await this.#store.inspect(name)));
   }
 
   /** Who was made a holder while it waited, in order. */
@@ -223,73 +203,12 @@ class Side {
     const push = (push: Push): void => {
       if (push.kind === "granted") this.#told.push(grantId);
     };
-    return this.#claimed(await this.#store.claim(asked, push), names);
+    return this.story.claimed(await this.#store.claim(asked, push), names);
   }
 
   /** An id is of one name, or of several that are asked for at once. */
   #id({ id, name, both }: { id: number; name: number; both: boolean }): string {
     return `${both ? this.#names.join() : this.#names[name]} grant ${id}`;
-  }
-
-  #claimed(answer: ClaimAnswer, names: readonly string[]): object {
-    switch (answer.kind) {
-      case "granted":
-        return { granted: answer.grants.map((one, i) => this.#grant(one, names[i]!)) };
-      case "queued":
-        return { queued: position(answer.position) };
-      case "busy":
-        return { busy: names.indexOf(answer.name), position: position(answer.position) };
-      case "mismatch":
-        return { mismatch: names.indexOf(answer.name), limit: answer.limit };
-      default:
-        return answer;
-    }
-  }
-
-  #renewed(answer: RenewAnswer, name: string): unknown {
-    if (answer.kind === "granted") return { granted: this.#grant(answer.grant, name) };
-    return answer.kind === "queued" ? { queued: position(answer.position) } : answer;
-  }
-
-  #grant({ token, floor, ...rest }: Grant, name: string): unknown {
-    return { ...rest, token: this.#token(token, name), floor: this.#token(floor, name) };
-  }
-
-  #info(info: NameInfo | null): unknown {
-    if (info === null) return null;
-    const inUse = info.holders.length + info.waiters.length > 0;
-    return {
-      // Otherwise it is that of one of the past.
-      limit: inUse ? info.limit : null,
-      holders: info.holders.map((one) => this.#holder(one, info.name)),
-      waiters: info.waiters.map(({ holder, mode, permits }) => ({ holder, mode, permits })),
-      revoked: info.revoked.map(({ holder, by, why, token }) => ({
-        holder,
-        by,
-        why,
-        token: this.#token(token, info.name),
-      })),
-    };
-  }
-
-  #holder({ holder, mode, permits, closed, token }: NameInfo["holders"][number], name: string) {
-    return { holder, mode, permits, closed, token: this.#token(token, name) };
-  }
-
-  #token(token: bigint, name: string): Token {
-    const tokens = this.#tokens.get(name) ?? new Set();
-    this.#tokens.set(name, tokens.add(token));
-    return new Token(token, name);
-  }
-}
-
-class Token {
-  readonly token: bigint;
-  readonly name: string;
-
-  constructor(token: bigint, name: string) {
-    this.token = token;
-    this.name = name;
   }
 }
 
@@ -339,7 +258,7 @@ describeWith(["redis"], "Redis", () => {
           }
           await Promise.all([rule.look(), redis.look()]);
         }
-        expect(redis.story).toEqual(rule.story);
+        expect(redis.story.told).toEqual(rule.story.told);
         await until("all are told", () => redis.told.length >= rule.told.length, 2_000);
         expect(redis.told).toEqual(rule.told);
         await redis.giveUp();

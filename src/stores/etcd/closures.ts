@@ -1,4 +1,5 @@
 import type { Clock } from "../../core/clock.js";
+import { createdAt } from "./compare.js";
 import type { Keys } from "./keys.js";
 import { type Claimed, withFormat } from "./queue.js";
 import type { EtcdClient } from "./rpc/client.js";
@@ -67,14 +68,7 @@ export class Closures {
     const lease = await this.begin(claimed.atLeastMs);
     const { succeeded } = await this.#client.txn(
       {
-        compare: [
-          {
-            key: this.#keys.claim(name, grantId),
-            target: "CREATE",
-            result: "EQUAL",
-            createRevision: token,
-          },
-        ],
+        compare: [createdAt(this.#keys.claim(name, grantId), token)],
         success: [this.put(name, grantId, claimed, lease, token)],
       },
       { again: true },

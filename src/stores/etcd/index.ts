@@ -24,8 +24,8 @@ import { createdAt, isEmpty, modifiedAt, unchangedSince } from "./compare.js";
 import type { Revoked } from "./infos.js";
 import { Kept } from "./kept.js";
 import { Keys, PREFIX } from "./keys.js";
-import { becauseOf, fasterAgain, Names, OPS_AT_ONCE } from "./names.js";
-import { type Claimed, claimedOf, type Place, Queue, written } from "./queue.js";
+import { becauseOf, fasterAgain, Names, OPS_AT_ONCE, TRIES } from "./names.js";
+import { type Claimed, claimedOf, type Place, Queue, readValue, written } from "./queue.js";
 import type { EtcdClient } from "./rpc/client.js";
 import { Code, EtcdError } from "./rpc/errors.js";
 import type { Compare, KeyValue, Op, OpAnswer } from "./rpc/messages.js";
@@ -64,8 +64,6 @@ export const ETCD_TRAITS: Traits = {
 };
 
 const NAMES_AT_ONCE = 50;
-/** Somebody was faster so often: it is asked again later. */
-const TRIES = 20;
 const SWEEP_EVERY_MS = 20;
 const SWEPT_KEPT = 10_000;
 /** As the core's own. */
@@ -127,8 +125,9 @@ export class EtcdStore implements Store {
       try {
         return await this.#claim(claim, push, session, askedAtMs);
       } catch (error) {
-        if (tries > 0 || !(await this.#hasDied(session, error))) throw explain(error);
-        this.#sessions.forget(session);
+        const dead = await this.#dead(session, error);
+        if (tries > 0 || dead === null) throw explain(error);
+        this.#sessions.forget(dead);
       }
     }
   }
@@ -225,13 +224,13 @@ export class EtcdStore implements Store {
     return answer;
   }
 
-  /** A lease that is not found may be that of a closure, too. */
-  async #hasDied(session: Session, error: unknown): Promise<boolean> {
-    if (error instanceof SessionDead) return true;
-    if (!isLeaseGone(error)) return false;
+  /** The session that it failed for. A lease that is not found may be that of a closure, too. */
+  async #dead(session: Session, error: unknown): Promise<Session | null> {
+    if (error instanceof SessionDead) return error.session;
+    if (!isLeaseGone(error)) return null;
     return session.prove().then(
-      () => false,
-      (why: unknown) => why instanceof SessionDead,
+      () => null,
+      (why: unknown) => (why instanceof SessionDead ? session : null),
     );
   }
 
@@ -468,7 +467,7 @@ export class EtcdStore implements Store {
       if (revoked !== undefined) {
         this.#drop(kept);
         this.#delete([notice]).catch(() => {});
-        return { kind: "lost", reason: "revoked", why: becauseOf(revoked) };
+        return { kind: "lost", reason: "revoked", why: whyOf(revoked) };
       }
       if (kept.gone && (await this.#isGone(kept))) return await this.#lose(kept);
       if (kept.state !== "held") {
@@ -490,7 +489,7 @@ export class EtcdStore implements Store {
       return { kind: "granted", grant: this.#grantOf(kept, false) };
     } catch (error) {
       if (!(error instanceof SessionDead)) throw error;
-      this.#sessions.forget(kept.session);
+      this.#sessions.forget(error.session);
       return this.#lose(kept);
     }
   }
@@ -502,9 +501,8 @@ export class EtcdStore implements Store {
     const move = async (): Promise<boolean> => {
       // A later one decides.
       if (kept.seq !== seq) throw new Error("etcd: it was renewed to another ttl meanwhile");
-      const session = await this.#sessions.use(ttlMs);
       // The core counts the new ttl from the ask, whether this is answered or not.
-      if (session.provedAtMs < kept.askedAtMs) await session.prove();
+      const session = await this.#sessions.use(ttlMs, kept.askedAtMs);
       const there = await this.#putUnder(kept, session);
       kept.session = session;
       kept.moving = false;
@@ -843,6 +841,15 @@ export function guardTxn(lease: Lease, options: Pick<EtcdStoreOptions, "prefix">
 
 const isElsewhere = (place: Place | undefined, { session }: Kept): boolean =>
   place !== undefined && !place.ended && place.lease !== session.lease;
+
+/** A notice that can't be read, as of a later format, is one all the same. */
+function whyOf(notice: string): string {
+  try {
+    return becauseOf(readValue<{ by: string; why: string }>(notice));
+  } catch {
+    return "by a notice that this version of Holdfast can't read";
+  }
+}
 
 const isLeaseGone = (error: unknown): boolean =>
   error instanceof EtcdError &&

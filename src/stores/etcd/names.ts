@@ -19,7 +19,7 @@ export const OPS_AT_ONCE = 100;
 const REVOKED_AT_ONCE = 20;
 const PAGE = 1_000;
 /** Somebody was faster so often: it is asked again later. */
-const TRIES = 20;
+export const TRIES = 20;
 
 /** Names as anybody sees and changes them, not only who claims them. */
 export class Names {

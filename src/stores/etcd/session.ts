@@ -1,25 +1,21 @@
 import type { Clock } from "../../core/clock.js";
 import type { Keys } from "./keys.js";
-import { readValue, withFormat } from "./queue.js";
+import { withFormat } from "./queue.js";
 import type { EtcdClient } from "./rpc/client.js";
-
-/** Why a grant of this session was revoked. */
-interface Notice {
-  readonly by: string;
-  readonly why: string;
-}
 
 /** That the session lived when it was asked. */
 export interface Proof {
-  readonly sentAtMs: number;
-  /** By their keys. */
-  readonly notices: ReadonlyMap<string, Notice>;
+  /** That grants of it were revoked, by their keys, as they were written. */
+  readonly notices: ReadonlyMap<string, string>;
 }
 
 export class SessionDead extends Error {
-  constructor() {
+  readonly session: Session;
+
+  constructor(session: Session) {
     super("the session has run out");
     this.name = "SessionDead";
+    this.session = session;
   }
 }
 
@@ -117,7 +113,7 @@ export class Session {
    * both were sent; and a later leader begins the whole ttl anew.
    */
   async #ask(): Promise<Proof> {
-    if (this.#dead) throw new SessionDead();
+    if (this.#dead) throw new SessionDead(this);
     const sentAtMs = this.#clock.elapsedMs();
     const patienceMs = Math.max(
       PATIENCE_MS.least,
@@ -131,13 +127,12 @@ export class Session {
     const [session, ...notices] = read.kvs;
     if (session?.key !== this.#keys.session(this.lease)) {
       this.#dead = true;
-      throw new SessionDead();
+      throw new SessionDead(this);
     }
     if (kept.ttlS <= 0 || kept.member !== read.member || kept.term !== read.term) {
       throw new Error("etcd: the leader has changed while the session was kept alive");
     }
     this.#provedAtMs = Math.max(this.#provedAtMs, sentAtMs);
-    const byKey = notices.map(({ key, value }) => [key, readValue<Notice>(value)] as const);
-    return { sentAtMs, notices: new Map(byKey) };
+    return { notices: new Map(notices.map(({ key, value }) => [key, value])) };
   }
 }

@@ -34,14 +34,14 @@ export class Sessions {
     this.#upkeep = upkeep;
   }
 
-  /** One that lives for half of its ttl at least. */
-  async use(ttlMs: number): Promise<Session> {
+  /** One that lives for half of its ttl at least, and was proved since then. */
+  async use(ttlMs: number, sinceMs = Number.NEGATIVE_INFINITY): Promise<Session> {
     for (;;) {
       const session = await this.#of(secondsOf(ttlMs));
-      this.#usedAtMs.set(session, this.#clock.elapsedMs());
-      if (session.deadlineMs - this.#clock.elapsedMs() > session.ttlMs / 2 && !session.isDead) {
-        return session;
-      }
+      const nowMs = this.#clock.elapsedMs();
+      this.#usedAtMs.set(session, nowMs);
+      const isGood = session.deadlineMs - nowMs > session.ttlMs / 2;
+      if (isGood && session.provedAtMs >= sinceMs && !session.isDead) return session;
       try {
         await session.prove();
         return session;
