@@ -21,14 +21,23 @@ import type {
 import { checkText, orElse } from "../../core/validate.js";
 import { Closures } from "./closures.js";
 import { createdAt, isEmpty, modifiedAt, unchangedSince } from "./compare.js";
-import type { Revoked } from "./infos.js";
 import { Kept } from "./kept.js";
 import { Keys, PREFIX } from "./keys.js";
 import { becauseOf, fasterAgain, Names, OPS_AT_ONCE, TRIES } from "./names.js";
-import { type Claimed, claimedOf, type Place, Queue, readValue, written } from "./queue.js";
+import { Queue, readValue, written } from "./queue.js";
 import type { EtcdClient } from "./rpc/client.js";
 import { Code, EtcdError } from "./rpc/errors.js";
-import type { Compare, KeyValue, Op, OpAnswer } from "./rpc/messages.js";
+import type { Compare, Op, OpAnswer } from "./rpc/messages.js";
+import {
+  found,
+  isElsewhere,
+  mayEnter,
+  readsOf,
+  type Seen,
+  seenBy,
+  type Where,
+  whereIn,
+} from "./seen.js";
 import { type Proof, type Session, SessionDead } from "./session.js";
 import { Sessions, secondsOf } from "./sessions.js";
 import { Waiting, type Watched } from "./waiting.js";
@@ -248,12 +257,12 @@ export class EtcdStore implements Store {
         seen = await this.#readAgain(all);
         continue;
       }
-      const told = this.#found(claim, all, seen);
+      const told = found(claim, all, seen);
       if (told !== null) {
         if (told.kind === "granted" || told.kind === "queued") await this.#extend(all);
         return told.kind === "granted" ? this.#claimed(all, seen, null) : this.#refused(all, told);
       }
-      seen = all.every((kept, i) => this.#mayEnter(kept, queues[i]!))
+      seen = all.every((kept, i) => mayEnter(kept, queues[i]!))
         ? await this.#enterIf(revision, all, closing)
         : await this.#queue(all[0]!, queues[0]!);
     }
@@ -268,7 +277,7 @@ export class EtcdStore implements Store {
     closing: bigint | null,
   ): Promise<ClaimAnswer | Seen> {
     const puts = all.flatMap((kept) => this.#puts(kept, closing));
-    const reads = this.#reads(all);
+    const reads = readsOf(this.#keys, all);
     const compare = all.map(({ name }) => {
       const range = this.#keys.name(name);
       return since === "empty" ? isEmpty(range) : unchangedSince(range, since);
@@ -279,9 +288,9 @@ export class EtcdStore implements Store {
       success: since === "empty" ? puts : [...puts, ...reads],
       failure: reads,
     });
-    if (!succeeded) return this.#parse(all, responses, revision);
+    if (!succeeded) return this.#seen(all, responses, revision);
     if (since !== "empty") {
-      return this.#claimed(all, this.#parse(all, responses.slice(puts.length), revision), closing);
+      return this.#claimed(all, this.#seen(all, responses.slice(puts.length), revision), closing);
     }
     return this.#granted(all, closing, ({ claimed }) => ({
       token: revision,
@@ -314,13 +323,13 @@ export class EtcdStore implements Store {
         createdAt(kept.key, 0n),
         ...this.#notRevoked([kept]),
       ],
-      success: told ? [this.#put(kept)] : [this.#put(kept), ...this.#reads([kept])],
-      failure: this.#reads([kept]),
+      success: told ? [this.#put(kept)] : [this.#put(kept), ...readsOf(this.#keys, [kept])],
+      failure: readsOf(this.#keys, [kept]),
     });
     if (!this.#isKept(kept)) return this.#givenUp([kept]);
-    if (!answer.succeeded) return this.#parse([kept], answer.responses, answer.revision);
+    if (!answer.succeeded) return this.#seen([kept], answer.responses, answer.revision);
     if (!told) {
-      const seen = this.#parse([kept], answer.responses.slice(1), answer.revision);
+      const seen = this.#seen([kept], answer.responses.slice(1), answer.revision);
       watched.reset(seen.kvs[0]!, answer.revision);
       if (seen.queues[0]!.holds(kept.grantId)) return this.#claimed([kept], seen, null);
     }
@@ -333,46 +342,14 @@ export class EtcdStore implements Store {
   }
 
   async #readAgain(all: readonly Kept[]): Promise<Seen> {
-    const answer = await this.#txn({ success: this.#reads(all) });
-    return this.#parse(all, answer.responses, answer.revision);
+    const answer = await this.#txn({ success: readsOf(this.#keys, all) });
+    return this.#seen(all, answer.responses, answer.revision);
   }
 
   /** Released or swept while it was under way. The key, if there is one, is a stranger. */
   #givenUp(all: readonly Kept[]): ClaimAnswer {
     for (const kept of all) this.#drop(kept);
     return { kind: "lost", reason: "expired" };
-  }
-
-  /** Its own claims, if they stand already; or what ends it, name by name. Null: it may enter, or queue. */
-  #found(claim: Claim, all: readonly Kept[], { queues, revoked }: Seen): ClaimAnswer | null {
-    let waits = false;
-    let standing = 0;
-    for (const [i, kept] of all.entries()) {
-      const queue = queues[i]!;
-      const why = revoked[i];
-      if (why) return { kind: "lost", reason: "revoked", why: becauseOf(why) };
-      const mine = queue.get(kept.grantId);
-      if (mine?.ended) return { kind: "lost", reason: queue.isHeld ? "superseded" : "expired" };
-      if (mine !== undefined) {
-        standing++;
-        if (!queue.holds(kept.grantId)) waits = true;
-        continue;
-      }
-      const { limit } = queue;
-      if (limit !== null && limit !== claim.limit) {
-        return { kind: "mismatch", name: kept.name, limit };
-      }
-      if (!claim.queue && !queue.fits(claim.permits)) {
-        return { kind: "busy", name: kept.name, position: queue.position() };
-      }
-    }
-    if (standing < all.length) return null;
-    if (!waits) return { kind: "granted", grants: [] };
-    return { kind: "queued", position: queues[0]!.position(all[0]!.grantId) };
-  }
-
-  #mayEnter({ grantId, claimed }: Kept, queue: Queue): boolean {
-    return queue.get(grantId) !== undefined || queue.fits(claimed.permits);
   }
 
   /** All stand and hold. */
@@ -748,25 +725,12 @@ export class EtcdStore implements Store {
     return [this.#put(kept), this.#closures.put(kept.name, kept.grantId, kept.claimed, closing)];
   }
 
-  /** Of each, who is there, and whether its own claim was revoked. */
-  #reads(all: readonly Kept[]): Op[] {
-    return all.flatMap(({ name, grantId }) => [
-      { range: this.#keys.name(name) },
-      { range: { key: this.#keys.revocation(name, grantId) } },
-    ]);
+  #seen(all: readonly Kept[], responses: readonly OpAnswer[], revision: bigint): Seen {
+    return seenBy({ keys: this.#keys, names: this.#names }, all, responses, revision);
   }
 
   #notRevoked(all: readonly Kept[]): Compare[] {
     return all.map(({ name, grantId }) => createdAt(this.#keys.revocation(name, grantId), 0n));
-  }
-
-  #parse(all: readonly Kept[], responses: readonly OpAnswer[], revision: bigint): Seen {
-    const kvs = all.map((_, i) => responses[2 * i]!.range!.kvs);
-    const queues = kvs.map((some) => new Queue(this.#keys, some, revision));
-    const revoked = all.map(
-      (_, i) => this.#names.revocations(responses[2 * i + 1]!.range!.kvs)[0] ?? null,
-    );
-    return { queues, kvs, revoked, revision };
   }
 
   /** Also for those who watch: a watch may be behind. What is wrong with one is not the others' affair. */
@@ -798,29 +762,6 @@ export class EtcdStore implements Store {
 
 const ignore = (): void => {};
 
-/** A grant, by the queue in which it was made. */
-interface Where {
-  readonly token: bigint;
-  readonly floor: bigint;
-  readonly claimed: Claimed;
-  readonly modRevision: bigint;
-}
-
-function whereIn(queue: Queue, { grantId }: Kept): Where {
-  const place = queue.get(grantId)!;
-  const { token, modRevision } = place;
-  return { token, floor: queue.floor(), claimed: claimedOf(place), modRevision };
-}
-
-/** Names as they were at one revision. */
-interface Seen {
-  readonly queues: readonly Queue[];
-  readonly kvs: readonly (readonly KeyValue[])[];
-  /** Its own, of each. */
-  readonly revoked: readonly (Revoked | null)[];
-  readonly revision: bigint;
-}
-
 export function etcdStore(client: EtcdClient, options: EtcdStoreOptions = {}): EtcdStore {
   return new EtcdStore(client, options);
 }
@@ -838,9 +779,6 @@ export function guardTxn(lease: Lease, options: Pick<EtcdStoreOptions, "prefix">
   }
   return createdAt(new Keys(options.prefix).claim(name, grantId), token);
 }
-
-const isElsewhere = (place: Place | undefined, { session }: Kept): boolean =>
-  place !== undefined && !place.ended && place.lease !== session.lease;
 
 /** A notice that can't be read, as of a later format, is one all the same. */
 function whyOf(notice: string): string {
