@@ -19,9 +19,10 @@ import type {
   Traits,
 } from "../../core/store.js";
 import { checkText, orElse } from "../../core/validate.js";
+import { Batches } from "./batches.js";
 import { Closures } from "./closures.js";
 import { createdAt, isEmpty, modifiedAt, unchangedSince } from "./compare.js";
-import { Kept } from "./kept.js";
+import { type Kept, KeptClaims } from "./kept.js";
 import { Keys, PREFIX } from "./keys.js";
 import { becauseOf, fasterAgain, Names, OPS_AT_ONCE, TRIES } from "./names.js";
 import { Queue, readValue, written } from "./queue.js";
@@ -73,8 +74,6 @@ export const ETCD_TRAITS: Traits = {
 };
 
 const NAMES_AT_ONCE = 50;
-const SWEEP_EVERY_MS = 20;
-const SWEPT_KEPT = 10_000;
 /** As the core's own. */
 const DRIFT = 0.01;
 
@@ -89,16 +88,10 @@ export class EtcdStore implements Store {
   readonly #sessions: Sessions;
   readonly #waiting: Waiting;
   readonly #closures: Closures;
-  /** By key. What is not in here is none of ours, and is deleted when it is met under our session. */
-  readonly #kept = new Map<string, Kept>();
+  readonly #batches: Batches;
+  readonly #kept: KeptClaims;
   readonly #tickets = new Map<string, Set<Kept>>();
   readonly #observers = new Map<string, Set<() => void>>();
-  /** Not to be taken for strangers: the release would find nothing, and say that it was lost. */
-  readonly #releasing = new Set<string>();
-  /** Given up unasked, the latest of them. */
-  readonly #swept = new Set<string>();
-  #sweep: NodeJS.Timeout | undefined;
-  #sweepAtMs = Number.POSITIVE_INFINITY;
 
   /** `flaws`: of the servers' version, under which a name can be granted twice. */
   constructor(
@@ -116,8 +109,13 @@ export class EtcdStore implements Store {
     this.#closeClient = options.closeClient ?? false;
     this.#keys = new Keys(checkText(orElse(options.prefix, PREFIX), "prefix", 1, 255));
     this.#names = new Names(client, this.#keys);
+    this.#batches = new Batches(client);
+    this.#kept = new KeptClaims(this.#clock, this.#keys, {
+      dropped: (kept) => this.#noLongerWaits(kept),
+      swept: (keys) => void this.#delete(keys).catch(() => {}),
+    });
     this.#sessions = new Sessions(client, this.#clock, this.#keys, {
-      isNeeded: (session) => [...this.#kept.values()].some((kept) => kept.session === session),
+      isNeeded: (session) => !this.#kept.of(session).next().done,
       reconcile: (session) => this.#reconcile(session),
     });
     this.#waiting = new Waiting(client, this.#keys, {
@@ -151,7 +149,7 @@ export class EtcdStore implements Store {
       return proof;
     };
     const waited = renewals.filter(({ name, grantId }) => {
-      const kept = this.#kept.get(this.#keys.claim(name, grantId));
+      const kept = this.#kept.get(name, grantId);
       return kept !== undefined && kept.state !== "held";
     });
     const read = this.#readAll([...new Set(waited.map(({ name }) => name))]);
@@ -204,9 +202,8 @@ export class EtcdStore implements Store {
 
   async close(): Promise<void> {
     // Other Locks on the same store still have something.
-    if (!this.#closeClient && this.#kept.size > 0) return;
-    clearTimeout(this.#sweep);
-    this.#sweepAtMs = Number.POSITIVE_INFINITY;
+    if (!this.#closeClient && !this.#kept.isEmpty) return;
+    this.#kept.close();
     this.#closures.close();
     this.#waiting.close();
     await this.#sessions.close(this.#closeClient);
@@ -219,11 +216,14 @@ export class EtcdStore implements Store {
     session: Session,
     askedAtMs: number,
   ): Promise<ClaimAnswer> {
-    if (claim.names.some((name) => this.#swept.has(this.#keys.claim(name, claim.grantId)))) {
+    const { names, grantId, seq } = claim;
+    if (names.some((name) => this.#kept.wasSwept(name, grantId))) {
       // Its deletion may still be on the way, and would take the new one with it: another id, please.
       return { kind: "lost", reason: "expired" };
     }
-    const all = claim.names.map((name) => this.#keep(name, claim, push, session, askedAtMs));
+    const all = names.map((name) =>
+      this.#kept.keep(name, claim, session, { seq, askedAtMs, push }),
+    );
     const closing = claim.atLeastMs > 0 ? await this.#closures.begin(claim.atLeastMs) : null;
     const answer = await this.#ask(claim, all, closing);
     // Of an unknown outcome it runs out by itself.
@@ -249,7 +249,7 @@ export class EtcdStore implements Store {
     let seen =
       full === null ? await this.#enterIf("empty", all, closing) : await this.#queue(all[0]!, full);
     for (let tries = 0; tries < TRIES && !("kind" in seen); tries++) {
-      if (all.some((kept) => !this.#isKept(kept))) return this.#givenUp(all);
+      if (all.some((kept) => !this.#kept.has(kept))) return this.#givenUp(all);
       const { queues, revision } = seen;
       const elsewhere = all.filter((kept, i) => isElsewhere(queues[i]!.get(kept.grantId), kept));
       if (elsewhere.length > 0) {
@@ -282,7 +282,8 @@ export class EtcdStore implements Store {
       const range = this.#keys.name(name);
       return since === "empty" ? isEmpty(range) : unchangedSince(range, since);
     });
-    const { succeeded, revision, responses } = await this.#txn({
+    const names = all.map(({ name }) => name);
+    const { succeeded, revision, responses } = await this.#batches.txn(names, {
       compare: [...compare, ...this.#notRevoked(all)],
       // Where nobody was there, it is known who is now.
       success: since === "empty" ? puts : [...puts, ...reads],
@@ -295,7 +296,7 @@ export class EtcdStore implements Store {
     return this.#granted(all, closing, ({ claimed }) => ({
       token: revision,
       floor: revision,
-      claimed,
+      claimed: claimed!,
       modRevision: revision,
     }));
   }
@@ -312,21 +313,21 @@ export class EtcdStore implements Store {
   /** A ticket after the last, which must not have gone or changed: so the limit has not, either. */
   async #queue(kept: Kept, queue: Queue): Promise<ClaimAnswer | Seen> {
     const watched = await this.#wait(kept);
-    if (!this.#isKept(kept)) return this.#givenUp([kept]);
+    if (!this.#kept.has(kept)) return this.#givenUp([kept]);
     const last = queue.last;
     if (last === undefined) return this.#readAgain([kept]);
     // What the watch tells need not be read.
     const told = watched.isComplete;
-    const answer = await this.#txn({
+    const answer = await this.#batches.txn([kept.name], {
       compare: [
         modifiedAt(this.#names.keyOf(kept.name, last), last.modRevision),
-        createdAt(kept.key, 0n),
+        createdAt(this.#key(kept), 0n),
         ...this.#notRevoked([kept]),
       ],
       success: told ? [this.#put(kept)] : [this.#put(kept), ...readsOf(this.#keys, [kept])],
       failure: readsOf(this.#keys, [kept]),
     });
-    if (!this.#isKept(kept)) return this.#givenUp([kept]);
+    if (!this.#kept.has(kept)) return this.#givenUp([kept]);
     if (!answer.succeeded) return this.#seen([kept], answer.responses, answer.revision);
     if (!told) {
       const seen = this.#seen([kept], answer.responses.slice(1), answer.revision);
@@ -348,7 +349,7 @@ export class EtcdStore implements Store {
 
   /** Released or swept while it was under way. The key, if there is one, is a stranger. */
   #givenUp(all: readonly Kept[]): ClaimAnswer {
-    for (const kept of all) this.#drop(kept);
+    for (const kept of all) this.#kept.drop(kept);
     return { kind: "lost", reason: "expired" };
   }
 
@@ -384,10 +385,11 @@ export class EtcdStore implements Store {
       if (closing !== null) this.#closures.keep(name, grantId, closing, claimed.atLeastMs);
       else if (!(await this.#closures.shut(name, grantId, claimed, token))) return false;
     }
-    if (!this.#isKept(kept)) return false;
+    if (!this.#kept.has(kept)) return false;
     this.#noLongerWaits(kept);
     kept.state = "held";
-    kept.push = ignore;
+    kept.push = null;
+    kept.claimed = null;
     kept.modRevision = modRevision;
     kept.token = token;
     kept.floor = floor;
@@ -398,7 +400,7 @@ export class EtcdStore implements Store {
   async #refused(all: readonly Kept[], answer: ClaimAnswer): Promise<ClaimAnswer> {
     if (answer.kind === "queued") return this.#foundQueued(all[0]!, answer);
     // Of several names, some may still be held.
-    for (const kept of all) if (kept.state !== "held") this.#drop(kept);
+    for (const kept of all) if (kept.state !== "held") this.#kept.drop(kept);
     return answer;
   }
 
@@ -427,7 +429,7 @@ export class EtcdStore implements Store {
     read: Promise<ReadonlyMap<string, Queue | Error>>,
   ): Promise<RenewAnswer> {
     const { name, grantId, seq, ttlMs } = renewal;
-    const kept = this.#kept.get(this.#keys.claim(name, grantId));
+    const kept = this.#kept.get(name, grantId);
     if (kept === undefined) return this.#names.whyLost(name, grantId);
     const isLatest = seq > kept.seq;
     if (isLatest) {
@@ -442,7 +444,7 @@ export class EtcdStore implements Store {
       const notice = this.#keys.notice(kept.session.lease, name, grantId);
       const revoked = notices.get(notice);
       if (revoked !== undefined) {
-        this.#drop(kept);
+        this.#kept.drop(kept);
         this.#delete([notice]).catch(() => {});
         return { kind: "lost", reason: "revoked", why: whyOf(revoked) };
       }
@@ -483,7 +485,7 @@ export class EtcdStore implements Store {
       const there = await this.#putUnder(kept, session);
       kept.session = session;
       kept.moving = false;
-      this.#sweepIn(session.ttlMs);
+      this.#kept.sweepIn(session.ttlMs);
       return there;
     };
     const moved = kept.moved === null ? move() : kept.moved.then(move, move);
@@ -499,12 +501,15 @@ export class EtcdStore implements Store {
   /** By its last change: an attempt that comes late can't undo a later one. False: its key is gone. */
   async #putUnder(kept: Kept, session: Session): Promise<boolean> {
     // A resize may have changed the value.
-    const put = { key: kept.key, value: "", ignoreValue: true, lease: session.lease };
+    const put = { key: this.#key(kept), value: "", ignoreValue: true, lease: session.lease };
     for (let tries = 0; tries < TRIES; tries++) {
       const { succeeded, revision, responses } = await this.#txn({
-        compare: [modifiedAt(kept.key, kept.modRevision), createdAt(kept.key, 0n, "NOT_EQUAL")],
+        compare: [
+          modifiedAt(this.#key(kept), kept.modRevision),
+          createdAt(this.#key(kept), 0n, "NOT_EQUAL"),
+        ],
         success: [{ put }],
-        failure: [{ range: { key: kept.key } }],
+        failure: [{ range: { key: this.#key(kept) } }],
       });
       if (succeeded) {
         kept.modRevision = revision;
@@ -520,7 +525,7 @@ export class EtcdStore implements Store {
 
   /** What a session has is told by a leader that may be none; this is read. */
   async #isGone(kept: Kept): Promise<boolean> {
-    const { kvs } = await this.#client.range({ key: kept.key });
+    const { kvs } = await this.#client.range({ key: this.#key(kept) });
     kept.gone = kvs[0]?.lease !== kept.session.lease;
     return kept.gone;
   }
@@ -528,18 +533,17 @@ export class EtcdStore implements Store {
   async #release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
     const ops = releases.map(({ name, grantId, unused }) => {
       const key = this.#keys.claim(name, grantId);
-      const kept = this.#kept.get(key);
+      const kept = this.#kept.get(name, grantId);
       // From here on it is a stranger, whatever becomes of this release.
-      if (kept !== undefined) this.#drop(kept);
+      if (kept !== undefined) this.#kept.drop(kept);
       const opens = this.#closures.opens(name, grantId, unused === true);
       const open = { delete: { key: this.#keys.closure(name, grantId) } };
       return [{ delete: { key } }, ...(opens ? [open] : [])];
     });
+    const names = releases.map(({ name }) => name);
     const keys = releases.map(({ name, grantId }) => this.#keys.claim(name, grantId));
-    for (const key of keys) this.#releasing.add(key);
-    const { responses } = await this.#txn({ success: ops.flat() }).finally(() => {
-      for (const key of keys) this.#releasing.delete(key);
-    });
+    const released = this.#batches.txn(names, { success: ops.flat() });
+    const { responses } = await this.#kept.whileReleasing(keys, released);
     let at = 0;
     return Promise.all(
       releases.map(({ name, grantId }, i) => {
@@ -552,7 +556,7 @@ export class EtcdStore implements Store {
   }
 
   async #lose(kept: Kept): Promise<LostAnswer> {
-    this.#drop(kept);
+    this.#kept.drop(kept);
     return this.#names.whyLost(kept.name, kept.grantId);
   }
 
@@ -588,7 +592,8 @@ export class EtcdStore implements Store {
       // The watch may be behind the answer to the claim.
       if (kept.state !== "queued" || queue.revision < kept.token) continue;
       const mine = queue.get(kept.grantId);
-      if (mine === undefined || mine.ended || isElsewhere(mine, kept)) kept.push({ kind: "look" });
+      if (mine === undefined || mine.ended || isElsewhere(mine, kept))
+        kept.push?.({ kind: "look" });
       else if (holders.has(kept.grantId)) void this.#handOver(kept, queue);
     }
   }
@@ -600,9 +605,9 @@ export class EtcdStore implements Store {
     try {
       if (!(await this.#enter(kept, whereIn(queue, kept), null))) throw new Error("it is over");
       const grant = this.#grantOf(kept, true);
-      push(grant.ttlMs > 0 ? { kind: "granted", grant } : { kind: "look" });
+      push?.(grant.ttlMs > 0 ? { kind: "granted", grant } : { kind: "look" });
     } catch {
-      push({ kind: "look" });
+      push?.({ kind: "look" });
     }
   }
 
@@ -610,88 +615,20 @@ export class EtcdStore implements Store {
     await this.#readAll([name]);
   }
 
-  // What is kept, and how long.
-
-  #keep(
-    name: string,
-    claim: Claim,
-    push: (push: Push) => void,
-    session: Session,
-    askedAtMs: number,
-  ): Kept {
-    const key = this.#keys.claim(name, claim.grantId);
-    const there = this.#kept.get(key);
-    if (there !== undefined && !there.session.isDead && !there.gone) {
-      if (claim.seq > there.seq) {
-        there.seq = claim.seq;
-        there.askedAtMs = askedAtMs;
-      }
-      there.push = push;
-      return there;
-    }
-    if (there !== undefined) this.#drop(there);
-    const { permits, limit, holder, atLeastMs, seq, grantId } = claim;
-    const atMs = this.#clock.wallMs();
-    const claimed = { permits, limit, holder, ttlMs: session.ttlMs, atLeastMs, atMs };
-    const kept = new Kept({ name, key, grantId }, claimed, session, { seq, askedAtMs, push });
-    this.#kept.set(key, kept);
-    this.#sweepIn(session.ttlMs);
-    return kept;
-  }
-
-  #drop(kept: Kept): void {
-    if (this.#kept.get(kept.key) === kept) this.#kept.delete(kept.key);
-    this.#noLongerWaits(kept);
-  }
-
-  #of(session: Session): Kept[] {
-    return [...this.#kept.values()].filter((kept) => kept.session === session);
-  }
-
-  #sweepIn(ms: number): void {
-    const atMs = this.#clock.elapsedMs() + ms;
-    if (atMs >= this.#sweepAtMs) return;
-    clearTimeout(this.#sweep);
-    this.#sweepAtMs = atMs;
-    this.#sweep = setTimeout(() => this.#sweepNow(), Math.ceil(ms)).unref();
-  }
-
-  /** What is not renewed any more runs out by itself elsewhere; under a session that lives on, it is deleted. */
-  #sweepNow(): void {
-    this.#sweepAtMs = Number.POSITIVE_INFINITY;
-    const nowMs = this.#clock.elapsedMs();
-    let nextMs = Number.POSITIVE_INFINITY;
-    const over: Kept[] = [];
-    for (const kept of this.#kept.values()) {
-      const leftMs = kept.askedAtMs + kept.session.ttlMs - nowMs;
-      if (leftMs <= 0) over.push(kept);
-      else nextMs = Math.min(nextMs, leftMs);
-    }
-    for (const kept of over) {
-      this.#drop(kept);
-      this.#swept.add(kept.key);
-    }
-    // The oldest are long gone.
-    for (const key of this.#swept) {
-      if (this.#swept.size <= SWEPT_KEPT) break;
-      this.#swept.delete(key);
-    }
-    this.#delete(over.map(({ key }) => key)).catch(() => {});
-    if (this.#kept.size > 0) this.#sweepIn(Math.max(nextMs, SWEEP_EVERY_MS));
-  }
+  // What is kept.
 
   /** Strangers are what was given up while its claim was still on the way; nobody else would delete them. */
   async #reconcile(session: Session): Promise<void> {
-    const ours = this.#of(session).filter(({ state, moving }) => state !== "asked" && !moving);
+    const ours = [...this.#kept.of(session)].filter(
+      ({ state, moving }) => state !== "asked" && !moving,
+    );
     const { keys, ttlS } = await this.#client.leaseTimeToLive(session.lease, { keys: true });
     if (ttlS < 0) return;
     const there = new Set(keys);
     for (const kept of ours) {
-      if (!there.has(kept.key) && kept.session === session && !kept.moving) kept.gone = true;
+      if (!there.has(this.#key(kept)) && kept.session === session && !kept.moving) kept.gone = true;
     }
-    const isStranger = (key: string): boolean =>
-      this.#keys.isClaim(key) && !this.#kept.has(key) && !this.#releasing.has(key);
-    await this.#delete(keys.filter(isStranger));
+    await this.#delete(keys.filter((key) => this.#kept.isStranger(key)));
   }
 
   async #delete(keys: readonly string[]): Promise<void> {
@@ -710,19 +647,21 @@ export class EtcdStore implements Store {
     return { token, floor, ttlMs: Math.min(leftMs, session.ttlMs), seq, handedOver };
   }
 
-  #isKept(kept: Kept): boolean {
-    return this.#kept.get(kept.key) === kept;
-  }
-
   // Requests and what they bring.
 
-  #put({ key, claimed, session }: Kept): Op {
-    return { put: { key, value: written(claimed), lease: session.lease } };
+  #key({ name, grantId }: Kept): string {
+    return this.#keys.claim(name, grantId);
+  }
+
+  #put(kept: Kept): Op {
+    const { claimed, session } = kept;
+    return { put: { key: this.#key(kept), value: written(claimed!), lease: session.lease } };
   }
 
   #puts(kept: Kept, closing: bigint | null): Op[] {
     if (closing === null) return [this.#put(kept)];
-    return [this.#put(kept), this.#closures.put(kept.name, kept.grantId, kept.claimed, closing)];
+    const { name, grantId, claimed } = kept;
+    return [this.#put(kept), this.#closures.put(name, grantId, claimed!, closing)];
   }
 
   #seen(all: readonly Kept[], responses: readonly OpAnswer[], revision: bigint): Seen {
@@ -759,8 +698,6 @@ export class EtcdStore implements Store {
     return this.#client.txn(txn, { again: true });
   }
 }
-
-const ignore = (): void => {};
 
 export function etcdStore(client: EtcdClient, options: EtcdStoreOptions = {}): EtcdStore {
   return new EtcdStore(client, options);

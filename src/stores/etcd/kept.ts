@@ -1,21 +1,27 @@
-import type { Push } from "../../core/store.js";
+import type { Clock } from "../../core/clock.js";
+import type { Claim, Push } from "../../core/store.js";
+import type { Keys } from "./keys.js";
 import type { Claimed } from "./queue.js";
 import type { Session } from "./session.js";
 import type { Watched } from "./waiting.js";
 
+const SWEEP_EVERY_MS = 20;
+const SWEPT_KEPT = 10_000;
+
 /** A claim that this store has made and not given up. There may be ten thousand: a class keeps them small. */
 export class Kept {
   readonly name: string;
-  readonly key: string;
   readonly grantId: string;
-  readonly claimed: Claimed;
+  /** What its key is to say; known until it holds. */
+  claimed: Claimed | null;
   session: Session;
   /** `asked`: its answer is not known yet. */
   state: "asked" | "queued" | "held" = "asked";
   /** The last ask, and when it came. */
   seq: number;
   askedAtMs: number;
-  push: (push: Push) => void;
+  /** Until it holds. */
+  push: ((push: Push) => void) | null;
   token = 0n;
   floor = 0n;
   /** When its key was last changed, as far as is known. */
@@ -28,20 +34,167 @@ export class Kept {
   watching: Promise<Watched> | null = null;
   /** Its key was found to be gone. */
   gone = false;
+  /** Another name of the same grantId. */
+  also: Kept | undefined;
 
-  constructor(
-    { name, key, grantId }: { name: string; key: string; grantId: string },
-    claimed: Claimed,
-    session: Session,
-    ask: { seq: number; askedAtMs: number; push: (push: Push) => void },
-  ) {
+  constructor(name: string, grantId: string, session: Session, ask: Ask, claimed: Claimed) {
     this.name = name;
-    this.key = key;
     this.grantId = grantId;
-    this.claimed = claimed;
     this.session = session;
     this.seq = ask.seq;
     this.askedAtMs = ask.askedAtMs;
     this.push = ask.push;
+    this.claimed = claimed;
+  }
+}
+
+interface Ask {
+  readonly seq: number;
+  readonly askedAtMs: number;
+  readonly push: (push: Push) => void;
+}
+
+/**
+ * All that are kept. What is not in here is none of ours: it is deleted when it is met under a session
+ * of ours.
+ */
+export class KeptClaims {
+  readonly #clock: Clock;
+  readonly #keys: Keys;
+  readonly #hear: { dropped(kept: Kept): void; swept(keys: readonly string[]): void };
+  /** By grantId; of several names, the first. */
+  readonly #kept = new Map<string, Kept>();
+  /** Not to be taken for strangers: the release would find nothing, and say that it was lost. */
+  readonly #releasing = new Set<string>();
+  /** Given up unasked, the latest of them. */
+  readonly #swept = new Set<string>();
+  #timer: NodeJS.Timeout | undefined;
+  #timerAtMs = Number.POSITIVE_INFINITY;
+
+  constructor(
+    clock: Clock,
+    keys: Keys,
+    hear: { dropped(kept: Kept): void; swept(keys: readonly string[]): void },
+  ) {
+    this.#clock = clock;
+    this.#keys = keys;
+    this.#hear = hear;
+  }
+
+  get isEmpty(): boolean {
+    return this.#kept.size === 0;
+  }
+
+  get(name: string, grantId: string): Kept | undefined {
+    let kept = this.#kept.get(grantId);
+    while (kept !== undefined && kept.name !== name) kept = kept.also;
+    return kept;
+  }
+
+  has(kept: Kept): boolean {
+    return this.get(kept.name, kept.grantId) === kept;
+  }
+
+  *of(session: Session): Generator<Kept> {
+    for (const kept of this.#all()) if (kept.session === session) yield kept;
+  }
+
+  /** Asked for the first time, or again. */
+  keep(name: string, claim: Claim, session: Session, ask: Ask): Kept {
+    const { permits, limit, holder, atLeastMs, grantId } = claim;
+    const atMs = this.#clock.wallMs();
+    const claimed = { permits, limit, holder, ttlMs: session.ttlMs, atLeastMs, atMs };
+    const there = this.get(name, grantId);
+    if (there !== undefined && !there.session.isDead && !there.gone) {
+      if (ask.seq > there.seq) {
+        there.seq = ask.seq;
+        there.askedAtMs = ask.askedAtMs;
+      }
+      there.push = ask.push;
+      there.claimed ??= claimed;
+      return there;
+    }
+    if (there !== undefined) this.drop(there);
+    const kept = new Kept(name, grantId, session, ask, claimed);
+    kept.also = this.#kept.get(grantId);
+    this.#kept.set(grantId, kept);
+    this.sweepIn(session.ttlMs);
+    return kept;
+  }
+
+  drop(kept: Kept): void {
+    const { grantId, also } = kept;
+    const first = this.#kept.get(grantId);
+    if (first !== kept) {
+      for (let one = first; one !== undefined; one = one.also) {
+        if (one.also === kept) one.also = also;
+      }
+    } else if (also === undefined) this.#kept.delete(grantId);
+    else this.#kept.set(grantId, also);
+    this.#hear.dropped(kept);
+  }
+
+  /** Whether it was given up unasked: its deletion may still be on the way. */
+  wasSwept(name: string, grantId: string): boolean {
+    return this.#swept.has(this.#keys.claim(name, grantId));
+  }
+
+  async whileReleasing<T>(keys: readonly string[], released: Promise<T>): Promise<T> {
+    for (const key of keys) this.#releasing.add(key);
+    try {
+      return await released;
+    } finally {
+      for (const key of keys) this.#releasing.delete(key);
+    }
+  }
+
+  /** A claim under a session of ours that nobody here knows: given up while it was still on the way. */
+  isStranger(key: string): boolean {
+    if (!this.#keys.isClaim(key) || this.#releasing.has(key)) return false;
+    const { name, grantId } = this.#keys.read(key);
+    return this.get(name, grantId) === undefined;
+  }
+
+  /** Looks then, at the latest, for what is no longer renewed. */
+  sweepIn(ms: number): void {
+    const atMs = this.#clock.elapsedMs() + ms;
+    if (atMs >= this.#timerAtMs) return;
+    clearTimeout(this.#timer);
+    this.#timerAtMs = atMs;
+    this.#timer = setTimeout(() => this.#sweep(), Math.ceil(ms)).unref();
+  }
+
+  close(): void {
+    clearTimeout(this.#timer);
+    this.#timerAtMs = Number.POSITIVE_INFINITY;
+  }
+
+  /** What is not renewed any more runs out by itself elsewhere; under a session that lives on, it is deleted. */
+  #sweep(): void {
+    this.#timerAtMs = Number.POSITIVE_INFINITY;
+    const nowMs = this.#clock.elapsedMs();
+    let nextMs = Number.POSITIVE_INFINITY;
+    const over: Kept[] = [];
+    for (const kept of this.#all()) {
+      const leftMs = kept.askedAtMs + kept.session.ttlMs - nowMs;
+      if (leftMs <= 0) over.push(kept);
+      else nextMs = Math.min(nextMs, leftMs);
+    }
+    for (const kept of over) this.drop(kept);
+    const keys = over.map(({ name, grantId }) => this.#keys.claim(name, grantId));
+    for (const key of keys) this.#swept.add(key);
+    // The oldest are long gone.
+    for (const key of this.#swept) {
+      if (this.#swept.size <= SWEPT_KEPT) break;
+      this.#swept.delete(key);
+    }
+    this.#hear.swept(keys);
+    if (!this.isEmpty) this.sweepIn(Math.max(nextMs, SWEEP_EVERY_MS));
+  }
+
+  *#all(): Generator<Kept> {
+    for (const first of this.#kept.values()) {
+      for (let one: Kept | undefined = first; one !== undefined; one = one.also) yield one;
+    }
   }
 }

@@ -69,7 +69,7 @@ export function found(
 }
 
 export function mayEnter({ grantId, claimed }: Kept, queue: Queue): boolean {
-  return queue.get(grantId) !== undefined || queue.fits(claimed.permits);
+  return queue.get(grantId) !== undefined || queue.fits(claimed!.permits);
 }
 
 /** It stands under another session than it should. */

@@ -10,11 +10,11 @@ import {
   METHODS,
   type MemberStatus,
   type Method,
-  type OpAnswer,
   type Range,
   type RangeAnswer,
   STATUS,
   type Txn,
+  type TxnAnswer,
   type WatchRange,
 } from "./messages.js";
 import { Caller, type CallOptions, closedError } from "./unary.js";
@@ -44,10 +44,7 @@ export type EndpointStatus = { endpoint: string } & (
 /** Calls reject with an `EtcdError`, which says whether they may have been executed. */
 export interface EtcdClient {
   /** One atomic step; linearizable, as are its reads. */
-  txn(
-    txn: Txn,
-    options?: CallOptions,
-  ): Promise<Answered<{ succeeded: boolean; responses: OpAnswer[] }>>;
+  txn(txn: Txn, options?: CallOptions): Promise<Answered<TxnAnswer>>;
   range(range: Range, options?: CallOptions): Promise<Answered<RangeAnswer>>;
   /** Never sent twice; one whose answer was lost runs out by itself. */
   leaseGrant(
@@ -124,10 +121,7 @@ class RpcClient implements EtcdClient {
     };
   }
 
-  async txn(
-    txn: Txn,
-    options?: CallOptions,
-  ): Promise<Answered<{ succeeded: boolean; responses: OpAnswer[] }>> {
+  async txn(txn: Txn, options?: CallOptions): Promise<Answered<TxnAnswer>> {
     const bare = (txn.success?.length ?? 0) + (txn.failure?.length ?? 0) === 0;
     const asked = bare ? withRead(txn) : txn;
     const { header, succeeded, responses } = await this.#call(METHODS.txn, asked, options);

@@ -56,11 +56,13 @@ export interface Delete {
   prevKv?: boolean | undefined;
 }
 
-/** One of the three. */
+/** One of them. */
 export interface Op {
   range?: Range | undefined;
   put?: Put | undefined;
   delete?: Delete | undefined;
+  /** With comparisons of its own, and none inside it. */
+  txn?: Txn | undefined;
 }
 
 /** Of every key in the range. Where there is none, of one that is all zeros; by its value, never true. */
@@ -82,11 +84,17 @@ export interface RangeAnswer {
   count: number;
 }
 
+export interface TxnAnswer {
+  succeeded: boolean;
+  responses: OpAnswer[];
+}
+
 /** As the operation was. */
 export interface OpAnswer {
   range?: RangeAnswer | undefined;
   put?: { prevKv?: KeyValue | undefined } | undefined;
   delete?: { deleted: number; prevKvs: KeyValue[] } | undefined;
+  txn?: TxnAnswer | undefined;
 }
 
 type Headed<T = object> = T & { header?: Header | undefined };
@@ -160,13 +168,9 @@ const DELETE = new Message<Delete>("DeleteRangeRequest", {
   prevKv: one(3, "bool"),
 });
 
-const OP = new Message<Op>("RequestOp", {
-  range: one(1, RANGE),
-  put: one(2, PUT),
-  delete: one(3, DELETE),
-});
+const op = { range: one(1, RANGE), put: one(2, PUT), delete: one(3, DELETE) };
 
-const OP_ANSWER = new Message<OpAnswer>("ResponseOp", {
+const opAnswer = {
   range: one(1, new Message<RangeAnswer>("RangeResponse", rangeAnswer)),
   put: one(
     2,
@@ -179,7 +183,7 @@ const OP_ANSWER = new Message<OpAnswer>("ResponseOp", {
       prevKvs: many(3, KEY_VALUE),
     }),
   ),
-});
+};
 
 const COMPARE = new Message<Compare>("Compare", {
   result: one(1, ["EQUAL", "GREATER", "LESS", "NOT_EQUAL"]),
@@ -199,16 +203,35 @@ export interface Txn {
   failure?: readonly Op[] | undefined;
 }
 
-export const TXN = new Message<Txn>("TxnRequest", {
-  compare: many(1, COMPARE),
-  success: many(2, OP),
-  failure: many(3, OP),
+type InnerOp = Omit<Op, "txn">;
+type InnerOpAnswer = Omit<OpAnswer, "txn">;
+
+const txn = (kind: Message<InnerOp>): Message<Txn> =>
+  new Message<Txn>("TxnRequest", {
+    compare: many(1, COMPARE),
+    success: many(2, kind),
+    failure: many(3, kind),
+  });
+
+/** Of two levels; etcd knows no bound. */
+export const TXN = txn(
+  new Message<Op>("RequestOp", { ...op, txn: one(4, txn(new Message<InnerOp>("RequestOp", op))) }),
+);
+
+const txnAnswer = (kind: Message<InnerOpAnswer>) => ({
+  succeeded: one(2, "bool"),
+  responses: many(3, kind),
 });
 
-const TXN_ANSWER = new Message<Headed<{ succeeded: boolean; responses: OpAnswer[] }>>(
+const INNER_ANSWER = new Message<TxnAnswer>(
   "TxnResponse",
-  { header, succeeded: one(2, "bool"), responses: many(3, OP_ANSWER) },
+  txnAnswer(new Message<InnerOpAnswer>("ResponseOp", opAnswer)),
 );
+
+const TXN_ANSWER = new Message<Headed<TxnAnswer>>("TxnResponse", {
+  header,
+  ...txnAnswer(new Message<OpAnswer>("ResponseOp", { ...opAnswer, txn: one(4, INNER_ANSWER) })),
+});
 
 export const LEASE_GRANT = new Message<{ ttlS: number; id?: bigint }>("LeaseGrantRequest", {
   ttlS: one(1, "number"),
