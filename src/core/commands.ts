@@ -38,9 +38,12 @@ export class Commands {
     this.#watchdog = watchdog;
   }
 
-  /** The name under which the store knows it. A namespace has no colon, so no two pairs collide. */
+  /**
+   * The name under which the store knows it. A namespace has no colon, so no two pairs collide. A join
+   * is one flat string; a template would be a rope, which some stores keep for as long as the lease.
+   */
   key(name: string): string {
-    return `${this.#settings.namespace}:${name}`;
+    return [this.#settings.namespace, name].join(":");
   }
 
   nameOf(key: string): string {

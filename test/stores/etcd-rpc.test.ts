@@ -312,6 +312,47 @@ describeWith(["etcd"], "the client", () => {
     expect((await client.range({ ...all, revision })).count).toBe(3);
   });
 
+  test("transactions in one: each compares for itself, and all are of one revision", async () => {
+    const [there, absent] = [name(), name()];
+    await client.txn({ success: [{ put: { key: there, value: "old" } }] });
+    const putIfAbsent = (key: string): Op => ({
+      txn: {
+        compare: [{ target: "CREATE", result: "EQUAL", key, createRevision: 0n }],
+        success: [{ put: { key, value: "new" } }],
+        failure: [{ range: { key } }],
+      },
+    });
+    const answer = await client.txn({ success: [putIfAbsent(there), putIfAbsent(absent)] });
+    const [refused, done] = answer.responses.map(({ txn }) => txn!);
+    expect(refused).toMatchObject({
+      succeeded: false,
+      responses: [{ range: { kvs: [{ value: "old" }] } }],
+    });
+    expect(done).toMatchObject({ succeeded: true });
+    const { kvs } = await client.range({ key: absent });
+    expect(kvs).toMatchObject([{ value: "new", createRevision: answer.revision }]);
+  });
+
+  test.for([
+    ["http://127.0.0.1:2379", /"http:\/\/127.*must be host:port, without a scheme$/],
+    ["https://a:2379", /for https give the option tls/],
+    ["127.0.0.1", /must be host:port/],
+    ["::1:2379", /must be host:port/],
+    ["", /must be host:port/],
+    [null as unknown as string, /is null; it must be host:port/],
+  ] as const)("an endpoint that is none: %s", async ([endpoint, says]) => {
+    const error = await rejection(openEtcdClient({ endpoints: [endpoint] }));
+    expect(error).toMatchObject({ code: "INVALID_ARGUMENT" });
+    expect(error.message).toMatch(says);
+  });
+
+  test("no endpoints", async () => {
+    for (const endpoints of [[], undefined as never, "127.0.0.1:2379" as never]) {
+      const error = await rejection(openEtcdClient({ endpoints }));
+      expect(error.message).toMatch(/must be a list like \["127.0.0.1:2379"\]/);
+    }
+  });
+
   test("a lease: granted, kept, asked about, revoked; and one that is gone", async () => {
     const key = name();
     const { id, ttlS } = await client.leaseGrant(60);
@@ -320,15 +361,14 @@ describeWith(["etcd"], "the client", () => {
     const answers = await Promise.all([1, 2, 3].map(() => client.leaseKeepAlive(id)));
     expect(answers.map((one) => one.ttlS)).toEqual([60, 60, 60]);
     expect(answers[0]!.term).toBeGreaterThan(0n);
-    expect(await client.leaseTimeToLive(id, { keys: true })).toMatchObject({
-      grantedTtlS: 60,
-      keys: [key],
-    });
+    expect(await client.leaseTimeToLive(id)).toMatchObject({ grantedTtlS: 60 });
+    expect([...(await client.leaseKeys(id))]).toEqual([key]);
     await client.leaseRevoke(id);
     await client.leaseRevoke(id);
     expect((await client.range({ key })).count).toBe(0);
     expect(await client.leaseKeepAlive(id)).toMatchObject({ ttlS: 0 });
-    expect(await client.leaseTimeToLive(id)).toMatchObject({ ttlS: -1, keys: [] });
+    expect(await client.leaseTimeToLive(id)).toMatchObject({ ttlS: -1 });
+    expect([...(await client.leaseKeys(id))]).toEqual([]);
     const error = await rejection(
       client.txn({ success: [{ put: { key, value: "", lease: id } }] }),
     );

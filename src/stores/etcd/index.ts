@@ -1,3 +1,4 @@
+import { setImmediate as turn } from "node:timers/promises";
 import type { Clock } from "../../core/clock.js";
 import { InvalidArgumentError, StoreUnavailableError } from "../../core/errors.js";
 import { claimOf } from "../../core/held-lease.js";
@@ -25,7 +26,7 @@ import { createdAt, isEmpty, modifiedAt, unchangedSince } from "./compare.js";
 import { type Kept, KeptClaims } from "./kept.js";
 import { Keys, PREFIX } from "./keys.js";
 import { becauseOf, fasterAgain, Names, OPS_AT_ONCE, TRIES } from "./names.js";
-import { Queue, readValue, written } from "./queue.js";
+import { type Claimed, Queue, readValue, written } from "./queue.js";
 import type { EtcdClient } from "./rpc/client.js";
 import { Code, EtcdError } from "./rpc/errors.js";
 import type { Compare, Op, OpAnswer } from "./rpc/messages.js";
@@ -74,6 +75,7 @@ export const ETCD_TRAITS: Traits = {
 };
 
 const NAMES_AT_ONCE = 50;
+const KEYS_PER_TURN = 500;
 /** As the core's own. */
 const DRIFT = 0.01;
 
@@ -222,10 +224,10 @@ export class EtcdStore implements Store {
       return { kind: "lost", reason: "expired" };
     }
     const all = names.map((name) =>
-      this.#kept.keep(name, claim, session, { seq, askedAtMs, push }),
+      this.#kept.keep(name, grantId, session, { seq, askedAtMs, push }),
     );
     const closing = claim.atLeastMs > 0 ? await this.#closures.begin(claim.atLeastMs) : null;
-    const answer = await this.#ask(claim, all, closing);
+    const answer = await this.#ask({ claim, all, closing });
     // Of an unknown outcome it runs out by itself.
     if (closing !== null && !this.#closures.uses(closing)) {
       this.#client.leaseRevoke(closing).catch(() => {});
@@ -243,11 +245,11 @@ export class EtcdStore implements Store {
     );
   }
 
-  async #ask(claim: Claim, all: readonly Kept[], closing: bigint | null): Promise<ClaimAnswer> {
+  async #ask(ask: Ask): Promise<ClaimAnswer> {
+    const { claim, all } = ask;
     const full = this.#knownToBeFull(claim);
     // Nobody is there, as a rule: one round trip. So it is where others of this process wait already.
-    let seen =
-      full === null ? await this.#enterIf("empty", all, closing) : await this.#queue(all[0]!, full);
+    let seen = full === null ? await this.#enterIf("empty", ask) : await this.#queue(ask, full);
     for (let tries = 0; tries < TRIES && !("kind" in seen); tries++) {
       if (all.some((kept) => !this.#kept.has(kept))) return this.#givenUp(all);
       const { queues, revision } = seen;
@@ -262,21 +264,18 @@ export class EtcdStore implements Store {
         if (told.kind === "granted" || told.kind === "queued") await this.#extend(all);
         return told.kind === "granted" ? this.#claimed(all, seen, null) : this.#refused(all, told);
       }
-      seen = all.every((kept, i) => mayEnter(kept, queues[i]!))
-        ? await this.#enterIf(revision, all, closing)
-        : await this.#queue(all[0]!, queues[0]!);
+      seen = queues.every((queue) => mayEnter(claim, queue))
+        ? await this.#enterIf(revision, ask)
+        : await this.#queue(ask, queues[0]!);
     }
     if ("kind" in seen) return seen;
     throw fasterAgain();
   }
 
   /** All of them, if nobody is there, or nobody has come since a revision. */
-  async #enterIf(
-    since: "empty" | bigint,
-    all: readonly Kept[],
-    closing: bigint | null,
-  ): Promise<ClaimAnswer | Seen> {
-    const puts = all.flatMap((kept) => this.#puts(kept, closing));
+  async #enterIf(since: "empty" | bigint, ask: Ask): Promise<ClaimAnswer | Seen> {
+    const { claim, all, closing } = ask;
+    const puts = all.flatMap((kept) => this.#puts(kept, ask));
     const reads = readsOf(this.#keys, all);
     const compare = all.map(({ name }) => {
       const range = this.#keys.name(name);
@@ -293,10 +292,10 @@ export class EtcdStore implements Store {
     if (since !== "empty") {
       return this.#claimed(all, this.#seen(all, responses.slice(puts.length), revision), closing);
     }
-    return this.#granted(all, closing, ({ claimed }) => ({
+    return this.#granted(all, closing, (kept) => ({
       token: revision,
       floor: revision,
-      claimed: claimed!,
+      claimed: this.#claimedBy(claim, kept),
       modRevision: revision,
     }));
   }
@@ -311,21 +310,23 @@ export class EtcdStore implements Store {
   }
 
   /** A ticket after the last, which must not have gone or changed: so the limit has not, either. */
-  async #queue(kept: Kept, queue: Queue): Promise<ClaimAnswer | Seen> {
+  async #queue({ claim, all }: Ask, queue: Queue): Promise<ClaimAnswer | Seen> {
+    const kept = all[0]!;
     const watched = await this.#wait(kept);
     if (!this.#kept.has(kept)) return this.#givenUp([kept]);
     const last = queue.last;
     if (last === undefined) return this.#readAgain([kept]);
     // What the watch tells need not be read.
     const told = watched.isComplete;
+    const reads = readsOf(this.#keys, [kept]);
     const answer = await this.#batches.txn([kept.name], {
       compare: [
         modifiedAt(this.#names.keyOf(kept.name, last), last.modRevision),
         createdAt(this.#key(kept), 0n),
         ...this.#notRevoked([kept]),
       ],
-      success: told ? [this.#put(kept)] : [this.#put(kept), ...readsOf(this.#keys, [kept])],
-      failure: readsOf(this.#keys, [kept]),
+      success: told ? [this.#put(kept, claim)] : [this.#put(kept, claim), ...reads],
+      failure: reads,
     });
     if (!this.#kept.has(kept)) return this.#givenUp([kept]);
     if (!answer.succeeded) return this.#seen([kept], answer.responses, answer.revision);
@@ -388,8 +389,7 @@ export class EtcdStore implements Store {
     if (!this.#kept.has(kept)) return false;
     this.#noLongerWaits(kept);
     kept.state = "held";
-    kept.push = null;
-    kept.claimed = null;
+    kept.push = ignore;
     kept.modRevision = modRevision;
     kept.token = token;
     kept.floor = floor;
@@ -592,8 +592,7 @@ export class EtcdStore implements Store {
       // The watch may be behind the answer to the claim.
       if (kept.state !== "queued" || queue.revision < kept.token) continue;
       const mine = queue.get(kept.grantId);
-      if (mine === undefined || mine.ended || isElsewhere(mine, kept))
-        kept.push?.({ kind: "look" });
+      if (mine === undefined || mine.ended || isElsewhere(mine, kept)) kept.push({ kind: "look" });
       else if (holders.has(kept.grantId)) void this.#handOver(kept, queue);
     }
   }
@@ -605,9 +604,9 @@ export class EtcdStore implements Store {
     try {
       if (!(await this.#enter(kept, whereIn(queue, kept), null))) throw new Error("it is over");
       const grant = this.#grantOf(kept, true);
-      push?.(grant.ttlMs > 0 ? { kind: "granted", grant } : { kind: "look" });
+      push(grant.ttlMs > 0 ? { kind: "granted", grant } : { kind: "look" });
     } catch {
-      push?.({ kind: "look" });
+      push({ kind: "look" });
     }
   }
 
@@ -617,18 +616,26 @@ export class EtcdStore implements Store {
 
   // What is kept.
 
-  /** Strangers are what was given up while its claim was still on the way; nobody else would delete them. */
+  /**
+   * What stands under the session and nobody knows was given up while it was still on the way: nobody
+   * else would delete it. What is known and does not stand there is gone.
+   */
   async #reconcile(session: Session): Promise<void> {
-    const ours = [...this.#kept.of(session)].filter(
-      ({ state, moving }) => state !== "asked" && !moving,
-    );
-    const { keys, ttlS } = await this.#client.leaseTimeToLive(session.lease, { keys: true });
-    if (ttlS < 0) return;
-    const there = new Set(keys);
-    for (const kept of ours) {
-      if (!there.has(this.#key(kept)) && kept.session === session && !kept.moving) kept.gone = true;
+    const missing = new Set<Kept>();
+    for (const kept of this.#kept.of(session)) if (isSettled(kept, session)) missing.add(kept);
+    const strangers: string[] = [];
+    let looked = 0;
+    for (const key of await this.#client.leaseKeys(session.lease)) {
+      const kept = this.#kept.at(key);
+      if (kept !== undefined) missing.delete(kept);
+      else if (this.#kept.isStranger(key)) strangers.push(key);
+      // Thousands must not block the event loop.
+      if (++looked % KEYS_PER_TURN === 0) await turn();
     }
-    await this.#delete(keys.filter((key) => this.#kept.isStranger(key)));
+    // Of a session that is gone no key stands, and its own proof tells that.
+    if (looked === 0) return;
+    for (const kept of missing) if (isSettled(kept, session)) kept.gone = true;
+    await this.#delete(strangers);
   }
 
   async #delete(keys: readonly string[]): Promise<void> {
@@ -653,15 +660,21 @@ export class EtcdStore implements Store {
     return this.#keys.claim(name, grantId);
   }
 
-  #put(kept: Kept): Op {
-    const { claimed, session } = kept;
-    return { put: { key: this.#key(kept), value: written(claimed!), lease: session.lease } };
+  #claimedBy({ permits, limit, holder, atLeastMs }: Claim, { session }: Kept): Claimed {
+    const atMs = this.#clock.wallMs();
+    return { permits, limit, holder, ttlMs: session.ttlMs, atLeastMs, atMs };
   }
 
-  #puts(kept: Kept, closing: bigint | null): Op[] {
-    if (closing === null) return [this.#put(kept)];
-    const { name, grantId, claimed } = kept;
-    return [this.#put(kept), this.#closures.put(name, grantId, claimed!, closing)];
+  #put(kept: Kept, claim: Claim): Op {
+    const value = written(this.#claimedBy(claim, kept));
+    return { put: { key: this.#key(kept), value, lease: kept.session.lease } };
+  }
+
+  #puts(kept: Kept, { claim, closing }: Ask): Op[] {
+    const put = this.#put(kept, claim);
+    if (closing === null) return [put];
+    const { name, grantId } = kept;
+    return [put, this.#closures.put(name, grantId, this.#claimedBy(claim, kept), closing)];
   }
 
   #seen(all: readonly Kept[], responses: readonly OpAnswer[], revision: bigint): Seen {
@@ -716,6 +729,19 @@ export function guardTxn(lease: Lease, options: Pick<EtcdStoreOptions, "prefix">
   }
   return createdAt(new Keys(options.prefix).claim(name, grantId), token);
 }
+
+const ignore = (): void => {};
+
+/** A claim, what is kept of each of its names, and the lease that keeps them closed by `atLeast`. */
+interface Ask {
+  readonly claim: Claim;
+  readonly all: readonly Kept[];
+  readonly closing: bigint | null;
+}
+
+/** Known to stand under it. */
+const isSettled = ({ state, moving, session }: Kept, of: Session): boolean =>
+  session === of && state !== "asked" && !moving;
 
 /** A notice that can't be read, as of a later format, is one all the same. */
 function whyOf(notice: string): string {

@@ -1,7 +1,6 @@
 import type { Clock } from "../../core/clock.js";
-import type { Claim, Push } from "../../core/store.js";
+import type { Push } from "../../core/store.js";
 import type { Keys } from "./keys.js";
-import type { Claimed } from "./queue.js";
 import type { Session } from "./session.js";
 import type { Watched } from "./waiting.js";
 
@@ -12,16 +11,13 @@ const SWEPT_KEPT = 10_000;
 export class Kept {
   readonly name: string;
   readonly grantId: string;
-  /** What its key is to say; known until it holds. */
-  claimed: Claimed | null;
   session: Session;
   /** `asked`: its answer is not known yet. */
   state: "asked" | "queued" | "held" = "asked";
   /** The last ask, and when it came. */
   seq: number;
   askedAtMs: number;
-  /** Until it holds. */
-  push: ((push: Push) => void) | null;
+  push: (push: Push) => void;
   token = 0n;
   floor = 0n;
   /** When its key was last changed, as far as is known. */
@@ -37,14 +33,13 @@ export class Kept {
   /** Another name of the same grantId. */
   also: Kept | undefined;
 
-  constructor(name: string, grantId: string, session: Session, ask: Ask, claimed: Claimed) {
+  constructor(name: string, grantId: string, session: Session, ask: Ask) {
     this.name = name;
     this.grantId = grantId;
     this.session = session;
     this.seq = ask.seq;
     this.askedAtMs = ask.askedAtMs;
     this.push = ask.push;
-    this.claimed = claimed;
   }
 }
 
@@ -100,10 +95,7 @@ export class KeptClaims {
   }
 
   /** Asked for the first time, or again. */
-  keep(name: string, claim: Claim, session: Session, ask: Ask): Kept {
-    const { permits, limit, holder, atLeastMs, grantId } = claim;
-    const atMs = this.#clock.wallMs();
-    const claimed = { permits, limit, holder, ttlMs: session.ttlMs, atLeastMs, atMs };
+  keep(name: string, grantId: string, session: Session, ask: Ask): Kept {
     const there = this.get(name, grantId);
     if (there !== undefined && !there.session.isDead && !there.gone) {
       if (ask.seq > there.seq) {
@@ -111,11 +103,10 @@ export class KeptClaims {
         there.askedAtMs = ask.askedAtMs;
       }
       there.push = ask.push;
-      there.claimed ??= claimed;
       return there;
     }
     if (there !== undefined) this.drop(there);
-    const kept = new Kept(name, grantId, session, ask, claimed);
+    const kept = new Kept(name, grantId, session, ask);
     kept.also = this.#kept.get(grantId);
     this.#kept.set(grantId, kept);
     this.sweepIn(session.ttlMs);
@@ -148,11 +139,16 @@ export class KeptClaims {
     }
   }
 
-  /** A claim under a session of ours that nobody here knows: given up while it was still on the way. */
-  isStranger(key: string): boolean {
-    if (!this.#keys.isClaim(key) || this.#releasing.has(key)) return false;
+  /** Whose key it is. */
+  at(key: string): Kept | undefined {
+    if (!this.#keys.isClaim(key)) return undefined;
     const { name, grantId } = this.#keys.read(key);
-    return this.get(name, grantId) === undefined;
+    return this.get(name, grantId);
+  }
+
+  /** A claim under a session of ours that is nobody's: given up while it was still on the way. */
+  isStranger(key: string): boolean {
+    return this.#keys.isClaim(key) && !this.#releasing.has(key) && this.at(key) === undefined;
   }
 
   /** Looks then, at the latest, for what is no longer renewed. */

@@ -68,8 +68,8 @@ export function found(
   return { kind: "queued", position: queues[0]!.position(all[0]!.grantId) };
 }
 
-export function mayEnter({ grantId, claimed }: Kept, queue: Queue): boolean {
-  return queue.get(grantId) !== undefined || queue.fits(claimed!.permits);
+export function mayEnter({ grantId, permits }: Claim, queue: Queue): boolean {
+  return queue.get(grantId) !== undefined || queue.fits(permits);
 }
 
 /** It stands under another session than it should. */

@@ -22,6 +22,9 @@ export class SessionDead extends Error {
 /** An unanswered keepalive is given up after this share of the ttl, so that several fit into it. */
 const PATIENCE = 1 / 5;
 const PATIENCE_MS = { least: 200, most: 1_000 };
+/** Who asks sooner than that after another waits for so long: those of one moment share a proof. */
+const GAP = 1 / 60;
+const LONGEST_GAP_MS = 200;
 /** It runs out by itself. */
 const END_MS = 500;
 
@@ -36,10 +39,13 @@ export class Session {
   readonly #clock: Clock;
   readonly #keys: Keys;
   #provedAtMs: number;
+  #askedAtMs = Number.NEGATIVE_INFINITY;
   #dead = false;
   /** Asked now; and what is to be asked after that, for those who came meanwhile. */
   #asking: Promise<Proof> | null = null;
   #next: Promise<Proof> | null = null;
+  /** Ends a pause between two. */
+  #resume: (() => void) | null = null;
 
   private constructor(
     client: EtcdClient,
@@ -80,30 +86,42 @@ export class Session {
 
   /** Keeps it alive by what is sent after this call; rejects with SessionDead when it is gone. */
   prove(): Promise<Proof> {
-    if (this.#asking === null) {
+    const gapMs = Math.min(this.ttlMs * GAP, LONGEST_GAP_MS);
+    const waitMs = this.#askedAtMs + gapMs - this.#clock.elapsedMs();
+    if (this.#asking === null && (waitMs <= 0 || this.#dead)) {
       this.#asking = this.#ask().finally(() => {
         this.#asking = null;
       });
       return this.#asking;
     }
-    this.#next ??= this.#asking
-      .catch(() => {})
-      .then(() => {
-        this.#next = null;
-        return this.prove();
-      });
+    this.#next ??= Promise.all([this.#asking?.catch(() => {}), this.#pause(waitMs)]).then(() => {
+      this.#next = null;
+      return this.prove();
+    });
     return this.#next;
   }
 
   /** Everything under it goes. */
   async end(): Promise<void> {
-    this.#dead = true;
+    this.die();
     await this.#client.leaseRevoke(this.lease, { timeoutMs: END_MS });
   }
 
   /** It was found to be gone. */
   die(): void {
     this.#dead = true;
+    this.#resume?.();
+  }
+
+  #pause(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = setTimeout(() => this.#resume?.(), ms).unref();
+      this.#resume = () => {
+        clearTimeout(timer);
+        this.#resume = null;
+        resolve();
+      };
+    });
   }
 
   /**
@@ -115,6 +133,7 @@ export class Session {
   async #ask(): Promise<Proof> {
     if (this.#dead) throw new SessionDead(this);
     const sentAtMs = this.#clock.elapsedMs();
+    this.#askedAtMs = sentAtMs;
     const patienceMs = Math.max(
       PATIENCE_MS.least,
       Math.min(this.ttlMs * PATIENCE, PATIENCE_MS.most),

@@ -61,8 +61,10 @@ export interface EtcdClient {
   /** `ttlS` -1: it is gone. */
   leaseTimeToLive(
     id: bigint,
-    options?: CallOptions & { readonly keys?: boolean },
-  ): Promise<{ ttlS: number; grantedTtlS: number; keys: string[] }>;
+    options?: CallOptions,
+  ): Promise<{ ttlS: number; grantedTtlS: number }>;
+  /** What stands under it; there may be thousands, and each is read when it is asked for. Nothing if it is gone. */
+  leaseKeys(id: bigint, options?: CallOptions): Promise<Iterable<string>>;
   /** On the one watch stream of this client. A watch by itself does not keep the process alive. */
   watch(range: WatchRange, hear: WatchHearing): Watch;
   /** Of each endpoint; of one that does not answer, its error. */
@@ -166,11 +168,16 @@ class RpcClient implements EtcdClient {
 
   async leaseTimeToLive(
     id: bigint,
-    options: CallOptions & { readonly keys?: boolean } = {},
-  ): Promise<{ ttlS: number; grantedTtlS: number; keys: string[] }> {
-    const request = { id, keys: options.keys ?? false };
+    options?: CallOptions,
+  ): Promise<{ ttlS: number; grantedTtlS: number }> {
+    const request = { id, keys: false };
     const answer = await this.#call(METHODS.leaseTimeToLive, request, { again: true, ...options });
-    return { ttlS: answer.ttlS, grantedTtlS: answer.grantedTtlS, keys: answer.keys };
+    return { ttlS: answer.ttlS, grantedTtlS: answer.grantedTtlS };
+  }
+
+  async leaseKeys(id: bigint, options?: CallOptions): Promise<Iterable<string>> {
+    const request = { id, keys: true };
+    return (await this.#call(METHODS.leaseKeys, request, { again: true, ...options })).keys;
   }
 
   watch(range: WatchRange, hear: WatchHearing): Watch {

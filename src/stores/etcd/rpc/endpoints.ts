@@ -1,3 +1,5 @@
+import { InvalidArgumentError } from "../../../core/errors.js";
+import { show } from "../../../core/validate.js";
 import { type Grpc, type GrpcClient, letSocketsGo } from "./grpc.js";
 
 export interface EtcdTls {
@@ -52,7 +54,7 @@ export class Endpoints {
     tls: EtcdTls | undefined,
     random: () => number,
   ) {
-    if (addresses.length === 0) throw new TypeError("etcd: no endpoint");
+    checkAddresses(addresses);
     this.#grpc = grpc;
     this.addresses = addresses;
     this.#credentials = tls === undefined ? grpc.credentials.createInsecure() : secure(grpc, tls);
@@ -105,6 +107,21 @@ export class Endpoints {
 
   #endpoint(turn: number): Endpoint {
     return { address: this.addresses[this.#index]!, client: this.client(this.#index), turn };
+  }
+}
+
+const HOST_AND_PORT = /^(?:\[[0-9a-fA-F:.%]+\]|[^\s:/@[\]]+):\d{1,5}$/;
+
+function checkAddresses(addresses: readonly unknown[]): void {
+  if (!Array.isArray(addresses) || addresses.length === 0) {
+    throw new InvalidArgumentError('endpoints must be a list like ["127.0.0.1:2379"]');
+  }
+  for (const address of addresses) {
+    if (typeof address === "string" && HOST_AND_PORT.test(address)) continue;
+    const tls = /^https:/i.test(String(address)) ? "; for https give the option tls" : "";
+    throw new InvalidArgumentError(
+      `an endpoint is ${show(address)}; it must be host:port, without a scheme${tls}`,
+    );
   }
 }
 

@@ -263,12 +263,12 @@ const TIME_TO_LIVE = new Message<{ id: bigint; keys: boolean }>("LeaseTimeToLive
   keys: one(2, "bool"),
 });
 
-const TIME_TO_LIVE_ANSWER = new Message<
-  Headed<{ ttlS: number; grantedTtlS: number; keys: string[] }>
->("LeaseTimeToLiveResponse", {
-  header,
-  ttlS: one(3, "number"),
-  grantedTtlS: one(4, "number"),
+const TIME_TO_LIVE_ANSWER = new Message<Headed<{ ttlS: number; grantedTtlS: number }>>(
+  "LeaseTimeToLiveResponse",
+  { header, ttlS: one(3, "number"), grantedTtlS: one(4, "number") },
+);
+
+const LEASE_KEYS_ANSWER = new Message<{ keys: string[] }>("LeaseTimeToLiveResponse", {
   keys: many(5, "text"),
 });
 
@@ -419,13 +419,19 @@ function method<Request extends object, Answer extends object>(
   };
 }
 
+const timeToLive = method("Lease/LeaseTimeToLive", TIME_TO_LIVE, TIME_TO_LIVE_ANSWER);
+
 export const METHODS = {
   txn: method("KV/Txn", TXN, TXN_ANSWER),
   range: method("KV/Range", RANGE, RANGE_ANSWER),
   leaseGrant: method("Lease/LeaseGrant", LEASE_GRANT, LEASE_GRANT_ANSWER),
   leaseRevoke: method("Lease/LeaseRevoke", LEASE_ID, LEASE_REVOKE_ANSWER),
   leaseKeepAlive: method("Lease/LeaseKeepAlive", LEASE_ID, KEEP_ALIVE_ANSWER),
-  leaseTimeToLive: method("Lease/LeaseTimeToLive", TIME_TO_LIVE, TIME_TO_LIVE_ANSWER),
+  leaseTimeToLive: timeToLive,
+  leaseKeys: {
+    ...timeToLive,
+    decode: (bytes: Buffer) => ({ keys: LEASE_KEYS_ANSWER.each(bytes, "keys") }),
+  },
   watch: method("Watch/Watch", WATCH, WATCH_ANSWER),
   authenticate: method("Auth/Authenticate", AUTHENTICATE, AUTHENTICATE_ANSWER),
   status: method("Maintenance/Status", STATUS, STATUS_ANSWER),

@@ -63,6 +63,20 @@ export class Message<T extends object> {
     return this.read(new Reader(bytes), bytes.length) as T;
   }
 
+  /** One field of a message that is too long to be read at once: each value when it is asked for. */
+  *each<K extends keyof T & string>(
+    bytes: Buffer,
+    name: K,
+  ): Generator<T[K] extends readonly (infer One)[] ? One : never> {
+    const reader = new Reader(bytes);
+    while (reader.at < bytes.length) {
+      const tag = reader.number(bytes.length);
+      const field = this.#byNumber[Math.floor(tag / 8)];
+      if (field?.name !== name || field.tag !== tag) reader.skip(tag, bytes.length);
+      else yield this.#readField(field, reader, bytes.length) as never;
+    }
+  }
+
   /** From the last field to the first: the length of what is inside is known when it is written. */
   write(value: Record<string, unknown>): void {
     for (let i = this.#fields.length - 1; i >= 0; i--) {
