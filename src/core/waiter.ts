@@ -66,6 +66,8 @@ export class Waiter extends Kept {
   #askAtMs = Number.POSITIVE_INFINITY;
   #polls = 0;
   #ticket = false;
+  /** Told to look while a claim was under way, whose answer may be older than that. */
+  #looks = false;
   #renewAtMs = Number.POSITIVE_INFINITY;
   #renewalSentAtMs = Number.NaN;
   /** When the oldest ask or renewal was sent that the store has not answered, nor any after it; NaN if there is none. */
@@ -216,6 +218,7 @@ export class Waiter extends Kept {
     }
     const seq = this.#nextSeq(sentAtMs);
     this.#asking = seq;
+    this.#looks = false;
     this.#askTimeoutAtMs = sentAtMs + settings.commandTimeoutMs;
     this.#askAtMs = Number.POSITIVE_INFINITY;
     const answered = (answer: ClaimAnswer): void => this.#claimAnswered(seq, answer, sentAtMs);
@@ -355,10 +358,9 @@ export class Waiter extends Kept {
     if (this.#done || (push.kind === "granted" && push.grant.seq < this.#firstSeq)) return;
     const nowMs = this.#context.runtime.clock.elapsedMs();
     if (push.kind === "granted") this.#accept([push.grant]);
+    else if (this.#asking > 0) this.#looks = true;
     // With others that are told to look, in one batch.
-    else if (this.#ticket && this.#asking === 0 && !this.#isSilent(nowMs)) {
-      this.#context.watchdog.renewSoon(this);
-    }
+    else if (this.#ticket && !this.#isSilent(nowMs)) this.#context.watchdog.renewSoon(this);
     this.#schedule();
   }
 
@@ -372,6 +374,9 @@ export class Waiter extends Kept {
     else if (position.ahead < AT_EXPIRY) {
       this.#askAtMs = nowMs + Math.max(1, position.freeInMs) + position.ahead * APART_MS;
     } else this.#askAtMs = Number.POSITIVE_INFINITY;
+    if (!this.#looks || this.#asking > 0) return;
+    this.#looks = false;
+    watchdog.renewSoon(this);
   }
 
   #accept(grants: readonly Grant[]): void {

@@ -107,6 +107,37 @@ describe("waiting", () => {
     expect(on.store.claims).toHaveLength(4);
   });
 
+  it("a push to look that overtakes the answer to the claim is not forgotten", async () => {
+    const on = stage({ ttl: "30s", wait: "1m" });
+    const holder = await on.locks.acquire("a");
+    const late = new Deferred<ClaimAnswer>();
+    let answer: ClaimAnswer | undefined;
+    on.store.onClaim = (apply) => {
+      answer = apply();
+      return late.promise;
+    };
+    const waiting = watch(on.locks.acquire("a"));
+    // It is handed over, and only told to look; the answer says that it waits.
+    on.store.onPush = () => on.store.claims[1]!.push({ kind: "look" });
+    await holder.release();
+    await on.clock.advance(10);
+    expect(on.store.renewals).toEqual([]);
+    late.resolve(answer!);
+    await on.clock.advance(10);
+    expect(waiting.outcome).toBe("resolved");
+  });
+
+  it("and looks once", async () => {
+    const on = stage({ ttl: "30s", wait: "1m" });
+    await on.locks.acquire("a", { ttl: "1m" });
+    on.store.onClaim = (apply) => Promise.resolve(apply());
+    const waiting = watch(on.locks.acquire("a"));
+    on.store.claims[1]!.push({ kind: "look" });
+    await on.clock.advance(5_000);
+    expect(on.store.renewals).toHaveLength(1);
+    expect(waiting.outcome).toBe("pending");
+  });
+
   it("polls with growing pauses where the store can't push", async () => {
     const on = stage({ wait: "1m", poll: { jitter: 0 } }, { traits: { waiting: "polled" } });
     await on.locks.acquire("a");
