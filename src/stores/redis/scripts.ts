@@ -7,6 +7,9 @@ const HANDOVERS_AT_ONCE = 100;
 /** Raised when an older Holdfast could misread what is kept of a name. */
 const FORMAT = 2;
 
+/** Places of those who left stay empty, up to so many more than are taken. */
+const EMPTY_PLACES = 64;
+
 /** The tickets of a name stay so much longer than they have to, so that their end is seldom moved. */
 const QUEUE_KEPT_MS = 30_000;
 
@@ -28,7 +31,7 @@ local skipsDead = ARGV[1] == '1'
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
 local now = micros / 1000
-local fronts, order, fresh, counters, handovers = {}, {}, {}, {}, 0
+local fronts, order, fresh, counters, handovers, absent = {}, {}, {}, {}, 0, {}
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -70,7 +73,10 @@ end
 local function read(from)
   local ok, format, id, rest, token, since, ttl, claim, expires, closed =
     pcall(cmsgpack.unpack, from)
-  if not ok or type(format) ~= 'number' then error('HOLDFAST STRANGER', 0) end
+  -- Any text is numbers to cmsgpack.
+  if not ok or type(format) ~= 'number' or (id and type(id) ~= 'string') then
+    error('HOLDFAST STRANGER', 0)
+  end
   if format ~= ${FORMAT} then error('HOLDFAST FORMAT ' .. tostring(format), 0) end
   if type(rest) == 'table' then
     for i, one in ipairs(rest.holders) do rest.holders[i] = unpacked(one) end
@@ -111,13 +117,23 @@ local function ticketAt(front, place)
   return there and unpacked(there)
 end
 
+-- When memory is full, a script's first command must not be one that may take more. What is held must
+-- not be lost for that: this one takes nothing.
+local function insist(...)
+  local done = redis.pcall(...)
+  if type(done) == 'table' and done.err then
+    redis.call('HDEL', order[1].queue, '-')
+    redis.call(...)
+  end
+end
+
 local function keepUntil(front, ms)
   if ms > front.ends then front.ends = ms end
 end
 
 local function saveTicket(front, one)
   keepUntil(front, one.expires)
-  redis.call('HSET', front.queue, 't' .. text(one.place), packed(one), 'g' .. one.id, text(one.place))
+  insist('HSET', front.queue, 't' .. text(one.place), packed(one), 'g' .. one.id, text(one.place))
   if one.expires > front.kept then
     front.kept = one.expires + ${QUEUE_KEPT_MS}
     redis.call('PEXPIREAT', front.queue, text(front.kept))
@@ -125,21 +141,40 @@ local function saveTicket(front, one)
   front.touched = true
 end
 
+local function dropTicket(front, one)
+  redis.call('HDEL', front.queue, 't' .. text(one.place), 'g' .. one.id)
+  front.touched = true
+end
+
+-- Those who wait move up to the first, so that nobody has to walk over places that nobody is at.
+local function closeUp(front)
+  local to = front.first
+  for place = front.first, front.next - 1 do
+    local one = ticketAt(front, place)
+    if one and one.expires <= now then dropTicket(front, one)
+    elseif one then
+      if place ~= to then
+        redis.call('HDEL', front.queue, 't' .. text(place))
+        one.place = to
+        saveTicket(front, one)
+      end
+      to = to + 1
+    end
+  end
+  front.next, front.touched = to, true
+  front.room = 2 * (to - front.first) + ${EMPTY_PLACES}
+end
+
 local function enqueue(front, one)
   if front.first == front.next then
     -- What is left of a queue whose front has run out is over.
     redis.call('DEL', front.queue)
-    front.first, front.next, front.kept = 1, 1, 0
-  end
+    front.first, front.next, front.kept, front.room = 1, 1, 0, ${EMPTY_PLACES}
+  elseif front.next - front.first >= front.room then closeUp(front) end
   one.place = front.next
   front.next = front.next + 1
   front.waiting = true
   saveTicket(front, one)
-end
-
-local function dropTicket(front, one)
-  redis.call('HDEL', front.queue, 't' .. text(one.place), 'g' .. one.id)
-  front.touched = true
 end
 
 local function isOver(one) return one.expires <= now and one.closed <= now end
@@ -183,12 +218,19 @@ local function grantOf(one, handedOver)
   }
 end
 
--- False: its process is not there to hear it.
-local function tell(one)
-  local message = string.format('%.0f %.0f %.17g %.0f %s', one.token, one.floor, one.ttl, one.seq, one.id)
+-- False: that process is not there to hear it, and none of those who wait in it is.
+local function reaches(wake, message)
   -- Without the right to tell, it is found at the next renewal of the ticket.
-  local reached = redis.pcall('PUBLISH', one.wake, message)
-  return type(reached) == 'table' or reached > 0 or not skipsDead
+  local reached = redis.pcall('PUBLISH', wake, message)
+  if skipsDead and reached == 0 then absent[wake] = true end
+  return not absent[wake]
+end
+
+local function tell(one)
+  return reaches(
+    one.wake,
+    string.format('%.0f %.0f %.17g %.0f %s', one.token, one.floor, one.ttl, one.seq, one.id)
+  )
 end
 
 -- Drops what has run out.
@@ -223,19 +265,23 @@ local function advance(front, thorough)
   while front.first < front.next and (thorough or front.inUse < front.limit) do
     local one = ticketAt(front, front.first)
     if one and one.expires > now then
+      local fits = front.inUse + one.permits <= front.limit
       local tooMany = handovers >= ${HANDOVERS_AT_ONCE}
-      if tooMany and front.looks ~= one.wake then
-        redis.pcall('PUBLISH', one.wake, 'look')
+      if fits and tooMany and front.looks ~= one.wake and not absent[one.wake] then
+        reaches(one.wake, 'look')
         front.looks = one.wake
       end
-      if tooMany or front.inUse + one.permits > front.limit then break end
-      handovers = handovers + 1
-      -- What can fail comes before what can't be undone.
-      local token = drawToken(front)
-      dropTicket(front, one)
-      grant(front, one, token)
-      front.untold = front.untold or {}
-      table.insert(front.untold, one)
+      if absent[one.wake] then dropTicket(front, one)
+      elseif tooMany or not fits then break
+      else
+        handovers = handovers + 1
+        -- What can fail comes before what can't be undone.
+        local token = drawToken(front)
+        dropTicket(front, one)
+        grant(front, one, token)
+        front.untold = front.untold or {}
+        table.insert(front.untold, one)
+      end
     elseif one then dropTicket(front, one) end
     front.first = front.first + 1
     front.touched = true
@@ -271,15 +317,15 @@ local function save(front)
     for i, each in ipairs(front.holders) do holders[i] = packed(each) end
     written = cmsgpack.pack(${FORMAT}, false, {
       limit = front.limit, holders = holders, first = front.first, next = front.next,
-      ends = front.ends, kept = front.kept,
+      ends = front.ends, kept = front.kept, room = front.room,
     })
   end
-  redis.call('SET', front.key, written, 'PXAT', text(math.ceil(front.ends)))
+  insist('SET', front.key, written, 'PXAT', text(math.ceil(front.ends)))
 end
 
 local function saveTokens()
   for key, token in pairs(counters) do
-    redis.call('SET', key, text(token), 'PXAT', text(math.ceil(token / 1000) + 60000))
+    insist('SET', key, text(token), 'PXAT', text(math.ceil(token / 1000) + 60000))
     counters[key] = nil
   end
 end
@@ -403,16 +449,18 @@ while a <= #ARGV do
       local counter, atLeast, ttl = KEYS[at + 2], ARGV[a + 2], ARGV[a + 3]
       local last = redis.pcall('GET', counter) or '0'
       -- Not if the clock was set back, for instance.
-      if type(last) == 'string' and (tonumber(last) or micros) < micros and micros < 9007199254740991
-        and redis.call(
+      if type(last) == 'string' and (tonumber(last) or micros) < micros and micros < 9007199254740991 then
+        local set = redis.pcall(
           'SET', key, cmsgpack.pack(${FORMAT}, id, atLeast, micros, micros, ttl, ARGV[a + 4]), 'NX',
           'PX', math.ceil(atLeast == '0' and ttl or math.max(atLeast, ttl)) + 1
         )
-      then
-        done = string.format('%.0f', micros)
-        redis.call('SET', counter, done, 'PX', 60002)
-        -- The next claim may share the counter.
-        micros = micros + 1
+        if set and set.err then done = '!' .. set.err
+        elseif set then
+          done = string.format('%.0f', micros)
+          redis.call('SET', counter, done, 'PX', 60002)
+          -- The next claim may share the counter.
+          micros = micros + 1
+        end
       end
     end
   else names = tonumber(string.sub(what, 7)) end

@@ -1,0 +1,196 @@
+import { setTimeout as pause } from "node:timers/promises";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { grantOf, ignore } from "../../src/conformance/subject.js";
+import type { RedisStore } from "../../src/stores/redis/index.js";
+import { keysOf } from "../../src/stores/redis/keys.js";
+import { Lab } from "../../src/verify/lab/lab.js";
+import type { RedisServer } from "../../src/verify/lab/redis.js";
+import { rejection } from "../core/helpers.js";
+import { describeWith } from "../support/needs.js";
+import { byIoredis, callsSince, claimOf, locksOn, rawRedis } from "../support/redis.js";
+import { until } from "../support/worker.js";
+
+describeWith(["redis"], "Redis at its limits", () => {
+  let lab: Lab;
+  let server: RedisServer;
+
+  beforeAll(async () => {
+    lab = await Lab.open();
+    server = await lab.redis();
+  });
+  afterAll(() => lab.close());
+
+  async function open(url = server.url): Promise<RedisStore> {
+    const store = await byIoredis(url);
+    onTestFinished(() => store.close());
+    return store;
+  }
+
+  const queue = async (store: RedisStore, name: string): Promise<void> => {
+    const answer = await store.claim(claimOf(name, { queue: true }), ignore);
+    expect(answer.kind).toBe("queued");
+  };
+
+  describe("hundreds of waiters that have died", () => {
+    /** By the release, though the ttl is much longer. */
+    async function expectServed(store: RedisStore, name: string, holder: string): Promise<void> {
+      const namespace = name.replace(/:.*/, "");
+      const locks = locksOn(store, { ttl: "60s", wait: "60s", namespace });
+      const waiting = locks.acquire(name.slice(namespace.length + 1));
+      await until("it waits", async () => {
+        const waiters = (await store.inspect(name))!.waiters;
+        return !waiters.at(-1)!.holder.startsWith("holder of");
+      });
+      const fromMs = performance.now();
+      await store.release([{ name, grantId: holder }]);
+      await waiting;
+      expect(performance.now() - fromMs).toBeLessThan(5_000);
+    }
+
+    test("of one process: who comes after them is told by the release", async () => {
+      const [store, dead] = [await open(), await open()];
+      const holder = claimOf("of:one");
+      grantOf(await store.claim(holder, ignore));
+      await Promise.all(Array.from({ length: 350 }, () => queue(dead, "of:one")));
+      await dead.close();
+      await expectServed(store, "of:one", holder.grantId);
+    });
+
+    test("each of its own process", async () => {
+      const store = await open();
+      const holder = claimOf("of:many");
+      grantOf(await store.claim(holder, ignore));
+      const dead = await Promise.all(Array.from({ length: 120 }, () => open()));
+      await Promise.all(dead.map((one) => queue(one, "of:many")));
+      await Promise.all(dead.map((one) => one.close()));
+      await expectServed(store, "of:many", holder.grantId);
+    });
+  });
+
+  describe("places that nobody is at", () => {
+    async function longQueue(name: string): Promise<{
+      store: RedisStore;
+      /** Tickets that are kept. */
+      tickets(): Promise<number>;
+      /** How many of them are read to look at the name once. */
+      readsOf(): Promise<number>;
+    }> {
+      const store = await open();
+      const raw = await rawRedis(server.url);
+      grantOf(await store.claim(claimOf(name, { grantId: `${name} holder` }), ignore));
+      await store.claim(claimOf(name, { queue: true, grantId: `${name} first` }), ignore);
+      return {
+        store,
+        tickets: async () => (await raw.hlen(keysOf(name)[1]!)) / 2,
+        readsOf: async () => {
+          const calls = await callsSince(server);
+          await store.inspect(name);
+          return calls("hget");
+        },
+      };
+    }
+
+    test("are taken by those who follow, however many came and went", async () => {
+      const { store, tickets, readsOf } = await longQueue("left");
+      for (let round = 0; round < 20; round++) {
+        const claims = Array.from({ length: 50 }, () => claimOf("left", { queue: true }));
+        await Promise.all(claims.map((claim) => store.claim(claim, ignore)));
+        await store.release(claims.map(({ grantId }) => ({ name: "left", grantId })));
+      }
+      expect(await tickets()).toBe(1);
+      expect(await readsOf()).toBeLessThan(200);
+    });
+
+    test("nobody loses a place, and the order stays", async () => {
+      const { store } = await longQueue("order");
+      const living: string[] = [];
+      const told: string[] = [];
+      for (let round = 0; round < 30; round++) {
+        const [stays, ...goes] = Array.from({ length: 10 }, () =>
+          claimOf("order", { queue: true }),
+        );
+        living.push(stays!.grantId);
+        for (const claim of [stays!, ...goes]) {
+          await store.claim(claim, () => told.push(claim.grantId));
+        }
+        await store.release(goes.map(({ grantId }) => ({ name: "order", grantId })));
+      }
+      expect((await store.inspect("order"))!.waiters).toHaveLength(31);
+      await store.release([{ name: "order", grantId: "order holder" }]);
+      await store.release([{ name: "order", grantId: "order first" }]);
+      for (const grantId of living) {
+        await until(`${grantId} is told`, () => told.includes(grantId));
+        await store.release([{ name: "order", grantId }]);
+      }
+      expect(told).toEqual(living);
+    });
+
+    test("tickets that have run out behind one that lives go, too", async () => {
+      const { store, tickets } = await longQueue("crashed");
+      for (let round = 0; round < 10; round++) {
+        const claims = Array.from({ length: 50 }, () =>
+          claimOf("crashed", { queue: true, ttlMs: 20 }),
+        );
+        await Promise.all(claims.map((claim) => store.claim(claim, ignore)));
+        await pause(25);
+      }
+      expect(await tickets()).toBeLessThan(250);
+    });
+  });
+
+  describe("memory that is full", () => {
+    async function full(): Promise<{ server: RedisServer; fill(): Promise<void> }> {
+      const own = await lab.redis({ config: { "maxmemory-policy": "noeviction" } });
+      onTestFinished(() => own.kill());
+      const raw = await rawRedis(own.url);
+      return {
+        server: own,
+        fill: async () => {
+          await raw.config("SET", "maxmemory", "1");
+          await expect(raw.set("more", "")).rejects.toThrow(/OOM/);
+        },
+      };
+    }
+
+    test("what is held is kept, given back and handed over; what is new is refused", async () => {
+      const { server: own, fill } = await full();
+      const ttl = 2_000;
+      const locks = locksOn(await open(own.url), { ttl, wait: "20s" });
+      const others = locksOn(await open(own.url), { ttl, wait: "20s" });
+      const held = await locks.acquire("held");
+      const [one, two] = [
+        await locks.acquire("shared", { mode: "shared" }),
+        await others.acquire("shared", { mode: "shared" }),
+      ];
+      const waiting = others.acquire("held");
+      await until("it waits", async () => (await locks.inspect("held"))?.waiters.length === 1);
+      await fill();
+      await pause(ttl + 500);
+      expect([held.state, one.state, two.state]).toEqual(["held", "held", "held"]);
+      expect(await rejection(locks.tryAcquire("new"))).toMatchObject({
+        code: "STORE_UNAVAILABLE",
+        message: expect.stringMatching(/OOM/),
+      });
+      expect(await one.release()).toBe("released");
+      expect((await locks.inspect("shared"))!.holders).toHaveLength(1);
+      expect(await held.release()).toBe("released");
+      const next = await waiting;
+      expect(next.token).toBeGreaterThan(held.token);
+      expect(await next.release()).toBe("released");
+    });
+
+    test("a claim that is refused fails nobody else of its batch", async () => {
+      const { server: own, fill } = await full();
+      const store = await open(own.url);
+      const held = claimOf("held");
+      grantOf(await store.claim(held, ignore));
+      await fill();
+      const [refused, released] = await Promise.allSettled([
+        store.claim(claimOf("new"), ignore),
+        store.release([{ name: "held", grantId: held.grantId }]),
+      ]);
+      expect(refused).toMatchObject({ status: "rejected" });
+      expect(released).toMatchObject({ status: "fulfilled", value: ["released"] });
+    });
+  });
+});
