@@ -4,7 +4,7 @@ import { barPlot } from "../lib/plots.mjs";
 import { median, quantile, ratios, spread } from "../lib/statistics.mjs";
 
 /** Acquire + release of names that nobody else wants, within this process. */
-export const settings = { rounds: 15, sequentialMs: 150, sliceMs: 1, width: 64, inFlightMs: 200 };
+export const settings = { rounds: 15, sequentialMs: 300, sliceMs: 1, width: 64, inFlightMs: 200 };
 export const quick = { rounds: 2, sequentialMs: 15, inFlightMs: 20 };
 
 export const columns = ({ yardstick, width }) => ({
@@ -25,22 +25,24 @@ export async function measure({ contestants, place, options, progress }) {
     }
     const pair = async ({ adapter }, lane) =>
       adapter.release(await adapter.acquire(`name ${lane}`));
-    const sequential = new Map(opened.map(({ name }) => [name, []]));
-    const oneByOne = (ms) =>
-      interleave(opened, { ms, sliceMs, operate: (contestant) => pair(contestant, 0) });
-    // Compiles what is hot.
-    await oneByOne(sequentialMs);
-    for (let round = 0; round < rounds; round++) {
-      progress(`1 in flight, round ${round + 1} of ${rounds}`);
-      for (const [name, samplesMs] of await oneByOne(sequentialMs)) {
-        sequential.get(name).push({ p50Ms: median(samplesMs), p99Ms: quantile(samplesMs, 0.99) });
-      }
-    }
+    // Many in flight first: by then, everybody's code is compiled, as in a process that has run for a while.
     const { turns, failures } = await contest(opened, {
       rounds: rounds + 1,
       turn: (contestant) => inFlight(width, inFlightMs, (lane) => pair(contestant, lane)),
       progress: (text) => progress(`${width} in flight, ${text}`),
     });
+    const sequential = new Map(opened.map(({ name }) => [name, []]));
+    for (let round = 0; round < rounds; round++) {
+      progress(`1 in flight, round ${round + 1} of ${rounds}`);
+      const samples = await interleave(opened, {
+        ms: sequentialMs,
+        sliceMs,
+        operate: (contestant) => pair(contestant, 0),
+      });
+      for (const [name, samplesMs] of samples) {
+        sequential.get(name).push({ p50Ms: median(samplesMs), p99Ms: quantile(samplesMs, 0.99) });
+      }
+    }
     const rates = new Map([...turns].map(([name, all]) => [name, all.slice(1)]));
     const times = new Map(
       [...sequential].map(([name, all]) => [name, all.map((one) => one.p50Ms)]),
