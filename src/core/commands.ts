@@ -85,8 +85,10 @@ export class Commands {
    */
   release(release: Release, ttlMs: number, timeoutMs?: number): Awaitable<ReleaseOutcome> {
     const failed = (error: unknown): HoldfastError => {
-      this.#owe(release, ttlMs);
-      return this.unavailable("release", error, release.grantId);
+      const failure = this.unavailable("release", error, release.grantId);
+      // What is refused for good is not owed: that would be asked for ever.
+      if (failure.retryable) this.#owe(release, ttlMs);
+      return failure;
     };
     try {
       const answers = this.#store.release([release]);
@@ -193,8 +195,9 @@ class OwedRelease extends Entry {
     this.#paying = true;
     this.#how.pay().then(
       () => this.#agenda.remove(this),
-      () => {
-        this.#paying = false;
+      (error: unknown) => {
+        if (HoldfastError.is(error) && !error.retryable) this.#agenda.remove(this);
+        else this.#paying = false;
       },
     );
   }

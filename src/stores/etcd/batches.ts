@@ -15,10 +15,11 @@ const PARTS_AT_ONCE = 32;
 /** Etcd allows 128 operations, and a part as many as the others leave. */
 const OPS_OF_A_PART = 64;
 
-/** What is wrong with a request itself, and so perhaps with one part of it: the lease of one session is gone. */
+/** What is wrong with a request itself, and so perhaps with one part of it: a session is gone, a name not permitted. */
 const REFUSALS: readonly number[] = [
   Code.INVALID_ARGUMENT,
   Code.NOT_FOUND,
+  Code.PERMISSION_DENIED,
   Code.FAILED_PRECONDITION,
   Code.OUT_OF_RANGE,
 ];

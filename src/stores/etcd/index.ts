@@ -26,7 +26,7 @@ import { createdAt, isEmpty, modifiedAt, unchangedSince } from "./compare.js";
 import { type Kept, KeptClaims } from "./kept.js";
 import { Keys, PREFIX } from "./keys.js";
 import { becauseOf, fasterAgain, Names, OPS_AT_ONCE, TRIES } from "./names.js";
-import { type Claimed, Queue, readValue, written } from "./queue.js";
+import { type Claimed, type Place, Queue, readValue, written } from "./queue.js";
 import type { EtcdClient } from "./rpc/client.js";
 import { Code, EtcdError } from "./rpc/errors.js";
 import type { Compare, Op, OpAnswer } from "./rpc/messages.js";
@@ -76,6 +76,7 @@ export const ETCD_TRAITS: Traits = {
 
 const NAMES_AT_ONCE = 50;
 const KEYS_PER_TURN = 500;
+const OBSERVED_AGAIN_MS = 1_000;
 /** As the core's own. */
 const DRIFT = 0.01;
 
@@ -193,12 +194,26 @@ export class EtcdStore implements Store {
   observe(name: string, changed: () => void): () => void {
     const observers = this.#observers.get(name) ?? new Set();
     this.#observers.set(name, observers.add(changed));
-    const watching = this.#waiting.enter(name);
-    watching.then(() => this.#refresh(name)).catch(() => {});
+    let watched: Watched | null = null;
+    let retry: NodeJS.Timeout | undefined;
+    const begin = async (): Promise<void> => {
+      try {
+        const entered = await this.#waiting.enter(name);
+        if (!observers.has(changed)) return this.#waiting.leave(entered);
+        watched = entered;
+        await this.#refresh(name);
+      } catch {
+        if (watched === null && observers.has(changed)) {
+          retry = setTimeout(() => void begin(), OBSERVED_AGAIN_MS).unref();
+        }
+      }
+    };
+    void begin();
     return () => {
+      clearTimeout(retry);
       observers.delete(changed);
       if (observers.size === 0) this.#observers.delete(name);
-      watching.then((watched) => this.#waiting.leave(watched)).catch(() => {});
+      if (watched !== null) this.#waiting.leave(watched);
     };
   }
 
@@ -264,9 +279,11 @@ export class EtcdStore implements Store {
         if (told.kind === "granted" || told.kind === "queued") await this.#extend(all);
         return told.kind === "granted" ? this.#claimed(all, seen, null) : this.#refused(all, told);
       }
-      seen = queues.every((queue) => mayEnter(claim, queue))
-        ? await this.#enterIf(revision, ask)
-        : await this.#queue(ask, queues[0]!);
+      if (!queues.every((queue) => mayEnter(claim, queue))) {
+        seen = await this.#queue(ask, queues[0]!);
+      } else if (all.length === 1 && ask.closing === null && queues[0]!.size > 0) {
+        seen = await this.#join(ask, queues[0]!);
+      } else seen = await this.#enterIf(revision, ask);
     }
     if ("kind" in seen) return seen;
     throw fasterAgain();
@@ -300,6 +317,38 @@ export class EtcdStore implements Store {
     }));
   }
 
+  /**
+   * After the last, which must not have gone or changed; others may have come since, as when many
+   * readers come at once. Whether it holds is read in the same step.
+   */
+  async #join({ claim, all }: Ask, queue: Queue): Promise<ClaimAnswer | Seen> {
+    const kept = all[0]!;
+    const reads = readsOf(this.#keys, all);
+    const { succeeded, responses, revision } = await this.#batches.txn([kept.name], {
+      compare: this.#isNewAfter(queue.last!, kept),
+      success: [this.#put(kept, claim), ...reads],
+      failure: reads,
+    });
+    if (!this.#kept.has(kept)) return this.#givenUp(all);
+    const seen = this.#seen(all, succeeded ? responses.slice(1) : responses, revision);
+    if (!succeeded) return seen;
+    const now = seen.queues[0]!;
+    if (now.holds(kept.grantId)) return this.#claimed(all, seen, null);
+    if (claim.queue) return seen;
+    // Others were faster, and it does not wait.
+    this.#kept.drop(kept);
+    await this.#delete([this.#key(kept)]);
+    return { kind: "busy", name: kept.name, position: now.position(kept.grantId) };
+  }
+
+  #isNewAfter(last: Place, kept: Kept): Compare[] {
+    return [
+      modifiedAt(this.#names.keyOf(kept.name, last), last.modRevision),
+      createdAt(this.#key(kept), 0n),
+      ...this.#notRevoked([kept]),
+    ];
+  }
+
   /** Its queue, if that is watched, and the claim would have to wait. It may be behind: it only says where to begin. */
   #knownToBeFull({ names, queue, grantId, permits, limit }: Claim): Queue | null {
     const watched = names.length === 1 && queue ? this.#waiting.get(names[0]!) : undefined;
@@ -320,11 +369,7 @@ export class EtcdStore implements Store {
     const told = watched.isComplete;
     const reads = readsOf(this.#keys, [kept]);
     const answer = await this.#batches.txn([kept.name], {
-      compare: [
-        modifiedAt(this.#names.keyOf(kept.name, last), last.modRevision),
-        createdAt(this.#key(kept), 0n),
-        ...this.#notRevoked([kept]),
-      ],
+      compare: this.#isNewAfter(last, kept),
       success: told ? [this.#put(kept, claim)] : [this.#put(kept, claim), ...reads],
       failure: reads,
     });
@@ -469,6 +514,8 @@ export class EtcdStore implements Store {
     } catch (error) {
       if (!(error instanceof SessionDead)) throw error;
       this.#sessions.forget(error.session);
+      // It may have moved to another since.
+      if (kept.session !== error.session) throw error;
       return this.#lose(kept);
     }
   }
@@ -525,8 +572,11 @@ export class EtcdStore implements Store {
 
   /** What a session has is told by a leader that may be none; this is read. */
   async #isGone(kept: Kept): Promise<boolean> {
+    const { session } = kept;
     const { kvs } = await this.#client.range({ key: this.#key(kept) });
-    kept.gone = kvs[0]?.lease !== kept.session.lease;
+    if (kept.moving || kept.session !== session)
+      throw new Error("etcd: it moves to another session");
+    kept.gone = kvs[0]?.lease !== session.lease;
     return kept.gone;
   }
 
@@ -617,8 +667,9 @@ export class EtcdStore implements Store {
   // What is kept.
 
   /**
-   * What stands under the session and nobody knows was given up while it was still on the way: nobody
-   * else would delete it. What is known and does not stand there is gone.
+   * What stands under the session and nobody knows was given up while it was still on the way, or is a
+   * notice to somebody who has gone: nobody else would delete it. What is known and does not stand
+   * there is gone.
    */
   async #reconcile(session: Session): Promise<void> {
     const missing = new Set<Kept>();
@@ -626,11 +677,14 @@ export class EtcdStore implements Store {
     const strangers: string[] = [];
     let looked = 0;
     for (const key of await this.#client.leaseKeys(session.lease)) {
-      const kept = this.#kept.at(key);
-      if (kept !== undefined) missing.delete(kept);
-      else if (this.#kept.isStranger(key)) strangers.push(key);
       // Thousands must not block the event loop.
       if (++looked % KEYS_PER_TURN === 0) await turn();
+      const under = this.#keys.readUnder(session.lease, key);
+      if (under === null) continue;
+      const { name, grantId, isNotice } = under;
+      const kept = this.#kept.get(name, grantId);
+      if (kept !== undefined && !isNotice) missing.delete(kept);
+      else if (this.#kept.isStranger(name, grantId)) strangers.push(key);
     }
     // Of a session that is gone no key stands, and its own proof tells that.
     if (looked === 0) return;

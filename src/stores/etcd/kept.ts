@@ -5,7 +5,9 @@ import type { Session } from "./session.js";
 import type { Watched } from "./waiting.js";
 
 const SWEEP_EVERY_MS = 20;
-const SWEPT_KEPT = 10_000;
+/** Longer than a deletion is under way. */
+const SWEPT_KEPT_MS = 60_000;
+const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /** A claim that this store has made and not given up. There may be ten thousand: a class keeps them small. */
 export class Kept {
@@ -61,8 +63,8 @@ export class KeptClaims {
   readonly #kept = new Map<string, Kept>();
   /** Not to be taken for strangers: the release would find nothing, and say that it was lost. */
   readonly #releasing = new Set<string>();
-  /** Given up unasked, the latest of them. */
-  readonly #swept = new Set<string>();
+  /** Given up unasked, and when. */
+  readonly #swept = new Map<string, number>();
   #timer: NodeJS.Timeout | undefined;
   #timerAtMs = Number.POSITIVE_INFINITY;
 
@@ -139,16 +141,10 @@ export class KeptClaims {
     }
   }
 
-  /** Whose key it is. */
-  at(key: string): Kept | undefined {
-    if (!this.#keys.isClaim(key)) return undefined;
-    const { name, grantId } = this.#keys.read(key);
-    return this.get(name, grantId);
-  }
-
-  /** A claim under a session of ours that is nobody's: given up while it was still on the way. */
-  isStranger(key: string): boolean {
-    return this.#keys.isClaim(key) && !this.#releasing.has(key) && this.at(key) === undefined;
+  /** A claim that is nobody's: given up while it was still on the way. */
+  isStranger(name: string, grantId: string): boolean {
+    const key = this.#keys.claim(name, grantId);
+    return this.get(name, grantId) === undefined && !this.#releasing.has(key);
   }
 
   /** Looks then, at the latest, for what is no longer renewed. */
@@ -157,7 +153,10 @@ export class KeptClaims {
     if (atMs >= this.#timerAtMs) return;
     clearTimeout(this.#timer);
     this.#timerAtMs = atMs;
-    this.#timer = setTimeout(() => this.#sweep(), Math.ceil(ms)).unref();
+    this.#timer = setTimeout(
+      () => this.#sweep(),
+      Math.min(Math.ceil(ms), LONGEST_TIMER_MS),
+    ).unref();
   }
 
   close(): void {
@@ -178,12 +177,11 @@ export class KeptClaims {
     }
     for (const kept of over) this.drop(kept);
     const keys = over.map(({ name, grantId }) => this.#keys.claim(name, grantId));
-    for (const key of keys) this.#swept.add(key);
-    // The oldest are long gone.
-    for (const key of this.#swept) {
-      if (this.#swept.size <= SWEPT_KEPT) break;
+    for (const [key, sweptAtMs] of this.#swept) {
+      if (nowMs - sweptAtMs < SWEPT_KEPT_MS) break;
       this.#swept.delete(key);
     }
+    for (const key of keys) this.#swept.set(key, nowMs);
     this.#hear.swept(keys);
     if (!this.isEmpty) this.sweepIn(Math.max(nextMs, SWEEP_EVERY_MS));
   }

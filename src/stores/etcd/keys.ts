@@ -61,8 +61,18 @@ export class Keys {
     return `${this.session(lease)}/${name}${END}${grantId}`;
   }
 
-  isClaim(key: string): boolean {
-    return key.startsWith(`${this.#prefix}n/`) && !key.endsWith(END);
+  /** What a key under a session belongs to; null if it is none of ours, or the session's own. A notice is not the claim itself. */
+  readUnder(
+    lease: bigint,
+    key: string,
+  ): { name: string; grantId: string; isNotice: boolean } | null {
+    const notices = `${this.session(lease)}/`;
+    const isNotice = key.startsWith(notices);
+    if (!isNotice && !key.startsWith(`${this.#prefix}n/`)) return null;
+    const [name = "", grantId = ""] = key
+      .slice(isNotice ? notices.length : this.#prefix.length + 2)
+      .split(END);
+    return { name, grantId, isNotice };
   }
 
   /** A session's key, and the notices to it. */

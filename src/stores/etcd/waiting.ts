@@ -20,8 +20,8 @@ export class Watched {
   readonly #watch: Watch;
   /** Events of what is not known yet from the ground up. */
   #early: { events: readonly WatchEvent[]; revision: bigint }[] | null = [];
-  /** What was read before it tells too little. */
-  #since = 0n;
+  /** What was read before it tells too little: nobody tells what came in between. Null: it is not watched yet. */
+  #since: bigint | null = null;
 
   constructor(
     client: EtcdClient,
@@ -47,10 +47,10 @@ export class Watched {
     this.#watch = client.watch(keys.name(name), {
       created: (revision) => {
         created();
+        this.#since = revision;
         if (!gap) return;
         // What happened in the gap is read.
         gap = false;
-        this.#since = revision;
         refresh();
       },
       events: (events, revision) => {
@@ -60,6 +60,7 @@ export class Watched {
       gap: () => {
         gap = true;
         this.#early = [];
+        this.#since = null;
       },
       failed,
     });
@@ -76,7 +77,7 @@ export class Watched {
       this.queue.reset(kvs, revision);
       return;
     }
-    if (revision < this.#since) return;
+    if (this.#since === null || revision < this.#since) return;
     this.queue.revision = 0n;
     this.queue.reset(kvs, revision);
     for (const { events, revision: at } of this.#early) this.queue.apply(events, at);
