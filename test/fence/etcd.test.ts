@@ -1,6 +1,6 @@
 import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import fc from "fast-check";
-import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, type TestContext, test } from "vitest";
 import { fenceCases } from "../../src/conformance/fences.js";
 import { StaleTokenError, StoreUnavailableError } from "../../src/core/errors.js";
 import { createLocks } from "../../src/core/locks.js";
@@ -51,7 +51,9 @@ describeWith(["etcd"], "the fence in etcd", () => {
     return { fence: etcdFence(client), resource, key, data: `data-${names}` };
   }
 
-  async function proxied(): Promise<{ proxy: TcpProxy; through: EtcdClient }> {
+  async function proxied({
+    onTestFinished,
+  }: TestContext): Promise<{ proxy: TcpProxy; through: EtcdClient }> {
     const proxy = await TcpProxy.open(server);
     onTestFinished(() => proxy.close());
     const through = await openEtcdClient({
@@ -98,7 +100,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
   }
 
   for (const one of fenceCases) {
-    test(`conformance: ${one.name}`, async () => {
+    test.concurrent(`conformance: ${one.name}`, async () => {
       const store = memoryStore();
       const subject = { ...realSubject(async () => store), fence: cell };
       expect(await runCase(one, subject)).toBe("passed");
@@ -224,7 +226,22 @@ describeWith(["etcd"], "the fence in etcd", () => {
     expect(await get(`holdfast/fence/${resource}`)).toMatchObject({ version: 2n });
   });
 
-  test("many enter at the same time: the highest floor stays", { timeout: 60_000 }, async () => {
+  test.concurrent("etcd that is out of reach: unavailable, and never stale", async (context) => {
+    const { resource } = fresh();
+    const { proxy, through } = await proxied(context);
+    const fence = etcdFence(through);
+    await proxy.cut().inject();
+    const down = await rejection(fence.enter(undefined, resource, exclusive(1n)));
+    expect(down).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: true });
+    await through.close();
+    const closed = await rejection(fence.highest(undefined, resource));
+    expect(closed).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
+    expect(closed.message).toBe("the fence can't read: etcd: the client is closed");
+  });
+
+  test.concurrent("many enter at the same time: the highest floor stays", {
+    timeout: 60_000,
+  }, async () => {
     const lease = fc
       .tuple(fc.bigInt(0n, 30n), fc.bigInt(0n, 30n))
       .map(([a, b]) => ({ token: a > b ? a : b, floor: a > b ? b : a }));
@@ -252,7 +269,9 @@ describeWith(["etcd"], "the fence in etcd", () => {
     );
   });
 
-  test("holders that overlap in every way lose no update", { timeout: 60_000 }, async () => {
+  test.concurrent("holders that overlap in every way lose no update", {
+    timeout: 60_000,
+  }, async () => {
     let refused = 0;
     await fc.assert(
       fc.asyncProperty(
@@ -355,9 +374,9 @@ describeWith(["etcd"], "the fence in etcd", () => {
     }
   });
 
-  test("enter: a lost reply is safe, and it was done once", async () => {
+  test("enter: a lost reply is safe, and it was done once", async (context) => {
     const { key, resource } = fresh();
-    const { proxy, through } = await proxied();
+    const { proxy, through } = await proxied(context);
     const fence = etcdFence(through);
     for (const [i, token] of [5n, 6n].entries()) {
       await through.range({ key });
@@ -400,19 +419,6 @@ describeWith(["etcd"], "the fence in etcd", () => {
       /can't reset: .*not known/,
     );
     expect(await get(key)).toMatchObject({ value: "1:00000000000000000002", version: 2n });
-  });
-
-  test("etcd that is out of reach: unavailable, and never stale", async () => {
-    const { resource } = fresh();
-    const { proxy, through } = await proxied();
-    const fence = etcdFence(through);
-    await proxy.cut().inject();
-    const down = await rejection(fence.enter(undefined, resource, exclusive(1n)));
-    expect(down).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: true });
-    await through.close();
-    const closed = await rejection(fence.highest(undefined, resource));
-    expect(closed).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
-    expect(closed.message).toBe("the fence can't read: etcd: the client is closed");
   });
 
   test("reset: by itself over what is there, in a transaction only if nobody enters meanwhile", async () => {

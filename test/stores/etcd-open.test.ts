@@ -103,26 +103,6 @@ describeWith(["etcd"], "connect() to etcd", () => {
     for (let i = 0; i < 3; i++) await handsOver(three.url);
   });
 
-  test("a member without a leader is no use", async () => {
-    const { servers } = await lab.etcd({ nodes: 3 });
-    await Promise.all([servers[0]!.kill(), servers[1]!.kill()]);
-    const alone = await failure(at(servers[2]!));
-    expect(alone.message).toContain("no leader");
-    expect(alone.retryable).toBe(true);
-    const all = await failure(`etcd://${servers.map(hostOf).join(",")}`);
-    expect(all.message).toContain(`${hostOf(servers[0]!)}: nobody listens there`);
-    expect(all.message).toContain(`${hostOf(servers[2]!)}: it has no leader`);
-    await servers[2]!.kill();
-  });
-
-  test("members of different clusters: what one has granted the other would grant again", async () => {
-    const { servers } = await lab.etcd();
-    const error = await rejection(connect(`${server.url},${hostOf(servers[0]!)}`));
-    expect(error).toMatchObject({ code: "INVALID_ARGUMENT" });
-    expect(error.message).toContain("different clusters");
-    await servers[0]!.kill();
-  });
-
   test("nobody there: at once, and where", async () => {
     const [one, two] = [`127.0.0.1:${await freePort()}`, `127.0.0.1:${await freePort()}`];
     const from = performance.now();
@@ -135,13 +115,35 @@ describeWith(["etcd"], "connect() to etcd", () => {
     expect(unknown.message).toContain("nowhere.invalid:2379: no such host is known");
   });
 
-  test("somebody who does not answer", async () => {
-    const { servers } = await lab.etcd();
-    await servers[0]!.pause();
-    const error = await failure(at(servers[0]!, "app:secret@"));
-    expect(error.retryable).toBe(true);
-    expect(error.message).toMatch(/within its time|timed out/);
-    await servers[0]!.kill();
+  describe.concurrent("servers of their own", () => {
+    test("a member without a leader is no use", async () => {
+      const { servers } = await lab.etcd({ nodes: 3 });
+      await Promise.all([servers[0]!.kill(), servers[1]!.kill()]);
+      const alone = await failure(at(servers[2]!));
+      expect(alone.message).toContain("no leader");
+      expect(alone.retryable).toBe(true);
+      const all = await failure(`etcd://${servers.map(hostOf).join(",")}`);
+      expect(all.message).toContain(`${hostOf(servers[0]!)}: nobody listens there`);
+      expect(all.message).toContain(`${hostOf(servers[2]!)}: it has no leader`);
+      await servers[2]!.kill();
+    });
+
+    test("members of different clusters: what one has granted the other would grant again", async () => {
+      const { servers } = await lab.etcd();
+      const error = await rejection(connect(`${server.url},${hostOf(servers[0]!)}`));
+      expect(error).toMatchObject({ code: "INVALID_ARGUMENT" });
+      expect(error.message).toContain("different clusters");
+      await servers[0]!.kill();
+    });
+
+    test("somebody who does not answer", async () => {
+      const { servers } = await lab.etcd();
+      await servers[0]!.pause();
+      const error = await failure(at(servers[0]!, "app:secret@"));
+      expect(error.retryable).toBe(true);
+      expect(error.message).toMatch(/within its time|timed out/);
+      await servers[0]!.kill();
+    });
   });
 
   test.each([

@@ -4,7 +4,15 @@ import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import fc from "fast-check";
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import {
+  afterAll,
+  beforeAll,
+  describe,
+  expect,
+  onTestFinished,
+  type TestContext,
+  test,
+} from "vitest";
 import {
   type EtcdClient,
   type EtcdClientOptions,
@@ -192,10 +200,15 @@ describeWith(["etcd"], "the client", () => {
   let server: EtcdServer;
   let three: ServerCluster<EtcdServer>;
   let client: EtcdClient;
+  let built: ReturnType<typeof build>;
   let names = 0;
   const name = (): string => `name-${++names}/`;
 
   beforeAll(async () => {
+    // Nothing else goes on meanwhile: that would stand still.
+    built = build();
+    const modules = fileURLToPath(new URL("../../node_modules", import.meta.url));
+    symlinkSync(modules, built.file("node_modules"));
     lab = await Lab.open();
     const [one, cluster] = await Promise.all([lab.etcd(), lab.etcd({ nodes: 3 })]);
     server = one.servers[0]!;
@@ -204,19 +217,25 @@ describeWith(["etcd"], "the client", () => {
   });
   afterAll(async () => {
     await client?.close();
-    await lab.close();
+    built?.remove();
+    await lab?.close();
   });
 
-  async function open(options: EtcdClientOptions): Promise<EtcdClient> {
+  async function open(
+    options: EtcdClientOptions,
+    context: Pick<TestContext, "onTestFinished"> = { onTestFinished },
+  ): Promise<EtcdClient> {
     const opened = await openEtcdClient(options);
-    onTestFinished(() => opened.close());
+    context.onTestFinished(() => opened.close());
     return opened;
   }
 
-  async function proxied(): Promise<{ proxy: TcpProxy; through: EtcdClient }> {
+  async function proxied(
+    context: Pick<TestContext, "onTestFinished"> = { onTestFinished },
+  ): Promise<{ proxy: TcpProxy; through: EtcdClient }> {
     const proxy = await TcpProxy.open(server);
-    onTestFinished(() => proxy.close());
-    return { proxy, through: await open({ endpoints: [addressOf(proxy)] }) };
+    context.onTestFinished(() => proxy.close());
+    return { proxy, through: await open({ endpoints: [addressOf(proxy)] }, context) };
   }
 
   test("a transaction: either branch, and what each of its operations answers", async () => {
@@ -500,9 +519,9 @@ describeWith(["etcd"], "the client", () => {
     expect((await client.range({ key })).kvs[0]).toMatchObject({ version: 3n });
   });
 
-  test("an attempt that may have been executed is not forgotten over one that was not", async () => {
+  test.concurrent("an attempt that may have been executed is not forgotten over one that was not", async (context) => {
     const key = name();
-    const { proxy, through } = await proxied();
+    const { proxy, through } = await proxied(context);
     await through.range({ key });
     const lose = proxy.loseReply({ when: key, times: Number.POSITIVE_INFINITY });
     await lose.inject();
@@ -514,9 +533,9 @@ describeWith(["etcd"], "the client", () => {
     expect(error).toMatchObject({ executed: "unknown" });
   });
 
-  test("a connection that has gone silent is replaced, also where there is one endpoint", async () => {
+  test.concurrent("a connection that has gone silent is replaced, also where there is one endpoint", async (context) => {
     const key = name();
-    const { proxy, through } = await proxied();
+    const { proxy, through } = await proxied(context);
     const ear = new Ear();
     through.watch({ key }, ear);
     await ear.isCreated();
@@ -529,8 +548,8 @@ describeWith(["etcd"], "the client", () => {
     expect(performance.now() - from).toBeLessThan(4_000);
   });
 
-  test("nobody there: not executed, in time, and it comes back by itself", async () => {
-    const { proxy, through } = await proxied();
+  test.concurrent("nobody there: not executed, in time, and it comes back by itself", async (context) => {
+    const { proxy, through } = await proxied(context);
     const cut = proxy.cut();
     await cut.inject();
     const from = performance.now();
@@ -666,7 +685,8 @@ describeWith(["etcd"], "the client", () => {
     });
   });
 
-  describe("with users", () => {
+  // From here on side by side: they wait much, and for servers and processes of their own.
+  describe.concurrent("with users", () => {
     let guarded: EtcdServer;
     const PASSWORD = "p@ss:w/o?r#d%";
     beforeAll(async () => {
@@ -680,8 +700,9 @@ describeWith(["etcd"], "the client", () => {
       await guarded.ctl("user", "grant-role", "root", "root");
     });
 
-    test("a user before there are any; then its token runs out, and all goes on", async () => {
-      const app = await open({ endpoints: [addressOf(guarded)], user: "app", password: PASSWORD });
+    test.sequential("a user before there are any; then its token runs out, and all goes on", async (context) => {
+      const login = { user: "app", password: PASSWORD };
+      const app = await open({ endpoints: [addressOf(guarded)], ...login }, context);
       await app.txn(put("app/a", "1"));
       await guarded.ctl("auth", "enable");
       const all = Array.from({ length: 5 }, () => app.range({ key: "app/a" }));
@@ -703,12 +724,9 @@ describeWith(["etcd"], "the client", () => {
       expect(never.failures[0]).toContain("permission denied");
     });
 
-    test("a wrong password: refused, and not repeated", async () => {
-      const wrong = await open({
-        endpoints: [addressOf(guarded)],
-        user: "app",
-        password: "wrong-secret",
-      });
+    test.sequential("a wrong password: refused, and not repeated", async (context) => {
+      const login = { user: "app", password: "wrong-secret" };
+      const wrong = await open({ endpoints: [addressOf(guarded)], ...login }, context);
       const error = await rejection(wrong.range({ key: "app/a" }));
       expect(error.message).toContain("invalid user ID or password");
       expect(error).toMatchObject({ executed: "no" });
@@ -716,7 +734,7 @@ describeWith(["etcd"], "the client", () => {
     });
   });
 
-  test("TLS: with the authority that signed it, and a certificate of one's own", async (context) => {
+  test.concurrent("TLS: with the authority that signed it, and a certificate of one's own", async (context) => {
     skipUnless(context, findFile("openssl") !== null, "needs openssl");
     const folder = join(lab.folder, "certificates");
     mkdirSync(folder);
@@ -766,13 +784,16 @@ describeWith(["etcd"], "the client", () => {
     const endpoints = [`127.0.0.1:${port}`];
     const own = { cert: read("app.pem"), key: read("app.key") };
     const good = { ca: read("ca.pem"), servername: "locks.test", ...own };
-    const right = await open({ endpoints, tls: good });
+    const right = await open({ endpoints, tls: good }, context);
     const ear = new Ear();
     right.watch({ key: "a" }, ear);
     await ear.isCreated();
     await right.txn(put("a", "1"));
     await until("it is heard", async () => ear.heard.at(-1) === "PUT a=1");
-    const unchecked = await open({ endpoints, tls: { ...own, rejectUnauthorized: false } });
+    const unchecked = await open(
+      { endpoints, tls: { ...own, rejectUnauthorized: false } },
+      context,
+    );
     expect((await unchecked.range({ key: "a" })).count).toBe(1);
     const bad = [
       { ...good, ca: read("stranger.pem") },
@@ -780,22 +801,14 @@ describeWith(["etcd"], "the client", () => {
       { ca: good.ca, servername: "locks.test" },
     ];
     for (const tls of bad) {
-      const wrong = await open({ endpoints, tls });
+      const wrong = await open({ endpoints, tls }, context);
       expect(await rejection(wrong.range({ key: "a" }, { timeoutMs: 400 }))).toMatchObject({
         executed: "no",
       });
     }
   });
 
-  describe("the process", () => {
-    let built: ReturnType<typeof build>;
-    beforeAll(() => {
-      built = build();
-      const modules = fileURLToPath(new URL("../../node_modules", import.meta.url));
-      symlinkSync(modules, built.file("node_modules"));
-    });
-    afterAll(() => built.remove());
-
+  describe.concurrent("the process", () => {
     const script = (end: string): string => `
       import { openEtcdClient } from ${JSON.stringify(built.file("stores/etcd/rpc/client.js"))};
       const client = await openEtcdClient({ endpoints: [${JSON.stringify(addressOf(server))}] });

@@ -1,10 +1,22 @@
 import { join } from "node:path";
-import { expect, onTestFinished } from "vitest";
-import { connect, type LocksOptions } from "../../src/index.js";
+import { afterAll, beforeAll, expect, onTestFinished, type TestContext } from "vitest";
+import { ignore } from "../../src/conformance/subject.js";
+import { connect, createLocks, type Locks, type LocksOptions } from "../../src/index.js";
+import {
+  type EtcdClient,
+  type EtcdStore,
+  etcdStore,
+  openEtcdClient,
+} from "../../src/stores/etcd/index.js";
+import { Keys } from "../../src/stores/etcd/keys.js";
+import { Code, EtcdError } from "../../src/stores/etcd/rpc/errors.js";
+import type { KeyValue, Op, Txn, WatchEvent } from "../../src/stores/etcd/rpc/messages.js";
+import type { WatchHearing } from "../../src/stores/etcd/rpc/watches.js";
 import { type Fault, fault, together } from "../../src/verify/faults/fault.js";
 import { TcpProxy } from "../../src/verify/faults/proxy.js";
 import type { ServerCluster } from "../../src/verify/lab/cluster.js";
 import type { EtcdServer } from "../../src/verify/lab/etcd.js";
+import { Lab } from "../../src/verify/lab/lab.js";
 import type { Site } from "../../src/verify/lab/server.js";
 import { machineMs, TimeLine } from "../../src/verify/traffic/time-line.js";
 import { Worker } from "../../src/verify/traffic/worker.js";
@@ -306,3 +318,177 @@ export async function expectUnavailable(worker: Worker, name: string, wait: numb
 
 export const others = ({ servers }: EtcdCluster, one: EtcdServer): EtcdServer[] =>
   servers.filter((other) => other !== one);
+
+// A store alone with a server that is well.
+
+/** Whole seconds, as etcd has them: the shortest that there is. */
+export const SHORT_MS = 1_000;
+/** Nothing of it is renewed or looked after within a test. */
+export const LONG_MS = 60_000;
+/** On a busy machine. */
+export const GRACE_MS = 2_000;
+
+export type Method = Exclude<keyof EtcdClient, "status" | "memberList" | "close">;
+type Instead<M extends Method> = (
+  send: () => ReturnType<EtcdClient[M]>,
+  ...args: Parameters<EtcdClient[M]>
+) => ReturnType<EtcdClient[M]>;
+
+/** A client whose calls are written down, and done as the test says. */
+export class Wire {
+  readonly client: EtcdClient;
+  readonly inner: EtcdClient;
+  /** Each as it was called. */
+  calls: Method[] = [];
+  on: { [M in Method]?: Instead<M> } = {};
+  /** By the seconds that were asked for. */
+  readonly granted: { ttlS: number; lease: bigint }[] = [];
+
+  constructor(inner: EtcdClient) {
+    this.inner = inner;
+    this.client = new Proxy(inner, {
+      get: (_, method: keyof EtcdClient) => {
+        const own = inner[method].bind(inner) as (...args: unknown[]) => unknown;
+        if (method === "status" || method === "memberList" || method === "close") return own;
+        return (...args: unknown[]) => {
+          this.calls.push(method);
+          const send = (): unknown => own(...args);
+          const instead = this.on[method] as ((...all: unknown[]) => unknown) | undefined;
+          const answer = instead === undefined ? send() : instead(send, ...args);
+          if (method === "leaseGrant") this.#note(args[0] as number, answer as never);
+          return answer;
+        };
+      },
+    });
+  }
+
+  count(method: Method): number {
+    return this.calls.filter((one) => one === method).length;
+  }
+
+  /** The session for a ttl. */
+  session(ttlMs: number): bigint {
+    return this.granted.findLast(({ ttlS }) => ttlS * 1_000 === ttlMs)!.lease;
+  }
+
+  #note(ttlS: number, answer: Promise<{ id: bigint }>): void {
+    answer.then(({ id }) => this.granted.push({ ttlS, lease: id })).catch(ignore);
+  }
+}
+
+/** Holds back what watches tell. */
+export class Later {
+  /** How many deletions it has heard of since. */
+  held = 0;
+  #back: Map<WatchHearing, WatchEvent[]> | null = null;
+
+  constructor(wire: Wire) {
+    wire.on.watch = (_, range, hear) => {
+      const events: typeof hear.events = (some, revision) => {
+        this.held += some.filter(({ type }) => type === "DELETE").length;
+        if (this.#back === null) hear.events(some, revision);
+        else this.#back.set(hear, [...(this.#back.get(hear) ?? []), ...some]);
+      };
+      return wire.inner.watch(range, { ...hear, events });
+    };
+  }
+
+  holdBack(): void {
+    this.held = 0;
+    this.#back = new Map();
+  }
+
+  /** To each watch at once, as by a server that was behind. */
+  letGo(): void {
+    const back = this.#back ?? [];
+    this.#back = null;
+    for (const [hear, events] of back) hear.events(events, events.at(-1)!.kv.modRevision);
+  }
+}
+
+export const noAnswer = (): EtcdError =>
+  new EtcdError("no answer", { grpcCode: Code.UNAVAILABLE, executed: "unknown", endpoint: null });
+
+/** What it does if it succeeds, also where several go as one. */
+export const opsOf = ({ success = [] }: Txn): Op[] =>
+  success.flatMap((op) => (op.txn === undefined ? [op] : opsOf(op.txn)));
+
+export const isRelease = (txn: Txn): boolean => opsOf(txn).some((op) => op.delete !== undefined);
+
+/** To another session. */
+export const isMove = (txn: Txn): boolean => opsOf(txn).some(({ put }) => put?.ignoreValue);
+
+export const endpointOf = ({ address, port }: { address: string; port: number }): string =>
+  `${address}:${port}`;
+
+export const waitersAre = (locks: Locks, name: string, count: number): Promise<void> =>
+  until(
+    `${count} wait for ${name}`,
+    async () => ((await locks.inspect(name))?.waiters.length ?? 0) === count,
+  );
+
+interface Fresh {
+  readonly prefix: string;
+  readonly keys: Keys;
+  readonly store: EtcdStore;
+  readonly wire: Wire;
+  readonly locks: Locks;
+  /** Another process, as it were. */
+  another(options?: LocksOptions): Promise<{ store: EtcdStore; wire: Wire; locks: Locks }>;
+  /** Of a name of `locks`. */
+  claims(name: string): Promise<KeyValue[]>;
+}
+
+/** One server for all tests of a file; each has a prefix of its own. */
+export class OneEtcd {
+  lab!: Lab;
+  server!: EtcdServer;
+  /** For looking behind the store. */
+  raw!: EtcdClient;
+  #prefixes = 0;
+
+  static forAll(): OneEtcd {
+    const etcd = new OneEtcd();
+    beforeAll(async () => {
+      etcd.lab = await Lab.open();
+      etcd.server = (await etcd.lab.etcd({ timing: "fast" })).servers[0]!;
+      etcd.raw = await openEtcdClient({ endpoints: [endpointOf(etcd.server)] });
+    });
+    afterAll(async () => {
+      await etcd.raw?.close();
+      await etcd.lab?.close();
+    });
+    return etcd;
+  }
+
+  prefix(): string {
+    return `test-${++this.#prefixes}/`;
+  }
+
+  async fresh(
+    { onTestFinished }: Pick<TestContext, "onTestFinished">,
+    options: LocksOptions = {},
+    on: { address: string; port: number } = this.server,
+  ): Promise<Fresh> {
+    const prefix = this.prefix();
+    const keys = new Keys(prefix);
+    const another = async (more: LocksOptions = {}) => {
+      const wire = new Wire(await openEtcdClient({ endpoints: [endpointOf(on)] }));
+      const store = etcdStore(wire.client, { prefix, closeClient: true });
+      const locks = createLocks(store, { ttl: SHORT_MS, ...options, ...more });
+      onTestFinished(() => locks.close().catch(ignore));
+      return { store, wire, locks };
+    };
+    const claims = async (name: string): Promise<KeyValue[]> =>
+      (await this.raw.range(keys.name(`default:${name}`))).kvs;
+    return { prefix, keys, another, claims, ...(await another()) };
+  }
+
+  async everything(prefix: string): Promise<KeyValue[]> {
+    return (await this.raw.range({ key: prefix, rangeEnd: `${prefix.slice(0, -1)}0` })).kvs;
+  }
+
+  async isThere(key: string): Promise<boolean> {
+    return (await this.raw.range({ key })).kvs.length > 0;
+  }
+}
