@@ -267,7 +267,7 @@ export class EtcdStore implements Store {
     let seen = full === null ? await this.#enterIf("empty", ask) : await this.#queue(ask, full);
     for (let tries = 0; tries < TRIES && !("kind" in seen); tries++) {
       if (all.some((kept) => !this.#kept.has(kept))) return this.#givenUp(all);
-      const { queues, revision } = seen;
+      const { queues } = seen;
       const elsewhere = all.filter((kept, i) => isElsewhere(queues[i]!.get(kept.grantId), kept));
       if (elsewhere.length > 0) {
         for (const kept of elsewhere) await this.#bring(kept);
@@ -283,20 +283,22 @@ export class EtcdStore implements Store {
         seen = await this.#queue(ask, queues[0]!);
       } else if (all.length === 1 && ask.closing === null && queues[0]!.size > 0) {
         seen = await this.#join(ask, queues[0]!);
-      } else seen = await this.#enterIf(revision, ask);
+      } else seen = await this.#enterIf(seen, ask);
     }
     if ("kind" in seen) return seen;
     throw fasterAgain();
   }
 
-  /** All of them, if nobody is there, or nobody has come since a revision. */
-  async #enterIf(since: "empty" | bigint, ask: Ask): Promise<ClaimAnswer | Seen> {
+  /** All of them, if nobody is there, or nobody has come since they were seen. */
+  async #enterIf(since: "empty" | Seen, ask: Ask): Promise<ClaimAnswer | Seen> {
     const { claim, all, closing } = ask;
-    const puts = all.flatMap((kept) => this.#puts(kept, ask));
+    const standing = (i: number): boolean =>
+      since !== "empty" && since.queues[i]!.get(claim.grantId) !== undefined;
+    const puts = all.flatMap((kept, i) => (standing(i) ? [] : this.#puts(kept, ask)));
     const reads = readsOf(this.#keys, all);
     const compare = all.map(({ name }) => {
       const range = this.#keys.name(name);
-      return since === "empty" ? isEmpty(range) : unchangedSince(range, since);
+      return since === "empty" ? isEmpty(range) : unchangedSince(range, since.revision);
     });
     const names = all.map(({ name }) => name);
     const { succeeded, revision, responses } = await this.#batches.txn(names, {
