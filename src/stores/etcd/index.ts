@@ -25,8 +25,9 @@ import { Closures } from "./closures.js";
 import { createdAt, isEmpty, modifiedAt, unchangedSince } from "./compare.js";
 import { type Kept, KeptClaims } from "./kept.js";
 import { Keys, PREFIX } from "./keys.js";
+import { Moves } from "./moves.js";
 import { becauseOf, fasterAgain, Names, OPS_AT_ONCE, TRIES } from "./names.js";
-import { type Claimed, type Place, Queue, readValue, written } from "./queue.js";
+import { type Claimed, type Place, type Queue, readValue, written } from "./queue.js";
 import type { EtcdClient } from "./rpc/client.js";
 import { Code, EtcdError } from "./rpc/errors.js";
 import type { Compare, Op, OpAnswer } from "./rpc/messages.js";
@@ -42,7 +43,7 @@ import {
 } from "./seen.js";
 import { type Proof, type Session, SessionDead } from "./session.js";
 import { Sessions, secondsOf } from "./sessions.js";
-import { Waiting, type Watched } from "./waiting.js";
+import { Waiting } from "./waiting.js";
 
 export type { EtcdClient, EtcdClientOptions } from "./rpc/client.js";
 export { openEtcdClient } from "./rpc/client.js";
@@ -76,7 +77,6 @@ export const ETCD_TRAITS: Traits = {
 
 const NAMES_AT_ONCE = 50;
 const KEYS_PER_TURN = 500;
-const OBSERVED_AGAIN_MS = 1_000;
 /** As the core's own. */
 const DRIFT = 0.01;
 
@@ -91,10 +91,9 @@ export class EtcdStore implements Store {
   readonly #sessions: Sessions;
   readonly #waiting: Waiting;
   readonly #closures: Closures;
+  readonly #moves: Moves;
   readonly #batches: Batches;
   readonly #kept: KeptClaims;
-  readonly #tickets = new Map<string, Set<Kept>>();
-  readonly #observers = new Map<string, Set<() => void>>();
 
   /** `flaws`: of the servers' version, under which a name can be granted twice. */
   constructor(
@@ -114,18 +113,20 @@ export class EtcdStore implements Store {
     this.#names = new Names(client, this.#keys);
     this.#batches = new Batches(client);
     this.#kept = new KeptClaims(this.#clock, this.#keys, {
-      dropped: (kept) => this.#noLongerWaits(kept),
+      dropped: (kept) => this.#waiting.leave(kept),
       swept: (keys) => void this.#delete(keys).catch(() => {}),
     });
     this.#sessions = new Sessions(client, this.#clock, this.#keys, {
       isNeeded: (session) => !this.#kept.of(session).next().done,
       reconcile: (session) => this.#reconcile(session),
     });
-    this.#waiting = new Waiting(client, this.#keys, {
-      changed: (name) => this.#changed(name),
-      refresh: (name) => this.#refresh(name),
-    });
+    this.#waiting = new Waiting(
+      client,
+      this.#keys,
+      (kept, queue) => void this.#handOver(kept, queue),
+    );
     this.#closures = new Closures(client, this.#clock, this.#keys);
+    this.#moves = new Moves(client, this.#keys, this.#sessions, (ms) => this.#kept.sweepIn(ms));
   }
 
   async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
@@ -155,7 +156,7 @@ export class EtcdStore implements Store {
       const kept = this.#kept.get(name, grantId);
       return kept !== undefined && kept.state !== "held";
     });
-    const read = this.#readAll([...new Set(waited.map(({ name }) => name))]);
+    const read = this.#waiting.read([...new Set(waited.map(({ name }) => name))]);
     read.catch(() => {});
     return Promise.all(
       renewals.map((renewal) =>
@@ -192,29 +193,7 @@ export class EtcdStore implements Store {
   }
 
   observe(name: string, changed: () => void): () => void {
-    const observers = this.#observers.get(name) ?? new Set();
-    this.#observers.set(name, observers.add(changed));
-    let watched: Watched | null = null;
-    let retry: NodeJS.Timeout | undefined;
-    const begin = async (): Promise<void> => {
-      try {
-        const entered = await this.#waiting.enter(name);
-        if (!observers.has(changed)) return this.#waiting.leave(entered);
-        watched = entered;
-        await this.#refresh(name);
-      } catch {
-        if (watched === null && observers.has(changed)) {
-          retry = setTimeout(() => void begin(), OBSERVED_AGAIN_MS).unref();
-        }
-      }
-    };
-    void begin();
-    return () => {
-      clearTimeout(retry);
-      observers.delete(changed);
-      if (observers.size === 0) this.#observers.delete(name);
-      if (watched !== null) this.#waiting.leave(watched);
-    };
+    return this.#waiting.observe(name, changed);
   }
 
   async close(): Promise<void> {
@@ -270,7 +249,7 @@ export class EtcdStore implements Store {
       const { queues } = seen;
       const elsewhere = all.filter((kept, i) => isElsewhere(queues[i]!.get(kept.grantId), kept));
       if (elsewhere.length > 0) {
-        for (const kept of elsewhere) await this.#bring(kept);
+        for (const kept of elsewhere) await this.#moves.bring(kept);
         seen = await this.#readAgain(all);
         continue;
       }
@@ -363,7 +342,7 @@ export class EtcdStore implements Store {
   /** A ticket after the last, which must not have gone or changed: so the limit has not, either. */
   async #queue({ claim, all }: Ask, queue: Queue): Promise<ClaimAnswer | Seen> {
     const kept = all[0]!;
-    const watched = await this.#wait(kept);
+    const watched = await this.#waiting.enter(kept);
     if (!this.#kept.has(kept)) return this.#givenUp([kept]);
     const last = queue.last;
     if (last === undefined) return this.#readAgain([kept]);
@@ -386,7 +365,7 @@ export class EtcdStore implements Store {
     kept.token = answer.revision;
     kept.modRevision = answer.revision;
     // What was told before this answer came.
-    queueMicrotask(() => this.#changed(kept.name));
+    queueMicrotask(() => this.#waiting.changed(kept.name));
     return { kind: "queued", position: watched.queue.position(kept.grantId) };
   }
 
@@ -434,7 +413,7 @@ export class EtcdStore implements Store {
       else if (!(await this.#closures.shut(name, grantId, claimed, token))) return false;
     }
     if (!this.#kept.has(kept)) return false;
-    this.#noLongerWaits(kept);
+    this.#waiting.leave(kept);
     kept.state = "held";
     kept.push = ignore;
     kept.modRevision = modRevision;
@@ -454,11 +433,11 @@ export class EtcdStore implements Store {
   /** Found again, perhaps by a store that did not know of it: its watch must be there. */
   async #foundQueued(kept: Kept, answer: ClaimAnswer): Promise<ClaimAnswer> {
     if (kept.state !== "queued") {
-      const watched = await this.#wait(kept);
+      const watched = await this.#waiting.enter(kept);
       kept.state = "queued";
-      if (!watched.isComplete) await this.#refresh(kept.name);
+      if (!watched.isComplete) await this.#waiting.read([kept.name]);
       // The holder may have gone meanwhile.
-      queueMicrotask(() => this.#changed(kept.name));
+      queueMicrotask(() => this.#waiting.changed(kept.name));
     }
     return answer;
   }
@@ -485,7 +464,7 @@ export class EtcdStore implements Store {
     }
     try {
       const moves = isLatest && (kept.moving || secondsOf(ttlMs) !== kept.session.ttlS);
-      if (moves && !(await this.#move(kept, ttlMs))) return await this.#lose(kept);
+      if (moves && !(await this.#moves.move(kept, ttlMs))) return await this.#lose(kept);
       if (kept.moving) throw new Error("etcd: it is on its way to another session");
       const { notices } = await prove(kept.session);
       const notice = this.#keys.notice(kept.session.lease, name, grantId);
@@ -495,7 +474,7 @@ export class EtcdStore implements Store {
         this.#delete([notice]).catch(() => {});
         return { kind: "lost", reason: "revoked", why: whyOf(revoked) };
       }
-      if (kept.gone && (await this.#isGone(kept))) return await this.#lose(kept);
+      if (kept.gone && (await this.#moves.isGone(kept))) return await this.#lose(kept);
       if (kept.state !== "held") {
         // What was read before a move is old.
         const known = moves ? undefined : (await read).get(name);
@@ -504,7 +483,7 @@ export class EtcdStore implements Store {
         const mine = queue.get(grantId);
         if (mine === undefined) return await this.#lose(kept);
         if (isElsewhere(mine, kept)) {
-          await this.#bring(kept);
+          await this.#moves.bring(kept);
           throw new Error("etcd: it was under another session");
         }
         if (!queue.holds(grantId)) {
@@ -520,66 +499,6 @@ export class EtcdStore implements Store {
       if (kept.session !== error.session) throw error;
       return this.#lose(kept);
     }
-  }
-
-  /** To the session of another ttl, one move after the other. False: its key is gone. */
-  #move(kept: Kept, ttlMs: number): Promise<boolean> {
-    kept.moving = true;
-    const { seq } = kept;
-    const move = async (): Promise<boolean> => {
-      // A later one decides.
-      if (kept.seq !== seq) throw new Error("etcd: it was renewed to another ttl meanwhile");
-      // The core counts the new ttl from the ask, whether this is answered or not.
-      const session = await this.#sessions.use(ttlMs, kept.askedAtMs);
-      const there = await this.#putUnder(kept, session);
-      kept.session = session;
-      kept.moving = false;
-      this.#kept.sweepIn(session.ttlMs);
-      return there;
-    };
-    const moved = kept.moved === null ? move() : kept.moved.then(move, move);
-    kept.moved = moved;
-    return moved;
-  }
-
-  /** Found under another session than ours: one that was given up, or is another store's. */
-  async #bring(kept: Kept): Promise<void> {
-    await this.#putUnder(kept, kept.session);
-  }
-
-  /** By its last change: an attempt that comes late can't undo a later one. False: its key is gone. */
-  async #putUnder(kept: Kept, session: Session): Promise<boolean> {
-    // A resize may have changed the value.
-    const put = { key: this.#key(kept), value: "", ignoreValue: true, lease: session.lease };
-    for (let tries = 0; tries < TRIES; tries++) {
-      const { succeeded, revision, responses } = await this.#txn({
-        compare: [
-          modifiedAt(this.#key(kept), kept.modRevision),
-          createdAt(this.#key(kept), 0n, "NOT_EQUAL"),
-        ],
-        success: [{ put }],
-        failure: [{ range: { key: this.#key(kept) } }],
-      });
-      if (succeeded) {
-        kept.modRevision = revision;
-        return true;
-      }
-      const [there] = responses[0]!.range!.kvs;
-      if (there === undefined) return false;
-      kept.modRevision = there.modRevision;
-      if (there.lease === session.lease) return true;
-    }
-    throw fasterAgain();
-  }
-
-  /** What a session has is told by a leader that may be none; this is read. */
-  async #isGone(kept: Kept): Promise<boolean> {
-    const { session } = kept;
-    const { kvs } = await this.#client.range({ key: this.#key(kept) });
-    if (kept.moving || kept.session !== session)
-      throw new Error("etcd: it moves to another session");
-    kept.gone = kvs[0]?.lease !== session.lease;
-    return kept.gone;
   }
 
   async #release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
@@ -612,43 +531,6 @@ export class EtcdStore implements Store {
     return this.#names.whyLost(kept.name, kept.grantId);
   }
 
-  // What this process waits for.
-
-  #wait(kept: Kept): Promise<Watched> {
-    if (kept.watching !== null) return kept.watching;
-    const tickets = this.#tickets.get(kept.name) ?? new Set();
-    this.#tickets.set(kept.name, tickets.add(kept));
-    kept.watching = this.#waiting.enter(kept.name);
-    kept.watching.catch(() => this.#noLongerWaits(kept));
-    return kept.watching;
-  }
-
-  #noLongerWaits(kept: Kept): void {
-    const { watching } = kept;
-    kept.watching = null;
-    watching?.then((watched) => this.#waiting.leave(watched)).catch(() => {});
-    const tickets = this.#tickets.get(kept.name);
-    tickets?.delete(kept);
-    if (tickets?.size === 0) this.#tickets.delete(kept.name);
-  }
-
-  /** The queue of a name that is waited for is another. */
-  #changed(name: string): void {
-    for (const changed of this.#observers.get(name) ?? []) changed();
-    const watched = this.#waiting.get(name);
-    const tickets = this.#tickets.get(name);
-    if (watched === undefined || !watched.isComplete || tickets === undefined) return;
-    const { queue } = watched;
-    const holders = new Set(queue.holders().map(({ grantId }) => grantId));
-    for (const kept of [...tickets]) {
-      // The watch may be behind the answer to the claim.
-      if (kept.state !== "queued" || queue.revision < kept.token) continue;
-      const mine = queue.get(kept.grantId);
-      if (mine === undefined || mine.ended || isElsewhere(mine, kept)) kept.push({ kind: "look" });
-      else if (holders.has(kept.grantId)) void this.#handOver(kept, queue);
-    }
-  }
-
   /** Those before it are gone, and at that revision its own key stood. */
   async #handOver(kept: Kept, queue: Queue): Promise<void> {
     const { push } = kept;
@@ -660,10 +542,6 @@ export class EtcdStore implements Store {
     } catch {
       push({ kind: "look" });
     }
-  }
-
-  async #refresh(name: string): Promise<void> {
-    await this.#readAll([name]);
   }
 
   // What is kept.
@@ -739,27 +617,6 @@ export class EtcdStore implements Store {
 
   #notRevoked(all: readonly Kept[]): Compare[] {
     return all.map(({ name, grantId }) => createdAt(this.#keys.revocation(name, grantId), 0n));
-  }
-
-  /** Also for those who watch: a watch may be behind. What is wrong with one is not the others' affair. */
-  async #readAll(names: readonly string[]): Promise<ReadonlyMap<string, Queue | Error>> {
-    const queues = new Map<string, Queue | Error>();
-    for (let i = 0; i < names.length; i += NAMES_AT_ONCE) {
-      const some = names.slice(i, i + NAMES_AT_ONCE);
-      const ranges = some.map((name) => ({ range: this.#keys.name(name) }));
-      const { responses, revision } = await this.#txn({ success: ranges });
-      for (const [j, name] of some.entries()) {
-        const { kvs } = responses[j]!.range!;
-        try {
-          queues.set(name, new Queue(this.#keys, kvs, revision));
-          this.#waiting.get(name)?.reset(kvs, revision);
-        } catch (error) {
-          queues.set(name, error as Error);
-        }
-      }
-    }
-    for (const name of names) this.#changed(name);
-    return queues;
   }
 
   /** All that is sent may be sent again: keys carry the grantId. */

@@ -2,7 +2,7 @@ import type { Clock } from "../../core/clock.js";
 import type { Push } from "../../core/store.js";
 import type { Keys } from "./keys.js";
 import type { Session } from "./session.js";
-import type { Watched } from "./waiting.js";
+import type { Watched } from "./watched.js";
 
 const SWEEP_EVERY_MS = 20;
 /** Longer than a deletion is under way. */

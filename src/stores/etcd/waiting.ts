@@ -1,143 +1,132 @@
+import type { Kept } from "./kept.js";
 import type { Keys } from "./keys.js";
 import { Queue } from "./queue.js";
 import type { EtcdClient } from "./rpc/client.js";
-import type { KeyValue, WatchEvent } from "./rpc/messages.js";
-import type { Watch } from "./rpc/watches.js";
+import { isElsewhere } from "./seen.js";
+import { Watched } from "./watched.js";
 
 /** A name that was waited for is likely to be waited for again: its watch stays for so long. */
 const LINGER_MS = 5_000;
-const WATCHED_WITHIN_MS = 4_000;
-const MOST_EARLY = 256;
+const OBSERVED_AGAIN_MS = 1_000;
+const NAMES_AT_ONCE = 50;
 
-/** A name that this process waits for, as its watch tells it. */
-export class Watched {
-  readonly name: string;
-  readonly queue: Queue;
-  /** Resolves when every later event will be told. */
-  readonly ready: Promise<void>;
-  users = 0;
-  lingering: NodeJS.Timeout | undefined;
-  readonly #watch: Watch;
-  /** Events of what is not known yet from the ground up. */
-  #early: { events: readonly WatchEvent[]; revision: bigint }[] | null = [];
-  /** What was read before it tells too little: nobody tells what came in between. Null: it is not watched yet. */
-  #since: bigint | null = null;
-
-  constructor(
-    client: EtcdClient,
-    keys: Keys,
-    name: string,
-    hear: { changed(): void; refresh(): Promise<void> },
-  ) {
-    this.name = name;
-    this.queue = new Queue(keys);
-    let created = (): void => {};
-    let failed = (_error: unknown): void => {};
-    this.ready = new Promise((resolve, reject) => {
-      created = resolve;
-      failed = reject;
-    });
-    const timer = setTimeout(
-      () => failed(new Error("etcd: the watch was not begun in time")),
-      WATCHED_WITHIN_MS,
-    ).unref();
-    this.ready.catch(() => {}).finally(() => clearTimeout(timer));
-    const refresh = (): void => void hear.refresh().catch(() => {});
-    let gap = false;
-    this.#watch = client.watch(keys.name(name), {
-      created: (revision) => {
-        created();
-        this.#since = revision;
-        if (!gap) return;
-        // What happened in the gap is read.
-        gap = false;
-        refresh();
-      },
-      events: (events, revision) => {
-        this.#hear(events, revision, refresh);
-        hear.changed();
-      },
-      gap: () => {
-        gap = true;
-        this.#early = [];
-        this.#since = null;
-      },
-      failed,
-    });
-  }
-
-  /** Its queue is up to date. */
-  get isComplete(): boolean {
-    return this.#early === null;
-  }
-
-  /** As it was read, at a revision. */
-  reset(kvs: readonly KeyValue[], revision: bigint): void {
-    if (this.#early === null) {
-      this.queue.reset(kvs, revision);
-      return;
-    }
-    if (this.#since === null || revision < this.#since) return;
-    this.queue.revision = 0n;
-    this.queue.reset(kvs, revision);
-    for (const { events, revision: at } of this.#early) this.queue.apply(events, at);
-    this.#early = null;
-  }
-
-  #hear(events: readonly WatchEvent[], revision: bigint, refresh: () => void): void {
-    if (this.#early === null) {
-      try {
-        this.queue.apply(events, revision);
-        return;
-      } catch {
-        // Something in it can't be read: whoever asks is told what.
-        this.#early = [];
-      }
-    }
-    this.#early.push({ events, revision });
-    if (this.#early.length < MOST_EARLY) return;
-    // Nobody has read it for long; what is read from now on has all of that.
-    this.#early = [];
-    this.#since = revision;
-    refresh();
-  }
-
-  cancel(): void {
-    clearTimeout(this.lingering);
-    this.#watch.cancel();
-  }
-}
-
-/** One watch for each name that is waited for, however many wait. */
+/** What this process waits for and observes: one watch for each name, however many do. */
 export class Waiting {
   readonly #client: EtcdClient;
   readonly #keys: Keys;
-  readonly #hear: { changed(name: string): void; refresh(name: string): Promise<void> };
-  readonly #names = new Map<string, Watched>();
+  /** Those before it are gone, and at that revision its own key stood. */
+  readonly #handOver: (kept: Kept, queue: Queue) => void;
+  readonly #watched = new Map<string, Watched>();
+  readonly #tickets = new Map<string, Set<Kept>>();
+  readonly #observers = new Map<string, Set<() => void>>();
 
-  constructor(
-    client: EtcdClient,
-    keys: Keys,
-    hear: { changed(name: string): void; refresh(name: string): Promise<void> },
-  ) {
+  constructor(client: EtcdClient, keys: Keys, handOver: (kept: Kept, queue: Queue) => void) {
     this.#client = client;
     this.#keys = keys;
-    this.#hear = hear;
+    this.#handOver = handOver;
   }
 
   get(name: string): Watched | undefined {
-    return this.#names.get(name);
+    return this.#watched.get(name);
   }
 
-  /** Each that was entered is left once. */
-  async enter(name: string): Promise<Watched> {
-    let watched = this.#names.get(name);
+  /** Resolves when every later change of its name will be told. */
+  enter(kept: Kept): Promise<Watched> {
+    if (kept.watching !== null) return kept.watching;
+    const tickets = this.#tickets.get(kept.name) ?? new Set();
+    this.#tickets.set(kept.name, tickets.add(kept));
+    kept.watching = this.#watch(kept.name);
+    kept.watching.catch(() => this.leave(kept));
+    return kept.watching;
+  }
+
+  leave(kept: Kept): void {
+    const { watching } = kept;
+    kept.watching = null;
+    watching?.then((watched) => this.#unwatch(watched)).catch(() => {});
+    const tickets = this.#tickets.get(kept.name);
+    tickets?.delete(kept);
+    if (tickets?.size === 0) this.#tickets.delete(kept.name);
+  }
+
+  /** Returns what ends it. */
+  observe(name: string, changed: () => void): () => void {
+    const observers = this.#observers.get(name) ?? new Set();
+    this.#observers.set(name, observers.add(changed));
+    let watched: Watched | null = null;
+    let retry: NodeJS.Timeout | undefined;
+    const begin = async (): Promise<void> => {
+      try {
+        const entered = await this.#watch(name);
+        if (!observers.has(changed)) return this.#unwatch(entered);
+        watched = entered;
+        await this.read([name]);
+      } catch {
+        if (watched === null && observers.has(changed)) {
+          retry = setTimeout(() => void begin(), OBSERVED_AGAIN_MS).unref();
+        }
+      }
+    };
+    void begin();
+    return () => {
+      clearTimeout(retry);
+      observers.delete(changed);
+      if (observers.size === 0) this.#observers.delete(name);
+      if (watched !== null) this.#unwatch(watched);
+    };
+  }
+
+  /** Also for those who watch: a watch may be behind. What is wrong with one is not the others' affair. */
+  async read(names: readonly string[]): Promise<ReadonlyMap<string, Queue | Error>> {
+    const queues = new Map<string, Queue | Error>();
+    for (let i = 0; i < names.length; i += NAMES_AT_ONCE) {
+      const some = names.slice(i, i + NAMES_AT_ONCE);
+      const success = some.map((name) => ({ range: this.#keys.name(name) }));
+      const { responses, revision } = await this.#client.txn({ success }, { again: true });
+      for (const [j, name] of some.entries()) {
+        const { kvs } = responses[j]!.range!;
+        try {
+          queues.set(name, new Queue(this.#keys, kvs, revision));
+          this.get(name)?.reset(kvs, revision);
+        } catch (error) {
+          queues.set(name, error as Error);
+        }
+      }
+    }
+    for (const name of names) this.changed(name);
+    return queues;
+  }
+
+  /** The queue of the name may be another. */
+  changed(name: string): void {
+    for (const changed of this.#observers.get(name) ?? []) changed();
+    const watched = this.get(name);
+    const tickets = this.#tickets.get(name);
+    if (watched === undefined || !watched.isComplete || tickets === undefined) return;
+    const { queue } = watched;
+    const holders = new Set(queue.holders().map(({ grantId }) => grantId));
+    for (const kept of [...tickets]) {
+      // The watch may be behind the answer to the claim.
+      if (kept.state !== "queued" || queue.revision < kept.token) continue;
+      const mine = queue.get(kept.grantId);
+      if (mine === undefined || mine.ended || isElsewhere(mine, kept)) kept.push({ kind: "look" });
+      else if (holders.has(kept.grantId)) this.#handOver(kept, queue);
+    }
+  }
+
+  close(): void {
+    for (const watched of [...this.#watched.values()]) this.#drop(watched);
+  }
+
+  /** Each that was watched is unwatched once. */
+  async #watch(name: string): Promise<Watched> {
+    let watched = this.#watched.get(name);
     if (watched === undefined) {
       watched = new Watched(this.#client, this.#keys, name, {
-        changed: () => this.#hear.changed(name),
-        refresh: () => this.#hear.refresh(name),
+        changed: () => this.changed(name),
+        refresh: async () => void (await this.read([name])),
       });
-      this.#names.set(name, watched);
+      this.#watched.set(name, watched);
     }
     clearTimeout(watched.lingering);
     watched.users++;
@@ -151,18 +140,14 @@ export class Waiting {
     }
   }
 
-  leave(watched: Watched): void {
+  #unwatch(watched: Watched): void {
     if (--watched.users > 0) return;
     clearTimeout(watched.lingering);
     watched.lingering = setTimeout(() => this.#drop(watched), LINGER_MS).unref();
   }
 
-  close(): void {
-    for (const watched of [...this.#names.values()]) this.#drop(watched);
-  }
-
   #drop(watched: Watched): void {
-    if (this.#names.get(watched.name) === watched) this.#names.delete(watched.name);
+    if (this.#watched.get(watched.name) === watched) this.#watched.delete(watched.name);
     watched.cancel();
   }
 }
