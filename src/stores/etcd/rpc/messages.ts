@@ -50,7 +50,7 @@ export interface Put {
   ignoreLease?: boolean | undefined;
 }
 
-export interface Delete {
+interface Delete {
   key: string;
   rangeEnd?: string | undefined;
   prevKv?: boolean | undefined;
