@@ -1,9 +1,10 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { inspect } from "node:util";
 import { Cluster, Redis } from "ioredis";
-import { createClient, createCluster } from "redis";
+import { createClient, createCluster, RESP_TYPES } from "redis";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { ignore } from "../../src/conformance/subject.js";
+import type { Claim } from "../../src/core/store.js";
 import type { Locks } from "../../src/index.js";
 import { type RedisClient, type RedisStore, redisStore } from "../../src/stores/redis/index.js";
 import { keyOf } from "../../src/stores/redis/keys.js";
@@ -121,6 +122,32 @@ describeWith(["redis"], "Redis, by clients of one's own", () => {
     }
   });
 
+  test("a client that answers with bytes: an error that says so, for each that asks", async () => {
+    const client = quiet(createClient({ url: server.url }));
+    await client.connect();
+    onTestFinished(() => client.destroy());
+    const store = redisStore(client.withTypeMapping({ [RESP_TYPES.BLOB_STRING]: Buffer }));
+    const claims = [claimOf("bytes 1"), claimOf("bytes 2", { queue: true })];
+    const renewals = claims.map(({ names, grantId }) => ({
+      name: names[0]!,
+      grantId,
+      seq: 2,
+      ttlMs: 60_000,
+    }));
+    const refused = { code: "UNSUPPORTED", message: expect.stringContaining("type mapping") };
+    const outcomes = await Promise.allSettled([
+      ...claims.map((claim) => store.claim(claim, ignore)),
+      store.release(renewals),
+      store.inspect("bytes 1"),
+    ]);
+    for (const one of outcomes) expect(one).toMatchObject({ status: "rejected", reason: refused });
+    // One alone, too.
+    await expect(store.claim(claimOf("bytes 3"), ignore)).rejects.toMatchObject(refused);
+    await expect(store.list("bytes", 10)).rejects.toMatchObject(refused);
+    const unknown = { kind: "unknown", cause: refused };
+    expect(await store.renew(renewals)).toMatchObject([unknown, unknown]);
+  });
+
   describe("that send again what was not answered", () => {
     /** As ioredis is by default: commands wait for a connection, and are repeated on the next. */
     async function through(proxy: TcpProxy, ttlMs: number): Promise<Locks> {
@@ -198,6 +225,97 @@ describeWith(["redis"], "Redis, by clients of one's own", () => {
       expect(tokens).toHaveLength(45);
       expect(tokens).toEqual([...new Set(tokens)].sort((a, b) => (a < b ? -1 : 1)));
     });
+  });
+
+  describe("replicas, and a failover between a script and its WAIT", () => {
+    const CLIENTS = {
+      ioredis: async (url: string) => {
+        const client = quiet(new Redis(url, { lazyConnect: true }));
+        await client.connect();
+        onTestFinished(() => client.disconnect());
+        return { client, lost: "close" };
+      },
+      "node-redis": async (url: string) => {
+        const client = quiet(createClient({ url }));
+        await client.connect();
+        onTestFinished(() => client.destroy());
+        return { client, lost: "reconnecting" };
+      },
+    };
+
+    let pairs: { primary: RedisServer; replica: RedisServer }[];
+    beforeAll(async () => {
+      pairs = await Promise.all(
+        [1, 2].map(async () => {
+          const primary = await lab.redis();
+          const replica = await lab.redis({ replicaOf: primary });
+          await replica.synced();
+          return { primary, replica };
+        }),
+      );
+    });
+
+    test.each([
+      ["ioredis", "under way"],
+      ["ioredis", "not yet sent"],
+      ["node-redis", "under way"],
+      ["node-redis", "not yet sent"],
+    ] as const)(
+      "by %s, %s: what the replicas of another server say counts for nothing",
+      async (library, moment) => {
+        let [one, two] = pairs as [(typeof pairs)[0], (typeof pairs)[0]];
+        const { address, port, url } = one.primary;
+        const target = { address, port, url };
+        const proxy = await TcpProxy.open(target);
+        onTestFinished(() => proxy.close());
+        const { client, lost } = await CLIENTS[library](proxy.url);
+        const wait = (client.wait as (...args: number[]) => Promise<number>).bind(client);
+        const store = closing(redisStore(client, { replicas: 1 }));
+
+        async function failOver(): Promise<void> {
+          target.port = two.primary.port;
+          const told = new Promise<void>((resolve) => void client.once(lost as "end", resolve));
+          const cut = proxy.cut();
+          await cut.inject();
+          await told;
+          await cut.heal();
+        }
+
+        /** Nobody says yes where it is written, and somebody where it is not. */
+        async function during(ask: () => Promise<unknown>): Promise<PromiseSettledResult<unknown>> {
+          await one.replica.pause();
+          let waits = 0;
+          const hooked = async (...args: number[]): Promise<number> => {
+            waits++;
+            if (moment === "not yet sent") await failOver();
+            const answer = wait(...args);
+            answer.catch(() => {});
+            if (moment === "under way") await failOver();
+            return answer;
+          };
+          Object.assign(client, { wait: hooked });
+          const [outcome] = await Promise.allSettled([ask()]);
+          Object.assign(client, { wait });
+          await one.replica.resume();
+          expect(waits).toBe(1);
+          return outcome;
+        }
+
+        const granted = async (claim: Claim): Promise<string> =>
+          (await store.claim(claim, ignore)).kind;
+        const claimed = await during(() => granted(claimOf(`claimed, ${library} ${moment}`)));
+        expect(claimed.status).toBe("rejected");
+
+        // By the next connection things count again; then back to the first of the two.
+        const kept = claimOf(`kept, ${library} ${moment}`);
+        expect(await granted(kept)).toBe("granted");
+        const renewal = { name: kept.names[0]!, grantId: kept.grantId, ttlMs: 60_000 };
+        expect((await store.renew([{ ...renewal, seq: 2 }]))[0]!.kind).toBe("granted");
+        [one, two] = [two, one];
+        const renewed = await during(() => store.renew([{ ...renewal, seq: 3 }]));
+        expect(renewed).toMatchObject({ status: "fulfilled", value: [{ kind: "unknown" }] });
+      },
+    );
   });
 
   describe.each([

@@ -1,13 +1,24 @@
 import { setTimeout as pause } from "node:timers/promises";
+import { Cluster } from "ioredis";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { grantOf, ignore } from "../../src/conformance/subject.js";
-import type { RedisStore } from "../../src/stores/redis/index.js";
-import { keysOf } from "../../src/stores/redis/keys.js";
+import type { Lease } from "../../src/index.js";
+import { type RedisStore, redisStore } from "../../src/stores/redis/index.js";
+import { keyOf, keysOf } from "../../src/stores/redis/keys.js";
+import { TcpProxy } from "../../src/verify/faults/proxy.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
 import { rejection } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
-import { byIoredis, callsSince, claimOf, locksOn, rawRedis } from "../support/redis.js";
+import {
+  byIoredis,
+  callsSince,
+  claimOf,
+  locksOn,
+  quiet,
+  rawRedis,
+  startCluster,
+} from "../support/redis.js";
 import { until } from "../support/worker.js";
 
 describeWith(["redis"], "Redis at its limits", () => {
@@ -136,6 +147,52 @@ describeWith(["redis"], "Redis at its limits", () => {
       }
       expect(await tickets()).toBeLessThan(250);
     });
+  });
+
+  test("a node of a cluster that is silent keeps nobody else's answers", async () => {
+    const servers = await startCluster(lab);
+    const proxies = await Promise.all(servers.map((one) => TcpProxy.open(one)));
+    onTestFinished(async () => void (await Promise.all(proxies.map((proxy) => proxy.close()))));
+    const natMap = Object.fromEntries(
+      servers.map((one, i) => [
+        `${one.address}:${one.port}`,
+        { host: proxies[i]!.address, port: proxies[i]!.port },
+      ]),
+    );
+    const nodes = proxies.map(({ address, port }) => ({ host: address, port }));
+    const client = quiet(new Cluster(nodes, { natMap, lazyConnect: true }));
+    await client.connect();
+    const ttl = 3_000;
+    const locks = locksOn(redisStore(client, { closeClient: true }), { ttl });
+    const leases = await Promise.all(
+      Array.from({ length: 12 }, (_, i) => locks.acquire(`name ${i}`)),
+    );
+    const there = (await (await rawRedis(servers[0]!.url)).keys("*")).join();
+    const [silent, others] = [true, false].map((is) =>
+      leases.filter(({ name }) => there.includes(`:${name}`) === is),
+    ) as [Lease[], Lease[]];
+    expect(silent.length * others.length).toBeGreaterThan(0);
+    const swallows = proxies[0]!.swallow("to-client");
+    await swallows.inject();
+    await until("they are lost", () => silent.every(({ state }) => state === "lost"), ttl + 2_000);
+    await pause(ttl);
+    expect(new Set(others.map(({ state }) => state))).toEqual(new Set(["held"]));
+    await swallows.heal();
+  });
+
+  test("a key that is not ours is told of, and hides no other name", async () => {
+    const locks = locksOn(await open());
+    const raw = await rawRedis(server.url);
+    await locks.acquire("listed 1");
+    const foreign = keyOf("default:listed 2");
+    await raw.set(foreign, "not ours");
+    await locks.acquire("listed 3");
+    const names = (await locks.list({ prefix: "listed" })).map(({ name }) => name);
+    expect(names).toEqual(["listed 1", "listed 3"]);
+    expect((await rejection(locks.inspect("listed 2"))).message).toMatch(
+      /not Holdfast's: delete it/,
+    );
+    await raw.del(foreign);
   });
 
   describe("memory that is full", () => {

@@ -9,6 +9,7 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vit
 import { connect, type Locks } from "../../src/index.js";
 import { redisStore } from "../../src/stores/redis/index.js";
 import { conformance, runCase } from "../../src/testing/index.js";
+import { TcpProxy } from "../../src/verify/faults/proxy.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { freePort } from "../../src/verify/lab/ports.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
@@ -16,7 +17,7 @@ import { findFile } from "../../src/verify/lab/requirements.js";
 import { realSubject } from "../conformance/subjects.js";
 import { build, rejection, runNode } from "../core/helpers.js";
 import { describeWith, skipUnless } from "../support/needs.js";
-import { keysAndTtls, quiet, rawRedis, startCluster } from "../support/redis.js";
+import { callsSince, keysAndTtls, quiet, rawRedis, startCluster } from "../support/redis.js";
 import { until } from "../support/worker.js";
 
 /** With all that has a meaning in a URL. */
@@ -301,6 +302,63 @@ describeWith(["redis"], "connect() to Redis", () => {
     expect(unknown).toMatchObject({ code: "STORE_UNAVAILABLE" });
   });
 
+  /** A primary and its replica, one address for whichever is the primary, and the change from one to the other. */
+  async function failover(): Promise<{
+    before: RedisServer;
+    after: RedisServer;
+    proxy: TcpProxy;
+    demote(): Promise<void>;
+    move(): void;
+  }> {
+    const before = await lab.redis();
+    const after = await lab.redis({ replicaOf: before });
+    await after.synced();
+    const { address, port, url } = before;
+    const target = { address, port, url };
+    const proxy = await TcpProxy.open(target);
+    onTestFinished(() => proxy.close());
+    return {
+      before,
+      after,
+      proxy,
+      async demote() {
+        await after.synced();
+        await after.promote();
+        // It keeps its connections.
+        await before.cli("replicaof", after.address, String(after.port));
+      },
+      move() {
+        target.port = after.port;
+      },
+    };
+  }
+
+  test("a primary that was demoted is left, for the one that its address leads to by now", async () => {
+    const { before, after, proxy, demote, move } = await failover();
+    const [locks, others] = [await open(proxy.url), await open(before.url)];
+    const { token } = await others.acquire("name");
+    const waiting = locks.acquire("name", { wait: "20s" });
+    waiting.catch(() => {});
+    await until("it waits", async () => (await others.inspect("name"))!.waiters.length === 1);
+    await demote();
+    const calls = await callsSince(before);
+    // As long as it leads to the same one, that is asked again and again, but not in a storm.
+    const fromMs = performance.now();
+    while (performance.now() - fromMs < 1_500) {
+      await expect(locks.acquire("another", { wait: 0 })).rejects.toMatchObject({
+        code: "STORE_UNAVAILABLE",
+      });
+      await pause(20);
+    }
+    expect(await calls("subscribe")).toBeLessThan(6);
+    move();
+    const lease = await locks.acquire("another", { wait: "10s" });
+    expect(await after.cli("keys", "*another")).toContain("another");
+    await lease.release();
+    await (await open(after.url)).forceRelease("name", { why: "its holder is at the other" });
+    expect((await waiting).token).toBeGreaterThan(token);
+  });
+
   describe("by the client library that is installed", () => {
     let built: ReturnType<typeof build>;
     beforeAll(() => {
@@ -322,6 +380,36 @@ describeWith(["redis"], "connect() to Redis", () => {
       expect(message).toContain("npm install ioredis");
     });
 
+    /** A process whose server is demoted and whose address is moved, while it takes and gives back. */
+    async function leavesDemoted(): Promise<string> {
+      const { before, proxy, demote, move } = await failover();
+      const running = runNode(
+        script(`
+        const locks = await connect("${proxy.url}", { ttl: "10s" });
+        await locks.acquire("first");
+        let asks = 0;
+        const ask = () => locks.acquire("name " + asks++, { wait: 0 }).then(
+          (lease) => lease.release(), (error) => error.code);
+        const until = async (outcomes) => {
+          let outcome;
+          do {
+            await new Promise((go) => setTimeout(go, 20));
+            outcome = await ask();
+          } while (!outcomes.includes(outcome));
+          say(outcomes[0]);
+        };
+        // By whichever of the two meets it first.
+        await until(["STORE_UNAVAILABLE", "unknown"]);
+        await until(["released"]);
+        await locks.close();`),
+        20_000,
+      );
+      await until("it is there", async () => (await before.cli("keys", "*first")) !== "");
+      move();
+      await demote();
+      return (await running).out;
+    }
+
     test("only redis: that one", async () => {
       mkdirSync(built.file("node_modules"));
       symlinkSync(
@@ -330,6 +418,7 @@ describeWith(["redis"], "connect() to Redis", () => {
       );
       const silent = await lab.redis();
       await silent.pause();
+      const left = leavesDemoted();
       const ran = await runNode(
         script(`
         const url = ${JSON.stringify(`${at(server, `app:${encodeURIComponent(PASSWORD)}@`)}/5`)};
@@ -360,6 +449,7 @@ describeWith(["redis"], "connect() to Redis", () => {
         ["UNSUPPORTED", false, expect.stringContaining("npm install ioredis")],
       ]);
       expect(ran.out).not.toContain("wrong-secret");
+      expect(await left).toBe('"STORE_UNAVAILABLE"\n"released"');
     });
   });
 

@@ -1,17 +1,26 @@
 import { symlinkSync } from "node:fs";
 import { fileURLToPath } from "node:url";
-import { Redis } from "ioredis";
-import { createClient } from "redis";
+import { Cluster, Redis } from "ioredis";
+import { createClient, createCluster } from "redis";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import type { Locks } from "../../src/index.js";
 import { type RedisStore, redisStore } from "../../src/stores/redis/index.js";
-import { TcpProxy } from "../../src/verify/faults/proxy.js";
+import { keyOf } from "../../src/stores/redis/keys.js";
+import { type Target, TcpProxy } from "../../src/verify/faults/proxy.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { freePort } from "../../src/verify/lab/ports.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
 import { build, runNode } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
-import { byIoredis, callsSince, claimOf, locksOn, quiet } from "../support/redis.js";
+import {
+  byCluster,
+  byIoredis,
+  callsSince,
+  claimOf,
+  locksOn,
+  quiet,
+  startCluster,
+} from "../support/redis.js";
 import { until } from "../support/worker.js";
 
 /** So long that no renewal of a ticket is due in a test, unless it is about that. */
@@ -29,7 +38,7 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
 
   const freshName = (): string => `name ${++names}`;
 
-  async function proxied(target = server): Promise<TcpProxy> {
+  async function proxied(target: Target = server): Promise<TcpProxy> {
     const proxy = await TcpProxy.open(target);
     onTestFinished(() => proxy.close());
     return proxy;
@@ -245,6 +254,56 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
     await (await waiting).release();
   });
 
+  describe("commands that go to another server take the subscription with them", () => {
+    const CLIENTS = {
+      ioredis: (urls: { commands: string; subscriptions: string }) =>
+        subscribingAt([urls.subscriptions], { url: urls.commands }),
+      "node-redis": async (urls: { commands: string; subscriptions: string }) => {
+        const client = quiet(createClient({ url: urls.commands }));
+        await client.connect();
+        client.duplicate = (() => quiet(createClient({ url: urls.subscriptions }))) as never;
+        return closing(redisStore(client, { closeClient: true }));
+      },
+    };
+
+    test.each(Object.entries(CLIENTS))("by %s", async (_, open) => {
+      const [before, after] = await failoverPair();
+      // One address, which leads to another server later. Who listens is not told.
+      const target = { address: before.address, port: before.port, url: before.url };
+      const [commands, subscriptions] = [await proxied(target), await proxied(target)];
+      const store = await open({ commands: commands.url, subscriptions: subscriptions.url });
+      const locks = locksOn(store, LONG);
+      const holder = claimOf("default:name");
+      await closing(await byIoredis(before.url)).claim(holder, () => {});
+      const waiting = locks.acquire("name");
+      waiting.catch(() => {});
+      await until("it waits", async () => (await locks.inspect("name"))!.waiters.length === 1);
+      await after.synced();
+      await after.promote();
+      target.port = after.port;
+      const cut = commands.cut();
+      await cut.inject();
+      await cut.heal();
+      const listening = async (at: RedisServer): Promise<boolean> =>
+        (await at.cli("pubsub", "channels", "holdfast:*")) !== "";
+      await until("it listens there", () => listening(after));
+      await until("and not here", async () => !(await listening(before)));
+      const fromMs = performance.now();
+      await closing(await byIoredis(after.url)).release([
+        { name: "default:name", grantId: holder.grantId },
+      ]);
+      await (await waiting).release();
+      expect(performance.now() - fromMs).toBeLessThan(3_000);
+    });
+
+    async function failoverPair(): Promise<[RedisServer, RedisServer]> {
+      const before = await lab.redis();
+      const after = await lab.redis({ replicaOf: before });
+      await after.synced();
+      return [before, after];
+    }
+  });
+
   describe("a subscription that is not alive is replaced, and who waits is pushed", () => {
     const ends: Record<
       string,
@@ -273,7 +332,35 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
         const locks = locksOn(subscribingAt([dead.url, nobody, alive.url], options), LONG);
         await isReplaced(own, locks, alive, () => dead.cut().inject());
       },
+      "in a cluster": async () => {
+        const servers = await startCluster(lab);
+        const cases = {
+          "ioredis, silent": [byIoredisCluster, silence],
+          "ioredis, reset": [byIoredisCluster, reset],
+          "ioredis, its node is no longer of the cluster": [byIoredisCluster, forgotten],
+          "node-redis, silent": [byNodeRedisCluster, silence],
+          "node-redis, reset": [byNodeRedisCluster, reset],
+          "node-redis, its node is no longer of the cluster": [byNodeRedisCluster, forgotten],
+        } as const;
+        const waiting: (() => Promise<void>)[] = [];
+        // One after the other, to see whose subscription is where.
+        for (const [open, end] of Object.values(cases)) {
+          waiting.push(await waitsInCluster(servers, open, end));
+        }
+        const outcomes = await Promise.allSettled(waiting.map((isPushed) => isPushed()));
+        const failed = failedOf(cases, outcomes);
+        if (failed.length > 0) throw new Error(failed.join("; "));
+      },
     };
+
+    const failedOf = (
+      cases: Record<string, unknown>,
+      outcomes: readonly PromiseSettledResult<void>[],
+    ): readonly string[] =>
+      Object.keys(cases).flatMap((name, i) => {
+        const outcome = outcomes[i]!;
+        return outcome.status === "rejected" ? [`${name}: ${outcome.reason}`] : [];
+      });
 
     // Side by side: each takes as long as it takes to notice.
     test(Object.keys(ends).join("; "), async () => {
@@ -283,9 +370,117 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
           await replaced(own, await proxied(own), await proxied(own));
         }),
       );
-      const failed = Object.keys(ends).filter((_, i) => outcomes[i]!.status === "rejected");
-      expect(failed).toEqual([]);
+      expect(failedOf(ends, outcomes).join("; ")).toBe("");
     });
+
+    type OpenCluster = (
+      servers: readonly RedisServer[],
+      proxies: readonly TcpProxy[],
+    ) => Promise<{ store: RedisStore; forget(node: number): void }>;
+
+    type End = (proxy: TcpProxy, forget: () => void) => unknown;
+
+    const byIoredisCluster: OpenCluster = async (servers, proxies) => {
+      const natMap = Object.fromEntries(
+        servers.map(({ address, port }, i) => [
+          `${address}:${port}`,
+          { host: proxies[i]!.address, port: proxies[i]!.port },
+        ]),
+      );
+      const nodes = proxies.map(({ address, port }) => ({ host: address, port }));
+      const client = quiet(new Cluster(nodes, { natMap, lazyConnect: true }));
+      await client.connect();
+      const all = client.nodes.bind(client);
+      return {
+        store: redisStore(client, { closeClient: true }),
+        forget(i) {
+          client.nodes = (role) =>
+            all(role).filter(({ options }) => options.port !== proxies[i]!.port);
+        },
+      };
+    };
+
+    const byNodeRedisCluster: OpenCluster = async (servers, proxies) => {
+      const nodeAddressMap = Object.fromEntries(
+        servers.map(({ address, port }, i) => [
+          `${address}:${port}`,
+          { host: proxies[i]!.address, port: proxies[i]!.port },
+        ]),
+      );
+      const rootNodes = proxies.map(({ url }) => ({ url }));
+      const client = quiet(createCluster({ rootNodes, nodeAddressMap }));
+      await client.connect();
+      return {
+        store: redisStore(client, { closeClient: true }),
+        forget(i) {
+          const masters = client.masters.filter(({ port }) => port !== servers[i]!.port);
+          Object.defineProperty(client, "masters", { value: masters });
+        },
+      };
+    };
+
+    /** The way to the node by which it listens ends; the name that it waits for is another node's. */
+    async function waitsInCluster(
+      servers: readonly RedisServer[],
+      open: OpenCluster,
+      end: End,
+    ): Promise<() => Promise<void>> {
+      const proxies = await Promise.all(servers.map((one) => proxied(one)));
+      const { store, forget } = await open(servers, proxies);
+      closing(store);
+      let looks = 0;
+      const renew = store.renew.bind(store);
+      store.renew = (renewals) => {
+        looks++;
+        return renew(renewals);
+      };
+      const locks = locksOn(store, LONG);
+      const others = locksOn(closing(await byCluster(servers, "")), LONG);
+      const channels = (): Promise<string[]> =>
+        Promise.all(servers.map((one) => one.cli("pubsub", "channels", "holdfast:*")));
+      const before = await channels();
+
+      // Any name, to see by which node it listens.
+      const first = freshName();
+      await others.acquire(first);
+      const seen = new AbortController();
+      const waiting = locks.acquire(first, { signal: seen.signal });
+      await waitersAre(others, first, 1);
+      const listens = (await channels()).findIndex((one, i) => one !== before[i]);
+      const name = await nameElsewhere(servers, listens);
+      const holder = await others.acquire(name);
+      const next = locks.acquire(name);
+      for (const one of [waiting, next]) one.catch(() => {});
+      await waitersAre(others, name, 1);
+      seen.abort();
+      await waitersAre(others, first, 0);
+      return async () => {
+        looks = 0;
+        await end(proxies[listens]!, () => forget(listens));
+        await until("it looks", () => looks > 0, 12_000);
+        const fromMs = performance.now();
+        await holder.release();
+        await (await next).release();
+        expect(performance.now() - fromMs).toBeLessThan(3_000);
+      };
+    }
+
+    async function nameElsewhere(servers: readonly RedisServer[], not: number): Promise<string> {
+      for (;;) {
+        const name = freshName();
+        const slot = await servers[0]!.cli("cluster", "keyslot", keyOf(`default:${name}`));
+        const node = Math.floor(Number(slot) / (16_384 / servers.length));
+        if (node !== not) return name;
+      }
+    }
+
+    const forgotten: End = (_, forget) => forget();
+
+    async function reset(proxy: TcpProxy): Promise<void> {
+      const cut = proxy.cut();
+      await cut.inject();
+      await cut.heal();
+    }
 
     async function silence(proxy: TcpProxy): Promise<void> {
       await proxy.swallow("to-client").inject();
@@ -381,6 +576,36 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
         out: "CLOSED\nleft",
         killed: false,
       });
+    });
+
+    const CLUSTERS = {
+      "connect()": (url: string) => CLIENTS["connect()"](`${url}?cluster`),
+      ioredis: (url: string) => `
+        const { Cluster } = await import(${JSON.stringify(import.meta.resolve("ioredis"))});
+        const client = new Cluster([${JSON.stringify(url)}]);
+        client.on("error", () => {});
+        const locks = createLocks(redisStore(client, { closeClient: true }), options);`,
+      "node-redis": (url: string) => `
+        const { createCluster } = await import(${JSON.stringify(import.meta.resolve("redis"))});
+        const client = createCluster({ rootNodes: [{ url: ${JSON.stringify(url)} }] });
+        client.on("error", () => {});
+        await client.connect();
+        const locks = createLocks(redisStore(client, { closeClient: true }), options);`,
+    };
+
+    test("nor by a cluster", async () => {
+      const own = await lab.redis({
+        config: {
+          "cluster-enabled": "yes",
+          "cluster-port": String(await freePort()),
+          "cluster-announce-ip": "127.0.0.1",
+        },
+      });
+      await own.cli("cluster", "addslotsrange", "0", "16383");
+      const isUp = async (): Promise<boolean> => /state:ok/.test(await own.cli("cluster", "info"));
+      await until("it is up", isUp);
+      const left = await Promise.all(Object.values(CLUSTERS).map((open) => closes(open(own.url))));
+      expect(left.map(({ out }) => out)).toEqual(left.map(() => "CLOSED\nleft"));
     });
 
     test.each(["SIGKILL", "SIGSTOP"])(

@@ -574,6 +574,27 @@ describeWith(["redis"], "Redis", () => {
     });
   });
 
+  test("a renewal that is answered after a later ask of the same waiter: it is pushed all the same", async () => {
+    const { store } = await fresh();
+    const holder = claimOf("name");
+    await store.claim(holder, ignore);
+    const first = claimOf("name", { ttlMs: 20, queue: true });
+    expect((await store.claim(first, ignore)).kind).toBe("queued");
+    await pause(40);
+    const told: string[] = [];
+    const renewal = { name: "name", grantId: first.grantId, seq: 2, ttlMs: 60_000 };
+    // So that the server knows the script, and answers in order.
+    await store.renew([{ ...renewal, grantId: "another's" }]);
+    const [renewed, asked] = await Promise.all([
+      store.renew([renewal]),
+      store.claim({ ...first, seq: 3, ttlMs: 60_000 }, ({ kind }) => told.push(kind)),
+    ]);
+    expect([renewed[0]!.kind, asked.kind]).toEqual(["lost", "queued"]);
+    await store.release([{ name: "name", grantId: holder.grantId }]);
+    await until("it is told", () => told.length > 0);
+    expect(told).toEqual(["granted"]);
+  });
+
   describe("delivered twice", () => {
     test.each(["exclusive", "shared", "permits"])(
       "a claim, a renewal, a release: %s",

@@ -62,6 +62,9 @@ const REPLICATED_MS = 1_000;
 /** How many names are looked at in one script. */
 const INSPECTED_AT_ONCE = 100;
 
+/** Of the ttl: several attempts fit into it. */
+const PATIENCE = 1 / 6;
+
 /** So few that the server works on some while the client reads and writes others. */
 const ACTS_AT_ONCE = 16;
 
@@ -71,7 +74,7 @@ interface Act {
   readonly name: string;
   readonly names: readonly string[];
   readonly args: readonly string[];
-  answered(answer: string): void;
+  answered(answer: unknown): void;
   failed(error: unknown): void;
 }
 
@@ -82,7 +85,8 @@ export class RedisStore implements Store {
   readonly #closeClient: boolean;
   readonly #replicas: number;
   readonly #wake: Wake;
-  readonly #pushes = new Map<string, (push: Push) => void>();
+  /** Of those that wait, by their grantId, with the ask that they wait by. */
+  readonly #pushes = new Map<string, { readonly seq: number; push(push: Push): void }>();
   #acts: Act[] = [];
   #replicating: Promise<void> | null = null;
   #closed = false;
@@ -109,8 +113,9 @@ export class RedisStore implements Store {
   }
 
   claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    const { losses } = this.#connection;
     const granted = !claim.queue ? this.#claim(claim, false) : this.#claimOrQueue(claim, push);
-    return this.#replicas === 0 ? granted : this.#whenReplicated(granted);
+    return this.#replicas === 0 ? granted : this.#whenReplicated(granted, losses);
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
@@ -120,13 +125,20 @@ export class RedisStore implements Store {
       String(ttlMs),
     ];
     const failed = (cause: unknown): RenewAnswer => ({ kind: "unknown", cause });
-    const answers = await this.#batch(SCRIPTS.renewals, renewals, argsOf, toRenewAnswer, failed);
+    const { losses } = this.#connection;
+    const read = (answer: Json): RenewAnswer =>
+      answer.kind === "unknown" ? failed(this.#caught(answer.cause)) : toRenewAnswer(answer);
+    const withinMs = Math.min(...renewals.map(({ ttlMs }) => ttlMs)) * PATIENCE;
+    const answers = await this.#batch(SCRIPTS.renewals, renewals, argsOf, read, {
+      failed,
+      withinMs,
+    });
     // Who learns it so is no longer waited for, and does not keep the subscription open.
     for (const [i, { kind }] of answers.entries()) {
-      if (kind === "granted" || kind === "lost") this.#pushes.delete(renewals[i]!.grantId);
+      if (kind === "granted" || kind === "lost") this.#forget(renewals[i]!);
     }
     if (!answers.some(({ kind }) => kind === "granted")) return answers;
-    const lacking = await this.#replicated().catch((error: unknown) => error);
+    const lacking = await this.#replicated(losses).catch((error: unknown) => error);
     if (lacking === undefined) return answers;
     return answers.map((answer) => (answer.kind === "granted" ? failed(lacking) : answer));
   }
@@ -145,29 +157,27 @@ export class RedisStore implements Store {
   }
 
   async resize(name: string, limit: number): Promise<number | null> {
-    const before = await this.#run<string>(SCRIPTS.resize, [name], [String(limit)]);
+    const before = await this.#run(SCRIPTS.resize, [name], [String(limit)]);
     return before === "" ? null : Number(before);
   }
 
   async inspect(name: string): Promise<NameInfo | null> {
-    return (await this.#inspect([name]))[0] ?? null;
+    const [info] = await this.#inspect([name]);
+    if (info instanceof Error) throw info;
+    return info ?? null;
   }
 
   async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
     const keys = await this.#connection.scan(patternOf(prefix));
     // The pattern may match inside a name, too.
-    const names = [...new Set(keys.map(nameOfKey))]
+    const names = [...new Set(keys.map((key) => nameOfKey(textOf(key))))]
       .filter((name) => name.startsWith(prefix))
       .sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
     const infos: NameInfo[] = [];
     for (let i = 0; i < names.length && infos.length < limit; i += INSPECTED_AT_ONCE) {
       const some = await this.#inspect(names.slice(i, i + INSPECTED_AT_ONCE));
-      infos.push(
-        ...some.filter(
-          (info): info is NameInfo =>
-            info !== null && info.holders.length + info.waiters.length > 0,
-        ),
-      );
+      // What is wrong with one name is not the others' affair.
+      infos.push(...some.filter(isInUse));
     }
     return infos.slice(0, limit);
   }
@@ -195,8 +205,13 @@ export class RedisStore implements Store {
 
   #queue(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
     // Before the ticket is seen: its push may come before the answer.
-    this.#pushes.set(claim.grantId, push);
+    this.#pushes.set(claim.grantId, { seq: claim.seq, push });
     return this.#claim(claim, true);
+  }
+
+  /** Unless it has asked again since, and waits by that. */
+  #forget({ grantId, seq }: { readonly grantId: string; readonly seq: number }): void {
+    if ((this.#pushes.get(grantId)?.seq ?? seq) <= seq) this.#pushes.delete(grantId);
   }
 
   #claim(claim: Claim, queue: boolean): Promise<ClaimAnswer> {
@@ -212,25 +227,31 @@ export class RedisStore implements Store {
       const told = isToken(answer)
         ? soleGrant(BigInt(answer), claim)
         : toClaimAnswer(JSON.parse(answer), names);
-      if (queue && told.kind !== "queued") this.#pushes.delete(grantId);
+      if (queue && told.kind !== "queued") this.#forget(claim);
       return told;
     });
   }
 
-  async #whenReplicated(claimed: Promise<ClaimAnswer>): Promise<ClaimAnswer> {
+  async #whenReplicated(claimed: Promise<ClaimAnswer>, losses: number): Promise<ClaimAnswer> {
     const answer = await claimed;
-    if (answer.kind === "granted") await this.#replicated();
+    if (answer.kind === "granted") await this.#replicated(losses);
     return answer;
   }
 
-  /** On the connection that wrote: WAIT covers no other's writes. What was answered in one turn shares it. */
-  #replicated(): Promise<void> {
-    if (this.#replicas === 0) return Promise.resolve();
+  /**
+   * On the connection that wrote: WAIT covers no other's writes. What was answered in one turn shares
+   * it. A client that connects anew may send it to another server, or after a repeated script that
+   * had nothing to write: so the connection must have been the same since before the script was sent.
+   */
+  async #replicated(losses: number): Promise<void> {
+    if (this.#replicas === 0) return;
     this.#replicating ??= turn().then(() => {
       this.#replicating = null;
       return this.#askReplicas();
     });
-    return this.#replicating;
+    await this.#replicating;
+    if (this.#connection.losses === losses) return;
+    throw new Error("the connection was lost before the replicas had it: it does not count");
   }
 
   async #askReplicas(): Promise<void> {
@@ -241,18 +262,23 @@ export class RedisStore implements Store {
     );
   }
 
-  async #inspect(names: readonly string[]): Promise<readonly (NameInfo | null)[]> {
+  async #inspect(names: readonly string[]): Promise<readonly (NameInfo | Error | null)[]> {
     const items = names.map((name) => ({ name }));
-    return this.#batch(SCRIPTS.inspect, items, () => [], toNameInfo);
+    const read = (info: Json, item: { name: string }): NameInfo | Error | null =>
+      info.problem === undefined ? toNameInfo(info, item) : (this.#caught(info.problem) as Error);
+    return this.#batch(SCRIPTS.inspect, items, () => [], read);
   }
 
-  /** One script for all; in a cluster, one for those that lie together. */
+  /**
+   * One script for all; in a cluster, one for those that lie together. Where a failure is an answer, a
+   * node that is silent does not keep the answers of the others for longer than that.
+   */
   async #batch<T extends { readonly name: string }, Answer>(
     script: Script,
     items: readonly T[],
     argsOf: (item: T) => readonly string[],
     read: (answer: Json, item: T) => Answer,
-    failed?: (cause: unknown) => Answer,
+    partly?: { failed(cause: unknown): Answer; withinMs: number },
   ): Promise<readonly Answer[]> {
     const answers = new Map<T, Answer>();
     const groups = this.#connection.cluster ? bySlot(items) : [items];
@@ -260,11 +286,13 @@ export class RedisStore implements Store {
       groups.map(async (some) => {
         const names = some.map(({ name }) => name);
         try {
-          const told = list(await this.#ask<Json[]>(script, names, some.flatMap(argsOf)));
+          const asked = this.#ask<Json[]>(script, names, some.flatMap(argsOf));
+          const alone = partly === undefined || groups.length === 1;
+          const told = list(await (alone ? asked : within(partly.withinMs, asked)));
           for (const [i, item] of some.entries()) answers.set(item, read(told[i], item));
         } catch (cause) {
-          if (failed === undefined) throw cause;
-          for (const item of some) answers.set(item, failed(cause));
+          if (partly === undefined) throw cause;
+          for (const item of some) answers.set(item, partly.failed(cause));
         }
       }),
     );
@@ -278,14 +306,26 @@ export class RedisStore implements Store {
     read: (answer: string) => T,
   ): Promise<T> {
     return new Promise((resolve, failed) => {
-      const answered = (answer: string): void => {
-        if (answer.startsWith("!")) failed(explain(new Error(answer.slice(1))));
-        else resolve(read(answer));
+      const answered = (answer: unknown): void => {
+        try {
+          const text = textOf(answer);
+          if (text.startsWith("!")) failed(this.#caught(text.slice(1)));
+          else resolve(read(text));
+        } catch (error) {
+          failed(error);
+        }
       };
       this.#acts.push({ name: names[0]!, names, args, answered, failed });
       // After all that the present answers set off, and before anything new is read.
       if (this.#acts.length === 1) process.nextTick(() => this.#flush());
     });
+  }
+
+  /** Of a script, which went on with the others. */
+  #caught(text: string): unknown {
+    const error = new Error(text);
+    this.#connection.caught(error);
+    return explain(error);
   }
 
   #flush(): void {
@@ -306,8 +346,9 @@ export class RedisStore implements Store {
     }
     this.#connection.run(SCRIPTS.acts, keys, args).then(
       (answers) => {
-        if (acts.length === 1) acts[0]!.answered(answers as string);
-        else for (const [i, act] of acts.entries()) act.answered((answers as string[])[i]!);
+        if (acts.length === 1) acts[0]!.answered(answers);
+        else
+          for (const [i, act] of acts.entries()) act.answered((answers as unknown[] | null)?.[i]);
       },
       (error: unknown) => {
         const explained = explain(error);
@@ -317,13 +358,13 @@ export class RedisStore implements Store {
   }
 
   async #ask<T>(script: Script, names: readonly string[], args: readonly string[]): Promise<T> {
-    return JSON.parse(await this.#run<string>(script, names, args)) as T;
+    return JSON.parse(await this.#run(script, names, args)) as T;
   }
 
-  async #run<T>(script: Script, names: readonly string[], args: readonly string[]): Promise<T> {
+  async #run(script: Script, names: readonly string[], args: readonly string[]): Promise<string> {
     const keys = names.flatMap(keysOf);
     try {
-      return (await this.#connection.run(script, keys, [this.#skipsDead, ...args])) as T;
+      return textOf(await this.#connection.run(script, keys, [this.#skipsDead, ...args]));
     } catch (error) {
       throw explain(error);
     }
@@ -335,13 +376,13 @@ export class RedisStore implements Store {
       return;
     }
     const told = readHandover(text);
-    const push = told && this.#pushes.get(told.grantId);
-    if (!push) return;
+    const waiting = told && this.#pushes.get(told.grantId);
+    if (!waiting) return;
     // With replicas, another connection has written it: it counts after a renewal of our own.
-    if (this.#replicas > 0) push({ kind: "look" });
+    if (this.#replicas > 0) waiting.push({ kind: "look" });
     else {
       this.#pushes.delete(told.grantId);
-      push({ kind: "granted", grant: told.grant });
+      waiting.push({ kind: "granted", grant: told.grant });
     }
   }
 
@@ -351,7 +392,7 @@ export class RedisStore implements Store {
   }
 
   #look(): void {
-    for (const push of this.#pushes.values()) push({ kind: "look" });
+    for (const { push } of this.#pushes.values()) push({ kind: "look" });
   }
 }
 
@@ -363,9 +404,34 @@ export function redisStore(client: RedisClient, options: RedisStoreOptions = {})
 // biome-ignore lint/suspicious/noExplicitAny: read field by field right here
 type Json = any;
 
+/** Clients can be told to answer with something else. */
+function textOf(reply: unknown): string {
+  if (typeof reply === "string") return reply;
+  const what = reply instanceof Uint8Array ? "bytes" : reply === null ? "null" : typeof reply;
+  throw new UnsupportedError(
+    `the Redis client answers with ${what} instead of text: pass one without a type mapping, which returns strings`,
+  );
+}
+
 /** Lua has one kind of table: an empty list comes as an empty object. */
 const list = <T>(value: readonly T[] | object): readonly T[] =>
   Array.isArray(value) ? (value as readonly T[]) : [];
+
+const isInUse = (info: NameInfo | Error | null): info is NameInfo =>
+  info !== null && !(info instanceof Error) && info.holders.length + info.waiters.length > 0;
+
+async function within<T>(ms: number, asked: Promise<T>): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    const error = new Error(`no answer within ${Math.round(ms)} ms`);
+    timer = setTimeout(() => reject(error), ms).unref();
+  });
+  try {
+    return await Promise.race([asked, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
 
 function bySlot<T extends { readonly name: string }>(items: readonly T[]): readonly T[][] {
   const groups = new Map<string, T[]>();
@@ -421,8 +487,6 @@ function toRenewAnswer(answer: Json): RenewAnswer {
       return { kind: "granted", grant: toGrant(answer.grant) };
     case "queued":
       return { kind: "queued", position: toPosition(answer.position) };
-    case "unknown":
-      return { kind: "unknown", cause: explain(new Error(answer.cause)) };
     default:
       return answer;
   }

@@ -1,5 +1,16 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { type Connection, type Hearing, isNoScript, type Subscription } from "./client.js";
+import {
+  type Connection,
+  type Hearing,
+  inTurn,
+  isDemoted,
+  isNoScript,
+  leavesDemoted,
+  type Subscription,
+  unlessAborted,
+  Watch,
+  whileMember,
+} from "./client.js";
 
 type Argument = string | number;
 
@@ -18,10 +29,17 @@ interface Node {
   call(...args: string[]): Promise<unknown>;
   scan(cursor: string, ...args: Argument[]): Promise<[string, string[]]>;
   wait(replicas: number, timeoutMs: number): Promise<number>;
+  duplicate(overrides: object): unknown;
 }
 
 interface Cluster {
-  nodes(role: "master"): Node[];
+  nodes(role: "master" | "all"): Node[];
+}
+
+interface Reconnecting {
+  readonly status: string;
+  readonly options?: { reconnectOnError?(error: Error): unknown };
+  disconnect(reconnect: boolean): void;
 }
 
 interface Subscriber {
@@ -37,13 +55,28 @@ export function ioredisConnection(client: IoredisClient): Connection {
   const cluster = client.isCluster === true;
   const nodes = (): Node[] =>
     cluster ? (client as unknown as Cluster).nodes("master") : [client as unknown as Node];
+  const watch = Watch.of(client, ["close"]);
+  const next = inTurn();
+  const redis = client as unknown as Reconnecting;
+  const mustLeave = (error: unknown): boolean => leavesDemoted.has(client) && isDemoted(error);
+  const leave = (): void => {
+    if (redis.status === "ready") redis.disconnect(true);
+  };
   return {
     cluster,
+    get losses() {
+      return watch.losses;
+    },
+    onBack: (back) => watch.onBack(back),
     run: ({ sha, code }, keys, args) =>
       client.evalsha(sha, keys.length, ...keys, ...args).catch((error: unknown) => {
+        if (mustLeave(error)) leave();
         if (!isNoScript(error)) throw error;
         return client.eval(code, keys.length, ...keys, ...args);
       }),
+    caught(error) {
+      if (mustLeave(error) || redis.options?.reconnectOnError?.(error)) leave();
+    },
     async scan(pattern) {
       // ioredis puts its prefix before keys, but not before patterns.
       const prefix = client.options?.keyPrefix ?? "";
@@ -60,7 +93,23 @@ export function ioredisConnection(client: IoredisClient): Connection {
       return found;
     },
     wait: (replicas, timeoutMs) => nodes()[0]!.wait(replicas, timeoutMs),
-    subscribe: (channel, hear) => subscribe(client, channel, hear),
+    async subscribe(channel, hear, signal) {
+      // It is not connected yet: what is asked of it has to wait, though the client's commands do not.
+      // And it is asked again by us alone: a promise that ioredis forgets would end the process when it is closed.
+      const waits = { enableOfflineQueue: true, autoResubscribe: false };
+      if (!cluster) {
+        return subscribe(client.duplicate(waits as never) as Subscriber, channel, hear, signal);
+      }
+      // What is published reaches every node. It ends with its connection, and the next goes elsewhere.
+      const node = next(nodes());
+      const subscriber = node.duplicate({ ...waits, retryStrategy: null }) as Subscriber;
+      const subscription = await subscribe(subscriber, channel, hear, signal);
+      const isNode = ({ options }: Node): boolean =>
+        options?.host === node.options?.host && options?.port === node.options?.port;
+      return whileMember(subscription, () =>
+        (client as unknown as Cluster).nodes("all").some(isNode),
+      );
+    },
     servers: async () =>
       nodes().map((node) => ({
         where: `${node.options?.host}:${node.options?.port}`,
@@ -76,8 +125,6 @@ interface Ending {
   disconnect(): void;
   /** Of a cluster. */
   nodes?(role: "all"): readonly Ending[];
-  /** Of a cluster: a connection beside those to its nodes, which may just be made anew. */
-  readonly subscriber?: { getInstance?(): Ending | null };
   /** Of a cluster: it asks who has which slots, by a connection that is nowhere else to be found. */
   readonly isRefreshing?: boolean;
 }
@@ -92,8 +139,7 @@ const REFRESHES_MS = 5;
 async function end(client: Ending): Promise<void> {
   const until = performance.now() + ENDS_WITHIN_MS;
   while (client.isRefreshing && performance.now() < until) await sleep(REFRESHES_MS);
-  const inner = client.subscriber?.getInstance?.();
-  const all = [client, ...(client.nodes?.("all") ?? []), ...(inner ? [inner] : [])];
+  const all = [client, ...(client.nodes?.("all") ?? [])];
   const ended = all.map(
     (one) =>
       new Promise<void>((resolve) => {
@@ -112,16 +158,14 @@ async function end(client: Ending): Promise<void> {
 }
 
 async function subscribe(
-  client: IoredisClient,
+  subscriber: Subscriber,
   channel: string,
   hear: Hearing,
+  signal?: AbortSignal,
 ): Promise<Subscription> {
-  // It is not connected yet: what is asked of it has to wait, though the client's commands do not.
-  const waits = { enableOfflineQueue: true };
-  const overrides = client.isCluster ? [[], waits] : [waits];
-  const subscriber = client.duplicate(...(overrides as never[])) as Subscriber;
+  const close = (): Promise<void> => end(subscriber as unknown as Ending);
   let first = true;
-  // It connects again by itself; what is wrong shows in the commands.
+  // What is wrong shows in the commands.
   subscriber.on("error", () => {});
   subscriber.on("message", (_channel, text) => hear.message(text!));
   subscriber.on("ready", () => {
@@ -133,14 +177,12 @@ async function subscribe(
       );
     first = false;
   });
+  subscriber.on("end", () => hear.ended?.());
   try {
-    await subscriber.subscribe(channel);
+    await unlessAborted(subscriber.subscribe(channel), signal);
   } catch (error) {
-    subscriber.disconnect();
+    await close();
     throw error;
   }
-  return {
-    ping: () => subscriber.ping(),
-    close: () => end(subscriber as unknown as Ending),
-  };
+  return { ping: () => subscriber.ping(), close };
 }

@@ -6,7 +6,7 @@ import {
   UnsupportedError,
 } from "../../core/errors.js";
 import type { StoreUrl } from "../../core/url.js";
-import { forgetCommand, type RedisClient } from "./client.js";
+import { forgetCommand, leavesDemoted, type RedisClient } from "./client.js";
 import { type RedisStore, redisStore } from "./index.js";
 
 /** How a server, a cluster or a set of sentinels is reached: the same for both client libraries. */
@@ -44,7 +44,9 @@ export async function openRedisStore(url: StoreUrl): Promise<RedisStore> {
       "replicas can't be waited for on a cluster: leave one of the two out",
     );
   }
-  return redisStore(await openRedisClient(url), { closeClient: true, replicas });
+  const client = await openRedisClient(url);
+  if (!url.options.has("cluster")) leavesDemoted.add(client);
+  return redisStore(client, { closeClient: true, replicas });
 }
 
 /** Opens a connection with whichever client library is installed. */
@@ -178,6 +180,7 @@ async function openIoredis(module: never, target: Target): Promise<RedisClient> 
   };
   const retryStrategy = (times: number): number =>
     Math.min(times * RECONNECT_MS.step, RECONNECT_MS.most);
+  const single = { db: target.db, retryStrategy };
   let client: Connectable;
   if (target.cluster) {
     const { lazyConnect, ...redisOptions } = options;
@@ -191,14 +194,13 @@ async function openIoredis(module: never, target: Target): Promise<RedisClient> 
     const { tls, ...rest } = options;
     client = new Redis({
       ...rest,
+      ...single,
       sentinels: target.hosts,
       name: target.sentinel,
-      db: target.db,
-      retryStrategy,
       ...(tls === undefined ? {} : { tls, sentinelTLS: tls, enableTLSForSentinelMode: true }),
     });
   } else {
-    client = new Redis({ ...options, ...target.hosts[0], db: target.db, retryStrategy });
+    client = new Redis({ ...options, ...single, ...target.hosts[0] });
   }
   // Without a listener it would print; what is wrong shows in the commands.
   let trouble: unknown;

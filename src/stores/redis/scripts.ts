@@ -628,9 +628,8 @@ return before and text(before) or ''
 /** Changes nothing. */
 const INSPECT = `
 ${HOLDER}
-local answers = {}
-for i = 1, #KEYS / 3 do
-  local front = open(3 * i - 2)
+local function infoOf(at)
+  local front = open(at)
   local info = { limit = front.limit, holders = {}, waiters = {}, revoked = {} }
   for _, one in ipairs(front.holders) do
     if not isOver(one) then
@@ -651,7 +650,13 @@ for i = 1, #KEYS / 3 do
       }
     end
   end
-  answers[i] = info
+  return info
+end
+
+local answers = {}
+for i = 1, #KEYS / 3 do
+  local ok, info = pcall(infoOf, 3 * i - 2)
+  answers[i] = ok and info or { problem = problem(info) }
 end
 return cjson.encode(answers)
 `;

@@ -5,6 +5,9 @@ import { PREFIX } from "./keys.js";
 /** A connection that looks alive may have been dead for long: it is asked so often, and so long. */
 const PING_EVERY_MS = 5_000;
 const PING_MS = 2_000;
+/** A server that takes the connection and says nothing is not waited for any longer. */
+const SUBSCRIBE_MS = 5_000;
+/** Attempts of its own accord are so far apart, whatever goes wrong. */
 const AGAIN_MS = 1_000;
 
 /** Where the grants of this process's waiters are pushed to: one subscription for all of them. */
@@ -14,10 +17,15 @@ export class Wake {
   readonly #isNeeded: () => boolean;
   /** The same for every subscription: tickets name it. */
   readonly name = `${PREFIX}wake:${randomUUID()}`;
-  #open: Promise<Subscription> | null = null;
   #subscription: Subscription | null = null;
+  /** How often the connection had been lost when the subscription was asked for. */
+  #losses = 0;
+  #opening: Promise<void> | null = null;
+  #triedAtMs = Number.NEGATIVE_INFINITY;
+  #renewing: NodeJS.Timeout | null = null;
   #pings: NodeJS.Timeout | null = null;
-  #closed = false;
+  #unwatch: (() => void) | null = null;
+  readonly #closing = new AbortController();
 
   constructor(
     connection: Connection,
@@ -36,33 +44,52 @@ export class Wake {
 
   /** Resolves when it is listened to. */
   async open(): Promise<void> {
-    if (this.#closed) throw new Error("the store is closed");
-    this.#open ??= this.#subscribe();
-    await this.#open;
+    if (!this.isOpen) await this.#listen();
   }
 
   async close(): Promise<void> {
-    this.#closed = true;
-    await this.#drop();
+    this.#closing.abort(new Error("the store is closed"));
+    if (this.#renewing !== null) clearTimeout(this.#renewing);
+    await Promise.allSettled([this.#drop(), this.#opening]);
   }
 
-  async #subscribe(): Promise<Subscription> {
-    try {
-      const subscription = await this.#connection.subscribe(this.name, {
-        message: (text) => this.#hear.message(text),
-        back: () => this.#hear.missed(),
-      });
-      if (this.#closed) {
-        await subscription.close();
-        throw new Error("the store is closed");
-      }
-      this.#subscription = subscription;
-      this.#pings = setInterval(() => this.#ping(subscription), PING_EVERY_MS).unref();
-      return subscription;
-    } catch (error) {
-      this.#open = null;
-      throw error;
+  /** One at a time, whoever asks for it. */
+  #listen(): Promise<void> {
+    this.#opening ??= this.#subscribe().finally(() => {
+      this.#opening = null;
+    });
+    return this.#opening;
+  }
+
+  async #subscribe(): Promise<void> {
+    const closing = this.#closing.signal;
+    closing.throwIfAborted();
+    this.#triedAtMs = performance.now();
+    const { losses } = this.#connection;
+    const late = new AbortController();
+    const timer = setTimeout(
+      () => late.abort(new Error(`no answer to SUBSCRIBE within ${SUBSCRIBE_MS} ms`)),
+      SUBSCRIBE_MS,
+    ).unref();
+    const hear = {
+      message: (text: string) => this.#hear.message(text),
+      back: () => this.#hear.missed(),
+      ended: () => void subscribed.then((one) => this.#replace(one)).catch(() => {}),
+    };
+    const signal = AbortSignal.any([closing, late.signal]);
+    const subscribed = this.#connection.subscribe(this.name, hear, signal);
+    const subscription = await subscribed.finally(() => clearTimeout(timer));
+    if (closing.aborted) {
+      await subscription.close();
+      throw closing.reason;
     }
+    // Only now: meanwhile somebody has listened, and no waiter is taken for dead.
+    void this.#drop();
+    this.#subscription = subscription;
+    this.#losses = losses;
+    this.#pings = setInterval(() => this.#ping(subscription), PING_EVERY_MS).unref();
+    this.#unwatch = this.#connection.onBack(() => this.#renew());
+    if (this.#isStale) this.#renew();
   }
 
   #ping(subscription: Subscription): void {
@@ -78,23 +105,37 @@ export class Wake {
   #replace(subscription: Subscription): void {
     if (this.#subscription !== subscription) return;
     void this.#drop();
-    this.#again();
+    this.#renew();
   }
 
-  #again(): void {
-    if (this.#closed || !this.#isNeeded()) return;
-    this.open().then(
-      () => this.#hear.missed(),
-      () => void setTimeout(() => this.#again(), AGAIN_MS).unref(),
-    );
+  /** The commands may go to another server by now, where nobody listens. */
+  get #isStale(): boolean {
+    return this.#losses !== this.#connection.losses;
+  }
+
+  #renew(): void {
+    if (this.#renewing !== null || this.#closing.signal.aborted) return;
+    const delayMs = Math.max(0, this.#triedAtMs + AGAIN_MS - performance.now());
+    this.#renewing = setTimeout(() => {
+      this.#renewing = null;
+      if (!this.#isNeeded()) void this.#drop();
+      else if (this.isOpen && !this.#isStale) this.#hear.missed();
+      else {
+        this.#listen().then(
+          () => this.#hear.missed(),
+          () => this.#renew(),
+        );
+      }
+    }, delayMs).unref();
   }
 
   #drop(): Promise<void> | undefined {
     if (this.#pings !== null) clearInterval(this.#pings);
+    this.#unwatch?.();
     const subscription = this.#subscription;
     this.#pings = null;
+    this.#unwatch = null;
     this.#subscription = null;
-    this.#open = null;
     return subscription?.close();
   }
 }

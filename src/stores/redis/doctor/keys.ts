@@ -95,9 +95,9 @@ const listed = (keys: readonly string[]): string => {
 async function isReadable(connection: Connection, name: string): Promise<boolean> {
   const keys = keysOfName(name);
   const answer = await answerOf("EVALSHA", connection.run(SCRIPTS.inspect, keys, ["0"]));
-  if (!("refused" in answer)) return true;
-  const { refused } = answer;
-  return !/user_script|WRONGTYPE/.test(refused) || /user executing the script/.test(refused);
+  if ("refused" in answer) return true;
+  const [info] = JSON.parse(String(answer.reply)) as [{ problem?: string }];
+  return !/HOLDFAST|WRONGTYPE/.test(info.problem ?? "");
 }
 
 /** A number within what Lua can count. */
