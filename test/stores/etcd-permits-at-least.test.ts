@@ -121,6 +121,27 @@ describeWith(["etcd"], "permits and closed names in etcd", () => {
       expect(await pool.tryAcquire()).not.toBeNull();
     });
 
+    test("who watches a name that is closed hears of its new limit", async (context) => {
+      const { locks, another } = await etcd.fresh(context, { ttl: LONG_MS });
+      const others = (await another()).locks.semaphore("pool", { permits: 3 });
+      const pool = locks.semaphore("pool", { permits: 3 });
+      await (await pool.acquire({ atLeast: "1m" })).release();
+      await pool.acquire({ permits: 2 });
+      // It watches, and goes on doing so for a while.
+      const gaveUp = new AbortController();
+      const waiting = rejection(others.acquire({ signal: gaveUp.signal }));
+      await waitersAre(locks, "pool", 1);
+      gaveUp.abort(new Error("a test"));
+      await waiting;
+      await waitersAre(locks, "pool", 0);
+      await pool.resize(2);
+      // Until its watch has told that; what is older is compared, and refused.
+      await pause(200);
+      expect(await rejection(others.acquire({ wait: "2s" }))).toMatchObject({
+        code: "INVALID_ARGUMENT",
+      });
+    });
+
     test("closed by one who came in by a change of the limit: the new one stays", async (context) => {
       const { locks, another } = await etcd.fresh(context, { ttl: LONG_MS });
       const others = await another();

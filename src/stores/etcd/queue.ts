@@ -185,10 +185,10 @@ export class Queue {
         ended: false,
         closure,
       });
-    } else if (there !== undefined) {
+    } else if (there !== undefined && !there.ended) {
       places.set(grantId, { ...there, closure: lease });
     } else {
-      // The claim is gone. It stands where the claim stood.
+      // The claim is gone. It stands where the claim stood; a resize may have changed it.
       const { at, ...claimed } = readValue<Claimed & { at?: string }>(kv.value);
       const place = at === undefined ? token : BigInt(at);
       places.set(grantId, {
