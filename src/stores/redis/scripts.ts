@@ -525,6 +525,8 @@ local function release(a, at)
   local id, unused = ARGV[a + 1], ARGV[a] == 'unused'
   local front = advanced(at)
   local mine = find(front, id)
+  -- Those in front that have run out go first, and it may be one of them.
+  if mine and mine.token == 0 then mine = find(advance(front, true), id) end
   if not mine then return lost(front, id) end
   if mine.token == 0 then dropTicket(front, mine)
   elseif mine.closed > now and not unused then
