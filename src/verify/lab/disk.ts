@@ -92,6 +92,10 @@ export class Disk implements AsyncDisposable {
         },
       ),
     );
+    // Another process may have been given mounts of its own meanwhile, a copy of ours among them.
+    await until(`nobody has ${this.#image} mounted`, UNMOUNT_MS, async () => {
+      return (await runTool(["losetup", "-j", this.#image])) === "";
+    });
     await this.#mount();
   }
 

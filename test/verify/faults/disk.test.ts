@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, readlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { createInterface, type Interface } from "node:readline";
 import { fileURLToPath } from "node:url";
@@ -75,6 +75,15 @@ describeWith(["disk", "loop mounts"], "a disk", () => {
       await power.heal();
       expect(await redis.cli("dbsize")).toBe(String(round));
     }
+  });
+
+  test("a copy of the mount in another process is waited for", async () => {
+    const other = spawn("unshare", ["--mount", "--propagation", "private", "sleep", "1"]);
+    onTestFinished(() => void other.kill());
+    const mountsOf = (pid: number | "self"): string => readlinkSync(`/proc/${pid}/ns/mnt`);
+    await until("it has mounts of its own", () => mountsOf(other.pid!) !== mountsOf("self"));
+    await losePower();
+    writeFileSync(join(disk.folder, "file"), "again");
   });
 
   test("Redis: everysec can lose it", async (context) => {
