@@ -20,10 +20,21 @@ const running = new Set<Cli>();
 
 afterEach(async () => {
   await Promise.all([...running].map(end));
-  for (const folder of folders.splice(0)) {
-    rmSync(folder, { recursive: true, force: true, maxRetries: 5 });
-  }
+  for (const folder of folders.splice(0)) await remove(folder);
 });
+
+/** What a test has left behind may still write there; Node tries again only to remove the folder itself. */
+async function remove(folder: string): Promise<void> {
+  for (let tries = 20; ; tries--) {
+    try {
+      rmSync(folder, { recursive: true, force: true });
+      return;
+    } catch (error) {
+      if (tries === 0) throw error;
+      await sleep(50);
+    }
+  }
+}
 
 /** By a signal that reaches the child too, if it comes to that. */
 async function end(cli: Cli): Promise<void> {

@@ -18,5 +18,6 @@ describeWith(["etcd"], "etcd", () => {
       return realSubject(open, 2_000);
     },
     NEEDS_VIRTUAL_TIME,
+    "1,000 names at once",
   );
 });

@@ -217,11 +217,12 @@ export class EtcdStore implements Store {
       // Its deletion may still be on the way, and would take the new one with it: another id, please.
       return { kind: "lost", reason: "expired" };
     }
+    const before = names.map((name) => askOf(this.#kept.get(name, grantId)));
     const all = names.map((name) =>
       this.#kept.keep(name, grantId, session, { seq, askedAtMs, push }),
     );
     const closing = claim.atLeastMs > 0 ? await this.#closures.begin(claim.atLeastMs) : null;
-    const answer = await this.#ask({ claim, all, closing });
+    const answer = await this.#ask({ claim, all, closing, before });
     // Of an unknown outcome it runs out by itself.
     if (closing !== null && !this.#closures.uses(closing)) {
       this.#client.leaseRevoke(closing).catch(() => {});
@@ -256,7 +257,7 @@ export class EtcdStore implements Store {
       const told = found(claim, all, seen);
       if (told !== null) {
         if (told.kind === "granted" || told.kind === "queued") await this.#extend(all);
-        return told.kind === "granted" ? this.#claimed(all, seen, null) : this.#refused(all, told);
+        return told.kind === "granted" ? this.#claimed(all, seen, null) : this.#refused(ask, told);
       }
       if (!queues.every((queue) => mayEnter(claim, queue))) {
         seen = await this.#queue(ask, queues[0]!);
@@ -423,10 +424,13 @@ export class EtcdStore implements Store {
   }
 
   /** Neither a grant nor a ticket: nothing of it is kept, unless it stands in the queue. */
-  async #refused(all: readonly Kept[], answer: ClaimAnswer): Promise<ClaimAnswer> {
+  async #refused({ claim, all, before }: Ask, answer: ClaimAnswer): Promise<ClaimAnswer> {
     if (answer.kind === "queued") return this.#foundQueued(all[0]!, answer);
-    // Of several names, some may still be held.
-    for (const kept of all) if (kept.state !== "held") this.#kept.drop(kept);
+    for (const [i, kept] of all.entries()) {
+      if (kept.state !== "held") this.#kept.drop(kept);
+      // Of several names, some may still be held: as before, unless they were renewed since.
+      else if (kept.seq === claim.seq) Object.assign(kept, before[i]);
+    }
     return answer;
   }
 
@@ -650,7 +654,14 @@ interface Ask {
   readonly claim: Claim;
   readonly all: readonly Kept[];
   readonly closing: bigint | null;
+  /** What each was asked last before that. */
+  readonly before: readonly Pick<Kept, "seq" | "askedAtMs">[];
 }
+
+const askOf = (kept: Kept | undefined): Pick<Kept, "seq" | "askedAtMs"> => ({
+  seq: kept?.seq ?? 0,
+  askedAtMs: kept?.askedAtMs ?? 0,
+});
 
 /** Known to stand under it. */
 const isSettled = ({ state, moving, session }: Kept, of: Session): boolean =>
