@@ -654,14 +654,12 @@ interface Ask {
   readonly claim: Claim;
   readonly all: readonly Kept[];
   readonly closing: bigint | null;
-  /** What each was asked last before that. */
-  readonly before: readonly Pick<Kept, "seq" | "askedAtMs">[];
+  /** What each was asked last before that, if it was kept. */
+  readonly before: readonly (Pick<Kept, "seq" | "askedAtMs"> | undefined)[];
 }
 
-const askOf = (kept: Kept | undefined): Pick<Kept, "seq" | "askedAtMs"> => ({
-  seq: kept?.seq ?? 0,
-  askedAtMs: kept?.askedAtMs ?? 0,
-});
+const askOf = (kept: Kept | undefined): Ask["before"][number] =>
+  kept && { seq: kept.seq, askedAtMs: kept.askedAtMs };
 
 /** Known to stand under it. */
 const isSettled = ({ state, moving, session }: Kept, of: Session): boolean =>
