@@ -1,11 +1,17 @@
-import { defineConfig } from "vitest/config";
+import { configDefaults, defineConfig } from "vitest/config";
 
-export default defineConfig({
+/** Tests that kill, pause and partition real servers and processes: `npm run test:faults`. */
+const FAULTS = "test/**/*.faults.test.ts";
+
+export default defineConfig(({ mode }) => ({
   test: {
-    include: ["test/**/*.test.ts"],
+    include: mode === "faults" ? [FAULTS] : ["test/**/*.test.ts"],
+    exclude: mode === "faults" ? [] : [...configDefaults.exclude, FAULTS],
     testTimeout: 30_000,
     hookTimeout: 30_000,
-    // Real processes and real time share two cores.
-    maxWorkers: 2,
+    // Two cores are enough for three: tests mostly wait for time to pass.
+    maxWorkers: 3,
+    // Cases that run side by side mostly wait.
+    maxConcurrency: 8,
   },
-});
+}));

@@ -1,5 +1,5 @@
 export type { Clock, StoreClock } from "./core/clock.js";
-export { connect } from "./core/connect.js";
+export { type ConnectOptions, connect } from "./core/connect.js";
 export {
   AcquireTimeoutError,
   ClosedError,
@@ -8,6 +8,7 @@ export {
   InvalidArgumentError,
   LeaseLostError,
   type LossReason,
+  QueueFullError,
   StaleTokenError,
   StoreUnavailableError,
   UnsupportedError,
@@ -21,6 +22,7 @@ export {
   type WithAllOptions,
   type WithLockOptions,
 } from "./core/locks.js";
+export type { NameStatus } from "./core/name-status.js";
 export type {
   AcquireOptions,
   LocksOptions,
@@ -31,7 +33,6 @@ export type {
 export type {
   ClaimMode,
   HolderInfo,
-  NameInfo,
   RevokedInfo,
   Store,
   Traits,

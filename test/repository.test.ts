@@ -13,8 +13,10 @@ const files = (folder: string, ending: string): string[] =>
 
 const manifest = JSON.parse(text("package.json")) as {
   exports: Record<string, string>;
-  dependencies: Record<string, string>;
-  optionalDependencies: Record<string, string>;
+  dependencies?: object;
+  optionalDependencies?: object;
+  peerDependencies: Record<string, string>;
+  peerDependenciesMeta: Record<string, { optional?: boolean }>;
 };
 
 test("every export is a built file with types, and every store and fence has its subpath", () => {
@@ -27,9 +29,17 @@ test("every export is a built file with types, and every store and fence has its
   for (const kind of ["stores", "fence"]) {
     for (const entry of readdirSync(join(root, "src", kind))) {
       const name = entry.replace(/\.ts$/, "");
-      if (name === "rule" || name === "fence") continue;
+      if (["rule", "shared", "fence"].includes(name)) continue;
       expect(manifest.exports, `./${kind}/${name}`).toHaveProperty([`./${kind}/${name}`]);
     }
+  }
+});
+
+test("an installation brings no other package: every client library is an optional peer of any version", () => {
+  expect(manifest.dependencies ?? {}).toEqual({});
+  expect(manifest.optionalDependencies ?? {}).toEqual({});
+  for (const [name, range] of Object.entries(manifest.peerDependencies)) {
+    expect([range, manifest.peerDependenciesMeta[name]]).toEqual(["*", { optional: true }]);
   }
 });
 
@@ -66,8 +76,19 @@ function tracer(): string {
   return `data:text/javascript,${encodeURIComponent(code)}`;
 }
 
+test("random tests draw from a fixed seed", () => {
+  for (const path of files("test", ".test.ts")) {
+    const code = text(path);
+    const drawn = code.match(/\bfc\.(assert|check)\(/g)?.length ?? 0;
+    const seeded = code.match(/\bruns\(|\bRUNS,|seed: \d/g)?.length ?? 0;
+    expect(seeded, path).toBeGreaterThanOrEqual(drawn);
+    if (path !== join("test", "repository.test.ts")) expect(code, path).not.toMatch(/randomInt\(/);
+  }
+});
+
 test("links between the documents lead somewhere", () => {
-  for (const path of ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", ...files("docs", ".md")]) {
+  const pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
+  for (const path of [...pages, ...files("docs", ".md")]) {
     for (const [, target] of text(path).matchAll(/\]\(([^)#:]+)\)/g)) {
       expect(existsSync(join(root, path, "..", target!)), `${path} → ${target}`).toBe(true);
     }

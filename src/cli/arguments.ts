@@ -1,7 +1,7 @@
 import { parseDuration, YEAR_MS } from "../core/validate.js";
 import type { Options, OptionsOf } from "./commands.js";
 import { usage } from "./exit.js";
-import { formatMs } from "./output.js";
+import { formatMs, typed } from "./output.js";
 
 /** Milliseconds. A number without a unit is refused: it would be read as seconds by half of the people. */
 export function durationOption(
@@ -18,7 +18,7 @@ export function durationOption(
   } catch {
     const min = rule.min === 0 ? "0" : formatMs(rule.min);
     throw usage(
-      `--${name} is ${JSON.stringify(text)}; it must be a number with a unit, such as 250ms, 30s, 5m or 1h, ` +
+      `--${name} is ${typed(text)}; it must be a number with a unit, such as 250ms, 30s, 5m or 1h, ` +
         `from ${min} to ${YEAR_MS / 3_600_000}h${rule.infinite ? ", or forever" : ""}`,
     );
   }
@@ -34,7 +34,7 @@ export function numberOption(
   const value = Number(text);
   if (/^\d+$/.test(text) && value >= rule.min && value <= rule.max) return value;
   throw usage(
-    `--${name} is ${JSON.stringify(text)}; it must be a whole number from ${rule.min} to ${rule.max}`,
+    `--${name} is ${typed(text)}; it must be a whole number from ${rule.min} to ${rule.max}`,
   );
 }
 
@@ -47,5 +47,5 @@ export function choiceOption<T extends string>(
   const text = options[name] ?? choices[0];
   const choice = choices.find((one) => one === text);
   if (choice !== undefined) return choice;
-  throw usage(`--${name} is ${JSON.stringify(text)}; it must be ${choices.join(" or ")}`);
+  throw usage(`--${name} is ${typed(text)}; it must be ${choices.join(" or ")}`);
 }

@@ -12,14 +12,19 @@ export const OPTIONS = {
     about:
       "where the locks are, such as sqlite:/srv/locks.db\n(default: HOLDFAST_STORE, or a file of this user)",
   },
+  "store-file": {
+    value: "PATH",
+    about:
+      "a file that holds the URL of the store, for one\nwith a password (default: HOLDFAST_STORE_FILE)",
+  },
   namespace: { value: "NAME", about: "keeps apart users of one store (default: default)" },
   ttl: { value: "TIME", about: "how long the lease lasts without renewal\n(default: 30s)" },
   wait: {
     value: "TIME",
     about: "how long to wait for a busy name, or forever\n(default: 0, ask once)",
   },
-  shared: { about: "hold it together with others who say so" },
-  "once-per": { value: "TIME", about: "run at most once in this time, whoever is first" },
+  shared: { about: "hold it together with other --shared runs" },
+  "once-per": { value: "TIME", about: "run at most once in this time, on any machine" },
   "at-most": { value: "N", about: "let N hold it at the same time, instead of one" },
   "at-least": { value: "TIME", about: "keep it closed that long, even if CMD ends earlier" },
   "max-hold": { value: "TIME", about: "stop CMD after this time" },
@@ -101,6 +106,7 @@ export const COMMANDS: readonly Command[] = [
       "quiet",
       "verbose",
       "store",
+      "store-file",
       "namespace",
     ],
     examples: [
@@ -125,10 +131,21 @@ Exit codes:
     args: ["NAME"],
     usage: "[options] -- CMD [ARG…]",
     takesChild: true,
-    options: ["wait", "ttl", "max-hold", "note", "quiet", "verbose", "store", "namespace"],
+    options: [
+      "wait",
+      "ttl",
+      "max-hold",
+      "note",
+      "quiet",
+      "verbose",
+      "store",
+      "store-file",
+      "namespace",
+    ],
     abouts: {
       wait: "how long to wait for being elected\n(default: forever)",
-      "max-hold": "end the term after this time: CMD is stopped, and\nwhoever waits is elected",
+      "max-hold":
+        "end the term after this time: CMD is stopped, and\nthe next candidate is elected",
       quiet: "do not say who leads, or that it is elected",
     },
     examples: [
@@ -153,7 +170,7 @@ Exit codes:
     summary: "List the names in use, their holders and how many wait",
     args: [],
     usage: "[options]",
-    options: ["prefix", "json", "store", "namespace"],
+    options: ["prefix", "json", "store", "store-file", "namespace"],
     examples: ["holdfast ls --prefix order:", "holdfast ls --json | jq -r '.[].name'"],
     run: async ({ options }) => (await import("./ls.js")).ls(options),
   },
@@ -162,7 +179,7 @@ Exit codes:
     summary: "Show who holds a name and who waits for it",
     args: ["NAME"],
     usage: "[options]",
-    options: ["json", "store", "namespace"],
+    options: ["json", "store", "store-file", "namespace"],
     examples: ["holdfast inspect nightly-backup"],
     run: async ({ args: [name], options }) =>
       (await import("./inspect.js")).inspect(name!, options),
@@ -172,7 +189,7 @@ Exit codes:
     summary: "Take a name from its holder by force",
     args: ["NAME"],
     usage: "--force [options]",
-    options: ["force", "why", "store", "namespace"],
+    options: ["force", "why", "store", "store-file", "namespace"],
     examples: ["holdfast release nightly-backup --force --why 'host was switched off'"],
     run: async ({ args: [name], options }) =>
       (await import("./release.js")).release(name!, options),
@@ -182,7 +199,7 @@ Exit codes:
     summary: "Find those who wait for each other in a circle",
     args: [],
     usage: "[options]",
-    options: ["json", "store", "namespace"],
+    options: ["json", "store", "store-file", "namespace"],
     abouts: { json: "for programs" },
     examples: ["holdfast deadlocks", "holdfast deadlocks --json | jq -r '.[][].holder'"],
     more: `It goes by the labels of holders: one label is taken for one who can do one
@@ -194,7 +211,7 @@ thing at a time. Exit code 1: there is a deadlock. 0: there is none.`,
     summary: "Report what endangers locks on a store",
     args: [],
     usage: "[options]",
-    options: ["json", "store"],
+    options: ["json", "store", "store-file"],
     abouts: { json: "for programs" },
     examples: [
       "holdfast doctor --store redis://cache:6379",

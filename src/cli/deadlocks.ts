@@ -1,7 +1,7 @@
 import type { Deadlock, Stuck } from "../primitives/deadlocks.js";
 import type { Options } from "./commands.js";
 import { Exit } from "./exit.js";
-import { formatMs, masked, print, printable, quoted, shellWord } from "./output.js";
+import { formatMs, jsonText, masked, print, printable, quoted, shellWord } from "./output.js";
 import { withLocks } from "./store.js";
 
 const MOST_SHOWN = 5;
@@ -9,7 +9,7 @@ const MOST_SHOWN = 5;
 /** Who waits in a circle. */
 export async function deadlocks(options: Options): Promise<number> {
   const found = await withLocks(options, (locks) => locks.deadlocks(), []);
-  if (options.json) print(JSON.stringify(found.map(asJson), null, 2));
+  if (options.json) print(jsonText(found.map(asJson)));
   else if (found.length === 0) print("No deadlock.");
   else print(found.map((circle) => describe(circle, options)).join("\n\n"));
   return found.length === 0 ? Exit.ok : Exit.failed;
@@ -50,7 +50,7 @@ function listed(names: readonly string[]): string {
 function wayOut(circle: Deadlock, options: Options): string {
   const held = new Set(circle.flatMap(({ holds }) => holds));
   const name = circle.find(({ waitsFor }) => held.has(waitsFor))?.waitsFor ?? "NAME";
-  const where = (["store", "namespace"] as const).flatMap((option) => {
+  const where = (["store", "store-file", "namespace"] as const).flatMap((option) => {
     const value = options[option];
     return value === undefined ? [] : [`--${option}`, shellWord(masked(value))];
   });

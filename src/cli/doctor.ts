@@ -5,8 +5,8 @@ import type { Doctor, Finding, Level } from "../core/doctor.js";
 import { parseStoreUrl, type Scheme } from "../core/url.js";
 import type { Options } from "./commands.js";
 import { Exit, usage } from "./exit.js";
-import { masked, print, printable, style } from "./output.js";
-import { defaultFile, describeStore, sqliteUrl } from "./store.js";
+import { jsonText, masked, print, printable, style } from "./output.js";
+import { defaultFile, describeStore, namedStore, sqliteUrl } from "./store.js";
 
 /** Each store has its own; loaded only when asked for. */
 const DOCTORS: Partial<Record<Scheme, Doctor>> = {
@@ -49,7 +49,7 @@ const LEVELS = {
 } as const satisfies Record<Level, string>;
 
 export async function doctor(options: Options): Promise<number> {
-  const named = options.store ?? (process.env["HOLDFAST_STORE"] || undefined);
+  const named = namedStore(options)?.url;
   const url = named ?? sqliteUrl(defaultFile());
   const parsed = parseStoreUrl(url);
   const examine = DOCTORS[parsed.scheme];
@@ -70,7 +70,7 @@ export async function doctor(options: Options): Promise<number> {
   const store = masked(describeStore(url));
   print(
     options.json
-      ? JSON.stringify({ store, findings }, null, 2)
+      ? jsonText({ store, findings })
       : [store, ...findings.flatMap(linesOf), `\n${summary(findings)}`].join("\n"),
   );
   return findings.some(({ level }) => level === "danger") ? Exit.failed : Exit.ok;

@@ -15,7 +15,7 @@ export async function elect(
   const plan = readElectPlan(name, options, command);
   const words = runnable(command);
   const signals = new Signals();
-  const locks = await openFor(plan);
+  const locks = await openFor(plan, signals);
   try {
     for (;;) {
       const lease = await acquire(plan, locks, signals);

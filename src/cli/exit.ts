@@ -36,6 +36,7 @@ const BY_CODE: Record<HoldfastError["code"], number> = {
   INVALID_ARGUMENT: Exit.usage,
   UNSUPPORTED: Exit.unavailable,
   CLOSED: Exit.software,
+  QUEUE_FULL: Exit.busy,
 };
 
 export function exitCodeOf(error: unknown): number {

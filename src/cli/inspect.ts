@@ -1,20 +1,20 @@
-import { LOCK_LIMIT, type NameInfo } from "../core/store.js";
+import type { NameStatus } from "../core/name-status.js";
 import { checkName } from "../core/validate.js";
 import type { Options } from "./commands.js";
 import { Exit } from "./exit.js";
-import { CLOSED_BY, clockTime, modeText, nameAsJson } from "./names.js";
-import { formatMs, print, printable, style } from "./output.js";
+import { CLOSED_BY, clockTime, modeText } from "./names.js";
+import { formatMs, jsonText, print, printable, style } from "./output.js";
 import { withLocks } from "./store.js";
 
 export async function inspect(name: string, options: Options): Promise<number> {
   checkName(name);
   const found = await withLocks(options, (locks) => locks.inspect(name), null);
-  const info = found ?? { name, limit: LOCK_LIMIT, holders: [], waiters: [], revoked: [] };
-  print(options.json ? JSON.stringify(nameAsJson(info), null, 2) : describe(info));
+  const nobody = { name, limit: null, holders: [], waiting: 0, waiters: [], revoked: [] };
+  print(options.json ? jsonText(found ?? nobody) : describe(found ?? nobody));
   return Exit.ok;
 }
 
-function describe(info: NameInfo): string {
+function describe(info: NameStatus): string {
   const lines = [style(process.stdout, "bold", printable(info.name))];
   if (info.holders.length === 0) lines.push("  nobody holds it");
   for (const one of info.holders) {
@@ -34,7 +34,9 @@ function describe(info: NameInfo): string {
       `  waiter ${String(at + 1).padEnd(2)} ${printable(one.holder)}, ${modeText(one, info.limit)}, for ${formatMs(one.waitingMs)}`,
     );
   });
-  if (info.waiters.length === 0) lines.push("  nobody waits");
+  const more = info.waiting - info.waiters.length;
+  if (more > 0) lines.push(`  and ${more} more waiters behind them`);
+  if (info.waiting === 0) lines.push("  nobody waits");
   for (const one of info.revoked) {
     const when = `${formatMs(one.agoMs)} ago, ${clockTime(Date.now() - one.agoMs)}`;
     lines.push(

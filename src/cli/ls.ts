@@ -1,8 +1,8 @@
-import type { NameInfo } from "../core/store.js";
+import type { NameStatus } from "../core/name-status.js";
 import type { Options } from "./commands.js";
 import { Exit } from "./exit.js";
-import { modeText, nameAsJson } from "./names.js";
-import { formatMs, masked, note, print, printable, quoted, table } from "./output.js";
+import { modeText } from "./names.js";
+import { formatMs, jsonText, masked, note, print, printable, quoted, table } from "./output.js";
 import { chooseStore, describeStore, withLocks } from "./store.js";
 
 const MOST = 1_000;
@@ -11,7 +11,7 @@ const HEADING = ["NAME", "MODE", "HOLDER", "TOKEN", "HELD FOR", "EXPIRES IN", "W
 export async function ls(options: Options): Promise<number> {
   const { prefix = "", json } = options;
   const names = await withLocks(options, (locks) => locks.list({ prefix, limit: MOST }), []);
-  if (json) print(JSON.stringify(names.map(nameAsJson), null, 2));
+  if (json) print(jsonText(names));
   else if (names.length > 0) print(table([HEADING, ...names.flatMap(rowsOf)]));
   else {
     const where = describeStore(chooseStore(options).url);
@@ -22,8 +22,8 @@ export async function ls(options: Options): Promise<number> {
 }
 
 /** A row for each holder; who only waits for the name gets one too. */
-function rowsOf(info: NameInfo): string[][] {
-  const waiters = String(info.waiters.length);
+function rowsOf(info: NameStatus): string[][] {
+  const waiters = String(info.waiting);
   const name = printable(info.name);
   if (info.holders.length === 0) return [[name, "-", "-", "-", "-", "-", waiters]];
   return info.holders.map((one, at) => [

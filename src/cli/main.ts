@@ -4,7 +4,7 @@ import { HoldfastError } from "../core/errors.js";
 import { COMMANDS, type Command } from "./commands.js";
 import { CliError, Exit, exitCodeOf, usage } from "./exit.js";
 import { helpText } from "./help.js";
-import { masked, note, print, printable } from "./output.js";
+import { beforeUrl, masked, note, print, printable, typed } from "./output.js";
 import { parseLine } from "./parse.js";
 
 /** Where a usage error points to. */
@@ -36,8 +36,8 @@ async function main([word, ...rest]: readonly string[]): Promise<number> {
 function commandOf(word: string): Command {
   const command = COMMANDS.find(({ name }) => name === word);
   if (command !== undefined) return command;
-  if (!word.startsWith("-")) throw usage(`there is no command ${JSON.stringify(word)}`);
-  throw usage(`there is no option ${word.split("=", 1)[0]} before the command`);
+  if (!word.startsWith("-")) throw usage(`there is no command ${typed(word)}`);
+  throw usage(`there is no option ${beforeUrl(word.split("=", 1)[0]!)} before the command`);
 }
 
 function version(): string {

@@ -1,48 +1,17 @@
-import { type HolderInfo, LOCK_LIMIT, type NameInfo, type WaiterInfo } from "../core/store.js";
+import type { NameStatus } from "../core/name-status.js";
+import type { HolderInfo, WaiterInfo } from "../core/store.js";
 import { formatMs, printable } from "./output.js";
 
-/** What somebody holds or asks of a name, in a word. */
-export function modeText(one: HolderInfo | WaiterInfo, limit: number): string {
-  return one.mode === "permits" ? `${one.permits} of ${limit}` : one.mode;
-}
-
-/** For programs: tokens as strings, because JSON readers round large numbers. */
-export function nameAsJson(info: NameInfo): object {
-  const semaphore = info.limit !== LOCK_LIMIT;
-  const common = (one: HolderInfo | WaiterInfo): object => ({
-    holder: one.holder,
-    ...(semaphore ? { permits: one.permits } : { mode: one.mode }),
-  });
-  return {
-    name: info.name,
-    ...(semaphore ? { limit: info.limit } : {}),
-    holders: info.holders.map((one) => ({
-      ...common(one),
-      token: String(one.token),
-      heldMs: Math.round(one.heldMs),
-      expiresInMs: Math.round(one.expiresInMs),
-      closed: one.closed,
-    })),
-    waiters: info.waiters.map((one) => ({
-      ...common(one),
-      waitingMs: Math.round(one.waitingMs),
-      expiresInMs: Math.round(one.expiresInMs),
-    })),
-    revoked: info.revoked.map((one) => ({
-      holder: one.holder,
-      token: String(one.token),
-      by: one.by,
-      why: one.why,
-      agoMs: Math.round(one.agoMs),
-    })),
-  };
+/** The mode of a holder or waiter, in a word. A store that others can write may hold text for a number. */
+export function modeText(one: HolderInfo | WaiterInfo, limit: number | null): string {
+  return one.mode === "permits" ? printable(`${one.permits} of ${limit}`) : one.mode;
 }
 
 /** By which options a name stays closed after the work. */
 export const CLOSED_BY = "(--at-least or --once-per)";
 
 /** Who has used up the period, and when the next begins; null when it is not that. */
-export function ranAlready(info: NameInfo | null): string | null {
+export function ranAlready(info: NameStatus | null): string | null {
   const last = info?.holders.find((one) => one.closed);
   if (last === undefined) return null;
   const [began, next] = [Date.now() - last.heldMs, Date.now() + last.expiresInMs];
@@ -53,7 +22,7 @@ export function ranAlready(info: NameInfo | null): string | null {
 }
 
 /** Why a name is not to be had, in one sentence without a verb's full stop. */
-export function whyBusy(info: NameInfo | null): string | null {
+export function whyBusy(info: NameStatus | null): string | null {
   const first = info?.holders[0];
   if (info === null || first === undefined) {
     const waiter = info?.waiters[0];

@@ -1,4 +1,7 @@
 import { styleText } from "node:util";
+import { printable } from "../core/text.js";
+
+export { printable };
 
 type Format = Parameters<typeof styleText>[0];
 
@@ -16,16 +19,15 @@ export function note(text: string): void {
   process.stderr.write(`${style(process.stderr, "dim", "holdfast:")} ${text}\n`);
 }
 
-/** What a store or a user gave, for a terminal: no control characters. */
-export function printable(text: string): string {
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is replaced
-  return text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g, "?");
+/** Of text that may hold a store's URL, perhaps cut short: no password either. */
+export function masked(text: string): string {
+  return printable(text).replace(/\/\/\S*([@…])/g, "//***$1");
 }
 
-/** Of text that may hold a store's URL: no password either. */
-export function masked(text: string): string {
-  return printable(text).replace(/\/\/[^/@\s]*@/g, "//***@");
-}
+/** What was typed where no store's URL belongs: it may be one all the same, with a password. */
+export const typed = (text: string): string => JSON.stringify(beforeUrl(text));
+
+export const beforeUrl = (text: string): string => printable(text).replace(/:\/\/.*/s, "://…");
 
 export const quoted = (text: string): string => JSON.stringify(printable(text));
 
@@ -64,4 +66,14 @@ export function table(rows: readonly (readonly string[])[]): string {
       return at === 0 ? style(process.stdout, "bold", line.trimEnd()) : line.trimEnd();
     })
     .join("\n");
+}
+
+/** For programs; tokens are strings. Escapes what would steer a terminal, which JSON itself leaves as it is. */
+export function jsonText(value: unknown): string {
+  const plain = (_key: string, one: unknown): unknown =>
+    typeof one === "bigint" ? String(one) : one;
+  return JSON.stringify(value, plain, 2).replace(
+    /[\u007f-\u009f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g,
+    (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`,
+  );
 }

@@ -1,6 +1,7 @@
 import { parseArgs } from "node:util";
 import { type Command, type CommandLine, OPTIONS, type OptionName } from "./commands.js";
 import { usage } from "./exit.js";
+import { beforeUrl, typed } from "./output.js";
 
 /** What follows a command's name, checked against the table; `help` if that is asked for. */
 export function parseLine(command: Command, argv: readonly string[]): CommandLine | "help" {
@@ -17,7 +18,9 @@ export function parseLine(command: Command, argv: readonly string[]): CommandLin
   for (const one of given) {
     const name = command.options.find((known) => known === one.name);
     if (name === undefined) {
-      throw usage(`there is no option ${one.typed}${args.length === 0 ? dashHint(command) : ""}`);
+      throw usage(
+        `there is no option ${beforeUrl(one.typed)}${args.length === 0 ? dashHint(command) : ""}`,
+      );
     }
     if (name in options) throw usage(`--${name} is given more than once`);
     options[name] = readValue(name, one);
@@ -57,8 +60,10 @@ function checkArgs(command: Command, args: readonly string[]): void {
   if (missing !== undefined) throw usage(`${command.name} needs a ${missing}`);
   const extra = args[command.args.length];
   if (extra === undefined) return;
-  const hint = command.takesChild ? "; write -- before the command to run" : "";
-  throw usage(`${JSON.stringify(extra)} is one argument too many${hint}`);
+  const isUrl = extra.includes("://");
+  const childHint = command.takesChild ? "; write -- before the command to run" : "";
+  const hint = isUrl ? "; name a store with --store or --store-file" : childHint;
+  throw usage(`${typed(extra)} is one argument too many${hint}`);
 }
 
 /** Perhaps it was meant as the name. */

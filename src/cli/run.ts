@@ -23,7 +23,7 @@ export async function run(
   try {
     let lease: Lease;
     try {
-      locks = await openFor(plan);
+      locks = await openFor(plan, signals);
       lease = await acquire(plan, locks, signals);
     } catch (error) {
       if (plan.ifUnavailable === "run" && isUnavailable(error)) {

@@ -9,7 +9,7 @@ import { type Failure, type Found, search, shortestFailure } from "../verify/sim
 import { numberOption } from "./arguments.js";
 import type { Options } from "./commands.js";
 import { Exit, usage } from "./exit.js";
-import { note, print, quoted, style, table } from "./output.js";
+import { jsonText, note, print, quoted, style, table } from "./output.js";
 
 const DEFAULT_RUNS = 1_000;
 const MOST = 2 ** 31;
@@ -135,9 +135,5 @@ function asJson(
     replay,
   };
   const { runs, checked } = found;
-  return JSON.stringify(
-    { seed, runs, checked: Object.fromEntries(checked), broken },
-    (_key, value) => (typeof value === "bigint" ? String(value) : value),
-    2,
-  );
+  return jsonText({ seed, runs, checked: Object.fromEntries(checked), broken });
 }

@@ -1,5 +1,5 @@
 import { mkdirSync, statSync } from "node:fs";
-import { homedir } from "node:os";
+import { homedir, userInfo } from "node:os";
 import { dirname, isAbsolute, join, resolve } from "node:path";
 import { StoreUnavailableError } from "../core/errors.js";
 import type { Locks } from "../core/locks.js";
@@ -8,19 +8,52 @@ import { parseStoreUrl, type StoreUrl } from "../core/url.js";
 import type { Options } from "./commands.js";
 import { usage } from "./exit.js";
 import { masked, note } from "./output.js";
+import { readStoreFile } from "./store-file.js";
 
 export interface StoreChoice {
   readonly url: string;
-  /** By --store or HOLDFAST_STORE; otherwise it is the file of this user on this machine. */
+  /** By an option or a variable; otherwise it is the file of this user on this machine. */
   readonly named: boolean;
 }
 
+/** What names the store, the command line before the environment; null when nothing does. */
+export function namedStore(options: Options): { url: string; by: string } | null {
+  const { store, "store-file": file } = options;
+  if (store !== undefined && file !== undefined) {
+    throw usage("--store and --store-file contradict each other: both name a store");
+  }
+  if (store !== undefined) return { url: store, by: "--store" };
+  if (file !== undefined) return inFile(file, "--store-file");
+  const { HOLDFAST_STORE: url, HOLDFAST_STORE_FILE: path } = process.env;
+  if (url && path) {
+    throw usage(
+      "HOLDFAST_STORE and HOLDFAST_STORE_FILE are both set, and both name a store: unset one",
+    );
+  }
+  if (url) return { url, by: "HOLDFAST_STORE" };
+  return path ? inFile(path, "HOLDFAST_STORE_FILE") : null;
+}
+
+function inFile(path: string, option: string): { url: string; by: string } {
+  const by = `${option} ${path}`;
+  return { url: readStoreFile(path, by), by };
+}
+
 export function chooseStore(options: Options): StoreChoice {
-  const url = options.store ?? (process.env["HOLDFAST_STORE"] || undefined);
-  if (url === undefined) return { url: sqliteUrl(defaultFile()), named: false };
-  const wrong = whatIsWrong(url);
-  if (wrong === null) return { url, named: true };
-  throw usage(`${options.store === undefined ? "HOLDFAST_STORE" : "--store"}: ${wrong}`);
+  const store = namedStore(options);
+  if (store === null) {
+    return {
+      // Only when it is needed: for a user without a home, that the store can't be used is not
+      // yet the end.
+      get url() {
+        return sqliteUrl(defaultFile());
+      },
+      named: false,
+    };
+  }
+  const wrong = whatIsWrong(store.url);
+  if (wrong === null) return { url: store.url, named: true };
+  throw usage(`${store.by}: ${wrong}`);
 }
 
 /** Before anything is opened, so that what fails later is the store and not its URL. */
@@ -95,19 +128,47 @@ export function describeStore(url: string): string {
   return `${scheme}://${names.join(",")}${path}`;
 }
 
+/** Throws StoreUnavailableError when there is no place for it. */
 export function defaultFile(
   env: NodeJS.ProcessEnv = process.env,
   platform: NodeJS.Platform = process.platform,
-  home: string = homedir(),
+  home: () => string | null = homeFolder,
 ): string {
   return join(stateFolder(env, platform, home), "holdfast", "locks.db");
 }
 
-function stateFolder(env: NodeJS.ProcessEnv, platform: NodeJS.Platform, home: string): string {
-  if (platform === "darwin") return join(home, "Library", "Application Support");
-  if (platform === "win32") return env["LOCALAPPDATA"] || join(home, "AppData", "Local");
-  const state = env["XDG_STATE_HOME"] ?? "";
-  return isAbsolute(state) ? state : join(home, ".local", "state");
+/** Never relative: a file in the current folder would be another one in every folder. */
+function stateFolder(
+  env: NodeJS.ProcessEnv,
+  platform: NodeJS.Platform,
+  home: () => string | null,
+): string {
+  const variable = platform === "win32" ? "LOCALAPPDATA" : "XDG_STATE_HOME";
+  const state = platform === "darwin" ? "" : (env[variable] ?? "");
+  if (isAbsolute(state)) return state;
+  const folder = home();
+  if (folder === null) {
+    throw new StoreUnavailableError(
+      "there is no place for the default store: this user has no home folder, in HOME or in the list of users; " +
+        "name a store with --store or HOLDFAST_STORE, or set HOME to an absolute path",
+      { retryable: false },
+    );
+  }
+  if (platform === "darwin") return join(folder, "Library", "Application Support");
+  return platform === "win32" ? join(folder, "AppData", "Local") : join(folder, ".local", "state");
+}
+
+/** As HOME says, if that is an absolute path; otherwise as the list of users does. */
+function homeFolder(): string | null {
+  for (const look of [homedir, () => userInfo().homedir]) {
+    try {
+      const folder = look();
+      if (isAbsolute(folder)) return folder;
+    } catch {
+      // An id without an entry in the list of users, as in many containers.
+    }
+  }
+  return null;
 }
 
 export function sqliteUrl(path: string): string {

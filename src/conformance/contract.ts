@@ -1,6 +1,8 @@
 import assert from "node:assert/strict";
-import type { Push } from "../core/store.js";
+import { type Claim, MOST_WAITERS, type Push, WAITERS_SHOWN } from "../core/store.js";
 import { type Case, grantOf, ignore } from "./subject.js";
+
+const CLAIMS_AT_ONCE = 100;
 
 /** The contract itself: claims, renewals and releases as a core would send them. */
 export const contractCases: readonly Case[] = [
@@ -274,9 +276,9 @@ export const contractCases: readonly Case[] = [
       const store = await bench.store();
       grantOf(await store.claim(bench.claim("name"), ignore));
       grantOf(await store.claim(bench.claim("long", { ttlMs: bench.ttlMs * 10 }), ignore));
-      await bench.pass(bench.ttlMs * 0.5);
+      await bench.pass(bench.ttlMs * 0.2);
       assert.equal((await store.claim(bench.claim("name"), ignore)).kind, "busy");
-      await bench.pass(bench.ttlMs * 0.7);
+      await bench.pass(bench.ttlMs);
       grantOf(await store.claim(bench.claim("name"), ignore));
       assert.equal((await store.claim(bench.claim("long"), ignore)).kind, "busy");
     },
@@ -318,11 +320,49 @@ export const contractCases: readonly Case[] = [
     },
   },
   {
+    name: "a queue has an end: a claim beyond it is refused, and leaves nothing",
+    alone: true,
+    async run(bench) {
+      const store = await bench.store();
+      const ttlMs = bench.ttlMs * 200;
+      const held = bench.claim("name", { ttlMs });
+      grantOf(await store.claim(held, ignore));
+      const waiter = (): Claim => bench.claim("name", { ttlMs, queue: true });
+      const first = waiter();
+      assert.equal((await store.claim(first, ignore)).kind, "queued");
+      const others = Array.from({ length: MOST_WAITERS - 1 }, waiter);
+      for (let i = 0; i < others.length; i += CLAIMS_AT_ONCE) {
+        const some = others.slice(i, i + CLAIMS_AT_ONCE);
+        const answers = await Promise.all(some.map((one) => store.claim(one, ignore)));
+        assert.deepEqual([...new Set(answers.map(({ kind }) => kind))], ["queued"]);
+      }
+      // A store that hears of tickets by messages may take some more while these are on their way.
+      let more = 0;
+      let answer = await store.claim(waiter(), ignore);
+      while (answer.kind === "queued" && store.traits.liveness === "session" && more < 100) {
+        more++;
+        await bench.pass(10);
+        answer = await store.claim(waiter(), ignore);
+      }
+      const waiting = MOST_WAITERS + more;
+      assert.deepEqual(answer, { kind: "full", name: "name", waiting });
+      assert.equal((await store.claim(bench.claim("name"), ignore)).kind, "busy", "asked once");
+      assert.equal((await store.claim({ ...first, seq: 2 }, ignore)).kind, "queued", "has a place");
+      const info = await store.inspect("name");
+      assert.equal(info?.waiting, waiting);
+      assert.equal(info?.waiters.length, WAITERS_SHOWN, "the others are counted");
+      assert.equal(info?.waiters[0]?.holder, first.holder, "from the front of the queue");
+      const gone = others.slice(0, more + 1).map(({ grantId }) => ({ name: "name", grantId }));
+      await store.release(gone);
+      assert.equal((await store.claim(waiter(), ignore)).kind, "queued", "there is room again");
+    },
+  },
+  {
     name: "atLeast keeps the name closed after release, and after expiry",
     feature: "at-least",
     async run(bench) {
       const store = await bench.store();
-      const atLeastMs = bench.ttlMs * 2;
+      const atLeastMs = bench.ttlMs * 4;
       const released = bench.claim("released", { atLeastMs });
       grantOf(await store.claim(released, ignore));
       grantOf(await store.claim(bench.claim("expired", { atLeastMs }), ignore));
@@ -335,7 +375,7 @@ export const contractCases: readonly Case[] = [
         assert.equal((await store.claim(bench.claim(name), ignore)).kind, "busy", name);
         assert.equal((await store.inspect(name))?.holders[0]?.closed, true);
       }
-      await bench.pass(bench.ttlMs * 0.8);
+      await bench.pass(bench.ttlMs * 2.8);
       for (const name of ["released", "expired"]) {
         grantOf(await store.claim(bench.claim(name), ignore));
       }

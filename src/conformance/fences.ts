@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { StaleTokenError } from "../core/errors.js";
+import { InvalidArgumentError, StaleTokenError } from "../core/errors.js";
 import type { Case, FencedCell } from "./subject.js";
 
 const isStale = (error: unknown): boolean => error instanceof StaleTokenError;
@@ -18,6 +18,21 @@ const read = (cell: FencedCell): Promise<number> => cell.transaction((tx) => cel
 
 /** The fence: what a resource refuses. */
 export const fenceCases: readonly Case[] = [
+  {
+    name: "a misspelt option of guard is refused: without strict the fence would accept more",
+    needsFence: true,
+    async run(bench) {
+      const { fence } = await bench.subject.fence!();
+      const lease = { token: 1n, floor: 1n };
+      for (const options of [{ strickt: true }, { strict: "yes" }, true, null]) {
+        await assert.rejects(
+          fence.guard(undefined, "cell", lease, options as { strict: boolean }),
+          InvalidArgumentError,
+        );
+      }
+      assert.equal(await fence.highest(undefined, "cell"), 0n);
+    },
+  },
   {
     name: "a holder that was paused past its lease can't write",
     needsFence: true,

@@ -19,10 +19,12 @@ export const primitiveCases: readonly Case[] = [
       const [one, two] = [await bench.locks(), await bench.locks()];
       const order: string[] = [];
       const take = (locks: Locks, who: string, mode: "shared" | "exclusive"): Promise<Lease> =>
-        locks.acquire("name", { mode }).then((lease) => {
-          order.push(who);
-          return lease;
-        });
+        bench.later(
+          locks.acquire("name", { mode }).then((lease) => {
+            order.push(who);
+            return lease;
+          }),
+        );
       const first = await take(one, "reader 1", "shared");
       const writing = take(two, "writer", "exclusive");
       await bench.waitersAre(one, "name", 1);
@@ -56,7 +58,7 @@ export const primitiveCases: readonly Case[] = [
         bench.ttlMs * 2,
       );
       assert.equal((await living.inspect("name"))!.holders[0]!.token, reader.token);
-      const writing = living.acquire("name");
+      const writing = bench.later(living.acquire("name"));
       await reader.release();
       await (await bench.settled(writing)).release();
     },
@@ -78,7 +80,7 @@ export const primitiveCases: readonly Case[] = [
       assert(last !== null && last.token > three.token && last.floor === three.token);
       assert.equal(await mine.tryAcquire(), null);
       await three.release();
-      const four = mine.acquire({ permits: 4 });
+      const four = bench.later(mine.acquire({ permits: 4 }));
       await bench.waitersAre(one, "name", 1);
       assert.equal(await yours.tryAcquire(), null, "not past the one that wants many");
       await last.release();
@@ -116,7 +118,7 @@ export const primitiveCases: readonly Case[] = [
       await assert.rejects(large.acquire(), refused);
       await assert.rejects(two.acquire("name"), refused);
       await assert.rejects(two.acquire("name", { mode: "shared" }), refused);
-      const waiting = small.acquire();
+      const waiting = bench.later(small.acquire());
       await bench.waitersAre(one, "name", 1);
       await large.resize(3);
       const third = await bench.settled(waiting);

@@ -37,6 +37,8 @@ export interface Case {
   /** Needs to set clocks or stall: only where time is virtual. */
   readonly virtualOnly?: true;
   readonly needsFence?: true;
+  /** Keeps the machine busy for seconds: run it beside no case that lives in real time. */
+  readonly alone?: true;
   run(bench: Bench): Promise<void>;
 }
 
@@ -102,6 +104,12 @@ export class Bench {
       if (this.nowMs > untilMs) assert.fail(`not so within ${withinMs} ms: ${what}`);
       await this.pass(stepMs);
     }
+  }
+
+  /** A promise that is awaited later: if the case fails before that, its rejection tells nothing more. */
+  later<T>(promise: Promise<T>): Promise<T> {
+    promise.catch(() => {});
+    return promise;
   }
 
   /** Waits for a promise while time passes. */

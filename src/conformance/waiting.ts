@@ -102,7 +102,7 @@ export const waitingCases: readonly Case[] = [
       const dead = first.locks.acquire("name");
       dead.catch(() => {});
       await bench.waitersAre(second, "name", 1);
-      const waiting = second.acquire("name");
+      const waiting = bench.later(second.acquire("name"));
       await bench.waitersAre(second, "name", 2);
       holder.store.all = "hang";
       first.store.all = "hang";
@@ -146,7 +146,7 @@ export const waitingCases: readonly Case[] = [
       const [one, two] = [await bench.locks(), await bench.locks()];
       const held = await one.acquire("name");
       const controller = new AbortController();
-      const waiting = two.acquire("name", { signal: controller.signal });
+      const waiting = bench.later(two.acquire("name", { signal: controller.signal }));
       await bench.waitersAre(one, "name", 1);
       controller.abort(new Error("changed my mind"));
       await assert.rejects(waiting, /changed my mind/);
@@ -163,7 +163,7 @@ export const waitingCases: readonly Case[] = [
       const { locks, store } = await bench.client();
       store.faults.claim = bench.ttlMs / 4;
       const controller = new AbortController();
-      const waiting = locks.acquire("name", { signal: controller.signal });
+      const waiting = bench.later(locks.acquire("name", { signal: controller.signal }));
       controller.abort(new Error("changed my mind"));
       await assert.rejects(waiting, /changed my mind/);
       await bench.until(
@@ -180,7 +180,7 @@ export const waitingCases: readonly Case[] = [
     async run(bench) {
       const { locks, store } = await bench.client({ retry: { pause: bench.ttlMs / 10 } });
       store.faults.claim = "fail-reply";
-      const waiting = locks.acquire("name");
+      const waiting = bench.later(locks.acquire("name"));
       await bench.until("asked twice", () => store.sent.claim >= 2);
       store.faults.claim = "none";
       const lease = await bench.settled(waiting);
@@ -244,6 +244,12 @@ export const waitingCases: readonly Case[] = [
         await bench.client(),
         await bench.locks(),
       ];
+      // It has waited before: a process that does not listen yet has a ticket before its claim is answered.
+      const before = await holder.acquire("before");
+      const warm = late.locks.acquire("before");
+      await bench.waitersAre(holder, "before", 1);
+      await before.release();
+      await (await bench.settled(warm)).release();
       const held = await holder.acquire("name");
       const waiting = late.locks.acquire("name", { wait: Number.POSITIVE_INFINITY });
       let lease: Lease | null = null;

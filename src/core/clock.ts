@@ -12,8 +12,11 @@ export interface Clock {
   elapsedMs(): number;
   /** For people, and as a suspicion; nothing is decided by it. */
   wallMs(): number;
-  /** How often the wall clock alone was seen to run ahead: the machine may have been frozen unnoticed. */
-  suspicions(): number;
+  /**
+   * By how much the wall clock alone has run ahead so far, in all: for so long the machine may have
+   * been frozen. Never falls; as of the last `elapsedMs()`.
+   */
+  unexplainedMs(): number;
   /** The timer keeps no process alive unless told to. */
   after(ms: number, run: () => void): Timer;
 }
@@ -31,10 +34,8 @@ const system: ClockSources = {
   wallMs: () => Date.now(),
 };
 
-/** A step of the wall clock that is worth a look at the others. */
-const WORTH_A_LOOK_MS = 25;
-/** One, or several together, that is a suspicion when nothing explains it. */
-const SUSPICIOUS_MS = 200;
+/** Steps of the wall clock up to this, alone or together, are taken for inaccuracy: `unexplainedMs` leaves them out. */
+export const INACCURACY_MS = 25;
 /** How fast the wall clock may be slewed while it is corrected (ntpd: 500 ppm). */
 const SLEW = 0.001;
 /** `os.uptime` reads a file (8 µs): look at least this often, not at every call. */
@@ -54,8 +55,7 @@ export function systemClock(sources: ClockSources = system): Clock {
   let sleptMs = 0;
   let lookedAt = startHr;
   let wallOverHr = sources.wallMs() - startHr;
-  let aheadAtLook = 0;
-  let suspicions = 0;
+  let unexplainedMs = 0;
 
   function look(): void {
     const { hr, wall, up } = readTogether(sources);
@@ -64,29 +64,26 @@ export function systemClock(sources: ClockSources = system): Clock {
     const sleptByNow = up - startUptime - (hr - startHr);
     const newlySlept = sleptByNow - sleptMs > UPTIME_GRAIN_MS ? sleptByNow - sleptMs : 0;
     sleptMs += newlySlept;
-    const unexplained = wall - hr - wallOverHr - newlySlept;
-    if (unexplained > SUSPICIOUS_MS) suspicions++;
-    // What a slew explains is forgotten; the rest adds up until it is suspicious.
-    const forgotten =
-      Math.abs(unexplained) > SUSPICIOUS_MS
-        ? unexplained
-        : Math.max(-slewedMs, Math.min(slewedMs, unexplained));
-    wallOverHr += newlySlept + forgotten;
-    aheadAtLook = unexplained - forgotten;
+    const aheadMs = wall - hr - wallOverHr - newlySlept;
+    const isStep = Math.abs(aheadMs) > INACCURACY_MS;
+    if (isStep && aheadMs > 0) unexplainedMs += aheadMs;
+    // What a slew explains is forgotten; the rest adds up until it is a step.
+    const settledMs = isStep ? aheadMs : Math.max(-slewedMs, Math.min(slewedMs, aheadMs));
+    wallOverHr += newlySlept + settledMs;
   }
 
   return {
     elapsedMs() {
       let hr = sources.hrtimeMs();
-      const wallAheadMs = sources.wallMs() - hr - wallOverHr;
-      if (Math.abs(wallAheadMs - aheadAtLook) > WORTH_A_LOOK_MS || hr - lookedAt > LOOK_EVERY_MS) {
+      const aheadMs = sources.wallMs() - hr - wallOverHr;
+      if (Math.abs(aheadMs) > INACCURACY_MS || hr - lookedAt > LOOK_EVERY_MS) {
         look();
         hr = lookedAt;
       }
       return hr - startHr + sleptMs;
     },
     wallMs: () => sources.wallMs(),
-    suspicions: () => suspicions,
+    unexplainedMs: () => unexplainedMs,
     after(ms, run) {
       const timeout = setTimeout(run, Math.min(Math.max(0, Math.ceil(ms)), LONGEST_TIMER_MS));
       timeout.unref();

@@ -1,4 +1,5 @@
 import { type Agenda, Entry } from "./agenda.js";
+import { reasonOf, safeCause } from "./cause.js";
 import { ClosedError, HoldfastError, StoreUnavailableError } from "./errors.js";
 import type { Settings } from "./options.js";
 import type { Runtime } from "./runtime.js";
@@ -63,19 +64,18 @@ export class Commands {
     }
   }
 
-  /** A client's own message may repeat what it was sent, and a grantId is a secret. */
-  unavailable(what: string, cause: unknown, grantId?: string): HoldfastError {
+  unavailable(what: string, failure: unknown): HoldfastError {
+    const cause = safeCause(failure);
     if (HoldfastError.is(cause)) return cause;
-    const reason = reasonOf(cause, grantId);
     return new StoreUnavailableError(
-      `the ${this.#store.traits.store} store failed to ${what}: ${reason}`,
+      `the ${this.#store.traits.store} store failed to ${what}: ${reasonOf(cause)}`,
       { cause },
     );
   }
 
   noAnswer(what: string, ms: number): StoreUnavailableError {
     return new StoreUnavailableError(
-      `the ${this.#store.traits.store} store gave no answer to ${what} within ${Math.round(ms)} ms`,
+      `the ${this.#store.traits.store} store gave no reply to the request to ${what} within ${Math.round(ms)} ms`,
     );
   }
 
@@ -85,7 +85,7 @@ export class Commands {
    */
   release(release: Release, ttlMs: number, timeoutMs?: number): Awaitable<ReleaseOutcome> {
     const failed = (error: unknown): HoldfastError => {
-      const failure = this.unavailable("release", error, release.grantId);
+      const failure = this.unavailable("release", error);
       // What is refused for good is not owed: that would be asked for ever.
       if (failure.retryable) this.#owe(release, ttlMs);
       return failure;
@@ -94,8 +94,11 @@ export class Commands {
       const answers = this.#store.release([release]);
       if (!isPromise(answers)) return answers[0] ?? LOST;
       const told = ([answer]: readonly ReleaseAnswer[]): ReleaseAnswer => answer ?? LOST;
-      // For a claim that was answered after the end: it is tried, and nobody waits for it.
-      if (this.#closed) return answers.then(told, failed);
+      // Sent once, and not waited for: a store that hangs must not hold up anybody after the end.
+      if (this.#closed) {
+        answers.catch(() => {});
+        return new ClosedError();
+      }
       const outcome = new Promise<ReleaseOutcome>((resolve) => {
         const done = (how: ReleaseOutcome): void => {
           this.#releasing.delete(outcome);
@@ -115,7 +118,7 @@ export class Commands {
 
   /** Waits for what is on its way, also if nobody else does. What is still owed after that is paid by its ttl. */
   async close(): Promise<void> {
-    await Promise.all(this.#releasing);
+    while (this.#releasing.size > 0) await Promise.all(this.#releasing);
     this.#closed = true;
     // An owed release may hang: its timer would outlive us.
     for (const giveUp of [...this.#pending]) giveUp(new ClosedError());
@@ -205,16 +208,6 @@ class OwedRelease extends Entry {
 
 export function isPromise<T>(value: Awaitable<T>): value is Promise<T> {
   return typeof (value as Promise<T> | undefined)?.then === "function";
-}
-
-export function reasonOf(cause: unknown, grantId = ""): string {
-  let text = "something that is no error";
-  try {
-    text = String(cause instanceof Error ? cause.message : cause);
-  } catch {
-    // An object that can't be made text.
-  }
-  return grantId === "" ? text : text.replaceAll(grantId, "…");
 }
 
 /** A pause, shortened by a random share of at most `jitter`. */

@@ -8,7 +8,7 @@ import type { StoreUrl } from "./url.js";
 export interface Finding {
   /** What was looked at, in a word that stays the same. */
   readonly about: string;
-  /** `danger`: a name can be granted twice, leases can be lost, or nothing can be locked. `unknown`: it could not be looked at. */
+  /** `danger`: a name can be granted twice, leases can be lost, or nothing can be locked. `unknown`: it could not be looked at. `note`: a lesser risk, or something slow. */
   readonly level: Level;
   readonly what: string;
   readonly advice?: string;

@@ -1,4 +1,5 @@
 import type { Lease } from "./lease.js";
+import { printable } from "./text.js";
 
 /** By registered symbol, so that two installed copies of Holdfast recognise each other's errors. */
 const brand = Symbol.for("holdfast.error");
@@ -10,7 +11,8 @@ export type ErrorCode =
   | "STORE_UNAVAILABLE"
   | "INVALID_ARGUMENT"
   | "UNSUPPORTED"
-  | "CLOSED";
+  | "CLOSED"
+  | "QUEUE_FULL";
 
 export class HoldfastError extends Error {
   /** Stable: compare this, not the message. */
@@ -19,7 +21,8 @@ export class HoldfastError extends Error {
   readonly retryable: boolean;
 
   constructor(code: ErrorCode, message: string, retryable: boolean, cause?: unknown) {
-    super(message, cause === undefined ? undefined : { cause });
+    // Holders, names and servers have their say in it.
+    super(printable(message), cause === undefined ? undefined : { cause });
     this.code = code;
     this.retryable = retryable;
     this.name = new.target.name;
@@ -59,6 +62,24 @@ export class AcquireTimeoutError extends HoldfastError {
     this.lockName = lockName;
     this.waitMs = waitMs;
     this.holder = holder;
+  }
+}
+
+/** So many wait for the name already that the store takes no more waiters. */
+export class QueueFullError extends HoldfastError {
+  readonly lockName: string;
+  /** How many waited when the store refused. */
+  readonly waiting: number;
+
+  constructor(lockName: string, waiting: number) {
+    super(
+      "QUEUE_FULL",
+      `${JSON.stringify(lockName)} has ${waiting} waiters already, and the store takes no more; ` +
+        "try again later, ask once with wait: 0, or spread the work over several names",
+      true,
+    );
+    this.lockName = lockName;
+    this.waiting = waiting;
   }
 }
 

@@ -68,8 +68,11 @@ export function emit<E extends EventName>(
   if (!to.hasSubscribers && logger === undefined) return;
   const built = fields();
   if (to.hasSubscribers) to.publish(built);
-  if (logger !== undefined)
-    guarded(() => logger[LEVEL[event]](`holdfast:${event}`, forLogs(built)));
+  if (logger === undefined) return;
+  // The end of a lease by its own close() is no incident.
+  const isClosing = event === "lost" && (built as Events["lost"]).reason === "closed";
+  const level = isClosing ? "debug" : LEVEL[event];
+  guarded(() => logger[level](`holdfast:${event}`, forLogs(built)));
 }
 
 /** Tokens as text: most loggers write JSON, which has no bigint. */

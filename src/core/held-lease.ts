@@ -1,4 +1,7 @@
-import { type Context, isPromise, jittered, type ReleaseOutcome, reasonOf } from "./commands.js";
+import { unlimitedController } from "./abort.js";
+import { reasonOf, safeCause } from "./cause.js";
+import { INACCURACY_MS } from "./clock.js";
+import { type Context, isPromise, jittered, type ReleaseOutcome } from "./commands.js";
 import { InvalidArgumentError, LeaseLostError, type LossReason } from "./errors.js";
 import { emit, guarded } from "./events.js";
 import type { Lease, LeaseEvents, LeaseState, ReleaseResult } from "./lease.js";
@@ -13,7 +16,7 @@ import {
   type Renewal,
   type Store,
 } from "./store.js";
-import type { Duration } from "./validate.js";
+import { checkOneOf, type Duration, show } from "./validate.js";
 import { Kept } from "./watchdog.js";
 
 interface PendingRenew {
@@ -24,16 +27,24 @@ interface PendingRenew {
 
 type Listeners = { [E in keyof LeaseEvents]?: LeaseEvents[E][] };
 
+const EVENTS = ["jeopardy", "recovered", "lost"] as const;
+
 /** Attempts that go unanswered are given up after this share of the ttl, so that several fit into it. */
 const PATIENCE = 1 / 6;
+
+/** A release waits at least this long for its reply, however little of the lease is left. */
+const SHORTEST_RELEASE_MS = 250;
+
+/** A longer freeze is never overlooked, however long the ttl: it is time that `abortBefore` promises to the work. */
+const LONGEST_FREEZE_MS = 200;
 
 /** What a waiter hands over. */
 interface Proof {
   readonly grantId: string;
   readonly grant: Grant;
-  /** When the ask that the grant rests on was sent, and what was suspected then. */
+  /** When the ask that the grant rests on was sent, and the clock's `unexplainedMs` then. */
   readonly sentAtMs: number;
-  readonly suspicionsAtSend: number;
+  readonly unexplainedAtSendMs: number;
   readonly lastSeq: number;
 }
 
@@ -50,6 +61,8 @@ interface Extras {
   controller: AbortController | null;
   listeners: Listeners | null;
   renewing: PendingRenew[] | null;
+  /** Why the last renewal failed, if none was answered since. */
+  failure: unknown;
   releasing: Promise<ReleaseResult> | null;
   /** Who wants to know when its release begins. */
   beforeRelease: (() => void)[] | null;
@@ -57,8 +70,9 @@ interface Extras {
   holdFromMs: number | null;
   /** It is not renewed any more. */
   runsOut: boolean;
-  /** Nobody has worked under it. */
   unused: boolean;
+  /** The longest ttl that the store may still count by: a shorter one was asked for, and is not proved. */
+  longestTtlMs: number;
 }
 
 export class HeldLease extends Kept implements Lease {
@@ -71,17 +85,19 @@ export class HeldLease extends Kept implements Lease {
   readonly #grantedAtMs: number;
   #state: LeaseState = "held";
   #ttlMs: number;
+  /** The ttl that the deadline rests on. `renew` sets another one before the store has answered. */
+  #provedTtlMs = 0;
   /** Goes on from the asks of the waiter: the store obeys the latest that it has heard of. */
   #seq: number;
   /** Attempts before this number prove nothing: answered by now, or of another ttl. */
   #nextProofSeq = 0;
   /** When it is lost unless renewed: its deadline less `abortBefore`. */
   #lostAtMs = 0;
-  #suspicionsAtProof: number;
+  #unexplainedAtProofMs: number;
   #renewAtMs = 0;
   /** The last attempt is not answered yet. */
   #unanswered = false;
-  #suspicionsAtSend = 0;
+  #unexplainedAtSendMs = 0;
   #extras: Extras | null = null;
 
   constructor(context: Context, name: string, call: Call, proof: Proof) {
@@ -97,7 +113,7 @@ export class HeldLease extends Kept implements Lease {
     this.#grantedAtMs = context.runtime.clock.elapsedMs();
     this.#ttlMs = call.ttlMs;
     this.#seq = proof.lastSeq;
-    this.#suspicionsAtProof = proof.suspicionsAtSend;
+    this.#unexplainedAtProofMs = proof.unexplainedAtSendMs;
     this.#prove(proof.sentAtMs, grant.ttlMs);
   }
 
@@ -128,6 +144,12 @@ export class HeldLease extends Kept implements Lease {
   /** Its release has begun. */
   get isGivenBack(): boolean {
     return this.#extras !== null && this.#extras.releasing !== null;
+  }
+
+  /** Nobody has worked under it: `atLeast` does not keep the name closed after its release. */
+  get isUnused(): boolean {
+    const extras = this.#extras;
+    return extras?.unused === true || extras?.holdFromMs === Number.POSITIVE_INFINITY;
   }
 
   isBefore(grant: Grant): boolean {
@@ -165,7 +187,7 @@ export class HeldLease extends Kept implements Lease {
   get signal(): AbortSignal {
     const extras = this.#more();
     if (extras.controller === null) {
-      extras.controller = new AbortController();
+      extras.controller = unlimitedController();
       this.#over();
       if (extras.error !== null) extras.controller.abort(extras.error);
     }
@@ -176,12 +198,10 @@ export class HeldLease extends Kept implements Lease {
     if (this.#over()) {
       throw this.#extras?.error ?? this.#alreadyReleased();
     }
-    if (this.#suspicionsAtProof !== this.#context.runtime.clock.suspicions()) {
+    if (this.#frozenSince(this.#unexplainedAtProofMs)) {
       this.#jeopardize("the wall clock ran ahead");
-      // Once: one that was sent after the suspicion is on its way, or will be at the end of this turn.
-      if (!this.due && this.#suspicionsAtSend !== this.#context.runtime.clock.suspicions()) {
-        this.#ask();
-      }
+      // Once: one that was sent after the step is on its way, or will be at the end of this turn.
+      if (!this.due && this.#frozenSince(this.#unexplainedAtSendMs)) this.#ask();
       throw new LeaseLostError(this, "expired", {
         detail:
           "the wall clock ran ahead of the elapsed time, so this machine may have been frozen; " +
@@ -191,11 +211,21 @@ export class HeldLease extends Kept implements Lease {
   }
 
   on<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
+    checkOneOf(event, "the event", EVENTS);
+    if (typeof listener !== "function") {
+      throw new InvalidArgumentError(`the listener is ${show(listener)}; it must be a function`);
+    }
     const extras = this.#more();
+    const lost = this.#over() ? extras.error : null;
     extras.listeners ??= {};
     const all: LeaseEvents[E][] = extras.listeners[event] ?? [];
     all.push(listener);
     extras.listeners[event] = all as Listeners[E];
+    if (event === "lost" && lost !== null) {
+      queueMicrotask(() => {
+        if (all.includes(listener)) guarded(() => (listener as LeaseEvents["lost"])(lost));
+      });
+    }
     return this;
   }
 
@@ -216,10 +246,15 @@ export class HeldLease extends Kept implements Lease {
     }
     if (this.#over()) this.assertHeld();
     const nowMs = runtime.clock.elapsedMs();
-    if (ttlMs !== this.#ttlMs) this.#nextProofSeq = this.#seq + 1;
+    if (ttlMs !== this.#ttlMs) {
+      this.#nextProofSeq = this.#seq + 1;
+      const extras = this.#more();
+      extras.longestTtlMs = Math.max(extras.longestTtlMs, this.#ttlMs);
+    }
     this.#ttlMs = ttlMs;
     // A shorter ttl may take effect in the store though its answer is lost: it counts at once.
     this.#lostAtMs = Math.min(this.#lostAtMs, nowMs + this.#usableMs(ttlMs));
+    this.#provedTtlMs = Math.min(this.#provedTtlMs, ttlMs);
     await new Promise<void>((resolve, reject) => {
       const timer = runtime.clock.after(settings.commandTimeoutMs, () =>
         reject(commands.noAnswer("renew", settings.commandTimeoutMs)),
@@ -252,7 +287,7 @@ export class HeldLease extends Kept implements Lease {
     return extras.releasing;
   }
 
-  /** Released before anybody has worked under it: `atLeast` does not keep the name closed. */
+  /** Released before anybody has worked under it. */
   abandon(): Promise<ReleaseResult> {
     this.#more().unused = true;
     return this.release();
@@ -265,14 +300,14 @@ export class HeldLease extends Kept implements Lease {
     extras.beforeRelease.push(tell);
   }
 
-  /** Its `Locks` closes: work that still runs under it is told, and has `graceMs` to end. */
-  async close(graceMs: number): Promise<void> {
+  /** Its `Locks` closes: work under it is notified, and keeps the name until it ends or the grace is over. */
+  async close({ ms, over }: { readonly ms: number; readonly over: Promise<void> }): Promise<void> {
     if (this.#over()) return;
     this.#lose("closed");
-    // Whoever was just told may have given it back already.
-    if (graceMs > 0 && this.#more().releasing === null) {
-      this.#keepFor(graceMs);
-      await this.#releasedWithin(graceMs);
+    // A listener may have released it already.
+    if (!this.isGivenBack) {
+      this.#keepFor(ms);
+      await Promise.race([over, new Promise<void>((given) => this.beforeRelease(given))]);
     }
     await this.release();
   }
@@ -296,7 +331,9 @@ export class HeldLease extends Kept implements Lease {
   override wake(nowMs: number): void {
     if (this.#over()) return;
     if (nowMs >= this.#renewAtMs) {
-      if (this.#unanswered) this.#jeopardize("a renewal was not answered");
+      if (this.#unanswered) {
+        this.#jeopardize(this.#context.commands.noAnswer("renew", this.#patienceMs()));
+      }
       this.#ask();
     }
     this.#schedule();
@@ -306,7 +343,7 @@ export class HeldLease extends Kept implements Lease {
     if (this.#over()) return null;
     this.#seq++;
     this.#unanswered = true;
-    this.#suspicionsAtSend = this.#context.runtime.clock.suspicions();
+    this.#unexplainedAtSendMs = this.#context.runtime.clock.unexplainedMs();
     return {
       name: this.#context.commands.key(this.name),
       grantId: this.#grantId,
@@ -329,11 +366,14 @@ export class HeldLease extends Kept implements Lease {
         // Overtaken by a later attempt, on the way or in the store: says nothing of how long it is good.
         if (seq < this.#nextProofSeq || answer.grant.seq !== seq) return;
         this.#nextProofSeq = seq + 1;
-        // Only what was sent after a suspicion can lift it.
-        if (latest) this.#suspicionsAtProof = this.#suspicionsAtSend;
+        // Only a renewal that was sent after a step of the wall clock proves anything about it.
+        if (latest) this.#unexplainedAtProofMs = this.#unexplainedAtSendMs;
         this.#prove(sentAtMs, answer.grant.ttlMs);
+        if (this.#extras !== null) this.#extras.longestTtlMs = 0;
         if (this.#over()) return;
         this.#recover();
+        // A listener may have given it back: then `released` was its last event.
+        if (this.#over()) return;
         emit("renewed", this.#context.settings.logger, () => ({
           name: this.name,
           token: this.token,
@@ -350,7 +390,7 @@ export class HeldLease extends Kept implements Lease {
           this.#renewAtMs = runtime.clock.elapsedMs() + Math.min(pauseMs, this.#ttlMs / 10);
         }
         this.#jeopardize(answer.cause);
-        this.#settleRenewing(sentAtMs, commands.unavailable("renew", answer.cause, this.#grantId));
+        this.#settleRenewing(sentAtMs, commands.unavailable("renew", answer.cause));
         break;
       }
       case "lost":
@@ -372,6 +412,13 @@ export class HeldLease extends Kept implements Lease {
     return true;
   }
 
+  /** Since then, this machine may have been frozen for longer than `abortBefore` makes up for. */
+  #frozenSince(unexplainedMs: number): boolean {
+    const slackMs = this.#provedTtlMs * this.#abortShare - INACCURACY_MS;
+    const frozenMs = this.#context.runtime.clock.unexplainedMs() - unexplainedMs;
+    return frozenMs > Math.max(0, Math.min(slackMs, LONGEST_FREEZE_MS));
+  }
+
   #tokenOf(grant: Grant): bigint {
     return grant.token + this.#context.settings.tokenOffset;
   }
@@ -390,37 +437,49 @@ export class HeldLease extends Kept implements Lease {
 
   /** What of a ttl can be relied on. */
   #usableMs(ttlMs: number): number {
-    const abortShare = this.#call.abortBeforeMs / this.#call.ttlMs;
-    return ttlMs - driftOf(ttlMs, this.#context.settings) - ttlMs * abortShare;
+    return ttlMs - driftOf(ttlMs, this.#context.settings) - ttlMs * this.#abortShare;
+  }
+
+  get #abortShare(): number {
+    return this.#call.abortBeforeMs / this.#call.ttlMs;
   }
 
   #prove(sentAtMs: number, ttlMs: number): void {
     const { runtime, watchdog } = this.#context;
     this.#lostAtMs = runtime.seams.countFrom(sentAtMs) + this.#usableMs(ttlMs);
+    this.#provedTtlMs = ttlMs;
     this.#renewAtMs = this.#renews ? watchdog.dueAt(sentAtMs, ttlMs) : Number.POSITIVE_INFINITY;
   }
 
   #ask(): void {
-    const { runtime, settings, watchdog } = this.#context;
+    const { runtime, watchdog } = this.#context;
     watchdog.renewSoon(this);
     this.#renewAtMs = this.#renews
-      ? runtime.clock.elapsedMs() + Math.min(settings.commandTimeoutMs, this.#ttlMs * PATIENCE)
+      ? runtime.clock.elapsedMs() + this.#patienceMs()
       : Number.POSITIVE_INFINITY;
     this.#schedule();
   }
 
+  #patienceMs(): number {
+    return Math.min(this.#context.settings.commandTimeoutMs, this.#ttlMs * PATIENCE);
+  }
+
   #schedule(): void {
+    // A listener of `jeopardy` or `recovered` may have given it back: it stays off the agenda.
+    if (this.#state === "lost" || this.#state === "released") return;
     this.#context.watchdog.agenda.set(this, Math.min(this.#renewAtMs, this.#endsAtMs()));
   }
 
-  #jeopardize(cause: unknown): void {
+  #jeopardize(failure: unknown): void {
+    const cause = safeCause(failure);
+    this.#more().failure = cause;
     if (this.#state !== "held") return;
     this.#state = "jeopardy";
     emit("jeopardy", this.#context.settings.logger, () => ({
       name: this.name,
       token: this.token,
       remainingMs: this.remainingMs,
-      cause: reasonOf(cause, this.#grantId),
+      cause: reasonOf(cause),
     }));
     this.#tell("jeopardy", cause);
   }
@@ -428,6 +487,7 @@ export class HeldLease extends Kept implements Lease {
   #recover(): void {
     if (this.#state !== "jeopardy") return;
     this.#state = "held";
+    this.#more().failure = undefined;
     emit("recovered", this.#context.settings.logger, () => ({
       name: this.name,
       token: this.token,
@@ -438,15 +498,17 @@ export class HeldLease extends Kept implements Lease {
   #lose(reason: LossReason, more: { why?: string } = {}): void {
     this.#state = "lost";
     this.#context.watchdog.agenda.remove(this);
-    const error = new LeaseLostError(this, reason, more);
-    this.#more().error = error;
+    const extras = this.#more();
+    const cause = reason === "expired" ? extras.failure : undefined;
+    const error = new LeaseLostError(this, reason, { ...more, cause });
+    extras.error = error;
     emit("lost", this.#context.settings.logger, () => ({
       name: this.name,
       token: this.token,
       reason,
       heldMs: this.#heldMs(),
     }));
-    this.#more().controller?.abort(error);
+    extras.controller?.abort(error);
     this.#tell("lost", error);
     this.#settleRenewing(Number.POSITIVE_INFINITY, error);
   }
@@ -463,19 +525,8 @@ export class HeldLease extends Kept implements Lease {
       .catch(() => {});
   }
 
-  #releasedWithin(ms: number): Promise<void> {
-    return new Promise((resolve) => {
-      const timer = this.#context.runtime.clock.after(ms, resolve);
-      timer.keepAlive(true);
-      this.beforeRelease(() => {
-        timer.cancel();
-        resolve();
-      });
-    });
-  }
-
   #release(): Awaitable<ReleaseResult> {
-    const { commands, watchdog } = this.#context;
+    const { commands, watchdog, runtime, settings } = this.#context;
     const heldMs = this.#heldMs();
     const lost = this.#over();
     if (!lost) {
@@ -485,19 +536,21 @@ export class HeldLease extends Kept implements Lease {
       if (this.#extras?.renewing)
         this.#settleRenewing(Number.POSITIVE_INFINITY, this.#alreadyReleased());
     }
-    const extras = this.#extras;
-    const unused = extras?.unused === true || extras?.holdFromMs === Number.POSITIVE_INFINITY;
+    const unused = this.isUnused;
     const release = { name: commands.key(this.name), grantId: this.#grantId, unused };
-    const owedMs = unused ? Math.max(this.#ttlMs, this.#call.atLeastMs) : this.#ttlMs;
-    const answer = commands.release(release, owedMs);
+    const ttlMs = Math.max(this.#ttlMs, this.#extras?.longestTtlMs ?? 0);
+    const owedMs = unused ? Math.max(ttlMs, this.#call.atLeastMs) : ttlMs;
+    // Nobody waits for the reply once the lease is over: a server that hangs would hold up the work.
+    const leftMs = Math.max(SHORTEST_RELEASE_MS, this.#lostAtMs - runtime.clock.elapsedMs());
+    const answer = commands.release(release, owedMs, Math.min(settings.commandTimeoutMs, leftMs));
+    if (lost) return "lost";
     // A store in this process has answered by now: no further turn is taken.
     return isPromise(answer)
-      ? answer.then((late) => this.#released(late, lost, heldMs))
-      : this.#released(answer, lost, heldMs);
+      ? answer.then((late) => this.#released(late, heldMs))
+      : this.#released(answer, heldMs);
   }
 
-  #released(answer: ReleaseOutcome, lost: boolean, heldMs: number): ReleaseResult {
-    if (lost) return "lost";
+  #released(answer: ReleaseOutcome, heldMs: number): ReleaseResult {
     if (typeof answer === "object" && "kind" in answer) {
       this.#lose(answer.reason, because(answer));
       return "lost";
@@ -537,11 +590,13 @@ export class HeldLease extends Kept implements Lease {
       controller: null,
       listeners: null,
       renewing: null,
+      failure: undefined,
       releasing: null,
       beforeRelease: null,
       holdFromMs: null,
       runsOut: false,
       unused: false,
+      longestTtlMs: 0,
     };
     return this.#extras;
   }

@@ -32,6 +32,7 @@ export interface Lease extends AsyncDisposable {
   readonly signal: AbortSignal;
   /** Throws LeaseLostError unless held. Reads the clock, so it is right after a stalled event loop too. */
   assertHeld(): void;
+  /** A listener of `lost` that comes after the loss is called in a microtask. What a listener throws is an uncaught exception. */
   on<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this;
   off<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this;
   /** Good for `ttl` from now, and renewed with that ttl from then on. */

@@ -1,5 +1,5 @@
 import type { EnterableFence } from "../fence/fence.js";
-import { type Deadlock, findDeadlocks } from "../primitives/deadlocks.js";
+import { type Deadlock, findDeadlocks, inBoth } from "../primitives/deadlocks.js";
 import { type Election, type ElectionOptions, StoreElection } from "../primitives/election.js";
 import {
   acquireAll,
@@ -10,12 +10,16 @@ import {
 import { type OnceOptions, type OnceResult, once } from "../primitives/once.js";
 import { join, shareWithin } from "../primitives/reentry.js";
 import { type Semaphore, StoreSemaphore } from "../primitives/semaphore.js";
-import { Commands, type Context, reasonOf } from "./commands.js";
+import { unlimitedController } from "./abort.js";
+import { reasonOf } from "./cause.js";
+import type { Clock, Timer } from "./clock.js";
+import { Commands, type Context } from "./commands.js";
 import { AcquireTimeoutError, HoldfastError, InvalidArgumentError } from "./errors.js";
 import { emit } from "./events.js";
 import { closeOnExit } from "./exit.js";
 import { HeldLease } from "./held-lease.js";
 import type { Lease } from "./lease.js";
+import { holderOf, type NameStatus, statusOf } from "./name-status.js";
 import {
   ACQUIRE_OPTIONS,
   type AcquireOptions,
@@ -95,16 +99,17 @@ export interface Locks extends AsyncDisposable {
     fn: (lease: Lease) => T | Promise<T>,
   ): Promise<OnceResult<T>>;
   /** Who holds it, who waits, and who was made to give it up lately; null when there is nothing to tell. */
-  inspect(name: string): Promise<NameInfo | null>;
+  inspect(name: string): Promise<NameStatus | null>;
   /** Names in use, in order; at most `limit` (1,000). */
-  list(options?: ListOptions): Promise<readonly NameInfo[]>;
+  list(options?: ListOptions): Promise<readonly NameStatus[]>;
   /** Who waits in a circle, each for what the next one holds; by the labels of holders. */
   deadlocks(): Promise<readonly Deadlock[]>;
   /** Takes the name from whoever holds it; they learn it at their next renewal. Returns who that was. */
   forceRelease(name: string, options: { why: string }): Promise<readonly HolderInfo[]>;
   /**
    * Releases every lease, rejects waiters, leaves no timer or socket. Work under a lease is told by
-   * its signal, and has `grace` (0) to end before its name is given back.
+   * its signal, and has `grace` (0) to end before its name is given back. A later call with a
+   * shorter `grace` shortens it.
    */
   close(options?: { grace?: Duration | undefined }): Promise<void>;
 }
@@ -124,7 +129,7 @@ export function createLocksOn(
 ): Locks {
   if (store === null || typeof store !== "object" || typeof store.claim !== "function") {
     throw new InvalidArgumentError(
-      `the store is ${show(store)}; pass memoryStore(), sqliteStore(…) or the like, or use connect(url)`,
+      `the store is ${typeof store === "string" ? "a string" : show(store)}; pass memoryStore(), sqliteStore(…) or the like; for a URL use await connect(url)`,
     );
   }
   return new StoreLocks({ ...systemRuntime(), ...runtime }, store, options);
@@ -135,8 +140,9 @@ let made = 0;
 
 class StoreLocks implements Locks {
   readonly #context: Context;
-  readonly #closer = new AbortController();
+  readonly #closer = unlimitedController();
   readonly #staysOnExit: () => void;
+  readonly #grace: Grace;
   #closing: Promise<void> | null = null;
 
   constructor(runtime: Runtime, store: Store, options: LocksOptions) {
@@ -145,6 +151,7 @@ class StoreLocks implements Locks {
     const commands = new Commands(store, settings, runtime, watchdog);
     const closing = this.#closer.signal;
     this.#context = { store, settings, runtime, watchdog, commands, closing };
+    this.#grace = new Grace(runtime.clock);
     const exit = settings.releaseOnExit;
     this.#staysOnExit =
       exit === null
@@ -198,16 +205,16 @@ class StoreLocks implements Locks {
         return fn(this.#unprotected(name, rest, error));
       throw error;
     }
-    return workUnder(lease, whenLost, async () => {
-      if (fence !== undefined) {
-        await fence.enter(undefined, resource, lease);
-        lease.assertHeld();
-      }
-      // A lease that was joined is shared already.
-      return rest.reentrant === true && lease instanceof HeldLease
-        ? shareWithin(this, lease, async () => fn(lease))
-        : fn(lease);
-    });
+    return workUnder(
+      lease,
+      whenLost,
+      async () =>
+        // A lease that was joined is shared already.
+        rest.reentrant === true && lease instanceof HeldLease
+          ? shareWithin(this, lease, async () => fn(lease))
+          : fn(lease),
+      fence === undefined ? undefined : async () => fence.enter(undefined, resource, lease),
+    );
   }
 
   async acquireAll(names: readonly string[], options?: MultiOptions): Promise<MultiLease> {
@@ -244,34 +251,33 @@ class StoreLocks implements Locks {
     return once(this.#context, name, options, fn);
   }
 
-  async inspect(name: string): Promise<NameInfo | null> {
+  async inspect(name: string): Promise<NameStatus | null> {
     const { store, commands } = this.#context;
     assertOpen(this.#context);
     const key = commands.key(checkName(name));
     const info = await commands.run("inspect", () => store.inspect(key));
-    return info === null ? null : this.#forUsers(info);
+    return info === null ? null : this.#statusOf({ ...info, name });
   }
 
-  async list(options: ListOptions = {}): Promise<readonly NameInfo[]> {
-    const { store, commands } = this.#context;
+  async list(options: ListOptions = {}): Promise<readonly NameStatus[]> {
     assertOpen(this.#context);
     checkOptions(options, "the options of list", ["prefix", "limit"]);
-    const prefix = commands.key(checkText(orElse(options.prefix, ""), "prefix", 0, 255));
+    const prefix = checkText(orElse(options.prefix, ""), "prefix", 0, 255);
     const limit = checkNumber(orElse(options.limit, 1_000), "limit", {
       min: 1,
       max: MOST_NAMES,
       integer: true,
     });
-    const infos = await commands.run("list", () => store.list(prefix, limit));
-    return infos.map((info) => this.#forUsers(info));
+    return (await this.#list(prefix, limit)).map((info) => this.#statusOf(info));
   }
 
   async deadlocks(): Promise<readonly Deadlock[]> {
-    const first = await this.list({ limit: MOST_NAMES });
-    if (findDeadlocks(first).length === 0) return [];
-    // A list may be of several moments. What was there both times was there all the time between.
-    const second = await this.list({ limit: MOST_NAMES });
-    return findDeadlocks(inBoth(first, second));
+    assertOpen(this.#context);
+    const first = await this.#list("", MOST_NAMES);
+    if ((await findDeadlocks(first)).length === 0) return [];
+    // A list may be of several moments.
+    const second = await this.#list("", MOST_NAMES);
+    return findDeadlocks(await inBoth(first, second));
   }
 
   async forceRelease(name: string, options: { why: string }): Promise<readonly HolderInfo[]> {
@@ -282,7 +288,7 @@ class StoreLocks implements Locks {
     const by = { holder: settings.holder, why: checkText(options?.why, "why", 1, 255) };
     const key = commands.key(checkName(name));
     const holders = await commands.run("revoke", () => store.revoke(key, by));
-    const revoked = holders.map((holder) => this.#withOffset(holder));
+    const revoked = holders.map((holder) => holderOf(holder, settings.tokenOffset));
     for (const { holder, token } of revoked) {
       emit("revoked", settings.logger, () => ({
         name,
@@ -296,37 +302,35 @@ class StoreLocks implements Locks {
   }
 
   close(options: { grace?: Duration | undefined } = {}): Promise<void> {
-    if (this.#closing === null) {
-      try {
-        checkOptions(options, "the options of close", ["grace"]);
-        const graceMs = parseDuration(orElse(options.grace, 0), "grace", { min: 0 });
-        this.#closing = this.#close(graceMs);
-      } catch (error) {
-        return Promise.reject(error);
-      }
+    try {
+      checkOptions(options, "the options of close", ["grace"]);
+      const graceMs =
+        options.grace === undefined ? null : parseDuration(options.grace, "grace", { min: 0 });
+      if (this.#closing === null || graceMs !== null) this.#grace.endWithin(graceMs ?? 0);
+      this.#closing ??= this.#close();
+      return this.#closing;
+    } catch (error) {
+      return Promise.reject(error);
     }
-    return this.#closing;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }
 
-  async #close(graceMs: number): Promise<void> {
+  async #close(): Promise<void> {
     const { watchdog, store, commands } = this.#context;
     this.#staysOnExit();
+    // From here on no waiter accepts a grant.
     this.#closer.abort();
     // A lease that is being woken, and whose listener calls this, is back on the agenda then.
     await null;
-    // Waiters first: a lease that is released would be handed to one of them.
     const entries = [...watchdog.agenda.entries()];
-    const waiters = entries.filter((entry) => entry instanceof Waiter);
+    // Waiters first: a lease that is released would be handed to one of them, for nothing.
+    for (const entry of entries) if (entry instanceof Waiter) entry.close();
     const leases = entries.filter((entry) => entry instanceof HeldLease);
-    const closed = [
-      ...waiters.map((one) => one.close()),
-      ...leases.map((one) => one.close(graceMs)),
-    ];
-    await Promise.all(closed);
+    await Promise.all(leases.map((lease) => lease.close(this.#grace)));
+    this.#grace.endWithin(0);
     await commands.close();
     await commands.run("close", () => store.close());
   }
@@ -367,17 +371,47 @@ class StoreLocks implements Locks {
     return new UnprotectedLease({ name, holder, mode: modeOf(call) }, cause);
   }
 
-  #forUsers(info: NameInfo): NameInfo {
-    return {
-      ...info,
-      name: this.#context.commands.nameOf(info.name),
-      holders: info.holders.map((holder) => this.#withOffset(holder)),
-      revoked: info.revoked.map((one) => this.#withOffset(one)),
-    };
+  async #list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
+    const { store, commands } = this.#context;
+    const infos = await commands.run("list", () => store.list(commands.key(prefix), limit));
+    return infos.map((info) => ({ ...info, name: commands.nameOf(info.name) }));
   }
 
-  #withOffset<T extends { readonly token: bigint }>(one: T): T {
-    return { ...one, token: one.token + this.#context.settings.tokenOffset };
+  #statusOf(info: NameInfo): NameStatus {
+    return statusOf(info, this.#context.settings.tokenOffset);
+  }
+}
+
+/** How long work may go on while its locks close. */
+class Grace {
+  readonly over: Promise<void>;
+  readonly #clock: Clock;
+  #endsAtMs = Number.POSITIVE_INFINITY;
+  #timer: Timer | null = null;
+  #end!: () => void;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+    this.over = new Promise((resolve) => {
+      this.#end = resolve;
+    });
+  }
+
+  get ms(): number {
+    return Math.max(0, this.#endsAtMs - this.#clock.elapsedMs());
+  }
+
+  /** Unless it ends earlier. */
+  endWithin(ms: number): void {
+    const endsAtMs = this.#clock.elapsedMs() + ms;
+    if (endsAtMs >= this.#endsAtMs) return;
+    this.#endsAtMs = endsAtMs;
+    this.#timer?.cancel();
+    if (ms === 0) this.#end();
+    else {
+      this.#timer = this.#clock.after(ms, this.#end);
+      this.#timer.keepAlive(true);
+    }
   }
 }
 
@@ -385,18 +419,3 @@ const WITH_LOCK_OPTIONS = [...ACQUIRE_OPTIONS, "fence", "resource", "onLost", "o
 
 const isUnavailable = (error: unknown): error is HoldfastError =>
   HoldfastError.is(error) && error.code === "STORE_UNAVAILABLE" && error.retryable;
-
-/** Grants by their token; a ticket by its label, if it waits no shorter than before. */
-function inBoth(first: readonly NameInfo[], second: readonly NameInfo[]): readonly NameInfo[] {
-  const before = new Map(first.map((info) => [info.name, info]));
-  return second.map((info) => {
-    const { holders = [], waiters = [] } = before.get(info.name) ?? {};
-    return {
-      ...info,
-      holders: info.holders.filter(({ token }) => holders.some((one) => one.token === token)),
-      waiters: info.waiters.filter(({ holder, waitingMs }) =>
-        waiters.some((one) => one.holder === holder && one.waitingMs <= waitingMs),
-      ),
-    };
-  });
-}

@@ -10,7 +10,6 @@ import {
   checkOptions,
   checkSignal,
   checkText,
-  checkToken,
   type Duration,
   orElse,
   parseDuration,
@@ -45,15 +44,15 @@ export interface LocksOptions {
   holder?: string | undefined;
   /** Keeps apart users of one store: letters, digits, `_`, `.`, `-`. Default `"default"`. */
   namespace?: string | undefined;
-  /** Refuses a store that can't carry the intent. */
+  /** `"correctness"` demands `fenced: true` on every store, and refuses `onUnavailable: "run"`. Default `"efficiency"`. */
   purpose?: "efficiency" | "correctness" | undefined;
-  /** The resource checks tokens, so that a name granted twice does no harm. */
+  /** You promise that the resource checks tokens, so that two holders at once do no harm. Default false. */
   fenced?: boolean | undefined;
   /** When the store can't be used, `withLock` throws (the default) or runs without the lock. */
   onUnavailable?: OnUnavailable | undefined;
   /** Closes these locks when the process is asked to end, or has nothing left to do. Default false. */
   releaseOnExit?: boolean | ReleaseOnExit | undefined;
-  /** Added to every token: for moving to a store whose tokens start lower. */
+  /** Added to every token: for moving to a store whose tokens start lower. Below 2^62, which leaves room for the token. */
   tokenOffset?: bigint | undefined;
   logger?: Logger | undefined;
 }
@@ -121,7 +120,7 @@ export interface Call {
 
 type Purpose = "efficiency" | "correctness";
 
-const LOCKS_OPTIONS = [
+export const LOCKS_OPTIONS = [
   "ttl",
   "wait",
   "drift",
@@ -200,14 +199,14 @@ export function resolveSettings(
     },
     holder,
     namespace: checkNamespace(orElse(options.namespace, "default")),
-    tokenOffset: checkToken(orElse(options.tokenOffset, 0n), "tokenOffset"),
+    tokenOffset: checkTokenOffset(orElse(options.tokenOffset, 0n)),
     logger: options.logger === undefined ? undefined : checkLogger(options.logger),
     purpose,
     onUnavailable: checkOnUnavailable(options.onUnavailable, "throw", purpose),
     releaseOnExit: checkReleaseOnExit(orElse(options.releaseOnExit, false)),
     abortBefore: options.abortBefore,
   };
-  const ttlMs = parseDuration(orElse(options.ttl, 30_000), "ttl", { min: ttlMin(traits) });
+  const ttlMs = parseTtl(orElse(options.ttl, 30_000), traits);
   return {
     ...settings,
     defaults: {
@@ -235,10 +234,7 @@ export function resolveCall(
   const defaults = settings.defaults;
   if (options === undefined) return defaults;
   checkOptions(options, "the options of a call", known);
-  const ttlMs =
-    options.ttl === undefined
-      ? defaults.ttlMs
-      : parseDuration(options.ttl, "ttl", { min: ttlMin(traits) });
+  const ttlMs = options.ttl === undefined ? defaults.ttlMs : parseTtl(options.ttl, traits);
   if (ttlMs !== defaults.ttlMs) refuseIfCannot(traits, "own-ttl", "a ttl per lease");
   const mode = checkOneOf(orElse(options.mode, "exclusive"), "mode", ["exclusive", "shared"]);
   if (mode === "shared") refuseIfCannot(traits, "shared", 'mode "shared"');
@@ -267,7 +263,7 @@ export function resolveCall(
 }
 
 export function checkTtl(value: unknown, settings: Settings, traits: Traits): number {
-  const ttlMs = parseDuration(value, "ttl", { min: ttlMin(traits) });
+  const ttlMs = parseTtl(value, traits);
   if (ttlMs !== settings.defaults.ttlMs) refuseIfCannot(traits, "own-ttl", "a ttl per lease");
   return ttlMs;
 }
@@ -291,7 +287,13 @@ export function refuseIfCannot(
   }
 }
 
-const ttlMin = (traits: Traits): number => Math.max(TTL_MIN_MS, traits.minTtlMs);
+function parseTtl(value: unknown, { store, minTtlMs }: Traits): number {
+  const ttlMs = parseDuration(value, "ttl", { min: TTL_MIN_MS });
+  if (ttlMs >= minTtlMs) return ttlMs;
+  throw new InvalidArgumentError(
+    `ttl is ${show(value)}; the ${store} store can't keep a lease for less than ${minTtlMs} ms`,
+  );
+}
 
 function resolveAbortBefore(
   value: Duration | undefined,
@@ -313,11 +315,15 @@ function checkPurpose(options: LocksOptions, traits: Traits): Purpose {
     "correctness",
   ]);
   const fenced = checkBoolean(orElse(options.fenced, false), "fenced");
-  if (purpose === "correctness" && !fenced && traits.grantsTwiceAfter.length > 0) {
+  if (purpose === "correctness" && !fenced) {
+    const faults = traits.grantsTwiceAfter.join("; ");
     throw new UnsupportedError(
-      `purpose "correctness": the ${traits.store} store can grant a name twice after ` +
-        `${traits.grantsTwiceAfter.join("; ")}. Use a store that can't, or let the resource ` +
-        "check tokens (a fence) and say so with fenced: true",
+      'purpose "correctness" needs fenced: true on every store: a holder that is paused past its lease ' +
+        "goes on writing, and only the resource can refuse that. " +
+        (faults === ""
+          ? ""
+          : `The ${traits.store} store can also grant a name twice after ${faults}. `) +
+        "Let the resource check tokens (docs/fences.md), and say fenced: true",
     );
   }
   return purpose;
@@ -356,6 +362,16 @@ function checkNamespace(value: unknown): string {
   if (typeof value !== "string" || !/^[A-Za-z0-9_.-]{1,64}$/.test(value)) {
     throw new InvalidArgumentError(
       `namespace is ${show(value)}; it must be 1 to 64 letters, digits, "_", "." or "-"`,
+    );
+  }
+  return value;
+}
+
+/** A token below 2^62 and the offset together stay below 2^63, the end of what a fence can store. */
+function checkTokenOffset(value: unknown): bigint {
+  if (typeof value !== "bigint" || value < 0n || value >= 2n ** 62n) {
+    throw new InvalidArgumentError(
+      `tokenOffset is ${show(value)}; it must be a bigint from 0 to 2^62 - 1`,
     );
   }
   return value;

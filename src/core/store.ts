@@ -55,6 +55,15 @@ export type Awaitable<T> = T | Promise<T>;
 /** The limit of a name that is no semaphore. */
 export const LOCK_LIMIT = 2 ** 31 - 1;
 
+/**
+ * The most waiters that one name may have: a claim that would be one more is answered `full`. A store that
+ * hears of tickets by messages may take some more while these are on their way.
+ */
+export const MOST_WAITERS = 5_000;
+
+/** `inspect` and `list` return at most this many waiters of a name, from the front of the queue. */
+export const WAITERS_SHOWN = 1_000;
+
 export interface Claim {
   /** Usually one. Several: all or nothing, in one step, never queued; sorted, without duplicates. */
   readonly names: readonly string[];
@@ -69,6 +78,8 @@ export interface Claim {
   readonly holder: string;
   /** When busy: leave a ticket, with the claim's ttl. */
   readonly queue: boolean;
+  /** Clock drift that the core subtracts from the ask on; a store that counts from an earlier proof subtracts it until the ask. 0.01 by default. */
+  readonly driftFactor?: number;
 }
 
 export interface Grant {
@@ -97,6 +108,8 @@ export type ClaimAnswer =
   | { readonly kind: "busy"; readonly name: string; readonly position: Position }
   /** The name is in use with another limit: as a lock, or as another semaphore. */
   | { readonly kind: "mismatch"; readonly name: string; readonly limit: number }
+  /** The name has MOST_WAITERS waiters already. No ticket was left. */
+  | { readonly kind: "full"; readonly name: string; readonly waiting: number }
   | LostAnswer;
 
 export type Push =
@@ -179,7 +192,9 @@ export interface NameInfo {
   readonly limit: number;
   /** By token. */
   readonly holders: readonly HolderInfo[];
-  /** In the order of the queue. */
+  /** How many wait. */
+  readonly waiting: number;
+  /** The first WAITERS_SHOWN of them, in the order of the queue. */
   readonly waiters: readonly WaiterInfo[];
   /** The latest last. */
   readonly revoked: readonly RevokedInfo[];
@@ -197,7 +212,7 @@ export interface Traits {
   readonly minTtlMs: number;
   /** What leases and tokens outlast, in words. */
   readonly survives: readonly string[];
-  /** Faults of the store itself under which a name can be granted twice. Somebody who deletes its data is none. */
+  /** Faults after which the store can grant a name that is held; the words follow "after". */
   readonly grantsTwiceAfter: readonly string[];
   /** Of so many names at most one claim is made; the core takes more one by one. */
   readonly namesAtOnce?: number;

@@ -24,20 +24,35 @@ export function optionsAndFn<Options, Held, T>(
   second: Work<Held, T> | undefined,
   of: string,
 ): [Options, Work<Held, T>] {
+  if (typeof first === "function" && second !== undefined) {
+    throw new InvalidArgumentError(`${of} takes its options before the function`);
+  }
   const [options, fn] =
     typeof first === "function" ? [undefined, first as Work<Held, T>] : [first, second];
   if (typeof fn === "function") return [orElse(options, {} as Options), fn];
   throw new InvalidArgumentError(`fn is ${show(fn)}; ${of} needs a function to run`);
 }
 
-/** Runs `fn` and gives the lease back; results, errors and losses come out as what they are. */
-export async function workUnder<T>(held: Held, onLost: OnLost, fn: () => Promise<T>): Promise<T> {
+/**
+ * Runs `enter` and then `fn`, and gives the lease back; results, errors and losses come out as what
+ * they are. When it fails before `fn`, nobody has worked under the lease.
+ */
+export async function workUnder<T>(
+  held: Held,
+  onLost: OnLost,
+  fn: () => Promise<T>,
+  enter?: () => Promise<void>,
+): Promise<T> {
   let value: T;
   try {
     held.assertHeld();
+    if (enter !== undefined) {
+      await enter();
+      held.assertHeld();
+    }
   } catch (error) {
     await (held.abandon?.() ?? held.release());
-    throw error;
+    throw lossBehind(error, held);
   }
   try {
     value = await fn();

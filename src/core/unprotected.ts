@@ -1,3 +1,4 @@
+import { unlimitedController } from "./abort.js";
 import { LeaseLostError } from "./errors.js";
 import type { Lease, LeaseState, ReleaseResult } from "./lease.js";
 import type { ClaimMode } from "./store.js";
@@ -13,7 +14,7 @@ export class UnprotectedLease implements Lease {
   readonly state: LeaseState = "lost";
   readonly remainingMs = 0;
   /** There is nothing to lose: it never aborts. */
-  readonly signal: AbortSignal = new AbortController().signal;
+  readonly signal: AbortSignal = unlimitedController().signal;
   readonly #cause: Error;
 
   constructor(of: { name: string; holder: string; mode: ClaimMode }, cause: Error) {

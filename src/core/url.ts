@@ -23,6 +23,8 @@ const SCHEMES = [
   "https",
 ] as const;
 export type Scheme = (typeof SCHEMES)[number];
+/** Their URLs can be read, but there is no store for them yet. */
+const PLANNED: readonly Scheme[] = ["redlock", "postgres", "zookeeper", "http", "https"];
 
 /** Their store lives in this process or on this machine: they have a path, not hosts. */
 const EMBEDDED: readonly Scheme[] = ["memory", "sqlite"];
@@ -35,13 +37,15 @@ export function parseStoreUrl(url: unknown): StoreUrl {
       `the store's URL is of type ${typeof url}; it must be a string such as "sqlite:./locks.db"`,
     );
   }
-  const match = /^([a-z]+):([^?]*)(?:\?(.*))?$/s.exec(url);
-  const word = match?.[1] ?? "";
+  const match = /^([a-z][a-z0-9+.-]*):([^?]*)(?:\?(.*))?$/is.exec(url);
+  const word = match?.[1]?.toLowerCase() ?? "";
   const scheme = ALIASES.get(word) ?? SCHEMES.find((one) => one === word);
   if (match === null || scheme === undefined) {
     throw new InvalidArgumentError(
       `the store's URL ${word === "" ? "has no scheme" : `has the unknown scheme "${word}:"`}; ` +
-        `known: ${SCHEMES.map((one) => `${one}:`).join(" ")}`,
+        `known: ${SCHEMES.filter((one) => !PLANNED.includes(one))
+          .map((one) => `${one}:`)
+          .join(" ")}`,
     );
   }
   const options = parseOptions(match[3] ?? "");
@@ -72,6 +76,10 @@ export function parseStoreUrl(url: unknown): StoreUrl {
     options,
   };
 }
+
+/** As in a URL: an IPv6 address in brackets. */
+export const addressOf = (host: string, port: number): string =>
+  `${host.includes(":") ? `[${host}]` : host}:${port}`;
 
 function parseHost(text: string, index: number): { host: string; port: number | null } {
   const match = /^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::(\d{1,5}))?$/.exec(text);

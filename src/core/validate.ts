@@ -1,7 +1,7 @@
 import { InvalidArgumentError } from "./errors.js";
 
 /** Milliseconds as a number, or `"250ms"`, `"30s"`, `"5m"`, `"1h"`. */
-export type Duration = number | string;
+export type Duration = number | `${number}${"ms" | "s" | "m" | "h"}`;
 
 const UNIT_MS: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_000 };
 export const YEAR_MS = 365 * 24 * UNIT_MS["h"]!;
@@ -11,16 +11,23 @@ const NAME_BYTES = 255;
 export function show(value: unknown): string {
   switch (typeof value) {
     case "string":
-      return JSON.stringify(shorten(value));
+      // A URL that was passed for something else may hold a password.
+      return /:.*@/s.test(value) ? "a URL" : JSON.stringify(shorten(value));
     case "bigint":
       return `${shorten(String(value))}n`;
     case "function":
       return "a function";
     case "object":
-      return value === null ? "null" : Array.isArray(value) ? "an array" : "an object";
+      return value === null ? "null" : Array.isArray(value) ? "an array" : kindOf(value);
     default:
       return shorten(String(value));
   }
+}
+
+/** "an object", or the class by its tag: "a Map". */
+function kindOf(value: object): string {
+  const kind = shorten(Object.prototype.toString.call(value).slice("[object ".length, -1));
+  return kind === "Object" ? "an object" : `${/^[AEIOU]/.test(kind) ? "an" : "a"} ${kind}`;
 }
 
 const shorten = (text: string): string => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
@@ -48,10 +55,17 @@ export function parseDuration(
   if (!(ms >= rule.min && ms <= max)) {
     throw new InvalidArgumentError(
       `${what} is ${show(value)}; it must be milliseconds or a string like "250ms", "30s", "5m", "1h", ` +
-        `from ${rule.min} ms to ${max} ms${rule.infinite ? ", or Infinity" : ""}`,
+        `from ${shortest(rule.min)} to ${shortest(max)}${rule.infinite ? ", or Infinity" : ""}`,
     );
   }
   return ms;
+}
+
+/** As it can be written for a duration, in its largest unit. */
+function shortest(ms: number): string {
+  if (ms === 0) return "0";
+  const unit = ["h", "m", "s"].find((one) => ms % UNIT_MS[one]! === 0) ?? "ms";
+  return ms / UNIT_MS[unit]! + unit;
 }
 
 export function checkNumber(
@@ -111,7 +125,7 @@ export function checkOneOf<T extends string>(value: unknown, what: string, all: 
 export function checkOptions(value: unknown, what: string, known: readonly string[]): void {
   // By its tag, so that an object of another realm passes, and a Date, a Map or a signal does not.
   if (Object.prototype.toString.call(value) !== "[object Object]") {
-    throw new InvalidArgumentError(`${what} are ${show(value)}; they must be an object`);
+    throw new InvalidArgumentError(`${what} are ${show(value)}; they must be a plain object`);
   }
   for (const key of Object.keys(value as object)) {
     if (!known.includes(key)) {

@@ -1,9 +1,11 @@
+import { onAbort } from "./abort.js";
 import { type Context, isPromise, jittered, type ReleaseOutcome } from "./commands.js";
 import {
   AcquireTimeoutError,
   ClosedError,
   HoldfastError,
   InvalidArgumentError,
+  QueueFullError,
   StoreUnavailableError,
 } from "./errors.js";
 import { type Events, emit } from "./events.js";
@@ -28,7 +30,11 @@ const ASKS_REMEMBERED = 32;
 const AT_EXPIRY = 3;
 const APART_MS = 5;
 /** After a timeout, how long the ticket's removal may take before the store counts as unavailable. */
-const LAST_WORD_MS = 250;
+export const LAST_WORD_MS = 250;
+/** A timer that fires later than this was held up by the event loop. */
+const LATE_MS = 50;
+/** `wait: 0` waits this long for the store's reply, or `commandTimeout` if that is shorter. */
+const SHORTEST_ASK_MS = 2_000;
 
 type NotGranted = Events["not-granted"]["reason"];
 
@@ -54,13 +60,13 @@ export class Waiter extends Kept {
   /** The first ask under that id: what answers an earlier one is about another. */
   #firstSeq = 1;
   readonly #startedAtMs: number;
-  readonly #suspicionsAtStart: number;
+  readonly #unexplainedAtStartMs: number;
   /** When the last asks were sent; the newest, number `#seq`, is last. */
   readonly #sent: number[] = [];
   readonly #push = (push: Push): void => this.#pushed(push);
-  #abort: (() => void) | null = null;
+  #ignoreSignal: () => void = () => {};
   #seq = 0;
-  #suspicionsAtSeq = 0;
+  #unexplainedAtSeqMs = 0;
   #asking = 0;
   #askTimeoutAtMs = Number.POSITIVE_INFINITY;
   #askAtMs = Number.POSITIVE_INFINITY;
@@ -91,7 +97,7 @@ export class Waiter extends Kept {
     this.#busy = { name: names[0]!, holder: null, freeInMs: 0 };
     this.#grantId = context.runtime.random.grantId();
     this.#startedAtMs = context.runtime.clock.elapsedMs();
-    this.#suspicionsAtStart = context.runtime.clock.suspicions();
+    this.#unexplainedAtStartMs = context.runtime.clock.unexplainedMs();
   }
 
   /** A lease for each name; null when asked once and busy. */
@@ -105,7 +111,8 @@ export class Waiter extends Kept {
         name,
         holder: this.#call.holder,
         mode: modeOf(this.#call),
-        permits: this.#call.permits,
+        // An exclusive holder takes all that there are: a number that nobody has asked for.
+        permits: this.#call.limit === LOCK_LIMIT ? 1 : this.#call.permits,
       }));
     }
     this.#ask();
@@ -121,10 +128,10 @@ export class Waiter extends Kept {
     this.#context.watchdog.agenda.addPending(1);
     this.#schedule();
     if (signal !== undefined) {
-      this.#abort = () => this.#fail(signal.reason, "aborted");
-      signal.addEventListener("abort", this.#abort, { once: true });
-      // By whoever heard that it asks.
-      if (signal.aborted) this.#abort();
+      const abort = (): void => this.#fail(signal.reason, "aborted");
+      this.#ignoreSignal = onAbort(signal, abort);
+      // A subscriber of the event `asked` may have aborted it.
+      if (signal.aborted) abort();
     }
     return acquired;
   }
@@ -134,12 +141,9 @@ export class Waiter extends Kept {
     return this.#busy;
   }
 
-  /** The `Locks` is closing: nothing is left of this waiter when the promise resolves. */
-  async close(): Promise<void> {
-    if (this.#done) return;
-    this.#end("closed");
-    this.#reject?.(new ClosedError());
-    await this.#giveUp(this.#names);
+  /** The `Locks` is closing, and waits for the release that this sends. */
+  close(): void {
+    this.#fail(new ClosedError(), "closed");
   }
 
   // What the watchdog calls.
@@ -150,10 +154,13 @@ export class Waiter extends Kept {
       this.#timeOut();
       return;
     }
-    if (this.#asking > 0 && nowMs >= this.#askTimeoutAtMs) {
+    if (this.#asking > 0 && nowMs > this.#askTimeoutAtMs + LATE_MS) {
+      // The event loop was busy: the reply may have come, and is read after the timers.
+      this.#askTimeoutAtMs = nowMs + LAST_WORD_MS;
+    } else if (this.#asking > 0 && nowMs >= this.#askTimeoutAtMs) {
       this.#unanswered(
         this.#asking,
-        this.#context.commands.noAnswer("claim", this.#context.settings.commandTimeoutMs),
+        this.#context.commands.noAnswer("claim", nowMs - this.#sent.at(-1)!),
       );
     } else if (nowMs >= this.#askAtMs) this.#ask();
     else if (this.#ticket && nowMs >= this.#renewAtMs && this.#isSilent(nowMs)) this.#look(nowMs);
@@ -193,11 +200,7 @@ export class Waiter extends Kept {
     }
     const nowMs = this.#context.runtime.clock.elapsedMs();
     if (answer.kind === "unknown") {
-      this.#trouble = this.#context.commands.unavailable(
-        "renew a ticket",
-        answer.cause,
-        this.#grantId,
-      );
+      this.#trouble = this.#context.commands.unavailable("renew a ticket", answer.cause);
       // In a silence, the next look is appointed already.
       if (!this.#isSilent(nowMs)) this.#renewAtMs = nowMs + this.#pauseMs();
     } else {
@@ -219,14 +222,22 @@ export class Waiter extends Kept {
     const seq = this.#nextSeq(sentAtMs);
     this.#asking = seq;
     this.#looks = false;
-    this.#askTimeoutAtMs = sentAtMs + settings.commandTimeoutMs;
+    // A caller that would wait less than that does not wait longer for a store that hangs.
+    const patienceMs = Math.max(SHORTEST_ASK_MS, this.#call.waitMs);
+    this.#askTimeoutAtMs = sentAtMs + Math.min(settings.commandTimeoutMs, patienceMs);
     this.#askAtMs = Number.POSITIVE_INFINITY;
-    const answered = (answer: ClaimAnswer): void => this.#claimAnswered(seq, answer, sentAtMs);
+    const grantId = this.#grantId;
+    const answered = (answer: ClaimAnswer): void => {
+      if (!this.#answersFormerId(grantId, answer)) this.#claimAnswered(seq, answer, sentAtMs);
+    };
+    const failed = (error: unknown): void => {
+      if (!this.#answersFormerId(grantId, null)) this.#unanswered(seq, error);
+    };
     try {
       const answer = store.claim(
         {
           names: this.#names.map((name) => commands.key(name)),
-          grantId: this.#grantId,
+          grantId,
           seq,
           permits: this.#call.permits,
           limit: this.#call.limit,
@@ -234,19 +245,20 @@ export class Waiter extends Kept {
           atLeastMs: this.#call.atLeastMs,
           holder: this.#call.holder,
           queue: !this.#asksOnce,
+          driftFactor: settings.driftFactor,
         },
         this.#push,
       );
-      if (isPromise(answer)) answer.then(answered, (error) => this.#unanswered(seq, error));
+      if (isPromise(answer)) answer.then(answered, failed);
       else answered(answer);
     } catch (error) {
-      this.#unanswered(seq, error);
+      failed(error);
     }
   }
 
   #claimAnswered(seq: number, answer: ClaimAnswer, sentAtMs: number): void {
-    if (seq < this.#firstSeq || this.#answersNobody(answer)) return;
     if (seq === this.#asking) this.#asking = 0;
+    if (this.#answersNobody(answer)) return;
     this.#hear(sentAtMs);
     switch (answer.kind) {
       case "granted":
@@ -257,8 +269,8 @@ export class Waiter extends Kept {
         break;
       case "busy":
         this.#heard(answer.position, this.#context.commands.nameOf(answer.name));
-        // Of several names, an earlier ask of unknown outcome may have left some.
-        if (seq > 1 && this.#asksOnce) this.#giveUp(this.#names);
+        // Another ask of unknown outcome may have left some of several names, or may do so yet.
+        if (this.#seq > 1 && this.#asksOnce) this.#giveUp(this.#names);
         if (this.#asksOnce) this.#settle(null, "busy");
         else this.#askAtMs = this.#context.runtime.clock.elapsedMs() + this.#pollMs();
         break;
@@ -268,6 +280,11 @@ export class Waiter extends Kept {
       case "mismatch": {
         const name = this.#context.commands.nameOf(answer.name);
         this.#fail(mismatch(name, this.#call.limit, answer.limit), "refused");
+        break;
+      }
+      case "full": {
+        const name = this.#context.commands.nameOf(answer.name);
+        this.#fail(new QueueFullError(name, answer.waiting), "refused");
         break;
       }
     }
@@ -291,9 +308,9 @@ export class Waiter extends Kept {
   }
 
   #unanswered(seq: number, cause: unknown): void {
-    if (seq < this.#firstSeq || this.#answersNobody(null) || seq !== this.#asking) return;
+    if (this.#answersNobody(null) || seq !== this.#asking) return;
     this.#asking = 0;
-    const error = this.#context.commands.unavailable("claim", cause, this.#grantId);
+    const error = this.#context.commands.unavailable("claim", cause);
     this.#trouble = error;
     if (!error.retryable) this.#fail(error, "refused");
     else if (this.#call.waitMs === 0) this.#fail(error, "unavailable");
@@ -340,6 +357,15 @@ export class Waiter extends Kept {
     this.#schedule();
   }
 
+  /** A claim under an id that was given up may have arrived after its release: it is released again. */
+  #answersFormerId(grantId: string, answer: ClaimAnswer | null): boolean {
+    if (grantId === this.#grantId) return false;
+    if (answer === null || answer.kind === "granted" || answer.kind === "queued") {
+      this.#giveUp(this.#names, { grantId });
+    }
+    return true;
+  }
+
   /** A claim answered after the end may have created what nobody will release: give it back (again). */
   #answersNobody(answer: ClaimAnswer | null): boolean {
     if (!this.#done) return false;
@@ -349,7 +375,7 @@ export class Waiter extends Kept {
       // A later grant than the lease's is nobody's. An earlier one is a late answer, and long gone.
       if (lease === undefined || (grant && lease.isBefore(grant))) this.#giveUp([name]);
       // Not otherwise: work may still go on under one that is lost, until it is given back or runs out.
-      else if (lease.isGivenBack) this.#giveUp([name], { unused: false });
+      else if (lease.isGivenBack) this.#giveUp([name], { unused: lease.isUnused });
     }
     return true;
   }
@@ -380,6 +406,16 @@ export class Waiter extends Kept {
   }
 
   #accept(grants: readonly Grant[]): void {
+    // When many waiters are ended one by one, a ticket that is dropped may grant to the next of them.
+    if (this.#context.closing.aborted) {
+      this.close();
+      return;
+    }
+    const { signal } = this.#call;
+    if (signal?.aborted) {
+      this.#fail(signal.reason, "aborted");
+      return;
+    }
     const leases = grants.map((grant, i) => this.#leaseOf(grant, this.#names[i]!));
     if (leases.every((lease) => lease !== null)) {
       for (const lease of leases) lease.begin();
@@ -416,7 +452,8 @@ export class Waiter extends Kept {
       grantId: this.#grantId,
       grant,
       sentAtMs,
-      suspicionsAtSend: grant.seq === this.#seq ? this.#suspicionsAtSeq : this.#suspicionsAtStart,
+      unexplainedAtSendMs:
+        grant.seq === this.#seq ? this.#unexplainedAtSeqMs : this.#unexplainedAtStartMs,
       lastSeq: this.#seq,
     });
     return lease.isGood ? lease : null;
@@ -425,8 +462,6 @@ export class Waiter extends Kept {
   #timeOut(): void {
     const { commands, runtime } = this.#context;
     const askedForMs = this.#asking > 0 ? runtime.clock.elapsedMs() - this.#sent.at(-1)! : 0;
-    // An ask that was sent just now is no sign of an outage; the release after it will tell.
-    if (askedForMs >= LAST_WORD_MS) this.#trouble ??= commands.noAnswer("claim", askedForMs);
     const waitMs = this.#call.waitMs;
     const timeout = new AcquireTimeoutError(this.#busy.name, waitMs, this.#busy.holder);
     if (this.#trouble !== null) this.#fail(this.#outage(this.#trouble), "unavailable");
@@ -436,16 +471,19 @@ export class Waiter extends Kept {
       const reject = this.#reject;
       this.#end(null);
       this.#giveUp(this.#names, { timeoutMs: LAST_WORD_MS }).then((outcome) => {
-        const down = HoldfastError.is(outcome);
-        this.#emitNotGranted(down ? "unavailable" : "timeout");
-        reject?.(down ? this.#outage(outcome) : timeout);
+        // Only now: after a busy event loop, the reply to the claim may have been there, and unread.
+        const unheard = this.#asking > 0 && askedForMs >= LAST_WORD_MS;
+        const released = HoldfastError.is(outcome) ? outcome : null;
+        const trouble = unheard ? commands.noAnswer("claim", askedForMs) : released;
+        this.#emitNotGranted(trouble === null ? "timeout" : "unavailable");
+        reject?.(trouble === null ? timeout : this.#outage(trouble));
       });
     }
   }
 
   #outage(cause: HoldfastError): HoldfastError {
     return new StoreUnavailableError(
-      `waited ${this.#call.waitMs} ms for ${this.#what}, and the store was not available at the end: ${cause.message}`,
+      `waited ${Math.round(this.#call.waitMs)} ms for ${this.#what}, and the store was not available at the end: ${cause.message}`,
       { cause },
     );
   }
@@ -472,18 +510,22 @@ export class Waiter extends Kept {
     this.#context.watchdog.agenda.remove(this);
     if (this.#resolve === null) return;
     this.#context.watchdog.agenda.addPending(-1);
-    if (this.#abort !== null) this.#call.signal?.removeEventListener("abort", this.#abort);
+    this.#ignoreSignal();
   }
 
   /** What nobody has worked under, as a rule. The outcome is that of the last name. */
   async #giveUp(
     names: readonly string[],
-    { unused = true, timeoutMs }: { unused?: boolean; timeoutMs?: number } = {},
+    {
+      unused = true,
+      timeoutMs,
+      grantId = this.#grantId,
+    }: { unused?: boolean; timeoutMs?: number; grantId?: string } = {},
   ): Promise<ReleaseOutcome> {
     const { commands } = this.#context;
     const { ttlMs, atLeastMs } = this.#call;
     const outcomes = names.map((name) => {
-      const release = { name: commands.key(name), grantId: this.#grantId, unused };
+      const release = { name: commands.key(name), grantId, unused };
       return commands.release(release, unused ? Math.max(ttlMs, atLeastMs) : ttlMs, timeoutMs);
     });
     return (await Promise.all(outcomes)).at(-1)!;
@@ -515,7 +557,7 @@ export class Waiter extends Kept {
 
   #nextSeq(sentAtMs: number): number {
     this.#seq++;
-    this.#suspicionsAtSeq = this.#context.runtime.clock.suspicions();
+    this.#unexplainedAtSeqMs = this.#context.runtime.clock.unexplainedMs();
     this.#sent.push(sentAtMs);
     if (Number.isNaN(this.#unheardSinceMs)) this.#unheardSinceMs = sentAtMs;
     if (this.#sent.length > ASKS_REMEMBERED) this.#sent.shift();

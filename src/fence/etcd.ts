@@ -5,10 +5,10 @@ import {
   UnsupportedError,
 } from "../core/errors.js";
 import { checkOptions, checkText, checkToken, orElse, show } from "../core/validate.js";
-import type { EtcdClient } from "../stores/etcd/rpc/client.js";
+import { checkClient, type EtcdClient } from "../stores/etcd/rpc/client.js";
 import { EtcdError } from "../stores/etcd/rpc/errors.js";
 import type { Compare, KeyValue, Op, Put, Range, Txn } from "../stores/etcd/rpc/messages.js";
-import { checkFenced, type Fence, type Fenced, notEntered, stale } from "./fence.js";
+import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
 
 /** A transaction in the making, as etcd has it: what has to be so, and what is done then. */
 export interface EtcdTx {
@@ -57,6 +57,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
 
   constructor(client: Client, options: EtcdFenceOptions = {}) {
     checkOptions(options, "the options of a fence", ["prefix"]);
+    checkClient(client);
     this.#client = client;
     this.#prefix = checkText(orElse(options.prefix, PREFIX), "prefix", 1, 255);
   }
@@ -72,10 +73,11 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
     tx: EtcdTx | undefined,
     resource: string,
     lease: Fenced,
-    options: { strict?: boolean } = {},
+    options?: { strict?: boolean },
   ): Promise<void> {
+    const strict = isStrict(options);
     const entry = this.#entry(tx, resource, lease);
-    if (!options.strict) {
+    if (!strict) {
       // A read, since most have entered: cheaper for etcd than a transaction that may write.
       if (!hasEntered(entry, await this.#read(entry.key))) await this.#raise(entry);
     } else if (tx === undefined) {

@@ -1,6 +1,13 @@
 import { InvalidArgumentError, StaleTokenError } from "../core/errors.js";
 import { emit } from "../core/events.js";
-import { checkText, checkToken, show } from "../core/validate.js";
+import {
+  checkBoolean,
+  checkOptions,
+  checkText,
+  checkToken,
+  orElse,
+  show,
+} from "../core/validate.js";
 
 /** A lease, or what is left of one after a trip through a queue or a header. */
 export interface Fenced {
@@ -28,6 +35,12 @@ export interface Fence<Tx> {
 
 /** What `withLock` needs of a fence: one that can enter in a transaction of its own. */
 export type EnterableFence = Pick<Fence<undefined>, "enter">;
+
+/** Whether `guard` refuses a holder that has not entered. */
+export function isStrict(options: unknown = {}): boolean {
+  checkOptions(options, "the options of guard", ["strict"]);
+  return checkBoolean(orElse((options as { strict?: boolean }).strict, false), "strict");
+}
 
 export function checkFenced(resource: unknown, lease: Fenced): { token: bigint; floor: bigint } {
   checkText(resource, "the resource", 1, 255);

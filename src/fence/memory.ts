@@ -1,48 +1,93 @@
+import { AsyncLocalStorage } from "node:async_hooks";
+import { InvalidArgumentError } from "../core/errors.js";
 import { checkToken } from "../core/validate.js";
-import { checkFenced, type Fence, type Fenced, notEntered, stale } from "./fence.js";
+import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
 
 /** Stands for the transaction that the caller runs in. */
 export interface MemoryTx {
   readonly fence: MemoryFence;
 }
 
-/** For resources within this process. Writes that a guard protects belong into the same `transaction`. */
+/**
+ * For resources within this process. Put the guard and the write that it protects into the same
+ * `transaction`. Transactions run one at a time; a call without a `tx` is a transaction of its own.
+ */
 export class MemoryFence implements Fence<MemoryTx | undefined> {
   readonly #highest = new Map<string, bigint>();
+  readonly #inside = new AsyncLocalStorage<MemoryTx>();
+  #open: MemoryTx | null = null;
   #last: Promise<unknown> = Promise.resolve();
 
-  /** One at a time: between a guard and the write after it, nobody else enters. */
+  /** Between a guard and the write after it, nobody else enters. Rejects when it is called inside another. */
   transaction<T>(fn: (tx: MemoryTx) => T | Promise<T>): Promise<T> {
-    const result = this.#last.then(() => fn({ fence: this }));
-    this.#last = result.catch(() => {});
-    return result;
+    const tx: MemoryTx = { fence: this };
+    return this.#inTurn(async () => {
+      this.#open = tx;
+      try {
+        return await this.#inside.run(tx, fn, tx);
+      } finally {
+        this.#open = null;
+      }
+    });
   }
 
-  async enter(_tx: MemoryTx | undefined, resource: string, lease: Fenced): Promise<void> {
+  async enter(tx: MemoryTx | undefined, resource: string, lease: Fenced): Promise<void> {
     const { token, floor } = checkFenced(resource, lease);
-    const highest = this.#of(resource);
-    if (token < highest) throw stale(resource, token, highest);
-    if (floor > highest) this.#highest.set(resource, floor);
+    await this.#within(tx, () => this.#enter(resource, token, floor));
   }
 
   async guard(
     tx: MemoryTx | undefined,
     resource: string,
     lease: Fenced,
-    options: { strict?: boolean } = {},
+    options?: { strict?: boolean },
   ): Promise<void> {
+    const strict = isStrict(options);
     const { token, floor } = checkFenced(resource, lease);
-    const highest = this.#of(resource);
-    if (options.strict && highest < floor) throw notEntered(resource, token, highest);
-    await this.enter(tx, resource, lease);
+    await this.#within(tx, () => {
+      const highest = this.#of(resource);
+      if (strict && highest < floor) throw notEntered(resource, token, highest);
+      this.#enter(resource, token, floor);
+    });
   }
 
+  /** As it is now, also while a transaction runs. */
   async highest(_tx: MemoryTx | undefined, resource: string): Promise<bigint> {
     return this.#of(resource);
   }
 
-  async reset(_tx: MemoryTx | undefined, resource: string, token: bigint): Promise<void> {
-    this.#highest.set(resource, checkToken(token, "token"));
+  async reset(tx: MemoryTx | undefined, resource: string, token: bigint): Promise<void> {
+    checkToken(token, "token");
+    await this.#within(tx, () => {
+      this.#highest.set(resource, token);
+    });
+  }
+
+  #enter(resource: string, token: bigint, floor: bigint): void {
+    const highest = this.#of(resource);
+    if (token < highest) throw stale(resource, token, highest);
+    if (floor > highest) this.#highest.set(resource, floor);
+  }
+
+  #within(tx: MemoryTx | undefined, step: () => void): void | Promise<void> {
+    if (tx === undefined) return this.#inTurn(async () => step());
+    if (tx !== this.#open) {
+      throw new InvalidArgumentError(
+        "the transaction has ended, or is not one of this fence; pass the tx that fence.transaction gives to its function, and await what you do with it",
+      );
+    }
+    step();
+  }
+
+  async #inTurn<T>(work: () => Promise<T>): Promise<T> {
+    if (this.#open !== null && this.#inside.getStore() === this.#open) {
+      throw new InvalidArgumentError(
+        "inside a transaction of this fence, another one would wait for its end for ever; pass the tx of the transaction that is running",
+      );
+    }
+    const result = this.#last.then(work);
+    this.#last = result.catch(() => {});
+    return result;
   }
 
   #of(resource: string): bigint {

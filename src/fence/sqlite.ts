@@ -1,8 +1,14 @@
-import { checkToken } from "../core/validate.js";
-import type { SqliteDatabase, SqliteStatement } from "../stores/sqlite/driver.js";
+import { InvalidArgumentError, StoreUnavailableError } from "../core/errors.js";
+import { checkToken, show } from "../core/validate.js";
+import {
+  checkDatabase,
+  isDatabase,
+  type SqliteDatabase,
+  type SqliteStatement,
+} from "../stores/sqlite/driver.js";
 import { explain } from "../stores/sqlite/errors.js";
 import { patiently } from "../stores/sqlite/patience.js";
-import { checkFenced, type Fence, type Fenced, notEntered, stale } from "./fence.js";
+import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
 
 const TABLE = `
 CREATE TABLE IF NOT EXISTS holdfast_fence (
@@ -30,28 +36,29 @@ interface Statements {
 
 /**
  * For data in an SQLite file: the connection in whose open transaction the user's write stands is
- * the `tx`; without one, the fence's own connection is used, and the statement is its own transaction.
+ * the `tx`. Without one, `enter` and `reset` are transactions of their own on the fence's connection:
+ * when another is open there, they wait for its end. Inside it, they would come between the guard
+ * and the write of a stale holder, and a rollback would undo them.
  */
 export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   readonly #db: SqliteDatabase;
   readonly #statements = new WeakMap<SqliteDatabase, Statements>();
 
   constructor(db: SqliteDatabase) {
-    this.#db = db;
+    this.#db = checkDatabase(db, "sqliteFence");
     db.exec(TABLE);
   }
 
   async enter(tx: SqliteDatabase | undefined, resource: string, lease: Fenced): Promise<void> {
-    // In a transaction of its own it may meet those of others; in the caller's it has the lock.
-    if (tx === undefined) await patiently(() => this.#enter(tx, resource, lease));
-    else this.#enter(tx, resource, lease);
+    if (tx !== undefined) this.#enter(tx, resource, lease);
+    else await this.#alone(() => this.#enter(tx, resource, lease));
   }
 
   async guard(
     tx: SqliteDatabase | undefined,
     resource: string,
     lease: Fenced,
-    options: { strict?: boolean } = {},
+    options?: { strict?: boolean },
   ): Promise<void> {
     this.guardSync(tx, resource, lease, options);
   }
@@ -61,10 +68,11 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
     tx: SqliteDatabase | undefined,
     resource: string,
     lease: Fenced,
-    options: { strict?: boolean } = {},
+    options?: { strict?: boolean },
   ): void {
+    const strict = isStrict(options);
     const { token, floor } = checkFenced(resource, lease);
-    if (options.strict) {
+    if (strict) {
       const highest = this.#highest(tx, resource);
       if (highest < floor) throw notEntered(resource, token, highest);
     }
@@ -77,7 +85,31 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
 
   async reset(tx: SqliteDatabase | undefined, resource: string, token: bigint): Promise<void> {
     checkToken(token, "token");
-    this.#run(tx, ({ reset }) => reset.run(resource, token));
+    const set = (): unknown => this.#run(tx, ({ reset }) => reset.run(resource, token));
+    if (tx !== undefined) set();
+    else await this.#alone(set);
+  }
+
+  /** In a transaction of its own, as soon as no other is open on this connection and no process has the file locked. */
+  async #alone(step: () => unknown): Promise<void> {
+    const db = this.#db;
+    await patiently(
+      () => {
+        try {
+          db.exec("BEGIN IMMEDIATE");
+        } catch (error) {
+          throw isNested(error) ? new OpenTransactionError(error) : explain(error, "of the fence");
+        }
+        try {
+          step();
+          db.exec("COMMIT");
+        } catch (error) {
+          db.exec("ROLLBACK");
+          throw explain(error, "of the fence");
+        }
+      },
+      (error) => error instanceof OpenTransactionError,
+    );
   }
 
   #enter(tx: SqliteDatabase | undefined, resource: string, lease: Fenced): void {
@@ -92,7 +124,12 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   }
 
   #run<T>(tx: SqliteDatabase | undefined, run: (statements: Statements) => T): T {
-    const db = tx ?? this.#db;
+    const db = tx === undefined ? this.#db : tx;
+    if (!isDatabase(db)) {
+      throw new InvalidArgumentError(
+        `the tx is ${show(db)}; pass the connection in whose open transaction you write, or undefined`,
+      );
+    }
     try {
       return run(this.#prepared(db));
     } catch (error) {
@@ -113,6 +150,20 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
     return prepared;
   }
 }
+
+class OpenTransactionError extends StoreUnavailableError {
+  constructor(cause: unknown) {
+    super(
+      "the fence can't enter: another transaction stays open on its connection; pass it as tx, or give the fence a connection of its own",
+      { cause },
+    );
+    this.name = "StoreUnavailableError";
+  }
+}
+
+/** SQLite has no result code for it, and not every driver tells whether a transaction is open. */
+const isNested = (error: unknown): boolean =>
+  error instanceof Error && /within a transaction/.test(error.message);
 
 /** Makes its table, `holdfast_fence`, in the database that holds the data. */
 export function sqliteFence(db: SqliteDatabase): SqliteFence {

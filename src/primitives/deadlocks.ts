@@ -1,4 +1,4 @@
-import type { NameInfo } from "../core/store.js";
+import type { NameInfo, WaiterInfo } from "../core/store.js";
 
 /** One who holds a name and waits for another. */
 export interface Stuck {
@@ -14,126 +14,367 @@ export interface Stuck {
 /** A circle: each is blocked by the next, the last by the first. */
 export type Deadlock = readonly Stuck[];
 
+/** One who waits, and where. */
 interface Ticket {
   readonly label: string;
   readonly permits: number;
   readonly waitingMs: number;
+  readonly place: Place;
+  readonly at: number;
 }
 
+/** A name: who holds how much of it, and who waits from `head` on. */
 interface Place {
-  readonly info: NameInfo;
-  holders: { readonly label: string; readonly permits: number }[];
-  queue: Ticket[];
+  readonly name: string;
+  readonly limit: number;
+  readonly held: Map<string, number>;
+  inUse: number;
+  readonly queue: readonly WaiterInfo[];
+  head: number;
 }
+
+type ByLabel<T> = Map<string, T[]>;
 
 /**
  * Who can never go on, by the labels of holders. Whoever waits for nothing will give back what it
  * holds, and then those in front of the queues go on, and so forth: who is left at the end is stuck.
  * That is right for readers and permits too, where a circle alone proves nothing.
+ *
+ * Takes time in proportion to what there is, in slices: the event loop is not blocked for long.
  */
-export function findDeadlocks(infos: readonly NameInfo[]): readonly Deadlock[] {
-  const places = infos.map((info) => ({
-    info,
-    // What is closed by `atLeast` opens by itself.
-    holders: info.holders
-      .filter((one) => !one.closed)
-      .map(({ holder, permits }) => ({ label: holder, permits })),
-    queue: info.waiters.map(({ holder, permits, waitingMs }) => ({
-      label: holder,
-      permits,
-      waitingMs,
-    })),
-  }));
-  letGoOn(places);
-  return circles(places);
+export async function findDeadlocks(infos: readonly NameInfo[]): Promise<readonly Deadlock[]> {
+  const slices = new Slices();
+  const places: Place[] = [];
+  const holds: ByLabel<Place> = new Map();
+  for (const info of infos) {
+    const place = placeOf(info);
+    places.push(place);
+    for (const label of place.held.keys()) add(holds, label, place);
+    if (slices.isOver(info.holders.length)) await slices.next();
+  }
+  await letGoOn(places, holds, slices);
+  const tickets = await stuckTickets(places, slices);
+  return tickets.size === 0 ? [] : circles(places, tickets, holds, slices);
 }
 
-/** Leaves in the places what stays stuck. */
-function letGoOn(places: readonly Place[]): void {
+/**
+ * What was there at both looks was there all the time between: a grant by its token, a ticket by
+ * its label, if it waits no shorter than before.
+ */
+export async function inBoth(
+  first: readonly NameInfo[],
+  second: readonly NameInfo[],
+): Promise<readonly NameInfo[]> {
+  const slices = new Slices();
+  const before = new Map<string, NameInfo>();
+  for (const info of first) {
+    before.set(info.name, info);
+    if (slices.isOver()) await slices.next();
+  }
+  const both: NameInfo[] = [];
+  for (const info of second) {
+    const { holders = [], waiters = [] } = before.get(info.name) ?? {};
+    const tokens = new Set(holders.map(({ token }) => token));
+    const waitedMs = new Map<string, number>();
+    for (const { holder, waitingMs } of waiters) {
+      waitedMs.set(holder, Math.min(waitingMs, waitedMs.get(holder) ?? waitingMs));
+    }
+    both.push({
+      ...info,
+      holders: info.holders.filter(({ token }) => tokens.has(token)),
+      waiters: info.waiters.filter(
+        ({ holder, waitingMs }) => waitingMs >= (waitedMs.get(holder) ?? Number.POSITIVE_INFINITY),
+      ),
+    });
+    if (slices.isOver(tokens.size + waiters.length)) await slices.next();
+  }
+  return both;
+}
+
+/** A few milliseconds of work. */
+const STEPS = 4_000;
+
+/** Lets other work run now and then. By steps and not by a clock, so that each run is the same. */
+class Slices {
+  #left = STEPS;
+
+  isOver(steps = 1): boolean {
+    this.#left -= steps + 1;
+    return this.#left < 0;
+  }
+
+  async next(): Promise<void> {
+    this.#left = STEPS;
+    await new Promise((resolve) => setImmediate(resolve));
+  }
+}
+
+function placeOf({ name, limit, holders, waiters }: NameInfo): Place {
+  const held = new Map<string, number>();
+  let inUse = 0;
+  for (const { holder, permits, closed } of holders) {
+    // What is closed by `atLeast` opens by itself.
+    if (closed) continue;
+    held.set(holder, (held.get(holder) ?? 0) + permits);
+    inUse += permits;
+  }
+  return { name, limit, held, inUse, queue: waiters, head: 0 };
+}
+
+/** Leaves in the places what stays stuck. `holds`: where each label holds something from the start. */
+async function letGoOn(
+  places: readonly Place[],
+  holds: ByLabel<Place>,
+  slices: Slices,
+): Promise<void> {
   const waiting = new Map<string, number>();
   for (const { queue } of places) {
-    for (const { label } of queue) waiting.set(label, (waiting.get(label) ?? 0) + 1);
+    for (const { holder } of queue) waiting.set(holder, (waiting.get(holder) ?? 0) + 1);
+    if (slices.isOver(queue.length)) await slices.next();
   }
-  for (let changed = true; changed; ) {
-    changed = false;
-    for (const place of places) {
-      const staying = place.holders.filter(({ label }) => (waiting.get(label) ?? 0) > 0);
-      changed ||= staying.length < place.holders.length;
-      place.holders = staying;
-      for (let next = place.queue[0]; next !== undefined; next = place.queue[0]) {
-        if (!fits(place, next)) break;
-        place.queue.shift();
-        place.holders.push(next);
-        waiting.set(next.label, waiting.get(next.label)! - 1);
-        changed = true;
-      }
+  const gained: ByLabel<Place> = new Map();
+  const giveBack = async (label: string): Promise<void> => {
+    for (const place of [...(holds.get(label) ?? []), ...(gained.get(label) ?? [])]) {
+      place.inUse -= place.held.get(label) ?? 0;
+      place.held.delete(label);
+      changed.push(place);
+      if (slices.isOver()) await slices.next();
     }
+  };
+  const changed = [...places];
+  for (const label of holds.keys()) {
+    if (!waiting.has(label)) await giveBack(label);
+    if (slices.isOver()) await slices.next();
+  }
+  for (let place = changed.pop(); place !== undefined; place = changed.pop()) {
+    for (let next = place.queue[place.head]; next !== undefined; next = place.queue[place.head]) {
+      const { holder, permits } = next;
+      if (!fits(place, holder, permits)) break;
+      place.head++;
+      place.held.set(holder, (place.held.get(holder) ?? 0) + permits);
+      place.inUse += permits;
+      add(gained, holder, place);
+      const left = waiting.get(holder)! - 1;
+      waiting.set(holder, left);
+      if (left === 0) await giveBack(holder);
+      if (slices.isOver()) await slices.next();
+    }
+    if (slices.isOver()) await slices.next();
   }
 }
 
 /** What it holds itself is not in its way: one label may do several things at a time. */
-function fits({ info, holders }: Place, { label, permits }: Ticket): boolean {
-  let inUse = 0;
-  for (const one of holders) if (one.label !== label) inUse += one.permits;
-  return inUse + permits <= info.limit;
+function fits({ held, inUse, limit }: Place, label: string, permits: number): boolean {
+  return inUse - (held.get(label) ?? 0) + permits <= limit;
+}
+
+async function stuckTickets(places: readonly Place[], slices: Slices): Promise<ByLabel<Ticket>> {
+  const tickets: ByLabel<Ticket> = new Map();
+  for (const place of places) {
+    for (let at = place.head; at < place.queue.length; at++) {
+      const { holder: label, permits, waitingMs } = place.queue[at]!;
+      add(tickets, label, { label, permits, waitingMs, place, at });
+      if (slices.isOver()) await slices.next();
+    }
+    if (slices.isOver()) await slices.next();
+  }
+  return tickets;
 }
 
 /** One circle through each who is stuck, unless it is in one already; those who merely wait behind are in none. */
-function circles(places: readonly Place[]): readonly Deadlock[] {
+async function circles(
+  places: readonly Place[],
+  tickets: ByLabel<Ticket>,
+  holds: ByLabel<Place>,
+  slices: Slices,
+): Promise<readonly Deadlock[]> {
   const found: Deadlock[] = [];
   const told = new Set<string>();
-  const edges = edgesOf(places);
-  for (const label of [...edges.keys()].sort()) {
-    if (told.has(label)) continue;
-    const circle = shortestCircle(edges, label);
-    if (circle === null) continue;
-    for (const { holder } of circle) told.add(holder);
-    found.push(circle);
+  const groups = await groupsOf(places, tickets, slices);
+  for (const [label, group] of groups) {
+    // The first circle of a group begins with its least label, whichever name is looked at first.
+    for (const from of [group.least, label]) {
+      if (told.has(from)) continue;
+      const circle: Stuck[] = [];
+      for (const { ticket, blockedBy } of await shortestCircle(from, tickets, groups, slices)) {
+        told.add(ticket.label);
+        circle.push({
+          holder: ticket.label,
+          waitsFor: ticket.place.name,
+          waitingMs: ticket.waitingMs,
+          blockedBy,
+          holds: (holds.get(ticket.label) ?? []).map(({ name }) => name),
+        });
+        if (slices.isOver()) await slices.next();
+      }
+      found.push(circle);
+    }
+    if (slices.isOver()) await slices.next();
   }
   return found;
 }
 
-function edgesOf(places: readonly Place[]): Map<string, Stuck[]> {
-  const holds = new Map<string, string[]>();
-  for (const { info } of places) {
-    for (const { holder, closed } of info.holders) {
-      if (!closed) holds.set(holder, [...(holds.get(holder) ?? []), info.name]);
-    }
-  }
-  const edges = new Map<string, Stuck[]>();
-  for (const place of places) {
-    const { info, holders, queue } = place;
-    for (const [i, ticket] of queue.entries()) {
-      const { label, waitingMs } = ticket;
-      // A reader behind a writer is not kept out by the readers who hold it.
-      const inTheWay = [...(fits(place, ticket) ? [] : holders), ...queue.slice(0, i)];
-      const before = new Set(inTheWay.map((one) => one.label));
-      before.delete(label);
-      for (const blockedBy of before) {
-        const stuck: Stuck = {
-          holder: label,
-          waitsFor: info.name,
-          waitingMs,
-          blockedBy,
-          holds: [...new Set(holds.get(label) ?? [])],
-        };
-        edges.set(label, [...(edges.get(label) ?? []), stuck]);
-      }
-    }
-  }
-  return edges;
+interface Step {
+  readonly ticket: Ticket;
+  readonly blockedBy: string;
 }
 
-/** Breadth first, back to where it began. */
-function shortestCircle(edges: Map<string, Stuck[]>, from: string): Deadlock | null {
-  const ways: Stuck[][] = (edges.get(from) ?? []).map((edge) => [edge]);
-  const seen = new Set<string>();
-  for (let way = ways.shift(); way !== undefined; way = ways.shift()) {
-    const { blockedBy } = way.at(-1)!;
-    if (blockedBy === from) return way;
-    if (seen.has(blockedBy)) continue;
-    seen.add(blockedBy);
-    for (const edge of edges.get(blockedBy) ?? []) ways.push([...way, edge]);
+/** Breadth first, back to where it began, among those of its group. */
+async function shortestCircle(
+  from: string,
+  tickets: ByLabel<Ticket>,
+  groups: Map<string, Group>,
+  slices: Slices,
+): Promise<readonly Step[]> {
+  const group = groups.get(from);
+  const reachedBy = new Map<string, Step | null>([[from, null]]);
+  const ownTickets = new Map<Place, number>();
+  for (const { place, at } of tickets.get(from)!.toReversed()) ownTickets.set(place, at);
+  const holdersSeen = new Set<Place>();
+  /** Up to where each queue has been looked through. */
+  const queueSeen = new Map<Place, number>();
+  // A map may grow while it is walked: it is the queue of the search too.
+  for (const label of reachedBy.keys()) {
+    for (const ticket of tickets.get(label)!) {
+      const { place, at, permits } = ticket;
+      // A reader behind a writer is not kept out by the readers who hold it.
+      const byHolders = !fits(place, label, permits);
+      const byFrom = (byHolders && place.held.has(from)) || (ownTickets.get(place) ?? at) < at;
+      if (byFrom && label !== from) {
+        return stepsTo({ ticket, blockedBy: from }, reachedBy, slices);
+      }
+      const reach = (blockedBy: string): void => {
+        if (groups.get(blockedBy) !== group || reachedBy.has(blockedBy)) return;
+        reachedBy.set(blockedBy, { ticket, blockedBy });
+      };
+      if (byHolders && !holdersSeen.has(place)) {
+        holdersSeen.add(place);
+        for (const one of place.held.keys()) reach(one);
+        if (slices.isOver(place.held.size)) await slices.next();
+      }
+      const start = queueSeen.get(place) ?? place.head;
+      for (let i = start; i < at; i++) reach(place.queue[i]!.holder);
+      queueSeen.set(place, Math.max(start, at));
+      if (slices.isOver()) await slices.next();
+    }
   }
-  return null;
+  throw new Error("those who block each other in turn have a circle");
+}
+
+async function stepsTo(
+  last: Step,
+  reachedBy: Map<string, Step | null>,
+  slices: Slices,
+): Promise<readonly Step[]> {
+  const steps = [last];
+  for (let step = reachedBy.get(last.ticket.label); step; step = reachedBy.get(step.ticket.label)) {
+    steps.push(step);
+    if (slices.isOver()) await slices.next();
+  }
+  return steps.reverse();
+}
+
+/** Labels that block each other in turn. */
+interface Group {
+  size: number;
+  least: string;
+}
+
+/**
+ * The group of each label that is in a circle. Each ticket is blocked by all before it: a node for
+ * each place in a queue, which leads to the one before, says so without an edge for each pair.
+ */
+async function groupsOf(
+  places: readonly Place[],
+  tickets: ByLabel<Ticket>,
+  slices: Slices,
+): Promise<Map<string, Group>> {
+  const nodes = new Map<string, number>();
+  const edges: number[][] = [];
+  for (const label of tickets.keys()) {
+    nodes.set(label, edges.push([]) - 1);
+    if (slices.isOver()) await slices.next();
+  }
+  for (const place of places) {
+    const { held, queue, head } = place;
+    if (head === queue.length) continue;
+    const holders = edges.push([...held.keys()].flatMap((one) => nodes.get(one) ?? [])) - 1;
+    for (let at = head; at < queue.length; at++) {
+      const { holder, permits } = queue[at]!;
+      const node = nodes.get(holder)!;
+      const before = edges.length - 1;
+      if (!fits(place, holder, permits)) edges[node]!.push(holders);
+      if (at > head) edges[node]!.push(before);
+      edges.push(at > head ? [node, before] : [node]);
+    }
+    if (slices.isOver(held.size + queue.length)) await slices.next();
+  }
+  const components = await componentsOf(edges, slices);
+  const byComponent = new Map<number, Group>();
+  for (const [label, node] of nodes) {
+    const group = byComponent.get(components[node]!);
+    if (group === undefined) byComponent.set(components[node]!, { size: 1, least: label });
+    else {
+      group.size++;
+      if (label < group.least) group.least = label;
+    }
+    if (slices.isOver()) await slices.next();
+  }
+  const groups = new Map<string, Group>();
+  for (const [label, node] of nodes) {
+    const group = byComponent.get(components[node]!)!;
+    if (group.size > 1) groups.set(label, group);
+    if (slices.isOver()) await slices.next();
+  }
+  return groups;
+}
+
+/** The strongly connected component of each node, by Tarjan's algorithm without recursion. */
+async function componentsOf(
+  edges: readonly (readonly number[])[],
+  slices: Slices,
+): Promise<Int32Array> {
+  const count = edges.length;
+  const components = new Int32Array(count).fill(-1);
+  const order = new Int32Array(count).fill(-1);
+  const low = new Int32Array(count);
+  /** How many of a node's edges have been followed. */
+  const followed = new Int32Array(count);
+  const open: number[] = [];
+  let visited = 0;
+  let found = 0;
+  for (let root = 0; root < count; root++) {
+    if (order[root] !== -1) continue;
+    const path = [root];
+    for (let node = path.at(-1); node !== undefined; node = path.at(-1)) {
+      if (slices.isOver()) await slices.next();
+      if (order[node] === -1) {
+        order[node] = low[node] = visited++;
+        open.push(node);
+      }
+      const to = edges[node]![followed[node]!++];
+      if (to !== undefined) {
+        if (order[to] === -1) path.push(to);
+        else if (components[to] === -1) low[node] = Math.min(low[node]!, order[to]!);
+        continue;
+      }
+      path.pop();
+      const parent = path.at(-1);
+      if (parent !== undefined) low[parent] = Math.min(low[parent]!, low[node]!);
+      if (low[node] !== order[node]) continue;
+      for (let one = open.pop()!; ; one = open.pop()!) {
+        components[one] = found;
+        if (one === node) break;
+        if (slices.isOver()) await slices.next();
+      }
+      found++;
+    }
+  }
+  return components;
+}
+
+function add<T>(map: ByLabel<T>, label: string, value: T): void {
+  const all = map.get(label);
+  if (all === undefined) map.set(label, [value]);
+  else all.push(value);
 }

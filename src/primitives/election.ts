@@ -1,3 +1,4 @@
+import { onAbort, unlimitedController } from "../core/abort.js";
 import type { Context } from "../core/commands.js";
 import {
   HoldfastError,
@@ -145,7 +146,7 @@ export class StoreElection implements Election {
     const signal = options.signal === undefined ? undefined : checkSignal(options.signal);
     const { closing, runtime } = this.#context;
     let last: bigint | null | undefined;
-    let answeredAtMs = runtime.clock.elapsedMs();
+    let failingSinceMs: number | null = null;
     // Told by the store where it can; looked for all the same, more seldom than that is needed.
     const news = new News();
     const { store, commands } = this.#context;
@@ -153,18 +154,20 @@ export class StoreElection implements Election {
     try {
       while (!closing.aborted) {
         signal?.throwIfAborted();
+        const lookedAtMs = runtime.clock.elapsedMs();
         try {
           const leader = await this.#leader();
-          answeredAtMs = runtime.clock.elapsedMs();
+          failingSinceMs = null;
           if (last === undefined || last !== (leader?.token ?? null)) {
             last = leader?.token ?? null;
             yield leader;
           }
         } catch (error) {
           if (closing.aborted) return;
-          // What was last said is as old as a lease can be: it may no longer be so.
-          const oldMs = runtime.clock.elapsedMs() - answeredAtMs;
-          if (!HoldfastError.is(error) || !error.retryable || oldMs > this.#ttlMs) {
+          // Neither the pause between two looks nor the consumer's own time is an outage.
+          failingSinceMs ??= lookedAtMs;
+          const failingMs = runtime.clock.elapsedMs() - failingSinceMs;
+          if (!HoldfastError.is(error) || !error.retryable || failingMs > this.#ttlMs) {
             throw error;
           }
         }
@@ -210,28 +213,40 @@ export class StoreElection implements Election {
     fn: (lease: Lease, stop: AbortSignal) => T | Promise<T>,
     over: AbortSignal,
   ): Promise<"lost" | { value: T }> {
-    const stop = new AbortController();
+    // Since it was elected, it may have been lost, given back, or no longer wanted.
+    if (over.aborted || !isHeld(lease)) {
+      await this.#giveBack(lease, () => lease.abandon());
+      over.throwIfAborted();
+      return "lost";
+    }
+    const stop = unlimitedController();
     const undo = [lease.signal, over].map((one) => follow(stop, one));
     let serves = true;
     lease.beforeRelease(() => {
       if (serves) stop.abort(new DOMException("leadership was given back", "AbortError"));
     });
-    try {
-      // Since it was elected, it may have been lost, given back, or no longer wanted.
-      over.throwIfAborted();
-      if (!isHeld(lease)) return "lost";
-      const value = await fn(lease, stop.signal);
-      return lease.signal.aborted ? "lost" : { value };
-    } catch (error) {
-      if (isLossOf(error, lease)) return "lost";
-      throw error;
-    } finally {
+    const end = async (): Promise<void> => {
       for (const one of undo) one();
       serves = false;
-      await lease.release();
-      // Somebody may have been elected again meanwhile.
-      if (this.#lease === lease) this.#lease = null;
+      await this.#giveBack(lease, () => lease.release());
+    };
+    let value: T;
+    try {
+      value = await fn(lease, stop.signal);
+    } catch (error) {
+      await end();
+      if (isLossOf(error, lease)) return "lost";
+      throw error;
     }
+    await end();
+    return lease.state === "lost" ? "lost" : { value };
+  }
+
+  /** The answer to the release may be the first that is heard of a loss. */
+  async #giveBack(lease: HeldLease, release: () => Promise<ReleaseResult>): Promise<void> {
+    await release();
+    // Somebody may have been elected again meanwhile.
+    if (this.#lease === lease) this.#lease = null;
   }
 
   #begin(): Candidacy {
@@ -243,7 +258,7 @@ export class StoreElection implements Election {
         const elected = lease as HeldLease;
         // Given up in the moment of the election.
         if (giveUp.signal.aborted) {
-          await elected.release();
+          await elected.abandon();
           throw giveUp.signal.reason;
         }
         this.#lease = elected;
@@ -272,7 +287,7 @@ export class StoreElection implements Election {
       const wake = (): void => {
         timer.cancel();
         closing.removeEventListener("abort", wake);
-        signal?.removeEventListener("abort", wake);
+        ignoreSignal?.();
         news.take();
         resolve();
       };
@@ -280,7 +295,7 @@ export class StoreElection implements Election {
       const timer = runtime.clock.after(ms, wake);
       timer.keepAlive(true);
       closing.addEventListener("abort", wake);
-      signal?.addEventListener("abort", wake);
+      const ignoreSignal = signal && onAbort(signal, wake);
     });
   }
 }
@@ -298,17 +313,19 @@ function until(signal: AbortSignal, candidacy: Candidacy): Promise<HeldLease> {
       if (--candidacy.callers === 0) candidacy.giveUp.abort(signal.reason);
       else reject(signal.reason);
     };
-    signal.addEventListener("abort", leave, { once: true });
-    candidacy.lease.finally(() => signal.removeEventListener("abort", leave)).then(resolve, reject);
+    candidacy.lease.finally(onAbort(signal, leave)).then(resolve, reject);
+    // A subscriber of the event `asked` may have aborted it.
+    if (signal.aborted) leave();
   });
 }
 
 /** What `assertHeld` throws; or, after the loss, our own abort or a fence's refusal, however wrapped. */
-function isLossOf(error: unknown, lease: Lease): boolean {
+function isLossOf(error: unknown, lease: HeldLease): boolean {
   if (error instanceof LeaseLostError && error.lockName === lease.name) {
     if (error.token === lease.token && error.reason !== "released") return true;
   }
-  if (!lease.signal.aborted) return false;
+  // By the clock: after a stop of the process, the signal aborts only when its timer runs.
+  if (lease.state !== "lost") return false;
   for (let one = error; one instanceof Error; one = one.cause) {
     if (isAbortOf(one, lease.signal.reason) || one instanceof StaleTokenError) return true;
   }
@@ -322,8 +339,7 @@ function follow(controller: AbortController, signal: AbortSignal | undefined): (
   if (signal === undefined) return () => {};
   const abort = (): void => controller.abort(signal.reason);
   if (signal.aborted) abort();
-  else signal.addEventListener("abort", abort, { once: true });
-  return () => signal.removeEventListener("abort", abort);
+  return onAbort(signal, abort);
 }
 
 function deferred(): { promise: Promise<void>; resolve: () => void } {

@@ -1,11 +1,13 @@
+import { onAbort, unlimitedController } from "../core/abort.js";
+import type { Clock } from "../core/clock.js";
 import type { Context } from "../core/commands.js";
-import { AcquireTimeoutError, InvalidArgumentError } from "../core/errors.js";
+import { AcquireTimeoutError, InvalidArgumentError, LeaseLostError } from "../core/errors.js";
 import type { HeldLease } from "../core/held-lease.js";
 import type { LeaseState, ReleaseResult } from "../core/lease.js";
 import { type AcquireOptions, acquireOptionsBut, type Call, resolveCall } from "../core/options.js";
 import type { ClaimMode } from "../core/store.js";
 import { checkName, type Duration, show } from "../core/validate.js";
-import { assertOpen, Waiter } from "../core/waiter.js";
+import { assertOpen, LAST_WORD_MS, Waiter } from "../core/waiter.js";
 import type { Fenced } from "../fence/fence.js";
 
 export type MultiOptions = Omit<AcquireOptions, "reentrant">;
@@ -61,23 +63,39 @@ export async function acquireAll(
   return oneByOne(context, sorted, call, startedAtMs);
 }
 
+/** Starts again when a name is lost while the others are waited for: nobody has worked under it yet. */
 async function oneByOne(
   context: Context,
   names: readonly string[],
   call: Call,
   startedAtMs: number,
 ): Promise<MultiLease> {
+  const untilMs = startedAtMs + call.waitMs;
+  for (;;) {
+    assertOpen(context);
+    const outcome = await attempt(context, names, call, untilMs);
+    if (outcome instanceof HeldLeases) return outcome;
+    if (context.runtime.clock.elapsedMs() >= untilMs) throw outcome;
+  }
+}
+
+/** A loss as a value: it ended the attempt, and nothing of it is left. */
+async function attempt(
+  context: Context,
+  names: readonly string[],
+  call: Call,
+  untilMs: number,
+): Promise<HeldLeases | LeaseLostError> {
   const { clock } = context.runtime;
   const held: HeldLease[] = [];
-  // A name that is lost while the next is waited for ends the wait, as the caller's signal does.
   const wait = new AbortController();
-  const onAbort = (): void => wait.abort(call.signal?.reason);
-  call.signal?.throwIfAborted();
-  call.signal?.addEventListener("abort", onAbort, { once: true });
+  const { signal } = call;
+  signal?.throwIfAborted();
+  const ignoreSignal = signal && onAbort(signal, () => wait.abort(signal.reason));
   try {
     for (const name of names) {
       // Nothing may be left, and then it is still asked for once.
-      const waitMs = Math.max(0, startedAtMs + call.waitMs - clock.elapsedMs());
+      const waitMs = Math.max(0, untilMs - clock.elapsedMs());
       const waiter = new Waiter(context, [name], { ...call, signal: wait.signal, waitMs });
       const lease = (await waiter.acquire())?.[0];
       if (lease === undefined) throw new AcquireTimeoutError(name, 0, waiter.busy.holder);
@@ -89,13 +107,32 @@ async function oneByOne(
     for (const lease of held) lease.holdFrom(clock.elapsedMs());
     return new HeldLeases(held);
   } catch (error) {
-    await Promise.all(held.map((lease) => lease.release()));
+    const released = Promise.all(held.map((lease) => lease.release()));
+    // The caller's signal may be that of another lease, and its reason a loss too.
+    if (error instanceof LeaseLostError && !call.signal?.aborted) {
+      await released;
+      return error;
+    }
+    // A store that hangs must not hold up the end of the wait; what is not released by then is owed.
+    await atMost(LAST_WORD_MS, clock, released);
     throw error instanceof AcquireTimeoutError
       ? new AcquireTimeoutError(error.lockName, call.waitMs, error.holder)
       : error;
   } finally {
-    call.signal?.removeEventListener("abort", onAbort);
+    ignoreSignal?.();
   }
+}
+
+/** Settles with the work, or when the time is up. */
+function atMost(ms: number, clock: Clock, work: Promise<unknown>): Promise<void> {
+  return new Promise((resolve) => {
+    const timer = clock.after(ms, resolve);
+    timer.keepAlive(true);
+    work.then(() => {
+      timer.cancel();
+      resolve();
+    });
+  });
 }
 
 class HeldLeases implements MultiLease {
@@ -135,7 +172,7 @@ class HeldLeases implements MultiLease {
 
   get signal(): AbortSignal {
     if (this.#controller === null) {
-      const controller = new AbortController();
+      const controller = unlimitedController();
       this.#controller = controller;
       for (const { signal } of this.#leases) {
         const abort = (): void => controller.abort(signal.reason);
@@ -197,7 +234,8 @@ function inOrder(names: unknown): readonly string[] {
   if (!Array.isArray(names)) {
     throw new InvalidArgumentError(`the names are ${show(names)}; they must be an array`);
   }
-  const folded = [...new Set(names.map(checkName))];
+  // `map` alone would leave out the holes of a sparse array.
+  const folded = [...new Set([...names].map(checkName))];
   if (folded.length === 0 || folded.length > MOST_NAMES) {
     throw new InvalidArgumentError(
       `there are ${folded.length} names; there must be from 1 to ${MOST_NAMES}`,

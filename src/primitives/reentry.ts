@@ -1,4 +1,5 @@
 import { AsyncLocalStorage } from "node:async_hooks";
+import { unlimitedController } from "../core/abort.js";
 import { InvalidArgumentError, LeaseLostError } from "../core/errors.js";
 import { guarded } from "../core/events.js";
 import type { HeldLease } from "../core/held-lease.js";
@@ -122,7 +123,7 @@ class JoinedLease implements Lease {
 
   get signal(): AbortSignal {
     if (this.#controller === null) {
-      const controller = new AbortController();
+      const controller = unlimitedController();
       this.#controller = controller;
       const { signal } = this.#lease;
       if (this.#over === "outlived") controller.abort(this.#ended());
@@ -142,9 +143,12 @@ class JoinedLease implements Lease {
   }
 
   on<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
+    if (this.#over === "outlived" && event === "lost") {
+      queueMicrotask(() => guarded(() => (listener as LeaseEvents["lost"])(this.#ended())));
+    }
     if (this.#over !== "no") return this;
-    this.#listeners.push({ event, listener });
     this.#lease.on(event, listener);
+    this.#listeners.push({ event, listener });
     return this;
   }
 

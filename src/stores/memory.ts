@@ -12,7 +12,9 @@ import type {
   Store,
   Traits,
 } from "../core/store.js";
+import { checkOptions } from "../core/validate.js";
 import { type ClaimRecord, type Claims, Rule } from "./rule.js";
+import { Pushes } from "./shared/pushes.js";
 
 export const MEMORY_TRAITS: Traits = {
   store: "memory",
@@ -31,7 +33,7 @@ export class MemoryStore implements Store {
   readonly traits = MEMORY_TRAITS;
   readonly #claims: MemoryClaims;
   readonly #rule: Rule;
-  readonly #pushes = new Map<string, (push: Push) => void>();
+  readonly #pushes = new Pushes();
 
   constructor(clock: StoreClock, rule: typeof Rule = Rule) {
     this.#claims = new MemoryClaims();
@@ -40,7 +42,7 @@ export class MemoryStore implements Store {
 
   claim(claim: Claim, push: (push: Push) => void): ClaimAnswer {
     const answer = this.#rule.claim(claim);
-    if (answer.kind === "queued") this.#pushes.set(claim.grantId, push);
+    if (answer.kind === "queued") this.#pushes.add(claim, push);
     this.#tell();
     return answer;
   }
@@ -87,16 +89,16 @@ export class MemoryStore implements Store {
     const granted = this.#rule.handedOver;
     if (granted.length === 0) return;
     this.#rule.handedOver = [];
-    for (const { record, grant } of granted) {
-      const push = this.#pushes.get(record.grantId);
-      this.#pushes.delete(record.grantId);
-      push?.({ kind: "granted", grant });
-    }
+    for (const { record, grant } of granted) this.#pushes.grant(record.grantId, grant);
   }
 }
 
+/** No step walks a queue of thousands, or claims and renewals would take quadratic time together. */
 class MemoryClaims implements Claims {
+  /** By place. */
   readonly #byName = new Map<string, ClaimRecord[]>();
+  /** Those that began as tickets, which wait for one name each. */
+  readonly #queued = new Map<string, ClaimRecord>();
   #lastToken = 0n;
 
   inOrder(name: string): readonly ClaimRecord[] {
@@ -104,16 +106,20 @@ class MemoryClaims implements Claims {
   }
 
   find(name: string, grantId: string): ClaimRecord | undefined {
-    return this.#byName.get(name)?.find((one) => one.grantId === grantId && one.ended === "no");
+    const queued = this.#queued.get(grantId);
+    if (queued?.name === name && queued.ended === "no") return queued;
+    for (const one of this.inOrder(name)) {
+      // All that follow are tickets.
+      if (one.token === 0n) break;
+      if (one.grantId === grantId && one.ended === "no") return one;
+    }
+    return undefined;
   }
 
   ticketsBefore(name: string, place: number): number {
-    let tickets = 0;
-    for (const one of this.inOrder(name)) {
-      if (one.place >= place) break;
-      if (one.token === 0n) tickets++;
-    }
-    return tickets;
+    const records = this.inOrder(name);
+    const firstTicket = countWhile(records, (one) => one.token > 0n);
+    return Math.max(0, countWhile(records, (one) => one.place < place) - firstTicket);
   }
 
   lastPlace(name: string): number {
@@ -124,14 +130,21 @@ class MemoryClaims implements Claims {
     const records = this.#byName.get(record.name);
     if (records === undefined) this.#byName.set(record.name, [record]);
     else records.push(record);
+    if (record.token === 0n) this.#queued.set(record.grantId, record);
   }
 
   save(): void {}
 
   remove(record: ClaimRecord): void {
     const records = this.#byName.get(record.name)!;
+    const { grantId, place } = record;
     if (records.length === 1) this.#byName.delete(record.name);
-    else records.splice(records.indexOf(record), 1);
+    else
+      records.splice(
+        countWhile(records, (one) => one.place < place),
+        1,
+      );
+    if (this.#queued.get(grantId) === record) this.#queued.delete(grantId);
   }
 
   drawToken(least: bigint): bigint {
@@ -148,7 +161,22 @@ class MemoryClaims implements Claims {
 
 const NONE: readonly ClaimRecord[] = [];
 
+/** How many records, from the first, it is so for; it is so for none after those. */
+function countWhile(
+  records: readonly ClaimRecord[],
+  isSo: (record: ClaimRecord) => boolean,
+): number {
+  let [low, high] = [0, records.length];
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (isSo(records[middle]!)) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 export function memoryStore(options: { clock?: StoreClock } = {}): MemoryStore {
+  checkOptions(options, "the options of memoryStore", ["clock"]);
   return new MemoryStore(
     options.clock ?? { nowMs: () => performance.now(), wallMs: () => Date.now() },
   );

@@ -6,6 +6,7 @@ import {
   type HolderInfo,
   LOCK_LIMIT,
   type LostAnswer,
+  MOST_WAITERS,
   modeOf,
   type NameInfo,
   type Position,
@@ -14,6 +15,7 @@ import {
   type ReleaseAnswer,
   type RenewAnswer,
   type Renewal,
+  WAITERS_SHOWN,
 } from "../core/store.js";
 
 /** A claim as a store keeps it: a ticket until it has a token, then a grant. */
@@ -109,6 +111,10 @@ export class Rule {
           const position = this.#position(front, name, Number.MAX_SAFE_INTEGER);
           return { kind: "busy", name, position };
         }
+        if (claim.queue && !fits(front, claim)) {
+          const waiting = this.#waiting(front, name);
+          if (waiting >= MOST_WAITERS) return { kind: "full", name, waiting };
+        }
       }
       fronts.push(front);
       own.push(mine);
@@ -149,7 +155,7 @@ export class Rule {
     const front = this.advance(release.name, nowMs);
     const mine = this.#find(front, release.name, release.grantId);
     if (mine === undefined) return this.#lost(front, release.grantId);
-    if (mine.token > 0n && !release.unused && mine.closedUntilMs > this.clock.wallMs()) {
+    if (mine.token > 0n && !release.unused && this.#closedForMs(mine, nowMs) > 0) {
       mine.ended = "released";
       mine.expiresAtMs = nowMs;
       this.claims.save(mine);
@@ -207,19 +213,19 @@ export class Rule {
     const all = [...this.claims.inOrder(name)].filter((one) => !this.isOver(one, nowMs));
     if (all[0] === undefined) return null;
     const living = all.filter((one) => one.ended !== "revoked");
+    const waiters = living.filter((one) => one.token === 0n);
     return {
       name,
       limit: (living[0] ?? all[0]).limit,
       holders: living.filter((one) => one.token > 0n).map((one) => this.#holderInfo(one, nowMs)),
-      waiters: living
-        .filter((one) => one.token === 0n)
-        .map((one) => ({
-          holder: one.holder,
-          mode: modeOf(one),
-          permits: one.permits,
-          waitingMs: nowMs - one.sinceMs,
-          expiresInMs: one.expiresAtMs - nowMs,
-        })),
+      waiting: waiters.length,
+      waiters: waiters.slice(0, WAITERS_SHOWN).map((one) => ({
+        holder: one.holder,
+        mode: modeOf(one),
+        permits: one.permits,
+        waitingMs: nowMs - one.sinceMs,
+        expiresInMs: one.expiresAtMs - nowMs,
+      })),
       revoked: all
         .filter((one) => one.ended === "revoked")
         .sort((a, b) => a.sinceMs - b.sinceMs || a.place - b.place)
@@ -254,6 +260,11 @@ export class Rule {
         over ??= [];
         over.push(one);
         continue;
+      }
+      if (one.closedUntilMs > 0 && one.sinceMs > nowMs) {
+        // The machine has restarted, and its clock with it.
+        one.sinceMs = nowMs;
+        this.claims.save(one);
       }
       if (one.token === 0n) {
         if (inUse + one.permits > one.limit) {
@@ -300,10 +311,17 @@ export class Rule {
 
   /** Its lease has run out, and `atLeast` no longer closes the name. */
   protected isOver(record: ClaimRecord, nowMs: number): boolean {
-    return (
-      record.expiresAtMs <= nowMs &&
-      (record.closedUntilMs === 0 || record.closedUntilMs <= this.clock.wallMs())
-    );
+    return record.expiresAtMs <= nowMs && this.#closedForMs(record, nowMs) <= 0;
+  }
+
+  /**
+   * Until `atLeast` opens the name: by the wall clock, which outlives a restart of the machine; but
+   * no longer than what was asked, for that clock may have been ahead when it was granted.
+   */
+  #closedForMs(record: ClaimRecord, nowMs: number): number {
+    if (record.closedUntilMs === 0) return 0;
+    const sinceGrantMs = Math.max(0, nowMs - record.sinceMs);
+    return Math.min(record.closedUntilMs - this.clock.wallMs(), record.atLeastMs - sinceGrantMs);
   }
 
   #create(claim: Claim, name: string, front: Front, nowMs: number): ClaimRecord {
@@ -363,11 +381,17 @@ export class Rule {
     return { ahead, freeInMs, holder };
   }
 
+  #waiting(front: Front, name: string): number {
+    return front.waiting === undefined
+      ? 0
+      : this.claims.ticketsBefore(name, Number.MAX_SAFE_INTEGER);
+  }
+
   #endsInMs(record: ClaimRecord, nowMs: number): number {
     const leaseMs = record.expiresAtMs - nowMs;
     return record.closedUntilMs === 0
       ? leaseMs
-      : Math.max(leaseMs, record.closedUntilMs - this.clock.wallMs());
+      : Math.max(leaseMs, this.#closedForMs(record, nowMs));
   }
 
   #holderInfo(record: ClaimRecord, nowMs: number): HolderInfo {

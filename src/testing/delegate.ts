@@ -2,6 +2,7 @@ import type { Store } from "../core/store.js";
 
 /** The same store, to be changed in part: `{ ...delegate(store), renew: … }`. A class's methods can't be spread. */
 export function delegate(store: Store): Store {
+  const { observe } = store;
   return {
     traits: store.traits,
     claim: (claim, push) => store.claim(claim, push),
@@ -11,6 +12,7 @@ export function delegate(store: Store): Store {
     resize: (name, limit) => store.resize(name, limit),
     inspect: (name) => store.inspect(name),
     list: (prefix, limit) => store.list(prefix, limit),
+    ...(observe === undefined ? {} : { observe: observe.bind(store) }),
     close: () => store.close(),
   };
 }

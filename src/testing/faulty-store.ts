@@ -29,6 +29,8 @@ export class FaultyStore implements Store {
     release: "none",
     push: "none",
   };
+  /** Where the store can. What it tells is a push, and held back as one. */
+  readonly observe?: NonNullable<Store["observe"]>;
   /** Commands that were sent, by kind. */
   readonly sent = { claim: 0, renew: 0, release: 0 };
   readonly #store: Store;
@@ -39,6 +41,9 @@ export class FaultyStore implements Store {
     this.#store = store;
     this.#clock = clock;
     this.traits = store.traits;
+    const { observe } = store;
+    if (observe === undefined) return;
+    this.observe = (name, changed) => observe.call(store, name, () => this.#deliver(changed));
   }
 
   /** The same fault for every command. */
@@ -52,11 +57,8 @@ export class FaultyStore implements Store {
   }
 
   claim(claim: Claim, push: (push: Push) => void): Awaitable<ClaimAnswer> {
-    const deliver = (one: Push): void => {
-      if (this.faults.push === "hold") this.#heldPushes.push(() => push(one));
-      else push(one);
-    };
-    return this.#through("claim", () => this.#store.claim(claim, deliver));
+    const pushed = (one: Push): void => this.#deliver(() => push(one));
+    return this.#through("claim", () => this.#store.claim(claim, pushed));
   }
 
   renew(renewals: readonly Renewal[]): Awaitable<readonly RenewAnswer[]> {
@@ -85,6 +87,11 @@ export class FaultyStore implements Store {
 
   close(): Awaitable<void> {
     return this.#store.close();
+  }
+
+  #deliver(push: () => void): void {
+    if (this.faults.push === "hold") this.#heldPushes.push(push);
+    else push();
   }
 
   #through<T>(kind: "claim" | "renew" | "release", command: () => Awaitable<T>): Awaitable<T> {

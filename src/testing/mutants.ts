@@ -22,6 +22,8 @@ export interface Mutant {
   /** Fresh for each run: it may remember. Between the core and each client's store. */
   readonly store?: () => (store: Store, clock: Clock) => Store;
   readonly fence?: <Tx>(fence: Fence<Tx>) => Fence<Tx>;
+  /** Of the simulator's store that skips a waiter whom its push does not reach: also one that the call answers. */
+  readonly skipsAnswered?: boolean;
 }
 
 class DeleteWithoutCompare extends Rule {
@@ -46,6 +48,23 @@ class ReleaseDropsNextTicket extends Rule {
 class TokenByClockAlone extends Rule {
   protected override drawToken(): bigint {
     return BigInt(Math.floor(this.clock.wallMs() * 1_000));
+  }
+}
+
+/** As long as a counter is kept that nobody draws from. */
+const COUNTER_KEPT_MS = 60_000;
+
+class ForgetsTheLastToken extends Rule {
+  #last = 0n;
+  #drawnAtMs = 0;
+
+  protected override drawToken(): bigint {
+    const nowMs = this.clock.nowMs();
+    const least = BigInt(Math.floor(this.clock.wallMs() * 1_000));
+    const isKept = nowMs - this.#drawnAtMs < COUNTER_KEPT_MS;
+    this.#last = isKept && this.#last >= least ? this.#last + 1n : least;
+    this.#drawnAtMs = nowMs;
+    return this.#last;
   }
 }
 
@@ -253,6 +272,7 @@ export const MUTANTS = {
   "release that touches the successor": { rule: ReleaseDropsNextTicket },
   "token not atomic with the grant": { store: tokenAfterTheGrant },
   "token that repeats": { rule: TokenByClockAlone },
+  "token counter that expires": { rule: ForgetsTheLastToken },
   "a repeated ask that extends only locally": { rule: ExtendsOnlyLocally },
   "obeys a renewal that was overtaken": { rule: ObeysTheLastHeard },
   barging: { rule: Barging },
@@ -280,11 +300,12 @@ export const MUTANTS = {
       clock: {
         elapsedMs: () => clock.wallMs(),
         wallMs: () => clock.wallMs(),
-        suspicions: () => 0,
+        unexplainedMs: () => 0,
         after: (ms, run) => clock.after(ms, run),
       },
     }),
   },
+  "handover past a waiter that the call answers": { skipsAnswered: true },
   "pushed grant without its sequence number": {
     runtime: (runtime) => ({
       ...runtime,

@@ -9,7 +9,7 @@ interface Pending {
 export class VirtualClock implements Clock {
   #elapsedMs = 1_000;
   #wallMs: number;
-  #suspicions = 0;
+  #unexplainedMs = 0;
   #pending: Pending[] = [];
 
   constructor(wallMs = Date.UTC(2030, 0, 1)) {
@@ -24,8 +24,8 @@ export class VirtualClock implements Clock {
     return this.#wallMs;
   }
 
-  suspicions(): number {
-    return this.#suspicions;
+  unexplainedMs(): number {
+    return this.#unexplainedMs;
   }
 
   after(ms: number, run: () => void): Timer {
@@ -44,14 +44,17 @@ export class VirtualClock implements Clock {
     return this.#pending.length;
   }
 
-  /** Lets time pass: every timer due fires at its own moment, and what follows from it happens first. */
+  /**
+   * Lets time pass: every timer due fires at its own moment, and what follows from it happens first.
+   * Counts from the call, so that of two which overlap, the longer one decides.
+   */
   async advance(ms: number): Promise<void> {
-    const untilMs = this.#elapsedMs + ms;
+    const untilMs = this.#elapsedMs + checkForward(ms);
     await settle();
     for (;;) {
       const next = this.#next(untilMs);
       if (next === undefined) break;
-      this.#goTo(Math.max(this.#elapsedMs, next.atMs));
+      this.#goTo(next.atMs);
       this.#pending = this.#pending.filter((one) => one !== next);
       next.run();
       await settle();
@@ -62,13 +65,13 @@ export class VirtualClock implements Clock {
 
   /** Time passes and no timer runs: the event loop is stalled, or the process stopped. */
   stall(ms: number): void {
-    this.#goTo(this.#elapsedMs + ms);
+    this.#goTo(this.#elapsedMs + checkForward(ms));
   }
 
   /** The wall clock is set; elapsed time knows nothing of it. */
   jumpWall(ms: number): void {
     this.#wallMs += ms;
-    if (ms > 0) this.#suspicions++;
+    if (ms > 0) this.#unexplainedMs += ms;
   }
 
   /** For a store that lives by the same clock. */
@@ -76,9 +79,11 @@ export class VirtualClock implements Clock {
     return { nowMs: () => this.#elapsedMs, wallMs: () => this.#wallMs };
   }
 
+  /** Unless it is later already: a timer may stall, and advances may overlap. */
   #goTo(elapsedMs: number): void {
-    this.#wallMs += elapsedMs - this.#elapsedMs;
-    this.#elapsedMs = elapsedMs;
+    const passedMs = Math.max(0, elapsedMs - this.#elapsedMs);
+    this.#wallMs += passedMs;
+    this.#elapsedMs += passedMs;
   }
 
   #next(untilMs: number): Pending | undefined {
@@ -88,6 +93,13 @@ export class VirtualClock implements Clock {
     }
     return next;
   }
+}
+
+function checkForward(ms: number): number {
+  if (ms >= 0) return ms;
+  throw new RangeError(
+    `${ms} ms can't pass: elapsed time never goes back; jumpWall sets the wall clock`,
+  );
 }
 
 /** All promise callbacks that are ready have run after one turn of the event loop. */

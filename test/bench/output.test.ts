@@ -1,5 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import { runs } from "../support/chance.js";
 import { load } from "./load.js";
 
 type Value = number | { median: number; low: number; high: number };
@@ -161,6 +162,7 @@ describe("plots", () => {
           sane(distributionPlot({ ...axis, series }));
         },
       ),
+      runs(),
     );
   });
 });

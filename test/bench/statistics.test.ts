@@ -1,5 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import { runs } from "../support/chance.js";
 import { load } from "./load.js";
 
 interface Spread {
@@ -42,6 +43,7 @@ describe("quantiles", () => {
         expect(quantile([...all].reverse(), share)).toBe(q);
         expect(quantile(all, share / 2)).toBeLessThanOrEqual(q);
       }),
+      runs(),
     );
   });
 
@@ -73,6 +75,7 @@ describe("Jain's index", () => {
         expect(index).toBeLessThan(1 + 1e-9);
         expect(jain(all.map((share) => share * factor))).toBeCloseTo(index, 9);
       }),
+      runs(),
     );
   });
 });

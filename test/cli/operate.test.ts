@@ -2,6 +2,7 @@ import { mkdirSync, readdirSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
+import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { Cli, holdfast, makeFolder, until } from "./helpers.js";
 
 interface Shown {
@@ -38,6 +39,19 @@ describe("ls", () => {
     const { code, stderr } = await holdfast(folder, ["run", "git//user@host", "--", "true"]);
     expect(stderr).toContain('"git//user@host" is held by');
     expect(code).toBe(75);
+  });
+
+  it("shows nothing that steers a terminal, also where a number should be", async () => {
+    const folder = makeFolder();
+    await hold(folder, "gpu", "--at-most", "3");
+    const db = await openSqlite(join(folder, "locks.db"));
+    db.exec("UPDATE holdfast_claims SET permits = 'x' || char(27) || '[2J'");
+    db.close();
+    for (const args of [["ls"], ["inspect", "gpu"]]) {
+      const { stdout } = await holdfast(folder, args);
+      expect(stdout).toContain("x?[2J of 3");
+      expect(stdout).not.toContain("\u001b");
+    }
   });
 
   it("shows who holds what, as a table and as JSON", async () => {
@@ -141,7 +155,9 @@ describe("inspect", () => {
     expect(stdout).toBe("job\n  nobody holds it\n  nobody waits\n");
     expect(await shown(folder, "job")).toEqual({
       name: "job",
+      limit: null,
       holders: [],
+      waiting: 0,
       waiters: [],
       revoked: [],
     });

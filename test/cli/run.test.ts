@@ -1,7 +1,8 @@
 import { spawn, spawnSync } from "node:child_process";
 import { chmodSync, mkdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from "node:fs";
+import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, onTestFinished } from "vitest";
 import { findCommand } from "../../src/cli/run/find.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { skipUnless } from "../support/needs.js";
@@ -323,6 +324,32 @@ describe("the store", () => {
     expect(ended.stdout).toBe("name=job token=\n");
     expect(ended.stderr).toContain('running WITHOUT the lock on "job"');
   });
+
+  it.each([
+    ["run", "SIGTERM", 143, ["--if-unavailable", "run"]],
+    ["run", "SIGINT", 130, []],
+    ["elect", "SIGHUP", 129, []],
+  ] as const)(
+    "that hangs does not hold up a signal: %s ends by %s, and runs nothing",
+    async (of, signal, code, options) => {
+      const folder = makeFolder();
+      let connected = false;
+      const silent = createServer(() => {
+        connected = true;
+      });
+      await new Promise<void>((listening) => silent.listen(0, "127.0.0.1", listening));
+      onTestFinished(() => void silent.close());
+      const { port } = silent.address() as AddressInfo;
+      const args = [of, "job", ...options, "--", "sh", "-c", "echo begun >> log"];
+      const run = new Cli(folder, args, { HOLDFAST_STORE: `etcd://127.0.0.1:${port}` });
+      await until("it connects", () => connected);
+      run.signal(signal);
+      const ended = await run.ended;
+      expect(ended.code).toBe(code);
+      expect(ended.stderr).toContain(`${signal}: gave up waiting for "job"`);
+      expect(linesOf(folder, "log")).toEqual([]);
+    },
+  );
 
   it("that has a newer format can't be used either", async () => {
     const folder = makeFolder();

@@ -141,6 +141,19 @@ describe("when the lease is lost", () => {
 });
 
 describe("when holdfast is killed", () => {
+  it("the child's own children die with it", async () => {
+    const folder = makeFolder();
+    // The shell waits for a child of its own, as a script does.
+    const beats = "while true; do date +%s%N >> beats; sleep 0.05; done";
+    const run = await start(folder, `sh -c '${beats}' & echo $! > grandchild; wait`, "--ttl", "2s");
+    await until("the grandchild works", () => linesOf(folder, "beats").length > 0);
+    const pid = Number(linesOf(folder, "grandchild")[0]);
+    expect(isAlive(pid)).toBe(true);
+    run.signal("SIGKILL");
+    expect((await run.ended).code).toBe(null);
+    await until("the grandchild is gone", () => !isAlive(pid));
+  });
+
   it("the child dies with it (setpriv --pdeathsig)", async (context) => {
     skipUnless(context, canDieWithParent, "needs setpriv --pdeathsig, of util-linux on Linux");
     const folder = makeFolder();

@@ -2,7 +2,7 @@ import { resolve } from "node:path";
 import { describe, expect, it } from "vitest";
 import { durationOption } from "../../src/cli/arguments.js";
 import { clockTime, ranAlready, whyBusy } from "../../src/cli/names.js";
-import { formatMs, masked, printable, shellWord } from "../../src/cli/output.js";
+import { formatMs, jsonText, masked, printable, shellWord } from "../../src/cli/output.js";
 import { defaultFile, describeStore } from "../../src/cli/store.js";
 import { LOCK_LIMIT } from "../../src/core/store.js";
 
@@ -40,8 +40,19 @@ describe("text", () => {
   it("from a store can't move the cursor, nor show a password", () => {
     expect(printable("a\u001b[2Jb\nc\u202ed")).toBe("a?[2Jb?c?d");
     expect(masked("a\u001b at redis://me:pw@host/0")).toBe("a? at redis://***@host/0");
+    expect(masked("redis://me:a/pw@host and redis://you:pw@b")).toBe(
+      "redis://***@host and redis://***@b",
+    );
+    expect(masked('is "redis://me:a-long-one-that-was-cut…"')).not.toContain("me:a");
     // A name is no URL.
     expect(printable("git//user@host")).toBe("git//user@host");
+  });
+
+  it("for programs steers no terminal either, and says the same", () => {
+    const value = { name: "a\u001b[2J\u009bm\u202eb\u2066\u200f\u061c\u2028é", token: 12n };
+    const text = jsonText(value);
+    expect(text).toMatch(/^[\n -~é]*$/);
+    expect(JSON.parse(text)).toEqual({ ...value, token: "12" });
   });
 
   it("of a time has the date only when it is not today", () => {
@@ -50,7 +61,14 @@ describe("text", () => {
   });
 
   it("of a name that is busy tells who is in the way", () => {
-    const name = { name: "job", limit: LOCK_LIMIT, holders: [], waiters: [], revoked: [] };
+    const name = {
+      name: "job",
+      limit: LOCK_LIMIT,
+      holders: [],
+      waiting: 0,
+      waiters: [],
+      revoked: [],
+    };
     const mode = "exclusive" as const;
     const holder = {
       mode,
@@ -63,7 +81,7 @@ describe("text", () => {
     const waiter = { mode, holder: "w", permits: 1, waitingMs: 1, expiresInMs: 1 };
     expect(whyBusy(null)).toBe(null);
     expect(whyBusy(name)).toBe(null);
-    expect(whyBusy({ ...name, waiters: [waiter] })).toBe("is next for w, who waits");
+    expect(whyBusy({ ...name, waiting: 1, waiters: [waiter] })).toBe("is next for w, who waits");
     const two = [
       { ...holder, holder: "a" },
       { ...holder, holder: "b" },
@@ -90,7 +108,7 @@ describe("text", () => {
 
 describe("the store", () => {
   it("is by default a file in the user's folder for state", () => {
-    const home = "/home/me";
+    const home = () => "/home/me";
     expect(defaultFile({}, "linux", home)).toBe("/home/me/.local/state/holdfast/locks.db");
     expect(defaultFile({ XDG_STATE_HOME: "/s" }, "linux", home)).toBe("/s/holdfast/locks.db");
     // The XDG specification says to ignore a relative one.

@@ -101,7 +101,7 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
     [["run", "x", "--once-per", "1", "--", "true"], '--once-per is "1"; it must be a number with'],
     [["run", "x", "--at-most", "0", "--", "true"], '--at-most is "0"; it must be a whole number'],
     [["run", "x", "--at-most", "2147483647", "--", "true"], "from 1 to 2147483646"],
-    [once("--wait", "1s"), "--once-per and --wait contradict each other: who waits would run it"],
+    [once("--wait", "1s"), "--once-per and --wait contradict each other: a run that waits would"],
     [once("--wait", "forever"), "--once-per and --wait contradict each other"],
     [once("--at-least", "1h"), "--once-per and --at-least contradict each other: the period"],
     [once("--shared"), "--once-per and --shared contradict each other: all who share"],

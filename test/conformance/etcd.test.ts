@@ -1,23 +1,3 @@
-import type { Store } from "../../src/core/store.js";
-import { etcdStore, openEtcdClient } from "../../src/stores/etcd/index.js";
-import { endpointOf, OneEtcd } from "../support/etcd.js";
-import { describeWith } from "../support/needs.js";
-import { describeConformance, NEEDS_VIRTUAL_TIME, realSubject } from "./subjects.js";
+import { describeEtcdConformance } from "./etcd-cases.js";
 
-describeWith(["etcd"], "etcd", () => {
-  const etcd = OneEtcd.forAll();
-
-  describeConformance(
-    "one member",
-    async () => {
-      const prefix = etcd.prefix();
-      const open = async (): Promise<Store> => {
-        const client = await openEtcdClient({ endpoints: [endpointOf(etcd.server)] });
-        return etcdStore(client, { prefix, closeClient: true });
-      };
-      return realSubject(open, 2_000);
-    },
-    NEEDS_VIRTUAL_TIME,
-    "1,000 names at once",
-  );
-});
+describeEtcdConformance("short");

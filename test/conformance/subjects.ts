@@ -10,6 +10,7 @@ import { MemoryStore } from "../../src/stores/memory.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { openSqliteStore } from "../../src/stores/sqlite/open.js";
 import {
+  type Case,
   conformance,
   type FencedCell,
   type Mutant,
@@ -54,7 +55,7 @@ export async function sqliteSubject(): Promise<Subject> {
   const closing: (() => unknown)[] = [];
   return {
     runtime: systemRuntime(),
-    ttlMs: 400,
+    ttlMs: 1_000,
     open: () => openSqliteStore(join(folder, "locks.db")),
     fence: async () => {
       const db = await openSqlite(join(folder, "data.db"));
@@ -87,7 +88,7 @@ export async function sqliteSubject(): Promise<Subject> {
 }
 
 /** A store in real time, with a fence in memory. */
-export const realSubject = (open: () => Promise<Store>, ttlMs = 600): Subject => ({
+export const realSubject = (open: () => Promise<Store>, ttlMs = 1_000): Subject => ({
   runtime: systemRuntime(),
   ttlMs,
   open,
@@ -107,17 +108,29 @@ export function describeConformance(
   skips: Record<string, string> = {},
   /** So long that it begins: the others fit beside it. */
   longest?: string,
+  cases: readonly Case[] = conformance,
 ): void {
   const inOrder = [
-    ...conformance.filter(({ name }) => name === longest),
-    ...conformance.filter(({ name }) => name !== longest),
+    ...cases.filter(({ name }) => name === longest),
+    ...cases.filter(({ name }) => name !== longest),
   ];
-  describe.concurrent(`${store}: conformance`, () => {
-    for (const one of inOrder) {
-      test(one.name, { timeout: 60_000 }, async () => {
-        const outcome = await runCase(one, await fresh());
-        expect(outcome).toEqual(one.name in skips ? { skipped: skips[one.name] } : "passed");
-      });
-    }
-  });
+  const run = (one: Case): void => {
+    test(one.name, { timeout: 120_000 }, async () => {
+      const outcome = await runCase(one, await fresh());
+      expect(outcome).toEqual(one.name in skips ? { skipped: skips[one.name] } : "passed");
+    });
+  };
+  const [alone, together] = [true, false].map((is) =>
+    inOrder.filter((one) => (one.alone ?? false) === is),
+  ) as [Case[], Case[]];
+  if (together.length > 0) {
+    describe.concurrent(`${store}: conformance`, () => {
+      for (const one of together) run(one);
+    });
+  }
+  if (alone.length > 0) {
+    describe(`${store}: conformance, one by one`, () => {
+      for (const one of alone) run(one);
+    });
+  }
 }

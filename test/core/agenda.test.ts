@@ -3,6 +3,7 @@ import { describe, expect, it } from "vitest";
 import { Agenda, Entry } from "../../src/core/agenda.js";
 import type { Clock, Timer } from "../../src/core/clock.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
+import { runs } from "../support/chance.js";
 
 class Sleeper extends Entry {
   readonly id: number;
@@ -177,7 +178,7 @@ describe("the agenda", () => {
     const early: Clock = {
       elapsedMs: () => clock.elapsedMs(),
       wallMs: () => clock.wallMs(),
-      suspicions: () => 0,
+      unexplainedMs: () => 0,
       after: (ms, run) => clock.after(Math.min(ms, 1_000), run),
     };
     const { agenda } = agendaOn(early);
@@ -195,7 +196,7 @@ describe("the agenda", () => {
     const sleeping: Clock = {
       elapsedMs: () => clock.elapsedMs() + sleptMs,
       wallMs: () => clock.wallMs() + sleptMs,
-      suspicions: () => 0,
+      unexplainedMs: () => 0,
       // As the system's: a timer of 30 s has still its 30 s to go when the machine wakes up.
       after: (ms, run) => clock.after(ms, run),
     };
@@ -214,7 +215,7 @@ describe("the agenda", () => {
     const counting: Clock = {
       elapsedMs: () => clock.elapsedMs(),
       wallMs: () => clock.wallMs(),
-      suspicions: () => 0,
+      unexplainedMs: () => 0,
       after: (ms, run): Timer => {
         const key = {};
         const timer = clock.after(ms, () => {
@@ -300,7 +301,7 @@ describe("the agenda against a simple model", () => {
         }
         expect(sleepers.map((one) => one.woken)).toEqual(expected);
       }),
-      { numRuns: 300 },
+      runs(300),
     );
   });
 });

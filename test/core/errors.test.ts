@@ -118,9 +118,36 @@ describe("messages", () => {
     store.onClaim = () => Promise.reject(cause);
     const error = await rejection(locks.acquire("a"));
     expect(error.message).toContain("memory store failed to claim: cause");
-    expect(error.cause).toBe(cause);
+    expect(error.cause).toMatchObject({ name: "Error", message: "cause", stack: cause.stack });
     store.onClaim = () => Promise.reject("only text");
     expect((await rejection(locks.acquire("a"))).message).toContain("only text");
+  });
+});
+
+describe("text from others in a message", () => {
+  const nasty = "\u001b[2J\nholdfast: all is well\u009b31m\u202egnihton\u2066\u200f";
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is looked for
+  const unprintable = /[\u0000-\u001f\u007f-\u009f\u200f\u202e\u2066]/;
+
+  it("has no control characters, whoever gave it", async () => {
+    const on = stage({ wait: 0 });
+    const busy = { ahead: 0, freeInMs: 1, holder: nasty };
+    on.store.onClaim = () => ({ kind: "busy", name: "default:a", position: busy });
+    const held = await rejection(on.locks.acquire("a"));
+    expect(held).toMatchObject({ code: "ACQUIRE_TIMEOUT", holder: nasty });
+    expect(held.message).toContain("held by ?[2J?holdfast: all is well");
+    on.store.onClaim = () => Promise.reject(Object.assign(new Error(nasty), { code: nasty }));
+    const down = await rejection(on.locks.acquire("a"));
+    on.store.onClaim = (apply) => apply();
+    const lease = await on.locks.acquire("a");
+    on.store.onRenew = () => [{ kind: "lost", reason: "revoked", why: nasty }];
+    const revoked = await rejection(lease.renew());
+    expect(revoked.message).toContain("all is well");
+    const { message, code } = down.cause as Error & { code: string };
+    const stack = (down.cause as Error).stack!.replaceAll("\n", "");
+    for (const text of [held.message, down.message, revoked.message, message, code, stack]) {
+      expect(text).not.toMatch(unprintable);
+    }
   });
 });
 

@@ -1,6 +1,7 @@
 import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { inspect } from "node:util";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { StoreUnavailableError } from "../../src/core/errors.js";
 import { EVENT_NAMES, type EventName, emit, type Logger } from "../../src/core/events.js";
 import type { RenewAnswer } from "../../src/core/store.js";
 import { notEntered, stale } from "../../src/fence/fence.js";
@@ -131,7 +132,12 @@ describe("events", () => {
     await lease.release();
     expect(names()).toEqual(["asked", "granted", "renewed", "released"]);
     const { token } = lease;
-    expect(last("asked")).toMatchObject({ name: "a", holder: "me (n)", mode: "exclusive" });
+    expect(last("asked")).toMatchObject({
+      name: "a",
+      holder: "me (n)",
+      mode: "exclusive",
+      permits: 1,
+    });
     const granted = { name: "a", token, holder: "me (n)", waitMs: 0, handedOver: false };
     expect(last("granted")).toEqual(granted);
     expect(last("renewed")).toEqual({ name: "a", token, ttlMs: 10_000 });
@@ -162,8 +168,25 @@ describe("events", () => {
     await on.clock.advance(60_000);
     expect(names()).toEqual(["asked", "granted", "jeopardy", "lost"]);
     expect(last("lost")).toEqual({ name: "a", token, reason: "expired", heldMs: 8_898 });
-    expect(last("jeopardy")).toMatchObject({ cause: "a renewal was not answered" });
+    expect(last("jeopardy")).toMatchObject({
+      cause: "the memory store gave no reply to the request to renew within 1667 ms",
+    });
   });
+
+  it.each(["jeopardy", "recovered"] as const)(
+    "a lease that a listener of %s releases has no event and no timer after that",
+    async (event) => {
+      const on = stage({ ttl: "10s" });
+      const lease = await on.locks.acquire("a");
+      lease.on(event, () => void lease.release());
+      on.store.onRenew = () => Promise.reject(new Error("down"));
+      await on.clock.advance(4_000);
+      on.store.onRenew = (apply) => apply();
+      await on.clock.advance(300);
+      expect(names().slice(-2)).toEqual([event, "released"]);
+      expect(on.clock.timers).toBe(0);
+    },
+  );
 });
 
 describe("the logger", () => {
@@ -214,22 +237,58 @@ describe("secrets", () => {
     const text = shown + JSON.stringify(lease) + errors.map((error) => (error as Error).stack);
     expect(text.length).toBeGreaterThan(5_000);
     // What may not be there is what the injected random gave.
-    expect(on.runtime.random.grantId()).toContain("SECRET-GRANT-ID");
-    expect(text).not.toContain("SECRET-GRANT-ID");
+    expect(on.runtime.random.grantId()).toContain("SECRET-grant-id");
+    expect(text).not.toContain("SECRET-grant-id");
   });
 
-  it("not even when the store's own error has it", async () => {
-    const on = stage({ ttl: "10s", wait: 0 });
-    const leaking = (id: string): Promise<never> =>
-      Promise.reject(new Error(`duplicate key (grant_id)=(${id})`));
-    const lease = await on.locks.acquire("a");
-    on.store.onRenew = (_apply, items) => leaking(items[0]!.grantId);
-    const error = await rejection(lease.renew());
-    on.store.onClaim = (_apply, claim) => leaking(claim.grantId);
-    const other = await rejection(on.locks.acquire("b"));
+  it("not even when the store's own error has it, or that of another in the same batch", async () => {
+    const on = stage({ ttl: "10s", wait: 0, commandTimeout: "1s" });
+    const leases = await Promise.all(["a", "b"].map((name) => on.locks.acquire(name)));
+    const seen: unknown[] = [];
+    for (const lease of leases) lease.on("jeopardy", (cause) => seen.push(cause));
+    const leaky = (ids: readonly string[], cause?: Error): Error =>
+      Object.assign(new Error(`duplicate key g${ids.join()}`, { cause }), {
+        code: "E_DUPLICATE",
+        command: { name: "claim", args: ids },
+        errors: ids.map((id) => new Error(id)),
+      });
+    on.store.onRenew = async (_apply, items) => {
+      const ids = items.map((item) => item.grantId);
+      throw leaky(ids, leaky(ids));
+    };
+    seen.push(await rejection(leases[0]!.renew()));
+    await on.clock.advance(5_000);
+    on.store.onClaim = (_apply, claim) => Promise.reject(leaky([claim.grantId]));
+    seen.push(await rejection(on.locks.acquire("c")));
+    // One that a store has made itself.
+    on.store.onClaim = (_apply, { grantId }) => {
+      throw new StoreUnavailableError(`wrong: ${grantId}`, { cause: leaky([grantId]) });
+    };
+    seen.push(await rejection(on.locks.acquire("d")));
     expect(names()).toContain("jeopardy");
-    expect(inspect(heard)).not.toContain("SECRET-GRANT-ID");
-    expect(error.message + other.message).not.toContain("SECRET-GRANT-ID");
+    expect(seen).toHaveLength(5);
+    const text = inspect([heard, seen], { depth: 20, showHidden: true });
+    expect(text).not.toContain("SECRET-grant-id");
+    expect(text).toContain("duplicate key g…");
+    expect(seen.at(-2)).toMatchObject({ cause: { code: "E_DUPLICATE", name: "Error" } });
+  });
+
+  it("nor does an error that can't be read end anything but itself", async () => {
+    const on = stage({ wait: 0 });
+    const hostile = [
+      Object.defineProperty(new Error("x"), "message", {
+        get() {
+          throw new Error("hidden");
+        },
+      }),
+      { toString: () => 1n as unknown as string },
+      Object.create(null),
+      undefined,
+    ];
+    for (const cause of hostile) {
+      on.store.onClaim = () => Promise.reject(cause);
+      expect((await rejection(on.locks.acquire("a"))).code).toBe("STORE_UNAVAILABLE");
+    }
   });
 });
 

@@ -24,10 +24,10 @@ import type {
 import { memoryStore } from "../../src/stores/memory.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
 
-/** Chance without chance: ids that are easy to search for, and one number. */
-export function fixedRandom(unit = 0.5, prefix = "SECRET-GRANT-ID"): Random {
+/** Chance without chance: one number, and ids that look like real ones and are easy to search for. */
+export function fixedRandom(unit = 0.5, prefix = "gid-SECRET-grant-id"): Random {
   let ids = 0;
-  return { grantId: () => `${prefix}-${++ids}`, unit: () => unit };
+  return { grantId: () => `${prefix}-${String(++ids).padStart(8, "0")}`, unit: () => unit };
 }
 
 /** A memory store that writes down what is asked, and answers as it is told to. */

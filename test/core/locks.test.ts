@@ -274,6 +274,25 @@ describe("close", () => {
   });
 });
 
+describe("withLock's arguments", () => {
+  it("options after the function are refused, and not ignored", async () => {
+    const on = stage();
+    const calls = on.locks as unknown as Record<string, (...args: unknown[]) => Promise<unknown>>;
+    for (const [call, name] of [
+      ["withLock", "a"],
+      ["withAll", ["a"]],
+    ] as const) {
+      await expect(
+        calls[call]!.call(on.locks, name, () => "ran", { wait: 0 }),
+      ).rejects.toMatchObject({
+        code: "INVALID_ARGUMENT",
+        message: `${call} takes its options before the function`,
+      });
+    }
+    expect(on.store.claims).toHaveLength(0);
+  });
+});
+
 describe("withLock's fence", () => {
   it("is checked before anything is asked", async () => {
     const on = stage();

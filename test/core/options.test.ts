@@ -25,31 +25,31 @@ type Bad = [option: string, value: unknown, shown: string, rule: string];
 const DURATION = '"250ms", "30s"';
 
 const BAD_SETTINGS: Bad[] = [
-  ["ttl", 0, "ttl is 0;", "from 20 ms"],
-  ["ttl", 19, "ttl is 19;", "from 20 ms"],
+  ["ttl", 0, "ttl is 0;", "from 20ms"],
+  ["ttl", 19, "ttl is 19;", "from 20ms"],
   ["ttl", "1 s", 'ttl is "1 s";', DURATION],
   ["ttl", Number.POSITIVE_INFINITY, "ttl is Infinity;", DURATION],
   ["ttl", Number.NaN, "ttl is NaN;", DURATION],
   ["wait", -1, "wait is -1;", "or Infinity"],
   ["wait", "", 'wait is "";', DURATION],
   ["wait", false, "wait is false;", DURATION],
-  ["drift", 5, "drift are 5;", "must be an object"],
+  ["drift", 5, "drift are 5;", "must be a plain object"],
   ["drift", { percent: 1 }, '"percent"', "factor, ms"],
   ["drift", { factor: 0.51 }, "drift.factor is 0.51;", "from 0 to 0.5"],
   ["drift", { factor: "1%" }, 'drift.factor is "1%";', "from 0 to 0.5"],
   ["drift", { ms: -1 }, "drift.ms is -1;", "from 0 to 60000"],
   ["abortBefore", -1, "abortBefore is -1;", DURATION],
   ["abortBefore", "30s", "abortBefore of 30000 ms", "leave nothing of a ttl of 30000 ms"],
-  ["commandTimeout", 0, "commandTimeout is 0;", "from 1 ms"],
+  ["commandTimeout", 0, "commandTimeout is 0;", "from 1ms"],
   ["commandTimeout", Number.POSITIVE_INFINITY, "commandTimeout is Infinity;", DURATION],
-  ["poll", [], "poll are an array;", "must be an object"],
+  ["poll", [], "poll are an array;", "must be a plain object"],
   ["poll", { every: 1 }, '"every"', "min, max, jitter"],
-  ["poll", { min: 0 }, "poll.min is 0;", "from 1 ms"],
-  ["poll", { max: 0 }, "poll.max is 0;", "from 50 ms"],
-  ["poll", { min: 100, max: 99 }, "poll.max is 99;", "from 100 ms"],
+  ["poll", { min: 0 }, "poll.min is 0;", "from 1ms"],
+  ["poll", { max: 0 }, "poll.max is 0;", "from 50ms"],
+  ["poll", { min: 100, max: 99 }, "poll.max is 99;", "from 100ms"],
   ["poll", { jitter: 1.1 }, "poll.jitter is 1.1;", "from 0 to 1"],
-  ["retry", "fast", 'retry are "fast";', "must be an object"],
-  ["retry", { pause: 0 }, "retry.pause is 0;", "from 1 ms"],
+  ["retry", "fast", 'retry are "fast";', "must be a plain object"],
+  ["retry", { pause: 0 }, "retry.pause is 0;", "from 1ms"],
   ["retry", { times: 3 }, '"times"', "pause, jitter"],
   ["retry", { jitter: -1 }, "retry.jitter is -1;", "from 0 to 1"],
   ["holder", "", 'holder is "";', "1 to 255 bytes"],
@@ -67,12 +67,12 @@ const BAD_SETTINGS: Bad[] = [
   ["fenced", 0, "fenced is 0;", "true or false"],
   ["tokenOffset", 5, "tokenOffset is 5;", "a bigint"],
   ["tokenOffset", -1n, "tokenOffset is -1n;", "from 0"],
-  ["tokenOffset", 2n ** 63n, "tokenOffset is ", "2^63 - 1"],
+  ["tokenOffset", 2n ** 63n, "tokenOffset is ", "2^62 - 1"],
   ["logger", {}, "logger", "debug(message, fields)"],
   ["logger", { debug() {}, info() {} }, "logger", "warn(message, fields)"],
   ["logger", 1, "logger", "debug(message, fields)"],
   ["onUnavailable", "fail", 'onUnavailable is "fail";', '"throw", "run"'],
-  ["releaseOnExit", "yes", 'releaseOnExit are "yes";', "an object"],
+  ["releaseOnExit", "yes", 'releaseOnExit are "yes";', "a plain object"],
   ["releaseOnExit", { signals: ["TERM"] }, "releaseOnExit.signals", '["SIGTERM"]'],
   ["releaseOnExit", { signals: "SIGTERM" }, "releaseOnExit.signals", '["SIGTERM"]'],
   ["releaseOnExit", { grace: -1 }, "grace is -1;", DURATION],
@@ -80,18 +80,18 @@ const BAD_SETTINGS: Bad[] = [
 ];
 
 const BAD_CALLS: Bad[] = [
-  ["ttl", 0, "ttl is 0;", "from 20 ms"],
+  ["ttl", 0, "ttl is 0;", "from 20ms"],
   ["ttl", "1d", 'ttl is "1d";', DURATION],
   ["ttl", Number.POSITIVE_INFINITY, "ttl is Infinity;", DURATION],
   ["wait", -1, "wait is -1;", "or Infinity"],
   ["wait", "soon", 'wait is "soon";', DURATION],
   ["signal", {}, "signal is an object;", "an AbortSignal"],
-  ["signal", new AbortController(), "signal is an object;", "an AbortSignal"],
+  ["signal", new AbortController(), "signal is an AbortController;", "an AbortSignal"],
   ["mode", "read", 'mode is "read";', '"exclusive", "shared"'],
   ["mode", "", 'mode is "";', '"exclusive", "shared"'],
   ["renew", 0, "renew is 0;", "true or false"],
   ["renew", "false", 'renew is "false";', "true or false"],
-  ["maxHold", 0, "maxHold is 0;", "from 1 ms"],
+  ["maxHold", 0, "maxHold is 0;", "from 1ms"],
   ["maxHold", "x", 'maxHold is "x";', "or Infinity"],
   ["atLeast", -1, "atLeast is -1;", DURATION],
   ["atLeast", Number.POSITIVE_INFINITY, "atLeast is Infinity;", DURATION],
@@ -273,7 +273,10 @@ describe("defaults and what follows from others", () => {
   it("the limits of the store are kept, with its reason", () => {
     const cannot = { "own-ttl": "one session", shared: "no readers", "at-least": "no keeper" };
     const traits: Traits = { ...MEMORY, store: "odd", minTtlMs: 500, cannot };
-    expectRefused(() => settingsOf({ ttl: 499 }, traits), ["", 0, "ttl is 499;", "from 500 ms"]);
+    expectRefused(
+      () => settingsOf({ ttl: 499 }, traits),
+      ["", 0, "ttl is 499;", "less than 500 ms"],
+    );
     for (const [options, reason] of [
       [{ ttl: "10s" }, "one session"],
       [{ mode: "shared" }, "no readers"],
@@ -287,14 +290,38 @@ describe("defaults and what follows from others", () => {
     expect(callOf({ ttl: "30s", mode: "exclusive", atLeast: 0 }, traits).ttlMs).toBe(30_000);
   });
 
-  it("correctness is refused where a name can be granted twice, unless fenced", () => {
-    const traits: Traits = { ...MEMORY, store: "odd", grantsTwiceAfter: ["a failover"] };
-    const error = refusal(() => settingsOf({ purpose: "correctness" }, traits));
-    expect(error).toBeInstanceOf(UnsupportedError);
-    expect(error.message).toContain("a failover");
-    settingsOf({ purpose: "correctness", fenced: true }, traits);
-    settingsOf({ purpose: "correctness" });
-    settingsOf({ purpose: "efficiency" }, traits);
+  it("correctness is refused on every store unless fenced", () => {
+    const odd: Traits = { ...MEMORY, store: "odd", grantsTwiceAfter: ["a failover"] };
+    for (const traits of [MEMORY, odd]) {
+      const error = refusal(() => settingsOf({ purpose: "correctness" }, traits));
+      expect(error).toBeInstanceOf(UnsupportedError);
+      expect(error.message).toContain("paused past its lease");
+      expect(error.message).toContain("docs/fences.md");
+      expect(error.message.includes("a failover")).toBe(traits === odd);
+      settingsOf({ purpose: "correctness", fenced: true }, traits);
+      settingsOf({ purpose: "efficiency" }, traits);
+    }
+  });
+
+  it("a token and its offset together stay below 2^63", () => {
+    expect(settingsOf({ tokenOffset: 2n ** 62n - 1n }).tokenOffset).toBe(2n ** 62n - 1n);
+    for (const tokenOffset of [2n ** 62n, 2n ** 63n - 1n, -1n, 5 as never]) {
+      const error = refusal(() => settingsOf({ tokenOffset }));
+      expect(error).toBeInstanceOf(InvalidArgumentError);
+      expect(error.message).toContain("from 0 to 2^62 - 1");
+    }
+  });
+
+  it("options that are no plain object are named as what they are", () => {
+    for (const [value, kind] of [
+      [new Map(), "a Map"],
+      [new AbortController().signal, "an AbortSignal"],
+      [[], "an array"],
+      [null, "null"],
+    ] as const) {
+      const error = refusal(() => settingsOf(value as never));
+      expect(error.message).toBe(`the options of locks are ${kind}; they must be a plain object`);
+    }
   });
 
   it("a thing that is no store is refused with the value", () => {

@@ -3,6 +3,7 @@ import { describe, expect, it } from "vitest";
 import type { Lease } from "../../src/core/lease.js";
 import { memoryStore } from "../../src/stores/memory.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
+import { runs } from "../support/chance.js";
 import { fixedRandom, type Journey, type Stage, stage, travel } from "./helpers.js";
 
 const SLICE_MS = 100;
@@ -87,7 +88,7 @@ describe.each([
           }
         },
       ),
-      { numRuns: 300 },
+      runs(300),
     );
   });
 
@@ -151,7 +152,7 @@ describe.each([
         await closing;
         expect(clock.timers).toBe(0);
       }),
-      { numRuns: 120 },
+      runs(120),
     );
   });
 });

@@ -216,18 +216,21 @@ describe("lease.renew(ttl)", () => {
     ["1m", 8_000],
     ["1h", 0],
     ["1h", 3_000],
-  ])("longer, to %s after %d ms: never ends the lease that it is to extend", async (ttl, after) => {
-    const on = stage({ ttl: "10s" });
-    const lease = await on.locks.acquire("a", { renew: false });
-    await on.clock.advance(after);
-    const before = lease.remainingMs;
-    const renewing = watch(lease.renew(ttl));
-    expect(lease.state).toBe("held");
-    expect(lease.remainingMs).toBe(before);
-    await on.clock.advance(0);
-    expect(renewing.outcome).toBe("resolved");
-    expect(lease.remainingMs).toBeGreaterThan(50_000);
-  });
+  ] as const)(
+    "longer, to %s after %d ms: never ends the lease that it is to extend",
+    async (ttl, after) => {
+      const on = stage({ ttl: "10s" });
+      const lease = await on.locks.acquire("a", { renew: false });
+      await on.clock.advance(after);
+      const before = lease.remainingMs;
+      const renewing = watch(lease.renew(ttl));
+      expect(lease.state).toBe("held");
+      expect(lease.remainingMs).toBe(before);
+      await on.clock.advance(0);
+      expect(renewing.outcome).toBe("resolved");
+      expect(lease.remainingMs).toBeGreaterThan(50_000);
+    },
+  );
 
   it("longer, of unknown outcome: leaves the old deadline", async () => {
     const on = stage({ ttl: "10s" });
@@ -252,6 +255,33 @@ describe("lease.renew(ttl)", () => {
     expect(lease.remainingMs).toBe(1_000 - 12 - 100 - 500);
     await on.clock.advance(388);
     expect(lease.state).toBe("lost");
+  });
+
+  it("shorter, of unknown outcome: the release is retried for as long as the store may keep the old ttl", async () => {
+    const on = stage({ ttl: "10m", commandTimeout: 500 });
+    const lease = await on.locks.acquire("a");
+    on.store.onRenew = () => never();
+    on.store.onRelease = () => Promise.reject(new Error("down"));
+    const renewing = watch(lease.renew("1s"));
+    expect(await lease.release()).toBe("unknown");
+    await on.clock.advance(5_000);
+    expect(renewing.value).toBeInstanceOf(LeaseLostError);
+    expect(on.store.inspect("default:a")!.holders).toHaveLength(1);
+    on.store.onRelease = (apply) => apply();
+    await on.clock.advance(1_000);
+    expect(on.store.inspect("default:a")).toBeNull();
+  });
+
+  it("shorter, and proved: the release is retried for the shorter ttl", async () => {
+    const on = stage({ ttl: "10m" });
+    const lease = await on.locks.acquire("a");
+    await lease.renew("1s");
+    on.store.onRelease = () => Promise.reject(new Error("down"));
+    expect(await lease.release()).toBe("unknown");
+    await on.clock.advance(2_000);
+    const tries = on.store.releases.length;
+    await on.clock.advance(60_000);
+    expect(on.store.releases).toHaveLength(tries);
   });
 
   it("shorter: an older, longer renewal that is answered late does not undo it", async () => {

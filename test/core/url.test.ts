@@ -3,6 +3,7 @@ import { describe, expect, it } from "vitest";
 import { connect, openStore } from "../../src/core/connect.js";
 import { InvalidArgumentError, UnsupportedError } from "../../src/core/errors.js";
 import { parseStoreUrl } from "../../src/core/url.js";
+import { runs } from "../support/chance.js";
 import { refusal, rejection } from "./helpers.js";
 
 const options = (url: string): Record<string, string> =>
@@ -40,6 +41,15 @@ describe("what is read", () => {
       path: "/x/y",
     });
     expect(Object.fromEntries(url.options)).toEqual({ tls: "on", ca: "/ca" });
+  });
+
+  it("a scheme may be written in capitals, and is named in full when it is unknown", () => {
+    expect(parseStoreUrl("REDIS://h:1")).toEqual(parseStoreUrl("redis://h:1"));
+    refused("redis+tls://h:1", 'the unknown scheme "redis+tls:"');
+    refused("sqlite3:locks.db", 'the unknown scheme "sqlite3:"');
+    refused("cache.internal:6379", 'the unknown scheme "cache.internal:"');
+    refused("127.0.0.1:6379", "has no scheme");
+    refused("user.name@host:6379", "has no scheme");
   });
 
   it("postgresql: is postgres:", () => {
@@ -124,7 +134,7 @@ describe("what is refused", () => {
     refused("", "no scheme", "memory: sqlite:");
     refused("localhost", "no scheme");
     refused("//host", "no scheme");
-    refused("mysql://h", '"mysql:"', "postgres:");
+    refused("mysql://h", '"mysql:"', "redis:");
     refused("redis", "no scheme");
     refused("localhost:6379", '"localhost:"');
   });
@@ -285,7 +295,7 @@ describe("what was composed is read back", () => {
           expect([...read.options]).toEqual(pairs);
         },
       ),
-      { numRuns: 500 },
+      runs(500),
     );
   });
 
@@ -294,6 +304,7 @@ describe("what was composed is read back", () => {
       fc.property(text, (path) => {
         expect(parseStoreUrl(`sqlite:${encodeURIComponent(path)}`).path).toBe(path);
       }),
+      runs(),
     );
   });
 
@@ -307,7 +318,7 @@ describe("what was composed is read back", () => {
           expect(error).toBeInstanceOf(InvalidArgumentError);
         }
       }),
-      { numRuns: 1_000 },
+      runs(1_000),
     );
   });
 });
@@ -345,7 +356,9 @@ describe("connect", () => {
   });
 
   it("bad options of locks are refused", async () => {
-    expect(await rejection(connect("memory:", { ttl: "1d" }))).toBeInstanceOf(InvalidArgumentError);
+    expect(await rejection(connect("memory:", { ttl: "1d" as never }))).toBeInstanceOf(
+      InvalidArgumentError,
+    );
     expect(await rejection(connect("memory:", { tll: 1 } as object))).toBeInstanceOf(
       InvalidArgumentError,
     );

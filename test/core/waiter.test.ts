@@ -3,12 +3,13 @@ import { describe, expect, it } from "vitest";
 import {
   AcquireTimeoutError,
   InvalidArgumentError,
+  QueueFullError,
   StoreUnavailableError,
   UnsupportedError,
 } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
 import { createLocksOn } from "../../src/core/locks.js";
-import type { ClaimAnswer, ReleaseAnswer } from "../../src/core/store.js";
+import { type ClaimAnswer, MOST_WAITERS, type ReleaseAnswer } from "../../src/core/store.js";
 import { FaultyStore } from "../../src/testing/faulty-store.js";
 import { Deferred, fixedRandom, never, rejection, stage, watch } from "./helpers.js";
 
@@ -167,12 +168,31 @@ describe("the end of a wait", () => {
   ])("a store that %s: unavailable, never a timeout", async (_how, answer) => {
     const on = stage({ wait: "1s", commandTimeout: "5s" });
     on.store.onClaim = answer;
-    for (const wait of ["1s", 0]) {
+    for (const wait of ["1s", 0] as const) {
       const waiting = watch(on.locks.acquire("a", { wait }));
       await on.clock.advance(5_000);
       expect(waiting.value).toBeInstanceOf(StoreUnavailableError);
       expect(waiting.value).toMatchObject({ retryable: true });
     }
+  });
+
+  it("busy, and the event loop too: the timer fires before the reply is read, and it is a timeout", async () => {
+    const on = stage({ wait: "1s" });
+    await on.locks.acquire("a");
+    const read = new Deferred<void>();
+    on.store.onClaim = (apply) => {
+      const answer = apply();
+      return read.promise.then(() => answer);
+    };
+    on.store.onRelease = (apply) => {
+      const answers = apply();
+      return read.promise.then(() => answers);
+    };
+    const waiting = watch(on.locks.acquire("a"));
+    await on.clock.advance(1_000);
+    read.resolve();
+    await on.clock.advance(1);
+    expect(waiting.value).toBeInstanceOf(AcquireTimeoutError);
   });
 
   it("busy at first, then down: unavailable", async () => {
@@ -279,6 +299,32 @@ describe("the end of a wait", () => {
   });
 });
 
+describe("a queue that is full", () => {
+  it("refuses one more waiter with the number of those before it, and takes it when one has left", async () => {
+    const on = stage({ wait: "1m" });
+    const held = await on.locks.acquire("a");
+    const ticket = { ...on.store.claims[0]!.claim, queue: true, ttlMs: 3_600_000 };
+    for (let i = 0; i < MOST_WAITERS; i++) {
+      on.store.inner.claim({ ...ticket, grantId: `ticket ${i}` }, () => {});
+    }
+    const full = await rejection(on.locks.acquire("a"));
+    expect(full).toBeInstanceOf(QueueFullError);
+    expect(full).toMatchObject({ code: "QUEUE_FULL", retryable: true, lockName: "a" });
+    expect(full).toMatchObject({ waiting: MOST_WAITERS });
+    expect(full.message).toContain('"a" has 5000 waiters already');
+    // Whoever asks once is no waiter.
+    expect(await on.locks.tryAcquire("a")).toBeNull();
+    on.store.inner.release([{ name: "default:a", grantId: "ticket 7" }]);
+    const waiting = watch(on.locks.acquire("a"));
+    await on.clock.advance(0);
+    expect(waiting.outcome).toBe("pending");
+    expect(on.store.inspect("default:a")).toMatchObject({ waiting: MOST_WAITERS });
+    await on.locks.close();
+    expect(held.state).toBe("lost");
+    expect(on.clock.timers).toBe(0);
+  });
+});
+
 describe("a grant that comes too late", () => {
   it("is no lease: asked again while there is time, and nobody hears of a loss", async () => {
     const on = stage({ ttl: "1s", wait: "1m", commandTimeout: "10s" });
@@ -337,6 +383,26 @@ describe("several names in one step", () => {
     expect(on.store.inspect("default:b")!.waiters).toHaveLength(1);
     await on.store.inner.release([{ name: "default:b", grantId: "another" }]);
     await on.clock.advance(0);
+    expect(acquiring.outcome).toBe("resolved");
+  });
+
+  it("an ask under way when an earlier one is answered busy is given up", async () => {
+    const on = stage({ ttl: "1h", wait: "10s", commandTimeout: "1s", holder: "me" });
+    const held = await on.locks.acquire("b");
+    const late = new Deferred<void>();
+    on.store.onClaim = (apply, claim) => {
+      if (claim.names.length === 1) return apply();
+      const answer = apply();
+      // The first is answered late, the second is granted, and its answer is lost.
+      return on.store.claims.length === 2 ? late.promise.then(() => answer) : never();
+    };
+    const acquiring = watch(on.locks.acquireAll(["a", "b"]));
+    await on.clock.advance(500);
+    await held.release();
+    await on.clock.advance(1_000);
+    expect(on.store.inspect("default:a")!.holders).toHaveLength(1);
+    late.resolve();
+    await on.clock.advance(1_000);
     expect(acquiring.outcome).toBe("resolved");
   });
 
@@ -412,6 +478,38 @@ describe("a grant that is revoked before its waiter has seen it", () => {
     on.store.inner.release([{ name: "default:a", grantId: "another" }]);
     await on.clock.advance(0);
     expect(acquiring.outcome).toBe("resolved");
+  });
+});
+
+describe("a claim that reaches the store after its id was given up", () => {
+  it.each(["granted", "failed"] as const)("and is %s: is released again", async (how) => {
+    const on = stage(
+      { ttl: "10s", wait: "1m", commandTimeout: "1s" },
+      { traits: { liveness: "session" } },
+    );
+    const held = await on.locks.acquire("a", { ttl: "1h" });
+    const late = new Deferred<void>();
+    on.store.onClaim = (apply) => {
+      if (on.store.claims.length !== 2) return apply();
+      return late.promise.then(() => {
+        const answer = apply();
+        if (how === "failed") throw new Error("connection reset");
+        return answer;
+      });
+    };
+    const acquiring = watch(on.locks.acquire("a"));
+    await on.clock.advance(2_000);
+    // Its session is gone, and its ticket with it: it asks under another id.
+    const [first] = on.store.claims.slice(-1);
+    on.store.inner.release([{ name: "default:a", grantId: first!.claim.grantId }]);
+    await on.clock.advance(4_000);
+    expect(on.store.claims.at(-1)!.claim.grantId).not.toBe(first!.claim.grantId);
+    await held.release();
+    await on.clock.advance(0);
+    await (acquiring.value as Lease).release();
+    late.resolve();
+    await on.clock.advance(0);
+    expect(on.store.inspect("default:a")).toBeNull();
   });
 });
 

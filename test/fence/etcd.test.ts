@@ -16,6 +16,7 @@ import type { EtcdServer } from "../../src/verify/lab/etcd.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { realSubject } from "../conformance/subjects.js";
 import { rejection } from "../core/helpers.js";
+import { runs } from "../support/chance.js";
 import { describeWith } from "../support/needs.js";
 
 type Client = Pick<EtcdClient, "txn" | "range">;
@@ -265,7 +266,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
           });
         },
       ),
-      { numRuns: 60 },
+      runs(60),
     );
   });
 
@@ -310,7 +311,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
           }
         },
       ),
-      { numRuns: 60 },
+      runs(60),
     );
     expect(refused).toBeGreaterThan(0);
   });

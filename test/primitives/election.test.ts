@@ -1,5 +1,7 @@
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
+import { StaleTokenError } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
 import { createLocksOn, type Locks } from "../../src/core/locks.js";
 import type { LocksOptions } from "../../src/core/options.js";
@@ -10,6 +12,7 @@ import { memoryStore } from "../../src/stores/memory.js";
 import { delegate } from "../../src/testing/delegate.js";
 import { FaultyStore, seededRandom, VirtualClock } from "../../src/testing/index.js";
 import { Deferred, refusal, rejection, watch } from "../core/helpers.js";
+import { runs } from "../support/chance.js";
 
 interface Candidate {
   locks: Locks;
@@ -110,6 +113,29 @@ describe("campaign", () => {
     expect(await rejection(b.election.campaign({ signal: giveUp.signal }))).toBe(reason);
     expect(await b.election.resign()).toBeNull();
   });
+
+  it.each(["campaign", "runAsLeader"] as const)(
+    "%s is given up when a subscriber of `asked` aborts its signal",
+    async (how) => {
+      const { clock, all } = candidates(2);
+      const [a, b] = all as [Candidate, Candidate];
+      await a.election.campaign();
+      const giveUp = new AbortController();
+      const reason = new Error("at once");
+      const hear = (): void => giveUp.abort(reason);
+      const options = { signal: giveUp.signal };
+      subscribe("holdfast:asked", hear);
+      const asked = watch(
+        how === "campaign"
+          ? b.election.campaign(options)
+          : b.election.runAsLeader(() => {}, options),
+      );
+      unsubscribe("holdfast:asked", hear);
+      await clock.advance(60_000);
+      expect(asked).toEqual({ outcome: "rejected", value: reason });
+      expect((await a.locks.inspect("boss"))!.waiters).toEqual([]);
+    },
+  );
 
   it("is not ended for others who wait with it by one caller's signal", async () => {
     const { clock, all } = candidates(2);
@@ -347,6 +373,81 @@ describe("runAsLeader", () => {
     expect(run).toEqual({ outcome: "resolved", value: "done" });
     expect(tokens).toEqual(tokens.toSorted((x, y) => (x < y ? -1 : 1)));
     expect(new Set(tokens).size).toBe(3);
+  });
+
+  it.each<[string, () => unknown]>([
+    ["returns", () => "too late"],
+    [
+      "is refused by a fence",
+      () => {
+        throw new Error("not saved", { cause: new StaleTokenError("file", 1n, 2n) });
+      },
+    ],
+  ])(
+    "a leader that was stopped past its lease, and whose fn then %s, leads again",
+    async (_, fn) => {
+      const { clock, all } = candidates(1);
+      const [a] = all as [Candidate];
+      let terms = 0;
+      const run = watch(
+        a.election.runAsLeader<unknown>(() => {
+          if (++terms === 2) return "done";
+          // No timer has run: the signal has not aborted yet.
+          clock.stall(15_000);
+          return fn();
+        }),
+      );
+      await clock.advance(1_000);
+      expect(run).toEqual({ outcome: "resolved", value: "done" });
+      expect(terms).toBe(2);
+    },
+  );
+
+  it.each<[string, () => unknown]>([
+    ["returns", () => "too late"],
+    [
+      "is refused by a fence",
+      () => {
+        throw new StaleTokenError("file", 1n, 2n);
+      },
+    ],
+  ])("a leader that was deposed unseen, and whose fn %s, leads again", async (_, fn) => {
+    const { clock, all } = candidates(2);
+    const [a, operator] = all as [Candidate, Candidate];
+    let terms = 0;
+    const run = watch(
+      a.election.runAsLeader<unknown>(async () => {
+        if (++terms === 2) return "done";
+        await operator.locks.forceRelease("boss", { why: "test" });
+        return fn();
+      }),
+    );
+    await clock.advance(1_000);
+    expect(run).toEqual({ outcome: "resolved", value: "done" });
+  });
+
+  it("a fence's refusal while it leads comes out: it is no loss", async () => {
+    const { all } = candidates(1);
+    const refused = new StaleTokenError("file", 1n, 2n);
+    const run = (all[0] as Candidate).election.runAsLeader(() => Promise.reject(refused));
+    expect(await rejection(run)).toBe(refused);
+  });
+
+  it("leaves the office open where fn never ran, whatever atLeast says", async () => {
+    const { all } = candidates(2, {}, { atLeast: "1h" });
+    const [a, b] = all as [Candidate, Candidate];
+    const enough = new AbortController();
+    let ran = false;
+    const run = a.election.runAsLeader(
+      () => {
+        ran = true;
+      },
+      { signal: enough.signal },
+    );
+    // It is elected in this very turn.
+    enough.abort(new Error("enough"));
+    expect((await rejection(run)).message).toBe("enough");
+    expect([ran, await b.locks.inspect("boss")]).toEqual([false, null]);
   });
 
   it("after a doubt that only assertHeld tells of, likewise", async () => {
@@ -681,6 +782,33 @@ describe("observe", () => {
     expect(failing).toMatchObject({ outcome: "rejected", value: { code: "STORE_UNAVAILABLE" } });
     expect((await observing.next()).done).toBe(true);
   });
+
+  it.each([
+    ["its user's own time", 1_000, 60_000],
+    ["the pause between two looks", 60_000, 0],
+  ])("does not count %s as an outage", async (_, every, busyMs) => {
+    const { clock, all, store } = candidates(1);
+    const [a] = all as [Candidate];
+    await a.election.campaign();
+    let failures = 0;
+    const view: Store = {
+      ...delegate(store),
+      inspect: (name) =>
+        failures-- > 0 ? Promise.reject(new Error("connection refused")) : store.inspect(name),
+    };
+    const runtime = { clock, random: seededRandom(9), seams: honest };
+    const watcher = createLocksOn(runtime, view).election("boss", { ttl: "30s" });
+    const observing = watcher.observe({ every });
+    await observing.next();
+    await clock.advance(busyMs);
+    failures = 1;
+    const change = next(observing);
+    await clock.advance(every * 2);
+    expect(change.outcome).toBe("pending");
+    await a.election.resign();
+    await clock.advance(every);
+    expect(change.value).toMatchObject({ value: null });
+  });
 });
 
 describe("two candidates", () => {
@@ -750,7 +878,7 @@ describe("two candidates", () => {
         expect(clock.timers).toBe(0);
       },
     );
-    await fc.assert(property, { numRuns: 100 });
+    await fc.assert(property, runs(100));
     expect(terms).toBeGreaterThan(200);
     expect(losses).toBeGreaterThan(50);
   });

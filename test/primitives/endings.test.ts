@@ -1,5 +1,6 @@
 import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { describe, expect, it } from "vitest";
+import { StaleTokenError } from "../../src/core/errors.js";
 import type { AcquireOptions } from "../../src/core/options.js";
 import type { ClaimAnswer } from "../../src/core/store.js";
 import { Deferred, never, rejection, watch } from "../core/helpers.js";
@@ -148,7 +149,7 @@ it("who hears of a grant can't abort the wait any more", async () => {
   expect(acquiring).toMatchObject({ outcome: "resolved", value: { state: "held" } });
 });
 
-it("acquireAll hears of the loss of a name that was over when it was granted", async () => {
+it("acquireAll notices the loss of a name that was over when it was granted, and starts again", async () => {
   const { clock, on } = clients({ ttl: 10_000 });
   const a = on("a");
   a.store.traits = { ...a.store.traits, cannot: { "many-names": "for a test" } };
@@ -160,7 +161,16 @@ it("acquireAll hears of the loss of a name that was over when it was granted", a
   void x.release();
   clock.stall(11_000);
   await clock.advance(60_000);
-  expect(all.outcome).toBe("rejected");
+  expect(all).toMatchObject({ outcome: "resolved", value: { state: "held" } });
+});
+
+it("a fence that refuses leaves the name open, whatever atLeast says: fn never ran", async () => {
+  const { on } = clients();
+  const refused = new StaleTokenError("n", 1n, 2n);
+  const fence = { enter: () => Promise.reject(refused) };
+  const options = { fence, atLeast: "1h" } as const;
+  expect(await rejection(on("a").locks.withLock("n", options, () => "ran"))).toBe(refused);
+  expect(await on("b").locks.tryAcquire("n")).not.toBeNull();
 });
 
 describe("resigning", () => {

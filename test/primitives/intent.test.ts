@@ -9,7 +9,7 @@ import { delegate } from "../../src/testing/delegate.js";
 import { never, refusal, rejection, stage, watch } from "../core/helpers.js";
 
 const RUN = { onUnavailable: "run" } as const;
-const CORRECTNESS = { purpose: "correctness" } as const;
+const CORRECTNESS = { purpose: "correctness", fenced: true } as const;
 
 /** What is published while the test runs. */
 function heard(event: string): object[] {
@@ -38,16 +38,20 @@ describe("purpose", () => {
     },
   };
 
-  it("correctness refuses a store that can grant twice, and names the faults and the way out", () => {
-    const error = refusal(() => createLocks(faulty, CORRECTNESS));
+  it("correctness is refused without a fence: why, by which faults of the store, and the way out", () => {
+    const error = refusal(() => createLocks(faulty, { purpose: "correctness" }));
     expect(error.code).toBe("UNSUPPORTED");
-    expect(error.message).toContain("the shaky store can grant a name twice");
+    expect(error.message).toContain("a holder that is paused past its lease goes on writing");
+    expect(error.message).toContain("The shaky store can also grant a name twice");
     expect(error.message).toContain("a failover; a disk that lies");
     expect(error.message).toContain("fenced: true");
+    const sound = refusal(() => createLocks(memoryStore(), { purpose: "correctness" }));
+    expect(sound.code).toBe("UNSUPPORTED");
+    expect(sound.message).not.toContain("twice");
   });
 
-  it("correctness takes it when the resource checks tokens, and any store that can't", () => {
-    createLocks(faulty, { ...CORRECTNESS, fenced: true });
+  it("correctness takes every store when the resource checks tokens", () => {
+    createLocks(faulty, CORRECTNESS);
     createLocks(memoryStore(), CORRECTNESS);
     createLocks(faulty, { purpose: "efficiency" });
     createLocks(faulty);

@@ -23,7 +23,7 @@ export interface Ask {
 export type Outcome =
   | { readonly kind: "pending" | "granted" | "busy" | "aborted" }
   | { readonly kind: "ACQUIRE_TIMEOUT"; readonly name: string; readonly waitMs: number }
-  | { readonly kind: "INVALID_ARGUMENT" | "LEASE_LOST" };
+  | { readonly kind: "INVALID_ARGUMENT" };
 
 /** A claim on one name: in the queue until it is granted. */
 interface Entry {
@@ -168,7 +168,16 @@ export class Model {
     const { ask, held, outcome } = progress;
     if (outcome.kind !== "pending") this.#runOut((one) => one.ask.label === label, heardAtMs);
     if (outcome.kind !== "pending" || ask.names.indexOf(name) >= held) return;
-    this.#fail(progress, { kind: "LEASE_LOST" }, this.#next);
+    // Nobody has worked under its names yet: it asks for all of them again.
+    this.#dropTicket(progress);
+    this.#next.push(() => {
+      this.#giveUp(progress);
+      progress.held = 0;
+      progress.dropped = false;
+      this.#next.push(() => {
+        if (progress.outcome.kind === "pending") this.#step(progress);
+      });
+    });
     this.#drain();
   }
 
@@ -362,15 +371,17 @@ export class Model {
 
   /** Its ticket goes at once, and then what it held. */
   #fail(progress: Progress, outcome: Outcome, then: (() => void)[]): void {
-    const { ask, held } = progress;
     progress.outcome = outcome;
-    const name = ask.names[held];
-    if (name !== undefined) {
-      const place = this.#places.get(name)!;
-      place.queue = place.queue.filter((one) => one.ask.label !== ask.label);
-      this.#settle(name);
-    }
+    this.#dropTicket(progress);
     then.push(() => this.#giveUp(progress));
+  }
+
+  #dropTicket({ ask, held }: Progress): void {
+    const name = ask.names[held];
+    if (name === undefined) return;
+    const place = this.#places.get(name)!;
+    place.queue = place.queue.filter((one) => one.ask.label !== ask.label);
+    this.#settle(name);
   }
 
   /** Nobody has worked under what it held. */

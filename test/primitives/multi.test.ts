@@ -10,12 +10,12 @@ import {
 } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
 import { createLocks, type Locks } from "../../src/core/locks.js";
-import type { Traits } from "../../src/core/store.js";
+import type { Store, Traits } from "../../src/core/store.js";
 import { memoryFence } from "../../src/fence/memory.js";
 import type { MultiLease } from "../../src/primitives/multi.js";
 import { memoryStore } from "../../src/stores/memory.js";
 import { delegate } from "../../src/testing/delegate.js";
-import { never, rejection, type Stage, stage, watch } from "../core/helpers.js";
+import { never, rejection, type Stage, stage, travel, watch } from "../core/helpers.js";
 import { type Clients, clients, crash } from "./clients.js";
 
 const ONE_BY_ONE: Partial<Traits> = { cannot: { "many-names": "one key at a time" } };
@@ -43,6 +43,33 @@ async function nothingOfA({ on }: Clients): Promise<void> {
 }
 
 describe("acquireAll", () => {
+  it.each(["abort", "timeout"])(
+    "ends by %s though the store hangs, without waiting for its releases",
+    async (how) => {
+      const inner = memoryStore();
+      let hangs = false;
+      const store: Store = {
+        ...delegate(inner),
+        release: (releases) => (hangs ? never() : inner.release(releases)),
+      };
+      const other = createLocks(inner);
+      const locks = createLocks(store, { commandTimeout: 3_000 });
+      await other.acquire("y");
+      const { signal, abort } = abortable();
+      const wait = how === "timeout" ? 300 : 60_000;
+      const all = rejection(locks.acquireAll(["x", "y"], { wait, signal }));
+      while ((await other.inspect("y"))?.waiting !== 1) await turn();
+      hangs = true;
+      const fromMs = performance.now();
+      if (how === "abort") abort();
+      await all;
+      expect(performance.now() - fromMs).toBeLessThan(2_000);
+      hangs = false;
+      await locks.close();
+      await other.close();
+    },
+  );
+
   it("sorts the names by their UTF-8 bytes and folds duplicates", async () => {
     const on = stage({ holder: "A" });
     // In JavaScript's own order the emoji, a pair of surrogates, comes before the tilde.
@@ -164,8 +191,10 @@ describe("acquireAll", () => {
     [undefined, /^the names are undefined/],
     [["a", ""], /^the name is ""/],
     [["a", 5], /^the name is 5/],
+    // biome-ignore lint/suspicious/noSparseArray: a hole is what is refused
+    [[, "a"], /^the name is undefined/],
     [["a", "b\n"], /^the name is/],
-    [new Set(["a"]), /^the names are an object/],
+    [new Set(["a"]), /^the names are a Set/],
   ])("refuses names %#", async (names, message) => {
     const on = stage();
     const refused = await rejection(on.locks.acquireAll(names as string[]));
@@ -257,26 +286,57 @@ describe("the wait of acquireAll", () => {
     expect(many.on("A").store.claims).toHaveLength(claims);
   });
 
-  it("ends when an earlier name is taken from it by force, with that loss", async () => {
+  it("starts again when an earlier name is taken from it by force: it holds nothing meanwhile", async () => {
     const many = clients({ ttl: "6s", wait: "1h" });
-    const { all } = await waitingForY(many);
+    const { y, all } = await waitingForY(many);
     await many.on("op").locks.forceRelease("x", { why: "stuck" });
-    const next = await many.on("C").locks.acquire("x");
+    const x = await many.on("C").locks.acquire("x");
     await many.clock.advance(2_000);
-    const lost = all.value as LeaseLostError;
-    expect(lost).toBeInstanceOf(LeaseLostError);
-    expect([lost.lockName, lost.reason]).toEqual(["x", "revoked"]);
+    expect(all.outcome).toBe("pending");
+    expect((await many.on("B").locks.inspect("x"))?.waiters).toMatchObject([{ holder: "A" }]);
     expect((await many.on("B").locks.inspect("y"))?.waiters).toEqual([]);
-    expect(next.state).toBe("held");
+    await x.release();
+    await y.release();
+    await many.clock.advance(0);
+    const lease = all.value as MultiLease;
+    expect([lease.names, lease.state]).toEqual([["x", "y"], "held"]);
+    expect(lease.tokens.get("x")).toBeGreaterThan(x.token);
   });
 
-  it("ends when an earlier name can't be renewed in time", async () => {
-    const many = clients({ ttl: "6s", wait: "1h", commandTimeout: "1s" });
-    const { all } = await waitingForY(many);
-    many.on("A").store.onRenew = () => Promise.reject(new Error("down"));
+  it("starts again when an earlier name can't be renewed in time, within the same wait", async () => {
+    const many = clients({ ttl: "6s", wait: "20s", commandTimeout: "1s" });
+    const { y, all } = await waitingForY(many);
+    const { store } = many.on("A");
+    store.onRenew = () => Promise.reject(new Error("down"));
     await many.clock.advance(6_000);
-    const lost = all.value as LeaseLostError;
-    expect([lost.code, lost.lockName, lost.reason]).toEqual(["LEASE_LOST", "x", "expired"]);
+    expect(all.outcome).toBe("pending");
+    store.onRenew = (apply) => apply();
+    await many.clock.advance(13_999);
+    expect(all.outcome).toBe("pending");
+    await many.clock.advance(1);
+    expect(all.value).toMatchObject({ code: "ACQUIRE_TIMEOUT", lockName: "y", waitMs: 20_000 });
+    await nothingOfA(many);
+    await y.release();
+  });
+
+  it("ends with the caller's signal also when its reason is the loss of another lease", async () => {
+    const many = clients({ ttl: "6s", wait: "1h" });
+    const outer = await many.on("op").locks.acquire("outer");
+    const { all } = await waitingForY(many, { signal: outer.signal });
+    await many.on("B").locks.forceRelease("outer", { why: "test" });
+    await many.clock.advance(3_000);
+    expect(all).toMatchObject({ outcome: "rejected", value: { lockName: "outer" } });
+    await nothingOfA(many);
+  });
+
+  it("has no time to start again: the loss comes out, and nothing is left", async () => {
+    const many = clients({ ttl: "6s" });
+    const a = many.on("A", ONE_BY_ONE);
+    const all = watch(a.locks.acquireAll(["x", "y"], { wait: 0 }));
+    // It has x, and y is answered only when x is over.
+    many.clock.stall(6_000);
+    await many.clock.advance(0);
+    expect(all.value).toMatchObject({ code: "LEASE_LOST", lockName: "x", reason: "expired" });
     await nothingOfA(many);
   });
 
@@ -370,13 +430,13 @@ describe("atLeast of several names", () => {
       "an earlier name is lost",
       async ({ on, clock }) => {
         on("A").store.onRenew = () => Promise.reject(new Error("down"));
-        await clock.advance(6_000);
+        await clock.advance(25_000);
       },
     ],
   ])("leaves no name closed when %s before it has all", async (_how, end) => {
     const many = clients({ ttl: "6s", commandTimeout: "1s" });
     const abort = new AbortController();
-    const options = { atLeast: "1h", wait: "20s", signal: abort.signal };
+    const options = { atLeast: "1h", wait: "20s", signal: abort.signal } as const;
     const { all } = await waitingForY(many, options);
     await end(many, abort);
     await many.clock.advance(0);
@@ -627,6 +687,27 @@ describe("two who take the same two names in opposite order", () => {
     expect([both.outcome, done]).toEqual(["resolved", 200]);
   });
 
+  it("that are refused close no name by atLeast, though releases overtake each other", async () => {
+    const { clock, on } = clients({ ttl: "1s" });
+    const [a, b] = [on("A", ONE_BY_ONE), on("B")];
+    await b.locks.acquire("x", { renew: false });
+    await b.locks.semaphore("y", { permits: 2 }).acquire();
+    const all = watch(a.locks.acquireAll(["x", "y"], { atLeast: "1h", wait: "10s" }));
+    await clock.advance(0);
+    // A asks at B's expiry: the grant is pushed, and the reply arrives after the release was sent.
+    a.store.onClaim = (apply, { names }) =>
+      names[0]!.endsWith("x")
+        ? travel(clock, { thereMs: 0, backMs: 20, lost: "no" }, apply)
+        : apply();
+    let releases = 0;
+    a.store.onRelease = (apply) =>
+      travel(clock, { thereMs: releases++ === 0 ? 100 : 1, backMs: 0, lost: "no" }, apply);
+    await clock.advance(2_000);
+    expect(all.value).toBeInstanceOf(InvalidArgumentError);
+    expect(a.store.releases.map(({ items }) => items[0]?.unused)).toEqual([true, true, true]);
+    expect(await b.locks.tryAcquire("x")).not.toBeNull();
+  });
+
   it("do wait for each other with acquire, and it is seen", async () => {
     const { clock, on } = clients({ wait: "2h" });
     const [a, b] = [on("A").locks, on("B").locks];
@@ -648,3 +729,8 @@ describe("two who take the same two names in opposite order", () => {
     expect(x.state).toBe("held");
   });
 });
+
+function abortable(): { signal: AbortSignal; abort(): void } {
+  const controller = new AbortController();
+  return { signal: controller.signal, abort: () => controller.abort() };
+}

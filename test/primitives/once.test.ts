@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { createLocksOn, type Locks } from "../../src/core/locks.js";
 import { honest } from "../../src/core/runtime.js";
+import type { Duration } from "../../src/core/validate.js";
 import type { OnceResult } from "../../src/primitives/once.js";
 import { memoryStore } from "../../src/stores/memory.js";
 import { FaultyStore, seededRandom, VirtualClock } from "../../src/testing/index.js";
@@ -16,7 +17,7 @@ function machines(count: number) {
   const all = Array.from({ length: count }, (_, i) => {
     const link = new FaultyStore(store, clock);
     const runtime = { clock, random: seededRandom(i + 1), seams: honest };
-    const options = { ttl: "30s", holder: `m${i + 1}`, commandTimeout: "1s" };
+    const options = { ttl: "30s", holder: `m${i + 1}`, commandTimeout: "1s" } as const;
     return { link, locks: createLocksOn(runtime, link, options) };
   });
   return { clock, store, all, locks: all.map((one) => one.locks) };
@@ -26,7 +27,7 @@ describe("once", () => {
   it("runs once per period, whoever asks, and says who has it and when to ask again", async () => {
     const { clock, locks } = machines(3);
     const ran: number[] = [];
-    const ask = (i: number, every: string | number = "1h"): Promise<OnceResult<number>> =>
+    const ask = (i: number, every: Duration = "1h"): Promise<OnceResult<number>> =>
       locks[i]!.once("report", { every, slack: 0 }, () => ran.push(i));
     const results = await Promise.all([ask(0), ask(1), ask(2)]);
     expect(results).toEqual([
@@ -162,7 +163,7 @@ describe("once", () => {
 
   it("gives fn a lease like any other", async () => {
     const { locks } = machines(1);
-    const options = { every: "1h", ttl: "10s", note: "nightly", maxHold: "5m" };
+    const options = { every: "1h", ttl: "10s", note: "nightly", maxHold: "5m" } as const;
     await locks[0]!.once("a", options, (lease) => {
       lease.assertHeld();
       expect(lease).toMatchObject({ name: "a", holder: "m1 (nightly)", mode: "exclusive" });
@@ -201,7 +202,7 @@ describe("once", () => {
   it("given up by its signal before it has begun does not run, and uses nothing", async () => {
     const { locks, store } = machines(1);
     const reason = new Error("enough");
-    const options = { every: "1h", signal: AbortSignal.abort(reason) };
+    const options = { every: "1h", signal: AbortSignal.abort(reason) } as const;
     const asked = locks[0]!.once("a", options, () => {
       throw new Error("ran");
     });

@@ -298,7 +298,7 @@ describe("bad input", () => {
     [5, /options .* 5/],
     ["2", /options/],
     [[], /options .* an array/],
-    [new AbortController().signal, /options .* an object/],
+    [new AbortController().signal, /options .* a plain object/],
   ])("options %j", async (options, message) => {
     for (const ask of Object.values(ways)) {
       const on = stage();
@@ -333,9 +333,9 @@ describe("bad input", () => {
     const make = (name: unknown, options: unknown) =>
       refusal(() => on.locks.semaphore(name as string, options as { permits: number }));
     expect(make("s", undefined).message).toBe(
-      "the options of semaphore are undefined; they must be an object",
+      "the options of semaphore are undefined; they must be a plain object",
     );
-    expect(make("s", 4).message).toMatch(/are 4; they must be an object/);
+    expect(make("s", 4).message).toMatch(/are 4; they must be a plain object/);
     expect(make("s", { permits: 4, limit: 4 }).message).toMatch(/no option "limit"/);
     expect(make("", { permits: 4 }).message).toMatch(/^the name is ""/);
     expect(make("a\n", { permits: 4 })).toBeInstanceOf(InvalidArgumentError);

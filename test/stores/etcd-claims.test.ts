@@ -7,7 +7,8 @@ import { createLocks, type Lease } from "../../src/index.js";
 import { guardTxn } from "../../src/stores/etcd/index.js";
 import type { KeyValue } from "../../src/stores/etcd/rpc/messages.js";
 import { memoryStore } from "../../src/stores/memory.js";
-import { refusal, rejection } from "../core/helpers.js";
+import { TcpProxy } from "../../src/verify/faults/proxy.js";
+import { Deferred, refusal, rejection } from "../core/helpers.js";
 import {
   GRACE_MS,
   isRelease,
@@ -63,6 +64,32 @@ describeWith(["etcd"], "claims in etcd", () => {
       next.assertHeld();
       await next.renew();
       expect(await claims("name")).toHaveLength(1);
+    });
+
+    test("one whose answer is lost is sent again, and what was released is not told as lost", async (context) => {
+      const proxy = await TcpProxy.open(etcd.server);
+      context.onTestFinished(() => proxy.close());
+      const { locks, claims } = await etcd.fresh(context, { ttl: LONG_MS }, proxy);
+      const lost: unknown[] = [];
+      const done = locks.withLock("name", async (lease) => {
+        lease.on("lost", (error) => lost.push(error));
+        await proxy.loseReply({ when: "default:name" }).inject();
+        return "done";
+      });
+      expect(await done).toBe("done");
+      expect(lost).toEqual([]);
+      expect(await claims("name")).toEqual([]);
+    });
+
+    test("one that is sent again still tells of a revocation", async (context) => {
+      const proxy = await TcpProxy.open(etcd.server);
+      context.onTestFinished(() => proxy.close());
+      const { locks } = await etcd.fresh(context, { ttl: LONG_MS }, proxy);
+      const lease = await locks.acquire("name");
+      await locks.forceRelease("name", { why: "it hangs" });
+      await proxy.loseReply({ when: "default:name" }).inject();
+      expect(await lease.release()).toBe("lost");
+      expect(lease.signal.reason).toMatchObject({ reason: "revoked" });
     });
 
     test("one that is late meets no claim that was made again: its id is no longer to be had", async (context) => {
@@ -158,17 +185,23 @@ describeWith(["etcd"], "claims in etcd", () => {
     );
 
     test("a claim that is answered after it was given up is given back", async (context) => {
-      const { locks, wire, claims } = await etcd.fresh(context, { wait: 0, commandTimeout: 200 });
+      const { locks, wire, claims } = await etcd.fresh(context, { wait: 0, commandTimeout: 1_500 });
       await (await locks.acquire("first")).release();
+      const late = new Deferred<void>();
+      let arrived: Promise<unknown> | undefined;
       wire.on.txn = async (send, txn) => {
         if (isRelease(txn)) return send();
         delete wire.on.txn;
-        await pause(500);
-        return send();
+        await late.promise;
+        const answered = send();
+        arrived = answered;
+        return answered;
       };
       const asked = locks.acquire("name");
       expect(await rejection(asked)).toMatchObject({ code: "STORE_UNAVAILABLE" });
-      await pause(350);
+      late.resolve();
+      await until("it has been sent", () => arrived !== undefined);
+      await arrived;
       await until("it is gone", async () => (await claims("name")).length === 0);
       expect(await locks.tryAcquire("name")).not.toBeNull();
     });
@@ -249,6 +282,9 @@ describeWith(["etcd"], "claims in etcd", () => {
       null: { value: "null", says: "not Holdfast's" },
       "a list": { value: "[1,2]", says: "not Holdfast's" },
       "an object without a format": { value: '{"permits":1,"limit":1}', says: "not Holdfast's" },
+      // As they are, these would get to the terminal of whoever looks at the name.
+      "a text for a number": { value: claimWith({ limit: "\u001b[2J" }), says: "not Holdfast's" },
+      "no text for the holder": { value: claimWith({ holder: [] }), says: "not Holdfast's" },
     };
 
     const errorOf = ({ says }: { says: string }) => ({
@@ -447,4 +483,9 @@ class LateRelease {
   async arrives(): Promise<void> {
     await this.#go!();
   }
+}
+
+function claimWith(fields: object): string {
+  const numbers = { permits: 1, limit: 1, ttlMs: 1_000, atLeastMs: 0, atMs: 0 };
+  return JSON.stringify({ format: 1, holder: "somebody", ...numbers, ...fields });
 }

@@ -105,6 +105,27 @@ describe("what endpoints tell", () => {
     ]);
   });
 
+  test.each<[string, string, boolean]>([
+    ["3.4.23", "", false],
+    ["3.4.23", "user:secret@", true],
+    ["3.4.42", "user:secret@", false],
+    ["3.5.27", "user:secret@", true],
+    ["3.6.9", "user:secret@", false],
+    ["3.7.0", "user:secret@", false],
+  ])("roles of version %s, connected as %j, confine nobody: %s", (version, login, told) => {
+    const last = all({ version });
+    const url = parseStoreUrl(`etcd://${login}h1:2379`);
+    const found = judge({ first: last, last, members: THREE }, url);
+    expect(found.some(({ about }) => about === "roles")).toBe(told);
+  });
+
+  test("a version whose members may not be listed is judged for any number of them", () => {
+    const members = "permission denied";
+    const found = told([status(1, { version: "3.4.23" })], { members });
+    expect(one(found, "version")).toMatchObject({ level: "danger" });
+    expect(one(found, "members")).toMatchObject({ level: "unknown" });
+  });
+
   test("endpoints that do not answer: a danger when there is none to spare", () => {
     const five = [1, 2, 3, 4, 5].map((id) => member(id));
     const spare = told([...all(), status(4), silent(5)], { members: five });

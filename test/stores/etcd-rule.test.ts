@@ -10,6 +10,7 @@ import {
 import { type EtcdStore, etcdStore, openEtcdClient } from "../../src/stores/etcd/index.js";
 import { MemoryStore } from "../../src/stores/memory.js";
 import { Lab } from "../../src/verify/lab/lab.js";
+import { runs } from "../support/chance.js";
 import { describeWith } from "../support/needs.js";
 import { claimOf } from "../support/redis.js";
 import { Story } from "../support/story.js";
@@ -222,18 +223,18 @@ describeWith(["etcd"], "etcd", () => {
     await lab.close();
   });
 
-  let runs = 0;
+  let rounds = 0;
   const run = fc.record({
     kinds: fc.constantFrom(...KINDS),
     steps: fc.array(step, { minLength: 1, maxLength: 25, size: "max" }),
   });
 
   // Several at once: each mostly waits for the disk, and their transactions go as one.
-  test.concurrent.for([1, 2, 3, 4, 5])("answers as the rule says (%i)", TIMES, async () => {
+  test.concurrent.for([1, 2, 3, 4, 5])("answers as the rule says (%i)", TIMES, async (part) => {
     await fc.assert(
       fc.asyncProperty(run, async ({ kinds, steps }) => {
-        runs++;
-        const names = [`${runs} a`, `${runs} b`];
+        rounds++;
+        const names = [`${rounds} a`, `${rounds} b`];
         let nowMs = 1_000_000;
         const clock = { nowMs: () => nowMs, wallMs: () => 1_700_000_000_000 + nowMs };
         const memory = new MemoryStore(clock);
@@ -251,7 +252,7 @@ describeWith(["etcd"], "etcd", () => {
         await etcd.giveUp();
       }),
       // To shrink a failure takes longer than a test may: its seed repeats it.
-      { numRuns: 20, endOnFailure: true },
+      { ...runs(20, part), endOnFailure: true },
     );
   });
 });

@@ -149,42 +149,42 @@ describeWith(["etcd"], "sessions of etcd", () => {
     );
 
     test("renewed to another ttl, it stands under the other session, and outlives the first", async (context) => {
-      const { locks, wire, claims } = await etcd.fresh(context, { ttl: 2_000 });
+      const { locks, wire, claims } = await etcd.fresh(context, { ttl: 4_000 });
       const [lease, other] = [await locks.acquire("name"), await locks.acquire("other")];
       const [before] = await claims("name");
-      expect(before!.lease).toBe(wire.session(2_000));
+      expect(before!.lease).toBe(wire.session(4_000));
       const fromMs = performance.now();
-      await lease.renew("5s");
+      await lease.renew("12s");
       const leftMs = lease.remainingMs + performance.now() - fromMs;
-      expect(leftMs).toBeGreaterThan(4_000);
-      expect(leftMs).toBeLessThan(5_000);
+      expect(leftMs).toBeGreaterThan(6_000);
+      expect(leftMs).toBeLessThan(12_000);
       const [moved] = await claims("name");
-      expect(moved!.lease).toBe(wire.session(5_000));
+      expect(moved!.lease).toBe(wire.session(12_000));
       expect(moved!.createRevision).toBe(before!.createRevision);
       expect(lease.token).toBe(before!.createRevision);
-      await etcd.raw.leaseRevoke(wire.session(2_000));
-      await until("the other is lost", () => other.state === "lost", 2_000 + GRACE_MS);
+      await etcd.raw.leaseRevoke(wire.session(4_000));
+      await until("the other is lost", () => other.state === "lost", 4_000 + GRACE_MS);
       await lease.renew();
-      expect(lease.remainingMs).toBeGreaterThan(4_000);
+      expect(lease.remainingMs).toBeGreaterThan(6_000);
       expect(await claims("name")).toHaveLength(1);
       // And back to one that is made anew.
-      await lease.renew("2s");
-      expect(lease.remainingMs).toBeLessThan(2_000);
-      expect((await claims("name"))[0]!.lease).toBe(wire.session(2_000));
-      expect(wire.granted.map(({ ttlS }) => ttlS)).toEqual([2, 5, 2]);
+      await lease.renew("4s");
+      expect(lease.remainingMs).toBeLessThan(4_000);
+      expect((await claims("name"))[0]!.lease).toBe(wire.session(4_000));
+      expect(wire.granted.map(({ ttlS }) => ttlS)).toEqual([4, 12, 4]);
     });
 
     test("a grant is good only for what is left of its session's proof", async (context) => {
       const { store, wire } = await etcd.fresh(context);
-      const ttlMs = 3_000;
+      const ttlMs = 8_000;
       grantOf(await store.claim(claimOf("first", { ttlMs }), ignore));
       wire.on.leaseKeepAlive = () => Promise.reject(noAnswer());
       await pause(500);
       const { ttlMs: goodForMs } = grantOf(await store.claim(claimOf("second", { ttlMs }), ignore));
-      expect(goodForMs).toBeLessThanOrEqual(2_500);
-      expect(goodForMs).toBeGreaterThan(1_500);
+      expect(goodForMs).toBeLessThanOrEqual(7_500);
+      expect(goodForMs).toBeGreaterThan(4_000);
       // With less than half of it, it is proved first, and that can't be.
-      await pause(1_100);
+      await pause(3_600);
       await rejection(store.claim(claimOf("third", { ttlMs }), ignore));
     });
   });
@@ -296,7 +296,7 @@ describeWith(["etcd"], "sessions of etcd", () => {
         expect(lease.remainingMs).toBeLessThanOrEqual(beforeMs);
         expect(lease.state).toBe("jeopardy");
         await until("it is told", () => lease.state === "lost", beforeMs + GRACE_MS);
-        expect(performance.now() - fromMs).toBeLessThan(SHORT_MS + 500);
+        expect(performance.now() - fromMs).toBeLessThan(SHORT_MS + GRACE_MS);
         expect(lease.signal.reason).toMatchObject({ reason: "expired" });
       },
     );

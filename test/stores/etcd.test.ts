@@ -41,7 +41,7 @@ describeWith(["etcd"], "etcd", () => {
     test("there is a session for each ttl in seconds, and no more, however many ask at once", async (context) => {
       const { locks, wire } = await etcd.fresh(context);
       await Promise.all(
-        ["5s", "4500ms", "7s", "5s", "6001ms"].flatMap((ttl, i) =>
+        (["5s", "4500ms", "7s", "5s", "6001ms"] as const).flatMap((ttl, i) =>
           [1, 2, 3].map((j) => locks.acquire(`${i} ${j}`, { ttl })),
         ),
       );

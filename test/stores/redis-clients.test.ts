@@ -1,7 +1,7 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { inspect } from "node:util";
 import { Cluster, Redis } from "ioredis";
-import { createClient, createCluster, RESP_TYPES } from "redis";
+import { createClient, createClientPool, createCluster, createSentinel, RESP_TYPES } from "redis";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { ignore } from "../../src/conformance/subject.js";
 import type { Claim } from "../../src/core/store.js";
@@ -42,7 +42,40 @@ test.each(Object.entries(TAKEN))("%s is taken as it is", (name, client) => {
 });
 
 test.each([null, undefined, {}, "redis://localhost", 6379])("%s is no client", (client) => {
-  expect(() => redisStore(client as never)).toThrow(/pass a client of ioredis or node-redis/);
+  expect(() => redisStore(client as never)).toThrow(/pass a client of ioredis .* or node-redis/);
+});
+
+describe("clients that can't be used are refused, with what to pass instead", () => {
+  const ioredis = (): Redis => new Redis({ lazyConnect: true });
+  const UNSUITABLE: Record<string, [client: () => unknown, why: RegExp]> = {
+    "a pool of node-redis": [() => createClientPool(), /pool/],
+    "node-redis, by legacy()": [() => createClient().legacy(), /callbacks/],
+    // Version 4 is no dependency here: as much of it as tells.
+    "node-redis 4, legacyMode": [
+      () => ({
+        options: { legacyMode: true },
+        evalsha() {},
+        eval() {},
+        duplicate() {},
+        on() {},
+        disconnect() {},
+      }),
+      /legacyMode/,
+    ],
+    "node-redis, sentinels": [
+      () => createSentinel({ name: "a", sentinelRootNodes: [{ host: "127.0.0.1", port: 1 }] }),
+      /sentinels/,
+    ],
+    "node-redis, a transaction": [() => createClient().multi(), /transaction/],
+    "ioredis, a transaction": [() => ioredis().multi(), /transaction/],
+    "ioredis, a pipeline": [() => ioredis().pipeline(), /pipeline/],
+  };
+
+  test.each(Object.entries(UNSUITABLE))("%s", (_, [client, why]) => {
+    const use = (): unknown => redisStore(client() as never);
+    expect(use).toThrow(why);
+    expect(use).toThrow(expect.objectContaining({ code: "INVALID_ARGUMENT" }));
+  });
 });
 
 describeWith(["redis"], "Redis, by clients of one's own", () => {
@@ -96,6 +129,45 @@ describeWith(["redis"], "Redis, by clients of one's own", () => {
     await waiting;
     const keys = [...(await keysAndTtls(await rawRedis(server.url, db))).keys()];
     expect(keys.every((key) => /^(app\[1\]\*:|app2:|)holdfast:\{/.test(key))).toBe(true);
+  });
+
+  test("a client that listens to channels: told at once, and not tried again", async () => {
+    const clients = [
+      quiet(createClient({ url: server.url, RESP: 2 })),
+      quiet(new Redis(server.url, { lazyConnect: true, protocol: 2 })),
+    ] as const;
+    for (const client of clients) await client.connect();
+    onTestFinished(() => {
+      clients[0].destroy();
+      clients[1].disconnect();
+    });
+    const stores = clients.map((client) => redisStore(client));
+    await clients[0].subscribe("channel", () => {});
+    await clients[1].subscribe("channel");
+    for (const store of stores) {
+      const error = await rejection(locksOn(store).acquire("name"));
+      expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
+      expect(error.message).toMatch(/listens to channels .* a client of its own/);
+    }
+    expect(() => redisStore(clients[1])).toThrow(/subscriber mode/);
+  });
+
+  test("ioredis may collect commands in pipelines, and node-redis has a prefix too", async () => {
+    const piped = quiet(new Redis(server.url, { db: ++databases, enableAutoPipelining: true }));
+    const prefixed = quiet(
+      createClient({ url: server.url, database: ++databases, keyPrefix: "app[1]*:" }),
+    );
+    await prefixed.connect();
+    for (const client of [piped, prefixed]) {
+      const store = closing(redisStore(client, { closeClient: true }));
+      const [one, two] = [locksOn(store), locksOn(store)];
+      const leases = await Promise.all(["a", "b", "c"].map((name) => one.acquire(name)));
+      const waiting = two.acquire("a");
+      await until("it waits", async () => (await one.inspect("a"))!.waiters.length === 1);
+      expect((await one.list()).map(({ name }) => name)).toEqual(["a", "b", "c"]);
+      for (const lease of leases) expect(await lease.release()).toBe("released");
+      await (await waiting).release();
+    }
   });
 
   test("errors tell no grantId, whatever the client puts into them", async () => {
@@ -358,7 +430,7 @@ describeWith(["redis"], "Redis, by clients of one's own", () => {
       await paused(async () => {
         const error = await rejection(locks.acquire("name", { wait: 0 }));
         expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: true });
-        expect(error.message).toContain("0 of 1 replicas");
+        expect(error.message).toContain("0 of 1 required replicas");
         await until("nothing is left", async () => (await locks.inspect("name")) === null);
       });
       await (await locks.acquire("name")).release();

@@ -2,6 +2,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { Cluster } from "ioredis";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { grantOf, ignore } from "../../src/conformance/subject.js";
+import { WAITERS_SHOWN } from "../../src/core/store.js";
 import type { Lease } from "../../src/index.js";
 import { type RedisStore, redisStore } from "../../src/stores/redis/index.js";
 import { keyOf, keysOf } from "../../src/stores/redis/keys.js";
@@ -14,6 +15,7 @@ import {
   byIoredis,
   callsSince,
   claimOf,
+  listening,
   locksOn,
   quiet,
   rawRedis,
@@ -147,6 +149,25 @@ describeWith(["redis"], "Redis at its limits", () => {
       }
       expect(await tickets()).toBeLessThan(250);
     });
+  });
+
+  test("thousands of waiters: the first are shown and the others counted, in short scripts", async () => {
+    const store = await open();
+    await listening(store);
+    const names = ["crowded a", "crowded b", "crowded c"];
+    const each = 1_500;
+    for (const name of names) {
+      grantOf(await store.claim(claimOf(name), ignore));
+      await Promise.all(Array.from({ length: each }, () => queue(store, name)));
+    }
+    const calls = await callsSince(server);
+    const infos = await store.list("crowded", 10);
+    expect(infos.map(({ name, waiting, waiters }) => [name, waiting, waiters.length])).toEqual(
+      names.map((name) => [name, each, WAITERS_SHOWN]),
+    );
+    // No script reads the waiters of two of them.
+    expect(await calls("evalsha")).toBe(names.length);
+    expect(await calls("hget")).toBe(names.length * WAITERS_SHOWN);
   });
 
   test("a node of a cluster that is silent keeps nobody else's answers", async () => {

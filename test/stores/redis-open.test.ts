@@ -1,6 +1,8 @@
 import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdirSync, symlinkSync, writeFileSync } from "node:fs";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
@@ -128,7 +130,7 @@ describeWith(["redis"], "connect() to Redis", () => {
     const locks = await open(`${server.url}?replicas=1`);
     const error = await rejection(locks.acquire("with replicas", { wait: 0 }));
     expect(error).toMatchObject({ code: "STORE_UNAVAILABLE" });
-    expect(error.message).toContain("0 of 1 replicas");
+    expect(error.message).toContain("0 of 1 required replicas");
     await until("nothing is left", async () => (await locks.inspect("with replicas")) === null);
   });
 
@@ -191,7 +193,7 @@ describeWith(["redis"], "connect() to Redis", () => {
     }
 
     /** Beside its plain port, by which the lab asks it. */
-    async function serve(name: string): Promise<string> {
+    async function serve(name: string, clients = "no"): Promise<string> {
       const port = await freePort();
       await lab.redis({
         config: {
@@ -199,7 +201,7 @@ describeWith(["redis"], "connect() to Redis", () => {
           "tls-cert-file": join(folder, `${name}.pem`),
           "tls-key-file": join(folder, `${name}.key`),
           "tls-ca-cert-file": join(folder, "ca.pem"),
-          "tls-auth-clients": "no",
+          "tls-auth-clients": clients,
         },
       });
       return `127.0.0.1:${port}`;
@@ -225,6 +227,32 @@ describeWith(["redis"], "connect() to Redis", () => {
       const error = await rejection(connect(`rediss://${other}?${ca("ca")}`));
       expect(error.message).toMatch(/127\.0\.0\.1|altnames/);
       await handsOver(`rediss://${other}?${ca("ca")}&servername=locks.test`);
+    });
+
+    test("clients that need a certificate of their own", async () => {
+      certificate("app", "DNS:app");
+      const guarded = await serve("server", "yes");
+      const option = (name: string, file: string): string =>
+        `${name}=${encodeURIComponent(join(folder, file))}`;
+      const [cert, key] = [option("cert", "app.pem"), option("key", "app.key")];
+      await handsOver(`rediss://${guarded}?${ca("ca")}&${cert}&${key}`);
+      const without = await rejection(connect(`rediss://${guarded}?${ca("ca")}`));
+      expect(without).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
+      expect(without.message).toContain("cert=FILE&key=FILE");
+      writeFileSync(join(folder, "empty.pem"), "");
+      const strange = `${option("cert", "app.pem")}&${option("key", "ca.key")}`;
+      for (const [options, why] of [
+        [ca("empty"), "ca holds no certificate"],
+        [`${ca("ca")}&${cert}`, "belong together"],
+        [`${ca("ca")}&${strange}`, "do not belong together"],
+        [`${ca("ca")}&${option("cert", "empty.pem")}&${key}`, "cert holds no certificate"],
+        [`${ca("ca")}&${cert}&${option("key", "empty.pem")}`, "key holds no private key"],
+        [`${ca("ca")}&servername=`, "servername"],
+      ] as const) {
+        const error = await rejection(connect(`rediss://${guarded}?${options}`));
+        expect(error).toMatchObject({ code: "INVALID_ARGUMENT" });
+        expect(error.message).toContain(why);
+      }
     });
 
     test("TLS to a server without it, and the other way round: an error within seconds", async () => {
@@ -419,6 +447,11 @@ describeWith(["redis"], "connect() to Redis", () => {
       const silent = await lab.redis();
       await silent.pause();
       const left = leavesDemoted();
+      const replica = await lab.redis({ replicaOf: server });
+      await replica.synced();
+      const http = createServer((_, response) => response.end("hello")).listen(0, "127.0.0.1");
+      await once(http, "listening");
+      onTestFinished(() => void http.close());
       const ran = await runNode(
         script(`
         const url = ${JSON.stringify(`${at(server, `app:${encodeURIComponent(PASSWORD)}@`)}/5`)};
@@ -435,8 +468,12 @@ describeWith(["redis"], "connect() to Redis", () => {
           failure(connect("redis://127.0.0.1:${await freePort()}")),
           failure(connect("${silent.url}")),
           failure(connect("redis://127.0.0.1?sentinel=main")),
+          failure(connect("${server.url}/99")),
+          failure(connect("${replica.url}")),
+          failure(connect("redis://127.0.0.1:${(http.address() as AddressInfo).port}")),
+          failure(connect("rediss://${server.address}:${server.port}")),
         ]));`),
-        15_000,
+        20_000,
       );
       await silent.kill();
       expect(ran).toMatchObject({ code: 0, killed: false });
@@ -447,6 +484,10 @@ describeWith(["redis"], "connect() to Redis", () => {
         ["STORE_UNAVAILABLE", true, expect.stringContaining("ECONNREFUSED")],
         ["STORE_UNAVAILABLE", true, expect.any(String)],
         ["UNSUPPORTED", false, expect.stringContaining("npm install ioredis")],
+        ["STORE_UNAVAILABLE", false, expect.stringContaining("database 99")],
+        ["STORE_UNAVAILABLE", false, expect.stringContaining("is a replica")],
+        ["STORE_UNAVAILABLE", false, expect.stringContaining("HTTP server")],
+        ["STORE_UNAVAILABLE", false, expect.stringContaining("without TLS")],
       ]);
       expect(ran.out).not.toContain("wrong-secret");
       expect(await left).toBe('"STORE_UNAVAILABLE"\n"released"');
@@ -558,11 +599,15 @@ describeWith(["redis"], "connect() to Redis", () => {
     });
 
     test("a right that is missing is said, and not tried again", async () => {
-      await allow(COMMANDS.filter((command) => command !== "evalsha"));
       const locks = await open(at(server, login));
-      const error = await rejection(locks.acquire("name"));
-      expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
-      expect(error.message).toContain("evalsha");
+      await allow(COMMANDS.filter((command) => command !== "evalsha"));
+      for (const error of [
+        await rejection(locks.acquire("name")),
+        await rejection(connect(at(server, login))),
+      ]) {
+        expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
+        expect(error.message).toContain("evalsha");
+      }
       // Inside of a script.
       await allow(COMMANDS.filter((command) => command !== "hset"));
       const first = await locks.acquire("another");

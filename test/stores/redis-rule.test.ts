@@ -11,6 +11,7 @@ import {
 import { MemoryStore } from "../../src/stores/memory.js";
 import type { RedisStore } from "../../src/stores/redis/index.js";
 import { Lab } from "../../src/verify/lab/lab.js";
+import { runs } from "../support/chance.js";
 import { describeWith } from "../support/needs.js";
 import { byIoredis, claimOf, listening } from "../support/redis.js";
 import { Story } from "../support/story.js";
@@ -245,13 +246,13 @@ describeWith(["redis"], "Redis", () => {
     await lab.close();
   });
 
-  let runs = 0;
+  let rounds = 0;
 
   test("answers as the rule says", async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 25 }), async (steps) => {
-        runs++;
-        const names = [`${runs} a`, `${runs} b`];
+        rounds++;
+        const names = [`${rounds} a`, `${rounds} b`];
         let nowMs = 1_000_000;
         const clock = { nowMs: () => nowMs, wallMs: () => 1_700_000_000_000 + nowMs };
         const rule = new Side(new MemoryStore(clock), names);
@@ -273,7 +274,7 @@ describeWith(["redis"], "Redis", () => {
         expect(redis.told).toEqual(rule.told);
         await redis.giveUp();
       }),
-      { numRuns: 200 },
+      runs(200),
     );
   });
 });

@@ -1,13 +1,29 @@
-import { chmodSync, readFileSync, renameSync, statSync, writeFileSync } from "node:fs";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import { monitorEventLoopDelay } from "node:perf_hooks";
 import { setTimeout as pause } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
 import { sqliteFence } from "../../src/fence/sqlite.js";
 import { connect, createLocks } from "../../src/index.js";
+import { fileAt } from "../../src/stores/sqlite/file.js";
 import { type SqliteDatabase, sqliteStore } from "../../src/stores/sqlite/index.js";
-import { refuseSharedFileSystem } from "../../src/stores/sqlite/open.js";
+import { fileSystemTypes, refuseSharedFileSystem } from "../../src/stores/sqlite/refusals.js";
 import { Writer } from "../../src/stores/sqlite/writer.js";
+import { MAIN } from "../cli/helpers.js";
+import { EmptyFuse } from "../support/fuse.js";
+import { skipUnless } from "../support/needs.js";
 import { freshFile, freshFolder, open, rawConnection } from "../support/sqlite.js";
 import { asOrdinaryUser } from "../support/user.js";
 import { until } from "../support/worker.js";
@@ -40,8 +56,9 @@ test("a damaged file, a file that is none, a missing folder: refused with the re
 test("damaged pages are an error that says so, not a grant", async () => {
   const file = freshFile();
   await (await open(file)).acquire("name");
-  (await rawConnection(file)).exec("PRAGMA wal_checkpoint(TRUNCATE)");
-  const bytes = readFileSync(file);
+  // To read the file itself in this process would drop SQLite's locks on it.
+  (await rawConnection(file)).exec(`VACUUM INTO '${file}.copy'`);
+  const bytes = readFileSync(`${file}.copy`);
   const damaged = `${file}.damaged`;
   writeFileSync(
     damaged,
@@ -116,9 +133,59 @@ test("a file that is deleted or replaced under a running process is noticed at t
 
 test("network file systems are refused", () => {
   expect(() => refuseSharedFileSystem(0x6969, "/mnt/locks.db")).toThrow(/lies on NFS/);
+  for (const type of [0x01161970, 0x786f4256, 0x19830326, 0xbacbacbc, 0x73757245, 0x20030528]) {
+    expect(() => refuseSharedFileSystem(type, "/mnt/locks.db")).toThrow(/not safe there/);
+  }
   expect(() => refuseSharedFileSystem(0xef53, "/mnt/locks.db")).not.toThrow();
-  expect(() => refuseSharedFileSystem(null, "/mnt/locks.db")).not.toThrow();
 });
+
+test("a symbolic link to a network file system is refused, also to a file that is missing there", async (context) => {
+  skipUnless(context, canMountFuse(), "needs the right to mount FUSE (CAP_SYS_ADMIN, /dev/fuse)");
+  const folder = freshFolder();
+  const mounted = join(folder, "mounted");
+  mkdirSync(mounted);
+  const link = join(folder, "locks.db");
+  symlinkSync(join(mounted, "locks.db"), link);
+  const fuse = await EmptyFuse.open();
+  onTestFinished(() => fuse.close());
+  const options = "fd=3,rootmode=40000,user_id=0,group_id=0";
+  const mount = `mount -i -t fuse -o ${options} holdfast-test "$0" && exec "$@" 3>&-`;
+  const inside = (...args: string[]): Promise<string> =>
+    output(
+      "unshare",
+      ["--mount", "--propagation", "private", "sh", "-c", mount, mounted].concat([
+        process.execPath,
+        MAIN,
+        ...args,
+      ]),
+      fuse.fd,
+    );
+  const store = `sqlite:${link}`;
+  expect(await inside("run", "--store", store, "name", "--", "true")).toContain("lies on FUSE");
+  expect(readdirSync(folder).sort()).toEqual(["locks.db", "mounted"]);
+});
+
+test("the file system that counts is that of the file itself, not that of a link", async () => {
+  const link = join(freshFolder(), "locks.db");
+  // Its file system has a number that no other has.
+  symlinkSync("/proc/self/status", link);
+  expect(fileSystemTypes(fileAt(link))).toEqual([0x9fa0, 0x9fa0]);
+});
+
+function canMountFuse(): boolean {
+  return process.platform === "linux" && process.getuid?.() === 0 && existsSync("/dev/fuse");
+}
+
+/** Of both streams; the process has the descriptor as its fourth. */
+async function output(command: string, args: string[], fd: number): Promise<string> {
+  const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe", fd] });
+  const parts: string[] = [];
+  for (const stream of [child.stdout!, child.stderr!]) {
+    stream.on("data", (part) => parts.push(String(part)));
+  }
+  await once(child, "close");
+  return parts.join("");
+}
 
 test("a newer format is refused, when opening and under a running process", async () => {
   const file = freshFile();

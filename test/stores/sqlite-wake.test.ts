@@ -1,17 +1,35 @@
-import {
+import fs, {
   chmodSync,
   existsSync,
+  lstatSync,
   mkdirSync,
   readdirSync,
+  readlinkSync,
+  renameSync,
   rmSync,
   statSync,
+  symlinkSync,
+  utimesSync,
   writeFileSync,
 } from "node:fs";
-import { connect as connectSocket } from "node:net";
+import { syncBuiltinESMExports } from "node:module";
+import { connect as connectSocket, createServer } from "node:net";
 import { join } from "node:path";
-import { expect, test } from "vitest";
-import { freshFile, freshFolder, open } from "../support/sqlite.js";
+import { setTimeout as pause } from "node:timers/promises";
+import { expect, onTestFinished, test, vi } from "vitest";
+import { type Claim, type ClaimAnswer, LOCK_LIMIT, type Push } from "../../src/core/store.js";
+import type { Locks } from "../../src/index.js";
+import { type SqliteStore, sqliteStore } from "../../src/stores/sqlite/index.js";
+import { WakeFolder } from "../../src/stores/sqlite/wake-folder.js";
+import { skipUnless } from "../support/needs.js";
+import { freshFile, freshFolder, open, rawConnection } from "../support/sqlite.js";
 import { until } from "../support/worker.js";
+
+/** Longer than any of these tests: what is granted within it was pushed, not found by a renewal. */
+const TTL = "5m";
+
+const waits = (locks: Locks, many = 1): Promise<void> =>
+  until(`${many} wait`, async () => (await locks.inspect("name"))!.waiters.length === many);
 
 test("where no socket can be had, waiters look for themselves", async () => {
   const file = freshFile();
@@ -26,6 +44,19 @@ test("where no socket can be had, waiters look for themselves", async () => {
   expect(performance.now() - releasedMs).toBeLessThan(2_000);
 });
 
+test("waiters that look for themselves listen as soon as a socket can be had", async () => {
+  const file = freshFile();
+  writeFileSync(`${file}-wake`, "a file where the folder should be");
+  const [one, two] = [await open(file, { ttl: TTL }), await open(file, { ttl: TTL })];
+  const lease = await one.acquire("name");
+  const waiting = two.acquire("name", { wait: "1m" });
+  await waits(one);
+  rmSync(`${file}-wake`);
+  await until("it listens", () => existsSync(`${file}-wake`));
+  await lease.release();
+  await (await waiting).release();
+});
+
 test("a path too long for a socket beside it still wakes its waiters", async () => {
   const folder = join(freshFolder(), "long".repeat(30));
   mkdirSync(folder);
@@ -34,9 +65,9 @@ test("a path too long for a socket beside it still wakes its waiters", async () 
   const lease = await one.acquire("name");
   const waiting = two.acquire("name");
   await until("it waits", async () => (await one.inspect("name"))!.waiters.length === 1);
+  expect(existsSync(`${file}-wake`)).toBe(process.platform === "linux");
   await lease.release();
   await (await waiting).release();
-  expect(existsSync(`${file}-wake`)).toBe(false);
 });
 
 test("nonsense on the wake socket is ignored, and close removes the socket", async () => {
@@ -122,4 +153,262 @@ test("whoever may use the file may wake its waiters, and nobody else", async () 
     await lease.release();
     await (await waiting).release();
   }
+});
+
+/** A socket's file that a killed process left behind an hour ago. */
+async function leaveDeadSocket(path: string): Promise<void> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(`${path}~`, resolve));
+  renameSync(`${path}~`, path);
+  server.close();
+  age(path);
+}
+
+function age(path: string): void {
+  const longAgo = new Date(Date.now() - 3_600_000);
+  utimesSync(path, longAgo, longAgo);
+}
+
+test("only sockets of this store's own making are swept from the wake folder", async () => {
+  const file = freshFile();
+  const folder = `${file}-wake`;
+  mkdirSync(folder, { mode: 0o700 });
+  for (const name of ["abcd1234", "a file of another"]) {
+    writeFileSync(join(folder, name), "kept");
+    age(join(folder, name));
+  }
+  await leaveDeadSocket(join(folder, "app.sock"));
+  await leaveDeadSocket(join(folder, "zyxw9876"));
+  const [one, two] = [await open(file), await open(file)];
+  const lease = await one.acquire("name");
+  const waiting = two.acquire("name");
+  await until("the dead socket is gone", () => !existsSync(join(folder, "zyxw9876")));
+  expect(readdirSync(folder)).toEqual(
+    expect.arrayContaining(["a file of another", "abcd1234", "app.sock"]),
+  );
+  await lease.release();
+  await (await waiting).release();
+});
+
+test("a link in the place of the wake folder is not followed", async () => {
+  const file = freshFile();
+  const victim = freshFolder();
+  symlinkSync(victim, `${file}-wake`);
+  writeFileSync(join(victim, "abcd1234"), "kept");
+  age(join(victim, "abcd1234"));
+  await leaveDeadSocket(join(victim, "zyxw9876"));
+  const [one, two] = [await open(file, { ttl: TTL }), await open(file, { ttl: TTL })];
+  const lease = await one.acquire("name");
+  const waiting = two.acquire("name");
+  await waits(one);
+  await lease.release();
+  await (await waiting).release();
+  await pause(50);
+  expect(readdirSync(victim).sort()).toEqual(["abcd1234", "zyxw9876"]);
+  await two.close();
+  expect(lstatSync(`${file}-wake`).isSymbolicLink()).toBe(true);
+});
+
+test("a link that takes the wake folder's place after it was checked is not followed", (context) => {
+  skipUnless(context, process.platform === "linux", "only Linux has paths of descriptors");
+  const file = freshFile();
+  writeFileSync(file, "");
+  const folder = WakeFolder.make(file);
+  onTestFinished(() => folder.close());
+  const victim = freshFolder();
+  for (const place of [victim, `${file}-wake`]) writeFileSync(join(place, "abcd1234"), "");
+  renameSync(`${file}-wake`, `${file}-moved`);
+  symlinkSync(victim, `${file}-wake`);
+  folder.remove("abcd1234");
+  expect(readdirSync(`${file}-moved`)).toEqual([]);
+  expect(readdirSync(victim)).toEqual(["abcd1234"]);
+});
+
+test("the owner of a wake folder that everybody may write takes that right away", async () => {
+  const file = freshFile();
+  writeFileSync(file, "", { mode: 0o600 });
+  mkdirSync(`${file}-wake`);
+  chmodSync(`${file}-wake`, 0o777);
+  const [one, two] = [await open(file), await open(file)];
+  const lease = await one.acquire("name");
+  const waiting = two.acquire("name");
+  await waits(one);
+  expect(readdirSync(`${file}-wake`).length).toBe(1);
+  expect(statSync(`${file}-wake`).mode & 0o777).toBe(0o700);
+  await lease.release();
+  await (await waiting).release();
+});
+
+test("a ticket can't lead a handover to a socket outside the wake folder", async () => {
+  const file = freshFile();
+  const outside = join(file, "../outside");
+  let connections = 0;
+  const server = createServer((socket) => {
+    connections++;
+    socket.destroy();
+  });
+  await new Promise<void>((resolve) => server.listen(outside, resolve));
+  onTestFinished(() => void server.close());
+  const [one, two] = [await open(file), await open(file)];
+  const lease = await one.acquire("name");
+  const waiting = two.acquire("name", { ttl: 900 });
+  await until("it listens", () => existsSync(`${file}-wake`));
+  symlinkSync(outside, join(`${file}-wake`, "abcd1234"));
+  const db = await rawConnection(file);
+  for (const wake of ["../outside", "abcd1234"]) {
+    db.exec(`UPDATE holdfast_claims SET wake = '${wake}' WHERE token = 0`);
+    if (wake === "abcd1234") await lease.release();
+  }
+  await (await waiting).release();
+  const again = await one.acquire("name");
+  const next = two.acquire("name", { ttl: 900 });
+  await waits(one);
+  db.exec("UPDATE holdfast_claims SET wake = '../outside' WHERE token = 0");
+  await again.release();
+  await (await next).release();
+  expect(connections).toBe(0);
+});
+
+const CLAIM: Claim = {
+  names: ["name"],
+  grantId: "waiter",
+  seq: 1,
+  permits: LOCK_LIMIT,
+  limit: LOCK_LIMIT,
+  ttlMs: 300_000,
+  atLeastMs: 0,
+  holder: "a test",
+  queue: true,
+};
+
+async function openStore(file: string): Promise<SqliteStore> {
+  const store = sqliteStore(await rawConnection(file), { closeDatabase: true });
+  onTestFinished(() => store.close());
+  return store;
+}
+
+test("the first waiter of a process keeps its place before one that came later", async () => {
+  const file = freshFile();
+  const [one, two, three] = [await openStore(file), await openStore(file), await openStore(file)];
+  const claim = (store: SqliteStore, holder: string, name: string): Promise<ClaimAnswer> =>
+    store.claim({ ...CLAIM, names: [name], grantId: `${holder} ${name}`, holder }, () => {});
+  await claim(one, "holder", "name");
+  await claim(one, "holder", "other");
+  // It listens already when it asks for the name; the other has yet to begin.
+  await claim(three, "second", "other");
+  await Promise.all([claim(two, "first", "name"), claim(three, "second", "name")]);
+  const { waiters } = (await one.inspect("name"))!;
+  expect(waiters.map(({ holder }) => holder)).toEqual(["first", "second"]);
+});
+
+test("a process listens before others can see its first ticket, and is handed the name at once", async () => {
+  const file = freshFile();
+  const [one, two] = [await openStore(file), await openStore(file)];
+  await one.claim({ ...CLAIM, grantId: "holder" }, () => {});
+  const pushed = new Promise<Push>((resolve) => {
+    // In the same turn: the ticket has just been left when the name is released.
+    void two.claim(CLAIM, resolve);
+    void one.release([{ name: "name", grantId: "holder" }]);
+  });
+  expect(await pushed).toMatchObject({ kind: "granted" });
+});
+
+test.each(["renewal", "claim"] as const)(
+  "the late reply to an earlier %s leaves the push of a later claim in place",
+  async (earlier) => {
+    const store = await openStore(freshFile());
+    await store.claim({ ...CLAIM, grantId: "holder" }, () => {});
+    const pushes: Push[] = [];
+    // In one transaction: the reply to the earlier one comes when the later one waits.
+    const [reply, answer] = await Promise.all([
+      earlier === "renewal"
+        ? store.renew([{ name: "name", grantId: "waiter", seq: 1, ttlMs: 300_000 }])
+        : store.claim({ ...CLAIM, permits: 1, limit: 2 }, () => {}),
+      store.claim({ ...CLAIM, seq: 2 }, (push) => pushes.push(push)),
+    ]);
+    expect([reply].flat()[0]!.kind).toBe(earlier === "renewal" ? "lost" : "mismatch");
+    expect(answer.kind).toBe("queued");
+    await store.release([{ name: "name", grantId: "holder" }]);
+    expect(pushes.filter(({ kind }) => kind === "granted").length).toBe(1);
+  },
+);
+
+/** How many sockets and wake folders this process has open. */
+function openOnes(): number {
+  const targets = readdirSync("/proc/self/fd").map((fd) => {
+    try {
+      return readlinkSync(`/proc/self/fd/${fd}`);
+    } catch {
+      return "";
+    }
+  });
+  return targets.filter((one) => one.startsWith("socket:") || one.includes("-wake")).length;
+}
+
+test.for([
+  ["once", 1],
+  ["always", Number.POSITIVE_INFINITY],
+] as const)(
+  "a socket whose rights can't be set is closed again (%s)",
+  async ([, times], context) => {
+    skipUnless(context, process.platform === "linux", "only Linux lists what is open");
+    const file = freshFile();
+    const [one, two] = [await open(file), await open(file)];
+    const lease = await one.acquire("name");
+    const before = openOnes();
+    let failures = 0;
+    const chmod = fs.chmodSync;
+    vi.spyOn(fs, "chmodSync").mockImplementation((path, mode) => {
+      if (failures++ < times) throw Object.assign(new Error("EIO: chmod"), { code: "EIO" });
+      chmod(path, mode);
+    });
+    syncBuiltinESMExports();
+    onTestFinished(() => {
+      vi.restoreAllMocks();
+      syncBuiltinESMExports();
+    });
+    const waiting = two.acquire("name");
+    await waits(one);
+    const listens = times === 1;
+    expect(failures).toBeGreaterThan(1);
+    // Its socket, and the folder.
+    expect(openOnes() - before).toBe(listens ? 2 : 0);
+    if (listens) expect(readdirSync(`${file}-wake`).length).toBe(1);
+    else expect(existsSync(`${file}-wake`)).toBe(false);
+    await lease.release();
+    await (await waiting).release();
+    await two.close();
+    await until("nothing is open any more", () => openOnes() <= before);
+  },
+);
+
+test.each([
+  ["a folder of this user alone", 0o600, "", true],
+  ["a folder that a group may write", 0o660, "", false],
+  ["a path that is too long for a socket", 0o600, "long".repeat(30), false],
+])("where descriptors have no paths (not Linux), %s", async (_, mode, name, listens) => {
+  const exists = fs.existsSync;
+  vi.spyOn(fs, "existsSync").mockImplementation(
+    (path) => !String(path).startsWith("/proc/self/fd/") && exists(path),
+  );
+  syncBuiltinESMExports();
+  onTestFinished(() => {
+    vi.restoreAllMocks();
+    syncBuiltinESMExports();
+  });
+  const folder = join(freshFolder(), name);
+  mkdirSync(folder, { recursive: true });
+  const file = join(folder, "locks.db");
+  writeFileSync(file, "");
+  chmodSync(file, mode);
+  const [one, two] = [await open(file, { ttl: TTL }), await open(file, { ttl: TTL })];
+  const lease = await one.acquire("name");
+  const waiting = two.acquire("name");
+  await waits(one);
+  expect(existsSync(`${file}-wake`)).toBe(listens);
+  await lease.release();
+  // Pushed, or found by looking.
+  await (await waiting).release();
+  await two.close();
+  expect(existsSync(`${file}-wake`)).toBe(false);
 });

@@ -8,6 +8,7 @@ import {
   type RedisStoreOptions,
   redisStore,
 } from "../../src/stores/redis/index.js";
+import { keysOf } from "../../src/stores/redis/keys.js";
 import type { Lab } from "../../src/verify/lab/lab.js";
 import { freePort } from "../../src/verify/lab/ports.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
@@ -133,7 +134,18 @@ export async function callsSince(
   return async (command) => ((await server.calls()).get(command) ?? 0) - (before.get(command) ?? 0);
 }
 
-/** Its subscription is opened by the first that has to wait, who asks twice for that. */
+/**
+ * Resolves when so many tickets of a name can be told of a grant. A ticket stands before its process
+ * listens; until then it has no channel, and is neither told nor skipped.
+ */
+export async function canBeTold(server: RedisServer, name: string, count: number): Promise<void> {
+  await until(`${count} can be told`, 10_000, async () => {
+    const tickets = await server.cli("hvals", keysOf(name)[1]);
+    return tickets.split("holdfast:wake:").length - 1 === count;
+  });
+}
+
+/** The subscription is opened by the first that has to wait. */
 export async function listening(store: RedisStore): Promise<void> {
   const claims = [claimOf("listening"), claimOf("listening", { queue: true })];
   for (const claim of claims) await store.claim(claim, () => {});

@@ -1,9 +1,10 @@
 import { constants } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
+import { onAbort } from "../../core/abort.js";
 import { HoldfastError } from "../../core/errors.js";
-import type { Lease } from "../../core/lease.js";
+import { HeldLease } from "../../core/held-lease.js";
+import type { Lease, ReleaseResult } from "../../core/lease.js";
 import type { Locks } from "../../core/locks.js";
-import { LOCK_LIMIT } from "../../core/store.js";
 import { CliError, Exit, usage } from "../exit.js";
 import { ranAlready, whyBusy } from "../names.js";
 import { formatMs, masked, note, printable, quoted } from "../output.js";
@@ -15,8 +16,8 @@ import { WaitingLine } from "./waiting.js";
 /** When the outcome is known, a store that does not answer keeps nobody for longer than this. */
 const GOODBYE_MS = 2_000;
 
-export async function openFor(plan: Plan): Promise<Locks> {
-  const locks = await openLocks(plan.store, plan.locksOptions);
+export async function openFor(plan: Plan, signals: Signals): Promise<Locks> {
+  const locks = await unlessEnded(openLocks(plan.store, plan.locksOptions), plan, signals);
   if (plan.verbose) note(`the store is ${masked(describeStore(plan.store.url))}`);
   // The default store keeps out nobody on another machine. Told to people, not to cron's mails.
   const local = !plan.store.named && locks.traits.scope !== "network";
@@ -26,6 +27,24 @@ export async function openFor(plan: Plan): Promise<Locks> {
     );
   }
   return locks;
+}
+
+/** A store that hangs does not hold up a signal. What is opened after that is closed again. */
+function unlessEnded(opening: Promise<Locks>, { name }: Plan, signals: Signals): Promise<Locks> {
+  return new Promise((resolve, reject) => {
+    const end = (): void => {
+      reject(gaveUp(name, signals.ended!));
+      opening.then((locks) => locks.close()).catch(() => {});
+    };
+    const ignoreSignal = onAbort(signals.waitSignal, end);
+    if (signals.ended !== null) end();
+    opening.finally(ignoreSignal).then(resolve, reject);
+  });
+}
+
+function gaveUp(name: string, ended: NodeJS.Signals): CliError {
+  const exitCode = Exit.signal + constants.signals[ended];
+  return new CliError(exitCode, `${ended}: gave up waiting for ${quoted(name)}`);
 }
 
 /** Waits as planned, unless a signal ends it; says who is in the way. */
@@ -39,9 +58,8 @@ export async function acquire(plan: Plan, locks: Locks, signals: Signals): Promi
       throw await explained(error, plan, locks);
     });
   if (signals.ended !== null) {
-    await lease?.release();
-    const exitCode = Exit.signal + constants.signals[signals.ended];
-    throw new CliError(exitCode, `${signals.ended}: gave up waiting for ${quoted(name)}`);
+    if (lease !== null) await giveBackUnused(lease);
+    throw gaveUp(name, signals.ended);
   }
   return lease!;
 }
@@ -77,11 +95,15 @@ async function whyNot(plan: Plan, locks: Locks, otherwise: string): Promise<stri
 /** A lock and a semaphore, or two of different sizes, can't be under one name; in the words of this command line. */
 async function otherUse(plan: Plan, locks: Locks): Promise<string | null> {
   const limit = (await locks.inspect(plan.name).catch(() => null))?.limit;
-  if (limit === undefined || limit === (plan.atMost ?? LOCK_LIMIT)) return null;
-  const use = limit === LOCK_LIMIT ? "as a lock, without --at-most" : `with --at-most ${limit}`;
-  const way =
-    plan.atMost !== undefined && limit !== LOCK_LIMIT ? "the same number" : "another name";
+  if (limit === undefined || limit === (plan.atMost ?? null)) return null;
+  const use = limit === null ? "as a lock, without --at-most" : `with --at-most ${limit}`;
+  const way = plan.atMost !== undefined && limit !== null ? "the same number" : "another name";
   return `${quoted(plan.name)} is in use ${use}; use ${way}, or wait until nobody has it`;
+}
+
+/** No command has run under it: the name does not stay closed. */
+export function giveBackUnused(lease: Lease): Promise<ReleaseResult> {
+  return lease instanceof HeldLease ? lease.abandon() : lease.release();
 }
 
 export async function goodbye(work: Promise<unknown> | undefined): Promise<void> {

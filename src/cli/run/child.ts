@@ -2,6 +2,7 @@ import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import { constants } from "node:os";
 import { Exit } from "../exit.js";
 import { checkCommand, findCommand } from "./find.js";
+import { GroupGuard } from "./guard.js";
 
 /** How the child ended, or why it never began. */
 export interface Ended {
@@ -19,11 +20,13 @@ export class Child {
 
   constructor(command: readonly string[], env: NodeJS.ProcessEnv) {
     const [program, ...args] = command;
+    const guard = new GroupGuard();
     this.#process = spawn(program!, args, {
       env,
       stdio: "inherit",
       detached: process.platform !== "win32",
     });
+    if (this.#process.pid !== undefined) guard.watch(this.#process.pid);
     const killGroup = (): void => this.kill("SIGKILL");
     // Should holdfast end by an error of its own, the child must not go on without its lease.
     process.once("exit", killGroup);
@@ -41,6 +44,7 @@ export class Child {
       );
     }).finally(() => {
       this.#running = false;
+      guard.dismiss();
       process.removeListener("exit", killGroup);
     });
   }

@@ -102,7 +102,11 @@ function readPlan(
 }
 
 const CONTRADICTIONS: readonly (readonly [OptionName, OptionName, string])[] = [
-  ["once-per", "wait", "who waits would run it after another has; it asks once"],
+  [
+    "once-per",
+    "wait",
+    "a run that waits would run CMD a second time in the period; --once-per asks once",
+  ],
   ["once-per", "at-least", "the period settles how long the name stays closed"],
   ["once-per", "shared", "all who share the name would run it"],
   ["once-per", "at-most", "several would run it in one period"],

@@ -3,7 +3,7 @@ import { systemClock } from "../../core/clock.js";
 import type { Lease } from "../../core/lease.js";
 import { Exit } from "../exit.js";
 import { formatMs, masked, note, quoted } from "../output.js";
-import { goodbye } from "./acquire.js";
+import { giveBackUnused, goodbye } from "./acquire.js";
 import { Child, type Ended } from "./child.js";
 import type { Plan } from "./plan.js";
 import type { Signals } from "./signals.js";
@@ -19,6 +19,12 @@ export async function runUnder(
   lease: Lease,
   signals: Signals,
 ): Promise<number | "lost"> {
+  // By the clock: holdfast may have been stopped since the grant.
+  if (lease.state === "lost") {
+    note(`the lease on ${quoted(plan.name)} was lost before the command began`);
+    await goodbye(giveBackUnused(lease));
+    return "lost";
+  }
   const child = start(plan, words, lease);
   const stopper = new Stopper(lease, child, systemClock(), plan.ttlMs);
   signals.forwardTo((signal) => {
@@ -66,8 +72,9 @@ export async function runWithout(
 
 /** Gives the name back, and says so if it was not ours to the end. */
 async function finish(plan: Plan, lease: Lease, ended: Ended): Promise<number> {
-  if (ended.problem !== undefined) note(masked(ended.problem));
-  const outcome = await lease.release();
+  const neverRan = ended.problem !== undefined;
+  if (neverRan) note(masked(ended.problem));
+  const outcome = await (neverRan ? giveBackUnused(lease) : lease.release());
   const name = quoted(plan.name);
   if (outcome === "released" && plan.verbose) note(`released ${name}`);
   if (outcome === "unknown") {

@@ -7,6 +7,7 @@ type Answer = Awaited<ReturnType<EtcdClient["txn"]>>;
 interface Part {
   readonly txn: Txn;
   readonly names: readonly string[];
+  readonly releases: boolean;
   answered(answer: Answer): void;
   failed(error: unknown): void;
 }
@@ -27,7 +28,8 @@ const REFUSALS: readonly number[] = [
 /**
  * Transactions of one turn of the event loop go as one, each a part with comparisons of its own. No
  * two parts of one touch the same name: they are compared before anything is changed, and would all
- * have one revision, which is a claim's token and the moment of a read.
+ * have one revision, which is a claim's token and the moment of a read. Releases may: they compare
+ * nothing, and each deletes keys of its own.
  */
 export class Batches {
   readonly #client: EtcdClient;
@@ -37,10 +39,10 @@ export class Batches {
     this.#client = client;
   }
 
-  /** Of these names alone. It may be sent again. */
-  txn(names: readonly string[], txn: Txn): Promise<Answer> {
+  /** Of these names alone. It may be sent again. `releases`: it only deletes claims of its own. */
+  txn(names: readonly string[], txn: Txn, releases = false): Promise<Answer> {
     return new Promise((answered, failed) => {
-      this.#parts.push({ txn, names, answered, failed });
+      this.#parts.push({ txn, names, releases, answered, failed });
       // After all that the present answers set off, and before anything new is read.
       if (this.#parts.length === 1) process.nextTick(() => this.#flush());
     });
@@ -64,35 +66,42 @@ export class Batches {
       (error: unknown) => {
         const refused = error instanceof EtcdError && REFUSALS.includes(error.grpcCode);
         for (const part of parts) {
-          if (refused) this.#alone(part);
+          // Its last attempt was refused, an earlier one may have been executed.
+          if (refused) this.#alone(part, error.executed === "unknown");
           else part.failed(error);
         }
       },
     );
   }
 
-  #alone({ txn, answered, failed }: Part): void {
-    this.#client.txn(txn, { again: true }).then(answered, failed);
+  #alone({ txn, answered, failed }: Part, sentBefore = false): void {
+    this.#client
+      .txn(txn, { again: true })
+      .then((answer) => answered(sentBefore ? { ...answer, repeated: true } : answer), failed);
   }
 }
 
 function apart(parts: readonly Part[]): Part[][] {
   const batches: Part[][] = [];
   const alone: Part[][] = [];
-  /** The first batch that each name is not in. */
-  const freeIn = new Map<string, number>();
+  /** The first batch that comes after all claims on a name; and after all parts with that name. */
+  const [afterClaims, afterAll] = [new Map<string, number>(), new Map<string, number>()];
   let roomIn = 0;
   for (const part of parts) {
-    const { names, txn } = part;
+    const { names, txn, releases } = part;
     if (opsOf(txn) > OPS_OF_A_PART) {
       alone.push([part]);
       continue;
     }
-    let at = Math.max(roomIn, ...names.map((name) => freeIn.get(name) ?? 0));
+    const free = releases ? afterClaims : afterAll;
+    let at = Math.max(roomIn, ...names.map((name) => free.get(name) ?? 0));
     while (batches[at]?.length === PARTS_AT_ONCE) at++;
     if (at === batches.length) batches.push([]);
     batches[at]!.push(part);
-    for (const name of names) freeIn.set(name, at + 1);
+    for (const name of names) {
+      if (!releases) afterClaims.set(name, at + 1);
+      afterAll.set(name, Math.max(at + 1, afterAll.get(name) ?? 0));
+    }
     if (batches[roomIn]?.length === PARTS_AT_ONCE) roomIn++;
   }
   return [...batches, ...alone];

@@ -92,6 +92,16 @@ export class Closures {
     return opens || this.#clock.elapsedMs() >= closed.untilMs;
   }
 
+  /** The name was opened before its time: its lease goes, unless it closes other names. */
+  opened(name: string, grantId: string): void {
+    const key = this.#keys.closure(name, grantId);
+    const closed = this.#closed.get(key);
+    if (closed === undefined) return;
+    clearTimeout(closed.timer);
+    this.#closed.delete(key);
+    if (!this.uses(closed.lease)) this.#client.leaseRevoke(closed.lease).catch(() => {});
+  }
+
   /** They run out by themselves. */
   close(): void {
     for (const { timer } of this.#closed.values()) clearTimeout(timer);

@@ -13,7 +13,7 @@ import { OURS, openEtcdClientOf, openEtcdStore, reach, why } from "./open.js";
 import type { EndpointStatus, EtcdClient } from "./rpc/client.js";
 import { Code, EtcdError } from "./rpc/errors.js";
 import type { ClusterMember } from "./rpc/messages.js";
-import { flawsOf, lineOf } from "./versions.js";
+import { confinedSince, flawsOf, lineOf, votersOf } from "./versions.js";
 
 const ANSWER_MS = 2_000;
 const PUTS = 7;
@@ -84,12 +84,13 @@ const lockless = (error: Error): Finding => ({
 /** What follows from what the endpoints tell. */
 export function judge({ first, last, members }: Looks, url: StoreUrl): Finding[] {
   const answered = last.filter((one): one is Answered => one.error === undefined);
-  const voters = typeof members === "string" ? null : members.filter(({ isLearner }) => !isLearner);
+  const voters = typeof members === "string" ? null : votersOf(members);
   const most = voters?.length ?? url.hosts.length;
   // They all went while they were looked at.
   if (answered.length === 0) return endpoints(last, most, url);
   return [
-    ...versions(answered, most),
+    ...versions(answered, voters?.length ?? null),
+    ...roles(answered, url),
     ...endpoints(last, most, url),
     ...leaders(answered),
     elections(first, answered),
@@ -100,7 +101,7 @@ export function judge({ first, last, members }: Looks, url: StoreUrl): Finding[]
   ];
 }
 
-function versions(answered: readonly Answered[], members: number): Finding[] {
+function versions(answered: readonly Answered[], voters: number | null): Finding[] {
   const about = "version";
   const distinct = [...new Set(answered.map(({ version }) => version))];
   const findings = distinct.map((version): Finding => {
@@ -108,7 +109,7 @@ function versions(answered: readonly Answered[], members: number): Finding[] {
       answered,
       answered.filter((one) => one.version === version),
     );
-    return { ...versionOf(version, members), ...where };
+    return { ...versionOf(version, voters), ...where };
   });
   if (distinct.length > 1) {
     findings.push({
@@ -121,7 +122,7 @@ function versions(answered: readonly Answered[], members: number): Finding[] {
   return findings;
 }
 
-function versionOf(version: string, members: number): Finding {
+function versionOf(version: string, voters: number | null): Finding {
   const about = "version";
   const { line } = lineOf(version);
   if (line === "") {
@@ -136,7 +137,7 @@ function versionOf(version: string, members: number): Finding {
       advice: "Upgrade etcd.",
     };
   }
-  const { flaws, since } = flawsOf(version, members);
+  const { flaws, since } = flawsOf(version, voters);
   if (flaws.length === 0) return { about, level: "ok", what: `etcd ${version}` };
   return {
     about,
@@ -144,6 +145,21 @@ function versionOf(version: string, members: number): Finding {
     what: `etcd ${version}: ${flaws.join("; ")}`,
     advice: `Upgrade etcd to ${since} or later.`,
   };
+}
+
+/** Only where there are users: without them, anyone may do everything. */
+function roles(answered: readonly Answered[], { user, options }: StoreUrl): Finding[] {
+  if (user === "" && !options.has("cert")) return [];
+  const since = answered.map(({ version }) => confinedSince(version)).find((one) => one !== null);
+  if (since === undefined) return [];
+  return [
+    {
+      about: "roles",
+      level: "note",
+      what: "they keep nobody from other keys: on this version any user can read and write all keys by a transaction inside a transaction (GHSA-rfx7-8w68-q57q)",
+      advice: `Upgrade etcd to ${since} or later, or keep data that others must not touch in another cluster.`,
+    },
+  ];
 }
 
 /** Said only where it is not so of all. */
@@ -434,7 +450,7 @@ async function accessOf(
     findings.push({
       about,
       level: "danger",
-      what: `authentication is off: whoever reaches it${where} can take, free and delete locks${unchecked}`,
+      what: `authentication is off: anybody who reaches it${where} can take, free and delete locks${unchecked}`,
       advice: "Make users and roles and etcdctl auth enable, or ask for certificates of clients.",
     });
   }
@@ -442,7 +458,7 @@ async function accessOf(
     findings.push({
       about: "transport",
       level: "note",
-      what: "the connection is not encrypted: who listens on the way learns passwords, and what proves ownership of leases",
+      what: "the connection is not encrypted: anybody on the network path can read passwords, and the grantIds that prove ownership of leases",
       advice: "Use tls=1 unless the network is your own.",
     });
   }

@@ -4,33 +4,35 @@ import { InvalidArgumentError, StoreUnavailableError } from "../../core/errors.j
 import { claimOf } from "../../core/held-lease.js";
 import type { Lease } from "../../core/lease.js";
 import { systemRuntime } from "../../core/runtime.js";
-import type {
-  Claim,
-  ClaimAnswer,
-  Grant,
-  HolderInfo,
-  LostAnswer,
-  NameInfo,
-  Push,
-  Release,
-  ReleaseAnswer,
-  RenewAnswer,
-  Renewal,
-  Store,
-  Traits,
+import {
+  type Claim,
+  type ClaimAnswer,
+  type Grant,
+  type HolderInfo,
+  type LostAnswer,
+  MOST_WAITERS,
+  type NameInfo,
+  type Push,
+  type Release,
+  type ReleaseAnswer,
+  type RenewAnswer,
+  type Renewal,
+  type Store,
+  type Traits,
 } from "../../core/store.js";
-import { checkText, orElse } from "../../core/validate.js";
+import { checkOptions, checkText, orElse } from "../../core/validate.js";
 import { Batches } from "./batches.js";
 import { Closures } from "./closures.js";
 import { createdAt, isEmpty, modifiedAt, unchangedSince } from "./compare.js";
-import { type Kept, KeptClaims } from "./kept.js";
+import { type Asked, type Kept, KeptClaims } from "./kept.js";
 import { Keys, PREFIX } from "./keys.js";
 import { Moves } from "./moves.js";
 import { becauseOf, fasterAgain, Names, OPS_AT_ONCE, TRIES } from "./names.js";
 import { type Claimed, type Place, type Queue, readValue, written } from "./queue.js";
-import type { EtcdClient } from "./rpc/client.js";
+import { RevisionFell, refuseFallen } from "./revisions.js";
+import { checkClient, type EtcdClient } from "./rpc/client.js";
 import { Code, EtcdError } from "./rpc/errors.js";
-import type { Compare, Op, OpAnswer } from "./rpc/messages.js";
+import type { Compare, Op, OpAnswer, Txn } from "./rpc/messages.js";
 import {
   found,
   isElsewhere,
@@ -43,6 +45,8 @@ import {
 } from "./seen.js";
 import { type Proof, type Session, SessionDead } from "./session.js";
 import { Sessions, secondsOf } from "./sessions.js";
+import { type Turn, Turns } from "./turns.js";
+import { ClusterTraits } from "./versions.js";
 import { Waiting } from "./waiting.js";
 
 export type { EtcdClient, EtcdClientOptions } from "./rpc/client.js";
@@ -77,12 +81,12 @@ export const ETCD_TRAITS: Traits = {
 
 const NAMES_AT_ONCE = 50;
 const KEYS_PER_TURN = 500;
-/** As the core's own. */
-const DRIFT = 0.01;
+/** As the core's own, if a claim does not tell. */
+const DRIFT_FACTOR = 0.01;
 
 /** Locks in etcd: a claim is a key under the session, the queue is the order of their creation. */
 export class EtcdStore implements Store {
-  readonly traits: Traits;
+  readonly #traits: ClusterTraits;
   readonly #client: EtcdClient;
   readonly #closeClient: boolean;
   readonly #clock: Clock = systemRuntime().clock;
@@ -94,19 +98,17 @@ export class EtcdStore implements Store {
   readonly #moves: Moves;
   readonly #batches: Batches;
   readonly #kept: KeptClaims;
+  readonly #turns = new Turns();
+  /** Claims that are not answered yet, by grantId. */
+  readonly #claiming = new Map<string, Promise<ClaimAnswer>>();
+  /** The largest that was asked for. */
+  #driftFactor = DRIFT_FACTOR;
 
-  /** `flaws`: of the servers' version, under which a name can be granted twice. */
-  constructor(
-    client: EtcdClient,
-    options: EtcdStoreOptions = {},
-    flaws: readonly string[] = ETCD_TRAITS.grantsTwiceAfter,
-  ) {
-    if (client === null || typeof client !== "object" || typeof client.txn !== "function") {
-      throw new InvalidArgumentError(
-        'the client is not one of openEtcdClient(…); pass one, or use connect("etcd://…")',
-      );
-    }
-    this.traits = { ...ETCD_TRAITS, grantsTwiceAfter: flaws };
+  /** `faults`: of this cluster, if they are known; they are asked for when the first session begins. */
+  constructor(client: EtcdClient, options: EtcdStoreOptions = {}, faults?: readonly string[]) {
+    checkClient(client, ', or use connect("etcd://…")');
+    checkOptions(options, "the options of etcdStore", ["closeClient", "prefix"]);
+    this.#traits = new ClusterTraits(client, ETCD_TRAITS, faults);
     this.#client = client;
     this.#closeClient = options.closeClient ?? false;
     this.#keys = new Keys(checkText(orElse(options.prefix, PREFIX), "prefix", 1, 255));
@@ -119,6 +121,7 @@ export class EtcdStore implements Store {
     this.#sessions = new Sessions(client, this.#clock, this.#keys, {
       isNeeded: (session) => !this.#kept.of(session).next().done,
       reconcile: (session) => this.#reconcile(session),
+      another: () => this.#traits.update(),
     });
     this.#waiting = new Waiting(
       client,
@@ -129,18 +132,29 @@ export class EtcdStore implements Store {
     this.#moves = new Moves(client, this.#keys, this.#sessions, (ms) => this.#kept.sweepIn(ms));
   }
 
-  async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+  /** `grantsTwiceAfter` follows what the cluster tells of its versions and members. */
+  get traits(): Traits {
+    return this.#traits.current;
+  }
+
+  claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
     const askedAtMs = this.#clock.elapsedMs();
-    for (let tries = 0; ; tries++) {
-      const session = await this.#sessions.use(claim.ttlMs);
-      try {
-        return await this.#claim(claim, push, session, askedAtMs);
-      } catch (error) {
-        const dead = await this.#dead(session, error);
-        if (tries > 0 || dead === null) throw explain(error);
-        this.#sessions.forget(dead);
-      }
+    const ask = { seq: claim.seq, askedAtMs, push };
+    const { names, grantId } = claim;
+    const under = this.#claiming.get(grantId);
+    if (under !== undefined) {
+      // Asked again before it is answered: that would only load a server that is slow already.
+      for (const name of names) this.#kept.get(name, grantId)?.askAgain(ask);
+      return under;
     }
+    // Only who may wait has a place in the order.
+    const turn = claim.queue && names.length === 1 ? this.#turns.begin(names[0]!) : null;
+    const answer = this.#claimInSession(claim, ask, turn).finally(() => {
+      this.#claiming.delete(grantId);
+      turn?.end();
+    });
+    this.#claiming.set(grantId, answer);
+    return answer;
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
@@ -206,23 +220,47 @@ export class EtcdStore implements Store {
     if (this.#closeClient) await this.#client.close();
   }
 
+  async #claimInSession(claim: Claim, ask: Asked, turn: Turn | null): Promise<ClaimAnswer> {
+    for (let tries = 0; ; tries++) {
+      const session = await this.#sessions.use(claim.ttlMs).catch(rethrow);
+      try {
+        return await this.#claim(claim, ask, session, turn);
+      } catch (error) {
+        const dead = await this.#dead(session, error);
+        if (tries > 0 || dead === null) throw explain(error);
+        this.#sessions.forget(dead);
+      }
+    }
+  }
+
   async #claim(
     claim: Claim,
-    push: (push: Push) => void,
+    asked: Asked,
     session: Session,
-    askedAtMs: number,
+    turn: Turn | null,
   ): Promise<ClaimAnswer> {
-    const { names, grantId, seq } = claim;
+    const { names, grantId, driftFactor = DRIFT_FACTOR } = claim;
+    this.#driftFactor = Math.max(this.#driftFactor, driftFactor);
     if (names.some((name) => this.#kept.wasSwept(name, grantId))) {
       // Its deletion may still be on the way, and would take the new one with it: another id, please.
       return { kind: "lost", reason: "expired" };
     }
     const before = names.map((name) => askOf(this.#kept.get(name, grantId)));
-    const all = names.map((name) =>
-      this.#kept.keep(name, grantId, session, { seq, askedAtMs, push }),
-    );
+    const all = names.map((name) => this.#kept.keep(name, grantId, session, asked));
+    const earlier = turn?.earlier ?? null;
+    // Of several exclusive claims at most one is granted: nothing is gained by asking together.
+    if (earlier !== null && claim.permits === claim.limit) {
+      await earlier;
+      if (!this.#kept.has(all[0]!)) return this.#givenUp(all);
+    }
     const closing = claim.atLeastMs > 0 ? await this.#closures.begin(claim.atLeastMs) : null;
-    const answer = await this.#ask({ claim, all, closing, before });
+    const answer = await this.#ask({ claim, all, closing, before, earlier }).catch(
+      async (error) => {
+        // The refusal says that nothing was claimed.
+        if (error instanceof RevisionFell) await this.#delete(all.map((kept) => this.#key(kept)));
+        throw error;
+      },
+    );
     // Of an unknown outcome it runs out by itself.
     if (closing !== null && !this.#closures.uses(closing)) {
       this.#client.leaseRevoke(closing).catch(() => {});
@@ -281,7 +319,7 @@ export class EtcdStore implements Store {
       return since === "empty" ? isEmpty(range) : unchangedSince(range, since.revision);
     });
     const names = all.map(({ name }) => name);
-    const { succeeded, revision, responses } = await this.#batches.txn(names, {
+    const { succeeded, revision, responses } = await this.#step(names, {
       compare: [...compare, ...this.#notRevoked(all)],
       // Where nobody was there, it is known who is now.
       success: since === "empty" ? puts : [...puts, ...reads],
@@ -306,7 +344,7 @@ export class EtcdStore implements Store {
   async #join({ claim, all }: Ask, queue: Queue): Promise<ClaimAnswer | Seen> {
     const kept = all[0]!;
     const reads = readsOf(this.#keys, all);
-    const { succeeded, responses, revision } = await this.#batches.txn([kept.name], {
+    const { succeeded, responses, revision } = await this.#step([kept.name], {
       compare: this.#isNewAfter(queue.last!, kept),
       success: [this.#put(kept, claim), ...reads],
       failure: reads,
@@ -336,21 +374,24 @@ export class EtcdStore implements Store {
     const watched = names.length === 1 && queue ? this.#waiting.get(names[0]!) : undefined;
     if (watched === undefined || !watched.isComplete) return null;
     const { queue: known } = watched;
+    // Perhaps no ticket may be added: what the server has decides.
+    if (known.size > MOST_WAITERS) return null;
     const waits = known.limit === limit && known.get(grantId) === undefined && !known.fits(permits);
     return waits ? known : null;
   }
 
   /** A ticket after the last, which must not have gone or changed: so the limit has not, either. */
-  async #queue({ claim, all }: Ask, queue: Queue): Promise<ClaimAnswer | Seen> {
+  async #queue({ claim, all, earlier }: Ask, queue: Queue): Promise<ClaimAnswer | Seen> {
     const kept = all[0]!;
     const watched = await this.#waiting.enter(kept);
+    await earlier;
     if (!this.#kept.has(kept)) return this.#givenUp([kept]);
     const last = queue.last;
     if (last === undefined) return this.#readAgain([kept]);
     // What the watch tells need not be read.
     const told = watched.isComplete;
     const reads = readsOf(this.#keys, [kept]);
-    const answer = await this.#batches.txn([kept.name], {
+    const answer = await this.#step([kept.name], {
       compare: this.#isNewAfter(last, kept),
       success: told ? [this.#put(kept, claim)] : [this.#put(kept, claim), ...reads],
       failure: reads,
@@ -371,7 +412,7 @@ export class EtcdStore implements Store {
   }
 
   async #readAgain(all: readonly Kept[]): Promise<Seen> {
-    const answer = await this.#txn({ success: readsOf(this.#keys, all) });
+    const answer = refuseFallen(await this.#txn({ success: readsOf(this.#keys, all) }));
     return this.#seen(all, answer.responses, answer.revision);
   }
 
@@ -468,7 +509,7 @@ export class EtcdStore implements Store {
     }
     try {
       const moves = isLatest && (kept.moving || secondsOf(ttlMs) !== kept.session.ttlS);
-      if (moves && !(await this.#moves.move(kept, ttlMs))) return await this.#lose(kept);
+      if (moves && !(await this.#moveOrStay(kept, ttlMs))) return await this.#lose(kept);
       if (kept.moving) throw new Error("etcd: it is on its way to another session");
       const { notices } = await prove(kept.session);
       const notice = this.#keys.notice(kept.session.lease, name, grantId);
@@ -505,10 +546,23 @@ export class EtcdStore implements Store {
     }
   }
 
+  /** A server that is full refuses new sessions; the one that lives is still good. */
+  async #moveOrStay(kept: Kept, ttlMs: number): Promise<boolean> {
+    try {
+      return await this.#moves.move(kept, ttlMs);
+    } catch (error) {
+      if (kept.moving) throw error;
+      return true;
+    }
+  }
+
   async #release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
-    const ops = releases.map(({ name, grantId, unused }) => {
+    const held = new Set<Release>();
+    const ops = releases.map((release) => {
+      const { name, grantId, unused } = release;
       const key = this.#keys.claim(name, grantId);
       const kept = this.#kept.get(name, grantId);
+      if (kept?.state === "held") held.add(release);
       // From here on it is a stranger, whatever becomes of this release.
       if (kept !== undefined) this.#kept.drop(kept);
       const opens = this.#closures.opens(name, grantId, unused === true);
@@ -517,15 +571,23 @@ export class EtcdStore implements Store {
     });
     const names = releases.map(({ name }) => name);
     const keys = releases.map(({ name, grantId }) => this.#keys.claim(name, grantId));
-    const released = this.#batches.txn(names, { success: ops.flat() });
-    const { responses } = await this.#kept.whileReleasing(keys, released);
+    const released = this.#batches.txn(names, { success: ops.flat() }, true);
+    const { responses, repeated } = await this.#kept.whileReleasing(keys, released);
     let at = 0;
     return Promise.all(
-      releases.map(({ name, grantId }, i) => {
+      releases.map(async (release, i) => {
+        const { name, grantId } = release;
         const told = responses.slice(at, at + ops[i]!.length);
         at += told.length;
+        if (told.length > 1) this.#closures.opened(name, grantId);
         const gone = told.some((one) => one.delete!.deleted > 0);
-        return gone ? "released" : this.#names.whyLost(name, grantId);
+        if (gone) return "released";
+        const lost = await this.#names.whyLost(name, grantId);
+        // The attempt that was not answered may have released it: that is no loss.
+        if (repeated && held.has(release) && lost.reason !== "revoked") {
+          throw new Error("etcd: the answer to the release was lost");
+        }
+        return lost;
       }),
     );
   }
@@ -585,8 +647,9 @@ export class EtcdStore implements Store {
 
   #grantOf(kept: Kept, handedOver: boolean): Grant {
     const { token, floor, seq, session, askedAtMs } = kept;
-    // The core allows for drift from the ask on only.
-    const driftMs = Math.max(0, askedAtMs - session.provedAtMs) * DRIFT;
+    // The core subtracts drift for what follows the ask, and so allows for none of the time before it.
+    const beforeMs = Math.max(0, askedAtMs - session.provedAtMs);
+    const driftMs = (beforeMs * this.#driftFactor) / (1 - this.#driftFactor);
     const leftMs = session.deadlineMs - askedAtMs - driftMs;
     // No longer than until it is swept.
     return { token, floor, ttlMs: Math.min(leftMs, session.ttlMs), seq, handedOver };
@@ -615,6 +678,11 @@ export class EtcdStore implements Store {
     return [put, this.#closures.put(name, grantId, this.#claimedBy(claim, kept), closing)];
   }
 
+  /** A step of a claim on these names. */
+  async #step(names: readonly string[], txn: Txn): ReturnType<EtcdClient["txn"]> {
+    return refuseFallen(await this.#batches.txn(names, txn));
+  }
+
   #seen(all: readonly Kept[], responses: readonly OpAnswer[], revision: bigint): Seen {
     return seenBy({ keys: this.#keys, names: this.#names }, all, responses, revision);
   }
@@ -638,6 +706,7 @@ export function etcdStore(client: EtcdClient, options: EtcdStoreOptions = {}): E
  * for data in etcd.
  */
 export function guardTxn(lease: Lease, options: Pick<EtcdStoreOptions, "prefix"> = {}): Compare {
+  checkOptions(options, "the options of guardTxn", ["prefix"]);
   const { store, name, grantId, token } = claimOf(lease);
   if (store.traits.store !== ETCD_TRAITS.store) {
     throw new InvalidArgumentError(
@@ -656,6 +725,8 @@ interface Ask {
   readonly closing: bigint | null;
   /** What each was asked last before that, if it was kept. */
   readonly before: readonly (Pick<Kept, "seq" | "askedAtMs"> | undefined)[];
+  /** What this process asked of the name before it; a ticket comes after those. */
+  readonly earlier: Promise<void> | null;
 }
 
 const askOf = (kept: Kept | undefined): Ask["before"][number] =>

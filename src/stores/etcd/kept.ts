@@ -26,6 +26,8 @@ export class Kept {
   modRevision = 0n;
   /** On its way to another session; until that is known, its key may be under either. */
   moving = false;
+  /** A move got no answer. */
+  unsettled = false;
   /** The last move. */
   moved: Promise<unknown> | null = null;
   /** The watch that it waits by. */
@@ -35,7 +37,7 @@ export class Kept {
   /** Another name of the same grantId. */
   also: Kept | undefined;
 
-  constructor(name: string, grantId: string, session: Session, ask: Ask) {
+  constructor(name: string, grantId: string, session: Session, ask: Asked) {
     this.name = name;
     this.grantId = grantId;
     this.session = session;
@@ -43,9 +45,17 @@ export class Kept {
     this.askedAtMs = ask.askedAtMs;
     this.push = ask.push;
   }
+
+  askAgain({ seq, askedAtMs, push }: Asked): void {
+    if (seq > this.seq) {
+      this.seq = seq;
+      this.askedAtMs = askedAtMs;
+    }
+    this.push = push;
+  }
 }
 
-interface Ask {
+export interface Asked {
   readonly seq: number;
   readonly askedAtMs: number;
   readonly push: (push: Push) => void;
@@ -97,14 +107,10 @@ export class KeptClaims {
   }
 
   /** Asked for the first time, or again. */
-  keep(name: string, grantId: string, session: Session, ask: Ask): Kept {
+  keep(name: string, grantId: string, session: Session, ask: Asked): Kept {
     const there = this.get(name, grantId);
     if (there !== undefined && !there.session.isDead && !there.gone) {
-      if (ask.seq > there.seq) {
-        there.seq = ask.seq;
-        there.askedAtMs = ask.askedAtMs;
-      }
-      there.push = ask.push;
+      there.askAgain(ask);
       return there;
     }
     if (there !== undefined) this.drop(there);

@@ -3,6 +3,7 @@ import type { Kept } from "./kept.js";
 import type { Keys } from "./keys.js";
 import { fasterAgain, TRIES } from "./names.js";
 import type { EtcdClient } from "./rpc/client.js";
+import { EtcdError } from "./rpc/errors.js";
 import type { Session } from "./session.js";
 import type { Sessions } from "./sessions.js";
 
@@ -20,20 +21,28 @@ export class Moves {
     this.#sweepIn = sweepIn;
   }
 
-  /** To the session of another ttl, one move after the other. False: its key is gone. */
+  /**
+   * To the session of another ttl, one move after the other. False: its key is gone. If it fails and
+   * `moving` is false after that, the claim stands where it stood.
+   */
   move(kept: Kept, ttlMs: number): Promise<boolean> {
     kept.moving = true;
     const { seq } = kept;
     const move = async (): Promise<boolean> => {
       // A later one decides.
       if (kept.seq !== seq) throw new Error("etcd: it was renewed to another ttl meanwhile");
-      // The core counts the new ttl from the ask, whether this is answered or not.
-      const session = await this.#sessions.use(ttlMs, kept.askedAtMs);
-      const there = await this.#putUnder(kept, session);
-      kept.session = session;
-      kept.moving = false;
-      this.#sweepIn(session.ttlMs);
-      return there;
+      kept.moving = true;
+      try {
+        // The core counts the new ttl from the ask, whether this is answered or not.
+        const session = await this.#sessions.use(ttlMs, kept.askedAtMs);
+        const there = await this.#putUnder(kept, session);
+        kept.session = session;
+        kept.unsettled = false;
+        this.#sweepIn(session.ttlMs);
+        return there;
+      } finally {
+        kept.moving = kept.unsettled;
+      }
     };
     const moved = kept.moved === null ? move() : kept.moved.then(move, move);
     kept.moved = moved;
@@ -66,7 +75,12 @@ export class Moves {
         success: [{ put }],
         failure: [{ range: { key } }],
       };
-      const { succeeded, revision, responses } = await this.#client.txn(txn, { again: true });
+      const { succeeded, revision, responses } = await this.#client
+        .txn(txn, { again: true })
+        .catch((error: unknown) => {
+          if (!isRefused(error)) kept.unsettled = true;
+          throw error;
+        });
       if (succeeded) {
         kept.modRevision = revision;
         return true;
@@ -83,3 +97,7 @@ export class Moves {
     return this.#keys.claim(name, grantId);
   }
 }
+
+/** Nothing was written, as on a server whose quota is used up. */
+const isRefused = (error: unknown): boolean =>
+  error instanceof EtcdError && error.executed === "no";

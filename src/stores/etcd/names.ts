@@ -5,11 +5,21 @@ import {
   type LostAnswer,
   type NameInfo,
   REVOKED_KEPT,
+  WAITERS_SHOWN,
 } from "../../core/store.js";
 import { modifiedAt, stillThere, unchangedSince } from "./compare.js";
 import { holderInfo, Lifetimes, type Revoked, revokedInfo, waiterInfo } from "./infos.js";
 import type { Keys } from "./keys.js";
-import { claimedOf, type Place, Queue, readValue, withFormat, written } from "./queue.js";
+import {
+  claimedOf,
+  isNumeral,
+  notOurs,
+  type Place,
+  Queue,
+  readValue,
+  withFormat,
+  written,
+} from "./queue.js";
 import type { EtcdClient } from "./rpc/client.js";
 import type { KeyValue, Op } from "./rpc/messages.js";
 
@@ -97,29 +107,37 @@ export class Names {
   }
 
   async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
-    const byName = new Map<string, KeyValue[]>();
-    const { key, rangeEnd } = this.#keys.names(prefix);
-    let next = key;
-    for (;;) {
-      const page = await this.#client.range({ key: next, rangeEnd, limit: PAGE });
-      for (const kv of page.kvs) {
-        const { name } = this.#keys.read(kv.key);
-        byName.set(name, [...(byName.get(name) ?? []), kv]);
-      }
-      // One more than asked for: the last may not be complete.
-      if (!page.more || byName.size > limit) break;
-      next = `${page.kvs.at(-1)!.key}\0`;
-    }
     const lifetimes = new Lifetimes(this.#client);
-    const names = [...byName].slice(0, limit);
-    const infos = names.map(([name, kvs]) => {
+    const infos: Promise<NameInfo | null>[] = [];
+    for await (const [name, kvs] of this.#byName(prefix)) {
       const queue = this.#queueOf(kvs);
-      return queue === null ? null : this.#info(name, queue, [], lifetimes);
-    });
+      if (queue !== null) infos.push(this.#info(name, queue, [], lifetimes));
+      if (infos.length === limit) break;
+    }
     return (await Promise.all(infos)).filter((info) => info !== null);
   }
 
-  /** Null: it holds something that is not ours, which is not the other names' affair. */
+  /** The keys of one name after the other. */
+  async *#byName(prefix: string): AsyncGenerator<readonly [string, readonly KeyValue[]]> {
+    const { key, rangeEnd } = this.#keys.names(prefix);
+    let name: string | null = null;
+    let kvs: KeyValue[] = [];
+    for (let next = key; ; ) {
+      const page = await this.#client.range({ key: next, rangeEnd, limit: PAGE });
+      for (const kv of page.kvs) {
+        const { name: of } = this.#keys.read(kv.key);
+        if (name !== null && of !== name) yield [name, kvs];
+        if (of !== name) kvs = [];
+        name = of;
+        kvs.push(kv);
+      }
+      if (!page.more) break;
+      next = `${page.kvs.at(-1)!.key}\0`;
+    }
+    if (name !== null) yield [name, kvs];
+  }
+
+  /** Null: something in it is not ours. The other names are still listed. */
   #queueOf(kvs: readonly KeyValue[]): Queue | null {
     try {
       return new Queue(this.#keys, kvs, 1n);
@@ -174,12 +192,23 @@ export class Names {
       ],
       failure: [{ range: { key: this.#keys.revocation(name, holders[0]!.grantId) } }],
     });
-    if (succeeded) return true;
+    if (succeeded) {
+      this.#endLeases(oldest, revoked.slice(oldest.length));
+      return true;
+    }
     // It was sent twice, and the first has done it.
     const [done] = this.revocations(responses[0]!.range!.kvs);
     if (done?.lease === String(lease)) return true;
     this.#client.leaseRevoke(lease).catch(() => {});
     return false;
+  }
+
+  /** Of records that are gone, unless one that stays was written in the same step. */
+  #endLeases(gone: readonly Revoked[], staying: readonly Revoked[]): void {
+    const needed = new Set(staying.map(({ lease }) => lease));
+    for (const lease of new Set(gone.map((one) => one.lease))) {
+      if (!needed.has(lease)) this.#client.leaseRevoke(BigInt(lease)).catch(() => {});
+    }
   }
 
   /** Who is in stays in, marked; who asks for more than there will be is dropped. */
@@ -208,18 +237,31 @@ export class Names {
     lifetimes: Lifetimes,
   ): Promise<NameInfo | null> {
     if (queue.size + revoked.length === 0) return null;
+    const waiting = queue.waiters();
+    const shown = waiting.slice(0, WAITERS_SHOWN);
     const [holders, waiters, gone] = await Promise.all([
       Promise.all(queue.holders().map((one) => holderInfo(one, lifetimes))),
-      Promise.all(queue.waiters().map((one) => waiterInfo(one, lifetimes))),
+      Promise.all(shown.map((one) => waiterInfo(one, lifetimes))),
       Promise.all(revoked.map((one) => revokedInfo(one, lifetimes))),
     ]);
-    return { name, limit: queue.limit ?? LOCK_LIMIT, holders, waiters, revoked: gone };
+    return {
+      name,
+      limit: queue.limit ?? LOCK_LIMIT,
+      holders,
+      waiting: waiting.length,
+      waiters,
+      revoked: gone,
+    };
   }
 
   revocations(kvs: readonly KeyValue[]): Revoked[] {
     const records = kvs.map(({ key, value, modRevision }) => {
       const { grantId } = this.#keys.read(key);
-      return { ...readValue<Omit<Revoked, "grantId">>(value), grantId, modRevision };
+      const record = readValue<Omit<Revoked, "grantId">>(value);
+      const { holder, by, why, token, lease } = record;
+      const isText = [holder, by, why].every((text) => typeof text === "string");
+      if (!isText || !isNumeral(token) || !isNumeral(lease)) throw notOurs();
+      return { ...record, grantId, modRevision };
     });
     // Those of one step by their tokens.
     return records.sort((one, two) =>

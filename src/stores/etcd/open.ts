@@ -1,8 +1,7 @@
-import { createPrivateKey, X509Certificate } from "node:crypto";
-import { readFileSync } from "node:fs";
 import { HoldfastError, InvalidArgumentError, StoreUnavailableError } from "../../core/errors.js";
 import type { Store } from "../../core/store.js";
-import type { StoreUrl } from "../../core/url.js";
+import { addressOf, type StoreUrl } from "../../core/url.js";
+import { TLS_OPTIONS, tlsFilesOf, tlsTrouble } from "../shared/tls.js";
 import { EtcdStore } from "./index.js";
 import { PREFIX } from "./keys.js";
 import {
@@ -13,9 +12,9 @@ import {
 } from "./rpc/client.js";
 import type { EtcdTls } from "./rpc/endpoints.js";
 import { Code, EtcdError } from "./rpc/errors.js";
-import { flawsOf } from "./versions.js";
+import { faultsOf } from "./versions.js";
 
-export const ETCD_OPTIONS = ["tls", "ca", "cert", "key", "servername"] as const;
+export const ETCD_OPTIONS = ["tls", ...TLS_OPTIONS] as const;
 
 const PORT = 2379;
 /** For the first answer: an election takes a second or two. A look at all endpoints before and after takes one each. */
@@ -29,10 +28,8 @@ type Answered = Extract<EndpointStatus, { error?: undefined }>;
 export async function openEtcdStore(url: StoreUrl): Promise<Store> {
   const client = await openEtcdClientOf(url);
   try {
-    const members = await reach(client, url);
-    const versions = new Set(members.map(({ version }) => version));
-    const flaws = [...versions].flatMap((one) => flawsOf(one, url.hosts.length).flaws);
-    return new EtcdStore(client, { closeClient: true }, [...new Set(flaws)]);
+    const faults = await faultsOf(client, reach(client, url));
+    return new EtcdStore(client, { closeClient: true }, faults ?? undefined);
   } catch (error) {
     await client.close();
     throw error;
@@ -110,22 +107,6 @@ const MEANINGS: readonly [RegExp, (url: StoreUrl) => string][] = [
   [/ECONNREFUSED/, () => "nobody listens there (ECONNREFUSED)"],
   [/Name resolution failed/, () => "no such host is known"],
   [
-    /altnames|ALTNAME/,
-    () => "its certificate is for another name: say which with servername=NAME, if it is right",
-  ],
-  [/certificate has expired/, () => "its certificate has expired"],
-  [
-    /unable to (verify|get)|self.signed certificate|issuer certificate/i,
-    () => "its certificate is not trusted: name the authority that signed it with ca=FILE",
-  ],
-  [
-    /alert (bad certificate|certificate required|unknown ca|unsupported certificate)|alert number (42|43|46|48|116)/,
-    ({ options }) =>
-      options.has("cert")
-        ? "it does not accept the certificate of the option cert"
-        : "it wants a certificate of its clients: cert=FILE&key=FILE",
-  ],
-  [
     /user name is empty/,
     () => "it wants a user and a password before the hosts of the URL, or a user's certificate",
   ],
@@ -134,7 +115,8 @@ const MEANINGS: readonly [RegExp, (url: StoreUrl) => string][] = [
 ];
 
 export function why({ message, grpcCode, endpoint }: EtcdError, url: StoreUrl): string {
-  const meaning = MEANINGS.find(([pattern]) => pattern.test(message))?.[1](url);
+  const meaning =
+    tlsTrouble(message, url) ?? MEANINGS.find(([pattern]) => pattern.test(message))?.[1](url);
   if (meaning !== undefined) return meaning;
   const text = message.replace(endpoint === null ? "etcd: " : `etcd at ${endpoint}: `, "").trim();
   if (grpcCode === Code.PERMISSION_DENIED) {
@@ -147,11 +129,8 @@ export function why({ message, grpcCode, endpoint }: EtcdError, url: StoreUrl): 
     : `${text} (does it expect TLS? then add tls=1)`;
 }
 
-const addressOf = (host: string, port: number | null): string =>
-  `${host.includes(":") ? `[${host}]` : host}:${port ?? PORT}`;
-
 const hostsOf = ({ hosts }: StoreUrl): string =>
-  hosts.map(({ host, port }) => addressOf(host, port)).join(", ");
+  hosts.map(({ host, port }) => addressOf(host, port ?? PORT)).join(", ");
 
 function clientOptions(url: StoreUrl): EtcdClientOptions {
   if (url.path !== "" && url.path !== "/") {
@@ -164,17 +143,18 @@ function clientOptions(url: StoreUrl): EtcdClientOptions {
       "an etcd: URL with a password needs a user too, before it and with a colon between them",
     );
   }
-  const tls = tlsOf(url.options);
+  const tls = tlsOf(url);
   return {
-    endpoints: url.hosts.map(({ host, port }) => addressOf(host, port)),
+    endpoints: url.hosts.map(({ host, port }) => addressOf(host, port ?? PORT)),
     ...(tls === null ? {} : { tls }),
     ...(url.user === "" ? {} : { user: url.user, password: url.password }),
   };
 }
 
-function tlsOf(options: StoreUrl["options"]): EtcdTls | null {
+function tlsOf(url: StoreUrl): EtcdTls | null {
+  const { options } = url;
   const switched = options.get("tls");
-  const others = ETCD_OPTIONS.filter((name) => name !== "tls" && options.has(name));
+  const others = TLS_OPTIONS.filter((name) => options.has(name));
   if (switched === undefined) {
     if (others.length === 0) return null;
     throw new InvalidArgumentError(
@@ -184,44 +164,5 @@ function tlsOf(options: StoreUrl["options"]): EtcdTls | null {
   if (switched !== "1" && switched !== "") {
     throw new InvalidArgumentError("write tls=1 in an etcd: URL, or leave it out");
   }
-  if (options.has("cert") !== options.has("key")) {
-    throw new InvalidArgumentError("cert and key of an etcd: URL belong together: write both");
-  }
-  const servername = options.get("servername");
-  if (servername === "") throw new InvalidArgumentError("servername of an etcd: URL is empty");
-  const ca = pemOf(options, "ca", (text) => new X509Certificate(text));
-  const cert = pemOf(options, "cert", (text) => new X509Certificate(text));
-  const key = pemOf(options, "key", createPrivateKey);
-  if (cert !== undefined && key !== undefined && !cert.parsed.checkPrivateKey(key.parsed)) {
-    throw new InvalidArgumentError("the options cert and key do not belong together");
-  }
-  return {
-    ...(ca === undefined ? {} : { ca: ca.text }),
-    ...(cert === undefined ? {} : { cert: cert.text }),
-    ...(key === undefined ? {} : { key: key.text }),
-    ...(servername === undefined ? {} : { servername }),
-  };
-}
-
-/** The library would say of what is none only that nothing can be verified with it. */
-function pemOf<T>(
-  options: StoreUrl["options"],
-  name: string,
-  parse: (text: string) => T,
-): { text: string; parsed: T } | undefined {
-  const path = options.get(name);
-  if (path === undefined) return undefined;
-  let text: string;
-  try {
-    text = readFileSync(path, "utf8");
-  } catch (error) {
-    throw new InvalidArgumentError(`the option ${name} can't be read: ${(error as Error).message}`);
-  }
-  try {
-    return { text, parsed: parse(text) };
-  } catch (error) {
-    throw new InvalidArgumentError(
-      `the option ${name} is no file in PEM that can be used: ${(error as Error).message}`,
-    );
-  }
+  return tlsFilesOf(url);
 }

@@ -34,10 +34,31 @@ export function readValue<T>(value: string): T {
       `a name is kept in format ${read.format}, which this version of Holdfast does not know: use the version that wrote it`,
     );
   }
-  throw new UnsupportedError(
+  throw notOurs();
+}
+
+export const notOurs = (): UnsupportedError =>
+  new UnsupportedError(
     "a key of Holdfast's prefix holds something that is not Holdfast's: delete it, or use another prefix",
   );
+
+const NUMBERS = ["permits", "limit", "ttlMs", "atLeastMs", "atMs"] as const;
+
+/** A client that may write the prefix may write anything: text among the numbers would reach terminals as it is. */
+function readClaimed(value: string): Claimed & { at?: string } {
+  const read = readValue<Claimed & { at?: string }>(value);
+  const { holder, at } = read;
+  const isOurs =
+    NUMBERS.every((field) => Number.isFinite(read[field])) &&
+    typeof holder === "string" &&
+    (at === undefined || isNumeral(at));
+  if (isOurs) return read;
+  throw notOurs();
 }
+
+/** A whole number as it is written in JSON where it may be larger than a number can be. */
+export const isNumeral = (value: unknown): value is string =>
+  typeof value === "string" && /^\d{1,20}$/.test(value);
 
 /** What is written of a claim, again. */
 export const claimedOf = (one: Claimed): Claimed => {
@@ -175,7 +196,7 @@ export class Queue {
     const { createRevision: token, modRevision, lease } = kv;
     if (!isClosure) {
       const closure = there?.closure ?? null;
-      const claimed = readValue<Claimed>(kv.value);
+      const claimed = readClaimed(kv.value);
       places.set(grantId, {
         ...claimed,
         grantId,
@@ -189,7 +210,7 @@ export class Queue {
       places.set(grantId, { ...there, closure: lease });
     } else {
       // The claim is gone. It stands where the claim stood; a resize may have changed it.
-      const { at, ...claimed } = readValue<Claimed & { at?: string }>(kv.value);
+      const { at, ...claimed } = readClaimed(kv.value);
       const place = at === undefined ? token : BigInt(at);
       places.set(grantId, {
         ...claimed,

@@ -1,4 +1,4 @@
-import type { Claim, ClaimAnswer } from "../../core/store.js";
+import { type Claim, type ClaimAnswer, MOST_WAITERS } from "../../core/store.js";
 import type { Revoked } from "./infos.js";
 import type { Kept } from "./kept.js";
 import type { Keys } from "./keys.js";
@@ -59,8 +59,10 @@ export function found(
     if (limit !== null && limit !== claim.limit) {
       return { kind: "mismatch", name: kept.name, limit };
     }
-    if (!claim.queue && !queue.fits(claim.permits)) {
-      return { kind: "busy", name: kept.name, position: queue.position() };
+    if (!queue.fits(claim.permits)) {
+      if (!claim.queue) return { kind: "busy", name: kept.name, position: queue.position() };
+      const waiting = queue.waiters().length;
+      if (waiting >= MOST_WAITERS) return { kind: "full", name: kept.name, waiting };
     }
   }
   if (standing < all.length) return null;

@@ -1,6 +1,7 @@
 import type { Clock } from "../../core/clock.js";
 import type { Keys } from "./keys.js";
 import { withFormat } from "./queue.js";
+import { hasFallen, refuseFallen } from "./revisions.js";
 import type { EtcdClient } from "./rpc/client.js";
 
 /** That the session lived when it was asked. */
@@ -19,10 +20,10 @@ export class SessionDead extends Error {
   }
 }
 
-/** An unanswered keepalive is given up after this share of the ttl, so that several fit into it. */
+/** An unanswered keepalive is given up after this share of the ttl, so that several fit into it; the client may give it up sooner. */
 const PATIENCE = 1 / 5;
-const PATIENCE_MS = { least: 200, most: 1_000 };
-/** Who asks sooner than that after another waits for so long: those of one moment share a proof. */
+const PATIENCE_MS = { least: 200, most: 5_000 };
+/** Proofs requested within this share of the ttl share one round trip. */
 const GAP = 1 / 60;
 const LONGEST_GAP_MS = 200;
 /** It runs out by itself. */
@@ -38,6 +39,10 @@ export class Session {
   readonly #client: EtcdClient;
   readonly #clock: Clock;
   readonly #keys: Keys;
+  /** Another member or leader than before has answered. */
+  readonly #another: () => void;
+  /** The last member that answered, and its term. */
+  #answeredBy = "";
   #provedAtMs: number;
   #askedAtMs = Number.NEGATIVE_INFINITY;
   #dead = false;
@@ -52,6 +57,7 @@ export class Session {
     clock: Clock,
     keys: Keys,
     granted: { ttlS: number; lease: bigint; ttlMs: number; provedAtMs: number },
+    another: () => void,
   ) {
     this.#client = client;
     this.#clock = clock;
@@ -60,15 +66,25 @@ export class Session {
     this.lease = granted.lease;
     this.ttlMs = granted.ttlMs;
     this.#provedAtMs = granted.provedAtMs;
+    this.#another = another;
   }
 
-  static async begin(client: EtcdClient, clock: Clock, keys: Keys, ttlS: number): Promise<Session> {
+  static async begin(
+    client: EtcdClient,
+    clock: Clock,
+    keys: Keys,
+    ttlS: number,
+    another: () => void = () => {},
+  ): Promise<Session> {
     const provedAtMs = clock.elapsedMs();
     const granted = await client.leaseGrant(ttlS);
     const put = { key: keys.session(granted.id), value: withFormat({}), lease: granted.id };
-    await client.txn({ success: [{ put }] }, { again: true });
+    const answer = await client.txn({ success: [{ put }] }, { again: true }).then(refuseFallen);
     const ttlMs = granted.ttlS * 1_000;
-    return new Session(client, clock, keys, { ttlS, lease: granted.id, ttlMs, provedAtMs });
+    const one = { ttlS, lease: granted.id, ttlMs, provedAtMs };
+    const session = new Session(client, clock, keys, one, another);
+    session.#heardFrom(answer);
+    return session;
   }
 
   get isDead(): boolean {
@@ -144,7 +160,8 @@ export class Session {
       this.#client.range(this.#keys.sessionAndNotices(this.lease), within),
     ]);
     const [session, ...notices] = read.kvs;
-    if (session?.key !== this.#keys.session(this.lease)) {
+    // In a restored cluster the session may live, and what was claimed since be gone.
+    if (session?.key !== this.#keys.session(this.lease) || hasFallen(read)) {
       this.#dead = true;
       throw new SessionDead(this);
     }
@@ -152,6 +169,14 @@ export class Session {
       throw new Error("etcd: the leader has changed while the session was kept alive");
     }
     this.#provedAtMs = Math.max(this.#provedAtMs, sentAtMs);
+    this.#heardFrom(read);
     return { notices: new Map(notices.map(({ key, value }) => [key, value])) };
+  }
+
+  #heardFrom({ member, term }: { member: bigint; term: bigint }): void {
+    const by = `${member} ${term}`;
+    if (by === this.#answeredBy) return;
+    this.#answeredBy = by;
+    this.#another();
   }
 }

@@ -14,6 +14,8 @@ export interface Upkeep {
   isNeeded(session: Session): boolean;
   /** Once per ttl. */
   reconcile(session: Session): Promise<void>;
+  /** A session has begun, or another member or leader has answered: the cluster may have changed. */
+  another(): void;
 }
 
 /** The sessions of a store, one for each ttl. */
@@ -72,7 +74,9 @@ export class Sessions {
     if (this.#closed) return Promise.reject(new Error("the store is closed"));
     const there = this.#sessions.get(ttlS);
     if (there !== undefined) return there.begun;
-    const begun = Session.begin(this.#client, this.#clock, this.#keys, ttlS);
+    const begun = Session.begin(this.#client, this.#clock, this.#keys, ttlS, () =>
+      this.#upkeep.another(),
+    );
     const entry: { begun: Promise<Session>; session: Session | null } = { begun, session: null };
     this.#sessions.set(ttlS, entry);
     begun.then(

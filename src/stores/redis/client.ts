@@ -1,15 +1,18 @@
 import { InvalidArgumentError } from "../../core/errors.js";
 import { show } from "../../core/validate.js";
+import type { Place } from "./explain.js";
 import { type IoredisClient, ioredisConnection } from "./ioredis.js";
 import { type NodeRedisClient, nodeRedisConnection } from "./node-redis.js";
 import type { Script } from "./scripts.js";
+
+/** The port of a server where none is named. */
+export const PORT = 6379;
 
 /** A client of ioredis 5 or 6 (`Redis`, `Cluster`, Sentinel), of node-redis 4, 5 or 6, or alike. */
 export type RedisClient = IoredisClient | NodeRedisClient;
 
 /** What the store needs of either. */
-export interface Connection {
-  readonly cluster: boolean;
+export interface Connection extends Place {
   /** How often its connection has been lost so far: what was sent and answered at the same count went by one. */
   readonly losses: number;
   /** Calls `back` when a connection that was lost has been replaced, until it is undone. */
@@ -18,8 +21,8 @@ export interface Connection {
   run(script: Script, keys: readonly string[], args: readonly string[]): Promise<unknown>;
   /** An error that a script has caught: the client has not seen it, and may want to connect anew. */
   caught(error: Error): void;
-  /** Keys on all primaries that match, in no order, perhaps twice. */
-  scan(pattern: string): Promise<readonly string[]>;
+  /** The client puts it before keys, and not before patterns. */
+  readonly keyPrefix: string;
   /** Waits until so many replicas have all that this connection has written; how many they are. */
   wait(replicas: number, timeoutMs: number): Promise<number>;
   /**
@@ -29,6 +32,8 @@ export interface Connection {
   subscribe(channel: string, hear: Hearing, signal?: AbortSignal): Promise<Subscription>;
   /** The server, or each primary of a cluster, for commands about itself. */
   servers(): Promise<readonly OneServer[]>;
+  /** From now on its connections keep no process alive. Requests that somebody waits for have timers that do. */
+  unref(): void;
   close(): Promise<void>;
 }
 
@@ -36,6 +41,8 @@ export interface OneServer {
   /** Its address in a cluster. */
   readonly where: string;
   command(...args: readonly string[]): Promise<unknown>;
+  /** Runs a script that has no keys. */
+  run(script: Script, args: readonly string[]): Promise<unknown>;
 }
 
 export interface Hearing {
@@ -55,7 +62,12 @@ export interface Subscription {
 export class Watch {
   static readonly #all = new WeakMap<object, Watch>();
   losses = 0;
-  #isLost = false;
+  /** An attempt to connect is under way, and has no socket yet. */
+  isConnecting = false;
+  /** ioredis: the caller has selected another database than its options name, and may do so again. */
+  hasSelected = false;
+  /** Since when there is no connection, and the last reason that the client has told. */
+  outage: { readonly sinceMs: number; readonly why: string | null } | null = null;
   readonly #backs = new Set<() => void>();
 
   /** With one listener for each event, however many stores a client serves. */
@@ -71,6 +83,17 @@ export class Watch {
   private constructor(client: Emitter, lostBy: readonly string[]) {
     for (const event of lostBy) client.on(event, () => this.#lost());
     client.on("ready", () => this.#ready());
+    // A listener of ours alone would silence what the client prints or throws without any.
+    if (client.listenerCount("error") > 0) client.on("error", (error) => this.#failed(error));
+    client.on("reconnecting", () => {
+      this.isConnecting = true;
+    });
+    client.on("connect", () => {
+      this.isConnecting = false;
+    });
+    client.on("select", () => {
+      this.hasSelected = true;
+    });
   }
 
   onBack(back: () => void): () => void {
@@ -80,18 +103,25 @@ export class Watch {
 
   #lost(): void {
     this.losses++;
-    this.#isLost = true;
+    this.outage ??= { sinceMs: performance.now(), why: null };
+  }
+
+  #failed(error: unknown): void {
+    this.isConnecting = false;
+    const why = (error as NodeJS.ErrnoException | null)?.code;
+    if (this.outage !== null && typeof why === "string") this.outage = { ...this.outage, why };
   }
 
   #ready(): void {
-    if (!this.#isLost) return;
-    this.#isLost = false;
+    if (this.outage === null) return;
+    this.outage = null;
     for (const back of [...this.#backs]) back();
   }
 }
 
 interface Emitter {
-  on(event: string, listener: () => void): unknown;
+  on(event: string, listener: (error?: unknown) => void): unknown;
+  listenerCount(event: string): number;
 }
 
 /** Each time another of them. */
@@ -124,13 +154,46 @@ export function unlessAborted<T>(promise: Promise<T>, signal?: AbortSignal): Pro
 }
 
 export function connectionOf(client: RedisClient): Connection {
-  const has = (method: string): boolean =>
-    typeof (client as unknown as Record<string, unknown> | null)?.[method] === "function";
-  if (has("evalsha")) return ioredisConnection(client as IoredisClient);
-  if (has("evalSha")) return nodeRedisConnection(client as NodeRedisClient);
-  throw new InvalidArgumentError(
-    `the client is ${show(client)}; pass a client of ioredis or node-redis, or use connect("redis://…")`,
-  );
+  const why = unsuitable(client);
+  if (why !== null) {
+    throw new InvalidArgumentError(
+      `redisStore() can't use ${why}; pass a client of ioredis (Redis, Cluster) or node-redis ` +
+        '(createClient, createCluster), or use connect("redis://…")',
+    );
+  }
+  return "evalsha" in client
+    ? ioredisConnection(client)
+    : nodeRedisConnection(client as NodeRedisClient);
+}
+
+/** What a client's methods would reveal only when they are called, or never. */
+function unsuitable(client: unknown): string | null {
+  // Text is not repeated: it may be a URL with a password.
+  if (typeof client === "string") return "a string";
+  if (typeof client !== "object" || client === null) return show(client);
+  const it = client as Record<string, unknown> & {
+    options?: { legacyMode?: unknown };
+    constructor?: { name?: unknown };
+  };
+  const has = (...methods: string[]): boolean =>
+    methods.every((method) => typeof it[method] === "function");
+  if (it.options?.legacyMode === true || it.constructor?.name === "RedisLegacyClient") {
+    return "a client of node-redis with legacyMode or by legacy(), which answers to callbacks";
+  }
+  if (typeof it["totalClients"] === "number") {
+    return "a pool of node-redis, whose commands go by many connections";
+  }
+  if (has("getSentinelNode")) {
+    return "a client of node-redis for sentinels, which does not tell when its connection was lost; ioredis's does";
+  }
+  if (has("exec") && !has("duplicate")) return "a transaction or a pipeline";
+  if (!(has("evalsha") || has("evalSha", "sendCommand")) || !has("eval", "duplicate", "on")) {
+    return show(client);
+  }
+  if (it["mode"] === "subscriber" || it["mode"] === "monitor") {
+    return `a client in ${it["mode"]} mode, which takes no other commands`;
+  }
+  return null;
 }
 
 /** Both client libraries tell it by the message alone. */
@@ -143,8 +206,3 @@ export const isDemoted = (error: unknown): boolean =>
 
 /** Clients of ours, which connect anew when their server was demoted. */
 export const leavesDemoted = new WeakSet<object>();
-
-/** ioredis puts what it has sent into its errors: grantIds, and the password. */
-export function forgetCommand(error: unknown): void {
-  if (error instanceof Error) delete (error as { command?: unknown }).command;
-}

@@ -1,5 +1,5 @@
 import { setImmediate as turn } from "node:timers/promises";
-import { StoreUnavailableError, UnsupportedError } from "../../core/errors.js";
+import { HoldfastError, UnsupportedError } from "../../core/errors.js";
 import {
   type Claim,
   type ClaimAnswer,
@@ -16,18 +16,19 @@ import {
   type Store,
   type Traits,
 } from "../../core/store.js";
-import { checkNumber, orElse } from "../../core/validate.js";
-import { type Connection, connectionOf, forgetCommand, type RedisClient } from "./client.js";
-import { keysOf, nameOfKey, PREFIX, patternOf, tagOf } from "./keys.js";
+import { checkNumber, checkOptions, orElse } from "../../core/validate.js";
+import { type Connection, connectionOf, type RedisClient } from "./client.js";
+import { explain } from "./explain.js";
+import { escapePattern, keysOf, nameOfKey, patternOf, tagOf } from "./keys.js";
 import { SCRIPTS, type Script } from "./scripts.js";
 import { Wake } from "./wake.js";
 
 export type { RedisClient } from "./client.js";
 
 export interface RedisStoreOptions {
-  /** Closes the client with the store. Default false: it is the caller's. */
+  /** Closes the client with the first `Locks` on the store that is closed. Default false: it is the caller's. */
   closeClient?: boolean;
-  /** A grant and a renewal count when so many replicas have them. Default 0. */
+  /** A grant and a renewal count when so many replicas have received them. Default 0. */
   replicas?: number;
 }
 
@@ -45,8 +46,9 @@ export const REDIS_TRAITS: Traits = {
   ],
   grantsTwiceAfter: [
     "a failover to a replica that had not heard of the grant",
-    "a restart of the server without its data",
-    "a jump of the server's clock",
+    "a failover while the old primary still answers (min-replicas-to-write limits that)",
+    "a restart of the server without its data, or a restored backup",
+    "the server's clock set ahead, or a failover to a node whose clock is ahead",
     "eviction, unless maxmemory-policy is noeviction",
   ],
   cannot: {},
@@ -59,8 +61,14 @@ export const REDIS_CLUSTER_TRAITS: Traits = {
 };
 
 const REPLICATED_MS = 1_000;
+/** A claim waits for the subscription that it needs, to tell why it fails; so long, and PATIENCE at most. */
+const LISTENS_MS = 1_000;
+/** In a cluster: the answers of other nodes are not kept waiting for a silent one. */
+const OWN_RENEWAL_MS = 1_000;
+const RENEWED_AT_ONCE = 256;
 /** How many names are looked at in one script. */
 const INSPECTED_AT_ONCE = 100;
+const SCANNED_AT_ONCE = "1000";
 
 /** Of the ttl: several attempts fit into it. */
 const PATIENCE = 1 / 6;
@@ -78,6 +86,13 @@ interface Act {
   failed(error: unknown): void;
 }
 
+interface Waiting {
+  readonly name: string;
+  readonly grantId: string;
+  readonly seq: number;
+  push(push: Push): void;
+}
+
 /** Locks on a Redis server: each step a script. */
 export class RedisStore implements Store {
   readonly traits: Traits;
@@ -85,13 +100,16 @@ export class RedisStore implements Store {
   readonly #closeClient: boolean;
   readonly #replicas: number;
   readonly #wake: Wake;
-  /** Of those that wait, by their grantId, with the ask that they wait by. */
-  readonly #pushes = new Map<string, { readonly seq: number; push(push: Push): void }>();
+  /** The waiters, by grantId, each with the ask that it waits by. */
+  readonly #pushes = new Map<string, Waiting>();
+  /** Renewals of the store's own accord, for the next batch. */
+  #renewals: { readonly renewal: Renewal; answered(answer: RenewAnswer): void }[] = [];
   #acts: Act[] = [];
   #replicating: Promise<void> | null = null;
   #closed = false;
 
   constructor(client: RedisClient, options: RedisStoreOptions = {}) {
+    checkOptions(options, "the options of redisStore", ["closeClient", "replicas"]);
     this.#connection = connectionOf(client);
     this.#closeClient = options.closeClient ?? false;
     this.#replicas = checkNumber(orElse(options.replicas, 0), "replicas", {
@@ -106,7 +124,7 @@ export class RedisStore implements Store {
     }
     this.traits = this.#connection.cluster ? REDIS_CLUSTER_TRAITS : REDIS_TRAITS;
     const hear = {
-      message: (text: string) => this.#handedOver(text),
+      message: (text: string) => this.#told(text),
       missed: () => this.#look(),
     };
     this.#wake = new Wake(this.#connection, hear, () => this.#pushes.size > 0);
@@ -119,28 +137,17 @@ export class RedisStore implements Store {
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
-    const argsOf = ({ grantId, seq, ttlMs }: Renewal): string[] => [
-      grantId,
-      String(seq),
-      String(ttlMs),
-    ];
-    const failed = (cause: unknown): RenewAnswer => ({ kind: "unknown", cause });
     const { losses } = this.#connection;
-    const read = (answer: Json): RenewAnswer =>
-      answer.kind === "unknown" ? failed(this.#caught(answer.cause)) : toRenewAnswer(answer);
     const withinMs = Math.min(...renewals.map(({ ttlMs }) => ttlMs)) * PATIENCE;
-    const answers = await this.#batch(SCRIPTS.renewals, renewals, argsOf, read, {
-      failed,
-      withinMs,
-    });
-    // Who learns it so is no longer waited for, and does not keep the subscription open.
+    const answers = await this.#renew(renewals, withinMs);
+    // A waiter that learns of its grant from a renewal no longer needs its push, nor a subscription.
     for (const [i, { kind }] of answers.entries()) {
       if (kind === "granted" || kind === "lost") this.#forget(renewals[i]!);
     }
     if (!answers.some(({ kind }) => kind === "granted")) return answers;
     const lacking = await this.#replicated(losses).catch((error: unknown) => error);
     if (lacking === undefined) return answers;
-    return answers.map((answer) => (answer.kind === "granted" ? failed(lacking) : answer));
+    return answers.map((answer) => (answer.kind === "granted" ? unknown(lacking) : answer));
   }
 
   async release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
@@ -168,9 +175,9 @@ export class RedisStore implements Store {
   }
 
   async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
-    const keys = await this.#connection.scan(patternOf(prefix));
+    const keys = await this.#scan(patternOf(prefix));
     // The pattern may match inside a name, too.
-    const names = [...new Set(keys.map((key) => nameOfKey(textOf(key))))]
+    const names = [...new Set(keys.map(nameOfKey))]
       .filter((name) => name.startsWith(prefix))
       .sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
     const infos: NameInfo[] = [];
@@ -182,8 +189,29 @@ export class RedisStore implements Store {
     return infos.slice(0, limit);
   }
 
+  /** Keys on all primaries that match, in no order, perhaps twice. */
+  async #scan(pattern: string): Promise<readonly string[]> {
+    const { keyPrefix } = this.#connection;
+    const match = `${escapePattern(keyPrefix)}${pattern}`;
+    const found: string[] = [];
+    try {
+      for (const server of await this.#connection.servers()) {
+        let cursor = "0";
+        do {
+          const page = await server.run(SCRIPTS.scan, [cursor, match, SCANNED_AT_ONCE]);
+          const [next, keys] = page as [unknown, readonly unknown[]];
+          found.push(...keys.map((key) => textOf(key).slice(keyPrefix.length)));
+          cursor = textOf(next);
+        } while (cursor !== "0");
+      }
+    } catch (error) {
+      throw this.#explain(error);
+    }
+    return found;
+  }
+
   async close(): Promise<void> {
-    // The waiters of other Locks on the same store still have to be told.
+    // Other Locks may share the store: their waiters are still told, and later ones listen anew.
     if (!this.#closeClient && this.#pushes.size > 0) return;
     await this.#wake.close();
     if (!this.#closeClient || this.#closed) return;
@@ -191,22 +219,39 @@ export class RedisStore implements Store {
     await this.#connection.close();
   }
 
-  #claimOrQueue(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
-    if (this.#wake.isOpen) return this.#queue(claim, push);
-    // The name is free as a rule, and then nobody has to listen.
-    return this.#claim(claim, false).then(async (answer) => {
-      if (answer.kind !== "busy") return answer;
-      await this.#wake.open().catch((error: unknown) => {
-        throw explain(error);
-      });
-      return this.#queue(claim, push);
+  async #claimOrQueue(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    const { grantId, seq } = claim;
+    const waiting = { name: claim.names[0]!, grantId, seq, push };
+    // Before the ticket is seen: its push may come before the answer.
+    this.#pushes.set(grantId, waiting);
+    const isListening = this.#wake.isOpen;
+    const answer = await this.#claim(claim, true);
+    // A name is free as a rule, and then nobody has to listen. Nor for a waiter that has given up.
+    const mustListen = (): boolean => !isListening && this.#pushes.get(grantId) === waiting;
+    if (answer.kind !== "queued" || !mustListen()) return answer;
+    const opened = this.#wake.open();
+    const patienceMs = Math.min(claim.ttlMs * PATIENCE, LISTENS_MS);
+    const isOpen = await isDoneWithin(patienceMs, opened).catch((error: unknown) => {
+      const explained = this.#explain(error);
+      if (HoldfastError.is(explained) && !explained.retryable) throw explained;
+      // The claim was answered, and the ticket stands: rejected, the waiter would take the store for silent.
+      return false;
     });
+    if (!isOpen) opened.then(() => waiting.push({ kind: "look" })).catch(() => {});
+    if (!isOpen || !mustListen()) return answer;
+    // The ticket has had its place since the claim, and no channel: it may have been granted untold.
+    return this.#whileListening(claim);
   }
 
-  #queue(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
-    // Before the ticket is seen: its push may come before the answer.
-    this.#pushes.set(claim.grantId, { seq: claim.seq, push });
-    return this.#claim(claim, true);
+  async #whileListening(claim: Claim): Promise<ClaimAnswer> {
+    const { names, grantId, seq, ttlMs } = claim;
+    const answer = await this.#renewSoon({ name: names[0]!, grantId, seq, ttlMs });
+    if (answer.kind === "unknown") throw answer.cause;
+    if (answer.kind === "queued") return answer;
+    // The ticket has run out meanwhile.
+    if (answer.kind === "lost") return this.#claim(claim, true);
+    this.#forget(claim);
+    return { kind: "granted", grants: [answer.grant] };
   }
 
   /** Unless it has asked again since, and waits by that. */
@@ -251,22 +296,68 @@ export class RedisStore implements Store {
     });
     await this.#replicating;
     if (this.#connection.losses === losses) return;
-    throw new Error("the connection was lost before the replicas had it: it does not count");
-  }
-
-  async #askReplicas(): Promise<void> {
-    const replicas = await this.#connection.wait(this.#replicas, REPLICATED_MS);
-    if (replicas >= this.#replicas) return;
     throw new Error(
-      `${replicas} of ${this.#replicas} replicas have it after ${REPLICATED_MS} ms: it does not count`,
+      "the connection was lost before the replicas had received it, so it does not count",
     );
   }
 
+  async #askReplicas(): Promise<void> {
+    const replicas = await this.#connection
+      .wait(this.#replicas, REPLICATED_MS)
+      .catch((error: unknown) => {
+        throw this.#explain(error);
+      });
+    if (replicas >= this.#replicas) return;
+    throw new Error(
+      `only ${replicas} of ${this.#replicas} required replicas have received it after ${REPLICATED_MS} ms, so it does not count; are that many connected?`,
+    );
+  }
+
+  #renew(renewals: readonly Renewal[], withinMs: number): Promise<readonly RenewAnswer[]> {
+    const argsOf = ({ grantId, seq, ttlMs }: Renewal): string[] => [
+      grantId,
+      String(seq),
+      String(ttlMs),
+    ];
+    const read = (answer: Json): RenewAnswer =>
+      answer.kind === "unknown" ? unknown(this.#caught(answer.cause)) : toRenewAnswer(answer);
+    return this.#batch(SCRIPTS.renewals, renewals, argsOf, read, { failed: unknown, withinMs });
+  }
+
+  /** With all that the store itself renews in this turn of the event loop. Never rejects. */
+  #renewSoon(renewal: Renewal): Promise<RenewAnswer> {
+    return new Promise((answered) => {
+      this.#renewals.push({ renewal, answered });
+      if (this.#renewals.length === 1) process.nextTick(() => this.#renewTogether());
+    });
+  }
+
+  #renewTogether(): void {
+    while (this.#renewals.length > 0) {
+      const some = this.#renewals.splice(0, RENEWED_AT_ONCE);
+      const renewals = some.map(({ renewal }) => renewal);
+      this.#renew(renewals, OWN_RENEWAL_MS).then((answers) => {
+        for (const [i, { answered }] of some.entries()) answered(answers[i]!);
+      });
+    }
+  }
+
   async #inspect(names: readonly string[]): Promise<readonly (NameInfo | Error | null)[]> {
-    const items = names.map((name) => ({ name }));
-    const read = (info: Json, item: { name: string }): NameInfo | Error | null =>
-      info.problem === undefined ? toNameInfo(info, item) : (this.#caught(info.problem) as Error);
-    return this.#batch(SCRIPTS.inspect, items, () => [], read);
+    const read = (info: Json, { name }: { name: string }): NameInfo | Error | null | undefined => {
+      if (info === undefined) return undefined;
+      if (info.problem === undefined) return toNameInfo(info, name);
+      return this.#caught(info.problem) as Error;
+    };
+    const infos = new Map<string, NameInfo | Error | null>();
+    while (infos.size < names.length) {
+      const items = names.filter((name) => !infos.has(name)).map((name) => ({ name }));
+      const some = await this.#batch(SCRIPTS.inspect, items, () => [], read);
+      // A script answers for the first of its names at least, so this comes to an end.
+      for (const [i, info] of some.entries()) {
+        if (info !== undefined) infos.set(items[i]!.name, info);
+      }
+    }
+    return names.map((name) => infos.get(name)!);
   }
 
   /**
@@ -321,11 +412,15 @@ export class RedisStore implements Store {
     });
   }
 
+  #explain(error: unknown): unknown {
+    return explain(error, this.#connection);
+  }
+
   /** Of a script, which went on with the others. */
   #caught(text: string): unknown {
     const error = new Error(text);
     this.#connection.caught(error);
-    return explain(error);
+    return this.#explain(error);
   }
 
   #flush(): void {
@@ -339,7 +434,7 @@ export class RedisStore implements Store {
 
   #send(acts: readonly Act[]): void {
     const keys: string[] = [];
-    const args = [this.#skipsDead, this.#wake.name];
+    const args = [...this.#caller];
     for (const act of acts) {
       for (const name of act.names) keys.push(...keysOf(name));
       args.push(...act.args);
@@ -351,7 +446,7 @@ export class RedisStore implements Store {
           for (const [i, act] of acts.entries()) act.answered((answers as unknown[] | null)?.[i]);
       },
       (error: unknown) => {
-        const explained = explain(error);
+        const explained = this.#explain(error);
         for (const act of acts) act.failed(explained);
       },
     );
@@ -364,31 +459,44 @@ export class RedisStore implements Store {
   async #run(script: Script, names: readonly string[], args: readonly string[]): Promise<string> {
     const keys = names.flatMap(keysOf);
     try {
-      return textOf(await this.#connection.run(script, keys, [this.#skipsDead, ...args]));
+      return textOf(await this.#connection.run(script, keys, [...this.#caller, ...args]));
     } catch (error) {
-      throw explain(error);
+      throw this.#explain(error);
     }
   }
 
-  #handedOver(text: string): void {
+  #told(text: string): void {
     if (text === "look") {
       this.#look();
       return;
     }
-    const told = readHandover(text);
-    const waiting = told && this.#pushes.get(told.grantId);
-    if (!waiting) return;
+    const waiting = this.#pushes.get(text);
+    if (waiting === undefined) return;
     // With replicas, another connection has written it: it counts after a renewal of our own.
     if (this.#replicas > 0) waiting.push({ kind: "look" });
+    else void this.#confirm(waiting);
+  }
+
+  /**
+   * A message proves nothing: anybody with the right to publish can send one, and a subscriber at a
+   * replica hears of grants that the primary has taken back. So the server is asked, by a renewal
+   * that extends nothing because its number is too low.
+   */
+  async #confirm(waiting: Waiting): Promise<void> {
+    const { name, grantId } = waiting;
+    const answer = await this.#renewSoon({ name, grantId, seq: 0, ttlMs: 0 });
+    if (answer.kind === "queued" || this.#pushes.get(grantId) !== waiting) return;
+    if (answer.kind !== "granted") waiting.push({ kind: "look" });
     else {
-      this.#pushes.delete(told.grantId);
-      waiting.push({ kind: "granted", grant: told.grant });
+      this.#pushes.delete(grantId);
+      waiting.push({ kind: "granted", grant: { ...answer.grant, handedOver: true } });
     }
   }
 
-  /** In a cluster, publishing does not tell whether somebody was reached. */
-  get #skipsDead(): string {
-    return this.#connection.cluster ? "0" : "1";
+  /** As every script is told: how its waiters hear of a grant. In a cluster, publishing does not tell whether anybody was reached. */
+  get #caller(): readonly [how: string, channel: string] {
+    const how = this.#connection.cluster ? "0" : this.#wake.isOpen ? "1" : "2";
+    return [how, this.#wake.name];
   }
 
   #look(): void {
@@ -413,6 +521,8 @@ function textOf(reply: unknown): string {
   );
 }
 
+const unknown = (cause: unknown): RenewAnswer => ({ kind: "unknown", cause });
+
 /** Lua has one kind of table: an empty list comes as an empty object. */
 const list = <T>(value: readonly T[] | object): readonly T[] =>
   Array.isArray(value) ? (value as readonly T[]) : [];
@@ -420,17 +530,22 @@ const list = <T>(value: readonly T[] | object): readonly T[] =>
 const isInUse = (info: NameInfo | Error | null): info is NameInfo =>
   info !== null && !(info instanceof Error) && info.holders.length + info.waiters.length > 0;
 
-async function within<T>(ms: number, asked: Promise<T>): Promise<T> {
+/** False: not yet. Rejects with it. */
+async function isDoneWithin(ms: number, done: Promise<unknown>): Promise<boolean> {
   let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<never>((_, reject) => {
-    const error = new Error(`no answer within ${Math.round(ms)} ms`);
-    timer = setTimeout(() => reject(error), ms).unref();
+  const late = new Promise<boolean>((resolve) => {
+    timer = setTimeout(() => resolve(false), ms).unref();
   });
   try {
-    return await Promise.race([asked, late]);
+    return await Promise.race([done.then(() => true), late]);
   } finally {
     clearTimeout(timer);
   }
+}
+
+async function within<T>(ms: number, asked: Promise<T>): Promise<T> {
+  if (await isDoneWithin(ms, asked)) return asked;
+  throw new Error(`no answer within ${Math.round(ms)} ms`);
 }
 
 function bySlot<T extends { readonly name: string }>(items: readonly T[]): readonly T[][] {
@@ -476,6 +591,8 @@ function toClaimAnswer(answer: Json, names: readonly string[]): ClaimAnswer {
       return { kind: "busy", name: names[answer.at]!, position: toPosition(answer.position) };
     case "mismatch":
       return { kind: "mismatch", name: names[answer.at]!, limit: answer.limit };
+    case "full":
+      return { kind: "full", name: names[answer.at]!, waiting: answer.waiting };
     default:
       return answer;
   }
@@ -501,7 +618,7 @@ const toHolder = ({ limit, token, ...rest }: Json): HolderInfo => ({
   token: BigInt(token),
 });
 
-function toNameInfo(info: Json, { name }: { name: string }): NameInfo | null {
+function toNameInfo(info: Json, name: string): NameInfo | null {
   const [holders, waiters, revoked] = [info.holders, info.waiters, info.revoked].map((some) =>
     list<Json>(some),
   ) as [Json[], Json[], Json[]];
@@ -510,52 +627,11 @@ function toNameInfo(info: Json, { name }: { name: string }): NameInfo | null {
     name,
     limit: info.limit,
     holders: holders.map(toHolder),
+    waiting: info.waiting,
     waiters: waiters.map(({ limit, ...rest }) => ({
       ...rest,
       mode: modeOf({ permits: rest.permits, limit }),
     })),
     revoked: revoked.map((one) => ({ ...one, token: BigInt(one.token) })),
   };
-}
-
-/** Null: anybody may publish anything. */
-function readHandover(text: string): { grantId: string; grant: Grant } | null {
-  try {
-    const [token, floor, ttlMs, seq, ...grantId] = text.split(" ");
-    const grant = { token: BigInt(token!), floor: BigInt(floor!), ttlMs: Number(ttlMs) };
-    return {
-      grantId: grantId.join(" "),
-      grant: { ...grant, seq: Number(seq), handedOver: true },
-    };
-  } catch {
-    return null;
-  }
-}
-
-/** Errors that no repetition mends, in words that help. */
-function explain(error: unknown): unknown {
-  forgetCommand(error);
-  const text = error instanceof Error ? error.message : "";
-  const format = /HOLDFAST FORMAT (\S+)/.exec(text)?.[1];
-  if (format !== undefined) {
-    return new UnsupportedError(
-      `a name is kept in format ${format}, which this version of Holdfast does not know: use the version that wrote it`,
-    );
-  }
-  if (text.includes("HOLDFAST LAST TOKEN")) {
-    return new UnsupportedError("the next token would be beyond 2^53: the server's clock is wrong");
-  }
-  if (/HOLDFAST STRANGER|WRONGTYPE/.test(text)) {
-    return new StoreUnavailableError(
-      `a key that begins with ${JSON.stringify(PREFIX)} holds something that is not Holdfast's: delete it, or use another database`,
-      { cause: error, retryable: false },
-    );
-  }
-  if (/\b(NOAUTH|WRONGPASS|NOPERM)\b|can't run this command|No permissions/.test(text)) {
-    return new StoreUnavailableError(`the Redis server refuses: ${text}`, {
-      cause: error,
-      retryable: false,
-    });
-  }
-  return error;
 }

@@ -1,4 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
+import { InvalidArgumentError } from "../../core/errors.js";
+import { addressOf } from "../../core/url.js";
 import {
   type Connection,
   type Hearing,
@@ -6,18 +8,20 @@ import {
   isDemoted,
   isNoScript,
   leavesDemoted,
+  PORT,
   type Subscription,
   unlessAborted,
   Watch,
   whileMember,
 } from "./client.js";
+import { type Script, selectingScript } from "./scripts.js";
 
 type Argument = string | number;
 
 /** As much of ioredis as is used: `Redis`, or `Cluster`. */
 export interface IoredisClient {
   readonly isCluster?: boolean;
-  readonly options?: { readonly keyPrefix?: string | undefined };
+  readonly options?: { readonly keyPrefix?: string | undefined; readonly db?: number | undefined };
   evalsha(sha: string, keys: number, ...args: Argument[]): Promise<unknown>;
   eval(code: string, keys: number, ...args: Argument[]): Promise<unknown>;
   duplicate(...overrides: never[]): unknown;
@@ -27,7 +31,6 @@ export interface IoredisClient {
 interface Node {
   readonly options?: { readonly host?: string; readonly port?: number };
   call(...args: string[]): Promise<unknown>;
-  scan(cursor: string, ...args: Argument[]): Promise<[string, string[]]>;
   wait(replicas: number, timeoutMs: number): Promise<number>;
   duplicate(overrides: object): unknown;
 }
@@ -49,13 +52,25 @@ interface Subscriber {
   disconnect(): void;
 }
 
-const SCAN_COUNT = 1_000;
+/** What the client believes of its connection; none yet: null. */
+interface Selecting {
+  readonly condition?: { readonly select?: number } | null;
+}
 
 export function ioredisConnection(client: IoredisClient): Connection {
   const cluster = client.isCluster === true;
   const nodes = (): Node[] =>
     cluster ? (client as unknown as Cluster).nodes("master") : [client as unknown as Node];
+  const db = client.options?.db ?? 0;
+  if (!cluster && ((client as Selecting).condition?.select ?? db) !== db) {
+    throw new InvalidArgumentError(
+      "the client of ioredis was moved to another database by select(): pass one with the option db, " +
+        "so that it is in that database after every reconnection",
+    );
+  }
   const watch = Watch.of(client, ["close"]);
+  const inDatabase = (script: Script): Script =>
+    !cluster && (db !== 0 || watch.hasSelected) ? selectingScript(script, db) : script;
   const next = inTurn();
   const redis = client as unknown as Reconnecting;
   const mustLeave = (error: unknown): boolean => leavesDemoted.has(client) && isDemoted(error);
@@ -64,33 +79,26 @@ export function ioredisConnection(client: IoredisClient): Connection {
   };
   return {
     cluster,
+    db,
+    where: whereOf(client),
+    get outage() {
+      return watch.outage;
+    },
     get losses() {
       return watch.losses;
     },
     onBack: (back) => watch.onBack(back),
-    run: ({ sha, code }, keys, args) =>
-      client.evalsha(sha, keys.length, ...keys, ...args).catch((error: unknown) => {
+    keyPrefix: client.options?.keyPrefix ?? "",
+    run(script, keys, args) {
+      const { sha, code } = inDatabase(script);
+      return client.evalsha(sha, keys.length, ...keys, ...args).catch((error: unknown) => {
         if (mustLeave(error)) leave();
         if (!isNoScript(error)) throw error;
         return client.eval(code, keys.length, ...keys, ...args);
-      }),
+      });
+    },
     caught(error) {
       if (mustLeave(error) || redis.options?.reconnectOnError?.(error)) leave();
-    },
-    async scan(pattern) {
-      // ioredis puts its prefix before keys, but not before patterns.
-      const prefix = client.options?.keyPrefix ?? "";
-      const match = `${prefix.replaceAll(/[*?[\]\\]/g, "\\$&")}${pattern}`;
-      const found: string[] = [];
-      for (const node of nodes()) {
-        let cursor = "0";
-        do {
-          const [next, keys] = await node.scan(cursor, "MATCH", match, "COUNT", SCAN_COUNT);
-          found.push(...keys.map((key) => key.slice(prefix.length)));
-          cursor = next;
-        } while (cursor !== "0");
-      }
-      return found;
     },
     wait: (replicas, timeoutMs) => nodes()[0]!.wait(replicas, timeoutMs),
     async subscribe(channel, hear, signal) {
@@ -114,9 +122,54 @@ export function ioredisConnection(client: IoredisClient): Connection {
       nodes().map((node) => ({
         where: `${node.options?.host}:${node.options?.port}`,
         command: (...args) => node.call(...args),
+        run: (script, args) => node.call("EVAL", inDatabase(script).code, "0", ...args),
       })),
+    unref() {
+      unref(client as unknown as Sockets);
+      if (!cluster) return;
+      const all = client as unknown as Cluster & Sockets;
+      for (const node of all.nodes("all")) unref(node as unknown as Sockets);
+      all.on("+node", unref);
+    },
     close: () => end(client as unknown as Ending),
   };
+}
+
+interface Sockets {
+  readonly stream?: { unref?(): unknown };
+  readonly reconnectTimeout?: { unref?(): unknown } | null;
+  on(event: string, listener: (node: Sockets) => void): unknown;
+}
+
+/** Of later connections too, and of the pause before the next attempt to connect. */
+function unref(client: Sockets): void {
+  const unrefSocket = (): void => void client.stream?.unref?.();
+  unrefSocket();
+  client.on("connect", unrefSocket);
+  client.on("reconnecting", () => void client.reconnectTimeout?.unref?.());
+}
+
+interface Reached {
+  readonly host?: string;
+  readonly port?: number;
+  readonly path?: string;
+  readonly tls?: object;
+  readonly sentinels?: readonly { readonly host?: string; readonly port?: number }[];
+  readonly name?: string;
+}
+
+function whereOf(client: IoredisClient): string {
+  if (client.isCluster === true) return "the Redis cluster";
+  const {
+    host = "127.0.0.1",
+    port = PORT,
+    path,
+    tls,
+    sentinels,
+    name,
+  } = (client.options ?? {}) as Reached;
+  if (sentinels) return `the primary "${name}" that the sentinels name`;
+  return path ?? `${tls ? "rediss" : "redis"}://${addressOf(host, port)}`;
 }
 
 interface Ending {
@@ -165,16 +218,14 @@ async function subscribe(
 ): Promise<Subscription> {
   const close = (): Promise<void> => end(subscriber as unknown as Ending);
   let first = true;
+  unref(subscriber as unknown as Sockets);
   // What is wrong shows in the commands.
   subscriber.on("error", () => {});
   subscriber.on("message", (_channel, text) => hear.message(text!));
   subscriber.on("ready", () => {
-    // Asked for again, so that the answer tells when it listens again.
-    if (!first)
-      subscriber.subscribe(channel).then(
-        () => hear.back(),
-        () => {},
-      );
+    // Asked for again, so that the answer tells when it listens again. A connection whose request is
+    // refused answers pings and hears nothing: it is closed, so that the store opens another.
+    if (!first) subscriber.subscribe(channel).then(() => hear.back(), close);
     first = false;
   });
   subscriber.on("end", () => hear.ended?.());

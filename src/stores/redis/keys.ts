@@ -33,6 +33,8 @@ function bucketOf(name: string): number {
   return (hash >>> 0) % BUCKETS;
 }
 
+/** Matches nothing but this text. */
+export const escapePattern = (text: string): string => text.replaceAll(/[*?[\]\\]/g, "\\$&");
+
 /** Of all names that begin so. */
-export const patternOf = (prefix: string): string =>
-  `${PREFIX}{*}n:${prefix.replaceAll(/[*?[\]\\]/g, "\\$&")}*`;
+export const patternOf = (prefix: string): string => `${PREFIX}{*}n:${escapePattern(prefix)}*`;

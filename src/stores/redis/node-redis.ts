@@ -1,4 +1,5 @@
 import { setImmediate as turn } from "node:timers/promises";
+import { addressOf } from "../../core/url.js";
 import {
   type Connection,
   type Hearing,
@@ -6,11 +7,13 @@ import {
   isDemoted,
   isNoScript,
   leavesDemoted,
+  PORT,
   type Subscription,
   unlessAborted,
   Watch,
   whileMember,
 } from "./client.js";
+import { type Script, selectingScript } from "./scripts.js";
 
 interface Evaluation {
   keys: string[];
@@ -25,12 +28,19 @@ export interface NodeRedisClient {
 }
 
 interface Node {
-  /** The cursor is a number in version 4 and text since. */
-  scan(cursor: never, options: object): Promise<{ cursor: number | string; keys: string[] }>;
   wait(replicas: number, timeoutMs: number): Promise<number>;
   sendCommand(args: string[]): Promise<unknown>;
-  readonly options?: { readonly socket?: object };
+  readonly options?: {
+    readonly socket?: object;
+    readonly database?: number;
+    /** Since version 6. */
+    readonly keyPrefix?: unknown;
+  };
   duplicate(overrides: object): unknown;
+}
+
+interface Unrefable {
+  unref?(): void;
 }
 
 interface Cluster {
@@ -49,9 +59,12 @@ interface Subscriber {
 
 /** Version 4 has no destroy, and its disconnect is a promise. */
 interface Ending {
+  on(event: string, listener: () => void): unknown;
   destroy?(): void;
   disconnect?(): Promise<unknown>;
 }
+
+const ENDS_WITHIN_MS = 1_000;
 
 /** Nothing is under way any more; and a server that is down or silent must not be waited for. */
 async function end(client: Ending): Promise<void> {
@@ -65,7 +78,24 @@ async function end(client: Ending): Promise<void> {
   await turn();
 }
 
-const SCAN_COUNT = 1_000;
+/**
+ * While a client connects, destroy() would lose sight of the socket: the client goes on,
+ * connected, and can't be closed any more. So it is ended as soon as the attempt has come to something;
+ * an attempt that takes long is not waited for, and ends by its own timeout.
+ */
+async function endConnecting(client: Ending, watch: Watch): Promise<void> {
+  if (!watch.isConnecting) return end(client);
+  const settled = new Promise<void>((resolve) => {
+    client.on("connect", resolve);
+    client.on("error", resolve);
+  });
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<void>((resolve) => {
+    timer = setTimeout(resolve, ENDS_WITHIN_MS);
+  });
+  await Promise.race([settled.then(() => end(client)), late]);
+  clearTimeout(timer);
+}
 
 /** QUIT makes the server end the connection. One that waited for the next connection would end that, too. */
 function leaving(client: Node): (error: unknown) => void {
@@ -90,13 +120,22 @@ export function nodeRedisConnection(client: NodeRedisClient): Connection {
   const watch = Watch.of(client, ["reconnecting", "end"]);
   const next = inTurn();
   const caught = leaving(client as unknown as Node);
+  const db = cluster ? 0 : ((client as unknown as Node).options?.database ?? 0);
+  const inDatabase = (script: Script): Script => (db === 0 ? script : selectingScript(script, db));
   return {
     cluster,
+    db,
+    where: whereOf(client, cluster),
+    get outage() {
+      return watch.outage;
+    },
     get losses() {
       return watch.losses;
     },
     onBack: (back) => watch.onBack(back),
-    async run({ sha, code }, keys, args) {
+    keyPrefix: String((client as unknown as Node).options?.keyPrefix ?? ""),
+    async run(script, keys, args) {
+      const { sha, code } = inDatabase(script);
       const evaluation = { keys: [...keys], arguments: [...args] };
       try {
         return await client.evalSha(sha, evaluation);
@@ -107,18 +146,6 @@ export function nodeRedisConnection(client: NodeRedisClient): Connection {
       }
     },
     caught,
-    async scan(pattern) {
-      const found: string[] = [];
-      for (const node of await nodes()) {
-        let cursor: number | string = "0";
-        do {
-          const page = await node.scan(cursor as never, { MATCH: pattern, COUNT: SCAN_COUNT });
-          found.push(...page.keys);
-          cursor = page.cursor;
-        } while (String(cursor) !== "0");
-      }
-      return found;
-    },
     wait: async (replicas, timeoutMs) => (await nodes())[0]!.wait(replicas, timeoutMs),
     async subscribe(channel, hear, signal) {
       if (!cluster) {
@@ -139,9 +166,30 @@ export function nodeRedisConnection(client: NodeRedisClient): Connection {
       (await nodes()).map((node, i) => ({
         where: (client as unknown as Partial<Cluster>).masters?.[i]?.address ?? "",
         command: (...args) => node.sendCommand([...args]),
+        run: (script, args) => node.sendCommand(["EVAL", inDatabase(script).code, "0", ...args]),
       })),
-    close: () => end(client as unknown as Ending),
+    unref() {
+      // Of a cluster: the nodes that it knows by now.
+      void nodes().then((all) => {
+        for (const node of all) (node as Unrefable).unref?.();
+      });
+    },
+    close: () => endConnecting(client as unknown as Ending, watch),
   };
+}
+
+interface Reached {
+  readonly host?: string;
+  readonly port?: number;
+  readonly path?: string;
+  readonly tls?: unknown;
+}
+
+function whereOf(client: NodeRedisClient, cluster: boolean): string {
+  if (cluster) return "the Redis cluster";
+  const socket: Reached = (client as unknown as Node).options?.socket ?? {};
+  const { host = "localhost", port = PORT, path, tls } = socket;
+  return path ?? `${tls ? "rediss" : "redis"}://${addressOf(host, port)}`;
 }
 
 async function subscribe(
@@ -150,8 +198,8 @@ async function subscribe(
   hear: Hearing,
   signal?: AbortSignal,
 ): Promise<Subscription> {
-  const close = (): Promise<void> => end(subscriber);
   let first = true;
+  (subscriber as Unrefable).unref?.();
   // What is wrong shows in the commands.
   subscriber.on("error", () => {
     if (!subscriber.isOpen) hear.ended?.();
@@ -161,8 +209,12 @@ async function subscribe(
     if (!first) hear.back();
     first = false;
   });
+  const watch = Watch.of(subscriber, ["reconnecting", "end"]);
+  const close = (): Promise<void> => endConnecting(subscriber, watch);
   const listening = async (): Promise<void> => {
+    watch.isConnecting = true;
     await subscriber.connect();
+    signal?.throwIfAborted();
     await subscriber.subscribe(channel, (text) => hear.message(text));
   };
   try {

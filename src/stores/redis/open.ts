@@ -1,13 +1,25 @@
-import { readFileSync } from "node:fs";
+import { randomUUID } from "node:crypto";
+import { reasonOf, safeCause } from "../../core/cause.js";
 import {
   HoldfastError,
   InvalidArgumentError,
   StoreUnavailableError,
   UnsupportedError,
 } from "../../core/errors.js";
-import type { StoreUrl } from "../../core/url.js";
-import { forgetCommand, leavesDemoted, type RedisClient } from "./client.js";
+import { addressOf, type StoreUrl } from "../../core/url.js";
+import {
+  certificateTrouble,
+  TLS_OPTIONS,
+  type TlsFiles,
+  tlsFilesOf,
+  tlsTrouble,
+} from "../shared/tls.js";
+import { type Connection, connectionOf, leavesDemoted, PORT, type RedisClient } from "./client.js";
+import { explain, explainReply, textOf } from "./explain.js";
+import { identify } from "./identify.js";
 import { type RedisStore, redisStore } from "./index.js";
+import { keyOf } from "./keys.js";
+import { SCRIPTS } from "./scripts.js";
 
 /** How a server, a cluster or a set of sentinels is reached: the same for both client libraries. */
 interface Target {
@@ -15,15 +27,14 @@ interface Target {
   readonly user: string;
   readonly password: string;
   readonly db: number;
-  readonly tls: { readonly ca?: string; readonly servername?: string } | null;
+  readonly tls: TlsFiles | null;
   readonly cluster: boolean;
   /** The name of the primary that the sentinels watch. */
   readonly sentinel: string | null;
 }
 
-export const REDIS_OPTIONS = ["cluster", "sentinel", "ca", "servername", "replicas"] as const;
+export const REDIS_OPTIONS = ["cluster", "sentinel", "replicas", ...TLS_OPTIONS] as const;
 
-const PORT = 6379;
 const SENTINEL_PORT = 26_379;
 const CONNECT_MS = 5_000;
 const SILENT_MS = CONNECT_MS + 1_000;
@@ -37,33 +48,176 @@ const CLIENTS: Record<string, (module: never, target: Target) => Promise<RedisCl
   redis: openNodeRedis,
 };
 
+/** Not before the server has shown that it grants locks. */
 export async function openRedisStore(url: StoreUrl): Promise<RedisStore> {
-  const replicas = numberOption(url, "replicas", 0, 16);
-  if (replicas > 0 && url.options.has("cluster")) {
-    throw new InvalidArgumentError(
-      "replicas can't be waited for on a cluster: leave one of the two out",
-    );
-  }
-  const client = await openRedisClient(url);
-  if (!url.options.has("cluster")) leavesDemoted.add(client);
-  return redisStore(client, { closeClient: true, replicas });
+  return openUntriedRedisStore(url, await openRedisClient(url, tryOut));
 }
 
-/** Opens a connection with whichever client library is installed. */
-export async function openRedisClient(url: StoreUrl): Promise<RedisClient> {
+export function openUntriedRedisStore(url: StoreUrl, client: RedisClient): RedisStore {
+  if (!url.options.has("cluster")) leavesDemoted.add(client);
+  connectionOf(client).unref();
+  return redisStore(client, { closeClient: true, replicas: replicasOf(url) });
+}
+
+export function replicasOf(url: StoreUrl): number {
+  const replicas = numberOption(url, "replicas", 0, 16);
+  if (replicas === 0 || !url.options.has("cluster")) return replicas;
+  throw new InvalidArgumentError(
+    "replicas can't be waited for on a cluster: leave one of the two out",
+  );
+}
+
+/** Opens a connection with whichever client library is installed, to the database that the URL names. */
+export async function openRedisClient(
+  url: StoreUrl,
+  check: (connection: Connection, target: Target) => Promise<void> = async () => {},
+): Promise<RedisClient> {
   const target = targetOf(url);
+  replicasOf(url);
   const open = await findClient();
+  let client: RedisClient;
   try {
-    return await open(target);
+    client = await open(target);
   } catch (error) {
-    if (HoldfastError.is(error)) throw error;
-    forgetCommand(error);
-    const where = target.hosts.map(({ host, port }) => `${host}:${port}`).join(", ");
-    const why = error instanceof Error ? error.message : String(error);
-    throw new StoreUnavailableError(`can't connect to Redis at ${where}: ${why}`, {
-      cause: error,
-      retryable: !/WRONGPASS|NOAUTH|NOPERM|invalid username/i.test(why),
+    throw HoldfastError.is(error) ? error : await unreachable(error, target, url);
+  }
+  const connection = connectionOf(client);
+  try {
+    await within(
+      CONNECT_MS,
+      selectable(connection).then(() => check(connection, target)),
+    );
+  } catch (error) {
+    await connection.close();
+    throw HoldfastError.is(error) ? error : await unreachable(error, target, url);
+  }
+  return client;
+}
+
+/** ioredis is ready when its own SELECT was refused, too. */
+async function selectable(connection: Connection): Promise<void> {
+  if (connection.db === 0) return;
+  const [server] = await connection.servers();
+  await answered(connection, () => server!.command("SELECT", String(connection.db)));
+}
+
+/** Runs what every claim needs. A server that can't write just now may do so later. */
+async function tryOut(connection: Connection, { sentinel }: Target): Promise<void> {
+  const keys = [keyOf(`holdfast-connect:${randomUUID()}`)];
+  // A node of a cluster has some slots only, and refuses keys in different ones.
+  if (!connection.cluster) keys.push(keyOf(`holdfast-connect:${randomUUID()}`));
+  const isReplica = (error: HoldfastError): boolean =>
+    sentinel === null && !connection.cluster && error.message.includes("READONLY");
+  await answered(connection, () => connection.run(SCRIPTS.probe, keys, []), isReplica);
+}
+
+/** Rejects if the server refuses for good, or as `also` says. */
+async function answered(
+  connection: Connection,
+  ask: () => Promise<unknown>,
+  also: (error: HoldfastError) => boolean = () => false,
+): Promise<void> {
+  try {
+    await ask();
+  } catch (error) {
+    const explained = explain(error, connection);
+    if (!HoldfastError.is(explained)) throw explained;
+    if (explained.retryable && !also(explained)) return;
+    const { cause } = explained;
+    const message = (await sentinelAt(connection, cause)) ?? explained.message;
+    throw new StoreUnavailableError(message, { cause, retryable: false });
+  }
+}
+
+async function sentinelAt(connection: Connection, cause: unknown): Promise<string | null> {
+  if (!/unknown command/i.test(reasonOf(cause))) return null;
+  const [server] = await connection.servers();
+  const role = await server!.command("ROLE").catch(() => null);
+  if (!Array.isArray(role) || String(role[0]) !== "sentinel") return null;
+  const names = (role[1] as unknown[]).map(String);
+  const known = names.length === 0 ? "" : `; it watches ${names.join(", ")}`;
+  return `${connection.where} is a sentinel, which grants no locks: add ?sentinel=NAME to the URL${known}`;
+}
+
+/** With what is known of the reason, in words; the client library's own are in `cause`. */
+async function unreachable(
+  error: unknown,
+  target: Target,
+  url: StoreUrl,
+): Promise<StoreUnavailableError> {
+  const { hosts, db, cluster, sentinel, tls } = target;
+  const addresses = hosts.map(({ host, port }) => addressOf(host, port)).join(", ");
+  const where = `${url.scheme}://${addresses}`;
+  const replied = explainReply(error, { where, db, cluster, outage: null });
+  const isProtocol = /does not speak/.test(replied?.message ?? "");
+  if (replied !== null && !isProtocol) return replied as StoreUnavailableError;
+  const text = textOf(error);
+  const failed = (why: string, retryable: boolean): StoreUnavailableError =>
+    new StoreUnavailableError(`can't connect to Redis at ${addresses}: ${why}`, {
+      cause: safeCause(error),
+      retryable,
     });
+  const wrong = tls === null ? undefined : tlsTrouble(text, url);
+  if (wrong !== undefined) return failed(wrong, false);
+  if (/ECONNREFUSED/.test(text)) return failed("nobody listens there (ECONNREFUSED)", true);
+  const unknown = /ENOTFOUND|EAI_AGAIN/.exec(text)?.[0];
+  if (unknown !== undefined) return failed(`the host's name is not known (${unknown})`, true);
+  if (sentinel !== null) {
+    const name = JSON.stringify(sentinel);
+    return failed(
+      `no sentinel there answers with the address of a primary ${name} that can be reached`,
+      true,
+    );
+  }
+  const { host, port } = hosts[0]!;
+  const answers = await identify(host, port);
+  switch (answers) {
+    case "http":
+      return failed("an HTTP server answers there: check host and port", false);
+    case "redis":
+      if (tls !== null) {
+        return failed(
+          "it answers without TLS: write redis: instead of rediss:, or its TLS port",
+          false,
+        );
+      }
+      break;
+    case "TLS":
+    case "closed TLS":
+      if (tls === null) return failed("it expects TLS: write rediss: instead of redis:", false);
+      // What TLS says of a missing certificate may be lost when the server ends the connection.
+      if (answers === "closed TLS") return failed(certificateTrouble(url), false);
+      break;
+    default:
+      if (replied !== null) return replied as StoreUnavailableError;
+  }
+  // A server's own words begin with a code.
+  if (/^-?[A-Z]{2,} /.test(text)) return failed(`it answers ${JSON.stringify(text)}`, true);
+  const code = (error as { code?: unknown } | null)?.code;
+  const why = typeof code === "string" ? ` (${code})` : "";
+  return failed(
+    error instanceof NoAnswer
+      ? error.message
+      : `the connection was closed before Redis answered${why}: is it a Redis server?`,
+    true,
+  );
+}
+
+class NoAnswer extends Error {}
+
+async function within<T>(ms: number, answering: Promise<T>): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  // A stopped server takes the connection, and says nothing.
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(
+      () => reject(new NoAnswer(`it accepts connections, and gave no answer within ${ms} ms`)),
+      ms,
+    );
+  });
+  try {
+    return await Promise.race([answering, late]);
+  } finally {
+    clearTimeout(timer);
   }
 }
 
@@ -86,11 +240,10 @@ function targetOf(url: StoreUrl): Target {
     );
   }
   const secure = url.scheme === "rediss";
-  const ca = url.options.get("ca");
-  const servername = url.options.get("servername");
-  if (!secure && (ca !== undefined || servername !== undefined)) {
+  const forTls = TLS_OPTIONS.filter((name) => url.options.has(name));
+  if (!secure && forTls.length > 0) {
     throw new InvalidArgumentError(
-      "ca and servername are for TLS: write rediss: instead of redis:",
+      `what a redis: URL says of ${forTls.join(" and ")} is for TLS: write rediss: instead of redis:`,
     );
   }
   return {
@@ -98,12 +251,7 @@ function targetOf(url: StoreUrl): Target {
     user: url.user,
     password: url.password,
     db: databaseOf(url.path, cluster),
-    tls: secure
-      ? {
-          ...(ca === undefined ? {} : { ca: readCa(ca) }),
-          ...(servername === undefined ? {} : { servername }),
-        }
-      : null,
+    tls: secure ? tlsFilesOf(url) : null,
     cluster,
     sentinel,
   };
@@ -132,14 +280,6 @@ function numberOption(url: StoreUrl, option: string, min: number, max: number): 
   );
 }
 
-function readCa(path: string): string {
-  try {
-    return readFileSync(path, "utf8");
-  } catch (error) {
-    throw new InvalidArgumentError(`the option ca can't be read: ${(error as Error).message}`);
-  }
-}
-
 async function findClient(): Promise<Open> {
   const errors: unknown[] = [];
   for (const [name, open] of Object.entries(CLIENTS)) {
@@ -151,7 +291,8 @@ async function findClient(): Promise<Open> {
     }
   }
   throw new UnsupportedError(
-    "redis: needs a client library: npm install ioredis (or redis)",
+    "redis: needs a client library: npm install ioredis (or redis). In a bundled program, connect() " +
+      "can't find it: pass redisStore() a client that you have made (docs/start.md)",
     new AggregateError(errors),
   );
 }
@@ -207,18 +348,14 @@ async function openIoredis(module: never, target: Target): Promise<RedisClient> 
   client.on("error", (error) => {
     trouble = error;
   });
-  let timer: NodeJS.Timeout | undefined;
-  // A stopped server takes the connection, and says nothing.
-  const silence = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`no answer within ${CONNECT_MS} ms`)), CONNECT_MS);
-  });
   try {
-    await Promise.race([client.connect().then(() => isAlive(client)), silence]);
+    await within(
+      CONNECT_MS,
+      client.connect().then(() => isAlive(client)),
+    );
   } catch (error) {
     client.disconnect();
     throw trouble ?? error;
-  } finally {
-    clearTimeout(timer);
   }
   return client as unknown as RedisClient;
 }
@@ -275,17 +412,9 @@ async function openNodeRedis(module: never, target: Target): Promise<RedisClient
 
 /** It would try for ever: the first connection is made within its time, or not at all. */
 async function connectOnce(client: Connectable): Promise<RedisClient> {
-  let timer: NodeJS.Timeout | undefined;
-  const failed = new Promise<never>((_, reject) => {
-    let trouble: unknown = new Error(`no answer within ${CONNECT_MS} ms`);
-    client.on("error", (error) => {
-      trouble = error;
-      reject(error);
-    });
-    timer = setTimeout(() => reject(trouble), CONNECT_MS);
-  });
+  const failed = new Promise<never>((_, reject) => client.on("error", reject));
   try {
-    await Promise.race([client.connect(), failed]);
+    await within(CONNECT_MS, Promise.race([client.connect(), failed]));
   } catch (error) {
     try {
       await client.disconnect();
@@ -293,8 +422,6 @@ async function connectOnce(client: Connectable): Promise<RedisClient> {
       // It was never connected.
     }
     throw error;
-  } finally {
-    clearTimeout(timer);
   }
   return client as unknown as RedisClient;
 }

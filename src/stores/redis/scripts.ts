@@ -1,5 +1,5 @@
 import { createHash } from "node:crypto";
-import { LOCK_LIMIT, REVOKED_KEPT } from "../../core/store.js";
+import { LOCK_LIMIT, MOST_WAITERS, REVOKED_KEPT, WAITERS_SHOWN } from "../../core/store.js";
 
 /** Readers that are let in together by one script. */
 const HANDOVERS_AT_ONCE = 100;
@@ -20,14 +20,17 @@ const QUEUE_KEPT_MS = 30_000;
  *            in a few commands.
  *   …q:NAME  its queue, a hash: t<place> is a ticket, g<grantId> the place of that grantId's ticket.
  * Both go when nothing is left of them, and run out with the last lease or ticket otherwise.
- * Beside them, in the same slot, one counter of tokens for many names, kept until the server's clock
- * has passed it by a minute: nothing is kept per name, and a clock that is set back repeats no token.
+ * Beside them, in the same slot, one counter of tokens for many names. Counters never expire, so that
+ * tokens rise after the clock was set back; there are 256 of them at most.
  *
  * Times are in ms on the server's clock, numbers are doubles: tokens stay below 2^53 and leave as text.
  */
 const PRELUDE = `
--- The one server has all subscribers: whom a message does not reach is not there.
-local skipsDead = ARGV[1] == '1'
+-- ARGV[1]: '0' in a cluster, where PUBLISH does not tell who was reached; otherwise '1' if the caller
+-- listens to its channel, '2' if it does not listen yet.
+local skipsDead, caller = ARGV[1] ~= '0', ARGV[2]
+-- Where the caller's waiters are told. None: it asks again when it listens.
+local wake = ARGV[1] == '2' and '' or caller
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
 local now = micros / 1000
@@ -80,6 +83,7 @@ local function read(from)
   if format ~= ${FORMAT} then error('HOLDFAST FORMAT ' .. tostring(format), 0) end
   if type(rest) == 'table' then
     for i, one in ipairs(rest.holders) do rest.holders[i] = unpacked(one) end
+    rest.tickets = rest.tickets or rest.next - rest.first
     return rest
   end
   if type(token) ~= 'number' then error('HOLDFAST STRANGER', 0) end
@@ -88,7 +92,7 @@ local function read(from)
   expires = expires or since + ttl
   closed = closed or (atLeast > 0 and since + atLeast or 0)
   return {
-    limit = limit, first = 1, next = 1, ends = math.max(expires, closed), kept = 0,
+    limit = limit, first = 1, next = 1, tickets = 0, ends = math.max(expires, closed), kept = 0,
     holders = { {
       id = id, permits = permits, atLeast = atLeast, holder = holder, since = since, seq = seq,
       ttl = ttl, expires = expires, token = token, floor = token, closed = closed, ended = 'no',
@@ -105,7 +109,17 @@ local function open(at)
   local there = redis.pcall('GET', key)
   if type(there) == 'string' then front = read(there)
   elseif there then error(there.err, 0)
-  else front = { limit = 0, holders = {}, first = 1, next = 1, ends = 0, kept = 0 } end
+  else front = { limit = 0, holders = {}, first = 1, next = 1, tickets = 0, ends = 0, kept = 0 } end
+  -- More time is left than was ever given: the clock was set back since. What is left counts from now.
+  for _, one in ipairs(front.holders) do
+    if one.ended == 'released' then one.expires = math.min(one.expires, now)
+    elseif one.expires > now + one.ttl + 1 then
+      one.expires, front.touched = now + one.ttl, true
+    end
+    if one.closed > now + one.atLeast + 1 then
+      one.closed, front.touched = now + one.atLeast, true
+    end
+  end
   front.key, front.queue, front.last, front.inUse = key, KEYS[at + 1], KEYS[at + 2], 0
   fronts[key] = front
   order[#order + 1] = front
@@ -143,7 +157,7 @@ end
 
 local function dropTicket(front, one)
   redis.call('HDEL', front.queue, 't' .. text(one.place), 'g' .. one.id)
-  front.touched = true
+  front.tickets, front.touched = front.tickets - 1, true
 end
 
 -- Those who wait move up to the first, so that nobody has to walk over places that nobody is at.
@@ -169,10 +183,10 @@ local function enqueue(front, one)
   if front.first == front.next then
     -- What is left of a queue whose front has run out is over.
     redis.call('DEL', front.queue)
-    front.first, front.next, front.kept, front.room = 1, 1, 0, ${EMPTY_PLACES}
+    front.first, front.next, front.tickets, front.kept, front.room = 1, 1, 0, 0, ${EMPTY_PLACES}
   elseif front.next - front.first >= front.room then closeUp(front) end
   one.place = front.next
-  front.next = front.next + 1
+  front.next, front.tickets = front.next + 1, front.tickets + 1
   front.waiting = true
   saveTicket(front, one)
 end
@@ -203,6 +217,8 @@ local function grant(front, one, token)
     end
   end
   one.since = now
+  -- After the clock was set back, a ticket may have more left than it was given.
+  one.expires = math.min(one.expires, now + one.ttl)
   if one.atLeast > 0 then one.closed = now + one.atLeast end
   keepUntil(front, math.max(one.expires, one.closed))
   front.holders[#front.holders + 1] = one
@@ -211,26 +227,26 @@ local function grant(front, one, token)
   front.touched, fresh[one] = true, true
 end
 
-local function grantOf(one, handedOver)
+-- The reply of this call tells it: no message has to, and nothing may take the grant back.
+local function answer(one)
+  one.answered = true
   return {
     token = text(one.token), floor = text(one.floor), ttlMs = one.ttl, seq = one.seq,
-    handedOver = handedOver,
+    handedOver = false,
   }
 end
 
--- False: that process is not there to hear it, and none of those who wait in it is.
-local function reaches(wake, message)
+-- False: nobody at this server listens to the channel, so nobody there learns of a grant that this call
+-- makes and takes back. It does not prove that the process is dead: its subscription may be away while
+-- its commands work. So nobody is skipped that this call answers, nor that has yet to listen; the
+-- caller lives, whatever its subscription does. And a subscriber at a replica hears what did not count
+-- here: the message is a reason to ask, not a grant.
+local function reaches(channel, message)
+  if channel == '' then return true end
   -- Without the right to tell, it is found at the next renewal of the ticket.
-  local reached = redis.pcall('PUBLISH', wake, message)
-  if skipsDead and reached == 0 then absent[wake] = true end
-  return not absent[wake]
-end
-
-local function tell(one)
-  return reaches(
-    one.wake,
-    string.format('%.0f %.0f %.17g %.0f %s', one.token, one.floor, one.ttl, one.seq, one.id)
-  )
+  local reached = redis.pcall('PUBLISH', channel, message)
+  if skipsDead and reached == 0 and channel ~= caller then absent[channel] = true end
+  return not absent[channel]
 end
 
 -- Drops what has run out.
@@ -317,7 +333,7 @@ local function save(front)
     for i, each in ipairs(front.holders) do holders[i] = packed(each) end
     written = cmsgpack.pack(${FORMAT}, false, {
       limit = front.limit, holders = holders, first = front.first, next = front.next,
-      ends = front.ends, kept = front.kept, room = front.room,
+      tickets = front.tickets, ends = front.ends, kept = front.kept, room = front.room,
     })
   end
   insist('SET', front.key, written, 'PXAT', text(math.ceil(front.ends)))
@@ -325,7 +341,7 @@ end
 
 local function saveTokens()
   for key, token in pairs(counters) do
-    insist('SET', key, text(token), 'PXAT', text(math.ceil(token / 1000) + 60000))
+    insist('SET', key, text(token))
     counters[key] = nil
   end
 end
@@ -341,7 +357,8 @@ local function close()
       local missing = false
       for _, one in ipairs(untold) do
         -- It may have been revoked, or given back, by another act of the same batch.
-        if front.byId[one.id] == one and one.ended == 'no' and not tell(one) then
+        local isHeld = front.byId[one.id] == one and one.ended == 'no'
+        if isHeld and not one.answered and not reaches(one.wake, one.id) then
           remove(front, one)
           missing = true
         end
@@ -371,6 +388,7 @@ end
 
 -- Unless it was overtaken on the way by a later ask, which may have asked for less.
 local function extend(front, one, seq, ttl)
+  one.wake = wake
   if seq < one.seq then return end
   one.seq, one.ttl, one.expires = seq, ttl, now + ttl
   if one.token == 0 then saveTicket(front, one)
@@ -457,7 +475,7 @@ while a <= #ARGV do
         if set and set.err then done = '!' .. set.err
         elseif set then
           done = string.format('%.0f', micros)
-          redis.call('SET', counter, done, 'PX', 60002)
+          redis.call('SET', counter, done)
           -- The next claim may share the counter.
           micros = micros + 1
         end
@@ -475,8 +493,6 @@ while a <= #ARGV do
 end
 if not left then return answered(answers) end
 ${PRELUDE}
-local channel = ARGV[2]
-
 local function claim(a, at, names)
   local id, atLeast, ttl = ARGV[a + 1], tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
   local seq, permits, limit, holder = asked(ARGV[a + 4])
@@ -497,6 +513,9 @@ local function claim(a, at, names)
       if not queue and not fits(front) then
         return { kind = 'busy', at = n - 1, position = position(front, front.next) }
       end
+      if queue and not fits(front) and front.waiting and front.tickets >= ${MOST_WAITERS} then
+        return { kind = 'full', at = n - 1, waiting = front.tickets }
+      end
     end
     own[n] = mine
   end
@@ -509,13 +528,13 @@ local function claim(a, at, names)
     else
       mine = {
         id = id, permits = permits, atLeast = atLeast, holder = holder, since = now, seq = seq,
-        ttl = ttl, expires = now + ttl, token = 0, floor = 0, closed = 0, ended = 'no', wake = channel,
+        ttl = ttl, expires = now + ttl, token = 0, floor = 0, closed = 0, ended = 'no', wake = wake,
       }
       front.limit = limit
       if fits(front) then grant(front, mine, drawToken(front)) else enqueue(front, mine) end
     end
     if mine.token == 0 then queued = position(front, mine.place)
-    else grants[#grants + 1] = grantOf(mine, false) end
+    else grants[#grants + 1] = answer(mine) end
   end
   if queued then return { kind = 'queued', position = queued } end
   return { kind = 'granted', grants = grants }
@@ -540,9 +559,9 @@ for _, one in ipairs(left) do
   local place, a, at, names = unpack(one)
   local act = (ARGV[a] == 'release' or ARGV[a] == 'unused') and release or claim
   -- What is wrong with one of them is not the others' affair.
-  local ok, answer = pcall(act, a, at, names)
-  if not ok then answers[place] = '!' .. problem(answer)
-  else answers[place] = answer == 'released' and answer or cjson.encode(answer) end
+  local ok, told = pcall(act, a, at, names)
+  if not ok then answers[place] = '!' .. problem(told)
+  else answers[place] = told == 'released' and told or cjson.encode(told) end
 end
 close()
 return answered(answers)
@@ -555,14 +574,14 @@ local function renew(at, id, seq, ttl)
   local mine = find(front, id)
   if not mine or mine.expires <= now then return lost(front, id) end
   extend(front, mine, seq, ttl)
-  if mine.token > 0 then return { kind = 'granted', grant = grantOf(mine, false) } end
+  if mine.token > 0 then return { kind = 'granted', grant = answer(mine) } end
   return { kind = 'queued', position = position(front, mine.place) }
 end
 
 for i = 1, #KEYS / 3 do
-  local id, seq, ttl = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), tonumber(ARGV[3 * i + 1])
-  local ok, answer = pcall(renew, 3 * i - 2, id, seq, ttl)
-  answers[i] = ok and answer or { kind = 'unknown', cause = problem(answer) }
+  local id, seq, ttl = ARGV[3 * i], tonumber(ARGV[3 * i + 1]), tonumber(ARGV[3 * i + 2])
+  local ok, told = pcall(renew, 3 * i - 2, id, seq, ttl)
+  answers[i] = ok and told or { kind = 'unknown', cause = problem(told) }
 end
 close()
 return cjson.encode(answers)
@@ -581,7 +600,7 @@ end
 
 const REVOKE = `
 ${HOLDER}
-local by, why, keptMs, keptMany = ARGV[2], ARGV[3], ${REVOKED_KEPT.ms}, ${REVOKED_KEPT.many}
+local by, why, keptMs, keptMany = ARGV[3], ARGV[4], ${REVOKED_KEPT.ms}, ${REVOKED_KEPT.many}
 local front = advanced(1)
 local infos, revoked, others = {}, {}, {}
 for _, one in ipairs(front.holders) do
@@ -612,7 +631,7 @@ return cjson.encode(infos)
 `;
 
 const RESIZE = `
-local limit = tonumber(ARGV[2])
+local limit = tonumber(ARGV[3])
 local front = advanced(1)
 local before = limitOf(front)
 if before and before ~= ${LOCK_LIMIT} and before ~= limit then
@@ -627,9 +646,11 @@ close()
 return before and text(before) or ''
 `;
 
-/** Changes nothing. */
+/** Changes nothing. Answers for the first name, and for as many of the others as are soon read. */
 const INSPECT = `
 ${HOLDER}
+local shown = 0
+
 local function infoOf(at)
   local front = open(at)
   local info = { limit = front.limit, holders = {}, waiters = {}, revoked = {} }
@@ -643,20 +664,25 @@ local function infoOf(at)
       else info.holders[#info.holders + 1] = holderInfo(front, one) end
     end
   end
-  for place = front.first, front.next - 1 do
+  local place, over = front.first, 0
+  while place < front.next and #info.waiters < ${WAITERS_SHOWN} do
     local one = ticketAt(front, place)
     if one and one.expires > now then
       info.waiters[#info.waiters + 1] = {
         holder = one.holder, permits = one.permits, limit = front.limit,
         waitingMs = now - one.since, expiresInMs = one.expires - now,
       }
-    end
+    elseif one then over = over + 1 end
+    place = place + 1
   end
+  info.waiting = place == front.next and #info.waiters or front.tickets - over
+  shown = shown + #info.waiters
   return info
 end
 
 local answers = {}
 for i = 1, #KEYS / 3 do
+  if shown >= ${WAITERS_SHOWN} then break end
   local ok, info = pcall(infoOf, 3 * i - 2)
   answers[i] = ok and info or { problem = problem(info) }
 end
@@ -673,10 +699,32 @@ function script(name: string, code: string): Script {
   return { name, code, sha: createHash("sha1").update(code).digest("hex") };
 }
 
+/** A page of the keys that match, as SCAN answers. */
+const SCAN = "return redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])";
+
+/** Changes nothing, and is refused wherever locks would be: a replica refuses every command that writes. */
+const PROBE = "redis.call('TIME') return redis.call('DEL', KEYS[1])";
+
 export const SCRIPTS = {
   acts: script("acts", ACTS),
   renewals: script("renewals", `${PRELUDE}${RENEW}`),
   revoke: script("revoke", `${PRELUDE}${REVOKE}`),
   resize: script("resize", `${PRELUDE}${RESIZE}`),
   inspect: script("inspect", `${PRELUDE}${INSPECT}`),
+  scan: script("scan", SCAN),
+  probe: script("probe", PROBE),
 };
+
+const selecting = new Map<string, Script>();
+
+/**
+ * The same script, which works in one database whatever the connection is in, or fails. A client's own
+ * SELECT proves nothing: ioredis goes on in database 0 when it was refused, and node-redis sends what
+ * waited for a connection right behind it. What a script selects ends with the script.
+ */
+export function selectingScript({ name, code, sha }: Script, db: number): Script {
+  const key = `${db} ${sha}`;
+  const one = selecting.get(key) ?? script(name, `redis.call('SELECT', '${db}')\n${code}`);
+  selecting.set(key, one);
+  return one;
+}

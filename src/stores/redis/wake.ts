@@ -25,7 +25,7 @@ export class Wake {
   #renewing: NodeJS.Timeout | null = null;
   #pings: NodeJS.Timeout | null = null;
   #unwatch: (() => void) | null = null;
-  readonly #closing = new AbortController();
+  #closing = new AbortController();
 
   constructor(
     connection: Connection,
@@ -42,28 +42,39 @@ export class Wake {
     return this.#subscription !== null;
   }
 
-  /** Resolves when it is listened to. */
+  /** Resolves when it is listened to. If that fails, it is tried again while somebody needs it. */
   async open(): Promise<void> {
-    if (!this.isOpen) await this.#listen();
+    if (this.isOpen) return;
+    const closing = this.#closing.signal;
+    await this.#listen().catch((error: unknown) => {
+      if (!closing.aborted) this.#renew();
+      throw error;
+    });
   }
 
+  /** Until it is opened again. */
   async close(): Promise<void> {
     this.#closing.abort(new Error("the store is closed"));
+    this.#closing = new AbortController();
     if (this.#renewing !== null) clearTimeout(this.#renewing);
-    await Promise.allSettled([this.#drop(), this.#opening]);
+    this.#renewing = null;
+    const opening = this.#opening;
+    this.#opening = null;
+    await Promise.allSettled([this.#drop(), opening]);
   }
 
-  /** One at a time, whoever asks for it. */
+  /** One at a time. */
   #listen(): Promise<void> {
-    this.#opening ??= this.#subscribe().finally(() => {
-      this.#opening = null;
+    if (this.#opening !== null) return this.#opening;
+    const opening = this.#subscribe().finally(() => {
+      if (this.#opening === opening) this.#opening = null;
     });
-    return this.#opening;
+    this.#opening = opening;
+    return opening;
   }
 
   async #subscribe(): Promise<void> {
     const closing = this.#closing.signal;
-    closing.throwIfAborted();
     this.#triedAtMs = performance.now();
     const { losses } = this.#connection;
     const late = new AbortController();
@@ -114,17 +125,16 @@ export class Wake {
   }
 
   #renew(): void {
-    if (this.#renewing !== null || this.#closing.signal.aborted) return;
+    if (this.#renewing !== null) return;
     const delayMs = Math.max(0, this.#triedAtMs + AGAIN_MS - performance.now());
     this.#renewing = setTimeout(() => {
       this.#renewing = null;
       if (!this.#isNeeded()) void this.#drop();
       else if (this.isOpen && !this.#isStale) this.#hear.missed();
       else {
-        this.#listen().then(
-          () => this.#hear.missed(),
-          () => this.#renew(),
-        );
+        const listening = this.#listen().catch(() => this.#renew());
+        // Also while it fails: nobody is told of a grant then, and waiters have to ask.
+        listening.then(() => this.#hear.missed());
       }
     }, delayMs).unref();
   }

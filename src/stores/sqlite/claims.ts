@@ -33,7 +33,7 @@ const LARGEST_TOKEN = BigInt(Number.MAX_SAFE_INTEGER);
 
 /** The records in the table. Everything but the reads happens inside the writer's transaction. */
 export class SqliteClaims implements Claims {
-  /** Where this process is woken; empty while it does not listen. */
+  /** The socket at which this process is woken. */
   wake = "";
   readonly #db: SqliteDatabase;
   readonly #file: string;
@@ -47,6 +47,7 @@ export class SqliteClaims implements Claims {
   readonly #update: SqliteStatement;
   readonly #delete: SqliteStatement;
   readonly #drawToken: SqliteStatement;
+  readonly #grants: SqliteStatement;
   readonly #names: SqliteStatement;
   readonly #sweep: SqliteStatement;
 
@@ -76,9 +77,10 @@ export class SqliteClaims implements Claims {
     this.#delete = db.prepare("DELETE FROM holdfast_claims WHERE name = ? AND place = ?");
     // Refuses to grant in a file that a newer Holdfast has meanwhile changed.
     this.#drawToken = db.prepare(
-      `UPDATE holdfast_meta SET last_token = max(last_token + 1, ?) WHERE format = ${FORMAT}
-         RETURNING last_token`,
+      `UPDATE holdfast_meta SET last_token = max(last_token + 1, ?), grants = grants + 1
+         WHERE format = ${FORMAT} RETURNING last_token`,
     );
+    this.#grants = db.prepare("SELECT grants FROM holdfast_meta");
     this.#names = db.prepare(
       "SELECT DISTINCT name FROM holdfast_claims WHERE name >= ? AND name < ? ORDER BY name",
     );
@@ -162,6 +164,11 @@ export class SqliteClaims implements Claims {
     const token = BigInt(row!.last_token);
     if (token > LARGEST_TOKEN) throw new RangeError(`the token ${token} is beyond 2^53`);
     return token;
+  }
+
+  /** How many grants the file has seen. */
+  countGrants(): number {
+    return (this.#grants.get() as { grants: number } | undefined)?.grants ?? 0;
   }
 
   names(prefix: string): string[] {

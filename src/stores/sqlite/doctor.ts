@@ -1,18 +1,21 @@
-import { accessSync, constants, type Stats, statfsSync, statSync } from "node:fs";
+import { accessSync, constants, type Stats, statfsSync } from "node:fs";
 import { dirname } from "node:path";
 import { type Finding, megabytes, reasonOf, tryOut } from "../../core/doctor.js";
 import type { StoreUrl } from "../../core/url.js";
 import { openSqlite } from "./driver.js";
 import { explain } from "./errors.js";
+import { fileAt, look } from "./file.js";
+import { findUnusableLogFile, LOG_SUFFIXES } from "./log-files.js";
+import { openSqliteStore } from "./open.js";
+import { patiently } from "./patience.js";
 import {
-  fileAt,
-  fileSystemType,
-  openSqliteStore,
+  fileSystemTypes,
+  refuseSecondPath,
   refuseSharedFileSystem,
   refuseTimeNamespace,
-} from "./open.js";
-import { patiently } from "./patience.js";
+} from "./refusals.js";
 import { hasTables, refuseOtherFormat } from "./schema.js";
+import { WakeFolder } from "./wake-folder.js";
 
 const LITTLE_SPACE = 16 * 2 ** 20;
 const MOST_NAMES = 10_000;
@@ -33,12 +36,16 @@ export async function examineSqlite({ path }: StoreUrl): Promise<readonly Findin
     ];
   }
   const stats = look(file);
+  const second = secondPath(file);
   return [
-    fileSystem(folder, file),
+    fileSystem(file),
+    ...second,
     clock(),
     ...access(folder, there, file, stats),
+    ...wakeFolder(file),
     space(folder),
-    ...(stats === null ? [MISSING] : await contents(file)),
+    // Opened under a second path, the file would get a second log.
+    ...(stats === null ? [MISSING] : second.length > 0 ? [] : await contents(file)),
   ];
 }
 
@@ -48,19 +55,24 @@ const MISSING: Finding = {
   what: "it does not exist yet; who first locks a name makes it, for this user alone",
 };
 
-const look = (path: string): Stats | null => statSync(path, { throwIfNoEntry: false }) ?? null;
-
-function fileSystem(folder: string, file: string): Finding {
+function fileSystem(file: string): Finding {
   const about = "file system";
-  const type = fileSystemType(folder);
-  const refusal = refusalOf(() => refuseSharedFileSystem(type, file));
-  if (refusal !== null) return { about, level: "danger", what: refusal };
-  if (type !== null) return { about, level: "ok", what: "not one that several machines share" };
+  const types = fileSystemTypes(file);
+  for (const type of types) {
+    const refusal = refusalOf(() => refuseSharedFileSystem(type, file));
+    if (refusal !== null) return { about, level: "danger", what: refusal };
+  }
+  if (types.length > 0) return { about, level: "ok", what: "not one that several machines share" };
   return {
     about,
     level: "unknown",
     what: "whether several machines share it, where SQLite's locks are not safe: only Linux tells",
   };
+}
+
+function secondPath(file: string): Finding[] {
+  const refusal = refusalOf(() => refuseSecondPath(file));
+  return refusal === null ? [] : [{ about: "path", level: "danger", what: refusal }];
 }
 
 function clock(): Finding {
@@ -70,7 +82,7 @@ function clock(): Finding {
   return { about, level: "ok", what: "the machine's monotonic clock, which nobody can set" };
 }
 
-function access(folder: string, { mode }: Stats, file: string, stats: Stats | null): Finding[] {
+function access(folder: string, there: Stats, file: string, stats: Stats | null): Finding[] {
   const about = "access";
   const findings: Finding[] = [];
   const { R_OK, W_OK, X_OK } = constants;
@@ -85,10 +97,13 @@ function access(folder: string, { mode }: Stats, file: string, stats: Stats | nu
       advice: "Give those who share the locks a group that may write both.",
     });
   }
+  const log = findUnusableLogFile(file);
+  if (log !== null) {
+    findings.push({ about, level: "danger", what: log.what, advice: `${log.advice}.` });
+  }
   // Windows has other rights than these.
   if (process.platform === "win32") return findings;
-  const [others, sticky] = [0o002, 0o1000];
-  if ((mode & others) !== 0 && (mode & sticky) === 0) {
+  if (allowed(there, OTHERS_WRITE) && !allowed(there, STICKY)) {
     findings.push({
       about,
       level: "danger",
@@ -96,16 +111,76 @@ function access(folder: string, { mode }: Stats, file: string, stats: Stats | nu
       advice: `chmod o-w ${folder}`,
     });
   }
-  if (stats !== null && (stats.mode & others) !== 0) {
+  if (stats !== null && allowed(stats, OTHERS_WRITE)) {
     findings.push({
       about,
       level: "danger",
       what: "every user of this machine can write the file: anyone can take, free and delete locks",
       advice: `chmod o-w ${file}`,
     });
+  } else if (stats !== null && allowed(stats, GROUP_WRITES)) {
+    findings.push(...sharedByGroup(folder, there, file, stats));
   }
   if (findings.length > 0) return findings;
-  return [{ about, level: "ok", what: "this user can write it, and not everybody can" }];
+  const owner = stats === null ? "" : ` (${rightsOf(stats)})`;
+  return [{ about, level: "ok", what: `this user can write it, and not everybody can${owner}` }];
+}
+
+const [OTHERS_WRITE, GROUP_WRITES, GROUP_MAKES, SET_GROUP, STICKY] = [
+  0o002, 0o020, 0o030, 0o2000, 0o1000,
+] as const;
+
+const allowed = ({ mode }: Stats, bits: number): boolean => (mode & bits) === bits;
+
+const rightsOf = ({ uid, gid, mode }: Stats): string =>
+  `user ${uid}, group ${gid}, mode ${(mode & 0o7777).toString(8)}`;
+
+/** Of a file that its group can write: whether the group can also use what SQLite makes beside it. */
+function sharedByGroup(folder: string, there: Stats, file: string, stats: Stats): Finding[] {
+  const about = "access";
+  const findings: Finding[] = [];
+  const advice = `chgrp ${stats.gid} ${folder}; chmod 2770 ${folder}`;
+  if (there.gid !== stats.gid || !allowed(there, GROUP_MAKES)) {
+    findings.push({
+      about,
+      level: "danger",
+      what: `group ${stats.gid} can write the file, but can't make SQLite's log in the folder (${rightsOf(there)})`,
+      advice,
+    });
+  } else if (!allowed(there, SET_GROUP)) {
+    findings.push({
+      about,
+      level: "note",
+      what: "the log that other programs make in the folder gets the primary group of their user, and other users can't open it; Holdfast gives its own log the group of the file",
+      advice,
+    });
+  }
+  for (const suffix of LOG_SUFFIXES) {
+    const log = look(`${file}${suffix}`);
+    if (log === null || (log.gid === stats.gid && allowed(log, stats.mode & 0o660))) continue;
+    findings.push({
+      about,
+      level: "danger",
+      what: `${file}${suffix} (${rightsOf(log)}) has other rights than the file (${rightsOf(stats)}): some who may write the file can't lock anything`,
+      advice: "Stop all processes that use the file once: the last one removes its log.",
+    });
+  }
+  return findings;
+}
+
+/** Nothing, unless there is one that is not used. */
+function wakeFolder(file: string): Finding[] {
+  if (look(`${file}-wake`) === null) return [];
+  const refusal = refusalOf(() => WakeFolder.open(file).close());
+  if (refusal === null) return [];
+  return [
+    {
+      about: "wake folder",
+      level: "note",
+      what: `${file}-wake is not used, so waiting processes look every 50 ms: ${refusal}`,
+      advice: "Remove it while nobody waits; Holdfast makes another.",
+    },
+  ];
 }
 
 function space(folder: string): Finding {

@@ -1,4 +1,5 @@
-import { UnsupportedError } from "../../core/errors.js";
+import { InvalidArgumentError, UnsupportedError } from "../../core/errors.js";
+import { show } from "../../core/validate.js";
 
 type SqliteValue = null | number | bigint | string;
 
@@ -15,6 +16,18 @@ export interface SqliteDatabase {
   close(): unknown;
 }
 
+export const isDatabase = (value: unknown): value is SqliteDatabase =>
+  typeof (value as SqliteDatabase | null | undefined)?.exec === "function" &&
+  typeof (value as SqliteDatabase).prepare === "function";
+
+export function checkDatabase(value: unknown, of: string): SqliteDatabase {
+  if (isDatabase(value)) return value;
+  const advice = typeof value === "string" ? `, such as await openSqlite(path)` : "";
+  throw new InvalidArgumentError(
+    `${of} needs an open connection to a database${advice}, and got ${show(value)}`,
+  );
+}
+
 type DatabaseClass = new (path: string) => SqliteDatabase;
 
 /** The same API twice: built into newer versions of Node, or as a package with its own binary. */
@@ -22,6 +35,9 @@ const DRIVERS = ["node:sqlite", "@photostructure/sqlite"];
 
 /** Opens a connection of its own to a file, with whichever driver there is. */
 export async function openSqlite(path: string): Promise<SqliteDatabase> {
+  if (typeof path !== "string") {
+    throw new InvalidArgumentError(`openSqlite needs the path of a file, and got ${show(path)}`);
+  }
   const Database = await loadDriver();
   return new Database(path);
 }
@@ -36,7 +52,7 @@ async function loadDriver(): Promise<DatabaseClass> {
     }
   }
   throw new UnsupportedError(
-    "sqlite: needs Node 22.13 or later, or on older ones: npm install @photostructure/sqlite",
+    `sqlite: needs Node 22.13 or later, or a driver of its own: on this Node ${process.version}, run npm install @photostructure/sqlite`,
     new AggregateError(errors),
   );
 }

@@ -1,10 +1,5 @@
-import { statSync } from "node:fs";
 import type { StoreClock } from "../../core/clock.js";
-import {
-  InvalidArgumentError,
-  StoreUnavailableError,
-  UnsupportedError,
-} from "../../core/errors.js";
+import { InvalidArgumentError, UnsupportedError } from "../../core/errors.js";
 import type {
   Claim,
   ClaimAnswer,
@@ -18,12 +13,19 @@ import type {
   Store,
   Traits,
 } from "../../core/store.js";
-import { Rule, type Handover as RuleHandover } from "../rule.js";
+import { checkOptions } from "../../core/validate.js";
+import { type Handover, Rule } from "../rule.js";
+import { Pushes } from "../shared/pushes.js";
 import { SqliteClaims, type SqliteRecord } from "./claims.js";
-import type { SqliteDatabase } from "./driver.js";
+import { checkDatabase, type SqliteDatabase } from "./driver.js";
 import { explain } from "./errors.js";
+import { refuseOtherLibrary } from "./libraries.js";
+import { shareLogFiles } from "./log-files.js";
+import { OpenedFiles } from "./opened-files.js";
+import { patiently } from "./patience.js";
+import { refuseUnsafeFile } from "./refusals.js";
 import { prepareTables } from "./schema.js";
-import { type Handover, hand, WakeSocket } from "./wake.js";
+import { hand, WakeSocket } from "./wake.js";
 import { Writer } from "./writer.js";
 
 export { openSqlite, type SqliteDatabase, type SqliteStatement } from "./driver.js";
@@ -43,10 +45,13 @@ export const SQLITE_TRAITS: Traits = {
   minTtlMs: 20,
   survives: [
     "the crash of any process",
-    "a restart or power cut of the machine",
+    "a restart or power cut of the machine, if its disk keeps what was synced",
     "jumps of the wall clock",
   ],
-  grantsTwiceAfter: [],
+  grantsTwiceAfter: [
+    "its file or log was deleted, replaced or restored from a backup while in use",
+    "a process that uses the file has read or copied it by other means than SQLite",
+  ],
   cannot: {},
 };
 
@@ -64,24 +69,29 @@ const SWEEP_EVERY = 1_000;
 const RENEWALS_A_JOB = 16;
 /** How often waiters look for themselves where no socket can be had. */
 const LOOK_EVERY_MS = 50;
+/** Once a second they try again to listen: there may have been no descriptor or no room for a socket. */
+const LOOKS_PER_ATTEMPT = 20;
 
 /** Locks for the processes of one machine: the rule over a table, one step a write transaction. */
 export class SqliteStore implements Store {
   readonly traits = SQLITE_TRAITS;
   readonly #db: SqliteDatabase;
   readonly #file: string;
-  readonly #inode: number;
+  readonly #files: OpenedFiles;
   readonly #clock: StoreClock;
   readonly #closeDatabase: boolean;
   readonly #writer: Writer;
   readonly #claims: SqliteClaims;
   readonly #rule: Rule;
   readonly #socket: WakeSocket;
-  readonly #pushes = new Map<string, (push: Push) => void>();
+  readonly #pushes = new Pushes();
   /** The handovers of the last committed step are on their way. */
   #delivered: Promise<unknown> = Promise.resolve();
   #transactions = 0;
+  /** The most grants that were counted in the file. */
+  #grants = 0;
   #closed = false;
+  /** Runs where no socket can be had. */
   #looking: NodeJS.Timeout | null = null;
 
   /** A connection for this store alone, not within a transaction. */
@@ -90,7 +100,8 @@ export class SqliteStore implements Store {
     this.#clock = options.clock ?? MACHINE_CLOCK;
     this.#closeDatabase = options.closeDatabase ?? false;
     this.#file = fileOf(db);
-    db.exec("PRAGMA busy_timeout = 0");
+    // Without fullfsync, a sync on macOS ends in the disk's cache. Elsewhere it changes nothing.
+    db.exec("PRAGMA busy_timeout = 0; PRAGMA fullfsync = ON");
     this.#writer = new Writer(db, this.#file, {
       begun: () => this.#begun(),
       committed: () => this.#deliver(),
@@ -98,46 +109,42 @@ export class SqliteStore implements Store {
         this.#rule.handedOver = [];
       },
     });
-    this.#inode = statSync(this.#file).ino;
+    this.#files = new OpenedFiles(this.#file);
     this.#claims = new SqliteClaims(db, this.#file, this.#writer, this.#clock.nowMs);
     this.#rule = new Rule(this.#claims, this.#clock);
-    this.#socket = new WakeSocket(this.#file, (handover) => this.#handedOver(handover));
+    this.#socket = new WakeSocket(this.#file, ({ grantId, grant }) =>
+      this.#pushes.grant(grantId, grant),
+    );
+    this.#claims.wake = this.#socket.name;
   }
 
   async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
-    // Before the ticket is seen: its push may come from another process at once. And while this is
-    // under way, a close by other Locks leaves the socket open.
-    if (claim.queue) this.#pushes.set(claim.grantId, push);
-    const answer = await this.#claim(claim);
-    if (answer.kind !== "queued") this.#pushes.delete(claim.grantId);
+    // While this is under way, a close by other Locks leaves the socket open.
+    if (claim.queue) this.#pushes.add(claim, push);
+    const answer = await this.#writer.run(true, () => {
+      const answer = this.#rule.claim(claim);
+      // Before others can see the ticket, whose socket they would find missing.
+      if (answer.kind === "queued") this.#listen();
+      return answer;
+    });
+    if (answer.kind !== "queued") this.#pushes.forget(claim);
     return answer;
-  }
-
-  async #claim(claim: Claim): Promise<ClaimAnswer> {
-    const ask = (queue: boolean): Promise<ClaimAnswer> =>
-      this.#writer.run(true, () => this.#rule.claim({ ...claim, queue }));
-    if (claim.queue && this.#claims.wake === "") {
-      // The name is free as a rule, and then no socket is needed.
-      const answer = await ask(false);
-      if (answer.kind !== "busy") return answer;
-      const address = await this.#socket.open();
-      if (!this.#closed) this.#claims.wake = address;
-      if (!this.#closed && address === "") this.#look();
-    }
-    return ask(claim.queue);
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
     const jobs: Promise<readonly RenewAnswer[]>[] = [];
     for (let i = 0; i < renewals.length; i += RENEWALS_A_JOB) {
       const some = renewals.slice(i, i + RENEWALS_A_JOB);
-      const renewed = this.#writer.run(false, () => some.map((one) => this.#rule.renew(one)));
+      const renewed = this.#writer.run(false, () => {
+        this.#files.refuseIfReplaced();
+        return some.map((one) => this.#rule.renew(one));
+      });
       jobs.push(renewed.catch((cause) => some.map(() => ({ kind: "unknown", cause }))));
     }
     const answers = (await Promise.all(jobs)).flat();
-    // Who learns it so is no longer waited for, and does not keep the socket open.
+    // A waiter that learns of its grant from a renewal needs no push, and no open socket.
     for (const [i, { kind }] of answers.entries()) {
-      if (kind === "granted" || kind === "lost") this.#pushes.delete(renewals[i]!.grantId);
+      if (kind === "granted" || kind === "lost") this.#pushes.forget(renewals[i]!);
     }
     return answers;
   }
@@ -174,21 +181,25 @@ export class SqliteStore implements Store {
     // The waiters of other Locks on the same connection still have to be told.
     if (this.#closed || (!this.#closeDatabase && this.#pushes.size > 0)) return;
     this.#closed = this.#closeDatabase;
-    this.#claims.wake = "";
     this.#socket.close();
-    if (this.#looking !== null) clearInterval(this.#looking);
-    this.#looking = null;
+    this.#stopLooking();
     if (this.#closeDatabase) this.#db.close();
   }
 
   #begun(): void {
+    if (this.#writer.durable) this.#refuseIfOthersMayGrant();
+    else this.#files.refuseIfDatabaseReplaced();
     if (this.#transactions++ % SWEEP_EVERY === 0) this.#claims.sweep(this.#clock.wallMs());
-    // A file that was deleted or replaced is no longer the one that others see.
-    if (statSync(this.#file, { throwIfNoEntry: false })?.ino === this.#inode) return;
-    throw new StoreUnavailableError(
-      `the SQLite file ${this.#file} was deleted or replaced while in use; connect again`,
-      { retryable: false },
-    );
+  }
+
+  /** In durable transactions: nothing is granted in others. */
+  #refuseIfOthersMayGrant(): void {
+    this.#files.refuseIfReplaced();
+    const grants = this.#claims.countGrants();
+    if (grants < this.#grants) {
+      this.#files.refuse("its contents went back, as if an older copy was restored over it");
+    }
+    this.#grants = grants;
   }
 
   #release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
@@ -197,7 +208,7 @@ export class SqliteStore implements Store {
 
   /** Tells those whose tickets the committed step has granted. */
   #deliver(): void {
-    const bySocket = new Map<string, RuleHandover[]>();
+    const bySocket = new Map<string, Handover[]>();
     for (const one of this.#rule.handedOver) {
       const { wake } = one.record as SqliteRecord;
       const there = bySocket.get(wake);
@@ -209,10 +220,11 @@ export class SqliteStore implements Store {
     this.#delivered = Promise.all(hands);
   }
 
-  async #hand(socket: string, all: readonly RuleHandover[]): Promise<void> {
+  async #hand(socket: string, all: readonly Handover[]): Promise<void> {
     const handovers = all.map(({ record, grant }) => ({ grantId: record.grantId, grant }));
-    if (socket === this.#claims.wake) for (const one of handovers) this.#handedOver(one);
-    else if (socket !== "" && (await hand(this.#file, socket, handovers)) === "dead") {
+    if (socket === this.#socket.name) {
+      for (const { grantId, grant } of handovers) this.#pushes.grant(grantId, grant);
+    } else if ((await hand(this.#file, socket, handovers)) === "refused") {
       // On to the next in the queue, which that step tells in its turn.
       const dropped = await this.#drop(all).catch(() => false);
       // Not otherwise: what is on its way would still be this.
@@ -221,7 +233,7 @@ export class SqliteStore implements Store {
   }
 
   /** Unless it was heard of since the handover: then it is alive and may know of its grant. */
-  #drop(all: readonly RuleHandover[]): Promise<boolean> {
+  #drop(all: readonly Handover[]): Promise<boolean> {
     return this.#writer.run(false, () => {
       for (const { record, grant } of all) {
         const { name, grantId } = record;
@@ -233,39 +245,53 @@ export class SqliteStore implements Store {
     });
   }
 
-  #handedOver({ grantId, grant }: Handover): void {
-    const push = this.#pushes.get(grantId);
-    this.#pushes.delete(grantId);
-    push?.({ kind: "granted", grant });
-  }
-
-  #look(): void {
-    this.#looking ??= setInterval(() => {
-      for (const push of this.#pushes.values()) push({ kind: "look" });
+  #listen(): void {
+    if (this.#looking !== null || this.#socket.open()) return;
+    let looks = 0;
+    this.#looking = setInterval(() => {
+      if (++looks % LOOKS_PER_ATTEMPT === 0 && this.#pushes.size > 0 && this.#socket.open()) {
+        this.#stopLooking();
+      }
+      // Once more after it begins to listen: earlier handovers have reached nobody.
+      this.#pushes.look();
+      if (this.#pushes.size === 0) this.#stopLooking();
     }, LOOK_EVERY_MS).unref();
   }
 
-  #read<T>(read: () => T): T {
-    try {
-      return read();
-    } catch (error) {
-      throw explain(error, this.#file);
-    }
+  #stopLooking(): void {
+    if (this.#looking !== null) clearInterval(this.#looking);
+    this.#looking = null;
+  }
+
+  #read<T>(read: () => T): Promise<T> {
+    return patiently(() => {
+      try {
+        this.#files.refuseIfReplaced();
+        return this.#writer.read(read);
+      } catch (error) {
+        throw explain(error, this.#file);
+      }
+    });
   }
 }
 
 /** Makes the tables if they are missing. A connection for this store alone. */
 export function sqliteStore(db: SqliteDatabase, options: SqliteStoreOptions = {}): SqliteStore {
+  checkDatabase(db, "sqliteStore");
+  checkOptions(options, "the options of sqliteStore", ["closeDatabase", "clock"]);
   const file = fileOf(db);
   // Only our own transaction is rolled back: the connection may come with one of its owner's.
   let begun = false;
   try {
+    refuseUnsafeFile(file);
+    refuseOtherLibrary(db, file);
     useLog(db, file);
     db.exec("BEGIN IMMEDIATE");
     begun = true;
     prepareTables(db, file);
     db.exec("COMMIT");
     begun = false;
+    shareLogFiles(file);
     return new SqliteStore(db, options);
   } catch (error) {
     if (begun) rollBack(db);

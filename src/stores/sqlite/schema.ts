@@ -7,13 +7,15 @@ export const FORMAT = 2;
 /**
  * Grants and tickets in one table, so that a handover is an update. `expires_ms` is on the machine's
  * monotonic clock, which all its processes share; `closed_until_ms` on the wall clock, to outlive a
- * restart. A row is found by its name: the claims on one name lie together, in their order.
+ * restart. `grants` counts them and only rises: if it falls, an older copy was restored over the file.
+ * A row is found by its name: the claims on one name lie together, in their order.
  */
 const TABLES = `
 CREATE TABLE IF NOT EXISTS holdfast_meta (
   id INTEGER PRIMARY KEY CHECK (id = 1),
   format INTEGER NOT NULL,
-  last_token INTEGER NOT NULL
+  last_token INTEGER NOT NULL,
+  grants INTEGER NOT NULL
 );
 CREATE TABLE IF NOT EXISTS holdfast_claims (
   name TEXT NOT NULL,
@@ -36,13 +38,22 @@ CREATE TABLE IF NOT EXISTS holdfast_claims (
   wake TEXT NOT NULL,
   PRIMARY KEY (name, place)
 ) WITHOUT ROWID;
-INSERT OR IGNORE INTO holdfast_meta VALUES (1, ${FORMAT}, 0);
+INSERT OR IGNORE INTO holdfast_meta VALUES (1, ${FORMAT}, 0, 0);
 `;
+
+/** Earlier versions of the same format neither have it nor mind it. */
+const ADD_GRANTS = "ALTER TABLE holdfast_meta ADD COLUMN grants INTEGER NOT NULL DEFAULT 0";
 
 /** Inside a write transaction: makes the tables if they are missing, and refuses a newer format. */
 export function prepareTables(db: SqliteDatabase, file: string): void {
   if (!hasTables(db)) db.exec(TABLES);
   refuseOtherFormat(db, file);
+  if (!hasColumn(db, "grants")) db.exec(ADD_GRANTS);
+}
+
+function hasColumn(db: SqliteDatabase, name: string): boolean {
+  const sql = "SELECT 1 FROM pragma_table_info('holdfast_meta') WHERE name = ?";
+  return db.prepare(sql).get(name) !== undefined;
 }
 
 export function hasTables(db: SqliteDatabase): boolean {

@@ -1,151 +1,171 @@
-import { createHash, randomBytes } from "node:crypto";
-import { chmodSync, mkdirSync, readdirSync, rmdirSync, rmSync, statSync } from "node:fs";
-import { connect, createServer, type Server } from "node:net";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { randomBytes } from "node:crypto";
+import { connect, createServer, type Socket } from "node:net";
 import { type Grant, LOCK_LIMIT } from "../../core/store.js";
+import { WakeFolder } from "./wake-folder.js";
 
-/** What a releasing process tells a waiting one: which of its tickets is now a grant, and the grant. */
+/** Sent by a releasing process to a waiting one: which of its tickets is now a grant, and the grant. */
 export interface Handover {
   readonly grantId: string;
   readonly grant: Grant;
 }
 
-/** `sun_path` holds 104 bytes on macOS and 108 on Linux. */
-const ADDRESS_BYTES = 100;
+const NAME_BYTES = 6;
+const NAME = /^[\w-]{8}$/;
+/** Suffix of a socket that does not listen with its rights yet. */
+const UNREADY = ".new";
+const OURS = /^[\w-]{8}(\.new)?$/;
+
 const MESSAGE_BYTES = 1024 * 1024;
-const HAND_TIMEOUT_MS = 2_000;
+const SEND_TIMEOUT_MS = 2_000;
+const LISTEN_ATTEMPTS = 3;
+/** One sweep looks at this many entries of the folder, and tries this many sockets. */
+const SWEEP_ENTRIES = 1_000;
 const SWEEP_SOCKETS = 32;
-/** Young ones are left alone: one that is bound and does not listen yet refuses too. */
+/** An unready socket refuses connections too, so young ones are left alone. */
 const SWEEP_AFTER_MS = 10 * 60_000;
 
 /** A socket at which other processes on this machine hand over grants to the waiters of this one. */
 export class WakeSocket {
+  /** Its name in the wake folder. Tickets carry it, also where no socket can be had. */
+  readonly name = randomBytes(NAME_BYTES).toString("base64url");
   readonly #file: string;
   readonly #onHandover: (handover: Handover) => void;
-  #folder = "";
-  #server: Server | null = null;
-  #opening: Promise<string> | null = null;
-  #closes = 0;
+  #close: (() => void) | null = null;
 
   constructor(file: string, onHandover: (handover: Handover) => void) {
     this.#file = file;
     this.#onHandover = onHandover;
   }
 
-  /** Its name in the folder, which may be mounted elsewhere for others; empty when no socket can be had here: then waiters look for themselves. */
-  open(): Promise<string> {
-    this.#opening ??= this.#open().catch(() => "");
-    return this.#opening;
+  /** Whether it listens now: not every folder can have a socket that is safe. */
+  open(): boolean {
+    if (this.#close !== null) return true;
+    // Another process may remove the folder as empty at any time before the socket is in it.
+    for (let attempt = 0; attempt < LISTEN_ATTEMPTS; attempt++) {
+      try {
+        this.#close = listen(this.#file, this.name, this.#onHandover);
+        sweep(this.#file).catch(() => {});
+        return true;
+      } catch {
+        // Tried again; in the end, waiters look for themselves.
+      }
+    }
+    return false;
   }
 
   close(): void {
-    this.#closes++;
-    this.#opening = null;
-    this.#server?.close();
-    this.#server = null;
-    this.#removeFolder();
-  }
-
-  #removeFolder(): void {
-    try {
-      rmdirSync(this.#folder);
-    } catch {
-      // Others wait there too, or it was never made.
-    }
-  }
-
-  async #open(): Promise<string> {
-    // Whoever may use the file may wake its waiters, and nobody else.
-    const fileMode = statSync(this.#file).mode & 0o666;
-    const closes = this.#closes;
-    this.#folder = wakeFolder(this.#file);
-    const name = randomBytes(6).toString("base64url");
-    const address = join(this.#folder, name);
-    const server = createServer((socket) => {
-      let text = "";
-      socket.setEncoding("utf8");
-      socket.unref();
-      socket.on("data", (chunk) => {
-        text += chunk;
-        if (text.length > MESSAGE_BYTES) socket.destroy();
-        const lines = text.split("\n");
-        text = lines.pop()!;
-        for (const line of lines) {
-          const handover = parseHandover(line);
-          if (handover !== null) this.#onHandover(handover);
-        }
-      });
-      socket.on("error", () => socket.destroy());
-    });
-    server.unref();
-    // Made again if another process has just removed it as empty.
-    for (let attempt = 0; ; attempt++) {
-      try {
-        const made = mkdirSync(this.#folder, { recursive: true });
-        if (made !== undefined) chmodSync(this.#folder, folderMode(fileMode));
-        sweepSockets(this.#folder);
-        await new Promise<void>((resolve, reject) => {
-          server.once("error", reject);
-          server.listen(address, resolve);
-        });
-        chmodSync(address, fileMode);
-        break;
-      } catch (error) {
-        if (attempt === 3) throw error;
-      }
-    }
-    server.on("error", () => {});
-    if (this.#closes !== closes) {
-      server.close();
-      this.#removeFolder();
-      return "";
-    }
-    this.#server = server;
-    return name;
+    this.#close?.();
+    this.#close = null;
   }
 }
 
+/** Listens under this name, and returns a function that ends it. */
+function listen(file: string, name: string, onHandover: (handover: Handover) => void): () => void {
+  const folder = WakeFolder.make(file);
+  const server = createServer((socket) => readHandovers(socket, onHandover));
+  server.on("error", () => {});
+  server.unref();
+  const close = (): void => {
+    folder.remove(name);
+    // While the folder is open: this removes the entry under which the socket began to listen.
+    server.close();
+    folder.removeIfEmpty();
+    folder.close();
+  };
+  try {
+    // Exclusive: otherwise a cluster's primary process would listen, and has other descriptors.
+    server.listen({ path: folder.at(name + UNREADY), exclusive: true });
+    if (!server.listening) throw new Error("the socket does not listen");
+    folder.shareSocket(name + UNREADY);
+    // Under its name it listens from the first moment: a refusal there means that its process is gone.
+    folder.rename(name + UNREADY, name);
+  } catch (error) {
+    close();
+    throw error;
+  }
+  return close;
+}
+
+function readHandovers(socket: Socket, onHandover: (handover: Handover) => void): void {
+  let text = "";
+  socket.setEncoding("utf8");
+  socket.unref();
+  socket.on("data", (chunk) => {
+    text += chunk;
+    if (text.length > MESSAGE_BYTES) socket.destroy();
+    const lines = text.split("\n");
+    text = lines.pop()!;
+    for (const line of lines) {
+      const handover = parseHandover(line);
+      if (handover !== null) onHandover(handover);
+    }
+  });
+  socket.on("error", () => socket.destroy());
+}
+
 /**
- * Hands over to another process: `told` once it is on its way, so that the teller may exit. `dead`:
- * nobody listens there any more, and its tickets and grants need not wait for their expiry.
+ * `sent`: on its way, so that the sender may exit. `refused`: nobody listens there any more, so the
+ * waiter's process is gone. `unknown`: there is no such socket (the waiter found none that is safe, or
+ * has the folder mounted elsewhere), or this user can't reach it.
  */
-export function hand(
+export type Sent = "sent" | "refused" | "unknown";
+
+/** Hands over to another process. */
+export async function hand(
   file: string,
   name: string,
   handovers: readonly Handover[],
-): Promise<"told" | "dead"> {
+): Promise<Sent> {
+  // The name comes out of the file, and must not lead out of the folder.
+  if (!NAME.test(name)) return "unknown";
+  let folder: WakeFolder | undefined;
+  try {
+    folder = WakeFolder.open(file);
+    return await send(folder, name, handovers.map((one) => `${serialize(one)}\n`).join(""));
+  } catch {
+    return "unknown";
+  } finally {
+    folder?.close();
+  }
+}
+
+function send(folder: WakeFolder, name: string, text: string): Promise<Sent> {
   return new Promise((resolve) => {
-    const socket = connect(join(wakeFolder(file), name));
-    socket.setTimeout(HAND_TIMEOUT_MS, () => socket.destroy());
-    socket.on("error", (error) => resolve(isRefused(error) ? "dead" : "told"));
-    socket.on("close", () => resolve("told"));
-    socket.end(handovers.map((one) => `${serialize(one)}\n`).join(""), () => {
+    const socket = folder.withSocket(name, (path) => connect(path));
+    socket.setTimeout(SEND_TIMEOUT_MS, () => socket.destroy());
+    socket.on("error", (error: NodeJS.ErrnoException) =>
+      resolve(error.code === "ECONNREFUSED" ? "refused" : "unknown"),
+    );
+    socket.on("close", () => resolve("unknown"));
+    socket.end(text, (error?: Error | null) => {
       socket.unref();
-      resolve("told");
+      if (!error) resolve("sent");
     });
   });
 }
 
-/** A process that was killed leaves its socket's file behind: removed where nobody answers. */
-function sweepSockets(folder: string): void {
-  let swept = 0;
-  for (const entry of readdirSync(folder)) {
-    const address = join(folder, entry);
-    const stat = statSync(address, { throwIfNoEntry: false });
-    if (stat === undefined || Date.now() - stat.mtimeMs < SWEEP_AFTER_MS) continue;
-    if (swept++ === SWEEP_SOCKETS) return;
-    const socket = connect(address);
-    socket.unref();
-    socket.on("error", (error) => {
-      if (isRefused(error)) rmSync(address, { force: true });
+/** Removes sockets that killed processes have left behind. */
+async function sweep(file: string): Promise<void> {
+  const folder = WakeFolder.open(file);
+  try {
+    const entries = folder.names().filter((name) => OURS.test(name));
+    const old = entries.slice(0, SWEEP_ENTRIES).filter((name) => isOldSocket(folder, name));
+    const sweeping = old.slice(0, SWEEP_SOCKETS).map(async (name) => {
+      if ((await send(folder, name, "")) === "refused") folder.remove(name);
     });
-    socket.end();
+    await Promise.allSettled(sweeping);
+  } finally {
+    folder.close();
   }
 }
 
-/** A missing file proves nothing: the folder may be mounted elsewhere here, or was cleaned up. */
-const isRefused = (error: NodeJS.ErrnoException): boolean => error.code === "ECONNREFUSED";
+function isOldSocket(folder: WakeFolder, name: string): boolean {
+  try {
+    return folder.withSocket(name, (_, { mtimeMs }) => Date.now() - mtimeMs >= SWEEP_AFTER_MS);
+  } catch {
+    return false;
+  }
+}
 
 function serialize({ grantId, grant }: Handover): string {
   const { token, floor, ttlMs, seq } = grant;
@@ -161,7 +181,7 @@ function parseHandover(line: string): Handover | null {
   }
   const { grantId, token, floor, ttlMs, seq } = message ?? {};
   const isToken = (value: unknown): value is string =>
-    typeof value === "string" && /^\d{1,19}$/.test(value);
+    typeof value === "string" && /^[1-9]\d{0,18}$/.test(value);
   const isCount = (value: unknown): value is number =>
     typeof value === "number" && value > 0 && value < Number.MAX_SAFE_INTEGER;
   if (typeof grantId !== "string" || !isToken(token) || !isToken(floor)) return null;
@@ -171,14 +191,3 @@ function parseHandover(line: string): Handover | null {
     grant: { token: BigInt(token), floor: BigInt(floor), ttlMs, seq, handedOver: true },
   };
 }
-
-/** Beside the file, so that containers that share it share this too; elsewhere only if the path is too long. */
-function wakeFolder(file: string): string {
-  const beside = `${file}-wake`;
-  if (Buffer.byteLength(beside) + 9 <= ADDRESS_BYTES) return beside;
-  const hash = createHash("sha256").update(file).digest("base64url").slice(0, 16);
-  return join(tmpdir(), `holdfast-${hash}`);
-}
-
-/** May be searched by whoever may read. */
-const folderMode = (fileMode: number): number => fileMode | ((fileMode & 0o444) >> 2);

@@ -28,6 +28,7 @@ export class Writer {
   readonly #file: string;
   readonly #hooks: { begun(): void; committed(): void; rolledBack(): void };
   readonly #begin: SqliteStatement;
+  readonly #beginRead: SqliteStatement;
   readonly #commit: SqliteStatement;
   readonly #rollback: SqliteStatement;
   #jobs: Job[] = [];
@@ -44,6 +45,7 @@ export class Writer {
     this.#file = file;
     this.#hooks = hooks;
     this.#begin = db.prepare("BEGIN IMMEDIATE");
+    this.#beginRead = db.prepare("BEGIN");
     this.#commit = db.prepare("COMMIT");
     this.#rollback = db.prepare("ROLLBACK");
   }
@@ -59,6 +61,16 @@ export class Writer {
       });
       this.#schedule();
     });
+  }
+
+  /** Runs reads on one snapshot of the file. Throws if the file is busy. */
+  read<T>(read: () => T): T {
+    this.#beginRead.run();
+    try {
+      return read();
+    } finally {
+      this.#rollBack();
+    }
   }
 
   #schedule(): void {
@@ -99,11 +111,7 @@ export class Writer {
       this.#commit.run();
     } catch (error) {
       this.#hooks.rolledBack();
-      try {
-        this.#rollback.run();
-      } catch {
-        // SQLite has rolled back by itself.
-      }
+      this.#rollBack();
       if (error instanceof NeedsDurability) this.#transaction(true);
       else if (isBusy(error) || this.#jobs.length === 1) throw error;
       // One job may be wrong alone: each is run by itself.
@@ -113,6 +121,14 @@ export class Writer {
     const done = this.#jobs.splice(0, values.length);
     this.#hooks.committed();
     for (const [i, job] of done.entries()) job.resolve(values[i]);
+  }
+
+  #rollBack(): void {
+    try {
+      this.#rollback.run();
+    } catch {
+      // SQLite has rolled back by itself.
+    }
   }
 
   #separate(): void {

@@ -36,16 +36,16 @@ const PROMISES: Readonly<Record<RuleId, readonly [promise: string, find: Find]>>
   S3: ["A fence accepts no token below the highest floor seen, and loses no update.", fencing],
   S4: ["A stale release or renewal does not touch a successor.", stale],
   S5: ["An acquire that was given up is no success, and leaves nothing beyond its ttl.", orphans],
-  S6: ["A loss is told by the holder's own deadline.", losses],
+  S6: ["A running holder is notified of a loss by its own deadline.", losses],
   S7: ["Nothing counts as held after the deadline.", deadlines],
   S8: ["Permits stay within the limit, and a re-entry keeps the token.", permits],
   S9: ["A name that atLeast closes opens at its time, not before.", closing],
   L1: ["A dead holder's name is free again within its ttl and a little more.", freed],
   L2: ["Waiters go on within seconds of healing.", resumed],
-  L3: ["Aborts and timeouts end the wait, and nothing is left after closing.", endings],
+  L3: ["Aborts and timeouts end the wait; closing leaves nothing, and nothing held.", endings],
   L4: ["First come, first served.", order],
   L5: ["Commands per handover do not grow with the number of waiters.", cost],
-  L6: ["Who is not disturbed keeps its lease, and is not told of an outage.", undisturbed],
+  L6: ["A client that is not disturbed keeps its lease, and sees no outage.", undisturbed],
 };
 
 export const RULES = Object.fromEntries(

@@ -1,4 +1,6 @@
-import { endOfWait, type Run, who } from "./operations.js";
+import type { EventOf } from "./history.js";
+import { endOfWait, listIn, type Run, who } from "./operations.js";
+import { firstIndex } from "./spans.js";
 import type { Finding, Limits, Violation } from "./verdict.js";
 
 /** L3: an abort and a timeout end the wait, and a client that closed has nothing left. */
@@ -17,7 +19,9 @@ export function endings(run: Run, { endMs, commandMs }: Limits): Finding {
     const end = endOfWait(op);
     for (const { fromMs, what, events } of causes) {
       // Of several names, each that is left when the time is over is still asked for once.
-      const dueMs = run.pausesOf(asked.client).graceAfter(fromMs, endMs * op.group.length);
+      const graceMs =
+        endMs * op.group.length + run.frozenOf(asked.client).coverMs(asked.atMs, fromMs);
+      const dueMs = run.pausesOf(asked.client).graceAfter(fromMs, graceMs);
       const late = end ?? run.after(dueMs);
       if (late === undefined) continue;
       checked++;
@@ -30,15 +34,29 @@ export function endings(run: Run, { endMs, commandMs }: Limits): Finding {
       break;
     }
   }
+  const closed = new Map<string, EventOf<"left">[]>();
   for (const left of run.events) {
     if (left.kind !== "left") continue;
     checked++;
     const { waiters, timers, sockets } = left;
-    if (waiters + timers + sockets === 0) continue;
+    if (waiters + timers + sockets > 0) {
+      violations.push({
+        atMs: left.atMs,
+        why: `${left.client} had closed and still had ${waiters} waiters, ${timers} timers and ${sockets} sockets`,
+        evidence: [left],
+      });
+    }
+    listIn(closed, left.client).push(left);
+  }
+  for (const op of run.operations.values()) {
+    const lefts = closed.get(op.asked.client) ?? [];
+    const left = lefts[firstIndex(lefts, ({ atMs }) => atMs >= op.asked.atMs)];
+    const held = left && op.beliefs.find(({ toMs }) => toMs > left.atMs);
+    if (held === undefined) continue;
     violations.push({
-      atMs: left.atMs,
-      why: `${left.client} had closed and still had ${waiters} waiters, ${timers} timers and ${sockets} sockets`,
-      evidence: [left],
+      atMs: Math.max(left!.atMs, held.fromMs),
+      why: `${left!.client} had closed at ${run.at(left!.atMs)}, and ${who(op)} held ${JSON.stringify(op.asked.name)} with token ${op.granted?.token} until ${run.at(held.toMs)}`,
+      evidence: [op.asked, op.granted!, left!],
     });
   }
   return { checked, violations, lacks: "no wait came to its end, and no client told what it left" };

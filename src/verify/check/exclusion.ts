@@ -168,10 +168,17 @@ function fewest(beliefs: readonly Belief[], most: number): readonly Belief[] {
 function beyondTheStore(run: Run, op: Granted, recordMs: number): Violation | undefined {
   const proofs = [op.granted, ...op.renewals];
   const revokedMs = op.revoked?.sinceMs ?? Number.POSITIVE_INFINITY;
+  const { token } = op.granted;
+  const kepts = op.kept.filter(
+    (one) =>
+      (one.token ?? token) === token &&
+      // A renewal and the forced release may be of the same moment.
+      (one.atMs < revokedMs || (one.atMs === revokedMs && one.untilMs > revokedMs)),
+  );
   const moments = [...proofs, ...op.kept].sort((a, b) => a.atMs - b.atMs);
   for (const { atMs } of moments) {
     const proved = proofs.findLast((one) => one.atMs <= atMs);
-    const kept = op.kept.findLast((one) => one.atMs <= atMs && one.atMs < revokedMs);
+    const kept = kepts.findLast((one) => one.atMs <= atMs);
     const believes = op.beliefs.some(({ fromMs, toMs }) => fromMs <= atMs && atMs < toMs);
     if (!believes || proved === undefined || kept === undefined) continue;
     if (proved.untilMs <= kept.untilMs + recordMs) continue;

@@ -75,8 +75,16 @@ type Holding =
       readonly token: bigint;
       readonly limit?: number;
     }
-  /** From now on the store keeps its grant until then, or has let it go. Known likewise. */
-  | { readonly kind: "kept"; readonly op: OpId; readonly untilMs: number }
+  /**
+   * From now on the store keeps its grant until then, or has let it go. Known likewise. `token` tells
+   * the grants of one op apart: a late copy of its ask may have made another.
+   */
+  | {
+      readonly kind: "kept";
+      readonly op: OpId;
+      readonly untilMs: number;
+      readonly token?: bigint;
+    }
   /** It asked whether it holds: `assertHeld`, and not before `atMs`. */
   | { readonly kind: "looked"; readonly op: OpId; readonly held: boolean }
   /** It was told of the loss: the signal aborted. Of several names, `together` for those that were lost with another. */
@@ -144,7 +152,8 @@ type ByForce =
     };
 
 type OfClients =
-  | { readonly kind: "paused"; readonly client: string }
+  /** `frozen`: its clocks stood still as well, but for the wall clock. */
+  | { readonly kind: "paused"; readonly client: string; readonly frozen?: boolean }
   | { readonly kind: "resumed"; readonly client: string }
   | { readonly kind: "killed"; readonly client: string };
 

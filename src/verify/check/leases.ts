@@ -64,7 +64,8 @@ function endOf({ notGranted, lost, releasing, killed }: Operation): Event | unde
 
 /**
  * S6: a loss is told by the client's own deadline, or as soon as a client that was paused then goes
- * on. Who was made to give its name up learns it within what was left of its lease.
+ * on. Who was made to give its name up learns it within what was left of its lease. The timers of a
+ * machine that was frozen are late, and S7 judges what `assertHeld` says there.
  */
 export function losses(run: Run, { lossMs, wakeMs }: Limits): Finding {
   const violations: Violation[] = [];
@@ -82,6 +83,7 @@ export function losses(run: Run, { lossMs, wakeMs }: Limits): Finding {
     const dueMs = run
       .pausesOf(asked.client)
       .graceAfter(deadlineMs - wakeMs, wakeMs + lossMs, wakeMs);
+    if (run.frozenOf(asked.client).touches(asked.atMs, dueMs)) continue;
     if (lost !== undefined && lost.atMs <= dueMs) checked++;
     else if (Math.min(releasing?.atMs ?? dueMs, killed?.atMs ?? dueMs) >= dueMs) {
       const late = lost ?? run.after(dueMs);
@@ -135,7 +137,10 @@ export function deadlines(run: Run, { recordMs }: Limits): Finding {
       });
     };
     judge(granted, "was granted");
-    const most = granted.atMs + (asked.maxHoldMs ?? Number.POSITIVE_INFINITY) * CLOCKS_DIFFER;
+    const frozen = run.frozenOf(asked.client);
+    const frozenMs = frozen.coverMs(granted.atMs, Number.POSITIVE_INFINITY);
+    const maxHoldMs = (asked.maxHoldMs ?? Number.POSITIVE_INFINITY) + frozenMs;
+    const most = granted.atMs + maxHoldMs * CLOCKS_DIFFER;
     const tooLong = [granted, ...op.renewals].find((one) => one.untilMs > most + recordMs);
     if (tooLong !== undefined) {
       violations.push({
@@ -146,7 +151,10 @@ export function deadlines(run: Run, { recordMs }: Limits): Finding {
     }
     for (const event of op.course) {
       if (event.kind === "renewed") {
-        judge(event, "was renewed");
+        // After a freeze, the store may have it though the deadline has passed; and a client that has
+        // suspected one believes again when a renewal is answered.
+        const isSuspended = inForce.untilMs <= inForce.atMs;
+        if (!isSuspended && !frozen.touches(asked.atMs, event.atMs)) judge(event, "was renewed");
         inForce = event;
       } else if (event.kind === "looked") {
         if (event.held) judge(event, "still counted as held");

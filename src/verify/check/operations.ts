@@ -65,6 +65,8 @@ export interface Run {
   readonly heals: readonly EventOf<"healed">[];
   readonly clockSets: readonly EventOf<"clock-set">[];
   pausesOf(client: string): Spans;
+  /** Of its pauses, those in which its clocks stood still. */
+  frozenOf(client: string): Spans;
   /** The first event after that moment: time went on. */
   after(atMs: number): Event | undefined;
   /** A time for people. */
@@ -104,21 +106,23 @@ export function fold(history: History): Run {
   const accesses = new Map<string, Access[]>();
   const living = new Map<string, Operation[]>();
   const pauses = new Map<string, Span[]>();
+  const frozen = new Map<string, Span[]>();
   const faults: Span[] = [];
   const storeFaults: Span[] = [];
   const heals: EventOf<"healed">[] = [];
   const looks: EventOf<"seen">[] = [];
-  const paused = new Map<string, number>();
+  const paused = new Map<string, EventOf<"paused">>();
   const active = new Map<string, EventOf<"injected">>();
   const resizes = new Map<string, EventOf<"resized">[]>();
   const groups = new Map<string, Operation[]>();
   const clockSets: EventOf<"clock-set">[] = [];
 
   const goOn = (client: string, toMs: number): void => {
-    const fromMs = paused.get(client);
-    if (fromMs === undefined) return;
+    const since = paused.get(client);
+    if (since === undefined) return;
     paused.delete(client);
-    listIn(pauses, client).push({ fromMs, toMs });
+    listIn(pauses, client).push({ fromMs: since.atMs, toMs });
+    if (since.frozen) listIn(frozen, client).push({ fromMs: since.atMs, toMs });
   };
   const heal = ({ fault, atMs: fromMs, sparesStore }: EventOf<"injected">, toMs: number): void => {
     active.delete(fault);
@@ -155,7 +159,7 @@ export function fold(history: History): Run {
         looks.push(event);
         break;
       case "paused":
-        if (!paused.has(event.client)) paused.set(event.client, event.atMs);
+        if (!paused.has(event.client)) paused.set(event.client, event);
         break;
       case "resumed":
         goOn(event.client, event.atMs);
@@ -208,7 +212,10 @@ export function fold(history: History): Run {
 
   const startMs = events[0]?.atMs ?? 0;
   const never = new Spans([]);
-  const pausesByClient = new Map([...pauses].map(([client, spans]) => [client, new Spans(spans)]));
+  const byClient = (all: ReadonlyMap<string, Span[]>): ((client: string) => Spans) => {
+    const spansOf = new Map([...all].map(([client, spans]) => [client, new Spans(spans)]));
+    return (client) => spansOf.get(client) ?? never;
+  };
   return {
     events,
     operations,
@@ -218,7 +225,8 @@ export function fold(history: History): Run {
     storeFaults: new Spans(storeFaults),
     heals,
     clockSets,
-    pausesOf: (client) => pausesByClient.get(client) ?? never,
+    pausesOf: byClient(pauses),
+    frozenOf: byClient(frozen),
     after: (atMs) => events[firstIndex(events, (event) => event.atMs > atMs)],
     at: (atMs) => ago(atMs - startMs),
   };
@@ -312,7 +320,7 @@ function inOrder(history: History): History {
   return history;
 }
 
-function listIn<K, V>(map: Map<K, V[]>, key: K): V[] {
+export function listIn<K, V>(map: Map<K, V[]>, key: K): V[] {
   let list = map.get(key);
   if (list === undefined) {
     list = [];

@@ -95,7 +95,7 @@ function isServed({ granted, notGranted, killed }: Queued, other: Granted): bool
 
 function isOvertaken(
   run: Run,
-  { asked, granted, notGranted, made, kept, revocations, resizes }: Queued,
+  { asked, granted, notGranted, made, kept, group, resizes }: Queued,
   by: Granted,
   endMs: number,
 ): boolean {
@@ -106,8 +106,9 @@ function isOvertaken(
     const pausedMs = run.pausesOf(asked.client).coverMs(atMs, notGranted!.atMs);
     if (notGranted!.atMs - pausedMs - endMs <= atMs) return false;
   }
-  // It was first, and could not take the grant.
-  const turns = [made, kept[0], revocations[0]];
+  // It was first, and could not take the grant; or one of several names was revoked, and all of them
+  // are asked for again.
+  const turns = [made, kept[0], ...group.map(({ revocations }) => revocations[0])];
   if (turns.some((turn) => turn !== undefined && turn.atMs <= atMs)) return false;
   if (run.storeFaults.touches(asked.atMs, atMs)) return false;
   // It asked for more than there is, and its ticket was dropped.

@@ -1,3 +1,4 @@
+import { rm } from "node:fs/promises";
 import { ChildServer, type Place } from "./child-server.js";
 import { talk } from "./talk.js";
 import { until } from "./until.js";
@@ -73,6 +74,18 @@ export class EtcdServer extends ChildServer {
       this.#joins = "existing";
     }
     await super.wipe();
+  }
+
+  /** Starts again, alone, with the data that `ctl("snapshot", "save", file)` has written. */
+  async restore(file: string): Promise<void> {
+    if (this.#members.length > 1) throw new Error(`${this.name} is not alone: restore needs that`);
+    await this.kill();
+    await rm(this.place.data, { recursive: true, force: true });
+    const names = ["--name", this.name, "--initial-cluster", `${this.name}=${this.#peerUrl}`];
+    const where = ["--initial-advertise-peer-urls", this.#peerUrl, "--data-dir", this.place.data];
+    const argv = [this.#etcdctl, "snapshot", "restore", file, ...names, ...where];
+    await this.place.run(argv, { env: { ETCDCTL_API: "3" } });
+    await this.start();
   }
 
   /** Messages of gRPC from clients: requests, and what they send on streams. */

@@ -1,7 +1,6 @@
-import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { ChildServer, type Place } from "./child-server.js";
-import { asPostgres, type PostgresServer, psql } from "./postgres.js";
+import { asPostgres, type PostgresServer, psql, writeForPostgres } from "./postgres.js";
 
 /** In front of a PostgreSQL server, in transaction mode: a client's session is no session of the server. */
 export class PgBouncer extends ChildServer {
@@ -13,11 +12,11 @@ export class PgBouncer extends ChildServer {
     super(place);
     this.#postgres = postgres;
     this.#pgbouncer = place.find("pgbouncer");
-    this.url = `postgres://postgres@${this.address}:${this.port}/postgres`;
+    this.url = `postgres://postgres:${postgres.password}@${this.address}:${this.port}/postgres`;
   }
 
   sql(text: string): Promise<string> {
-    return psql(this.place, "postgres", text);
+    return psql(this.place, "postgres", text, this.#postgres.password);
   }
 
   /** Queries that it passed on. */
@@ -29,23 +28,27 @@ export class PgBouncer extends ChildServer {
   }
 
   protected override async prepare(): Promise<void> {
-    const { address, port } = this.#postgres;
+    const { address, port, password } = this.#postgres;
+    const users = join(this.place.home, "users");
+    await writeForPostgres(this.place, users, `"postgres" "${password}"\n`);
     const settings = {
       listen_addr: this.address,
       listen_port: this.port,
       unix_socket_dir: "",
-      auth_type: "any",
+      auth_type: "scram-sha-256",
+      auth_file: users,
+      admin_users: "postgres",
       pool_mode: "transaction",
       server_login_retry: 0.1,
       ignore_startup_parameters: "extra_float_digits,options",
     };
     const lines = [
       "[databases]",
-      `* = host=${address} port=${port} user=postgres`,
+      `* = host=${address} port=${port} user=postgres password=${password}`,
       "[pgbouncer]",
       ...Object.entries(settings).map(([key, value]) => `${key} = ${value}`),
     ];
-    await writeFile(this.#config, `${lines.join("\n")}\n`);
+    await writeForPostgres(this.place, this.#config, `${lines.join("\n")}\n`);
   }
 
   protected command(): readonly string[] {
@@ -61,6 +64,6 @@ export class PgBouncer extends ChildServer {
   }
 
   #console(text: string): Promise<string> {
-    return psql(this.place, "pgbouncer", text);
+    return psql(this.place, "pgbouncer", text, this.#postgres.password);
   }
 }

@@ -1,9 +1,11 @@
-import { appendFile } from "node:fs/promises";
+import { randomBytes } from "node:crypto";
+import { appendFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { ChildServer, type Place } from "./child-server.js";
 import { isRoot } from "./requirements.js";
 
 const USER = "postgres";
+const AUTH = "scram-sha-256";
 
 export interface PostgresOptions {
   /** More of postgresql.conf. */
@@ -12,6 +14,8 @@ export interface PostgresOptions {
 
 export class PostgresServer extends ChildServer {
   readonly url: string;
+  /** Other users of the machine reach its port, and its superuser can run programs. */
+  readonly password = randomBytes(16).toString("hex");
   /** Fast: clients are disconnected, data is written. */
   protected override readonly stopSignal = "SIGINT";
   readonly #options: PostgresOptions;
@@ -23,13 +27,13 @@ export class PostgresServer extends ChildServer {
     this.#options = options;
     this.#initdb = place.find("initdb");
     this.#postgres = place.find("postgres");
-    this.url = `postgres://${USER}@${this.address}:${this.port}/postgres`;
+    this.url = `postgres://${USER}:${this.password}@${this.address}:${this.port}/postgres`;
     place.onEnd(this.#dropSharedMemory);
   }
 
   /** What psql prints, without decoration; rejects on the first error. */
   sql(text: string): Promise<string> {
-    return psql(this.place, "postgres", text);
+    return psql(this.place, "postgres", text, this.password);
   }
 
   /** Statements that clients sent, those of transaction control too; not those inside functions. */
@@ -40,14 +44,17 @@ export class PostgresServer extends ChildServer {
   }
 
   protected override async prepare(): Promise<void> {
-    const { data, run } = this.place;
+    const { home, data, run } = this.place;
     if (isRoot()) await run(["chown", USER, data]);
-    const make = [this.#initdb, "-D", data, "-U", USER, "-A", "trust", "-E", "UTF8"];
-    await run([...asPostgres(this.place), ...make, "--no-locale", "--no-sync"], {
+    const file = join(home, "password");
+    await writeForPostgres(this.place, file, this.password);
+    const make = [this.#initdb, "-D", data, "-U", USER, "-A", AUTH, `--pwfile=${file}`];
+    await run([...asPostgres(this.place), ...make, "-E", "UTF8", "--no-locale", "--no-sync"], {
       timeoutMs: 30_000,
     });
+    await rm(file);
     // From other namespaces than its own.
-    await appendFile(join(data, "pg_hba.conf"), "host all all all trust\n");
+    await appendFile(join(data, "pg_hba.conf"), `host all all all ${AUTH}\n`);
   }
 
   protected command(): readonly string[] {
@@ -95,9 +102,21 @@ export function asPostgres(place: Place): readonly string[] {
   return [place.find("setpriv"), `--reuid=${USER}`, `--regid=${USER}`, "--init-groups", "--"];
 }
 
-export async function psql(place: Place, database: string, text: string): Promise<string> {
+/** A file that its user alone can read. */
+export async function writeForPostgres(place: Place, file: string, text: string): Promise<void> {
+  await writeFile(file, text, { mode: 0o600 });
+  if (isRoot()) await place.run(["chown", USER, file]);
+}
+
+export async function psql(
+  place: Place,
+  database: string,
+  text: string,
+  password: string,
+): Promise<string> {
   const server = ["-h", place.site.address, "-p", String(place.ports[0]), "-U", USER];
   const plain = ["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-f", "-"];
   const argv = [place.find("psql"), ...server, ...plain, database];
-  return (await place.run(argv, { input: text })).replace(/\n$/, "");
+  const env = { PGPASSWORD: password };
+  return (await place.run(argv, { input: text, env })).replace(/\n$/, "");
 }

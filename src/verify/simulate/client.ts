@@ -15,6 +15,7 @@ import type { Task } from "./schedule.js";
 
 /** What a client needs of the simulation around it. */
 export interface Surroundings {
+  readonly name: string;
   readonly runtime: Runtime;
   readonly store: Store;
   readonly abortBefore: boolean;
@@ -23,6 +24,8 @@ export interface Surroundings {
   /** How many permits the name has at present, as every program has it; 0: it is a lock. */
   permitsOf(name: number): number;
   record(event: Event): void;
+  /** Whether its process runs the locks of others, which are not closed yet. */
+  isShared(): boolean;
   /** Something rejected that never does. */
   wrong(error: unknown): void;
 }
@@ -48,11 +51,14 @@ interface Acquired {
 
 interface Taken extends Acquired {
   readonly parts: readonly Part[];
+  /** What was last told of its deadline. */
+  untilMs: number;
   lost: boolean;
 }
 
-/** A program on a simulated process: it takes locks as its tasks have it, and tells what it believes. */
+/** A program with a `Locks` of its own on a simulated process: it takes locks as its tasks have it, and tells what it believes. */
 export class Client {
+  readonly name: string;
   readonly process: SimulatedProcess;
   readonly #around: Surroundings;
   readonly #locks: Locks;
@@ -63,10 +69,11 @@ export class Client {
   #closing: "no" | "yes" | "done" = "no";
 
   constructor(process: SimulatedProcess, around: Surroundings) {
+    this.name = around.name;
     this.process = process;
     this.#around = around;
     this.#locks = createLocksOn(around.runtime, around.store, {
-      holder: process.name,
+      holder: around.name,
       // Shorter than any ttl: a ticket whose answer was lost is asked for again before it runs out.
       commandTimeout: 200,
       ...(around.abortBefore ? {} : { abortBefore: 0 }),
@@ -104,8 +111,14 @@ export class Client {
     for (const { parts } of this.#taken.values()) this.#recordFor(parts, { kind: "releasing" });
     const closed = (): void => {
       this.#closing = "done";
-      const left = { waiters: this.#waiting, timers: this.process.timers, sockets: 0 };
-      this.#record({ kind: "left", client: this.process.name, ...left });
+      const timers = this.#around.isShared() ? 0 : this.process.timers;
+      this.#record({
+        kind: "left",
+        client: this.name,
+        waiters: this.#waiting,
+        timers,
+        sockets: 0,
+      });
     };
     // In a turn of its own: those whose wait ended in the same moment have heard of it then.
     const inTurn = (): void => void this.process.later(0, closed);
@@ -143,7 +156,7 @@ export class Client {
       this.#record({
         kind: "asked",
         op: part.op,
-        client: this.process.name,
+        client: this.name,
         name: part.name,
         permits,
         limit,
@@ -218,9 +231,9 @@ export class Client {
 
   /** From here on it believes that it holds. */
   #take(parts: readonly Part[], acquired: Acquired): Taken {
-    const taken = { ...acquired, parts, lost: false };
     const { held } = acquired;
-    const untilMs = this.process.worldMs(held.remainingMs);
+    const untilMs = this.#believesUntilMs(held);
+    const taken = { ...acquired, parts, untilMs, lost: false };
     for (const { op, name } of parts) {
       const { token, floor } = fencedBy(held, name);
       this.#taken.set(`${name} ${token}`, taken);
@@ -282,21 +295,26 @@ export class Client {
   }
 
   /** Several are good for as long as the first of them that ends. */
-  #tellRenewed({ parts, held, lost }: Taken): void {
-    const { remainingMs } = held;
-    if (lost || remainingMs <= 0) return;
-    this.#recordFor(parts, { kind: "renewed", untilMs: this.process.worldMs(remainingMs) });
+  #tellRenewed(taken: Taken): void {
+    if (taken.lost || taken.held.remainingMs <= 0) return;
+    const untilMs = this.#believesUntilMs(taken.held);
+    const { nowMs } = this.process;
+    if (untilMs <= nowMs && taken.untilMs <= nowMs) return;
+    taken.untilMs = untilMs;
+    this.#recordFor(taken.parts, { kind: "renewed", untilMs });
+  }
+
+  /** On a machine that was frozen, only `assertHeld` counts: the deadline is later than it looks. */
+  #believesUntilMs(held: Lease | MultiLease): number {
+    const { process } = this;
+    if (process.wasFrozen && !isHeld(held)) return process.nowMs;
+    return process.worldMs(held.remainingMs);
   }
 
   #look({ parts, held }: Taken): void {
     const atMs = this.process.nowMs;
-    let isHeld = true;
-    try {
-      held.assertHeld();
-    } catch {
-      isHeld = false;
-    }
-    for (const { op } of parts) this.#around.record({ kind: "looked", atMs, op, held: isHeld });
+    const looked = { kind: "looked", atMs, held: isHeld(held) } as const;
+    for (const { op } of parts) this.#around.record({ ...looked, op });
   }
 
   #aborter(parts: readonly Part[], afterMs = Number.POSITIVE_INFINITY) {
@@ -323,6 +341,15 @@ type EventWithoutOp<E = EventWithoutTime> = E extends { readonly op: string }
   : never;
 
 export const nameOf = (number: number): string => `name-${number}`;
+
+function isHeld(lease: Lease | MultiLease): boolean {
+  try {
+    lease.assertHeld();
+    return true;
+  } catch {
+    return false;
+  }
+}
 
 const fencedBy = (held: Lease | MultiLease, name: string): Fenced =>
   "of" in held ? held.of(name) : held;

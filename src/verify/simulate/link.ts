@@ -31,7 +31,8 @@ export const LATE_MS = 6_000;
 
 /**
  * The way from one process to the store and back: every message takes its time, overtakes others,
- * and is lost, late or doubled as the weather has it.
+ * and is lost, late or doubled as the weather has it. Pushes have a connection of their own, which
+ * can be down or slow while commands work.
  */
 export class Link implements Store {
   readonly traits: Traits;
@@ -39,6 +40,8 @@ export class Link implements Store {
   readonly #process: SimulatedProcess;
   readonly #store: Store;
   readonly #network: Network;
+  /** By grantId: everything that may still wait. */
+  readonly #waiting = new Map<string, (push: Push) => void>();
   #messages = 0;
 
   constructor(world: World, process: SimulatedProcess, store: Store, network: Network) {
@@ -50,6 +53,7 @@ export class Link implements Store {
   }
 
   claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    if (claim.queue) this.#waiting.set(claim.grantId, push);
     return this.#trip(() => this.#store.claim(claim, (one) => this.#push(() => push(one))));
   }
 
@@ -58,6 +62,7 @@ export class Link implements Store {
   }
 
   release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
+    for (const { grantId } of releases) this.#waiting.delete(grantId);
     return this.#trip(() => this.#store.release(releases));
   }
 
@@ -78,6 +83,11 @@ export class Link implements Store {
   }
 
   close(): void {}
+
+  /** The subscription is back: pushes may have been missed, so every waiter is told to look. */
+  resubscribed(): void {
+    for (const push of this.#waiting.values()) this.#push(() => push({ kind: "look" }));
+  }
 
   #trip<T>(command: () => Awaitable<T>): Promise<T> {
     const chance = this.#world.chance(`${this.#process.name} sends ${++this.#messages}`);
@@ -119,15 +129,19 @@ export class Link implements Store {
         return;
       }
       this.#world.at(sentAtMs + delayMs(), arrive);
-      if (happens("requests arrive twice")) this.#world.at(sentAtMs + delayMs(), arrive);
+      if (happens("messages arrive twice")) this.#world.at(sentAtMs + delayMs(), arrive);
     });
   }
 
   #push(deliver: () => void): void {
     const chance = this.#world.chance(`pushed to ${this.#process.name}: ${++this.#messages}`);
-    const late = this.#network.isSo("messages are late") && chance.unit() < 0.5;
-    if (this.#network.isSo("pushes are lost") && chance.unit() < 0.5) return;
-    const delayMs = chance.unit() * (late ? LATE_MS : USUAL_DELAY_MS);
-    this.#world.at(this.#world.nowMs + delayMs, () => this.#process.deliver(deliver));
+    const happens = (weather: Weather): boolean =>
+      this.#network.isSo(weather) && chance.unit() < 0.5;
+    if (this.#network.isSo("subscription is down") || happens("pushes are lost")) return;
+    for (let copies = happens("messages arrive twice") ? 2 : 1; copies > 0; copies--) {
+      const isLate = happens("messages are late") || happens("pushes are late");
+      const delayMs = chance.unit() * (isLate ? LATE_MS : USUAL_DELAY_MS);
+      this.#world.at(this.#world.nowMs + delayMs, () => this.#process.deliver(deliver));
+    }
   }
 }

@@ -1,4 +1,14 @@
-import { LOCK_LIMIT, type NameInfo, type Push, type Store } from "../../core/store.js";
+import { isPromise } from "../../core/commands.js";
+import {
+  type Awaitable,
+  type ClaimAnswer,
+  LOCK_LIMIT,
+  type Push,
+  type RenewAnswer,
+  type Store,
+} from "../../core/store.js";
+import type { MemoryStore } from "../../stores/memory.js";
+import type { ClaimRecord } from "../../stores/rule.js";
 import { delegate } from "../../testing/delegate.js";
 import { type Event, type OpId, opFor } from "../check/history.js";
 import type { World } from "./world.js";
@@ -28,7 +38,8 @@ export class Observer {
   /** By token; and by op the latest, for a client that is told another token than the store drew. */
   readonly #made = new Map<bigint | OpId, Made>();
   readonly #told = new Set<bigint>();
-  readonly #keptUntilMs = new Map<OpId, number>();
+  /** By token. */
+  #kept = new Map<bigint, { readonly op: OpId; readonly untilMs: number }>();
   /** What names have been resized to, until nobody uses them any more. */
   readonly #limits = new Map<string, number>();
 
@@ -37,29 +48,35 @@ export class Observer {
     this.#record = record;
   }
 
-  /** At the store itself. */
-  atStore(store: Store): Store {
+  /** The store granted it and took the grant back within one step. */
+  skipped({ holder, name }: ClaimRecord): void {
+    const atMs = this.#world.nowMs;
+    this.#record({ kind: "kept", atMs, op: opOf(holder, plainName(name)), untilMs: atMs });
+  }
+
+  /** At the store itself. It answers at once, as the store does. */
+  atStore(store: MemoryStore): Store {
     const made = (name: string, op: OpId, token: bigint): void => {
       if (this.#made.has(token)) return;
       const one = { atMs: this.#world.nowMs, limit: this.#limits.get(name) };
       this.#made.set(token, one);
       this.#made.set(op, one);
     };
-    const watched = async <T>(command: () => T | Promise<T>): Promise<T> => {
+    const watched = <T>(command: () => T): T => {
       for (const name of this.#limits.keys()) {
         if (!isInUse(store, name)) this.#limits.delete(name);
       }
-      const answer = await command();
+      const answer = command();
       this.#look(store);
       return answer;
     };
     return {
       ...delegate(store),
       claim: (claim, push) =>
-        watched(async () => {
+        watched(() => {
           const opAt = (key: string): OpId => opOf(claim.holder, plainName(key));
           const [first] = claim.names as [string];
-          const answer = await store.claim(claim, (one: Push) => {
+          const answer = store.claim(claim, (one: Push) => {
             if (one.kind === "granted") made(first, opAt(first), one.grant.token);
             push(one);
           });
@@ -78,9 +95,9 @@ export class Observer {
       renew: (renewals) => watched(() => store.renew(renewals)),
       release: (releases) => watched(() => store.release(releases)),
       revoke: (key, by) =>
-        watched(async () => {
+        watched(() => {
           const atMs = this.#world.nowMs;
-          const holders = await store.revoke(key, by);
+          const holders = store.revoke(key, by);
           for (const { holder, token } of holders) {
             const op = opOf(holder, plainName(key));
             this.#record({ kind: "revoked", atMs, sinceMs: atMs, op, token });
@@ -88,13 +105,13 @@ export class Observer {
           return holders;
         }),
       resize: (key, limit) =>
-        watched(async () => {
+        watched(() => {
           const atMs = this.#world.nowMs;
-          const { limit: before = LOCK_LIMIT } = (await store.inspect(key)) ?? {};
+          const { limit: before = LOCK_LIMIT } = store.inspect(key) ?? {};
           const isResized = before !== LOCK_LIMIT && isInUse(store, key);
           // The same step grants what was due before, and then what fits by the new one.
           if (isResized) this.#limits.set(key, Math.max(before, limit));
-          const answer = await store.resize(key, limit);
+          const answer = store.resize(key, limit);
           if (isResized) {
             this.#limits.set(key, limit);
             this.#record({ kind: "resized", atMs, sinceMs: atMs, name: plainName(key), limit });
@@ -105,20 +122,23 @@ export class Observer {
   }
 
   /** Until when the store keeps what, wherever a command has changed that. */
-  #look(store: Store): void {
+  #look(store: MemoryStore): void {
     const atMs = this.#world.nowMs;
-    const kept = new Map<OpId, number>();
-    for (const { name, holders } of store.list("", 100) as readonly NameInfo[]) {
-      for (const { holder, expiresInMs, closed } of holders) {
-        if (!closed) kept.set(opOf(holder, plainName(name)), atMs + expiresInMs);
+    const kept = new Map<bigint, { readonly op: OpId; readonly untilMs: number }>();
+    for (const { name, holders } of store.list("", 100)) {
+      for (const { holder, token, expiresInMs, closed } of holders) {
+        const op = opOf(holder, plainName(name));
+        if (!closed) kept.set(token, { op, untilMs: atMs + expiresInMs });
       }
     }
-    for (const op of new Set([...kept.keys(), ...this.#keptUntilMs.keys()])) {
-      const untilMs = kept.get(op) ?? atMs;
-      if (this.#keptUntilMs.get(op) === untilMs) continue;
-      if (kept.has(op)) this.#keptUntilMs.set(op, untilMs);
-      else this.#keptUntilMs.delete(op);
-      this.#record({ kind: "kept", atMs, op, untilMs });
+    const before = this.#kept;
+    this.#kept = kept;
+    for (const [token, { op }] of before) {
+      if (!kept.has(token)) this.#record({ kind: "kept", atMs, op, untilMs: atMs, token });
+    }
+    for (const [token, { op, untilMs }] of kept) {
+      if (before.get(token)?.untilMs === untilMs) continue;
+      this.#record({ kind: "kept", atMs, op, untilMs, token });
     }
   }
 
@@ -135,33 +155,41 @@ export class Observer {
     };
     return {
       ...delegate(store),
-      claim: async (claim, push) => {
+      claim: (claim, push) => {
         const { grantId, names } = claim;
         for (const name of names) {
           ops.set(`${grantId} ${name}`, opOf(claim.holder, plainName(name)));
         }
-        const answer = await store.claim(claim, (one) => {
+        const answer = store.claim(claim, (one) => {
           if (one.kind === "granted") told(grantId, names[0]!, one.grant.token);
           push(one);
         });
-        if (answer.kind === "granted") {
-          for (const [i, name] of names.entries()) told(grantId, name, answer.grants[i]!.token);
-        }
-        return answer;
+        return whenAnswered(answer, (known: ClaimAnswer) => {
+          if (known.kind !== "granted") return;
+          for (const [i, name] of names.entries()) told(grantId, name, known.grants[i]!.token);
+        });
       },
-      renew: async (renewals) => {
-        const answers = await store.renew(renewals);
-        for (const [i, answer] of answers.entries()) {
-          const { grantId, name } = renewals[i]!;
-          if (answer.kind === "granted") told(grantId, name, answer.grant.token);
-        }
-        return answers;
-      },
+      renew: (renewals) =>
+        whenAnswered(store.renew(renewals), (answers: readonly RenewAnswer[]) => {
+          for (const [i, answer] of answers.entries()) {
+            const { grantId, name } = renewals[i]!;
+            if (answer.kind === "granted") told(grantId, name, answer.grant.token);
+          }
+        }),
     };
   }
 }
 
-function isInUse(store: Store, name: string): boolean {
-  const info = store.inspect(name) as NameInfo | null;
+/** At once, if the store answers at once. */
+function whenAnswered<T>(answer: Awaitable<T>, note: (known: T) => void): Awaitable<T> {
+  const noted = (known: T): T => {
+    note(known);
+    return known;
+  };
+  return isPromise(answer) ? answer.then(noted) : noted(answer);
+}
+
+function isInUse(store: MemoryStore, name: string): boolean {
+  const info = store.inspect(name);
   return info !== null && info.holders.length + info.waiters.length > 0;
 }

@@ -1,6 +1,9 @@
 import { type Clock, systemClock, type Timer } from "../../core/clock.js";
 import type { World } from "./world.js";
 
+/** What stands still: the process alone, or its machine too. */
+export type Pause = "paused" | "machine suspended" | "machine frozen";
+
 /**
  * One process of a simulation: what is delivered to it waits while it is paused, and is dropped
  * once it is dead. Its clock is the real one over simulated sources, and runs a little fast or slow.
@@ -19,6 +22,9 @@ export class SimulatedProcess {
   /** Stopped in the middle of a turn: for what is left of the turn it is that much later. */
   #stalledMs = 0;
   #sleptMs = 0;
+  /** A frozen machine: all its clocks stand still but the wall clock, which is right again after the thaw. */
+  #frozenAtMs: number | null = null;
+  #frozenMs = 0;
 
   constructor(world: World, name: string, rate: number) {
     this.name = name;
@@ -26,7 +32,7 @@ export class SimulatedProcess {
     this.#rate = rate;
     const real = systemClock({
       hrtimeMs: () => this.#hrtimeMs(),
-      uptimeMs: () => this.nowMs * rate,
+      uptimeMs: () => ((this.#frozenAtMs ?? this.nowMs) - this.#frozenMs) * rate,
       wallMs: () => this.nowMs * rate + this.#wallAheadMs,
     });
     const count = (by: 1 | -1): void => {
@@ -41,6 +47,11 @@ export class SimulatedProcess {
 
   get isDead(): boolean {
     return this.#dead;
+  }
+
+  /** Its deadlines may be later than it thinks. */
+  get wasFrozen(): boolean {
+    return this.#frozenMs > 0;
   }
 
   /** Timers of the library that would still fire. */
@@ -77,22 +88,26 @@ export class SimulatedProcess {
   /** Between two statements, so long. */
   stall(ms: number): void {
     this.#stalledMs = ms;
-    this.pause(false);
+    this.pause("paused");
     this.#world.at(this.nowMs, () => {
       this.#stalledMs = 0;
       this.resume();
     });
   }
 
-  pause(machineToo: boolean): void {
+  pause(what: Pause): void {
     this.#heldBack ??= [];
-    if (machineToo) this.#suspendedAtMs ??= this.#world.nowMs;
+    if (what === "paused") return;
+    this.#suspendedAtMs ??= this.#world.nowMs;
+    if (what === "machine frozen") this.#frozenAtMs ??= this.#world.nowMs;
   }
 
   /** What was held back happens now, in any order. */
   resume(): void {
     if (this.#suspendedAtMs !== null) this.#sleptMs += this.#world.nowMs - this.#suspendedAtMs;
+    if (this.#frozenAtMs !== null) this.#frozenMs += this.#world.nowMs - this.#frozenAtMs;
     this.#suspendedAtMs = null;
+    this.#frozenAtMs = null;
     const held = this.#heldBack ?? [];
     this.#heldBack = null;
     const chance = this.#world.chance(`${this.name} resumes at ${this.#world.nowMs}`);

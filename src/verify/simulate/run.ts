@@ -1,6 +1,7 @@
 import { honest, type Runtime } from "../../core/runtime.js";
-import type { NameInfo, Store } from "../../core/store.js";
+import type { Store } from "../../core/store.js";
 import { MemoryStore } from "../../stores/memory.js";
+import { Rule } from "../../stores/rule.js";
 import type { Mutant } from "../../testing/mutants.js";
 import { checkHistory, type Limits, type Verdict } from "../check/check.js";
 import type { Event, History } from "../check/history.js";
@@ -8,9 +9,10 @@ import type { EventWithoutTime } from "../traffic/time-line.js";
 import { Client, nameOf } from "./client.js";
 import { LATE_MS, Link } from "./link.js";
 import { Observer, opOf, plainName } from "./observe.js";
-import { SimulatedProcess } from "./process.js";
+import { type Pause, SimulatedProcess } from "./process.js";
 import { Resource } from "./resource.js";
 import type { Schedule, Trouble, Weather } from "./schedule.js";
+import { skippingRule } from "./skipping-rule.js";
 import { World } from "./world.js";
 
 export interface Outcome {
@@ -47,8 +49,10 @@ const LIMITS: Partial<Limits> = {
 class Simulation {
   readonly #schedule: Schedule;
   readonly #world: World;
-  readonly #store: Store;
+  readonly #store: MemoryStore;
   readonly #clients: readonly Client[];
+  /** By client; none where the store is in the process. */
+  readonly #links: readonly (Link | undefined)[];
   readonly #history: Event[] = [];
   #storeWallAheadMs = Date.UTC(2030, 0, 1);
   /** Something rejected that never does. */
@@ -65,28 +69,39 @@ class Simulation {
       nowMs: () => this.#world.nowMs,
       wallMs: () => this.#world.nowMs + this.#storeWallAheadMs,
     };
-    this.#store = new MemoryStore(clock, mutant.rule);
+    this.#store = new MemoryStore(clock, this.#ruleFor(mutant, observer));
     const atStore = observer.atStore(this.#store);
     const broken = mutant.store?.();
     const resources = Array.from(
       { length: schedule.names },
       (_, name) => new Resource(this.#world, nameOf(name), record, mutant.fence),
     );
-    this.#clients = schedule.rates.map((rate, number) => {
-      const process = new SimulatedProcess(this.#world, `client-${number}`, rate);
-      const link = new Link(this.#world, process, atStore, this.#networkOf(number));
+    const inProcess = schedule.place === "process";
+    const processes = schedule.rates
+      .slice(0, inProcess ? 1 : schedule.rates.length)
+      .map((rate, number) => new SimulatedProcess(this.#world, clientName(number), rate));
+    const processOf = (client: number): SimulatedProcess => processes[client] ?? processes[0]!;
+    this.#links = processes.map((process, number) =>
+      inProcess ? undefined : new Link(this.#world, process, atStore, this.#networkOf(number)),
+    );
+    this.#clients = schedule.rates.map((_, number) => {
+      const name = clientName(number);
+      const process = processOf(number);
+      const store: Store = this.#links[number] ?? atStore;
       const runtime: Runtime = {
         clock: process.clock,
-        random: this.#world.chance(`${process.name} of ${schedule.seed}`),
+        random: this.#world.chance(`${name} of ${schedule.seed}`),
         seams: honest,
       };
       return new Client(process, {
+        name,
         runtime: mutant.runtime?.(runtime) ?? runtime,
-        store: observer.atClient(broken?.(link, process.clock) ?? link),
+        store: observer.atClient(broken?.(store, process.clock) ?? store),
         abortBefore: schedule.abortBefore,
         resources,
         permitsOf: (name) => this.#permitsOf(name),
         record,
+        isShared: () => this.#clientsOn(process).some((one) => !one.isClosed),
         wrong: (error) => {
           this.#wrong ??= { error };
         },
@@ -117,6 +132,21 @@ class Simulation {
     this.#look();
     if (this.#wrong !== null) throw this.#wrong.error;
     return this.#history.sort((a, b) => a.atMs - b.atMs);
+  }
+
+  #ruleFor({ rule = Rule, skipsAnswered }: Mutant, observer: Observer): typeof Rule {
+    if (this.#schedule.place !== "skipping") return rule;
+    const reaches = (holder: string): boolean => {
+      const number = this.#clients.findIndex(({ name }) => holder.startsWith(name));
+      const isDown = this.#networkOf(number).isSo("subscription is down");
+      return !isDown && !this.#clients[number]!.process.isDead;
+    };
+    const skipped = observer.skipped.bind(observer);
+    return skippingRule(rule, { reaches, skipped }, skipsAnswered);
+  }
+
+  #clientsOn(process: SimulatedProcess): readonly Client[] {
+    return this.#clients.filter((one) => one.process === process);
   }
 
   #plan(trouble: Trouble): void {
@@ -156,20 +186,21 @@ class Simulation {
         // A lease may be doubted until its next renewal.
         this.#window(`${process.name}: ${kind}`, { fromMs, toMs: fromMs + DOUBT_MS });
         return;
+      case "machine frozen":
+        // As after a jump of the wall clock.
+        this.#window(`${process.name}: ${kind}`, { fromMs, toMs: trouble.toMs + DOUBT_MS });
+        at(fromMs, () => this.#pause(process, trouble));
+        return;
       case "paused":
       case "machine suspended":
-        at(fromMs, () => {
-          if (process.isDead || process.isPaused) return;
-          process.pause(kind === "machine suspended");
-          this.#record({ kind: "paused", client: process.name });
-          at(trouble.toMs, () => {
-            if (process.isDead) return;
-            this.#record({ kind: "resumed", client: process.name });
-            process.resume();
-          });
-        });
+        at(fromMs, () => this.#pause(process, trouble));
+        return;
+      case "subscription is down":
+        this.#window(`${process.name}: ${kind}`, trouble);
+        at(trouble.toMs, () => this.#links[trouble.client]?.resubscribed());
         return;
       case "messages are late":
+      case "pushes are late":
         // It is over when the last of them has arrived.
         this.#window(`${process.name}: ${kind}`, { ...trouble, toMs: trouble.toMs + LATE_MS });
         return;
@@ -181,13 +212,31 @@ class Simulation {
     }
   }
 
+  #pause(process: SimulatedProcess, { kind, toMs }: { kind: Pause; toMs: number }): void {
+    if (process.isDead || process.isPaused) return;
+    process.pause(kind);
+    const frozen = kind === "machine frozen" ? { frozen: true } : {};
+    for (const { name } of this.#clientsOn(process)) {
+      this.#record({ kind: "paused", client: name, ...frozen });
+    }
+    this.#world.at(toMs, () => {
+      if (process.isDead) return;
+      for (const { name } of this.#clientsOn(process)) {
+        this.#record({ kind: "resumed", client: name });
+      }
+      process.resume();
+    });
+  }
+
   #kill(process: SimulatedProcess): void {
     // What is left of a turn in which it was stopped has been done already: it dies after that.
     if (process.nowMs > this.#world.nowMs) {
       this.#world.at(process.nowMs, () => this.#kill(process));
     } else if (!process.isDead) {
       process.kill();
-      this.#record({ kind: "killed", client: process.name });
+      for (const { name } of this.#clientsOn(process)) {
+        this.#record({ kind: "killed", client: name });
+      }
     }
   }
 
@@ -245,7 +294,7 @@ class Simulation {
 
   /** What the store itself shows. */
   #look(): void {
-    for (const info of this.#store.list("", 100) as readonly NameInfo[]) {
+    for (const info of this.#store.list("", 100)) {
       const name = plainName(info.name);
       const closed = info.holders.filter((one) => one.closed);
       this.#record({
@@ -265,3 +314,5 @@ class Simulation {
     this.#history.push({ atMs: this.#world.nowMs, ...event } as Event);
   }
 }
+
+const clientName = (number: number): string => `client-${number}`;

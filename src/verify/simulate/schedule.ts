@@ -1,5 +1,6 @@
 import type { Random } from "../../core/random.js";
 import { seededRandom } from "../../testing/seeded-random.js";
+import type { Pause } from "./process.js";
 
 /** One acquire of one client, and what it does with the lease. */
 export interface Task {
@@ -33,7 +34,10 @@ export type Weather =
   | "requests are lost"
   | "replies are lost"
   | "pushes are lost"
-  | "requests arrive twice"
+  | "pushes are late"
+  /** Pushes reach nobody, and the store knows; commands work. */
+  | "subscription is down"
+  | "messages arrive twice"
   | "messages are late"
   | "refused"
   /** No weather, but it strikes like one: the process, in the middle of sending. */
@@ -42,7 +46,7 @@ export type Weather =
 export type Trouble = { readonly fromMs: number } & (
   | { readonly kind: Weather; readonly client: number; readonly toMs: number }
   | {
-      readonly kind: "paused" | "machine suspended";
+      readonly kind: Pause;
       readonly client: number;
       readonly toMs: number;
     }
@@ -61,9 +65,17 @@ export type Trouble = { readonly fromMs: number } & (
   | { readonly kind: "store hangs"; readonly toMs: number }
 );
 
+/**
+ * Where the store is. `network`: each client is a process of its own and reaches the store by
+ * messages. `skipping`: likewise, and the store hands over past a waiter that its push does not
+ * reach, as Redis does. `process`: all clients are in one process with the store, which answers at once.
+ */
+export type Place = "network" | "skipping" | "process";
+
 /** All that happens in one run, but for the chance of each message, which hangs on the seed. */
 export interface Schedule {
   readonly seed: number;
+  readonly place: Place;
   /** A client's clock runs so much faster than the store's. */
   readonly rates: readonly number[];
   readonly names: number;
@@ -78,7 +90,9 @@ const WEATHERS: readonly Weather[] = [
   "requests are lost",
   "replies are lost",
   "pushes are lost",
-  "requests arrive twice",
+  "pushes are late",
+  "subscription is down",
+  "messages arrive twice",
   "messages are late",
   "messages are late",
   "refused",
@@ -87,11 +101,16 @@ const WEATHERS: readonly Weather[] = [
 ];
 const LASTS_MS = 20_000;
 const TTLS_MS = [500, 1_000, 2_000, 4_000, 10_000];
+const SHORT_TTLS_MS = [500, 750, 1_000, 1_500];
+
+/** So long nobody asks: longer than a store may keep what nobody uses. */
+const IDLE_MS = 70_000;
 
 /** Every fourth seed, from 1 on, has locks and nothing else. */
 export function drawSchedule(seed: number): Schedule {
   const plain = drawLocks(seed);
-  return seed % 4 === 1 ? plain : drawMore(seededRandom(seed ^ 0x5bd1e995), plain);
+  const all = seed % 4 === 1 ? plain : drawMore(seededRandom(seed ^ 0x5bd1e995), plain);
+  return drawPlace(seededRandom(seed ^ 0x27d4eb2f), all);
 }
 
 function drawLocks(seed: number): Schedule {
@@ -101,6 +120,7 @@ function drawLocks(seed: number): Schedule {
   const names = chance(0.7) ? 1 : 2;
   return {
     seed,
+    place: "network",
     // Within the drift that a lease allows for.
     rates: Array.from({ length: clients }, () => 1 + (random.unit() - 0.5) * 0.016),
     names,
@@ -139,7 +159,9 @@ function drawMore(random: Random, plain: Schedule): Schedule {
   const semaphores = Array.from({ length: names }, () =>
     chance(0.3) ? 2 + Math.floor(random.unit() * 4) : 0,
   );
-  const resized = semaphores.flatMap((permits, name) => (permits > 0 && chance(0.8) ? [name] : []));
+  const resized = semaphores.flatMap((permits, name) =>
+    permits > 0 ? Array.from({ length: Math.floor(random.unit() * 5) }, () => name) : [],
+  );
   const by = () => ({
     client: Math.floor(random.unit() * clients),
     fromMs: whole(random.unit() * LASTS_MS),
@@ -192,6 +214,100 @@ function drawMoreOf(random: Random, task: Task, semaphores: readonly number[]): 
           permits: 1 + Math.floor(random.unit() * permits),
           ...(chance(0.06) ? { limit: permits + 1 } : {}),
         }),
+  };
+}
+
+/** Where the store is, and what may happen there. */
+function drawPlace(random: Random, drawn: Schedule): Schedule {
+  const which = random.unit();
+  const place = which < 0.45 ? "network" : which < 0.75 ? "skipping" : "process";
+  const schedule = place === "process" ? crowded(drawn) : drawn;
+  const at = (): { client: number; fromMs: number } => ({
+    client: Math.floor(random.unit() * schedule.rates.length),
+    fromMs: whole(random.unit() * LASTS_MS),
+  });
+  const some = <T>(most: number, draw: () => T): readonly T[] =>
+    Array.from({ length: Math.floor(random.unit() * (most + 1)) }, draw);
+  const cut = (): Trouble => {
+    const { client, fromMs } = at();
+    const toMs = fromMs + whole(20 + random.unit() ** 2 * 4_000);
+    return { kind: "subscription is down", client, fromMs, toMs };
+  };
+  const closed = (): Trouble => {
+    const { client, fromMs } = at();
+    return { kind: "closed", client, fromMs: whole(fromMs / 2) };
+  };
+  const troubles = [
+    ...(place === "process" ? schedule.troubles.filter(isInProcess) : schedule.troubles),
+    ...(place === "process" ? some(3, closed) : []),
+    ...(place === "skipping" ? some(4, cut) : []),
+  ];
+  const placed = {
+    ...schedule,
+    place,
+    troubles: troubles.toSorted((a, b) => a.fromMs - b.fromMs),
+  } as const;
+  if (random.unit() < 0.06) return drawIdle(random, placed);
+  return place !== "process" && random.unit() < 0.2 ? drawFrost(random, placed) : placed;
+}
+
+/** Short leases on machines that are frozen, for less than `abortBefore` covers and for more. */
+function drawFrost(random: Random, schedule: Schedule): Schedule {
+  const frozen = Array.from({ length: 2 + Math.floor(random.unit() * 10) }, (): Trouble => {
+    const fromMs = whole(random.unit() * LASTS_MS);
+    return {
+      kind: "machine frozen",
+      client: Math.floor(random.unit() * schedule.rates.length),
+      fromMs,
+      toMs: fromMs + whole(20 + random.unit() ** 2 * 600),
+    };
+  });
+  return {
+    ...schedule,
+    abortBefore: true,
+    tasks: schedule.tasks.map((task) => ({ ...task, ttlMs: pick(random, SHORT_TTLS_MS) })),
+    troubles: [...schedule.troubles, ...frozen].toSorted((a, b) => a.fromMs - b.fromMs),
+  };
+}
+
+/** Two clients that ask for more at once, so that several acquires of one `Locks` wait together. */
+function crowded(schedule: Schedule): Schedule {
+  const { rates, tasks, troubles } = schedule;
+  return {
+    ...schedule,
+    rates: rates.slice(0, 2),
+    tasks: tasks.map((task) => ({
+      ...task,
+      client: task.client % 2,
+      atMs: whole(task.atMs / 4),
+    })),
+    troubles: troubles.map((one) => ("client" in one ? { ...one, client: one.client % 2 } : one)),
+  };
+}
+
+/** What can strike clients that are in one process with the store. */
+const isInProcess = ({ kind }: Trouble): boolean =>
+  kind !== "store hangs" && !WEATHERS.includes(kind as Weather);
+
+/** Nobody asks for more than a minute, and then the store's wall clock is set back. */
+function drawIdle(random: Random, schedule: Schedule): Schedule {
+  const fromMs = whole((0.2 + random.unit() * 0.6) * LASTS_MS);
+  const later = (atMs: number): number => (atMs < fromMs ? atMs : atMs + IDLE_MS);
+  return {
+    ...schedule,
+    tasks: schedule.tasks.map((task) => ({ ...task, atMs: later(task.atMs) })),
+    troubles: [
+      ...schedule.troubles.map((one) => ({
+        ...one,
+        fromMs: later(one.fromMs),
+        ...("toMs" in one ? { toMs: one.toMs + later(one.fromMs) - one.fromMs } : {}),
+      })),
+      {
+        kind: "store's wall clock jumps" as const,
+        fromMs: fromMs + IDLE_MS,
+        byMs: -whole(IDLE_MS + random.unit() * 600_000),
+      },
+    ].toSorted((a, b) => a.fromMs - b.fromMs),
   };
 }
 

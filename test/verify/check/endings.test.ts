@@ -2,13 +2,16 @@ import { describe, it } from "vitest";
 import {
   aborting,
   asked,
+  frozen,
   granted,
   killed,
   later,
   left,
+  lost,
   notGranted,
   ok,
   paused,
+  releasing,
   resumed,
   unknown,
   violated,
@@ -63,6 +66,25 @@ describe("L3", () => {
       [1],
       /other had closed and still had 0 waiters, 2 timers and 0 sockets/,
     );
+  });
+
+  it("is violated by what is held after its client has closed", () => {
+    const held = [asked(0, "a"), granted(10, "a", 1, 95)];
+    ok("L3", [...held, lost(50, "a", "closed"), left(50, 0, "a")]);
+    ok("L3", [...held, releasing(49, "a"), left(50, 0, "a")]);
+    ok("L3", [...held, left(95, 0, "a")]);
+    ok("L3", [...held, left(50, 0, "b")]);
+    const why = /a had closed at \+0\.050 s, and a \(a\) held "name" with token 1 until \+0\.095 s/;
+    violated("L3", [...held, left(50, 0, "a"), lost(99, "a")], [0, 1, 2], why);
+    violated("L3", [asked(0, "a"), left(50, 0, "a"), granted(60, "a", 1, 95)], [0, 1, 2], why);
+    // Another one of the same name.
+    ok("L3", [left(0, 0, "a"), asked(1, "a"), granted(10, "a", 1, 95)]);
+  });
+
+  it("gives a machine that was frozen the time that its clock missed", () => {
+    const story = [asked(0, "a", brief), frozen(50, "a"), resumed(70, "a")];
+    ok("L3", [...story, notGranted(130, "a")]);
+    violated("L3", [...story, notGranted(131, "a")], [0, 3], /waited/);
   });
 
   it("gives who was paused until it goes on", () => {

@@ -32,6 +32,8 @@ describe("S1, where the store was looked into", () => {
     ok("S1", [...a, lost(30, "a"), kept(31, "a", 31)]);
     ok("S1", [...a, releasing(30, "a"), kept(31, "a", 31)]);
     ok("S1", [...a, kept(96, "a", 96)]);
+    // Another grant that a late copy of the ask has made.
+    ok("S1", [...a, kept(40, "a", 60, { token: 2n }), kept(60, "a", 60, { token: 2n })]);
   });
 
   it("is violated by who counts on more, though nobody else came", () => {
@@ -172,6 +174,9 @@ describe("S1, after a forced release", () => {
     ok("S1", [...a, ...next, lost(40, "a", "revoked")]);
     // An answer from before.
     ok("S1", [...a, kept(15, "a", 115), ...next, kept(20, "a", 20), renewed(22, "a", 105)]);
+    // Renewed and taken at the same moment.
+    const renewedFirst = [kept(20, "a", 120), renewed(20, "a", 115), kept(20, "a", 20)];
+    ok("S1", [...a, ...renewedFirst, ...next]);
     // It hears of its grant when that is gone.
     ok("S1", [
       asked(0, "a"),

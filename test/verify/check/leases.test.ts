@@ -1,6 +1,7 @@
 import { describe, it } from "vitest";
 import {
   asked,
+  frozen,
   granted,
   healed,
   injected,
@@ -186,6 +187,10 @@ describe("S6", () => {
     unknown("S6", [...lease, paused(50, "a"), later(900)], /deadline/);
   });
 
+  it("has nothing to say of a machine that was frozen", () => {
+    unknown("S6", [...lease, frozen(20, "a"), resumed(40, "a"), lost(120, "a")], /deadline/);
+  });
+
   it("has nothing to say of who released or died before, nor of what is to come", () => {
     unknown("S6", [...lease, releasing(50, "a"), released(51, "a"), later(900)], /deadline/);
     unknown("S6", [...lease, releasing(95, "a"), later(900)], /deadline/);
@@ -205,6 +210,16 @@ describe("S7", () => {
       looked(179, "a"),
       looked(180, "a", false),
     ]);
+  });
+
+  it("holds when a client that has suspected a freeze believes again after a renewal", () => {
+    ok("S7", [...lease, renewed(50, "a", 50), looked(51, "a", false), renewed(52, "a", 140)]);
+    violated(
+      "S7",
+      [...lease, renewed(50, "a", 50), looked(51, "a")],
+      [0, 1, 2, 3],
+      /still counted/,
+    );
   });
 
   it("is violated by what counts as held from the deadline on", () => {
@@ -255,6 +270,12 @@ describe("S7", () => {
     );
     violated("S7", [...lease, lost(40, "a"), looked(40, "a")], [0, 1, 2, 3], /after "lost"/);
     ok("S7", [...lease, looked(40, "a"), lost(40, "a")]);
+  });
+
+  it("judges a machine that was frozen by what it says of itself", () => {
+    const frost = [...lease, frozen(20, "a"), resumed(50, "a")];
+    ok("S7", [...frost, looked(60, "a", false), renewed(100, "a", 190), looked(180, "a")]);
+    violated("S7", [...frost, looked(95, "a")], [0, 1, 4], /still counted as held/);
   });
 
   it("tolerates a record that lags", () => {

@@ -32,6 +32,14 @@ describe("L4", () => {
     );
   });
 
+  it("holds when one of several names was revoked, and all of them are asked for again", () => {
+    const [x, y] = [{ together: "a", name: "x" }, { together: "a" }];
+    const all = [asked(0, "a.x", { ...x, client: "a" }), asked(0, "a", { ...y, client: "a" })];
+    const rest = [queued(1, "a"), asked(2, "b"), granted(50, "b", 1, 140), notGranted(150, "a")];
+    ok("L4", [...all, revoked(1.5, "a.x", 7), ...rest]);
+    violated("L4", [...all, ...rest], [1, 2, 3, 4, 5], /stood in the queue/);
+  });
+
   it("is violated when the second is", () => {
     violated(
       "L4",

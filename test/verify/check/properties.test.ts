@@ -3,6 +3,7 @@ import { describe, expect, it } from "vitest";
 import { checkHistory, RULES, type RuleId } from "../../../src/verify/check/check.js";
 import { decodeHistory, encodeHistory } from "../../../src/verify/check/encode.js";
 import type { Event, EventOf, History } from "../../../src/verify/check/history.js";
+import { runs } from "../../support/chance.js";
 import { plans, runModel } from "./model.js";
 import {
   asked,
@@ -26,7 +27,7 @@ import {
   TIGHT,
 } from "./story.js";
 
-const RUNS = { numRuns: 150 };
+const RUNS = runs(150);
 const LIMITS = { ...TIGHT, healMs: 100, freeMs: 20, complete: true };
 const ALL = Object.keys(RULES) as RuleId[];
 
@@ -40,7 +41,7 @@ describe("a correct lock", () => {
         const verdicts = checkHistory(runModel(plan), LIMITS);
         expect(verdicts.filter(({ verdict }) => verdict === "violated")).toEqual([]);
       }),
-      { numRuns: 400 },
+      runs(400),
     );
   });
 
@@ -145,7 +146,7 @@ describe("what is planted", () => {
         expect(verdict.evidence.filter((event) => !plant.includes(event))).toEqual([]);
         expectShortest(verdict, LIMITS);
       }),
-      { numRuns: 25 },
+      runs(25),
     );
   });
 
@@ -160,10 +161,9 @@ describe("what is planted", () => {
         if (alone.length === 0) return;
         const holder = alone[which % alone.length]!;
         const place = history.indexOf(holder) + 1;
-        const end = history.findIndex(
-          (event, i) => i >= place && event.atMs > holder.atMs && endsIt(history, event, holder),
-        );
-        if (end === -1) return;
+        const next = history.slice(place).find((event) => isOfLease(history, event, holder));
+        // Released in the moment of the grant, it leaves no time for a second holder.
+        if (next === undefined || next.atMs === holder.atMs) return;
         const { name } = askOf(history, holder.op);
         const atMs = holder.atMs + 0.5;
         // It may have been revoked by then: nobody can tell.
@@ -291,13 +291,13 @@ describe("verdicts", () => {
     for (let i = 0; history.length < 100_000; i++) {
       history.push(...part.map((event) => moved(event, i, spanMs)));
     }
+    // The machine has other things to do as well: what this process takes of it counts.
     const tookMs = [1, 2, 3].map(() => {
-      const startedMs = performance.now();
+      const before = process.cpuUsage();
       const verdicts = checkHistory(history, LIMITS);
       expect(verdicts.filter(({ verdict }) => verdict === "violated")).toEqual([]);
-      return performance.now() - startedMs;
+      return process.cpuUsage(before).user / 1_000;
     });
-    // The machine has other things to do as well.
     expect(Math.min(...tookMs)).toBeLessThan(1_000);
   });
 });
@@ -311,7 +311,7 @@ function groupBy<T, K>(items: readonly T[], keyOf: (item: T) => K): Map<K, T[]> 
 const askOf = (history: History, op: string): EventOf<"asked"> =>
   history.find((event): event is EventOf<"asked"> => event.kind === "asked" && event.op === op)!;
 
-function endsIt(history: History, event: Event, { op }: EventOf<"granted">): boolean {
+function isOfLease(history: History, event: Event, { op }: EventOf<"granted">): boolean {
   if ("op" in event) return event.op === op;
   return event.kind === "killed" && event.client === askOf(history, op).client;
 }

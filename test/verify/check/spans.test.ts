@@ -1,6 +1,7 @@
 import fc from "fast-check";
 import { expect, it } from "vitest";
 import { Spans } from "../../../src/verify/check/spans.js";
+import { runs } from "../../support/chance.js";
 
 const spans = fc
   .array(fc.tuple(fc.nat(100), fc.nat(20)), { maxLength: 12 })
@@ -23,6 +24,7 @@ it("spans answer as if each moment were looked at", () => {
         expect(isIn(middle)).toBe(false);
       }
     }),
+    runs(),
   );
 });
 

@@ -67,11 +67,17 @@ export const granted = (atMs: number, op: string, token: number, untilMs: number
   floor: BigInt(token),
   untilMs,
 });
-export const kept = (atMs: number, op: string, untilMs: number): Event => ({
+export const kept = (
+  atMs: number,
+  op: string,
+  untilMs: number,
+  more: Partial<EventOf<"kept">> = {},
+): Event => ({
   kind: "kept",
   atMs,
   op,
   untilMs,
+  ...more,
 });
 export const renewed = (atMs: number, op: string, untilMs: number): Event => ({
   kind: "renewed",
@@ -168,6 +174,12 @@ export const resized = (atMs: number, limit: number, sinceMs = atMs): Event => (
 });
 export const clockSet = (atMs: number, byMs: number): Event => ({ kind: "clock-set", atMs, byMs });
 export const paused = (atMs: number, client: string): Event => ({ kind: "paused", atMs, client });
+export const frozen = (atMs: number, client: string): Event => ({
+  kind: "paused",
+  atMs,
+  client,
+  frozen: true,
+});
 export const resumed = (atMs: number, client: string): Event => ({ kind: "resumed", atMs, client });
 export const killed = (atMs: number, client: string): Event => ({ kind: "killed", atMs, client });
 export const injected = (atMs: number, more: { sparesStore?: boolean } = {}): Event => ({
@@ -185,10 +197,10 @@ export const counted = (
 ): Event => ({ kind: "counted", atMs, waiters, handovers, commands });
 /** Time goes on. */
 export const later = (atMs: number): Event => left(atMs, 0);
-export const left = (atMs: number, timers: number): Event => ({
+export const left = (atMs: number, timers: number, client = "other"): Event => ({
   kind: "left",
   atMs,
-  client: "other",
+  client,
   waiters: 0,
   timers,
   sockets: 0,

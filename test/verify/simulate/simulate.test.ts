@@ -4,13 +4,14 @@ import { delegate } from "../../../src/testing/delegate.js";
 import { MUTANTS, type Mutant, type MutantName } from "../../../src/testing/index.js";
 import type { RuleId } from "../../../src/verify/check/check.js";
 import { simulate } from "../../../src/verify/simulate/run.js";
-import { drawSchedule } from "../../../src/verify/simulate/schedule.js";
+import { drawSchedule, type Place } from "../../../src/verify/simulate/schedule.js";
 import { search, shortestFailure } from "../../../src/verify/simulate/search.js";
 import { shorten } from "../../../src/verify/simulate/shorten.js";
+import { runs } from "../../support/chance.js";
 
-const RUNS = 150;
-/** Enough for every mutant by far: each was found within 100. */
-const MUTANT_RUNS = 300;
+const RUNS = 200;
+/** Enough for every mutant: each was found within 350. */
+const MUTANT_RUNS = 400;
 
 test("the real core over the memory store breaks no promise, and all but L5 are put to the test", async () => {
   const { runs, checked, failure } = await search({ seed: 1, runs: RUNS });
@@ -26,6 +27,8 @@ const BREAKS: Record<MutantName, readonly RuleId[]> = {
   "release that touches the successor": ["L4", "S1"],
   "token not atomic with the grant": ["S1", "S2", "S3"],
   "token that repeats": ["S2"],
+  "token counter that expires": ["S2", "S3"],
+  "handover past a waiter that the call answers": ["S1"],
   "a repeated ask that extends only locally": ["S1"],
   "obeys a renewal that was overtaken": ["S1"],
   barging: ["L4", "S1", "S3", "S8"],
@@ -126,6 +129,10 @@ test("all that a schedule may have is drawn, and every fourth is of locks alone"
   const kinds = new Set(drawn.flatMap(({ troubles }) => troubles.map(({ kind }) => kind)));
   expect(kinds).toContain("forces a release");
   expect(kinds).toContain("resizes a semaphore");
+  expect(kinds).toContain("subscription is down");
+  expect(kinds).toContain("machine frozen");
+  const places = new Set(drawn.map(({ place }) => place));
+  expect([...places].sort()).toEqual(["network", "process", "skipping"]);
   const plain = drawn.filter((_, seed) => seed % 4 === 1).flatMap(({ tasks }) => tasks);
   expect(plain.filter((task) => "also" in task || "permits" in task || "terms" in task)).toEqual(
     [],
@@ -150,6 +157,63 @@ test("a core that never comes to rest, or rejects what it never rejects, is a fi
   };
   const rejected = await search({ seed: 3, runs: 1, mutant: rejecting });
   expect(rejected.failure?.verdict.why).toMatch(/can't close/);
+});
+
+/** One acquire, and nothing else that would be drawn. */
+const task = { client: 0, name: 0, atMs: 0, shared: false, ttlMs: 1_000, waitMs: 9_000, holdMs: 0 };
+const calm = { ...drawSchedule(1), names: 1, semaphores: [0], abortBefore: true, troubles: [] };
+
+test("a waiter whose subscription is down is skipped, and goes on when it is back", async () => {
+  const tasks = [
+    { ...task, holdMs: 2_000 },
+    { ...task, client: 1, atMs: 100, ttlMs: 4_000 },
+    { ...task, client: 2, atMs: 200, holdMs: 100 },
+  ];
+  const down = { kind: "subscription is down", client: 1, fromMs: 1_000, toMs: 2_500 } as const;
+  const grantsAt = async (place: Place): Promise<readonly string[]> => {
+    const schedule = { ...calm, rates: [1, 1, 1], place, tasks, troubles: [down] };
+    const { history, verdicts } = await simulate(schedule);
+    expect(verdicts.filter(({ verdict }) => verdict === "violated")).toEqual([]);
+    return history.flatMap((event) => (event.kind === "granted" ? [event.op] : []));
+  };
+  expect(await grantsAt("skipping")).toEqual(["op-0", "op-2", "op-1"]);
+  expect(await grantsAt("network")).toEqual(["op-0", "op-1", "op-2"]);
+});
+
+test("clients of one process share its pauses and its end", async () => {
+  const tasks = [
+    { ...task, holdMs: 500 },
+    { ...task, client: 1, atMs: 100, holdMs: 5_000 },
+  ];
+  const schedule = { ...calm, rates: [1, 1], place: "process", tasks } as const;
+  const { history } = await simulate({
+    ...schedule,
+    troubles: [
+      { kind: "paused", client: 1, fromMs: 200, toMs: 300 },
+      { kind: "killed", client: 0, fromMs: 1_000 },
+    ],
+  });
+  for (const kind of ["paused", "resumed", "killed"] as const) {
+    const struck = history.flatMap((event) => (event.kind === kind ? [event.client] : []));
+    expect(struck, kind).toEqual(["client-0", "client-1"]);
+  }
+  const grants = history.filter(({ kind }) => kind === "granted");
+  expect(grants).toHaveLength(2);
+});
+
+test("a machine that was frozen for longer than abortBefore does not count on its lease", async () => {
+  const tasks = [{ ...task, ttlMs: 4_000, holdMs: 1_600 }];
+  const frozen = { kind: "machine frozen", client: 0, fromMs: 300, toMs: 900 } as const;
+  const { history, verdicts } = await simulate({
+    ...calm,
+    rates: [1],
+    place: "network",
+    tasks,
+    troubles: [frozen],
+  });
+  expect(verdicts.filter(({ verdict }) => verdict === "violated")).toEqual([]);
+  const looks = history.flatMap((event) => (event.kind === "looked" ? [event.held] : []));
+  expect(looks).toEqual([false, true]);
 });
 
 test("what was shortened needs all that is left", async () => {
@@ -185,5 +249,6 @@ test("a schedule stays within what it may ask for, whatever the seed", () => {
       // The drift that a lease allows for is one in a hundred.
       for (const rate of rates) expect(Math.abs(rate - 1)).toBeLessThan(0.01);
     }),
+    runs(),
   );
 });

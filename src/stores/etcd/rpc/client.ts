@@ -1,6 +1,9 @@
+import { setImmediate as turn } from "node:timers/promises";
+import { InvalidArgumentError } from "../../../core/errors.js";
+import { checkOptions, show } from "../../../core/validate.js";
 import { Endpoints, type EtcdTls } from "./endpoints.js";
 import { Code, EtcdError, explain, isStaleToken } from "./errors.js";
-import { type Grpc, type GrpcCall, loadGrpc } from "./grpc.js";
+import { cancelLater, type Grpc, type GrpcCall, loadGrpc } from "./grpc.js";
 import { KeepAlives } from "./keep-alive.js";
 import { Login } from "./login.js";
 import {
@@ -28,13 +31,16 @@ export interface EtcdClientOptions {
   readonly password?: string | undefined;
   /** For one call with all its attempts; 5 s. */
   readonly callTimeoutMs?: number | undefined;
-  /** For one attempt, after which the next endpoint is asked; 1 s. */
+  /** For one attempt, after which the next endpoint is asked; 1 s, and more for a server that is slow. */
   readonly attemptTimeoutMs?: number | undefined;
   readonly random?: (() => number) | undefined;
 }
 
-/** Who answered, and when by the cluster's count. */
-type Answered<T = object> = T & Header;
+/**
+ * Who answered, and when by the cluster's count. `knownRevision` is the highest revision that this
+ * client had seen when it asked: a lower `revision` shows that the cluster's data went back.
+ */
+type Answered<T = object> = T & Header & { knownRevision: bigint };
 
 export type EndpointStatus = { endpoint: string } & (
   | (MemberStatus & { cluster: bigint; member: bigint; error?: undefined })
@@ -43,14 +49,17 @@ export type EndpointStatus = { endpoint: string } & (
 
 /** Calls reject with an `EtcdError`, which says whether they may have been executed. */
 export interface EtcdClient {
-  /** One atomic step; linearizable, as are its reads. */
-  txn(txn: Txn, options?: CallOptions): Promise<Answered<TxnAnswer>>;
+  /**
+   * One atomic step; linearizable, as are its reads. `repeated`: it was sent again, and may have been
+   * executed before the attempt that was answered.
+   */
+  txn(txn: Txn, options?: CallOptions): Promise<Answered<TxnAnswer> & { repeated: boolean }>;
   range(range: Range, options?: CallOptions): Promise<Answered<RangeAnswer>>;
   /** Never sent twice; one whose answer was lost runs out by itself. */
   leaseGrant(
     ttlS: number,
     options?: Pick<CallOptions, "timeoutMs">,
-  ): Promise<Answered<{ id: bigint; ttlS: number }>>;
+  ): Promise<Header & { id: bigint; ttlS: number }>;
   /** A lease that is not there is no error. */
   leaseRevoke(id: bigint, options?: CallOptions): Promise<void>;
   /** On the one stream of this client, and sent once. `ttlS` 0: it is gone. */
@@ -79,8 +88,26 @@ const CALL_MS = 5_000;
 const ATTEMPT_MS = 1_000;
 const NO_HEADER: Header = { member: 0n, revision: 0n, term: 0n };
 
+const OPTIONS: readonly (keyof EtcdClientOptions)[] = [
+  "endpoints",
+  "tls",
+  "user",
+  "password",
+  "callTimeoutMs",
+  "attemptTimeoutMs",
+  "random",
+];
+
+export function checkClient(client: unknown, otherwise = ""): void {
+  if (typeof (client as EtcdClient | null | undefined)?.txn === "function") return;
+  throw new InvalidArgumentError(
+    `the client is ${show(client)}, and not one of openEtcdClient(…); pass one${otherwise}`,
+  );
+}
+
 /** Loads the library; connects when something is asked. */
 export async function openEtcdClient(options: EtcdClientOptions): Promise<EtcdClient> {
+  checkOptions(options, "the options of openEtcdClient", OPTIONS);
   return new RpcClient(await loadGrpc(), options);
 }
 
@@ -92,6 +119,7 @@ class RpcClient implements EtcdClient {
   readonly #watches: Watches;
   readonly #bare: Login["metadata"];
   readonly #statusCalls = new Set<GrpcCall>();
+  #knownRevision = 0n;
   #closed = false;
 
   constructor(grpc: Grpc, options: EtcdClientOptions) {
@@ -123,29 +151,34 @@ class RpcClient implements EtcdClient {
     };
   }
 
-  async txn(txn: Txn, options?: CallOptions): Promise<Answered<TxnAnswer>> {
+  async txn(txn: Txn, options?: CallOptions): Promise<Answered<TxnAnswer> & { repeated: boolean }> {
     const bare = (txn.success?.length ?? 0) + (txn.failure?.length ?? 0) === 0;
     const asked = bare ? withRead(txn) : txn;
-    const { header, succeeded, responses } = await this.#call(METHODS.txn, asked, options);
-    const { member, revision, term } = header ?? NO_HEADER;
-    return { succeeded, responses: bare ? [] : responses, member, revision, term };
+    const knownRevision = this.#knownRevision;
+    let repeated = false;
+    const onRepeated = (): void => {
+      repeated = true;
+    };
+    const noticing = { ...options, onRepeated };
+    const { header, succeeded, responses } = await this.#call(METHODS.txn, asked, noticing);
+    const answer = { succeeded, responses: bare ? [] : responses, repeated };
+    return { ...answer, ...this.#heard(header), knownRevision };
   }
 
   async range(range: Range, options?: CallOptions): Promise<Answered<RangeAnswer>> {
+    const knownRevision = this.#knownRevision;
     const answer = await this.#call(METHODS.range, range, { again: true, ...options });
     const { header, kvs, more, count } = answer;
-    const { member, revision, term } = header ?? NO_HEADER;
-    return { kvs, more, count, member, revision, term };
+    return { kvs, more, count, ...this.#heard(header), knownRevision };
   }
 
   async leaseGrant(
     ttlS: number,
     options?: Pick<CallOptions, "timeoutMs">,
-  ): Promise<Answered<{ id: bigint; ttlS: number }>> {
+  ): Promise<Header & { id: bigint; ttlS: number }> {
     const once = { timeoutMs: options?.timeoutMs };
-    const answer = await this.#call(METHODS.leaseGrant, { ttlS }, once);
-    const { member, revision, term } = answer.header ?? NO_HEADER;
-    return { id: answer.id, ttlS: answer.ttlS, member, revision, term };
+    const { header, id, ttlS: granted } = await this.#call(METHODS.leaseGrant, { ttlS }, once);
+    return { id, ttlS: granted, ...this.#heard(header) };
   }
 
   async leaseRevoke(id: bigint, options?: CallOptions): Promise<void> {
@@ -160,7 +193,9 @@ class RpcClient implements EtcdClient {
     id: bigint,
     options?: Pick<CallOptions, "timeoutMs">,
   ): Promise<{ ttlS: number; term: bigint; member: bigint }> {
-    const timeoutMs = options?.timeoutMs ?? this.#caller.timeouts.attemptMs;
+    const { timeouts } = this.#caller;
+    const patienceMs = this.#endpoints.current.pace.patienceMs(timeouts);
+    const timeoutMs = Math.min(options?.timeoutMs ?? timeouts.attemptMs, patienceMs);
     const { header, ttlS } = await this.#keepAlive(id, timeoutMs);
     const { member, term } = header ?? NO_HEADER;
     return { ttlS, term, member };
@@ -199,8 +234,16 @@ class RpcClient implements EtcdClient {
     this.#caller.close();
     this.#keepAlives.close();
     this.#watches.close();
-    for (const call of this.#statusCalls) call.cancel();
+    for (const call of this.#statusCalls) cancelLater(call);
+    // Calls that are cancelled in the next turn have timers until then.
+    await turn();
     this.#endpoints.close();
+  }
+
+  #heard(header: Header = NO_HEADER): Header {
+    const { member, revision, term } = header;
+    if (revision > this.#knownRevision) this.#knownRevision = revision;
+    return { member, revision, term };
   }
 
   #call<Request extends object, Answer extends object>(

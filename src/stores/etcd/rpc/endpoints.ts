@@ -14,8 +14,46 @@ export interface EtcdTls {
 export interface Endpoint {
   readonly address: string;
   readonly client: GrpcClient;
+  readonly pace: Pace;
   /** Of which turn this is: what failed in an earlier one is old news. */
   readonly turn: number;
+}
+
+const PATIENCE = 1.5;
+const HALVED_IN_MS = 10_000;
+
+/** How slowly an address has answered of late, over all connections to it. */
+export class Pace {
+  /** When anything last came from it. */
+  heardAtMs = Number.NEGATIVE_INFINITY;
+  #slowestMs = 0;
+  #slowestAtMs = 0;
+
+  answered(tookMs: number): void {
+    this.heardAtMs = performance.now();
+    this.#learn(tookMs);
+  }
+
+  /** The answer would have taken longer than that. */
+  timedOut(afterMs: number): void {
+    this.#learn(PATIENCE * afterMs);
+  }
+
+  /** For one attempt. A server that is slow is given more time: what is sent again makes it slower. */
+  patienceMs({ attemptMs, callMs }: { attemptMs: number; callMs: number }): number {
+    return Math.min(Math.max(attemptMs, PATIENCE * this.#latelyMs()), callMs);
+  }
+
+  /** Fades with time and not with each answer: a server that hangs now and then answers fast in between. */
+  #latelyMs(): number {
+    return this.#slowestMs * 2 ** ((this.#slowestAtMs - performance.now()) / HALVED_IN_MS);
+  }
+
+  #learn(tookMs: number): void {
+    if (tookMs < this.#latelyMs()) return;
+    this.#slowestMs = tookMs;
+    this.#slowestAtMs = performance.now();
+  }
 }
 
 const MESSAGE_BYTES = 16 * 1024 * 1024;
@@ -36,7 +74,7 @@ const CHANNEL = {
   "grpc.max_send_message_length": MESSAGE_BYTES,
 };
 
-/** One of them is in use at a time, for calls and streams alike; whoever sees it fail moves all to the next. */
+/** One of them is in use at a time, for calls and streams alike; a failure moves all to the next. */
 export class Endpoints {
   readonly addresses: readonly string[];
   /** Called after each move. */
@@ -45,6 +83,7 @@ export class Endpoints {
   readonly #credentials: unknown;
   readonly #options: object;
   readonly #clients: (GrpcClient | undefined)[] = [];
+  readonly #paces: readonly Pace[];
   #index: number;
   #current: Endpoint;
 
@@ -57,6 +96,7 @@ export class Endpoints {
     checkAddresses(addresses);
     this.#grpc = grpc;
     this.addresses = addresses;
+    this.#paces = addresses.map(() => new Pace());
     this.#credentials = tls === undefined ? grpc.credentials.createInsecure() : secure(grpc, tls);
     const name = tls?.servername;
     this.#options =
@@ -72,12 +112,14 @@ export class Endpoints {
   }
 
   /**
-   * The caller saw it fail. One that took a request and was silent may be behind a dead connection:
-   * it gets a new one, also if it is the only one. Otherwise that has nowhere to go.
+   * The caller saw it fail. `silentSinceMs`: it took a request then, and has not answered. If nothing
+   * else came from it either, the connection may be dead: it is replaced, also that of the only
+   * endpoint. Otherwise an only endpoint stays in use: all would be sent again to a server that is slow.
    */
-  failed({ turn }: Endpoint, silent: boolean): void {
+  failed({ turn, pace }: Endpoint, silentSinceMs: number | null): void {
     if (turn !== this.#current.turn) return;
-    if (silent) this.#forget(this.#index);
+    const isDead = silentSinceMs !== null && pace.heardAtMs < silentSinceMs;
+    if (isDead) this.#forget(this.#index);
     else if (this.addresses.length === 1) return;
     this.#index = (this.#index + 1) % this.addresses.length;
     this.#current = this.#endpoint(turn + 1);
@@ -106,7 +148,9 @@ export class Endpoints {
   }
 
   #endpoint(turn: number): Endpoint {
-    return { address: this.addresses[this.#index]!, client: this.client(this.#index), turn };
+    const index = this.#index;
+    const [address, pace] = [this.addresses[index]!, this.#paces[index]!];
+    return { address, client: this.client(index), pace, turn };
   }
 }
 

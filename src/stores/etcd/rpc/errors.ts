@@ -86,7 +86,7 @@ export function explain(
 
 function wording(code: number, details: string): string {
   if (code === Code.DEADLINE_EXCEEDED) {
-    return UNSENT.test(details) ? "no connection within its time" : "request timed out";
+    return UNSENT.test(details) ? "no connection could be made in time" : "request timed out";
   }
   const last =
     /^No connection established\. Last error: (?:Error: )?(.*?)(?: \([^)]*\))?\.?(?: Resolution note:.*)?$/s;

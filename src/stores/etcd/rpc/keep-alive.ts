@@ -26,7 +26,7 @@ export class KeepAlives {
   }
 
   async keepAlive(id: bigint, timeoutMs: number): Promise<KeepAliveAnswer> {
-    const sendBy = performance.now() + timeoutMs;
+    const fromMs = performance.now();
     const metadata = this.#login.metadata ?? (await this.#login.ready());
     return new Promise((resolve, reject) => {
       if (this.#closed) return reject(closedError());
@@ -35,7 +35,9 @@ export class KeepAlives {
         broken: (error) => this.#end(error),
       });
       const stream = this.#stream;
-      const timer = setTimeout(() => stream.timedOut(), Math.max(0, sendBy - performance.now()));
+      const sentAtMs = performance.now();
+      const leftMs = Math.max(0, fromMs + timeoutMs - sentAtMs);
+      const timer = setTimeout(() => stream.timedOut(sentAtMs), leftMs);
       this.#waiters.add({ id, resolve, reject, timer });
       this.#caller.hold();
       stream.send({ id });

@@ -1,6 +1,12 @@
 import type { Endpoint } from "./endpoints.js";
 import { Code, EtcdError, explain, isStaleToken } from "./errors.js";
-import { type GrpcFailure, type GrpcMetadata, type GrpcStream, letProcessEnd } from "./grpc.js";
+import {
+  cancelLater,
+  type GrpcFailure,
+  type GrpcMetadata,
+  type GrpcStream,
+  letProcessEnd,
+} from "./grpc.js";
 import type { Login } from "./login.js";
 import type { Method } from "./messages.js";
 import type { Caller } from "./unary.js";
@@ -41,6 +47,7 @@ export class Stream<Request extends object, Answer extends object> {
       .on("metadata", () => letProcessEnd(this.#stream))
       .on("data", (answer) => {
         this.#heard = true;
+        this.#endpoint.pace.heardAtMs = performance.now();
         if (!this.#over) ears.hear(answer);
       })
       .on("error", (failure) => this.#break(failure))
@@ -51,30 +58,32 @@ export class Stream<Request extends object, Answer extends object> {
     this.#stream.write(request);
   }
 
-  /** It was silent for too long. */
-  timedOut(): void {
-    this.#break({ code: Code.DEADLINE_EXCEEDED, details: "request timed out" });
-    this.#stream.cancel();
+  /** What was sent then was not answered in time. */
+  timedOut(sentAtMs: number): void {
+    this.#endpoint.pace.timedOut(performance.now() - sentAtMs);
+    this.#break({ code: Code.DEADLINE_EXCEEDED, details: "request timed out" }, sentAtMs);
+    cancelLater(this.#stream);
   }
 
   close(): void {
     this.#over = true;
-    this.#stream.cancel();
+    cancelLater(this.#stream);
   }
 
-  #break(failure: GrpcFailure): void {
+  #break(failure: GrpcFailure, silentSinceMs = Number.NaN): void {
     if (this.#over) return;
     this.#over = true;
     const error = explain(this.#endpoint.address, failure);
     if (isStaleToken(error)) this.#login.renew(this.#metadata);
     this.#ears.broken(error);
     // After its own end was told: the move would close it.
-    if (error.moves) this.#caller.endpoints.failed(this.#endpoint, error.silent && this.#heard);
+    const isSilent = this.#heard && !Number.isNaN(silentSinceMs);
+    if (error.moves) this.#caller.endpoints.failed(this.#endpoint, isSilent ? silentSinceMs : null);
   }
 }
 
 export const movedError = (): EtcdError =>
-  new EtcdError("moved to another endpoint", {
+  new EtcdError("the client left its endpoint, which did not answer in time", {
     grpcCode: Code.UNAVAILABLE,
     executed: "unknown",
     endpoint: null,

@@ -1,6 +1,6 @@
 import type { Endpoint, Endpoints } from "./endpoints.js";
 import { Code, EtcdError, type Executed, explain, isStaleToken } from "./errors.js";
-import type { GrpcCall, GrpcFailure, GrpcMetadata } from "./grpc.js";
+import { cancelLater, type GrpcCall, type GrpcFailure, type GrpcMetadata } from "./grpc.js";
 import type { Login } from "./login.js";
 import type { Method } from "./messages.js";
 
@@ -9,6 +9,8 @@ export interface CallOptions {
   readonly timeoutMs?: number | undefined;
   /** It may be sent again though it may have been executed. */
   readonly again?: boolean | undefined;
+  /** Called before the answer is given, if an earlier attempt may have been executed, too. */
+  readonly onRepeated?: (() => void) | undefined;
 }
 
 export interface Timeouts {
@@ -80,6 +82,7 @@ class Call<Answer extends object> {
   readonly #bytes: Buffer;
   readonly #login: Login;
   readonly #again: boolean;
+  readonly #onRepeated: (() => void) | undefined;
   readonly #deadline: number;
   readonly #resolve: (answer: Answer) => void;
   readonly #reject: (error: unknown) => void;
@@ -87,6 +90,7 @@ class Call<Answer extends object> {
   #metadata: GrpcMetadata | null = null;
   #sent: GrpcCall | null = null;
   #pause: NodeJS.Timeout | undefined;
+  #sentAtMs = 0;
   #attempts = 0;
   #freshToken = false;
   #executed: Executed = "no";
@@ -106,6 +110,7 @@ class Call<Answer extends object> {
     this.#bytes = bytes;
     this.#login = login;
     this.#again = options?.again ?? false;
+    this.#onRepeated = options?.onRepeated;
     this.#deadline = performance.now() + (options?.timeoutMs ?? caller.timeouts.callMs);
     this.#resolve = resolve;
     this.#reject = reject;
@@ -119,7 +124,7 @@ class Call<Answer extends object> {
 
   close(): void {
     this.#fail(closedError(this.#sent === null ? this.#executed : "unknown"));
-    this.#sent?.cancel();
+    if (this.#sent !== null) cancelLater(this.#sent);
   }
 
   #startAfterLogin(): void {
@@ -142,7 +147,9 @@ class Call<Answer extends object> {
     this.#endpoint = this.#caller.endpoints.current;
     this.#metadata = metadata;
     this.#attempts++;
-    const timeoutMs = Math.min(remainingMs, this.#caller.timeouts.attemptMs);
+    this.#sentAtMs = performance.now();
+    const patienceMs = this.#endpoint.pace.patienceMs(this.#caller.timeouts);
+    const timeoutMs = Math.min(remainingMs, patienceMs);
     this.#sent = this.#endpoint.client.makeUnaryRequest(
       this.#method.path,
       asItIs,
@@ -157,12 +164,18 @@ class Call<Answer extends object> {
   readonly #answered = (failure: GrpcFailure | null, answer?: Answer): void => {
     this.#sent = null;
     if (this.#over) return;
+    const { pace, address } = this.#endpoint!;
+    const tookMs = performance.now() - this.#sentAtMs;
     if (failure !== null) {
-      this.#failed(explain(this.#endpoint!.address, failure));
+      const error = explain(address, failure);
+      if (error.silent) pace.timedOut(tookMs);
+      this.#failed(error);
       return;
     }
+    pace.answered(tookMs);
     this.#over = true;
     this.#caller.done(this as unknown as Call<never>);
+    if (this.#executed === "unknown") this.#onRepeated?.();
     this.#resolve(answer!);
   };
 
@@ -178,7 +191,7 @@ class Call<Answer extends object> {
       this.#fail(error);
       return;
     }
-    this.#caller.endpoints.failed(this.#endpoint!, error.silent);
+    this.#caller.endpoints.failed(this.#endpoint!, error.silent ? this.#sentAtMs : null);
     const pauseMs = this.#pauseMs();
     const safe = this.#executed === "no" || this.#again;
     if (!safe || pauseMs >= this.#remainingMs()) {

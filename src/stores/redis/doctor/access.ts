@@ -1,4 +1,4 @@
-import { type Finding, reasonOf } from "../../../core/doctor.js";
+import { type Finding, isLoopback, reasonOf } from "../../../core/doctor.js";
 import type { StoreUrl } from "../../../core/url.js";
 import { ask, open } from "./ask.js";
 import { type Facts, type Info, versionOf } from "./facts.js";
@@ -10,7 +10,7 @@ export async function accessOf(url: StoreUrl, { info, config }: Facts): Promise<
   const findings: Finding[] = [];
   const open = await letsAnyoneIn(url);
   const advice = "Set a password or ACL users, and let only the machines that need it connect.";
-  const everybody = "whoever reaches the server can take, free and delete locks";
+  const everybody = "anybody who reaches the server can take, free and delete locks";
   if (open === false) {
     findings.push({ about, level: "ok", what: "nobody gets in without a password" });
   } else if (open !== true) {
@@ -39,7 +39,7 @@ export async function accessOf(url: StoreUrl, { info, config }: Facts): Promise<
     findings.push({
       about: "transport",
       level: "note",
-      what: "the connection is not encrypted: who listens on the way learns passwords, and what proves ownership of leases",
+      what: "the connection is not encrypted: anybody on the network path can read passwords, and the grantIds that prove ownership of leases",
       advice: "Use rediss: unless the network is your own.",
     });
   }
@@ -54,8 +54,6 @@ function isShutToOthers(info: Info | string, config: Info): boolean {
   const [major] = typeof info === "string" ? [Number.NaN] : versionOf(info);
   return config.get("protected-mode") === "yes" && (major >= 7 || addresses.length === 0);
 }
-
-const isLoopback = (host: string): boolean => /^(localhost|127(\.\d+){3}|::1)$/i.test(host);
 
 /** A text: it can't be told, and why. */
 async function letsAnyoneIn(url: StoreUrl): Promise<boolean | string> {

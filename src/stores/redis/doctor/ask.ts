@@ -15,8 +15,10 @@ export const open = async (url: StoreUrl): Promise<Connection> =>
   connectionOf(await inTime("a new connection", openRedisClient(url), OPEN_MS));
 
 /** Rejects if the server does not answer; that it says no is an answer. */
-export const ask = (server: OneServer, ...command: readonly string[]): Promise<Answer> =>
-  answerOf(command[0]!, server.command(...command));
+export const ask = (
+  server: Pick<OneServer, "command">,
+  ...command: readonly string[]
+): Promise<Answer> => answerOf(command[0]!, server.command(...command));
 
 export async function answerOf(what: string, answering: Promise<unknown>): Promise<Answer> {
   try {

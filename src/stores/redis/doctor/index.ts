@@ -2,14 +2,13 @@ import { type Finding, reasonOf, tryOut } from "../../../core/doctor.js";
 import { HoldfastError, StoreUnavailableError } from "../../../core/errors.js";
 import type { StoreUrl } from "../../../core/url.js";
 import type { OneServer } from "../client.js";
-import { openRedisStore } from "../open.js";
+import { openRedisClient, openUntriedRedisStore, replicasOf } from "../open.js";
 import { accessOf } from "./access.js";
 import { inTime, open } from "./ask.js";
 import { clusterState } from "./cluster.js";
 import { type Facts, factsOf } from "./facts.js";
 import { judge } from "./judge.js";
 import { keysOf } from "./keys.js";
-import { replicasOf } from "./replication.js";
 import { rightsOf } from "./rights.js";
 import { clockOf, latencyOf } from "./time.js";
 
@@ -18,7 +17,7 @@ export async function examineRedis(url: StoreUrl): Promise<readonly Finding[]> {
   const connection = await open(url);
   try {
     const servers = await connection.servers();
-    const trial = await tryOut(await openRedisStore(url));
+    const trial = await tryOut(openUntriedRedisStore(url, await openRedisClient(url)));
     const works = trial.level !== "danger";
     const all: Finding[][] = [];
     let first: Facts | undefined;

@@ -2,7 +2,7 @@ import type { Finding } from "../../../core/doctor.js";
 import type { Info } from "./facts.js";
 
 const LOSES =
-  "locks are lost while their holders are at work, and granted again (their tokens still rise: a fence refuses the late holder)";
+  "locks are lost while their holders are at work, and granted again (tokens rise as long as the server's clock does: then a fence refuses the late holder)";
 
 export function persistence(info: Info, config: Info | string): Finding {
   const about = "persistence";

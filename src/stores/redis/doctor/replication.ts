@@ -1,8 +1,5 @@
 import type { Finding } from "../../../core/doctor.js";
-import type { StoreUrl } from "../../../core/url.js";
 import { type Info, number } from "./facts.js";
-
-export const replicasOf = (url: StoreUrl): number => Number(url.options.get("replicas") ?? 0);
 
 export function replication(info: Info, asked: number): Finding {
   const about = "replicas";
@@ -32,8 +29,11 @@ export function replication(info: Info, asked: number): Finding {
     return {
       about,
       level: "note",
-      what: `${there}; a grant counts when ${asked} have it. A failover to one that was away then can still lose it`,
-      advice: "Fence what must not be done twice.",
+      what:
+        `${there}; a grant counts when ${asked} have it in memory. It can still be granted twice: after a failover to one that ` +
+        "was away then or whose clock is ahead, by an old primary until it is demoted, and after a loss of power",
+      advice:
+        "Fence what must not be done twice; set min-replicas-to-write, and keep the clocks of all nodes in step.",
     };
   }
   return {

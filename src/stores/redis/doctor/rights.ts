@@ -3,8 +3,8 @@ import { type Finding, reasonOf } from "../../../core/doctor.js";
 import type { StoreUrl } from "../../../core/url.js";
 import type { Connection, OneServer } from "../client.js";
 import { keyOf, PREFIX } from "../keys.js";
+import { replicasOf } from "../open.js";
 import { ask, inTime } from "./ask.js";
-import { replicasOf } from "./replication.js";
 
 /**
  * Everything that scripts and store send, in a form that changes nothing: rights are checked before
@@ -28,7 +28,7 @@ export const TRIED: Record<string, (own: string) => readonly string[]> = {
 
 /** Everything is tried: that takes no right but those that are in question. */
 export async function rightsOf(
-  server: OneServer,
+  server: Pick<OneServer, "command">,
   connection: Pick<Connection, "subscribe">,
   url: StoreUrl,
 ): Promise<Finding> {

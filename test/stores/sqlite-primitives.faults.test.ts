@@ -280,7 +280,7 @@ test("election: the leader is killed, the next is paused; each time another lead
 test("once: of five that ask together one runs, and after its death nobody does within the period", async () => {
   const { workers, timeLine } = await start(5);
   for (let i = 0; i < 20; i++) {
-    const once = { name: `job-${i}`, every: "1h", workMs: 5 };
+    const once = { name: `job-${i}`, every: "1h", workMs: 5 } as const;
     const ran = await Promise.all(workers.map((one) => one.once(once)));
     expect(ran.filter(Boolean), once.name).toHaveLength(1);
   }

@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { text } from "node:stream/consumers";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { grantOf, ignore } from "../../src/conformance/subject.js";
 import { connect, createLocks } from "../../src/index.js";
 import { keyOf, keysOf } from "../../src/stores/redis/keys.js";
 import { SCRIPTS } from "../../src/stores/redis/scripts.js";
@@ -17,7 +18,7 @@ import type { RedisOptions, RedisServer } from "../../src/verify/lab/redis.js";
 import { machineMs, TimeLine } from "../../src/verify/traffic/time-line.js";
 import type { Worker } from "../../src/verify/traffic/worker.js";
 import { describeWith, needs } from "../support/needs.js";
-import { byIoredis, byNodeRedis, startCluster } from "../support/redis.js";
+import { byIoredis, byNodeRedis, canBeTold, claimOf, startCluster } from "../support/redis.js";
 import { freshFolder } from "../support/sqlite.js";
 import { eventsOf, expectKept, happens, startWorkers, until } from "../support/worker.js";
 
@@ -53,7 +54,7 @@ describeWith(["redis"], "Redis under faults", () => {
   });
   afterAll(() => lab?.close());
 
-  async function openProxy(server: RedisServer): Promise<TcpProxy> {
+  async function openProxy(server: Parameters<typeof TcpProxy.open>[0]): Promise<TcpProxy> {
     const proxy = await TcpProxy.open(server);
     onTestFinished(() => proxy.close());
     return proxy;
@@ -368,6 +369,7 @@ describeWith(["redis"], "Redis under faults", () => {
       await itsTurn.stands;
       const next = queue(second);
       await next.stands;
+      await canBeTold(server, "default:name", 2);
       return { ...started, server, proxy, holder, first, second, held, itsTurn, next };
     }
 
@@ -443,7 +445,10 @@ describeWith(["redis"], "Redis under faults", () => {
     const replica = await startServer({ replicaOf: primary });
     const link = await openProxy(primary);
     await replica.cli("replicaof", link.address, String(link.port));
-    const { workers, timeLine } = await start([primary.url, replica.url], { ttl: 4_000 });
+    // An address that leads to whichever is the primary.
+    const leader = { address: primary.address, port: primary.port, url: primary.url };
+    const moving = await openProxy(leader);
+    const { workers, timeLine } = await start([primary.url, moving.url], { ttl: 4_000 });
     const [first, second] = workers as [Worker, Worker];
     const before = await first.acquire("name");
     await replica.synced();
@@ -455,6 +460,7 @@ describeWith(["redis"], "Redis under faults", () => {
     const held = await first.acquire("name");
     await inject(timeLine, killed(primary));
     await replica.promote();
+    leader.port = replica.port;
     expect(await left(replica)).toEqual([]);
     const granted = await second.acquire("name");
     expect(await first.look(held.op)).toBe(true);
@@ -483,6 +489,35 @@ describeWith(["redis"], "Redis under faults", () => {
     expect(last.token).toBe(granted.token + 1n);
     await expectRefused(first, held, second, last);
     expectBroken(timeLine, ["S2", "S3", "S7"]);
+  });
+
+  test("the server's clock was a year fast and is corrected: nothing is closed for longer than it asked for", async (context) => {
+    needs(context, "faketime");
+    const clock = await FalseClock.open(lab);
+    const server = await startServer({ site: clock.site() });
+    const store = await byIoredis(server.url);
+    onTestFinished(() => store.close());
+    const fast = clock.jump(365 * 24 * 3_600_000);
+    await fast.inject();
+    const atLeastMs = 1_000;
+    const [once, gone] = [claimOf("once", { atLeastMs }), claimOf("gone", { ttlMs: 1_000 })];
+    for (const claim of [once, gone]) grantOf(await store.claim(claim, ignore));
+    const waiter = claimOf("gone", { ttlMs: 1_000, queue: true });
+    await store.claim(waiter, ignore);
+    await store.release([{ name: "once", grantId: once.grantId }]);
+    await fast.heal();
+    const fromMs = performance.now();
+    for (const name of ["once", "gone"]) {
+      const { holders } = (await store.inspect(name))!;
+      expect(holders[0]!.expiresInMs).toBeLessThanOrEqual(1_000);
+      const again = claimOf(name);
+      await until(
+        `${name} is free`,
+        async () => (await store.claim(again, ignore)).kind === "granted",
+      );
+    }
+    // The holder's ttl, then that of the waiter, which is not there any more.
+    expect(performance.now() - fromMs).toBeLessThan(6_000);
   });
 
   test("a cluster's slot is moved while the name is held and waited for: the lease stays, and the waiter follows", async () => {
@@ -524,7 +559,7 @@ describeWith(["redis"], "Redis under faults", () => {
 async function start(urls: readonly string[], options = {}) {
   const timeLine = new TimeLine();
   const more = { timeLine, resourceFile: join(freshFolder(), "data.db") };
-  const locks = { ttl: TTL_MS, wait: "20s", commandTimeout: 500, ...options };
+  const locks = { ttl: TTL_MS, wait: "20s", commandTimeout: 500, ...options } as const;
   const started = await Promise.all(
     urls.map((url, i) => startWorkers(1, url, locks, { client: `w${i + 1}`, ...more })),
   );
@@ -560,7 +595,8 @@ async function under(timeLine: TimeLine, fault: Fault, act = async () => {}): Pr
 
 /** What somebody sees who has a connection of its own. */
 async function look(server: RedisServer): Promise<{ holders: bigint[]; waiters: number }> {
-  const locks = await connect(server.url);
+  // Also at a replica, which connect() refuses.
+  const locks = createLocks(await byIoredis(server.url));
   try {
     const info = await locks.inspect("name");
     const holders = info?.holders.map(({ token }) => token) ?? [];

@@ -7,7 +7,6 @@ import type { PgBouncer } from "../../../src/verify/lab/pgbouncer.js";
 import type { PostgresServer } from "../../../src/verify/lab/postgres.js";
 import { isStopped, processesIn } from "../../../src/verify/lab/processes.js";
 import { findProgram } from "../../../src/verify/lab/requirements.js";
-import type { Server } from "../../../src/verify/lab/server.js";
 import { describeWith } from "../../support/needs.js";
 import { isAlive, verbs } from "./verbs.js";
 
@@ -32,6 +31,19 @@ describeWith(["postgres", "pgbouncer"], "PostgreSQL", () => {
       (await postgres.sql("SELECT to_regclass('t')")) === ""
         ? null
         : postgres.sql("SELECT v FROM t"),
+  });
+
+  test.each(["PostgreSQL", "pgbouncer"])("%s lets nobody in without the password", (which) => {
+    const { url } = which === "pgbouncer" ? pgbouncer : postgres;
+    const ask = (to: string): string =>
+      execFileSync(findProgram("psql"), ["-X", "-w", "-A", "-t", "-d", to, "-c", "SELECT 1"], {
+        encoding: "utf8",
+        env: { PATH: process.env["PATH"] },
+        stdio: ["ignore", "pipe", "pipe"],
+      });
+    expect(ask(url)).toBe("1\n");
+    expect(() => ask(url.replace(/:[^:@]+@/, "@"))).toThrow("no password supplied");
+    expect(() => ask(url.replace(/:[^:@]+@/, ":wrong@"))).toThrow(/authentication failed/);
   });
 
   test("it takes settings", async () => {
@@ -104,8 +116,8 @@ class Session {
   readonly #child;
   readonly #lines;
 
-  constructor({ address, port }: Server) {
-    const args = ["-X", "-q", "-A", "-t", "-h", address, "-p", String(port), "-U", "postgres"];
+  constructor({ url }: { readonly url: string }) {
+    const args = ["-X", "-q", "-A", "-t", "-d", url];
     this.#child = spawn(findProgram("psql"), args, { stdio: ["pipe", "pipe", "ignore"] });
     this.#child.stdin.on("error", () => {});
     this.#lines = createInterface({ input: this.#child.stdout })[Symbol.asyncIterator]();

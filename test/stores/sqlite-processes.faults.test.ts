@@ -1,6 +1,6 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { readdirSync, utimesSync } from "node:fs";
+import { readdirSync, utimesSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import type { Locks } from "../../src/core/locks.js";
@@ -147,4 +147,31 @@ test("sockets of killed waiters are swept", async () => {
   });
   await lease.release();
   await waiting;
+});
+
+test("a worker of a cluster listens by itself, not by way of the primary process", async () => {
+  const file = freshFile();
+  const dist = new URL("../../dist/index.js", import.meta.url).href;
+  const script = join(file, "../cluster.mjs");
+  writeFileSync(
+    script,
+    `import cluster from "node:cluster";
+    if (cluster.isPrimary) cluster.fork().once("exit", (code) => process.exit(code));
+    else {
+      const { connect } = await import(${JSON.stringify(dist)});
+      const locks = await connect(${JSON.stringify(`sqlite:${file}`)}, { ttl: "5m" });
+      await (await locks.acquire("name", { wait: "1m" })).release();
+      await locks.close();
+      process.exit(0);
+    }`,
+  );
+  const locks = await observer(`sqlite:${file}`);
+  const lease = await locks.acquire("name");
+  const cluster = spawn(process.execPath, [script], { stdio: "inherit" });
+  onTestFinished(() => void cluster.kill("SIGKILL"));
+  const exited = once(cluster, "exit");
+  await until("it waits", async () => (await waiters(locks, "name")) === 1);
+  expect(readdirSync(`${file}-wake`).length).toBe(1);
+  await lease.release();
+  expect(await exited).toEqual([0, null]);
 });

@@ -16,6 +16,7 @@ import {
   byCluster,
   byIoredis,
   callsSince,
+  canBeTold,
   claimOf,
   locksOn,
   quiet,
@@ -24,7 +25,7 @@ import {
 import { until } from "../support/worker.js";
 
 /** So long that no renewal of a ticket is due in a test, unless it is about that. */
-const LONG = { ttl: "60s", wait: "40s" };
+const LONG = { ttl: "60s", wait: "40s" } as const;
 
 describeWith(["redis"], "Redis wakes its waiters", () => {
   let lab: Lab;
@@ -84,9 +85,12 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
     const waiting = [one, one, two, two].map((name) => locks.acquire(name));
     await waitersAre(locks, one, 2);
     await waitersAre(locks, two, 2);
+    // A ticket stands before its process listens.
+    await until("it listens", async () => {
+      const channels = await server.cli("pubsub", "channels", "holdfast:*");
+      return channels !== "" && channels.split("\n").length === 1;
+    });
     expect(proxy.connections).toBe(1);
-    const channels = (await server.cli("pubsub", "channels", "holdfast:*")).split("\n");
-    expect(channels).toHaveLength(1);
     for (const lease of leases) await lease.release();
     for (const lease of waiting) await (await lease).release();
     expect(proxy.connections).toBe(1);
@@ -115,6 +119,7 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
     const holder = await others.acquire(name);
     const waiting = locks.acquire(name);
     await waitersAre(others, name, 1);
+    await canBeTold(server, `default:${name}`, 1);
     await proxy.swallow("to-client").inject();
     const fromMs = performance.now();
     await holder.release();
@@ -160,6 +165,7 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
     const held = await Promise.all(many.map((name) => others.acquire(name)));
     const waiting = many.map((name) => locks.acquire(name));
     await waitersAre(others, many[49]!, 1);
+    for (const name of many) await canBeTold(server, `default:${name}`, 1);
     const calls = await callsSince(server);
     const cut = proxy.cut();
     await cut.inject();
@@ -189,6 +195,7 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
       return lease;
     });
     await waitersAre(others, name, 2);
+    await canBeTold(server, `default:${name}`, 2);
     const cut = proxy.cut();
     await cut.inject();
     await until("nobody listens for it", async () => (await listeners()) === 1);
@@ -224,12 +231,53 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
     await waitersAre(others, name, 1);
     const next = others.acquire(name);
     await waitersAre(others, name, 2);
+    await canBeTold(server, `default:${name}`, 2);
     for (const client of [dying, ...subscribers]) client.disconnect();
     await until("it is gone", async () => (await listeners()) === 1);
     const fromMs = performance.now();
     await holder.release();
     await (await next).release();
     expect(performance.now() - fromMs).toBeLessThan(2_000);
+  });
+
+  describe("while no subscription can be had, though commands work", () => {
+    const deaf = async (): Promise<RedisStore> => {
+      const nobody = `redis://127.0.0.1:${await freePort()}`;
+      return subscribingAt([nobody], { retryStrategy: () => null });
+    };
+
+    test("a waiter keeps its place for longer than its ttl, and a wait that ends says held", async () => {
+      const locks = locksOn(await deaf(), { ttl: 1_000, wait: "20s" });
+      const others = await another();
+      const name = freshName();
+      const holder = await others.acquire(name);
+      const order: string[] = [];
+      const first = locks.acquire(name).finally(() => order.push("first"));
+      await waitersAre(others, name, 1);
+      const second = others.acquire(name).finally(() => order.push("second"));
+      for (const one of [first, second]) one.catch(() => {});
+      await waitersAre(others, name, 2);
+      await expect(locks.acquire(name, { wait: 3_500 })).rejects.toMatchObject({
+        code: "ACQUIRE_TIMEOUT",
+      });
+      await holder.release();
+      await (await first).release();
+      await (await second).release();
+      expect(order).toEqual(["first", "second"]);
+    });
+
+    test("a handover does not wait for the next renewal of the ticket", async () => {
+      const locks = locksOn(await deaf(), LONG);
+      const others = await another();
+      const name = freshName();
+      const holder = await others.acquire(name);
+      const waiting = locks.acquire(name);
+      await waitersAre(others, name, 1);
+      await holder.release();
+      const fromMs = performance.now();
+      await (await waiting).release();
+      expect(performance.now() - fromMs).toBeLessThan(5_000);
+    });
   });
 
   test("what is no message of ours does no harm", async () => {
@@ -278,6 +326,7 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
       const waiting = locks.acquire("name");
       waiting.catch(() => {});
       await until("it waits", async () => (await locks.inspect("name"))!.waiters.length === 1);
+      await canBeTold(before, "default:name", 1);
       await after.synced();
       await after.promote();
       target.port = after.port;
@@ -445,8 +494,11 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
       await others.acquire(first);
       const seen = new AbortController();
       const waiting = locks.acquire(first, { signal: seen.signal });
-      await waitersAre(others, first, 1);
-      const listens = (await channels()).findIndex((one, i) => one !== before[i]);
+      let listens = -1;
+      await until("it listens", async () => {
+        listens = (await channels()).findIndex((one, i) => one !== before[i]);
+        return listens >= 0;
+      });
       const name = await nameElsewhere(servers, listens);
       const holder = await others.acquire(name);
       const next = locks.acquire(name);
@@ -499,6 +551,7 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
       const waiting = locks.acquire(name);
       waiting.catch(() => {});
       await waitersAre(others, name, 1);
+      await canBeTold(own, `default:${name}`, 1);
       const calls = await callsSince(own);
       await end();
       await until("it is replaced", () => alive.connections === 1, 15_000);

@@ -1,5 +1,4 @@
 import { spawn } from "node:child_process";
-import { randomInt } from "node:crypto";
 import { once } from "node:events";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
@@ -14,6 +13,7 @@ import { findFile } from "../../../src/verify/lab/requirements.js";
 import { LOOPBACK } from "../../../src/verify/lab/server.js";
 import { machineMs, TimeLine } from "../../../src/verify/traffic/time-line.js";
 import { Worker, WorkerError } from "../../../src/verify/traffic/worker.js";
+import { SEED } from "../../support/chance.js";
 import { needs, skipUnless } from "../../support/needs.js";
 import { freshFolder } from "../../support/sqlite.js";
 import { eventsOf, expectKept, startWorkers, until } from "../../support/worker.js";
@@ -155,7 +155,7 @@ test("a leader's terms and a periodic run are ops, ended by who releases them", 
   );
   await first.abort("first");
   expect(await leading).toBe(2);
-  const job = { name: "job", every: "1h", workMs: 0 };
+  const job = { name: "job", every: "1h", workMs: 0 } as const;
   expect(await first.once(job)).toBe(true);
   expect(await second.once(job)).toBe(false);
   await Promise.all(workers.map((one) => one.close()));
@@ -268,7 +268,7 @@ test("a blocked event loop is told of its loss when it goes on, and the fence re
 });
 
 test("random pauses and kills under traffic break no promise", async () => {
-  const seed = randomInt(2 ** 31);
+  const seed = SEED;
   const folder = freshFolder();
   const ttlMs = 700;
   const { workers, timeLine } = await startWorkers(

@@ -1,0 +1,50 @@
+import { closeSync, fstatSync, openSync, readFileSync } from "node:fs";
+import { parseStoreUrl } from "../core/url.js";
+import { usage } from "./exit.js";
+
+/** Everybody but its owner and its group. */
+const OTHERS = { read: 0o004, write: 0o002 };
+
+/** The URL of a store from a file, which no process list shows. `by`: what named the file, for messages. */
+export function readStoreFile(path: string, by: string): string {
+  const { text, mode } = read(path, by);
+  const lines = text.split("\n").flatMap((line) => line.trim() || []);
+  const [url] = lines;
+  if (url === undefined) throw usage(`${by} is empty; it must hold the URL of a store`);
+  if (lines.length > 1) {
+    throw usage(`${by} has ${lines.length} lines; it must hold one, the URL of a store`);
+  }
+  if (process.platform === "win32") return url;
+  const wrong =
+    mode & OTHERS.write
+      ? "can be changed by every user of this machine, who could send your locks elsewhere"
+      : mode & OTHERS.read && hasPassword(url)
+        ? "holds a password that every user of this machine can read"
+        : null;
+  if (wrong === null) return url;
+  const octal = (mode & 0o777).toString(8).padStart(4, "0");
+  throw usage(`${by} ${wrong} (mode ${octal}); chmod o-rw ${path}`);
+}
+
+/** Both of the file that was opened: one put in its place meanwhile does not count. */
+function read(path: string, by: string): { text: string; mode: number } {
+  try {
+    const file = openSync(path, "r");
+    try {
+      return { text: readFileSync(file, "utf8"), mode: fstatSync(file).mode };
+    } finally {
+      closeSync(file);
+    }
+  } catch (error) {
+    throw usage(`${by} can't be read: ${(error as Error).message}`);
+  }
+}
+
+function hasPassword(url: string): boolean {
+  try {
+    return parseStoreUrl(url).password !== "";
+  } catch {
+    // It may be one that is badly written.
+    return url.includes("@");
+  }
+}

@@ -1,0 +1,47 @@
+import { setMaxListeners } from "node:events";
+import { guarded } from "./events.js";
+
+/** Any number may listen to its signal: at the eleventh listener Node would print a warning. */
+export function unlimitedController(): AbortController {
+  const controller = new AbortController();
+  try {
+    setMaxListeners(0, controller.signal);
+  } catch {
+    // A signal that is not Node's own, as in a simulated browser, has no limit.
+  }
+  return controller;
+}
+
+interface Listening {
+  readonly listeners: Set<() => void>;
+  readonly abort: () => void;
+}
+
+const listening = new WeakMap<AbortSignal, Listening>();
+
+/**
+ * Calls `listener` when a user's signal aborts; returns how to undo it. All share one listener on the
+ * signal, whose limit is the user's to set.
+ */
+export function onAbort(signal: AbortSignal, listener: () => void): () => void {
+  const shared = listening.get(signal) ?? listenTo(signal);
+  shared.listeners.add(listener);
+  return () => {
+    shared.listeners.delete(listener);
+    if (shared.listeners.size > 0 || listening.get(signal) !== shared) return;
+    listening.delete(signal);
+    signal.removeEventListener("abort", shared.abort);
+  };
+}
+
+function listenTo(signal: AbortSignal): Listening {
+  const listeners = new Set<() => void>();
+  const abort = (): void => {
+    listening.delete(signal);
+    for (const listener of listeners) guarded(listener);
+  };
+  const shared = { listeners, abort };
+  listening.set(signal, shared);
+  signal.addEventListener("abort", abort, { once: true });
+  return shared;
+}

@@ -1,0 +1,70 @@
+import { HoldfastError } from "./errors.js";
+import { hideGrantIds } from "./random.js";
+import { printable } from "./text.js";
+
+/** Causes within causes are followed so far. */
+const DEPTH = 5;
+const NOT_TEXT = "something that is no error";
+
+/** Copies by their originals, and copies by themselves: one batch fails for many leases. */
+const copies = new WeakMap<object, unknown>();
+
+/**
+ * A client's error as others may see it. It may repeat the whole batch that was sent, in its message
+ * or beside it, and a grantId is a secret: so it is a copy with name, code, message and stack alone.
+ * One of our own stays the same object, and its causes are replaced.
+ */
+export function safeCause(cause: unknown, depth = DEPTH): unknown {
+  if (typeof cause === "string") return clean(cause);
+  if ((typeof cause !== "object" && typeof cause !== "function") || cause === null) return cause;
+  const known = copies.get(cause);
+  if (known !== undefined) return known;
+  const safe = HoldfastError.is(cause) ? cleanOwn(cause, depth) : copyOf(cause, depth);
+  copies.set(cause, safe);
+  copies.set(safe, safe);
+  return safe;
+}
+
+/** In one line. */
+export function reasonOf(cause: unknown): string {
+  try {
+    if (!(cause instanceof Error)) return clean(String(cause));
+    return clean(String(cause.message || (cause as { code?: unknown }).code || cause.name));
+  } catch {
+    return NOT_TEXT;
+  }
+}
+
+function cleanOwn(error: HoldfastError, depth: number): HoldfastError {
+  const message = hideGrantIds(error.message);
+  if (message !== error.message) {
+    error.stack = cleanStack(error);
+    error.message = message;
+  }
+  if (error.cause !== undefined) error.cause = depth > 0 ? safeCause(error.cause, depth - 1) : "…";
+  return error;
+}
+
+function copyOf(cause: object, depth: number): Error {
+  const copy: Error & { code?: unknown; errors?: unknown } = new Error(reasonOf(cause));
+  if (!(cause instanceof Error)) return copy;
+  try {
+    const { name, code, errors } = cause as { name?: unknown; code?: unknown; errors?: unknown };
+    copy.name = clean(String(name));
+    copy.stack = cleanStack(cause);
+    if (typeof code === "number") copy.code = code;
+    if (typeof code === "string") copy.code = clean(code);
+    if (depth === 0) return copy;
+    if (cause.cause !== undefined) copy.cause = safeCause(cause.cause, depth - 1);
+    if (Array.isArray(errors)) copy.errors = errors.map((one) => safeCause(one, depth - 1));
+  } catch {
+    // A property that throws when it is read: what was copied so far will do.
+  }
+  return copy;
+}
+
+const cleanStack = ({ stack }: Error): string => String(stack).split("\n").map(clean).join("\n");
+
+/** A server that does not know a command repeats its arguments: that of AUTH is a password. */
+const clean = (text: string): string =>
+  printable(hideGrantIds(text.replace(/,? with args beginning with:.*/s, "")));

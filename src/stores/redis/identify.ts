@@ -1,0 +1,54 @@
+import { connect as connectTcp } from "node:net";
+import { connect as connectTls } from "node:tls";
+
+const ANSWER_MS = 1_000;
+
+/** `closed TLS`: it ends the connection behind the greeting, as one does that wants a certificate. */
+type Answering = "redis" | "http" | "TLS" | "closed TLS";
+
+/** What answers at a port, after a client library could make nothing of it. Null: nothing that is known. */
+export async function identify(host: string, port: number): Promise<Answering | null> {
+  const [said, tls] = await Promise.all([firstBytes(host, port), speaksTls(host, port)]);
+  if (tls !== null) return tls;
+  if (said.startsWith("HTTP/")) return "http";
+  return /^[+-]/.test(said) ? "redis" : null;
+}
+
+/** To a line that Redis answers, even where it wants a password, and a web server too. */
+function firstBytes(host: string, port: number): Promise<string> {
+  return new Promise((resolve) => {
+    const socket = connectTcp({ host, port });
+    const done = (said: string): void => {
+      socket.destroy();
+      resolve(said);
+    };
+    socket.setTimeout(ANSWER_MS, () => done(""));
+    socket.on("error", () => done(""));
+    socket.on("close", () => done(""));
+    socket.once("data", (data) => done(data.toString("latin1")));
+    socket.write("PING\r\n\r\n");
+  });
+}
+
+/** No secret is sent: the server's certificate does not matter. */
+function speaksTls(host: string, port: number): Promise<"TLS" | "closed TLS" | null> {
+  return new Promise((resolve) => {
+    const socket = connectTls({ host, port, rejectUnauthorized: false });
+    let greeted = false;
+    const done = (how: "TLS" | "closed TLS" | null): void => {
+      socket.destroy();
+      resolve(how);
+    };
+    socket.setTimeout(ANSWER_MS, () => done(greeted ? "TLS" : null));
+    // An alert is TLS, too, if it is not our own about what the other has said.
+    socket.on("error", ({ message }) =>
+      done(greeted || /alert number/.test(message) ? "closed TLS" : null),
+    );
+    socket.on("close", () => done(greeted ? "closed TLS" : null));
+    socket.once("data", () => done("TLS"));
+    socket.on("secureConnect", () => {
+      greeted = true;
+      socket.write("PING\r\n\r\n");
+    });
+  });
+}

@@ -1,0 +1,3 @@
+import { describeEtcdConformance } from "./etcd-cases.js";
+
+describeEtcdConformance("long");

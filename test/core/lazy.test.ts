@@ -1,0 +1,99 @@
+import { expect, test } from "vitest";
+import { connect } from "../../src/core/connect.js";
+import { StoreUnavailableError } from "../../src/core/errors.js";
+import { lazyStore } from "../../src/core/lazy-store.js";
+import { createLocksOn } from "../../src/core/locks.js";
+import type { Store } from "../../src/core/store.js";
+import { MEMORY_TRAITS, memoryStore } from "../../src/stores/memory.js";
+import { delegate } from "../../src/testing/delegate.js";
+import { VirtualClock } from "../../src/testing/virtual-clock.js";
+import { Deferred, rejection } from "./helpers.js";
+
+function lazily() {
+  const clock = new VirtualClock();
+  const real = memoryStore({ clock: clock.forStore() });
+  const server = { isUp: false, attempts: 0, closed: 0 };
+  const store = lazyStore(MEMORY_TRAITS, async () => {
+    server.attempts++;
+    if (!server.isUp) throw new StoreUnavailableError("nobody listens there");
+    return { ...delegate(real), close: () => void server.closed++ };
+  });
+  return { clock, real, server, store };
+}
+
+test("nothing is opened before somebody asks, and then once", async () => {
+  const { clock, server, store } = lazily();
+  server.isUp = true;
+  const locks = createLocksOn({ clock }, store, {});
+  expect([locks.traits.store, server.attempts]).toEqual(["memory", 0]);
+  const [a, b] = await Promise.all([locks.acquire("a"), locks.acquire("b")]);
+  expect([a.state, b.state, server.attempts]).toEqual(["held", "held", 1]);
+  await locks.close();
+  expect(server.closed).toBe(1);
+});
+
+test("a server that is down is tried again, and a wait that outlasts the outage is granted", async () => {
+  const { clock, server, store } = lazily();
+  const locks = createLocksOn({ clock }, store, { wait: "10s" });
+  const acquiring = locks.acquire("a");
+  await clock.advance(1_000);
+  expect(server.attempts).toBeGreaterThan(1);
+  server.isUp = true;
+  await clock.advance(1_000);
+  expect((await acquiring).state).toBe("held");
+});
+
+test("who asks once is told, onUnavailable runs, and nothing is left to close", async () => {
+  const { clock, server, store } = lazily();
+  const locks = createLocksOn({ clock }, store, { onUnavailable: "run" });
+  expect(await rejection(locks.tryAcquire("a"))).toBeInstanceOf(StoreUnavailableError);
+  const state = await locks.withLock("a", { wait: 0 }, ({ state }) => state);
+  expect(state).toBe("lost");
+  await locks.close();
+  expect(server.closed).toBe(0);
+});
+
+test("closed while it opens, it is closed when it is open", async () => {
+  const { clock, server, store } = lazily();
+  server.isUp = true;
+  const locks = createLocksOn({ clock }, store, {});
+  const acquiring = rejection(locks.acquire("a"));
+  await locks.close();
+  expect((await acquiring).code).toBe("CLOSED");
+  expect(server.closed).toBe(1);
+});
+
+test("a request that waits for a store which opens after close() does not reach it", async () => {
+  const real = memoryStore();
+  const late = new Deferred<Store>();
+  const store = lazyStore(MEMORY_TRAITS, () => late.promise);
+  const asked = rejection(Promise.resolve(store.inspect("default:a")));
+  const closing = store.close();
+  let reached = 0;
+  const inspect = (): null => {
+    reached++;
+    return null;
+  };
+  late.resolve({ ...delegate(real), inspect });
+  await closing;
+  expect([(await asked).code, reached]).toEqual(["CLOSED", 0]);
+});
+
+test("connect(url, { lazy: true }) reaches nobody, and refuses what it can't read", async () => {
+  const locks = await connect("redis://127.0.0.1:1", { lazy: true, onUnavailable: "run" });
+  expect(await locks.withLock("a", { wait: 0 }, ({ state }) => state)).toBe("lost");
+  await locks.close();
+  for (const [url, message] of [
+    ["redis://127.0.0.1:1?nonsense", /no option "nonsense"/],
+    [
+      "redys://127.0.0.1:1",
+      /unknown scheme "redys:"; known: memory: sqlite: redis: rediss: etcd:$/,
+    ],
+  ] as const) {
+    await expect(connect(url, { lazy: true })).rejects.toThrow(message);
+  }
+  await expect(connect("memory:", { lazy: 1 as never })).rejects.toThrow(/lazy is 1/);
+  await expect(connect("memory:", new Map() as never)).rejects.toThrow(
+    /the options of connect are/,
+  );
+});

@@ -1,0 +1,65 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, expect, it } from "vitest";
+import { type SqliteFence, sqliteFence } from "../../src/fence/sqlite.js";
+import { openSqlite, type SqliteDatabase } from "../../src/stores/sqlite/driver.js";
+
+const OLD = { token: 1n, floor: 1n };
+const NEW = { token: 2n, floor: 2n };
+
+const cleanups: (() => void)[] = [];
+afterEach(() => {
+  for (const cleanup of cleanups.splice(0).reverse()) cleanup();
+});
+
+async function counter(): Promise<{ db: SqliteDatabase; fence: SqliteFence }> {
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-fence-test-"));
+  cleanups.push(() => rmSync(folder, { recursive: true, force: true }));
+  const db = await openSqlite(join(folder, "data.db"));
+  cleanups.push(() => db.close());
+  db.exec("CREATE TABLE counter (value INTEGER); INSERT INTO counter VALUES (0)");
+  return { db, fence: sqliteFence(db) };
+}
+
+const countOf = (db: SqliteDatabase): number =>
+  (db.prepare("SELECT value FROM counter").get() as { value: number }).value;
+
+it("lets nobody enter by the same connection between a guard and the write after it", async () => {
+  const { db, fence } = await counter();
+  await fence.enter(undefined, "counter", OLD);
+  db.exec("BEGIN IMMEDIATE");
+  await fence.guard(db, "counter", OLD);
+  const next = fence.enter(undefined, "counter", NEW).then(() => countOf(db));
+  await new Promise((resolve) => setTimeout(resolve, 30));
+  db.prepare("UPDATE counter SET value = 1").run();
+  db.exec("COMMIT");
+  expect(await next).toBe(1);
+  await expect(fence.guard(undefined, "counter", OLD)).rejects.toMatchObject({
+    code: "STALE_TOKEN",
+  });
+});
+
+it("keeps an entry although the transaction that was open is rolled back", async () => {
+  const { db, fence } = await counter();
+  db.exec("BEGIN IMMEDIATE");
+  const entered = fence.enter(undefined, "counter", NEW);
+  const reset = fence.reset(undefined, "other", 7n);
+  await new Promise((resolve) => setTimeout(resolve, 30));
+  db.exec("ROLLBACK");
+  await Promise.all([entered, reset]);
+  expect(await fence.highest(undefined, "counter")).toBe(2n);
+  expect(await fence.highest(undefined, "other")).toBe(7n);
+});
+
+it("says what to do when the transaction that is open does not end", async () => {
+  const { db, fence } = await counter();
+  db.exec("BEGIN IMMEDIATE");
+  await expect(fence.enter(undefined, "counter", NEW)).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    message: expect.stringContaining("pass it as tx"),
+  });
+  await fence.enter(db, "counter", NEW);
+  db.exec("COMMIT");
+  expect(await fence.highest(undefined, "counter")).toBe(2n);
+}, 20_000);

@@ -1,0 +1,168 @@
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { inspect } from "node:util";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { connect, createLocks } from "../../src/index.js";
+import { etcdStore } from "../../src/stores/etcd/index.js";
+import { redisStore } from "../../src/stores/redis/index.js";
+import { Lab } from "../../src/verify/lab/lab.js";
+import { freePort } from "../../src/verify/lab/ports.js";
+import type { RedisServer } from "../../src/verify/lab/redis.js";
+import { rejection } from "../core/helpers.js";
+import { describeWith } from "../support/needs.js";
+import { startCluster } from "../support/redis.js";
+import { until } from "../support/worker.js";
+
+const SECRET = "S3cr3t";
+
+/** Where a text can be found in a value: in all that can be reached, also what is not enumerable. */
+function placesOf(text: string, value: unknown): readonly string[] {
+  const places: string[] = [];
+  const seen = new Set<unknown>();
+  const walk = (one: unknown, at: string): void => {
+    if (typeof one === "string" && one.includes(text)) places.push(at);
+    if ((typeof one !== "object" && typeof one !== "function") || one === null) return;
+    if (seen.has(one)) return;
+    seen.add(one);
+    if (one instanceof Map || one instanceof Set) walk([...one], `${at}()`);
+    if (ArrayBuffer.isView(one)) walk(Buffer.from(one.buffer).toString("latin1"), `${at}.bytes`);
+    for (const key of Reflect.ownKeys(one)) {
+      walk((one as Record<PropertyKey, unknown>)[key], `${at}.${String(key)}`);
+    }
+  };
+  walk(value, "error");
+  if (inspect(value, { depth: 50, showHidden: true }).includes(text)) places.push("inspect");
+  if (`${value}${JSON.stringify(value)}`.includes(text)) places.push("text");
+  return places;
+}
+
+async function thrown(fail: () => unknown): Promise<Error> {
+  const error = await rejection((async () => fail())());
+  expect(placesOf(SECRET, error)).toEqual([]);
+  return error;
+}
+
+test("the search finds a text wherever it hides", () => {
+  const hidden = new Error("failed", { cause: Object.assign(new Error("x"), { args: [SECRET] }) });
+  expect(placesOf(SECRET, hidden)).toContain("error.cause.args.0");
+  const invisible = Object.defineProperty(new Error("x"), "a", { value: { b: SECRET } });
+  expect(placesOf(SECRET, invisible)).toContain("error.a.b");
+});
+
+test.each([
+  `redis://u:1234?${SECRET}@127.0.0.1`,
+  `redis://u:1234?a=${SECRET}@127.0.0.1`,
+  `redis://u:1234?${SECRET}=x@127.0.0.1`,
+  `rediss://u:1234?ca=${SECRET}@127.0.0.1`,
+  `redis://u:1234?replicas=${SECRET}@127.0.0.1`,
+  `redis://u:a/${SECRET}@127.0.0.1`,
+  `redis://u:a#${SECRET}@127.0.0.1`,
+  `redis://u:a,${SECRET}@127.0.0.1/x`,
+  `redis://u:%${SECRET}@127.0.0.1`,
+  `redis://u:${SECRET}@@127.0.0.1`,
+  `redis://u:${SECRET}@127.0.0.1/x`,
+  `redis://u:${SECRET}@127.0.0.1?no-option`,
+  `redis://u:${SECRET}@a,b`,
+  `redis:u:${SECRET}@127.0.0.1`,
+  `u:${SECRET}@127.0.0.1`,
+  `unknown://u:${SECRET}@127.0.0.1`,
+  `zookeeper://u:${SECRET}@127.0.0.1`,
+  `etcd://u:${SECRET}@127.0.0.1/x`,
+  `etcd://:${SECRET}@127.0.0.1`,
+  `etcd://u:1234?tls=1&ca=${SECRET}@127.0.0.1`,
+  `etcd://u:1234?${SECRET}@127.0.0.1`,
+  `memory:?${SECRET}@127.0.0.1`,
+  `sqlite://u:${SECRET}@127.0.0.1`,
+])("%s is refused without its password", async (url) => {
+  await thrown(() => connect(url));
+});
+
+test("a URL where a store, a client or an endpoint belongs", async () => {
+  const url = `redis://u:${SECRET}@127.0.0.1`;
+  for (const fail of [
+    () => createLocks(url as never),
+    () => redisStore(url as never),
+    () => redisStore({ url } as never),
+    () => etcdStore(url as never),
+    () => etcdStore({ endpoints: [url] } as never),
+    () => connect({ url } as never),
+    () => connect(url, { namespace: url }),
+    () => connect("memory:", { holder: url, ttl: url as never }),
+  ]) {
+    const error = await thrown(fail);
+    expect(error).toMatchObject({ code: expect.stringMatching(/INVALID|STORE/) });
+  }
+});
+
+describeWith(["redis"], "Redis", () => {
+  let lab: Lab;
+  let server: RedisServer;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    server = await lab.redis();
+  });
+  afterAll(() => lab.close());
+
+  const as = (login: string, { address, port }: { address: string; port: number }): string =>
+    `redis://${login}@${address}:${port}`;
+  const user = (on: RedisServer, ...rights: string[]): Promise<string> =>
+    on.cli("acl", "setuser", "u", "reset", "on", ...rights, "allkeys", "allchannels", "+@all");
+
+  test("a wrong password: of a server, of a cluster, of nobody", async () => {
+    const nodes = await startCluster(lab);
+    const nobody = { address: "127.0.0.1", port: await freePort() };
+    for (const node of [...nodes, server]) await user(node, ">other");
+    for (const url of [
+      as(`u:${SECRET}`, server),
+      `${as(`u:${SECRET}`, server)}/2`,
+      `${as(`u:${SECRET}`, nodes[0]!)}?cluster`,
+      `${as(`u:${SECRET}`, nobody)}?cluster`,
+      `${as(`u:${SECRET}`, nobody)}?sentinel=main`,
+      as(`u:${SECRET}`, nobody),
+    ]) {
+      await thrown(() => connect(url));
+    }
+  });
+
+  test("a server that repeats what it does not know", async () => {
+    const include = join(lab.folder, "old.conf");
+    writeFileSync(include, 'rename-command HELLO ""\nrename-command AUTH ""\n');
+    const old = await lab.redis({ config: { include } });
+    await thrown(() => connect(as(`u:${SECRET}`, old)));
+  });
+
+  test("a right password, with which nothing can be done", async () => {
+    await user(server, `>${SECRET}`, "-evalsha");
+    await server.cli("acl", "setuser", "u", "-evalsha", "-select");
+    await thrown(() => connect(as(`u:${SECRET}`, server)));
+    await thrown(() => connect(`${as(`u:${SECRET}`, server)}/2`));
+  });
+
+  test("a password that is changed while locks are in use", async () => {
+    await user(server, `>${SECRET}`);
+    const locks = await connect(as(`u:${SECRET}`, server), { wait: 0 });
+    onTestFinished(() => locks.close().catch(() => {}));
+    await locks.acquire("name");
+    await user(server, ">other");
+    await server.cli("client", "kill", "user", "u");
+    await until("it is refused", async () => {
+      await thrown(() => locks.acquire("another"));
+      const error = await thrown(() => locks.acquire("another", { wait: 300 }));
+      return error.message.includes("has been lost") || error.message.includes("WRONGPASS");
+    });
+  });
+});
+
+describeWith(["etcd"], "etcd", () => {
+  test("a wrong password, and nobody there", async () => {
+    const lab = await Lab.open();
+    onTestFinished(() => lab.close());
+    const [server] = (await lab.etcd({ flags: { "bcrypt-cost": "4" } })).servers;
+    await server!.ctl("user", "add", "root:right");
+    await server!.ctl("user", "grant-role", "root", "root");
+    await server!.ctl("auth", "enable");
+    const port = await freePort();
+    await thrown(() => connect(`etcd://root:${SECRET}@${server!.address}:${server!.port}`));
+    await thrown(() => connect(`etcd://root:${SECRET}@127.0.0.1:${port}`));
+  });
+});
