@@ -175,9 +175,10 @@ describeWith(["etcd"], "etcd under faults", () => {
     const stall = scene.ways[0]!.stall(leader);
     await scene.inject(stall, { sparesStore: true });
     const granted = await Promise.all(names.map((name) => late.acquire(name)));
-    for (const { op } of granted) expect(await late.release(op)).toBe("released");
+    // The stall has cost half the ttl: a release that a slow disk holds up for the rest is "unknown".
+    for (const { op } of granted) expect(["released", "unknown"]).toContain(await late.release(op));
     const claims = () => keysOf(leader, "holdfast/n/");
-    expect(await claims()).toEqual([]);
+    await until("all are given back", async () => (await claims()).length === 0);
     await scene.heal(stall);
     await until("some arrive", async () => (await claims()).length > 0, SOON_MS);
     await until("they go", async () => (await claims()).length === 0, TTL_MS + SOON_MS);
