@@ -12,6 +12,7 @@ import { stale } from "./stale.js";
 import { tokens } from "./tokens.js";
 import { undisturbed } from "./undisturbed.js";
 import {
+  type Excuse,
   type Finding,
   LIMITS,
   type Limits,
@@ -20,7 +21,7 @@ import {
   type Violation,
 } from "./verdict.js";
 
-export { LIMITS, type Limits, type RuleId, type Verdict } from "./verdict.js";
+export { type Excuse, LIMITS, type Limits, type RuleId, type Verdict } from "./verdict.js";
 
 export interface Rule {
   /** One sentence: what must hold. */
@@ -62,12 +63,31 @@ export const RULES = Object.fromEntries(
 ) as Readonly<Record<RuleId, Rule>>;
 
 /** All rules over one history, in the order of their names. */
-export function checkHistory(history: History, limits: Partial<Limits> = {}): readonly Verdict[] {
+export function checkHistory(
+  history: History,
+  limits: Partial<Limits> = {},
+  excuses: readonly Excuse[] = [],
+): readonly Verdict[] {
   const run = fold(history);
   const all = { ...LIMITS, ...limits };
-  return Object.entries(PROMISES).map(([id, [, find]]) =>
-    conclude(id as RuleId, run, find(run, all)),
-  );
+  return Object.entries(PROMISES).map(([id, [, find]]) => {
+    const rule = id as RuleId;
+    const isExcused = ({ atMs }: Violation): boolean =>
+      excuses.some(
+        ({ rules, fromMs, toMs }) => rules.includes(rule) && fromMs <= atMs && atMs <= toMs,
+      );
+    const finding = find(run, all);
+    const violations = finding.violations.filter((one) => !isExcused(one));
+    const excused = finding.violations.filter(isExcused);
+    const first = earliest(excused);
+    const verdict = conclude(rule, run, { ...finding, violations });
+    if (first === undefined) return verdict;
+    const { why, evidence } = first;
+    return {
+      ...verdict,
+      excused: { count: excused.length, why, evidence: inOrder(run, evidence) },
+    };
+  });
 }
 
 function conclude(rule: RuleId, run: Run, finding: Finding): Verdict {

@@ -61,6 +61,11 @@ export function tell(event: Event, at: (atMs: number) => string): string {
       const update = event.kind === "wrote" ? `, read ${event.read}, wrote ${event.value}` : "";
       return `step ${event.step}, ${tokenOf(event)}${update}: ${event.accepted ? "accepted" : "refused"}`;
     }
+    case "wrote-unfenced": {
+      const lost =
+        event.found === event.read ? "" : `; it replaced ${event.found}, and an update is lost`;
+      return `read ${event.read}, wrote ${event.value}${lost}`;
+    }
     case "seen": {
       const holders = event.holders.map(({ op, token }) => `${op} with token ${token}`);
       const closed = event.closed === undefined ? "" : `; closed by: ${all(event.closed)}`;

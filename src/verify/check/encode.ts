@@ -125,6 +125,7 @@ const FIELDS: {
   released: { op: text, result: oneOf("released", "lost", "unknown") },
   entered: access,
   wrote: { ...access, read: number, value: number },
+  "wrote-unfenced": { op: text, resource: text, read: number, found: number, value: number },
   seen: {
     sinceMs: number,
     name: text,

@@ -40,7 +40,6 @@ export function exclusion(run: Run, { recordMs }: Limits): Finding {
             `while ${who(earlier.op)} held it with token ${earlier.op.granted?.token} until ${run.at(earlier.excludesUntilMs)}`,
           evidence: [earlier, belief].flatMap(({ op }) => proof(op as Granted, belief.fromMs)),
         });
-        break;
       }
       longest = later(longest, belief);
       if (isExclusive(belief.op)) longestExclusive = later(longestExclusive, belief);
@@ -78,13 +77,13 @@ export function permits(run: Run): Finding {
       const [other] = active;
       if (other !== undefined && areOfDifferentLimits(other, belief)) {
         violations.push(together(run, [other, belief], "of different limits"));
-        break;
+        continue;
       }
       const others = kind === "exclusive" ? inUse.shared : inUse.shared + inUse.exclusive;
       if (others + permits > limit) {
         const some = [...active].filter((one) => kind === "shared" || kindOf(one) === "shared");
         violations.push(together(run, [...fewest(some, limit - permits), belief], "too many"));
-        break;
+        continue;
       }
       active.add(belief);
       inUse[kind] += permits;

@@ -121,6 +121,15 @@ type AtResource =
       readonly accepted: boolean;
       readonly read: number;
       readonly value: number;
+    }
+  /** A read-modify-write without a fence, which replaced `found`: if that is not what it had read, an update is lost. */
+  | {
+      readonly kind: "wrote-unfenced";
+      readonly op: OpId;
+      readonly resource: string;
+      readonly read: number;
+      readonly found: number;
+      readonly value: number;
     };
 
 /** What the store itself showed when it was looked at, at some moment from `sinceMs` to `atMs`. */

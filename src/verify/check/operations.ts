@@ -187,6 +187,7 @@ export function fold(history: History): Run {
         break;
       case "counted":
       case "left":
+      case "wrote-unfenced":
         break;
       default: {
         const op = operations.get(event.op);
@@ -234,7 +235,7 @@ export function fold(history: History): Run {
 
 function note(
   op: Operation,
-  event: Exclude<EventOf<OfOperation>, EventOf<"asked" | "entered" | "wrote">>,
+  event: Exclude<EventOf<OfOperation>, EventOf<"asked" | "entered" | "wrote" | "wrote-unfenced">>,
 ): void {
   switch (event.kind) {
     case "queued":

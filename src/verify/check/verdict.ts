@@ -27,6 +27,22 @@ export interface Verdict {
   readonly evidence: History;
   /** How many things were compared: never 0 with `ok`. */
   readonly checked: number;
+  /** What was broken only where an excuse covers it. */
+  readonly excused?: Excused;
+}
+
+/** Under a fault for which the store does not promise these rules, breaking them counts as expected. */
+export interface Excuse {
+  readonly rules: readonly RuleId[];
+  readonly fromMs: number;
+  readonly toMs: number;
+}
+
+export interface Excused {
+  readonly count: number;
+  /** Of the first. */
+  readonly why: string;
+  readonly evidence: History;
 }
 
 /** What is tolerated before a rule counts as violated. */

@@ -5,8 +5,7 @@ import { openSqlite, type SqliteDatabase } from "../../stores/sqlite/driver.js";
 import { patiently } from "../../stores/sqlite/patience.js";
 
 const TABLE = `
-CREATE TABLE IF NOT EXISTS counter (one INTEGER PRIMARY KEY CHECK (one = 1), value INTEGER, step INTEGER);
-INSERT OR IGNORE INTO counter VALUES (1, 0, 0)`;
+CREATE TABLE IF NOT EXISTS counter (resource TEXT PRIMARY KEY, value INTEGER, unfenced INTEGER, step INTEGER)`;
 
 export interface Answered {
   readonly accepted: boolean;
@@ -14,9 +13,10 @@ export interface Answered {
   readonly step: number;
 }
 
-const RESOURCE = "counter";
-
-/** A number behind a fence, in an SQLite file: the resource that workers of one machine write to. */
+/**
+ * The resources that workers of one machine write to, in an SQLite file: for each name a number
+ * behind a fence, and another one without a fence.
+ */
 export class Counter {
   readonly #db: SqliteDatabase;
   readonly #fence: SqliteFence;
@@ -35,19 +35,30 @@ export class Counter {
     });
   }
 
-  enter(lease: Fenced): Promise<Answered> {
-    return this.#step(() => this.#fence.guardSync(this.#db, RESOURCE, lease));
+  enter(resource: string, lease: Fenced): Promise<Answered> {
+    return this.#step(resource, () => this.#fence.guardSync(this.#db, resource, lease));
   }
 
-  async read(): Promise<number> {
-    const row = await patiently(() => this.#db.prepare("SELECT value FROM counter").get());
-    return (row as { value: number }).value;
+  async read(resource: string): Promise<{ value: number; unfenced: number }> {
+    const read = "SELECT value, unfenced FROM counter WHERE resource = ?";
+    const row = await patiently(() => this.#db.prepare(read).get(resource));
+    return row as { value: number; unfenced: number };
   }
 
-  write(lease: Fenced, value: number): Promise<Answered> {
-    return this.#step(() => {
-      this.#fence.guardSync(this.#db, RESOURCE, lease);
-      this.#db.prepare("UPDATE counter SET value = ?").run(value);
+  write(resource: string, lease: Fenced, value: number): Promise<Answered> {
+    return this.#step(resource, () => {
+      this.#fence.guardSync(this.#db, resource, lease);
+      this.#db.prepare("UPDATE counter SET value = ? WHERE resource = ?").run(value, resource);
+    });
+  }
+
+  /** Asks no fence. Returns the number that it has replaced. */
+  writeUnfenced(resource: string, value: number): Promise<number> {
+    return this.#transaction(() => {
+      const read = "SELECT unfenced FROM counter WHERE resource = ?";
+      const { unfenced } = this.#db.prepare(read).get(resource) as { unfenced: number };
+      this.#db.prepare("UPDATE counter SET unfenced = ? WHERE resource = ?").run(value, resource);
+      return unfenced;
     });
   }
 
@@ -56,15 +67,23 @@ export class Counter {
   }
 
   /** A refusal is counted too: its place in the order is part of what is checked. */
-  #step(act: () => void): Promise<Answered> {
+  #step(resource: string, act: () => void): Promise<Answered> {
+    return this.#transaction(() => {
+      const accepted = isAccepted(act);
+      const count =
+        "INSERT INTO counter VALUES (?, 0, 0, 1) ON CONFLICT DO UPDATE SET step = step + 1 RETURNING step";
+      const { step } = this.#db.prepare(count).get(resource) as { step: number };
+      return { accepted, step };
+    });
+  }
+
+  #transaction<T>(act: () => T): Promise<T> {
     return patiently(() => {
       this.#db.exec("BEGIN IMMEDIATE");
       try {
-        const accepted = isAccepted(act);
-        this.#db.exec("UPDATE counter SET step = step + 1");
-        const { step } = this.#db.prepare("SELECT step FROM counter").get() as { step: number };
+        const done = act();
         this.#db.exec("COMMIT");
-        return { accepted, step };
+        return done;
       } catch (error) {
         this.#db.exec("ROLLBACK");
         throw error;

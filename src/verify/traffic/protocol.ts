@@ -1,4 +1,5 @@
 import type { AcquireOptions, LocksOptions } from "../../core/options.js";
+import type { Duration } from "../../core/validate.js";
 import type { OnceOptions } from "../../primitives/once.js";
 import type { MutantName } from "../../testing/mutants.js";
 
@@ -11,6 +12,21 @@ export interface WorkerTask {
   readonly resourceFile?: string;
   /** A core that is wrong in one way: to see that the checks find it. */
   readonly mutant?: MutantName;
+  /** How it is connected; one connection with one `Locks` if left out. */
+  readonly connections?: readonly Connections[];
+  /** Reports when its event loop stood still, as a pause. */
+  readonly reportsStalls?: boolean;
+}
+
+/** One client of the store in a worker, and the `Locks` that share it. */
+export interface Connections {
+  /** The worker's own URL if left out. */
+  readonly url?: string;
+  readonly locks: number;
+  /** A client of this library with its defaults; without it, as `connect` opens one, if it is not shared. */
+  readonly library?: "ioredis" | "redis";
+  /** Connects when the first lock is asked for. */
+  readonly lazy?: boolean;
 }
 
 /** What it can be asked: one JSON text a line, to its standard input. */
@@ -36,6 +52,10 @@ export type Request =
   | { readonly do: "forceRelease"; readonly name: string; readonly why: string }
   /** Keeps its event loop busy. */
   | { readonly do: "block"; readonly forMs: number }
+  /** Draws operations from a seed until the time is over. */
+  | { readonly do: "program"; readonly program: Program }
+  /** Aborts everything that waits. */
+  | { readonly do: "finish" }
   | { readonly do: "close" };
 
 /** Several: all or none. Each is an op of its own in the history, named by `opFor`. */
@@ -49,6 +69,8 @@ export interface Options extends Omit<AcquireOptions, "signal"> {
   permits?: number;
   /** Campaigns for it. */
   elected?: boolean;
+  /** It will be renewed to another ttl, and this is the longest. */
+  longestTtl?: Duration;
 }
 
 export interface Loop {
@@ -60,6 +82,31 @@ export interface Loop {
   readonly options?: Options;
   /** Use the resource each time. */
   readonly writes?: boolean;
+}
+
+/** What one lane of a worker does: one operation after another, each drawn from the seed. */
+export interface Program {
+  readonly seed: number;
+  /** Its ops begin so. */
+  readonly lane: string;
+  /** Which of the worker's `Locks` it uses. */
+  readonly via: number;
+  readonly names: readonly ContendedName[];
+  readonly ttlsMs: readonly number[];
+  /** The longest wait for a name. */
+  readonly waitMs: number;
+  /** The mean pause between two operations. */
+  readonly pauseMs: number;
+  /** On the time line: then it begins nothing more. */
+  readonly untilMs: number;
+}
+
+export interface ContendedName {
+  readonly name: string;
+  /** How many permits it has at first; 0: it is a lock. */
+  readonly permits: number;
+  /** For `once`, and nothing else. */
+  readonly onceEveryMs?: number;
 }
 
 export interface Lead {

@@ -11,18 +11,23 @@ import { LOOPBACK, type Site } from "../lab/server.js";
 import {
   type Answer,
   type Answered,
+  type Connections,
   fromLine,
   type Lead,
   type Loop,
   type Names,
   type Once,
   type Options,
+  type Program,
   type Request,
   toLine,
   type Value,
   type WorkerTask,
 } from "./protocol.js";
 import { machineMs, TimeLine } from "./time-line.js";
+
+/** As much of what a worker prints is kept. */
+const MOST_LINES = 1_000;
 
 /** How an answer begins; no event does. */
 const ANSWERED = '{"id":';
@@ -51,6 +56,10 @@ export interface WorkerOptions {
   /** In which network and under which clock it runs. */
   readonly site?: Site;
   readonly mutant?: MutantName;
+  readonly connections?: readonly Connections[];
+  readonly reportsStalls?: boolean;
+  /** The built module of the worker's process, if it is another one. */
+  readonly module?: string;
 }
 
 /** What a worker answered no to. */
@@ -67,6 +76,8 @@ export class WorkerError extends Error {
 export class Worker implements AsyncDisposable {
   readonly client: string;
   readonly timeLine: TimeLine;
+  /** What its process has written to its standard error. */
+  readonly printed: string[] = [];
   readonly #child: ChildProcess;
   readonly #waiting = new Map<number, { resolve(a: Answer): void; reject(error: Error): void }>();
   #ended: Error | null = null;
@@ -83,22 +94,26 @@ export class Worker implements AsyncDisposable {
       options: options.locks ?? {},
       ...(options.resourceFile === undefined ? {} : { resourceFile: options.resourceFile }),
       ...(options.mutant === undefined ? {} : { mutant: options.mutant }),
+      ...(options.connections === undefined ? {} : { connections: options.connections }),
+      ...(options.reportsStalls === undefined ? {} : { reportsStalls: options.reportsStalls }),
     };
-    const argv = [...dieWithParent(), process.execPath, PROCESS, toLine(task)];
+    const argv = [...dieWithParent(), process.execPath, options.module ?? PROCESS, toLine(task)];
     const [command, ...args] = site.command(argv);
     this.#child = spawn(command!, args, {
       stdio: ["pipe", "pipe", "pipe"],
       env: { ...process.env, ...site.env },
     });
-    const errors: string[] = [];
-    createInterface({ input: this.#child.stderr! }).on("line", (line) => errors.push(line));
+    const { printed } = this;
+    createInterface({ input: this.#child.stderr! }).on("line", (line) => {
+      if (printed.length < MOST_LINES) printed.push(line);
+    });
     createInterface({ input: this.#child.stdout! }).on("line", (line) => this.#hear(line));
     // What can't be written is answered by the end.
     this.#child.stdin!.on("error", () => {});
     this.#child.once("error", (error) => this.#end(error));
     this.#child.once("close", (code, signal) => {
       if (!this.#closing) this.timeLine.now({ kind: "killed", client });
-      const why = errors.length > 0 ? `: ${errors.join("\n")}` : "";
+      const why = printed.length > 0 ? `: ${printed.join("\n")}` : "";
       this.#end(new Error(`worker ${client} ended by ${signal ?? `code ${code}`}${why}`));
     });
   }
@@ -107,6 +122,11 @@ export class Worker implements AsyncDisposable {
     const worker = new Worker(options);
     await worker.#answer(0);
     return worker;
+  }
+
+  /** Why its process is gone; null while it runs. */
+  get ended(): Error | null {
+    return this.#ended;
   }
 
   get pid(): number {
@@ -174,6 +194,16 @@ export class Worker implements AsyncDisposable {
       if (op !== undefined) this.timeLine.now({ kind: "revoked", sinceMs, op, token });
     }
     return tokens;
+  }
+
+  /** Draws operations from a seed until the time is over. How many there were. */
+  async program(program: Program): Promise<number> {
+    return (await this.#ask({ do: "program", program })) as number;
+  }
+
+  /** Aborts everything that waits. */
+  async finish(): Promise<void> {
+    await this.#ask({ do: "finish" });
   }
 
   /** Its event loop runs nothing else meanwhile. */

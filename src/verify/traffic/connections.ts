@@ -1,0 +1,88 @@
+import { openStore } from "../../core/connect.js";
+import type { Store } from "../../core/store.js";
+import { parseStoreUrl, type StoreUrl } from "../../core/url.js";
+import type { Connections } from "./protocol.js";
+
+const REDIS_PORT = 6379;
+
+/** A client of the store, as an application has it. */
+export interface Connected {
+  /** For another `Locks` on the same client; where no client is shared, on another one. */
+  store(): Promise<Store>;
+  /** Closes the client, if it is shared: the `Locks` that use it do not. */
+  close(): Promise<void>;
+}
+
+/** Connects as `connect` does, or shares one client among several `Locks` as an application would. */
+export async function openConnection({
+  url,
+  locks,
+  library,
+  lazy,
+}: Connections & { readonly url: string }): Promise<Connected> {
+  if (locks === 1 && library === undefined) {
+    return { store: () => openStore(url, lazy), close: async () => {} };
+  }
+  const parsed = parseStoreUrl(url);
+  switch (parsed.scheme) {
+    case "redis":
+      return openRedis(parsed, library);
+    case "etcd":
+      return openEtcd(parsed);
+    case "sqlite":
+      return openSqliteFile(parsed.path);
+    default:
+      throw new Error(`a worker can't share a client of ${parsed.scheme}:`);
+  }
+}
+
+/** A client with the defaults of its library, which queue commands and send them again. */
+async function openRedis(
+  { hosts, path, options }: StoreUrl,
+  library: Connections["library"],
+): Promise<Connected> {
+  const { redisStore } = await import("../../stores/redis/index.js");
+  const nodes = hosts.map(({ host, port }) => ({ host, port: port ?? REDIS_PORT }));
+  const [node] = nodes;
+  const db = Number(path.replace("/", "") || 0);
+  const replicas = Number(options.get("replicas") ?? 0);
+  if (library === "redis") {
+    const { createClient } = await import("redis");
+    const client = createClient({ socket: { host: node!.host, port: node!.port }, database: db });
+    client.on("error", () => {});
+    await client.connect();
+    return {
+      store: sharing(redisStore(client, { replicas })),
+      close: async () => client.destroy(),
+    };
+  }
+  const { Cluster, Redis } = await import("ioredis");
+  const client = options.has("cluster") ? new Cluster(nodes) : new Redis({ ...node!, db });
+  client.on("error", () => {});
+  return {
+    store: sharing(redisStore(client, { replicas })),
+    close: async () => client.disconnect(),
+  };
+}
+
+const sharing = (store: Store) => async (): Promise<Store> => store;
+
+async function openEtcd(url: StoreUrl): Promise<Connected> {
+  const { openEtcdClientOf } = await import("../../stores/etcd/open.js");
+  const { etcdStore } = await import("../../stores/etcd/index.js");
+  const client = await openEtcdClientOf(url);
+  return { store: sharing(etcdStore(client)), close: async () => client.close() };
+}
+
+async function openSqliteFile(path: string): Promise<Connected> {
+  const { openSqliteStore } = await import("../../stores/sqlite/open.js");
+  // Makes the file, with its tables, if it is missing.
+  await (await openSqliteStore(path)).close();
+  const { openSqlite } = await import("../../stores/sqlite/driver.js");
+  const { sqliteStore } = await import("../../stores/sqlite/index.js");
+  const { patiently } = await import("../../stores/sqlite/patience.js");
+  const db = await openSqlite(path);
+  db.exec("PRAGMA busy_timeout = 0");
+  const shared = await patiently(() => sqliteStore(db));
+  return { store: sharing(shared), close: async () => void db.close() };
+}

@@ -1,0 +1,34 @@
+import { report } from "./report.js";
+import { machineMs } from "./time-line.js";
+
+const BEAT_MS = 20;
+/** Shorter ones are within what every check tolerates. */
+const STALL_MS = 100;
+
+/**
+ * Notices when the event loop of this process stood still, whether the process was stopped, was
+ * busy, or the machine had no time for it, and reports that as a pause.
+ */
+export class Stalls {
+  readonly #client: string;
+  readonly #timer: NodeJS.Timeout;
+  #beatAtMs = machineMs();
+
+  constructor(client: string) {
+    this.#client = client;
+    this.#timer = setInterval(() => this.#beat(), BEAT_MS).unref();
+  }
+
+  stop(): void {
+    clearInterval(this.#timer);
+  }
+
+  #beat(): void {
+    const nowMs = machineMs();
+    if (nowMs - this.#beatAtMs > BEAT_MS + STALL_MS) {
+      report({ kind: "paused", client: this.#client }, this.#beatAtMs);
+      report({ kind: "resumed", client: this.#client }, nowMs);
+    }
+    this.#beatAtMs = nowMs;
+  }
+}
