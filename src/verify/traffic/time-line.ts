@@ -30,6 +30,11 @@ export class TimeLine {
     return undefined;
   }
 
+  /** As they came, so far. */
+  get events(): History {
+    return this.#events;
+  }
+
   /** In order of time: reports of several processes arrive as they please. */
   history(): History {
     return this.#events.toSorted((a, b) => a.atMs - b.atMs);

@@ -1,0 +1,156 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import type { LocksOptions } from "../../core/options.js";
+import type { MutantName } from "../../testing/mutants.js";
+import type { Connections, Program } from "../traffic/protocol.js";
+import { machineMs, type TimeLine } from "../traffic/time-line.js";
+import { Worker } from "../traffic/worker.js";
+import type { Way } from "./target.js";
+
+const START_AGAIN_MS = 300;
+
+export interface MemberOptions {
+  readonly client: string;
+  readonly way: Way;
+  readonly timeLine: TimeLine;
+  readonly locks: LocksOptions;
+  readonly connections: readonly Connections[];
+  readonly programs: readonly Program[];
+  readonly resourceFile: string;
+  readonly mutant?: MutantName | undefined;
+  readonly module?: string | undefined;
+}
+
+/** A worker of a run; when its process was killed, another process takes its place. */
+export class Member {
+  readonly client: string;
+  readonly way: Way;
+  readonly #options: MemberOptions;
+  readonly #programs = new Set<Promise<number>>();
+  #worker: Worker | null = null;
+  #starting: Promise<void> = Promise.resolve();
+  #processes = 0;
+  #isKilled = false;
+  /** What should not have happened to its processes. */
+  readonly faults: string[] = [];
+  operations = 0;
+
+  constructor(options: MemberOptions) {
+    this.client = options.client;
+    this.way = options.way;
+    this.#options = options;
+  }
+
+  get worker(): Worker {
+    return this.#worker!;
+  }
+
+  /** Starts a process and its programs; again in a moment while the store is down. */
+  start(): Promise<void> {
+    this.#starting = this.#start();
+    return this.#starting;
+  }
+
+  get isRunning(): boolean {
+    return this.#worker !== null && this.#worker.ended === null;
+  }
+
+  async kill(): Promise<void> {
+    this.#isKilled = true;
+    await this.#worker?.kill();
+  }
+
+  /** Resolves when its programs are done; false if they are not within the time. */
+  async finished(withinMs: number): Promise<boolean> {
+    await this.#starting;
+    return inTime(Promise.all(this.#programs), withinMs);
+  }
+
+  /** Aborts what waits. */
+  async finish(): Promise<void> {
+    if (this.isRunning) await this.#worker!.finish().catch(() => {});
+  }
+
+  /** Closes its locks and ends the process; false if that is not done within the time. */
+  async close(withinMs: number): Promise<boolean> {
+    if (!this.isRunning) return true;
+    const worker = this.#worker!;
+    const isDone = await inTime(
+      worker.close().catch(() => {}),
+      withinMs,
+    );
+    if (!isDone) await worker.kill();
+    this.#note(worker);
+    return isDone;
+  }
+
+  async #start(): Promise<void> {
+    const { programs } = this.#options;
+    const number = ++this.#processes;
+    while (machineMs() < programs[0]!.untilMs) {
+      const worker = await this.#open().catch((error: Error) => error);
+      if (worker instanceof Worker) {
+        this.#isKilled = false;
+        this.#worker = worker;
+        for (const program of programs) this.#perform(worker, program, number);
+        return;
+      }
+      if (!isStoreDown(worker)) {
+        this.faults.push(worker.message);
+        return;
+      }
+      await sleep(START_AGAIN_MS);
+    }
+  }
+
+  #open(): Promise<Worker> {
+    const { client, way, timeLine, locks, connections, resourceFile, mutant, module } =
+      this.#options;
+    return Worker.start({
+      client,
+      url: way.url,
+      locks,
+      connections,
+      timeLine,
+      resourceFile,
+      reportsStalls: true,
+      ...(way.site === undefined ? {} : { site: way.site }),
+      ...(mutant === undefined ? {} : { mutant }),
+      ...(module === undefined ? {} : { module }),
+    });
+  }
+
+  #perform(worker: Worker, program: Program, number: number): void {
+    // Ops of another process are others.
+    const lane = number === 1 ? program.lane : `${program.lane}'${number}`;
+    const performing = worker.program({ ...program, lane }).then(
+      (count) => {
+        this.operations += count;
+        return count;
+      },
+      (error: Error) => {
+        if (!this.#isKilled) this.faults.push(error.message);
+        this.#note(worker);
+        return 0;
+      },
+    );
+    this.#programs.add(performing);
+  }
+
+  /** A library prints nothing. */
+  #note({ printed, client }: Worker): void {
+    if (printed.length === 0) return;
+    this.faults.push(`${client} printed: ${printed.splice(0).join("\n").slice(0, 2_000)}`);
+  }
+}
+
+async function inTime(done: Promise<unknown>, withinMs: number): Promise<boolean> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<false>((resolve) => {
+    timer = setTimeout(() => resolve(false), withinMs);
+  });
+  const isDone = await Promise.race([done.then(() => true), late]);
+  clearTimeout(timer);
+  return isDone;
+}
+
+const isStoreDown = ({ message }: Error): boolean => /StoreUnavailableError/.test(message);

@@ -1,0 +1,126 @@
+import { seededRandom } from "../../testing/seeded-random.js";
+import type { Excuse } from "../check/verdict.js";
+import type { Fault } from "../faults/fault.js";
+import { machineMs, type TimeLine } from "../traffic/time-line.js";
+import type { Member } from "./crew.js";
+import type { FaultKind } from "./kinds.js";
+import type { PlannedFault } from "./plan.js";
+import type { FaultRecord } from "./result.js";
+
+/** A fault may explain something for so many ttls after it is healed. */
+const AFTERMATH_TTLS = 2.5;
+const AFTERMATH_MS = 1_000;
+
+/** Injects the faults of a plan at their times, several at once, and heals them all. */
+export class Injector {
+  readonly #kinds: ReadonlyMap<string, FaultKind>;
+  readonly #members: readonly Member[];
+  readonly #timeLine: TimeLine;
+  readonly #timers = new Set<NodeJS.Timeout>();
+  readonly #inForce = new Map<Fault, { record: FaultRecord; kind: FaultKind }>();
+  readonly #acting = new Set<Promise<void>>();
+  readonly records: FaultRecord[] = [];
+  /** Faults that could not be injected or healed: the verifier's own trouble. */
+  readonly troubles: string[] = [];
+  #over = false;
+
+  constructor(kinds: readonly FaultKind[], members: readonly Member[], timeLine: TimeLine) {
+    this.#kinds = new Map(kinds.map((kind) => [kind.name, kind]));
+    this.#members = members;
+    this.#timeLine = timeLine;
+  }
+
+  get active(): readonly string[] {
+    return [...this.#inForce.values()].map(({ record }) => record.name);
+  }
+
+  /** Whether something other than workers and their connections is hit now. */
+  get isStoreStruck(): boolean {
+    return [...this.#inForce.values()].some(
+      ({ record: { hits } }) => hits !== "worker" && hits !== "connection",
+    );
+  }
+
+  start(faults: readonly PlannedFault[]): void {
+    for (const planned of faults) {
+      this.#after(planned.atMs, () => this.#inject(planned));
+    }
+  }
+
+  /** Heals everything; nothing is injected afterwards. */
+  async end(): Promise<void> {
+    this.#over = true;
+    for (const timer of this.#timers) clearTimeout(timer);
+    await Promise.all(this.#acting);
+    for (const one of [...this.#inForce.keys()].reverse()) await this.#heal(one);
+  }
+
+  /** Where these faults are known to break a promise. */
+  excuses(longestTtlMs: number): readonly Excuse[] {
+    return this.records.flatMap(({ kind, fromMs, untilMs }) => {
+      const { breaks: rules = [] } = this.#kinds.get(kind)!;
+      const toMs = untilMs + AFTERMATH_TTLS * longestTtlMs + AFTERMATH_MS;
+      return rules.length === 0 ? [] : [{ rules, fromMs, toMs }];
+    });
+  }
+
+  async #inject({ kind: name, worker, forMs, seed }: PlannedFault): Promise<void> {
+    const kind = this.#kinds.get(name);
+    const member = this.#members[worker];
+    if (kind === undefined || member === undefined) return;
+    if (kind.hits === "worker" && !member.isRunning) return;
+    const one = kind.make(member, seededRandom(seed), forMs);
+    if (one === null) return;
+    const isOfWorker = kind.hits === "worker" || kind.hits === "connection";
+    const record: FaultRecord = {
+      kind: name,
+      hits: kind.hits,
+      name: one.name,
+      ...(isOfWorker ? { client: member.client } : {}),
+      fromMs: machineMs(),
+      untilMs: Number.POSITIVE_INFINITY,
+    };
+    this.#inForce.set(one, { record, kind });
+    // A worker's pause or death is in the history already.
+    if (kind.hits !== "worker") {
+      this.#timeLine.now({
+        kind: "injected",
+        fault: keyOf(record),
+        ...(kind.sparesStore ? { sparesStore: true } : {}),
+      });
+    }
+    try {
+      await one.inject();
+    } catch (error) {
+      this.troubles.push(`${one.name}: ${(error as Error).message}`);
+    }
+    this.#after(forMs, () => this.#heal(one));
+  }
+
+  async #heal(one: Fault): Promise<void> {
+    const struck = this.#inForce.get(one);
+    if (struck === undefined) return;
+    this.#inForce.delete(one);
+    try {
+      await one.heal();
+    } catch (error) {
+      this.troubles.push(`${one.name}, healing: ${(error as Error).message}`);
+    }
+    const { record, kind } = struck;
+    this.records.push({ ...record, untilMs: machineMs() });
+    if (kind.hits !== "worker") this.#timeLine.now({ kind: "healed", fault: keyOf(record) });
+  }
+
+  #after(ms: number, act: () => Promise<void>): void {
+    if (this.#over) return;
+    const timer = setTimeout(() => {
+      this.#timers.delete(timer);
+      const acting = act().finally(() => this.#acting.delete(acting));
+      this.#acting.add(acting);
+    }, ms);
+    this.#timers.add(timer);
+  }
+}
+
+/** The same kind may hit the same worker twice at once. */
+const keyOf = ({ name, fromMs }: FaultRecord): string => `${name} #${Math.round(fromMs)}`;

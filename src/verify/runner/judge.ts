@@ -1,0 +1,149 @@
+import { checkHistory, RULES } from "../check/check.js";
+import type { History } from "../check/history.js";
+import type { Excuse, Limits, RuleId } from "../check/verdict.js";
+import type { CheckId, CheckResult, RegisterCount } from "./result.js";
+
+/** How the processes of a run behaved, beyond what a history tells. */
+export interface Conduct {
+  /** Processes that ended by themselves, rejections that nobody handled, text that was printed. */
+  readonly crashes: readonly string[];
+  /** What did not come to its end in time. */
+  readonly hung: readonly string[];
+  /** What was left in the store. */
+  readonly left: readonly string[];
+  /** Commands that the store ran; null if they are not counted. */
+  readonly commands: number | null;
+  readonly workers: number;
+}
+
+/** The promises of a whole run. */
+const CONDUCT: Readonly<Record<Exclude<CheckId, RuleId>, string>> = {
+  P1: "No process crashes, leaves a rejection unhandled or prints anything.",
+  P2: "Every call settles in time, and every process can close.",
+  P3: "Nothing is left in the store one ttl after everybody has gone.",
+  P4: "The store runs a bounded number of commands.",
+};
+
+export const PROMISES: Readonly<Record<CheckId, string>> = {
+  ...(Object.fromEntries(Object.entries(RULES).map(([id, { promise }]) => [id, promise])) as Record<
+    RuleId,
+    string
+  >),
+  ...CONDUCT,
+};
+
+/** Far above what any traffic needs, far below what a hot loop takes. */
+const COMMANDS = { perOperation: 200, perWorkerSecond: 400 };
+
+export function judge(
+  history: History,
+  conduct: Conduct,
+  {
+    limits,
+    excuses,
+    lastedMs,
+  }: {
+    readonly limits: Partial<Limits>;
+    readonly excuses: readonly Excuse[];
+    readonly lastedMs: number;
+  },
+): readonly CheckResult[] {
+  const rules = checkHistory(history, limits, excuses).map((verdict): CheckResult => {
+    const { rule, checked, why, evidence, excused } = verdict;
+    const isViolated = verdict.verdict === "violated";
+    const expected = excused?.count ?? 0;
+    const about = { id: rule, promise: PROMISES[rule], checked, expected };
+    if (isViolated) return { ...about, verdict: "violated", why, evidence };
+    if (excused !== undefined) {
+      return { ...about, verdict: "expected", why: excused.why, evidence: excused.evidence };
+    }
+    return { ...about, verdict: verdict.verdict === "ok" ? "held" : "unknown", why, evidence };
+  });
+  const asked = history.filter(({ kind }) => kind === "asked").length;
+  const most =
+    asked * COMMANDS.perOperation + conduct.workers * (lastedMs / 1_000) * COMMANDS.perWorkerSecond;
+  const { crashes, hung, left, commands } = conduct;
+  const isHot = commands !== null && commands > most;
+  return [
+    ...rules,
+    conductOf("P1", conduct.workers, crashes),
+    conductOf(
+      "P2",
+      conduct.workers,
+      hung.map((what) => `${what} did not end in time`),
+    ),
+    conductOf("P3", 1, left),
+    commands === null
+      ? unseen("P4", "the store does not count its commands")
+      : conductOf(
+          "P4",
+          commands,
+          isHot
+            ? [`${commands} commands for ${asked} operations in ${Math.round(lastedMs)} ms`]
+            : [],
+        ),
+  ];
+}
+
+function conductOf(
+  id: Exclude<CheckId, RuleId>,
+  checked: number,
+  found: readonly string[],
+): CheckResult {
+  const [first] = found;
+  return {
+    id,
+    promise: PROMISES[id],
+    verdict: first === undefined ? "held" : "violated",
+    checked,
+    expected: 0,
+    why: first ?? `held, compared ${checked} times`,
+    evidence: [],
+  };
+}
+
+const unseen = (id: CheckId, why: string): CheckResult => ({
+  id,
+  promise: PROMISES[id],
+  verdict: "unknown",
+  checked: 0,
+  expected: 0,
+  why,
+  evidence: [],
+});
+
+/** The checks of several runs as one: the first violation counts, otherwise the first expected one. */
+export function merge(runs: readonly (readonly CheckResult[])[]): readonly CheckResult[] {
+  return (Object.keys(PROMISES) as CheckId[]).map((id) => {
+    const all = runs.flatMap((checks) => checks.filter((one) => one.id === id));
+    const worst =
+      all.find(({ verdict }) => verdict === "violated") ??
+      all.find(({ verdict }) => verdict === "expected") ??
+      all.find(({ verdict }) => verdict === "held") ??
+      all[0] ??
+      unseen(id, "nothing was run");
+    const checked = all.reduce((sum, one) => sum + one.checked, 0);
+    const expected = all.reduce((sum, one) => sum + one.expected, 0);
+    const why = worst.verdict === "held" ? `held, compared ${checked} times` : worst.why;
+    return { ...worst, checked, expected, why };
+  });
+}
+
+/** What became of the two numbers that holders read, change and write again. */
+export function countRegisters(history: History): {
+  readonly fenced: RegisterCount;
+  readonly unfenced: RegisterCount;
+} {
+  const fenced = { writes: 0, lost: 0, refused: 0 };
+  const unfenced = { writes: 0, lost: 0, refused: 0 };
+  for (const event of history) {
+    if (event.kind === "wrote" || event.kind === "entered") {
+      if (!event.accepted) fenced.refused++;
+      else if (event.kind === "wrote") fenced.writes++;
+    } else if (event.kind === "wrote-unfenced") {
+      unfenced.writes++;
+      if (event.found !== event.read) unfenced.lost++;
+    }
+  }
+  return { fenced, unfenced };
+}

@@ -1,0 +1,154 @@
+import type { Random } from "../../core/random.js";
+import { seededRandom } from "../../testing/seeded-random.js";
+import type { Connections, ContendedName, Program } from "../traffic/protocol.js";
+import type { FaultKind } from "./kinds.js";
+import type { Target } from "./target.js";
+
+/** All that is drawn of one run. What really happens then also hangs on the machine. */
+export interface Plan {
+  readonly seed: number;
+  /** How long programs begin new operations. Faults end before that. */
+  readonly forMs: number;
+  readonly commandTimeoutMs: number;
+  readonly workers: readonly WorkerPlan[];
+  readonly names: readonly ContendedName[];
+  readonly faults: readonly PlannedFault[];
+  readonly interventions: readonly Intervention[];
+}
+
+export interface WorkerPlan {
+  readonly client: string;
+  readonly connections: readonly Connections[];
+  readonly programs: readonly Omit<Program, "untilMs">[];
+}
+
+export interface PlannedFault {
+  readonly kind: string;
+  /** The number of the worker that it hits, or by which it is made. */
+  readonly worker: number;
+  readonly atMs: number;
+  readonly forMs: number;
+  /** Draws what is left to chance. */
+  readonly seed: number;
+}
+
+/** What an operator does to a name, by a connection of its own. */
+export type Intervention = { readonly atMs: number; readonly name: string } & (
+  | { readonly does: "force a release" }
+  | { readonly does: "resize"; readonly limit: number }
+);
+
+export interface PlanOptions {
+  readonly workers: number;
+  readonly forMs: number;
+  /** How much slower than usual everything is: 1 on a quiet machine. */
+  readonly pace: number;
+  /** The mean pause between two operations of a program. */
+  readonly pauseMs: number;
+}
+
+/** At the end of a run nothing is injected: what should go on has time to. */
+const CALM = 0.3;
+const MS_PER_FAULT = 900;
+
+export function drawPlan(
+  seed: number,
+  target: Pick<Target, "ttlsMs" | "kinds" | "drawConnections">,
+  options: PlanOptions,
+): Plan {
+  const random = seededRandom(seed);
+  const { forMs, pace } = options;
+  const chance = (share: number): boolean => random.unit() < share;
+  const pick = <T>(from: readonly T[]): T => from[Math.floor(random.unit() * from.length)]!;
+  const names: ContendedName[] = [{ name: "a", permits: 0 }];
+  if (chance(0.6)) names.push({ name: "b", permits: 0 });
+  if (chance(0.4)) names.push({ name: "permits", permits: 2 + Math.floor(random.unit() * 3) });
+  if (chance(0.2)) names.push({ name: "once", permits: 0, onceEveryMs: 400 });
+  const ttlsMs = target.ttlsMs.map((ttlMs) => Math.round(ttlMs * pace));
+  const workers = Array.from({ length: options.workers }, (_, i) =>
+    drawWorker(random, `w${i + 1}`, seed, {
+      names,
+      // Half of the time they all have the same.
+      ttlsMs: chance(0.5) ? [ttlsMs[0]!] : ttlsMs,
+      waitMs: pick([500, 2_000, 5_000]) * pace,
+      pauseMs: options.pauseMs,
+      connections: target.drawConnections(random),
+    }),
+  );
+  const calmMs = forMs * (1 - CALM);
+  return {
+    seed,
+    forMs,
+    commandTimeoutMs: Math.round(pick([400, 1_000, 5_000]) * pace),
+    workers,
+    names,
+    faults: drawFaults(random, target.kinds, workers.length, calmMs, ttlsMs[0]!),
+    interventions: drawInterventions(random, names, calmMs),
+  };
+}
+
+function drawWorker(
+  random: Random,
+  client: string,
+  seed: number,
+  traffic: Pick<Program, "names" | "ttlsMs" | "waitMs" | "pauseMs"> &
+    Pick<WorkerPlan, "connections">,
+): WorkerPlan {
+  const { connections, ...rest } = traffic;
+  const locks = connections.reduce((sum, one) => sum + one.locks, 0);
+  const lanes = Math.max(locks, 1 + Math.floor(random.unit() * 3));
+  const programs = Array.from({ length: lanes }, (_, i) => ({
+    ...rest,
+    seed: Math.floor(random.unit() * 2 ** 31),
+    lane: `${seed}.${client}.${i + 1}`,
+    via: i % locks,
+  }));
+  return { client, connections, programs };
+}
+
+function drawFaults(
+  random: Random,
+  kinds: readonly FaultKind[],
+  workers: number,
+  untilMs: number,
+  ttlMs: number,
+): readonly PlannedFault[] {
+  const weights = kinds.map(({ weight = 1 }) => weight);
+  const sum = weights.reduce((a, b) => a + b, 0);
+  const drawKind = (): FaultKind | undefined => {
+    let left = random.unit() * sum;
+    return kinds.find((_, i) => {
+      left -= weights[i]!;
+      return left < 0;
+    });
+  };
+  const count = Math.round((untilMs / MS_PER_FAULT) * (0.5 + random.unit()));
+  const faults: PlannedFault[] = [];
+  for (let i = 0; i < count; i++) {
+    const kind = drawKind();
+    if (kind === undefined) break;
+    const { min, max } = kind.lasts;
+    const forMs = Math.round((min + random.unit() ** 2 * (max - min)) * ttlMs);
+    const atMs = Math.round(random.unit() * Math.max(0, untilMs - forMs));
+    const worker = Math.floor(random.unit() * workers);
+    const seed = Math.floor(random.unit() * 2 ** 31);
+    faults.push({ kind: kind.name, worker, atMs, forMs, seed });
+  }
+  return faults.sort((a, b) => a.atMs - b.atMs);
+}
+
+function drawInterventions(
+  random: Random,
+  names: readonly ContendedName[],
+  untilMs: number,
+): readonly Intervention[] {
+  const count = Math.floor(random.unit() * 3);
+  return Array.from({ length: count }, (): Intervention => {
+    const atMs = Math.round(random.unit() * untilMs);
+    const { name, permits } = names[Math.floor(random.unit() * names.length)]!;
+    const limit = 1 + Math.floor(random.unit() * 5);
+    return permits > 0 && random.unit() < 0.7
+      ? { does: "resize", atMs, name, limit }
+      : { does: "force a release", atMs, name };
+  }).sort((a, b) => a.atMs - b.atMs);
+}
