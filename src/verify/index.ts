@@ -14,6 +14,7 @@ export { drawBeliefs } from "./check/picture.js";
 export { carryOut, type Fault, fault, planFaults, type Step, together } from "./faults/fault.js";
 export { Process } from "./faults/process.js";
 export { type ProxyFault, TcpProxy } from "./faults/proxy.js";
+export { redisConnectionKind } from "./faults/redis-kind.js";
 export { killed, paused, restarted, wiped } from "./faults/server.js";
 export { FalseClock } from "./lab/clock.js";
 export { Disk, powerLoss } from "./lab/disk.js";

@@ -286,6 +286,44 @@ describeWith(["redis"], "a proxy", () => {
     });
   });
 
+  describe("truncated message", () => {
+    test("to the server: no effect, then silence, until healing resets the connection", async () => {
+      const proxy = await inFront();
+      const fault = proxy.truncate("to-server", { when: "incr" });
+      await fault.inject();
+      const client = await Client.open(proxy);
+      await client.ask("set", "half", "1");
+      client.send("incr", "half");
+      await until("the fault has struck", () => fault.struck === 1);
+      client.send("incr", "half");
+      await settle();
+      expect(client.heard).toBe(0);
+      expect(client.ended).toBeNull();
+      expect(await (await Client.open(proxy)).ask("get", "half")).toMatch(/1$/);
+      await fault.heal();
+      await expect(client.reply()).rejects.toThrow("ECONNRESET");
+      expect(await redis.cli("get", "half")).toBe("1");
+    });
+
+    test("to the client: half of the reply arrives after the effect, then nothing", async () => {
+      const proxy = await inFront();
+      const client = await Client.open(proxy);
+      await client.ask("set", "reply", "abcdefgh");
+      const fault = proxy.truncate("to-client", { when: "abcdefgh" });
+      await fault.inject();
+      expect(await client.ask("append", "reply", "i")).toBe(":9");
+      expect(await client.ask("get", "reply")).toBe("$9\r\nabcd");
+      client.send("append", "reply", "j");
+      await valueBecomes("reply", "abcdefghij");
+      await settle();
+      expect(client.heard).toBe(0);
+      expect(client.ended).toBeNull();
+      expect(fault.struck).toBe(1);
+      await fault.heal();
+      await expect(client.reply()).rejects.toThrow("ECONNRESET");
+    });
+  });
+
   test("together: late and lost", async () => {
     const proxy = await inFront();
     const client = await Client.open(proxy);

@@ -1,0 +1,106 @@
+import type { Link } from "./link.js";
+import type { Direction, Rule } from "./rules.js";
+
+/** Bytes, or a step that has its place in their order: headers, an end, a reset. */
+export type Parcel = Buffer | (() => void);
+
+/** Bytes held in one direction of one link before its sender has to wait. */
+const HELD_BYTES = 1024 * 1024;
+
+/** One direction of a link: delivers parcels in order, each when the rules let it pass. */
+export class Lane {
+  readonly direction: Direction;
+  /** The rule by which something vanished here; from then on everything does. */
+  hole: Rule | null = null;
+  readonly #link: Link;
+  #sealed = false;
+  #full = false;
+  #heldBytes = 0;
+  #timer: NodeJS.Timeout | undefined;
+  readonly #held: { readonly parcel: Parcel; readonly cameMs: number }[] = [];
+
+  constructor(direction: Direction, link: Link) {
+    this.direction = direction;
+    this.#link = link;
+  }
+
+  take(parcel: Parcel): void {
+    if (this.#sealed) return;
+    this.#held.push({ parcel, cameMs: performance.now() });
+    this.#heldBytes += sizeOf(parcel);
+    this.pump();
+  }
+
+  /** The receiver takes bytes again. */
+  drained(): void {
+    this.#full = false;
+    this.pump();
+  }
+
+  /** Takes nothing more. Held parcels are still delivered. */
+  seal(): void {
+    this.#sealed = true;
+  }
+
+  drop(): void {
+    this.#sealed = true;
+    this.#held.length = 0;
+    this.#heldBytes = 0;
+    this.pump();
+  }
+
+  /** Delivers these last bytes; the rest vanishes until healing resets the link. */
+  breakOff(bytes: Buffer, rule: Rule): void {
+    this.#write(bytes);
+    this.hole = rule;
+  }
+
+  /** Delivers every parcel that is due. */
+  pump(): void {
+    clearTimeout(this.#timer);
+    while (this.#held.length > 0 && !this.#full && !this.#stalled()) {
+      const { parcel, cameMs } = this.#held[0]!;
+      const dueInMs = this.#delayMs(cameMs);
+      if (dueInMs > 0) {
+        this.#timer = setTimeout(() => this.pump(), Math.ceil(dueInMs));
+        break;
+      }
+      this.#held.shift();
+      this.#heldBytes -= sizeOf(parcel);
+      this.#deliver(parcel);
+    }
+    this.#link.hold(this.direction, this.#heldBytes > HELD_BYTES);
+  }
+
+  #deliver(parcel: Parcel): void {
+    for (const rule of this.#rules()) if (rule.swallows) this.hole ??= rule;
+    if (this.hole !== null) return;
+    if (!Buffer.isBuffer(parcel)) parcel();
+    else if (this.#link.passes(this.direction, parcel)) this.#write(parcel);
+  }
+
+  #write(bytes: Buffer): void {
+    const traffic = this.#link.traffic[this.direction];
+    traffic.chunks++;
+    traffic.bytes += bytes.length;
+    this.#full = !this.#link.write(this.direction, bytes);
+  }
+
+  #stalled(): boolean {
+    return this.#rules().some((rule) => rule.stalls);
+  }
+
+  /** How long a parcel that came then has still to wait. */
+  #delayMs(cameMs: number): number {
+    const delayMs = this.#rules().reduce((sum, rule) => sum + (rule.delayMs ?? 0), 0);
+    return delayMs === 0 ? 0 : cameMs + delayMs - performance.now();
+  }
+
+  #rules(): Rule[] {
+    return this.#link
+      .rules()
+      .filter(({ direction }) => direction === undefined || direction === this.direction);
+  }
+}
+
+const sizeOf = (parcel: Parcel): number => (Buffer.isBuffer(parcel) ? parcel.length : 0);
