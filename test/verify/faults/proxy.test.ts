@@ -1,44 +1,15 @@
-import { once } from "node:events";
-import { connect, createServer, type Server as Listener, type Socket } from "node:net";
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { together } from "../../../src/verify/faults/fault.js";
-import { TcpProxy } from "../../../src/verify/faults/proxy.js";
-import { Lab } from "../../../src/verify/lab/lab.js";
-import type { RedisServer } from "../../../src/verify/lab/redis.js";
 import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
 import { Client } from "./client.js";
+import { OneRedis } from "./one-redis.js";
 
 describeWith(["redis"], "a proxy", () => {
-  let lab: Lab;
-  let redis: RedisServer;
-  beforeAll(async () => {
-    lab = await Lab.open();
-    redis = await lab.redis();
-  });
-  afterAll(() => lab?.close());
-
-  const inFront = async (target: { address: string; port: number } = redis): Promise<TcpProxy> => {
-    const proxy = await TcpProxy.open(target);
-    onTestFinished(() => proxy.close());
-    return proxy;
-  };
-
-  /** Waits for the effect of what was sent, as the server itself tells it. */
-  const valueBecomes = (key: string, value: string): Promise<void> =>
-    until(`${key} is ${value}`, async () => (await redis.cli("get", key)) === value);
-
-  /** Time enough for anything on loopback to arrive: both ends have been asked for something since. */
-  async function settle(): Promise<void> {
-    const other = await Client.open(redis);
-    for (let i = 0; i < 20; i++) {
-      await other.ask("ping");
-      await new Promise((resolve) => setImmediate(resolve));
-    }
-  }
+  const redis = OneRedis.forAll();
 
   test("passes everything on, both ways, and counts it", async () => {
-    const proxy = await inFront();
+    const proxy = await redis.inFront();
     const client = await Client.open(proxy);
     expect(await client.ask("set", "plain", "1")).toBe("+OK");
     expect(await client.ask("incr", "plain")).toBe(":2");
@@ -51,7 +22,7 @@ describeWith(["redis"], "a proxy", () => {
 
   describe("cut", () => {
     test("connections are reset and new ones refused, until healed, on the same port", async () => {
-      const proxy = await inFront();
+      const proxy = await redis.inFront();
       const { port } = proxy;
       const client = await Client.open(proxy);
       await client.ask("ping");
@@ -69,7 +40,7 @@ describeWith(["redis"], "a proxy", () => {
     });
 
     test("two cuts are over when both are healed", async () => {
-      const proxy = await inFront();
+      const proxy = await redis.inFront();
       const [one, other] = [proxy.cut(), proxy.cut()];
       await one.inject();
       await other.inject();
@@ -81,7 +52,7 @@ describeWith(["redis"], "a proxy", () => {
   });
 
   test("delay: later by that much, in order, in the direction that was named, and gone when healed", async () => {
-    const proxy = await inFront();
+    const proxy = await redis.inFront();
     const client = await Client.open(proxy);
     const timed = async (): Promise<number> => {
       const startMs = performance.now();
@@ -107,38 +78,38 @@ describeWith(["redis"], "a proxy", () => {
     client.send("rpush", "order", "2");
     await long.heal();
     await oneWay.heal();
-    while ((await redis.cli("llen", "order")) !== "2") await client.reply();
-    expect(await redis.cli("lrange", "order", "0", "-1")).toBe("1\n2");
+    while ((await redis.server.cli("llen", "order")) !== "2") await client.reply();
+    expect(await redis.server.cli("lrange", "order", "0", "-1")).toBe("1\n2");
     expect(performance.now() - startMs).toBeLessThan(10_000);
   });
 
   describe("swallow", () => {
     test("to the server: no effect, no error; healed, the connection with the hole is reset", async () => {
-      const proxy = await inFront();
+      const proxy = await redis.inFront();
       const client = await Client.open(proxy);
       await client.ask("set", "hole", "1");
       const hole = proxy.swallow("to-server");
       await hole.inject();
       client.send("incr", "hole");
-      await settle();
+      await redis.settle();
       expect(client.ended).toBeNull();
       expect(client.heard).toBe(0);
 
       await hole.heal();
       await expect(client.reply()).rejects.toThrow("ECONNRESET");
-      expect(await redis.cli("get", "hole")).toBe("1");
+      expect(await redis.server.cli("get", "hole")).toBe("1");
       expect(await (await Client.open(proxy)).ask("incr", "hole")).toBe(":2");
     });
 
     test("to the client: the effect is there, and the reply never comes", async () => {
-      const proxy = await inFront();
+      const proxy = await redis.inFront();
       const client = await Client.open(proxy);
       await client.ask("set", "mute", "1");
       const hole = proxy.swallow("to-client");
       await hole.inject();
       client.send("incr", "mute");
-      await valueBecomes("mute", "2");
-      await settle();
+      await redis.valueBecomes("mute", "2");
+      await redis.settle();
       expect(client.ended).toBeNull();
       expect(client.heard).toBe(0);
       await hole.heal();
@@ -146,7 +117,7 @@ describeWith(["redis"], "a proxy", () => {
     });
 
     test("a connection that lost nothing lives on", async () => {
-      const proxy = await inFront();
+      const proxy = await redis.inFront();
       const client = await Client.open(proxy);
       await client.ask("ping");
       const hole = proxy.swallow("to-server");
@@ -158,26 +129,29 @@ describeWith(["redis"], "a proxy", () => {
 
   describe("stall", () => {
     test("held back, and delivered late, in order", async () => {
-      const proxy = await inFront();
+      const proxy = await redis.inFront();
       const client = await Client.open(proxy);
       await client.ask("ping");
       const stall = proxy.stall();
       await stall.inject();
       client.send("rpush", "late", "1");
       client.send("rpush", "late", "2");
-      await settle();
-      expect(await redis.cli("exists", "late")).toBe("0");
+      await redis.settle();
+      expect(await redis.server.cli("exists", "late")).toBe("0");
 
       await stall.heal();
-      await until("both have arrived", async () => (await redis.cli("llen", "late")) === "2");
-      expect(await redis.cli("lrange", "late", "0", "-1")).toBe("1\n2");
+      await until(
+        "both have arrived",
+        async () => (await redis.server.cli("llen", "late")) === "2",
+      );
+      expect(await redis.server.cli("lrange", "late", "0", "-1")).toBe("1\n2");
       expect(await client.reply()).toMatch(/^:1/);
     });
 
     test.each(["end", "resetAndDestroy"] as const)(
       "a command takes effect after its client has gone (%s)",
       async (leave) => {
-        const proxy = await inFront();
+        const proxy = await redis.inFront();
         const key = `orphan-${leave}`;
         const client = await Client.open(proxy);
         await client.ask("ping");
@@ -189,12 +163,12 @@ describeWith(["redis"], "a proxy", () => {
           "sent",
           () => client.socket.bytesWritten > 20 && client.socket.writableLength === 0,
         );
-        await settle();
+        await redis.settle();
         client.socket[leave]();
-        await settle();
-        expect(await redis.cli("exists", key)).toBe("0");
+        await redis.settle();
+        expect(await redis.server.cli("exists", key)).toBe("0");
         await stall.heal();
-        await valueBecomes(key, "1");
+        await redis.valueBecomes(key, "1");
         await until("nothing is left of it", () => proxy.openConnections === 0);
       },
     );
@@ -202,7 +176,7 @@ describeWith(["redis"], "a proxy", () => {
 
   describe("reset in mid-command", () => {
     test("no effect, both sides reset, and the next goes through", async () => {
-      const proxy = await inFront();
+      const proxy = await redis.inFront();
       const fault = proxy.resetMidCommand({ when: "incr" });
       await fault.inject();
       const client = await Client.open(proxy);
@@ -210,13 +184,13 @@ describeWith(["redis"], "a proxy", () => {
       expect(fault.struck).toBe(0);
       await expect(client.ask("incr", "torn")).rejects.toThrow("ECONNRESET");
       expect(fault.struck).toBe(1);
-      await settle();
-      expect(await redis.cli("get", "torn")).toBe("1");
+      await redis.settle();
+      expect(await redis.server.cli("get", "torn")).toBe("1");
       expect(await (await Client.open(proxy)).ask("incr", "torn")).toBe(":2");
     });
 
     test("until healed, every one is torn, also behind another in the same breath", async () => {
-      const proxy = await inFront();
+      const proxy = await redis.inFront();
       const fault = proxy.resetMidCommand({ when: "incr", times: Number.POSITIVE_INFINITY });
       await fault.inject();
       for (let i = 0; i < 3; i++) {
@@ -228,8 +202,8 @@ describeWith(["redis"], "a proxy", () => {
         await until("it is reset", () => client.ended !== null);
       }
       expect(fault.struck).toBe(3);
-      await settle();
-      expect(await redis.cli("get", "breath")).not.toBe("3");
+      await redis.settle();
+      expect(await redis.server.cli("get", "breath")).not.toBe("3");
       await fault.heal();
       const client = await Client.open(proxy);
       await client.ask("set", "breath", "7");
@@ -239,20 +213,20 @@ describeWith(["redis"], "a proxy", () => {
 
   describe("lost reply", () => {
     test("the effect is there, and the client sees a reset", async () => {
-      const proxy = await inFront();
+      const proxy = await redis.inFront();
       const fault = proxy.loseReply({ when: "incr" });
       await fault.inject();
       const client = await Client.open(proxy);
       expect(await client.ask("set", "lost", "1")).toBe("+OK");
       await expect(client.ask("incr", "lost")).rejects.toThrow("ECONNRESET");
-      await valueBecomes("lost", "2");
+      await redis.valueBecomes("lost", "2");
       expect(fault.struck).toBe(1);
       expect(await (await Client.open(proxy)).ask("incr", "lost")).toBe(":3");
       await until("the server let go", () => proxy.openConnections <= 1);
     });
 
     test("in silence: nothing more arrives, until healing resets the connection", async () => {
-      const proxy = await inFront();
+      const proxy = await redis.inFront();
       const fault = proxy.loseReply({
         when: (request) => /incr/i.test(String(request)),
         silent: true,
@@ -261,9 +235,9 @@ describeWith(["redis"], "a proxy", () => {
       const client = await Client.open(proxy);
       await client.ask("set", "silence", "1");
       client.send("incr", "silence");
-      await valueBecomes("silence", "2");
+      await redis.valueBecomes("silence", "2");
       client.send("get", "silence");
-      await settle();
+      await redis.settle();
       expect(client.heard).toBe(0);
       expect(client.ended).toBeNull();
       expect(await (await Client.open(proxy)).ask("incr", "silence")).toBe(":3");
@@ -272,7 +246,7 @@ describeWith(["redis"], "a proxy", () => {
     });
 
     test("a request in two pieces is recognised, and struck once", async () => {
-      const proxy = await inFront();
+      const proxy = await redis.inFront();
       const fault = proxy.loseReply({ when: "incr\r\n$5\r\nsplit", times: 2 });
       await fault.inject();
       const client = await Client.open(proxy);
@@ -282,13 +256,13 @@ describeWith(["redis"], "a proxy", () => {
       client.socket.write(text.slice(11));
       await expect(client.reply()).rejects.toThrow("ECONNRESET");
       expect(fault.struck).toBe(1);
-      expect(await redis.cli("get", "split")).toBe("1");
+      expect(await redis.server.cli("get", "split")).toBe("1");
     });
   });
 
   describe("truncated message", () => {
     test("to the server: no effect, then silence, until healing resets the connection", async () => {
-      const proxy = await inFront();
+      const proxy = await redis.inFront();
       const fault = proxy.truncate("to-server", { when: "incr" });
       await fault.inject();
       const client = await Client.open(proxy);
@@ -296,17 +270,17 @@ describeWith(["redis"], "a proxy", () => {
       client.send("incr", "half");
       await until("the fault has struck", () => fault.struck === 1);
       client.send("incr", "half");
-      await settle();
+      await redis.settle();
       expect(client.heard).toBe(0);
       expect(client.ended).toBeNull();
       expect(await (await Client.open(proxy)).ask("get", "half")).toMatch(/1$/);
       await fault.heal();
       await expect(client.reply()).rejects.toThrow("ECONNRESET");
-      expect(await redis.cli("get", "half")).toBe("1");
+      expect(await redis.server.cli("get", "half")).toBe("1");
     });
 
     test("to the client: half of the reply arrives after the effect, then nothing", async () => {
-      const proxy = await inFront();
+      const proxy = await redis.inFront();
       const client = await Client.open(proxy);
       await client.ask("set", "reply", "abcdefgh");
       const fault = proxy.truncate("to-client", { when: "abcdefgh" });
@@ -314,8 +288,8 @@ describeWith(["redis"], "a proxy", () => {
       expect(await client.ask("append", "reply", "i")).toBe(":9");
       expect(await client.ask("get", "reply")).toBe("$9\r\nabcd");
       client.send("append", "reply", "j");
-      await valueBecomes("reply", "abcdefghij");
-      await settle();
+      await redis.valueBecomes("reply", "abcdefghij");
+      await redis.settle();
       expect(client.heard).toBe(0);
       expect(client.ended).toBeNull();
       expect(fault.struck).toBe(1);
@@ -325,141 +299,17 @@ describeWith(["redis"], "a proxy", () => {
   });
 
   test("together: late and lost", async () => {
-    const proxy = await inFront();
+    const proxy = await redis.inFront();
     const client = await Client.open(proxy);
     await client.ask("set", "both", "1");
     const faults = together(proxy.delay(50, "to-server"), proxy.swallow("to-client"));
     await faults.inject();
     const startMs = performance.now();
     client.send("incr", "both");
-    await valueBecomes("both", "2");
+    await redis.valueBecomes("both", "2");
     expect(performance.now() - startMs).toBeGreaterThanOrEqual(49);
     expect(client.heard).toBe(0);
     await faults.heal();
     await expect(client.reply()).rejects.toThrow("ECONNRESET");
-  });
-
-  describe("as a network", () => {
-    /** A server of the test, which has its own hands on the connection. */
-    async function listen(
-      onSocket: (socket: Socket) => void,
-    ): Promise<Listener & { port: number }> {
-      const server = createServer({ allowHalfOpen: true }, (socket) => {
-        socket.on("error", () => {});
-        onSocket(socket);
-      });
-      await once(server.listen(0, "127.0.0.1"), "listening");
-      onTestFinished(() => {
-        server.close();
-      });
-      return Object.assign(server, { port: (server.address() as { port: number }).port });
-    }
-
-    const kept = (): string[] =>
-      process.getActiveResourcesInfo().filter((one) => /TCP|Timeout/.test(one));
-
-    test("half-closed: the reply to what was sent before the end arrives", async () => {
-      const server = await listen((socket) => {
-        let text = "";
-        socket.on("data", (bytes) => {
-          text += bytes;
-        });
-        socket.on("end", () => socket.end(`heard ${text}`));
-      });
-      const proxy = await inFront({ address: "127.0.0.1", port: server.port });
-      const socket = connect({ port: proxy.port, host: "127.0.0.1", allowHalfOpen: true });
-      socket.end("all");
-      let heard = "";
-      for await (const bytes of socket) heard += bytes;
-      expect(heard).toBe("heard all");
-      await until("both are closed", () => proxy.openConnections === 0);
-    });
-
-    test("a reader that does not read holds the sender back", async () => {
-      const total = 64 * 1024 * 1024;
-      let sent = 0;
-      const server = await listen((socket) => {
-        const more = (): void => {
-          while (sent < total && socket.write(Buffer.alloc(64 * 1024))) sent += 64 * 1024;
-        };
-        socket.on("drain", more);
-        more();
-      });
-      const proxy = await inFront({ address: "127.0.0.1", port: server.port });
-      const socket = connect({ port: proxy.port, host: "127.0.0.1" });
-      onTestFinished(() => void socket.destroy());
-      socket.pause();
-      let before = -1;
-      await until("the sender waits", async () => {
-        await new Promise((resolve) => setTimeout(resolve, 50));
-        const stands = sent === before && sent > 0;
-        before = sent;
-        return stands;
-      });
-      expect(sent).toBeLessThan(total / 2);
-      let read = 0;
-      socket.on("data", (bytes) => {
-        read += bytes.length;
-      });
-      socket.resume();
-      await until("it goes on", () => read > sent / 2 && sent > before);
-    });
-
-    test("a server that is not there: the client is reset, nothing is thrown", async () => {
-      const server = await listen(() => {});
-      const { port } = server;
-      await new Promise((resolve) => server.close(resolve));
-      const proxy = await inFront({ address: "127.0.0.1", port });
-      const client = await Client.open(proxy);
-      await expect(client.ask("ping")).rejects.toThrow();
-      await until("nothing is left of it", () => proxy.openConnections === 0);
-    });
-
-    test("a connection that ends takes its timers along", async () => {
-      const proxy = await inFront();
-      const late = proxy.delay(60_000, "to-client");
-      await late.inject();
-      const client = await Client.open(proxy);
-      client.send("incr", "left");
-      await valueBecomes("left", "1");
-      await settle();
-      const timers = (): number =>
-        process.getActiveResourcesInfo().filter((one) => one === "Timeout").length;
-      const before = timers();
-      client.socket.resetAndDestroy();
-      await until("nothing is left of it", () => proxy.openConnections === 0);
-      await until("nor a timer", () => timers() < before);
-    });
-
-    test("close leaves no socket also where an end has just been passed on", async () => {
-      const server = await listen((socket) => socket.end());
-      await settle();
-      const before = kept().length;
-      const proxy = await TcpProxy.open({ address: "127.0.0.1", port: server.port });
-      const stall = proxy.stall("to-client");
-      await stall.inject();
-      const client = await Client.open(proxy);
-      await until("the end is held", () => proxy.openConnections === 1);
-      await settle();
-      await stall.heal();
-      // In the same turn: the client's connection is being shut down when it is to be reset.
-      await proxy.close();
-      await until("the client knows", () => client.ended !== null);
-      await until("nothing is left", () => kept().length <= before);
-    });
-
-    test("close leaves no socket and no timer, whatever is in force", async () => {
-      await settle();
-      const before = kept().length;
-      const proxy = await TcpProxy.open(redis);
-      const clients = await Promise.all([1, 2, 3].map(() => Client.open(proxy)));
-      await together(proxy.delay(60_000, "to-client"), proxy.stall("to-server")).inject();
-      for (const client of clients) client.send("ping");
-      await until("all are held", () => proxy.openConnections === 3);
-      await proxy.close();
-      await until("the clients know", () => clients.every(({ ended }) => ended !== null));
-      expect(proxy.openConnections).toBe(0);
-      await until("nothing is left", () => kept().length <= before);
-    });
   });
 });
