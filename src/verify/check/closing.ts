@@ -1,5 +1,13 @@
 import type { Event } from "./history.js";
-import { type Granted, isGranted, madeFor, type Operation, type Run, who } from "./operations.js";
+import {
+  fitTogether,
+  type Granted,
+  isGranted,
+  madeFor,
+  type Operation,
+  type Run,
+  who,
+} from "./operations.js";
 import type { Finding, Limits, Violation } from "./verdict.js";
 
 type Closing = Granted & { readonly asked: { readonly atLeastMs: number } };
@@ -22,7 +30,7 @@ export function closing(run: Run, { recordMs, cleanMs }: Limits): Finding {
     for (const op of grants) {
       if (!closes(op)) continue;
       for (const next of grants) {
-        if (next.granted.token <= op.granted.token || areTogether(op, next)) continue;
+        if (next.granted.token <= op.granted.token || fitTogether(op, next)) continue;
         checked++;
         const early = tooEarly(run, op, next, recordMs);
         if (early !== undefined) violations.push(early);
@@ -48,12 +56,6 @@ export function closing(run: Run, { recordMs, cleanMs }: Limits): Finding {
 }
 
 const closes = (op: Granted): op is Closing => (op.asked.atLeastMs ?? 0) > 0;
-
-/** Both fit within the limit, as far as they alone are concerned. */
-function areTogether({ asked }: Granted, next: Granted): boolean {
-  const limits = next.resizes.map(({ limit }) => limit);
-  return asked.permits + next.asked.permits <= Math.max(next.asked.limit, ...limits);
-}
 
 function tooEarly(run: Run, op: Closing, next: Granted, recordMs: number): Violation | undefined {
   for (const from of moments(op, op.asked)) {

@@ -79,6 +79,12 @@ export const isExclusive = ({ asked, resizes }: Operation): boolean =>
 export const isGranted = (op: Operation): op is Granted => op.granted !== undefined;
 export const who = ({ asked }: Operation): string => `${asked.client} (${asked.op})`;
 
+/** Both fit within the limit of their name, as far as these two alone are concerned. */
+export function fitTogether({ asked }: Operation, other: Operation): boolean {
+  const limits = other.resizes.map(({ limit }) => limit);
+  return asked.permits + other.asked.permits <= Math.max(other.asked.limit, ...limits);
+}
+
 /** When the store made the grant that its client heard of, where that is known. */
 export const madeFor = ({ made, granted }: Operation): EventOf<"made"> | undefined =>
   made !== undefined && made.token === granted?.token ? made : undefined;

@@ -1,4 +1,12 @@
-import { endOfWait, type Granted, isGranted, type Operation, type Run, who } from "./operations.js";
+import {
+  endOfWait,
+  fitTogether,
+  type Granted,
+  isGranted,
+  type Operation,
+  type Run,
+  who,
+} from "./operations.js";
 import { firstIndex } from "./spans.js";
 import type { Finding, Limits, Violation } from "./verdict.js";
 
@@ -93,27 +101,34 @@ function isServed({ granted, notGranted, killed }: Queued, other: Granted): bool
   return granted.token <= other.granted.token || granted.atMs < other.asked.atMs;
 }
 
-function isOvertaken(
-  run: Run,
-  { asked, granted, notGranted, made, kept, group, resizes }: Queued,
-  by: Granted,
-  endMs: number,
-): boolean {
-  if (granted === undefined && notGranted === undefined) return false;
+function isOvertaken(run: Run, op: Queued, by: Granted, endMs: number): boolean {
+  const { asked, granted, notGranted, made, kept, revocations, group, resizes } = op;
+  const end = granted ?? notGranted;
+  if (end === undefined) return false;
+  const pauses = run.pausesOf(asked.client);
   const atMs = by.made?.atMs ?? by.granted.atMs;
   // Its ticket is gone before it says that it gave up, and a pause may lie in between.
   if (granted === undefined) {
-    const pausedMs = run.pausesOf(asked.client).coverMs(atMs, notGranted!.atMs);
-    if (notGranted!.atMs - pausedMs - endMs <= atMs) return false;
+    const pausedMs = pauses.coverMs(atMs, end.atMs);
+    if (end.atMs - pausedMs - endMs <= atMs) return false;
   }
-  // It was first, and could not take the grant; or one of several names was revoked, and all of them
+  // A revoked grant with a lower token was made before the other grant, whenever it was revoked.
+  if (revocations.some(({ token }) => token < by.granted.token)) return false;
+  // It was first, and could not take the grant; or another of its names was revoked, and all of them
   // are asked for again.
-  const turns = [made, kept[0], ...group.map(({ revocations }) => revocations[0])];
+  const others = group.filter((one) => one !== op);
+  const turns = [made, kept[0], ...others.map((one) => one.revocations[0])];
   if (turns.some((turn) => turn !== undefined && turn.atMs <= atMs)) return false;
-  if (run.storeFaults.touches(asked.atMs, atMs)) return false;
+  // A grant that its client did not hear of may have stood beside the other's grant, and have run out
+  // later. Where the store is looked into, `kept` tells of it.
+  const isUnheard =
+    by.made === undefined &&
+    fitTogether(op, by) &&
+    (pauses.touches(by.asked.atMs, atMs) || run.faults.touches(by.asked.atMs, atMs));
+  const untilMs = isUnheard ? end.atMs : atMs;
+  if (run.storeFaults.touches(asked.atMs, untilMs)) return false;
   // It asked for more than there is, and its ticket was dropped.
   if (resizes.some((one) => one.limit < asked.permits && one.sinceMs <= atMs)) return false;
-  const silentMs =
-    run.pausesOf(asked.client).coverMs(asked.atMs, atMs) + run.faults.coverMs(asked.atMs, atMs);
+  const silentMs = pauses.coverMs(asked.atMs, untilMs) + run.faults.coverMs(asked.atMs, untilMs);
   return silentMs <= asked.ttlMs * SILENCE;
 }

@@ -169,6 +169,71 @@ describe("L4", () => {
     );
   });
 
+  describe("excuses a grant that stood beside the other's, unheard by its paused client:", () => {
+    const readers = [
+      asked(0, "a", SHARED),
+      queued(1, "a"),
+      asked(2, "b", SHARED),
+      paused(3, "a"),
+      granted(5, "b", 2, 95),
+    ];
+
+    it("it was revoked later, and its token tells that it came first", () => {
+      const later = [resumed(21, "a"), granted(22, "a", 4, 112)];
+      ok("L4", [...readers, revoked(20, "a", 1), ...later]);
+      violated(
+        "L4",
+        [...readers, revoked(20, "a", 3), ...later],
+        [0, 1, 2, 4, 7],
+        /before it, with token 4/,
+      );
+      violated("L4", [...readers, ...later], [0, 1, 2, 4, 6], /before it/);
+    });
+
+    it("it ran out later", () => {
+      ok("L4", [...readers, resumed(54, "a"), granted(60, "a", 3, 150)]);
+      ok("L4", [...readers, resumed(54, "a"), notGranted(80, "a")]);
+      violated(
+        "L4",
+        [...readers, resumed(53, "a"), granted(60, "a", 3, 150)],
+        [0, 1, 2, 4, 6],
+        /before it/,
+      );
+    });
+
+    it("not one whose client ran when the other was granted", () => {
+      const late = [paused(6, "a"), resumed(90, "a"), granted(95, "a", 3, 180)];
+      violated(
+        "L4",
+        [...readers.filter(({ kind }) => kind !== "paused"), ...late],
+        [0, 1, 2, 3, 6],
+        /before it/,
+      );
+    });
+
+    it("not one that can't stand beside the other", () => {
+      violated(
+        "L4",
+        [
+          ...two,
+          paused(3, "a"),
+          granted(5, "b", 2, 95),
+          resumed(90, "a"),
+          granted(99, "a", 3, 190),
+        ],
+        [0, 1, 2, 4, 6],
+        /before it/,
+      );
+    });
+
+    it("not one that a look into the store would have shown", () => {
+      const looked = readers.toSpliced(4, 0, made(4, "b", 2));
+      const later = [resumed(90, "a"), granted(95, "a", 3, 180)];
+      ok("L4", [...looked.toSpliced(3, 0, kept(2.5, "a", 90)), ...later]);
+      violated("L4", [...looked, ...later], [0, 1, 2, 5, 7], /before it/);
+    });
+  });
+
   it("is unknown where the order is not promised", () => {
     unknown("L4", [...two, granted(50, "b", 1, 140), granted(150, "a", 2, 240)], /not promised/, {
       fair: false,

@@ -4,7 +4,7 @@ import { checkHistory, RULES, type RuleId } from "../../../src/verify/check/chec
 import { decodeHistory, encodeHistory } from "../../../src/verify/check/encode.js";
 import type { Event, EventOf, History } from "../../../src/verify/check/history.js";
 import { runs } from "../../support/chance.js";
-import { plans, runModel } from "./model.js";
+import { type Action, plans, runModel } from "./model.js";
 import {
   asked,
   counted,
@@ -34,7 +34,26 @@ const ALL = Object.keys(RULES) as RuleId[];
 const kinds = (history: History): readonly string[] =>
   checkHistory(history, LIMITS).map(({ rule, verdict }) => `${rule} ${verdict}`);
 
+/** A reader waits, and pauses before it hears of its grant; the next reader is granted beside it. */
+const UNHEARD: readonly (readonly [number, Action])[] = [
+  [0, { do: "ask", client: 0, name: 1, shared: false, waitMs: 0 }],
+  [0, { do: "ask", client: 3, name: 1, shared: true, waitMs: Number.POSITIVE_INFINITY }],
+  [1, { do: "pause", client: 3 }],
+  [0, { do: "release", client: 0 }],
+  [1, { do: "ask", client: 0, name: 1, shared: true, waitMs: 0 }],
+];
+
 describe("a correct lock", () => {
+  it.each<[string, readonly [number, Action]]>([
+    ["is revoked", [3, { do: "revoke", name: 1 }]],
+    ["runs out", [60, { do: "see" }]],
+  ])("is not accused when a grant that its client did not hear of %s", (_, end) => {
+    const history = runModel([...UNHEARD, end]);
+    const grants = history.flatMap((event) => (event.kind === "granted" ? [event.op] : []));
+    expect(grants).toEqual(["op-1", "op-3", "op-2"]);
+    expect(judge("L4", history, LIMITS).verdict).toBe("ok");
+  });
+
   it("is never accused", () => {
     fc.assert(
       fc.property(plans, (plan) => {
