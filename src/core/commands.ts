@@ -19,8 +19,6 @@ export interface Context {
 
 export type ReleaseOutcome = ReleaseAnswer | HoldfastError;
 
-const LOST: ReleaseAnswer = { kind: "lost", reason: "expired" };
-
 /** Commands to the store, each with a deadline of our own: a stopped server accepts and never answers. */
 export class Commands {
   readonly #store: Store;
@@ -90,10 +88,11 @@ export class Commands {
       if (failure.retryable) this.#owe(release, ttlMs);
       return failure;
     };
+    const told = (answers: readonly ReleaseAnswer[]): ReleaseOutcome =>
+      answerAt(answers, 0) ?? failed(new MissingAnswer());
     try {
       const answers = this.#store.release([release]);
-      if (!isPromise(answers)) return answers[0] ?? LOST;
-      const told = ([answer]: readonly ReleaseAnswer[]): ReleaseAnswer => answer ?? LOST;
+      if (!isPromise(answers)) return told(answers);
       // Sent once, and not waited for: a store that hangs must not hold up anybody after the end.
       if (this.#closed) {
         answers.catch(() => {});
@@ -135,7 +134,10 @@ export class Commands {
         : clock.elapsedMs() + ttlMs;
     const owed = new OwedRelease(this.#watchdog.agenda, untilMs, {
       pauseMs: () => jittered(this.#settings.retry, random.unit()),
-      pay: () => this.run("release", () => this.#store.release([release])),
+      pay: async () => {
+        const answers = await this.run("release", () => this.#store.release([release]));
+        if (answerAt(answers, 0) === undefined) throw new MissingAnswer();
+      },
     });
     owed.begin(clock.elapsedMs());
   }
@@ -204,6 +206,18 @@ class OwedRelease extends Entry {
       },
     );
   }
+}
+
+/** A batch was answered, and one of its requests was not: whether that one was done is unknown. */
+export class MissingAnswer extends Error {
+  constructor() {
+    super("its reply has fewer answers than the batch had requests");
+  }
+}
+
+/** The answer to one request of a batch; undefined if the reply is too short, or no list at all. */
+export function answerAt<T>(answers: readonly T[], place: number): T | undefined {
+  return Array.isArray(answers) ? answers[place] : undefined;
 }
 
 export function isPromise<T>(value: Awaitable<T>): value is Promise<T> {

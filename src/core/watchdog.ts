@@ -1,5 +1,5 @@
 import { Agenda, Entry } from "./agenda.js";
-import { isPromise } from "./commands.js";
+import { answerAt, isPromise, MissingAnswer } from "./commands.js";
 import type { Runtime } from "./runtime.js";
 import type { RenewAnswer, Renewal, Store } from "./store.js";
 
@@ -74,9 +74,9 @@ export class Watchdog {
     }
     if (renewals.length === 0) return;
     const answered = (answers: readonly RenewAnswer[]): void => {
-      const missing: RenewAnswer = { kind: "unknown", cause: new Error("the store left it out") };
       kept.forEach((one, i) => {
-        one.answered(answers[i] ?? missing, renewals[i]!, sentAtMs);
+        const answer = answerAt(answers, i) ?? { kind: "unknown", cause: new MissingAnswer() };
+        one.answered(answer, renewals[i]!, sentAtMs);
       });
     };
     const failed = (cause: unknown): void => {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Lease } from "../../src/core/lease.js";
-import type { RenewAnswer } from "../../src/core/store.js";
+import type { Awaitable, RenewAnswer } from "../../src/core/store.js";
 import { Deferred, fixedRandom, never, type Stage, stage, watch } from "./helpers.js";
 
 async function hold(on: Stage, count: number, options = {}): Promise<Lease[]> {
@@ -300,4 +300,71 @@ describe("one that fails does not stop the others", () => {
       for (const one of before) process.on("uncaughtException", one as () => void);
     }
   });
+});
+
+describe.each([
+  ["at once", <T>(answers: T): Awaitable<T> => answers],
+  ["later", <T>(answers: T): Awaitable<T> => Promise.resolve(answers)],
+])("a reply with the wrong number of answers, given %s", (_when, reply) => {
+  it("a renewal without an answer is unknown, and the others are renewed", async () => {
+    const on = stage({ ttl: "10s" });
+    const leases = await hold(on, 3);
+    on.store.onRenew = (apply) => reply(apply().slice(0, -1));
+    await on.clock.advance(3_400);
+    expect(leases.map((lease) => lease.state)).toEqual(["held", "held", "jeopardy"]);
+    on.store.onRenew = (apply) => reply(apply());
+    await on.clock.advance(1_100);
+    expect(leases.map((lease) => lease.state)).toEqual(["held", "held", "held"]);
+  });
+
+  it.each([
+    ["no answer", []],
+    ["no list", undefined as never],
+  ])(
+    "a lease that is only ever renewed with %s is lost at its deadline",
+    async (_what, answers) => {
+      const on = stage({ ttl: "10s" });
+      const [lease] = await hold(on, 1);
+      on.store.onRenew = () => reply(answers);
+      await on.clock.advance(10_000);
+      expect(lease!.state).toBe("lost");
+      expect(lease!.signal.reason.cause.message).toMatch(/fewer answers/);
+    },
+  );
+
+  it("surplus answers are ignored", async () => {
+    const on = stage({ ttl: "10s" });
+    const leases = await hold(on, 3);
+    on.store.onRenew = (apply) => reply([...apply(), { kind: "lost", reason: "expired" }]);
+    on.store.onRelease = (apply) => reply([...apply(), { kind: "lost", reason: "expired" }]);
+    await on.clock.advance(20_000);
+    expect(leases.map((lease) => lease.state)).toEqual(["held", "held", "held"]);
+    expect(await leases[0]!.release()).toBe("released");
+  });
+
+  it.each([
+    ["no answer", []],
+    ["no list", undefined as never],
+  ])(
+    "a release with %s is unknown, and sent again until it is answered",
+    async (_what, answers) => {
+      const on = stage({ ttl: "10s" });
+      const [lease] = await hold(on, 1);
+      on.store.onRelease = () => reply(answers);
+      expect(await lease!.release()).toBe("unknown");
+      await on.clock.advance(1_000);
+      expect(on.store.inspect("default:name-0")?.holders).toHaveLength(1);
+      expect(on.store.releases.length).toBeGreaterThan(2);
+      on.store.onRelease = (apply) => reply(apply());
+      await on.clock.advance(1_000);
+      expect(on.store.inspect("default:name-0")).toBeNull();
+      const sent = on.store.releases.length;
+      await on.clock.advance(10_000);
+      expect(on.store.releases).toHaveLength(sent);
+      on.store.onRelease = () => reply(answers);
+      await hold(on, 1);
+      await on.locks.close();
+      expect(on.clock.timers).toBe(0);
+    },
+  );
 });
