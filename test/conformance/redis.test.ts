@@ -1,8 +1,9 @@
 import { afterAll, beforeAll } from "vitest";
 import { Lab } from "../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
+import { startRedisCluster } from "../../src/verify/lab/redis-cluster.js";
 import { describeWith } from "../support/needs.js";
-import { byCluster, byIoredis, byNodeRedis, startCluster } from "../support/redis.js";
+import { byCluster, byIoredis, byNodeRedis } from "../support/redis.js";
 import { describeConformance, NEEDS_VIRTUAL_TIME, realSubject } from "./subjects.js";
 
 describeWith(["redis"], "Redis", () => {
@@ -16,7 +17,7 @@ describeWith(["redis"], "Redis", () => {
     lab = await Lab.open();
     const [server, servers] = await Promise.all([
       lab.redis({ config: { databases: "1000" } }),
-      startCluster(lab),
+      startRedisCluster(lab),
     ]);
     url = server.url;
     cluster = servers;

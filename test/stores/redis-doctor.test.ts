@@ -15,9 +15,9 @@ import { TcpProxy } from "../../src/verify/faults/proxy.js";
 import { FalseClock } from "../../src/verify/lab/clock.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
+import { startRedisCluster } from "../../src/verify/lab/redis-cluster.js";
 import { until } from "../../src/verify/lab/until.js";
 import { describeWith, needs } from "../support/needs.js";
-import { startCluster } from "../support/redis.js";
 
 const examine = (url: string): Promise<readonly Finding[]> => examineRedis(parseStoreUrl(url));
 
@@ -398,7 +398,7 @@ describeWith(["redis"], "the doctor on Redis", () => {
   });
 
   test("a cluster: each of its servers, and what is not so on all of them", async () => {
-    const servers = await startCluster(lab);
+    const servers = await startRedisCluster(lab);
     const [first, second] = servers;
     for (const each of servers) {
       await each.cli("config", "set", "appendonly", "yes");

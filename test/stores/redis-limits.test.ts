@@ -9,6 +9,7 @@ import { keyOf, keysOf } from "../../src/stores/redis/keys.js";
 import { TcpProxy } from "../../src/verify/faults/proxy.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
+import { startRedisCluster } from "../../src/verify/lab/redis-cluster.js";
 import { rejection } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
 import {
@@ -19,7 +20,6 @@ import {
   locksOn,
   quiet,
   rawRedis,
-  startCluster,
 } from "../support/redis.js";
 import { until } from "../support/worker.js";
 
@@ -171,7 +171,7 @@ describeWith(["redis"], "Redis at its limits", () => {
   });
 
   test("a node of a cluster that is silent keeps nobody else's answers", async () => {
-    const servers = await startCluster(lab);
+    const servers = await startRedisCluster(lab);
     const proxies = await Promise.all(servers.map((one) => TcpProxy.open(one)));
     onTestFinished(async () => void (await Promise.all(proxies.map((proxy) => proxy.close()))));
     const natMap = Object.fromEntries(

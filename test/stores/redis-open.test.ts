@@ -15,11 +15,12 @@ import { TcpProxy } from "../../src/verify/faults/proxy.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { freePort } from "../../src/verify/lab/ports.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
+import { startRedisCluster } from "../../src/verify/lab/redis-cluster.js";
 import { findFile } from "../../src/verify/lab/requirements.js";
 import { realSubject } from "../conformance/subjects.js";
 import { build, rejection, runNode } from "../core/helpers.js";
 import { describeWith, skipUnless } from "../support/needs.js";
-import { callsSince, keysAndTtls, quiet, rawRedis, startCluster } from "../support/redis.js";
+import { callsSince, keysAndTtls, quiet, rawRedis } from "../support/redis.js";
 import { until } from "../support/worker.js";
 
 /** With all that has a meaning in a URL. */
@@ -267,7 +268,7 @@ describeWith(["redis"], "connect() to Redis", () => {
   });
 
   test("a cluster, by any of its nodes", async () => {
-    const nodes = await startCluster(lab);
+    const nodes = await startRedisCluster(lab);
     const hosts = nodes.map(({ address, port }) => `${address}:${port}`);
     await handsOver(`redis://${hosts.join(",")}?cluster`);
     await handsOver(`redis://${hosts[1]}?cluster`);

@@ -10,6 +10,7 @@ import { type Target, TcpProxy } from "../../src/verify/faults/proxy.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { freePort } from "../../src/verify/lab/ports.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
+import { startRedisCluster } from "../../src/verify/lab/redis-cluster.js";
 import { build, runNode } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
 import {
@@ -20,7 +21,6 @@ import {
   claimOf,
   locksOn,
   quiet,
-  startCluster,
 } from "../support/redis.js";
 import { until } from "../support/worker.js";
 
@@ -382,7 +382,7 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
         await isReplaced(own, locks, alive, () => dead.cut().inject());
       },
       "in a cluster": async () => {
-        const servers = await startCluster(lab);
+        const servers = await startRedisCluster(lab);
         const cases = {
           "ioredis, silent": [byIoredisCluster, silence],
           "ioredis, reset": [byIoredisCluster, reset],

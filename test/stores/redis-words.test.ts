@@ -14,10 +14,11 @@ import { TcpProxy } from "../../src/verify/faults/proxy.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { freePort } from "../../src/verify/lab/ports.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
+import { startRedisCluster } from "../../src/verify/lab/redis-cluster.js";
 import { findFile } from "../../src/verify/lab/requirements.js";
 import { rejection } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
-import { locksOn, quiet, startCluster } from "../support/redis.js";
+import { locksOn, quiet } from "../support/redis.js";
 import { until } from "../support/worker.js";
 
 /** What the client libraries say: never in a message of ours. */
@@ -49,7 +50,7 @@ describeWith(["redis"], "what is wrong with a Redis server, in words", () => {
   });
 
   test("a node of a cluster, and no cluster where the URL says so", async () => {
-    const [node] = await startCluster(lab);
+    const [node] = await startRedisCluster(lab);
     await refused(node!.url, "node of a Redis cluster", /\?cluster/);
     await refused(`${server.url}?cluster`, "is no cluster");
     await refused(`${server.url}?sentinel=mymaster`, "is no sentinel");

@@ -15,10 +15,11 @@ import { killed, paused, restarted, wiped } from "../../src/verify/faults/server
 import { FalseClock } from "../../src/verify/lab/clock.js";
 import { Lab, type Sited } from "../../src/verify/lab/lab.js";
 import type { RedisOptions, RedisServer } from "../../src/verify/lab/redis.js";
+import { moveSlot, ownerOfSlot, startRedisCluster } from "../../src/verify/lab/redis-cluster.js";
 import { machineMs, TimeLine } from "../../src/verify/traffic/time-line.js";
 import type { Worker } from "../../src/verify/traffic/worker.js";
 import { describeWith, needs } from "../support/needs.js";
-import { byIoredis, byNodeRedis, canBeTold, claimOf, startCluster } from "../support/redis.js";
+import { byIoredis, byNodeRedis, canBeTold, claimOf } from "../support/redis.js";
 import { freshFolder } from "../support/sqlite.js";
 import { eventsOf, expectKept, happens, startWorkers, until } from "../support/worker.js";
 
@@ -521,7 +522,7 @@ describeWith(["redis"], "Redis under faults", () => {
   });
 
   test("a cluster's slot is moved while the name is held and waited for: the lease stays, and the waiter follows", async () => {
-    const servers = await startCluster(lab);
+    const servers = await startRedisCluster(lab);
     for (const one of servers) onTestFinished(() => one.kill());
     const hosts = servers.map(({ address, port }) => `${address}:${port}`).join(",");
     const url = `redis://${hosts}?cluster`;
@@ -532,7 +533,7 @@ describeWith(["redis"], "Redis under faults", () => {
     const waiting = queue(waiter);
     await waiting.stands;
     const slot = await servers[0]!.cli("cluster", "keyslot", keyOf("default:name"));
-    const source = await ownerOf(servers, slot);
+    const source = await ownerOfSlot(servers, slot);
     const target = servers.find((one) => one !== source)!;
     const moving: Fault = {
       name: `slot ${slot} moves`,
@@ -657,43 +658,4 @@ function expectBroken(timeLine: TimeLine, kept: readonly string[]): void {
     verdicts.filter(({ verdict }) => verdict === wanted).map(({ rule }) => rule);
   expect(rules("violated")).toEqual(["S1"]);
   expect(rules("ok")).toEqual(expect.arrayContaining([...kept]));
-}
-
-async function ownerOf(servers: readonly RedisServer[], slot: string): Promise<RedisServer> {
-  for (const one of servers) {
-    const nodes = lines(await one.cli("cluster", "nodes"));
-    const ranges = nodes
-      .find((line) => line.includes("myself"))!
-      .split(" ")
-      .slice(8);
-    const has = (range: string): boolean => {
-      const [from, to = from] = range.split("-").map(Number);
-      return from! <= Number(slot) && Number(slot) <= to!;
-    };
-    if (ranges.some(has)) return one;
-  }
-  throw new Error(`nobody has slot ${slot}`);
-}
-
-/** Key by key, as redis-cli does it, with a rest halfway: the name has left, its counter of tokens has not. */
-async function moveSlot(
-  servers: readonly RedisServer[],
-  slot: string,
-  source: RedisServer,
-  target: RedisServer,
-  halfway: () => Promise<void>,
-): Promise<void> {
-  const [from, to] = [await source.cli("cluster", "myid"), await target.cli("cluster", "myid")];
-  await target.cli("cluster", "setslot", slot, "importing", from);
-  await source.cli("cluster", "setslot", slot, "migrating", to);
-  const keys = lines(await source.cli("cluster", "getkeysinslot", slot, "100"))
-    .sort()
-    .reverse();
-  for (const key of keys) {
-    await source.cli("migrate", target.address, String(target.port), key, "0", "5000");
-    if (key === keys[0]) await halfway();
-  }
-  for (const one of [target, source, ...servers]) {
-    await one.cli("cluster", "setslot", slot, "node", to);
-  }
 }

@@ -8,9 +8,9 @@ import { redisStore } from "../../src/stores/redis/index.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { freePort } from "../../src/verify/lab/ports.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
+import { startRedisCluster } from "../../src/verify/lab/redis-cluster.js";
 import { rejection } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
-import { startCluster } from "../support/redis.js";
 import { until } from "../support/worker.js";
 
 const SECRET = "S3cr3t";
@@ -109,7 +109,7 @@ describeWith(["redis"], "Redis", () => {
     on.cli("acl", "setuser", "u", "reset", "on", ...rights, "allkeys", "allchannels", "+@all");
 
   test("a wrong password: of a server, of a cluster, of nobody", async () => {
-    const nodes = await startCluster(lab);
+    const nodes = await startRedisCluster(lab);
     const nobody = { address: "127.0.0.1", port: await freePort() };
     for (const node of [...nodes, server]) await user(node, ">other");
     for (const url of [

@@ -9,8 +9,6 @@ import {
   redisStore,
 } from "../../src/stores/redis/index.js";
 import { keysOf } from "../../src/stores/redis/keys.js";
-import type { Lab } from "../../src/verify/lab/lab.js";
-import { freePort } from "../../src/verify/lab/ports.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
 import { until } from "../../src/verify/lab/until.js";
 
@@ -42,31 +40,6 @@ export async function byNodeRedis(
   const client = quiet(createClient({ url, database: db }));
   await client.connect();
   return redisStore(client, { closeClient: true, ...rest });
-}
-
-/** A cluster of three primaries, ready to serve. */
-export async function startCluster(lab: Lab): Promise<readonly RedisServer[]> {
-  const servers = await Promise.all(
-    [1, 2, 3].map(async () => {
-      // Its other port is 10,000 above the first, if nothing is said, where anything may be.
-      const bus = String(await freePort());
-      const config = {
-        "cluster-enabled": "yes",
-        "cluster-node-timeout": "2000",
-        "cluster-port": bus,
-      };
-      return lab.redis({ config });
-    }),
-  );
-  const [first] = servers;
-  const addresses = servers.map(({ address, port }) => `${address}:${port}`);
-  await first!.cli("--cluster", "create", ...addresses, "--cluster-yes");
-  for (const server of servers) {
-    await until("the cluster is up", 10_000, async () =>
-      (await server.cli("cluster", "info")).includes("cluster_state:ok"),
-    );
-  }
-  return servers;
 }
 
 /** By ioredis, with keys of its own in a cluster that others share. */

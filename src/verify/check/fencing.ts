@@ -29,7 +29,7 @@ export function fencing(run: Run): Finding {
     undecided.push(...updates.undecided);
   }
   for (const operations of run.names.values()) {
-    const floors = wrongFloors(operations.filter(isGranted));
+    const floors = wrongFloors(run, operations.filter(isGranted));
     checked += floors.checked;
     violations.push(...floors.violations);
   }
@@ -106,7 +106,10 @@ function areTogether(one: Access, other: Access): boolean {
  * A floor is the lowest token that still holds: an exclusive lease's own; above every exclusive one
  * before it, or zombies get in; not above one that is still held, or holders shut each other out.
  */
-function wrongFloors(operations: readonly Granted[]): Pick<Finding, "checked" | "violations"> {
+function wrongFloors(
+  run: Run,
+  operations: readonly Granted[],
+): Pick<Finding, "checked" | "violations"> {
   const violations: Violation[] = [];
   const byToken = operations.toSorted(({ granted: a }, { granted: b }) =>
     a.token < b.token ? -1 : 1,
@@ -116,7 +119,12 @@ function wrongFloors(operations: readonly Granted[]): Pick<Finding, "checked" | 
   for (const op of byToken) {
     const { token, floor, atMs } = op.granted;
     before = before.filter((one) => one.beliefs.at(-1)!.excludesUntilMs > atMs);
-    const shutOut = before.find((one) => floor > one.granted.token);
+    // A store that has lost a grant does not know of its holder; the fence refuses it, which is safe.
+    const shutOut = before.find(
+      ({ granted }) =>
+        floor > granted.token &&
+        !run.storeFaults.touches(granted.atMs, Math.max(granted.atMs, atMs)),
+    );
     const letIn =
       exclusive !== undefined && floor <= exclusive.granted.token ? exclusive : undefined;
     const other = isExclusive(op) ? undefined : (shutOut ?? letIn);

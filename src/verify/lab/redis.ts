@@ -41,6 +41,12 @@ export class RedisServer extends ChildServer {
     this.#primary = null;
   }
 
+  /** A replica of another one from now on, also after a restart. */
+  async follow(primary: RedisServer): Promise<void> {
+    await this.cli("replicaof", primary.address, String(primary.port));
+    this.#primary = primary;
+  }
+
   /** Resolves when this replica has all that its primary has now. */
   async synced(): Promise<void> {
     const primary = this.#primary;

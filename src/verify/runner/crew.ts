@@ -29,6 +29,8 @@ export class Member {
   #worker: Worker | null = null;
   #starting: Promise<void> = Promise.resolve();
   #processes = 0;
+  #twin: Worker | null = null;
+  #twins = 0;
   #isKilled = false;
   /** What should not have happened to its processes. */
   readonly faults: string[] = [];
@@ -56,7 +58,24 @@ export class Member {
 
   async kill(): Promise<void> {
     this.#isKilled = true;
-    await this.#worker?.kill();
+    await Promise.all([this.#worker?.kill(), this.endTwin()]);
+  }
+
+  /** Another process of the same programs, by another URL. A refusal to connect is no fault. */
+  async startTwin(url: string): Promise<void> {
+    const client = `${this.client}-twin`;
+    const twin = await this.#open({ client, url }).catch(() => null);
+    if (twin === null) return;
+    this.#twin = twin;
+    for (const program of this.#options.programs) {
+      const lane = `${program.lane}-twin${++this.#twins}`;
+      twin.program({ ...program, lane }).catch(() => {});
+    }
+  }
+
+  async endTwin(): Promise<void> {
+    await this.#twin?.kill();
+    this.#twin = null;
   }
 
   /** Resolves when its programs are done; false if they are not within the time. */
@@ -84,10 +103,10 @@ export class Member {
   }
 
   async #start(): Promise<void> {
-    const { programs } = this.#options;
+    const { client, way, programs } = this.#options;
     const number = ++this.#processes;
     while (machineMs() < programs[0]!.untilMs) {
-      const worker = await this.#open().catch((error: Error) => error);
+      const worker = await this.#open({ client, url: way.url }).catch((error: Error) => error);
       if (worker instanceof Worker) {
         this.#isKilled = false;
         this.#worker = worker;
@@ -102,12 +121,10 @@ export class Member {
     }
   }
 
-  #open(): Promise<Worker> {
-    const { client, way, timeLine, locks, connections, resourceFile, mutant, module } =
-      this.#options;
+  #open(as: { readonly client: string; readonly url: string }): Promise<Worker> {
+    const { way, timeLine, locks, connections, resourceFile, mutant, module } = this.#options;
     return Worker.start({
-      client,
-      url: way.url,
+      ...as,
       locks,
       connections,
       timeLine,

@@ -1,9 +1,8 @@
 import { seededRandom } from "../../testing/seeded-random.js";
 import type { Excuse } from "../check/verdict.js";
-import type { Fault } from "../faults/fault.js";
 import { machineMs, type TimeLine } from "../traffic/time-line.js";
 import type { Member } from "./crew.js";
-import type { FaultKind } from "./kinds.js";
+import type { FaultKind, StoreFault } from "./kinds.js";
 import type { PlannedFault } from "./plan.js";
 import type { FaultRecord } from "./result.js";
 
@@ -17,7 +16,7 @@ export class Injector {
   readonly #members: readonly Member[];
   readonly #timeLine: TimeLine;
   readonly #timers = new Set<NodeJS.Timeout>();
-  readonly #inForce = new Map<Fault, { record: FaultRecord; kind: FaultKind }>();
+  readonly #inForce = new Map<StoreFault, { record: FaultRecord; kind: FaultKind }>();
   readonly #acting = new Set<Promise<void>>();
   readonly records: FaultRecord[] = [];
   /** Faults that could not be injected or healed: the verifier's own trouble. */
@@ -89,6 +88,9 @@ export class Injector {
         ...(kind.sparesStore ? { sparesStore: true } : {}),
       });
     }
+    if (one.clockByMs !== undefined) {
+      this.#timeLine.now({ kind: "clock-set", byMs: one.clockByMs });
+    }
     try {
       await one.inject();
     } catch (error) {
@@ -97,7 +99,7 @@ export class Injector {
     this.#after(forMs, () => this.#heal(one));
   }
 
-  async #heal(one: Fault): Promise<void> {
+  async #heal(one: StoreFault): Promise<void> {
     const struck = this.#inForce.get(one);
     if (struck === undefined) return;
     this.#inForce.delete(one);
@@ -105,6 +107,9 @@ export class Injector {
       await one.heal();
     } catch (error) {
       this.troubles.push(`${one.name}, healing: ${(error as Error).message}`);
+    }
+    if (one.clockByMs !== undefined) {
+      this.#timeLine.now({ kind: "clock-set", byMs: -one.clockByMs });
     }
     const { record, kind } = struck;
     this.records.push({ ...record, untilMs: machineMs() });

@@ -1,5 +1,6 @@
 import { checkHistory, RULES } from "../check/check.js";
 import type { History } from "../check/history.js";
+import { type Access, listIn } from "../check/operations.js";
 import type { Excuse, Limits, RuleId } from "../check/verdict.js";
 import type { CheckId, CheckResult, RegisterCount } from "./result.js";
 
@@ -136,13 +137,27 @@ export function countRegisters(history: History): {
 } {
   const fenced = { writes: 0, lost: 0, refused: 0 };
   const unfenced = { writes: 0, lost: 0, refused: 0 };
+  const accesses = new Map<string, Access[]>();
   for (const event of history) {
     if (event.kind === "wrote" || event.kind === "entered") {
+      listIn(accesses, event.resource).push(event);
       if (!event.accepted) fenced.refused++;
-      else if (event.kind === "wrote") fenced.writes++;
     } else if (event.kind === "wrote-unfenced") {
       unfenced.writes++;
       if (event.found !== event.read) unfenced.lost++;
+    }
+  }
+  for (const list of accesses.values()) {
+    let written: { readonly step: number; readonly value: number } | null = null;
+    let step = 0;
+    for (const access of list.sort((a, b) => a.step - b.step)) {
+      // With a step missing in between, a process that was killed may have written.
+      if (access.step !== step + 1) written = null;
+      step = access.step;
+      if (access.kind !== "wrote" || !access.accepted) continue;
+      fenced.writes++;
+      if (written !== null && written.value !== access.read) fenced.lost++;
+      written = access;
     }
   }
   return { fenced, unfenced };

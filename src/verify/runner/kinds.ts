@@ -1,6 +1,9 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Random } from "../../core/random.js";
 import type { RuleId } from "../check/verdict.js";
 import { type Fault, fault } from "../faults/fault.js";
+import type { FaultyProxy } from "../faults/faulty-proxy.js";
+import type { Direction } from "../faults/rules.js";
 import type { Member } from "./crew.js";
 import type { Hits } from "./result.js";
 
@@ -19,8 +22,15 @@ export interface FaultKind {
   readonly breaks?: readonly RuleId[];
   /** Why it is not promised, for people. */
   readonly because?: string;
+  /** Kinds that are not drawn in the same run: together they break more. */
+  readonly excludes?: readonly string[];
   /** Null: it can't be made just now. `forMs`: how long it will be in force. */
-  make(member: Member, random: Random, forMs: number): Fault | null;
+  make(member: Member, random: Random, forMs: number): StoreFault | null;
+}
+
+/** A fault that may set the store's wall clock. */
+export interface StoreFault extends Fault {
+  readonly clockByMs?: number;
 }
 
 /** What every promise that rests on the store's data breaks with: the name is granted again. */
@@ -29,16 +39,25 @@ export const EXCLUSION: readonly RuleId[] = ["S1", "S4", "S8", "S9", "L4"];
 const SHORT = { min: 0.02, max: 0.6 };
 const PAST_THE_TTL = { min: 0.2, max: 2.2 };
 
+/** A worker that holds a lease has more to lose: it is mostly struck then. */
+async function mostlyHolding({ worker }: Member, random: Random): Promise<void> {
+  const tries = random.unit() < 0.7 ? 250 : 0;
+  for (let i = 0; i < tries && !worker.isHolding && worker.ended === null; i++) await sleep(2);
+}
+
 export const WORKER_KINDS: readonly FaultKind[] = [
   {
     name: "worker paused",
     hits: "worker",
     weight: 2,
     lasts: PAST_THE_TTL,
-    make: (member) =>
+    make: (member, random) =>
       fault(
         `${member.client} paused`,
-        () => member.worker.pause(),
+        async () => {
+          await mostlyHolding(member, random);
+          member.worker.pause();
+        },
         () => member.worker.resume(),
       ),
   },
@@ -46,10 +65,13 @@ export const WORKER_KINDS: readonly FaultKind[] = [
     name: "worker killed",
     hits: "worker",
     lasts: SHORT,
-    make: (member) =>
+    make: (member, random) =>
       fault(
         `${member.client} killed`,
-        () => member.kill(),
+        async () => {
+          await mostlyHolding(member, random);
+          await member.kill();
+        },
         // Not waited for: the store may be down.
         () => void member.start(),
       ),
@@ -76,19 +98,6 @@ export const jumpMs = (random: Random): number => {
   return random.unit() < 0.5 ? byMs : -byMs;
 };
 
-/** What a proxy in front of a server can do to the connections of one kind. */
-export interface Wire {
-  cut(only: string): Fault;
-  delay(ms: number, direction: Direction | undefined, only: string): Fault;
-  swallow(direction: Direction, only: string): Fault;
-  stall(direction: Direction | undefined, only: string): Fault;
-  loseReply(only: string, silent: boolean): Fault;
-  /** Half a message arrives, and nothing more. */
-  half(only: string): Fault;
-}
-
-type Direction = "to-server" | "to-client";
-
 /** The faults of one kind of a worker's connections, while its others work. */
 export function connectionKinds(
   only: string,
@@ -97,7 +106,7 @@ export function connectionKinds(
   const kind = (
     what: string,
     lasts: FaultKind["lasts"],
-    make: (wire: Wire, random: Random) => Fault,
+    make: (proxy: FaultyProxy, random: Random) => Fault,
   ): FaultKind => ({
     name: `${only} ${what}`,
     hits: "connection",
@@ -105,12 +114,11 @@ export function connectionKinds(
     sparesStore: true,
     ...more,
     make: ({ client, way }, random) => {
-      const { wires } = way;
-      if (wires.length === 0) return null;
+      const { proxies } = way;
+      if (proxies.length === 0) return null;
       // Mostly all of them, as when a worker's network fails; otherwise the one to one server.
-      const struck =
-        random.unit() < 0.6 ? wires : [wires[Math.floor(random.unit() * wires.length)]!];
-      const all = struck.map((wire) => make(wire, random));
+      const one = proxies[Math.floor(random.unit() * proxies.length)]!;
+      const all = (random.unit() < 0.6 ? proxies : [one]).map((proxy) => make(proxy, random));
       return fault(
         `${client}: ${only} ${what}`,
         () => Promise.all(all.map((one) => one.inject())),
@@ -118,16 +126,20 @@ export function connectionKinds(
       );
     },
   });
+  const limit = { only };
   const direction = (random: Random): Direction =>
     random.unit() < 0.5 ? "to-server" : "to-client";
   return [
-    kind("cut", SHORT, (wire) => wire.cut(only)),
-    kind("delayed", PAST_THE_TTL, (wire, random) =>
-      wire.delay(Math.round(10 + random.unit() ** 2 * 600), undefined, only),
+    kind("cut", SHORT, (proxy) => proxy.cut(limit)),
+    kind("delayed", PAST_THE_TTL, (proxy, random) =>
+      proxy.delay(Math.round(10 + random.unit() ** 2 * 600), undefined, limit),
     ),
-    kind("silent", PAST_THE_TTL, (wire, random) => wire.swallow(direction(random), only)),
-    kind("stalled", PAST_THE_TTL, (wire, random) => wire.stall(direction(random), only)),
-    kind("reply lost", SHORT, (wire, random) => wire.loseReply(only, random.unit() < 0.5)),
-    kind("half a message", SHORT, (wire) => wire.half(only)),
+    kind("silent", PAST_THE_TTL, (proxy, random) => proxy.swallow(direction(random), limit)),
+    kind("stalled", PAST_THE_TTL, (proxy, random) => proxy.stall(direction(random), limit)),
+    kind("reply lost", SHORT, (proxy, random) => {
+      const times = 1 + Math.floor(random.unit() * 3);
+      return proxy.loseReply({ ...limit, times, silent: random.unit() < 0.5 });
+    }),
+    kind("half a message", SHORT, (proxy, random) => proxy.truncate(direction(random), limit)),
   ];
 }

@@ -1,5 +1,5 @@
 import type { Locks } from "../../core/locks.js";
-import type { Event } from "../check/history.js";
+import { type Event, opFor } from "../check/history.js";
 import type { Excuse } from "../check/verdict.js";
 import { machineMs, type TimeLine } from "../traffic/time-line.js";
 import { EXCLUSION } from "./kinds.js";
@@ -7,6 +7,7 @@ import type { Intervention } from "./plan.js";
 
 interface Revocation {
   readonly name: string;
+  readonly holder: string;
   readonly token: bigint;
   readonly sinceMs: number;
   readonly atMs: number;
@@ -43,10 +44,20 @@ export class Operator {
     for (const timer of this.#timers) clearTimeout(timer);
     await Promise.all(this.#acting);
     // A holder may have heard of its grant after it was taken: only now all grants are known.
-    for (const { name, token, ...when } of this.#revocations) {
-      const op = this.#timeLine.opOf(name, token);
+    for (const { name, holder, token, ...when } of this.#revocations) {
+      const op = this.#timeLine.opOf(name, token) ?? this.#opBy(holder, name);
       if (op !== undefined) this.#timeLine.add({ kind: "revoked", op, token, ...when } as Event);
     }
+  }
+
+  /** The op of a grant that its holder never heard of, by the holder's label. */
+  #opBy(holder: string, name: string): string | undefined {
+    const acquire = /\((.*)\)$/.exec(holder)?.[1] ?? "";
+    const ops = [acquire, opFor(acquire, name)];
+    const asked = this.#timeLine.events.find(
+      (event) => event.kind === "asked" && event.name === name && ops.includes(event.op),
+    );
+    return asked?.kind === "asked" ? asked.op : undefined;
   }
 
   async #act(intervention: Intervention): Promise<void> {
@@ -63,7 +74,9 @@ export class Operator {
       }
       const holders = await this.#locks.forceRelease(name, { why: "holdfast verify" });
       const atMs = machineMs();
-      for (const { token } of holders) this.#revocations.push({ name, token, sinceMs, atMs });
+      for (const { holder, token } of holders) {
+        this.#revocations.push({ name, holder, token, sinceMs, atMs });
+      }
     } catch {
       // It may have taken effect, or do so later.
       const rules = [...EXCLUSION, "S6", "L1", "L2"] as const;

@@ -82,7 +82,11 @@ export function drawPlan(
     commandTimeoutMs: Math.round(pick([400, 1_000, 5_000]) * pace),
     workers,
     names,
-    faults: drawFaults(random, target.kinds, workers.length, calmMs, ttlsMs[0]!),
+    faults: drawFaults(random, target.kinds, workers.length, {
+      untilMs: calmMs,
+      ttlMs: ttlsMs[0]!,
+      pace,
+    }),
     interventions: drawInterventions(random, names, calmMs),
   };
 }
@@ -110,8 +114,7 @@ function drawFaults(
   random: Random,
   kinds: readonly FaultKind[],
   workers: number,
-  untilMs: number,
-  ttlMs: number,
+  { untilMs, ttlMs, pace }: { untilMs: number; ttlMs: number; pace: number },
 ): readonly PlannedFault[] {
   const weights = kinds.map(({ weight = 1 }) => weight);
   const sum = weights.reduce((a, b) => a + b, 0);
@@ -122,20 +125,38 @@ function drawFaults(
       return left < 0;
     });
   };
-  const count = Math.round((untilMs / MS_PER_FAULT) * (0.5 + random.unit()));
+  const byName = new Map(kinds.map((kind) => [kind.name, kind]));
+  const count = Math.round((untilMs / (MS_PER_FAULT * pace)) * (0.5 + random.unit()));
   const faults: PlannedFault[] = [];
   for (let i = 0; i < count; i++) {
     const kind = drawKind();
     if (kind === undefined) break;
+    if (faults.some((one) => excludes(kind, byName.get(one.kind)!))) continue;
     const { min, max } = kind.lasts;
     const forMs = Math.round((min + random.unit() ** 2 * (max - min)) * ttlMs);
-    const atMs = Math.round(random.unit() * Math.max(0, untilMs - forMs));
+    const atMs = Math.round(drawMoment(random, faults, Math.max(0, untilMs - forMs), ttlMs));
     const worker = Math.floor(random.unit() * workers);
     const seed = Math.floor(random.unit() * 2 ** 31);
     faults.push({ kind: kind.name, worker, atMs, forMs, seed });
   }
   return faults.sort((a, b) => a.atMs - b.atMs);
 }
+
+/** Often about the time of an earlier fault, or about a ttl after it: that is when what it struck expires. */
+function drawMoment(
+  random: Random,
+  earlier: readonly PlannedFault[],
+  lastMs: number,
+  ttlMs: number,
+): number {
+  const one = earlier[Math.floor(random.unit() * earlier.length)];
+  if (one === undefined || random.unit() < 0.5) return random.unit() * lastMs;
+  const afterMs = (random.unit() < 0.4 ? 0 : ttlMs) + (random.unit() - 0.7) * 0.4 * ttlMs;
+  return Math.min(lastMs, Math.max(0, one.atMs + afterMs));
+}
+
+const excludes = (one: FaultKind, other: FaultKind): boolean =>
+  one.excludes?.includes(other.name) || other.excludes?.includes(one.name) || false;
 
 function drawInterventions(
   random: Random,

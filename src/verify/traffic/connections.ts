@@ -38,7 +38,7 @@ export async function openConnection({
 
 /** A client with the defaults of its library, which queue commands and send them again. */
 async function openRedis(
-  { hosts, path, options }: StoreUrl,
+  { hosts, path, options, user, password }: StoreUrl,
   library: Connections["library"],
 ): Promise<Connected> {
   const { redisStore } = await import("../../stores/redis/index.js");
@@ -48,7 +48,11 @@ async function openRedis(
   const replicas = Number(options.get("replicas") ?? 0);
   if (library === "redis") {
     const { createClient } = await import("redis");
-    const client = createClient({ socket: { host: node!.host, port: node!.port }, database: db });
+    const client = createClient({
+      socket: { host: node!.host, port: node!.port },
+      database: db,
+      ...(user === "" ? {} : { username: user, password }),
+    });
     client.on("error", () => {});
     await client.connect();
     return {
@@ -57,7 +61,9 @@ async function openRedis(
     };
   }
   const { Cluster, Redis } = await import("ioredis");
-  const client = options.has("cluster") ? new Cluster(nodes) : new Redis({ ...node!, db });
+  const client = options.has("cluster")
+    ? new Cluster(nodes)
+    : new Redis({ ...node!, db, ...(user === "" ? {} : { username: user, password }) });
   client.on("error", () => {});
   return {
     store: sharing(redisStore(client, { replicas })),

@@ -75,7 +75,8 @@ class Lane {
           .catch(() => {});
         return;
       case "reopen":
-        await this.locks.reopen(this.via);
+        // A store that is down can't be opened: the old one stays.
+        await this.locks.reopen(this.via).catch(() => {});
     }
   }
 
@@ -120,7 +121,7 @@ function draw(random: Random, program: Program, limits: ReadonlyMap<string, numb
   if (chance(0.01)) return { does: "reopen" };
   if (onceEveryMs !== undefined) return { does: "once", name, everyMs: onceEveryMs };
   const limit = limits.get(name)!;
-  if (limit === 0 && chance(0.03)) {
+  if (limit === 0 && chance(0.015)) {
     return { does: "lead", name, ttlMs, forMs: 100 + random.unit() * 2 * ttlMs };
   }
   const renewToMs = chance(0.12) ? pick(ttlsMs) : null;
@@ -128,7 +129,7 @@ function draw(random: Random, program: Program, limits: ReadonlyMap<string, numb
   const isMulti = limit === 0 && others.length > 0 && chance(0.12);
   const mode = drawMode(random, limit, isMulti);
   // Mostly short, so that many take turns; sometimes longer than a ttl, so that renewals count.
-  const holdMs = chance(0.06) ? random.unit() * 1.5 * ttlMs : random.unit() ** 3 * 150;
+  const holdMs = chance(0.03) ? random.unit() * 1.5 * ttlMs : random.unit() ** 3 * 40;
   return {
     does: "hold",
     name: isMulti ? [name, pick(others).name] : name,
@@ -138,7 +139,7 @@ function draw(random: Random, program: Program, limits: ReadonlyMap<string, numb
       ...mode,
       ...(renewToMs === null ? {} : { longestTtl: Math.max(ttlMs, renewToMs) }),
       ...(chance(0.04) ? { maxHold: Math.round(50 + random.unit() * ttlMs) } : {}),
-      ...(chance(0.05) ? { atLeast: Math.round(random.unit() * 200) } : {}),
+      ...(chance(0.03) ? { atLeast: Math.round(random.unit() * 200) } : {}),
       ...(chance(0.04) ? { renew: false } : {}),
     },
     holdMs,

@@ -1,6 +1,7 @@
 /** The process of a worker: takes locks on command, and reports what it believed and when. */
 import { subscribe } from "node:diagnostics_channel";
 import { createInterface } from "node:readline";
+import { setTimeout as sleep } from "node:timers/promises";
 import { HoldfastError } from "../../core/errors.js";
 import type { Events } from "../../core/events.js";
 import { createLocksOn, type Locks } from "../../core/locks.js";
@@ -63,23 +64,29 @@ async function reopen(index: number): Promise<void> {
   await performer.close(old);
 }
 
+const isShared = task.connections?.some(({ locks, library }) => locks > 1 || library) ?? false;
+const CLOSES_MS = 4_000;
+
 /** The pipes to the one who asks; opened here, because a library that only looks at one opens it too. */
 const STDIO = [process.stdin, process.stdout, process.stderr].length;
 
 /** What would keep the process alive, but for them. */
+function leftOpen(): { timers: number; sockets: number } {
+  const left = process.getActiveResourcesInfo();
+  return {
+    timers: left.filter((one) => one === "Timeout").length,
+    sockets: left.filter((one) => /^(TCP|Pipe)/.test(one)).length - STDIO,
+  };
+}
+
 async function close(): Promise<void> {
   await Promise.all(all.map((one) => one.close()));
   await Promise.all(connections.map((one) => one.close()));
   counter?.close();
   stalls?.stop();
-  const left = process.getActiveResourcesInfo();
-  report({
-    kind: "left",
-    client: task.client,
-    waiters: performer.waiting,
-    timers: left.filter((one) => one === "Timeout").length,
-    sockets: left.filter((one) => /^(TCP|Pipe)/.test(one)).length - STDIO,
-  });
+  // A client of an application's own waits for the server to close its socket, too.
+  for (let i = 0; isShared && leftOpen().sockets > 0 && i < CLOSES_MS / 20; i++) await sleep(20);
+  report({ kind: "left", client: task.client, waiters: performer.waiting, ...leftOpen() });
 }
 
 async function perform(request: Request): Promise<Value | undefined> {

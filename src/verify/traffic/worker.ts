@@ -6,6 +6,7 @@ import { createInterface } from "node:readline";
 import type { LocksOptions } from "../../core/options.js";
 import type { MutantName } from "../../testing/mutants.js";
 import { decodeHistory } from "../check/encode.js";
+import type { Event } from "../check/history.js";
 import { findFile } from "../lab/requirements.js";
 import { LOOPBACK, type Site } from "../lab/server.js";
 import {
@@ -80,6 +81,7 @@ export class Worker implements AsyncDisposable {
   readonly printed: string[] = [];
   readonly #child: ChildProcess;
   readonly #waiting = new Map<number, { resolve(a: Answer): void; reject(error: Error): void }>();
+  readonly #held = new Set<string>();
   #ended: Error | null = null;
   #closing = false;
   #asked = 0;
@@ -127,6 +129,11 @@ export class Worker implements AsyncDisposable {
   /** Why its process is gone; null while it runs. */
   get ended(): Error | null {
     return this.#ended;
+  }
+
+  /** Whether it has reported a lease that it still holds. */
+  get isHolding(): boolean {
+    return this.#held.size > 0;
   }
 
   get pid(): number {
@@ -267,12 +274,18 @@ export class Worker implements AsyncDisposable {
   #hear(text: string): void {
     try {
       if (text.startsWith(ANSWERED)) this.#answered(fromLine<Answered>(text));
-      else for (const event of decodeHistory(text)) this.timeLine.add(event);
+      else for (const event of decodeHistory(text)) this.#report(event);
     } catch {
       // Killed in the middle of a line; or something else writes there.
       this.#end(new Error(`worker ${this.client} said what is no report: ${text.slice(0, 200)}`));
       this.#child.kill("SIGKILL");
     }
+  }
+
+  #report(event: Event): void {
+    this.timeLine.add(event);
+    if (event.kind === "granted") this.#held.add(event.op);
+    if (event.kind === "releasing" || event.kind === "lost") this.#held.delete(event.op);
   }
 
   #answered({ id, answer }: Answered): void {
