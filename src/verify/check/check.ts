@@ -72,9 +72,9 @@ export function checkHistory(
   const all = { ...LIMITS, ...limits };
   return Object.entries(PROMISES).map(([id, [, find]]) => {
     const rule = id as RuleId;
-    const isExcused = ({ atMs }: Violation): boolean =>
+    const isExcused = ({ atMs, sinceMs = atMs }: Violation): boolean =>
       excuses.some(
-        ({ rules, fromMs, toMs }) => rules.includes(rule) && fromMs <= atMs && atMs <= toMs,
+        ({ rules, fromMs, toMs }) => rules.includes(rule) && fromMs <= atMs && sinceMs <= toMs,
       );
     const finding = find(run, all);
     const violations = finding.violations.filter((one) => !isExcused(one));

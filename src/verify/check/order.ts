@@ -39,6 +39,7 @@ export function order(run: Run, { fair, endMs }: Limits): Finding {
         : `while it waited, until ${run.at(end.atMs)}`;
       violations.push({
         atMs: op.granted.atMs,
+        sinceMs: other.asked.atMs,
         why: `${who(other)} stood in the queue for ${JSON.stringify(op.asked.name)} at ${run.at(other.queued.atMs)}; ${who(op)} asked at ${run.at(op.asked.atMs)} and was granted token ${op.granted.token} ${then}`,
         evidence: [other.asked, other.queued, op.asked, op.granted, end],
       });

@@ -97,6 +97,8 @@ export const LIMITS: Limits = {
 export interface Violation {
   /** When it was there to be seen: the earliest is the one that is told. */
   readonly atMs: number;
+  /** When began what was broken, if that is earlier: an excuse for any of that time counts. */
+  readonly sinceMs?: number;
   readonly why: string;
   readonly evidence: readonly Event[];
 }

@@ -8,7 +8,7 @@ import type { FaultRecord } from "./result.js";
 
 /** A fault may explain something for so many ttls after it is healed. */
 const AFTERMATH_TTLS = 2.5;
-const AFTERMATH_MS = 1_000;
+const AFTERMATH_MS = 2_000;
 
 /** Injects the faults of a plan at their times, several at once, and heals them all. */
 export class Injector {
@@ -57,9 +57,12 @@ export class Injector {
   /** Where these faults are known to break a promise. */
   excuses(longestTtlMs: number): readonly Excuse[] {
     return this.records.flatMap(({ kind, fromMs, untilMs }) => {
-      const { breaks: rules = [] } = this.#kinds.get(kind)!;
-      const toMs = untilMs + AFTERMATH_TTLS * longestTtlMs + AFTERMATH_MS;
-      return rules.length === 0 ? [] : [{ rules, fromMs, toMs }];
+      const { breaks = [] } = this.#kinds.get(kind)!;
+      return breaks.map((rule) => {
+        // A place in the queue is lost while the fault is there; a grant that it cost is believed for a ttl.
+        const ttls = rule === "L4" ? 0 : AFTERMATH_TTLS;
+        return { rules: [rule], fromMs, toMs: untilMs + ttls * longestTtlMs + AFTERMATH_MS };
+      });
     });
   }
 

@@ -41,7 +41,7 @@ export interface Verification {
   readonly troubles: readonly string[];
 }
 
-export const RUN_MS = 8_000;
+export const RUN_MS = 10_000;
 const PAUSE_MS = 15;
 
 /** Runs from consecutive seeds until the time is over or a promise is broken. */

@@ -1,0 +1,133 @@
+/**
+ * Faults that real stores had, or could have: each is brought back by a change to a copy of the built
+ * code, or by a mutant of the core, and the verifier has to find it.
+ *
+ *   node scripts/planted-faults.mjs              measures all, and prints the table of docs/guarantees.md
+ *   node scripts/planted-faults.mjs "hard link"  measures those whose names contain the text
+ */
+import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const ROOT = join(dirname(fileURLToPath(import.meta.url)), "..");
+
+/** `edits`: a file of the built code, the text that is replaced, and its replacement. */
+export const PLANTED = [
+  {
+    name: "handover past a waiter that the call answers",
+    lab: "redis",
+    faults: "worker killed,worker paused,subscription cut,subscription reply lost",
+    edits: [
+      ["stores/redis/scripts.js", "and channel ~= caller then", "then"],
+      ["stores/redis/scripts.js", "isHeld and not one.answered and", "isHeld and"],
+    ],
+  },
+  {
+    name: "refused re-SUBSCRIBE is swallowed",
+    lab: "redis",
+    faults: "right to subscribe taken,subscription cut",
+    edits: [
+      ["stores/redis/ioredis.js", ".then(() => hear.back(), close)", ".then(() => hear.back(), () => {})"],
+    ],
+  },
+  {
+    name: "database that can't be selected is ignored",
+    lab: "redis",
+    faults: "right to select taken",
+    edits: [
+      ["stores/redis/scripts.js", "`redis.call('SELECT', '${db}')\\n${code}`", "code"],
+    ],
+  },
+  {
+    name: "release without comparing the owner",
+    lab: "redis",
+    edits: [["stores/redis/scripts.js", "local one = front.byId[id]\n  if one and one.ended == 'no' then return one end\n  if not front.waiting", "local one = front.byId[id] or front.holders[1]\n  if one and one.ended == 'no' then return one end\n  if not front.waiting"]],
+  },
+  {
+    name: "repeated claim extends only at the client",
+    lab: "redis",
+    edits: [["stores/redis/scripts.js", "one.seq, one.ttl, one.expires = seq, ttl, now + ttl\n", "one.seq, one.ttl = seq, ttl\n"]],
+  },
+  {
+    name: "second connection drops POSIX locks",
+    lab: "sqlite",
+    edits: [
+      ["stores/sqlite/file.js", "if (existsSync(file))\n        return;", "closeSync(openSync(file, \"a\", 0o600));\n    return;"],
+      ["stores/sqlite/opened-files.js", "check() {", "check() {\n        return;"],
+    ],
+  },
+  {
+    name: "hard link to the file is accepted",
+    lab: "sqlite",
+    faults: "worker uses a second hard link",
+    edits: [["stores/sqlite/refusals.js", "refuseSecondPath(file);\n}", "}"]],
+  },
+  {
+    name: "grants out of turn",
+    lab: "sqlite",
+    edits: [["stores/rule.js", "const fits = (front, claim) => front.waiting === undefined && ", "const fits = (front, claim) => "]],
+  },
+  {
+    name: "tokens by the clock alone",
+    lab: "sqlite",
+    edits: [["stores/rule.js", "return this.claims.drawToken(BigInt(Math.floor(this.clock.wallMs() * 1_000)));", "return BigInt(Math.floor(this.clock.wallMs()));"]],
+  },
+  { name: "deadline counted from the reply", lab: "redis", mutant: "deadline counted from the reply" },
+  { name: "deadline on the wall clock", lab: "redis", mutant: "deadline on the wall clock" },
+  { name: "token not atomic with the grant", lab: "redis", mutant: "token not atomic with the grant" },
+  {
+    name: "pushed grant without its sequence number",
+    lab: "sqlite",
+    mutant: "pushed grant without its sequence number",
+  },
+];
+
+/** A copy of the built code with the edits; returns the folder and the module of a worker's process. */
+export function plant(edits, from = join(ROOT, "dist")) {
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-planted-"));
+  cpSync(from, join(folder, "dist"), { recursive: true });
+  cpSync(join(ROOT, "package.json"), join(folder, "package.json"));
+  symlinkSync(join(ROOT, "node_modules"), join(folder, "node_modules"));
+  for (const [file, text, replacement] of edits) {
+    const path = join(folder, "dist", file);
+    const before = readFileSync(path, "utf8");
+    if (!before.includes(text)) throw new Error(`${file} has no ${JSON.stringify(text)} any more`);
+    writeFileSync(path, before.replaceAll(text, () => replacement));
+  }
+  return {
+    module: join(folder, "dist/verify/traffic/worker-process.js"),
+    remove: () => rmSync(folder, { recursive: true, force: true }),
+  };
+}
+
+const TRIALS = 3;
+const LONGEST_MS = 300_000;
+
+async function measure({ name, lab: target, faults, edits = [], mutant }) {
+  const { findPlanted } = await import(join(ROOT, "dist/verify/index.js"));
+  const planted = plant(edits);
+  const found = [];
+  try {
+    for (let i = 0; i < TRIALS; i++) {
+      const seed = 1_000 * (i + 1);
+      found.push(
+        await findPlanted({ target, seed, faults, module: planted.module, mutant, forMs: LONGEST_MS }),
+      );
+    }
+  } finally {
+    planted.remove();
+  }
+  const times = found.map(({ ms }) => ms).sort((a, b) => a - b);
+  const rules = [...new Set(found.flatMap((one) => one.rules))].sort().join(", ");
+  const median = times[Math.floor(TRIALS / 2)];
+  const time = Number.isFinite(median) ? `${Math.round(median / 1_000)} s` : "not found";
+  const only = faults === undefined ? "" : ` --faults "${faults}"`;
+  console.log(`| ${name} | ${target} | ${rules} | ${time} | \`holdfast verify --lab ${target}${only}\` |`);
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const wanted = process.argv[2] ?? "";
+  console.log("| planted fault | store | found as | median time | command |\n|---|---|---|---|---|");
+  for (const one of PLANTED.filter(({ name }) => name.includes(wanted))) await measure(one);
+}
