@@ -12,6 +12,7 @@ export { decodeHistory, encodeHistory } from "./check/encode.js";
 export type { Event, History } from "./check/history.js";
 export { drawBeliefs } from "./check/picture.js";
 export { carryOut, type Fault, fault, planFaults, type Step, together } from "./faults/fault.js";
+export { type GrpcKind, GrpcProxy } from "./faults/grpc-proxy.js";
 export { Process } from "./faults/process.js";
 export { type ProxyFault, TcpProxy } from "./faults/proxy.js";
 export { redisConnectionKind } from "./faults/redis-kind.js";

@@ -24,6 +24,10 @@ export class Lane {
     this.#link = link;
   }
 
+  get isEmpty(): boolean {
+    return this.#held.length === 0;
+  }
+
   take(parcel: Parcel): void {
     if (this.#sealed) return;
     this.#held.push({ parcel, cameMs: performance.now() });

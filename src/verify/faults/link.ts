@@ -87,17 +87,19 @@ export abstract class Link {
 
   /** Whether bytes may be delivered as they are. */
   passes(direction: Direction, bytes: Buffer): boolean {
-    return direction === "to-server" ? this.#passRequest(bytes) : this.passReply(bytes);
+    if (direction === "to-server") return this.#passRequest(bytes);
+    return !this.loseReply() && !this.rules().some((rule) => rule.onReply?.(this, bytes));
   }
 
-  protected passReply(bytes: Buffer = NOTHING): boolean {
+  /** Called when the server replies; true if the reply is lost. */
+  protected loseReply(): boolean {
     this.#request = NOTHING;
-    if (this.#losing === null) return !this.rules().some((rule) => rule.onReply?.(this, bytes));
+    if (this.#losing === null) return false;
     const { silent, rule } = this.#losing;
     this.#losing = null;
     if (silent) this.toClient.hole = rule;
     else this.resetClient();
-    return false;
+    return true;
   }
 
   #passRequest(bytes: Buffer): boolean {
