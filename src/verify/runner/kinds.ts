@@ -98,7 +98,16 @@ export const jumpMs = (random: Random): number => {
   return random.unit() < 0.5 ? byMs : -byMs;
 };
 
-/** The faults of one kind of a worker's connections, while its others work. */
+/** A proxy whose faults can be limited to one kind of connection. */
+export type Strikable = Pick<
+  FaultyProxy,
+  "cut" | "delay" | "swallow" | "stall" | "loseReply" | "truncate"
+>;
+
+/** All of them, whatever their kind. */
+const ALL = "connection";
+
+/** The faults of one kind of a worker's connections, while its others work; "connection": of all. */
 export function connectionKinds(
   only: string,
   more: Pick<FaultKind, "breaks" | "because"> = {},
@@ -106,7 +115,7 @@ export function connectionKinds(
   const kind = (
     what: string,
     lasts: FaultKind["lasts"],
-    make: (proxy: FaultyProxy, random: Random) => Fault,
+    make: (proxy: Strikable, random: Random) => Fault,
   ): FaultKind => ({
     name: `${only} ${what}`,
     hits: "connection",
@@ -126,7 +135,7 @@ export function connectionKinds(
       );
     },
   });
-  const limit = { only };
+  const limit = only === ALL ? {} : { only };
   const direction = (random: Random): Direction =>
     random.unit() < 0.5 ? "to-server" : "to-client";
   return [

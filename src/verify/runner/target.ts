@@ -1,10 +1,9 @@
 import type { Random } from "../../core/random.js";
 import type { Limits } from "../check/verdict.js";
-import type { FaultyProxy } from "../faults/faulty-proxy.js";
 import type { FalseClock } from "../lab/clock.js";
 import type { Site } from "../lab/server.js";
 import type { Connections } from "../traffic/protocol.js";
-import type { FaultKind } from "./kinds.js";
+import type { FaultKind, Strikable } from "./kinds.js";
 
 /** A store that is verified: servers of a lab, or a user's own store. */
 export interface Target extends AsyncDisposable {
@@ -33,7 +32,7 @@ export interface Target extends AsyncDisposable {
 /** The proxies and the clock of one worker. */
 export interface Way {
   readonly url: string;
-  readonly proxies: readonly FaultyProxy[];
+  readonly proxies: readonly Strikable[];
   readonly site?: Site;
   readonly clock?: FalseClock;
   close(): Promise<void>;

@@ -1,6 +1,7 @@
 import type { Lab } from "../lab/lab.js";
 import type { Kind } from "../lab/requirements.js";
 import type { Target } from "../runner/target.js";
+import { etcdClusterTarget, etcdTarget } from "./etcd.js";
 import { redisClusterTarget, redisReplicaTarget, redisTarget } from "./redis.js";
 import { sqliteTarget } from "./sqlite.js";
 
@@ -17,4 +18,6 @@ export const LAB_TARGETS = {
   redis: { needs: ["redis"], open: redisTarget },
   "redis-replica": { needs: ["redis"], open: redisReplicaTarget },
   "redis-cluster": { needs: ["redis"], open: redisClusterTarget },
+  etcd: { needs: ["etcd"], open: etcdTarget },
+  "etcd-cluster": { needs: ["etcd"], open: etcdClusterTarget },
 } as const satisfies Readonly<Record<string, LabTarget>>;

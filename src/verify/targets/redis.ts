@@ -27,12 +27,14 @@ const DATABASE = 2;
 const SLOTS = 16_384;
 const LOST_DATA = "server loses its data";
 
+const DEAF = {
+  breaks: ["L4"],
+  because: "a waiter that can't be told of its turn may go to the end of the queue",
+} as const;
 const CONNECTION_KINDS: readonly FaultKind[] = [
+  ...connectionKinds("connection", DEAF),
   ...connectionKinds("commands"),
-  ...connectionKinds("subscription", {
-    breaks: ["L4"],
-    because: "a waiter that can't be told of its turn may go to the end of the queue",
-  }),
+  ...connectionKinds("subscription", DEAF),
 ];
 
 /** One server that syncs every write; workers use a user and a database of their own. */
@@ -262,10 +264,7 @@ function serverKinds(server: (random: Random) => RedisServer): readonly FaultKin
         await one.cli("client", "kill", "type", "pubsub");
       }),
     ),
-    kind("right to subscribe taken", LONG, (one) => rightTaken(one, "subscribe", "pubsub"), {
-      breaks: ["L4"],
-      because: "a waiter that can't be told of its turn may go to the end of the queue",
-    }),
+    kind("right to subscribe taken", LONG, (one) => rightTaken(one, "subscribe", "pubsub"), DEAF),
     kind("right to select taken", LONG, (one) => rightTaken(one, "select", "normal")),
   ];
 }

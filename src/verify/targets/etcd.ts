@@ -1,0 +1,233 @@
+import type { Random } from "../../core/random.js";
+import { type Fault, fault } from "../faults/fault.js";
+import { GrpcProxy } from "../faults/grpc-proxy.js";
+import { killed, paused } from "../faults/server.js";
+import { FalseClock } from "../lab/clock.js";
+import type { ServerCluster } from "../lab/cluster.js";
+import type { EtcdServer } from "../lab/etcd.js";
+import type { Lab } from "../lab/lab.js";
+import { type Host, Network } from "../lab/network.js";
+import { lackingRight } from "../lab/rights.js";
+import { until } from "../lab/until.js";
+import { connectionKinds, EXCLUSION, type FaultKind, WORKER_KINDS } from "../runner/kinds.js";
+import type { Target, Way } from "../runner/target.js";
+import type { Connections } from "../traffic/protocol.js";
+
+const SHORT = { min: 0.05, max: 0.5 };
+const LONG = { min: 0.2, max: 1.5 };
+const ONCE = { min: 0.01, max: 0.01 };
+const LEADER_MS = 20_000;
+
+type EtcdCluster = ServerCluster<EtcdServer>;
+
+export async function etcdTarget(lab: Lab, isClocked: boolean): Promise<Target> {
+  const cluster = await lab.etcd();
+  return targetOn(lab, isClocked, cluster, {
+    name: "etcd",
+    about: "one etcd server",
+    kinds: memberKinds(cluster),
+  });
+}
+
+/** Three members, each on a host of its own where network namespaces are to be had. */
+export async function etcdClusterTarget(lab: Lab, isClocked: boolean): Promise<Target> {
+  const hasNetwork = lackingRight("network namespaces") === null && lackingRight("nft") === null;
+  const network = hasNetwork ? await Network.open(lab, { hosts: 3 }) : null;
+  const sites = network === null ? {} : { sites: network.hosts };
+  const cluster = await lab.etcd({ nodes: 3, ...sites });
+  return targetOn(lab, isClocked, cluster, {
+    name: "etcd-cluster",
+    about: "an etcd cluster of three members",
+    kinds: [
+      ...memberKinds(cluster),
+      ...clusterKinds(cluster),
+      ...(network === null ? [] : networkKinds(cluster, network)),
+    ],
+  });
+}
+
+function targetOn(
+  lab: Lab,
+  isClocked: boolean,
+  cluster: EtcdCluster,
+  { kinds, ...about }: Pick<Target, "name" | "about" | "kinds">,
+): Target {
+  return {
+    ...about,
+    url: cluster.url,
+    ttlsMs: [2_000, 3_000, 4_000],
+    limits: { electionMs: 3_000, healMs: 8_000 },
+    kinds: [
+      ...WORKER_KINDS,
+      ...["connection", "calls", "watch", "keepalive"].flatMap((only) => connectionKinds(only)),
+      ...kinds,
+    ],
+    drawConnections,
+    openWay: (client) => openWay(lab, client, cluster, isClocked),
+    versions: async () => {
+      const status = await cluster.servers[0]!.ctl("endpoint", "status", "--write-out=fields");
+      return { etcd: /"Version" : "([^"]+)"/.exec(status)?.[1] ?? "unknown" };
+    },
+    commands: async () => {
+      const counts = await Promise.all(cluster.servers.map((one) => one.commands()));
+      return counts.reduce((sum, count) => sum + count, 0);
+    },
+    recover: () => recover(cluster),
+    async [Symbol.asyncDispose]() {},
+  };
+}
+
+function drawConnections(random: Random): readonly Connections[] {
+  const which = random.unit();
+  if (which < 0.5) return [{ locks: 1 }];
+  if (which < 0.75) return [{ locks: 2 }];
+  return [{ locks: 1, lazy: true }, { locks: 1 }];
+}
+
+async function openWay(
+  lab: Lab,
+  client: string,
+  { servers }: EtcdCluster,
+  isClocked: boolean,
+): Promise<Way> {
+  const proxies = await Promise.all(servers.map((server) => GrpcProxy.open(server)));
+  const clock = isClocked ? await FalseClock.open(lab, `${client}'s clock`) : null;
+  return {
+    url: `etcd://${proxies.map(({ address, port }) => `${address}:${port}`).join(",")}`,
+    proxies,
+    ...(clock === null ? {} : { clock, site: clock.site() }),
+    close: async () => {
+      await Promise.all(proxies.map((proxy) => proxy.close()));
+    },
+  };
+}
+
+async function recover(cluster: EtcdCluster): Promise<void> {
+  for (const one of cluster.servers) if (one.state === "paused") await one.resume();
+  await Promise.all(cluster.servers.map((one) => one.start()));
+  await leaderOf(cluster);
+}
+
+async function leaderOf(cluster: EtcdCluster): Promise<EtcdServer> {
+  let leader: EtcdServer | undefined;
+  await until("a member leads", LEADER_MS, async () => {
+    leader = await cluster.leader().catch(() => undefined);
+    return leader !== undefined;
+  });
+  return leader!;
+}
+
+/** A leader that hung may revoke leases that are alive when it comes back. */
+const REVOKES_LIVING = {
+  breaks: EXCLUSION,
+  because:
+    "before etcd 3.4.31 and 3.5.13, a leader that hung and comes back ends leases that are alive (etcd issue 15247)",
+} as const;
+
+function memberKinds(cluster: EtcdCluster): readonly FaultKind[] {
+  const { servers } = cluster;
+  const pick = (random: Random): EtcdServer => servers[Math.floor(random.unit() * servers.length)]!;
+  const kind = (
+    name: string,
+    lasts: FaultKind["lasts"],
+    make: (server: EtcdServer) => Fault,
+    more: Partial<FaultKind> = {},
+  ): FaultKind => ({
+    name,
+    hits: "server",
+    lasts,
+    make: (_member, random) => make(pick(random)),
+    ...more,
+  });
+  return [
+    kind("member paused", LONG, (one) => paused(one), servers.length > 1 ? REVOKES_LIVING : {}),
+    kind("member killed and restarted", SHORT, (one) => killed(one)),
+    kind("history compacted", ONCE, (one) =>
+      fault(`${one.name} compacts its history`, async () => {
+        const status = await one.ctl("endpoint", "status", "--write-out=fields");
+        await one.ctl("compact", /"Revision" : (\d+)/.exec(status)![1]!);
+      }),
+    ),
+    kind("member defragmented", ONCE, (one) =>
+      fault(`${one.name} is defragmented`, () => one.ctl("defrag")),
+    ),
+  ];
+}
+
+function clusterKinds(cluster: EtcdCluster): readonly FaultKind[] {
+  return [
+    {
+      name: "leader killed",
+      hits: "cluster",
+      lasts: LONG,
+      make: () => onLeader(cluster, "the leader is killed", (leader) => killed(leader)),
+    },
+    {
+      name: "leader paused",
+      hits: "cluster",
+      lasts: LONG,
+      ...REVOKES_LIVING,
+      make: () => onLeader(cluster, "the leader is paused", (leader) => paused(leader)),
+    },
+    {
+      name: "leader moved",
+      hits: "cluster",
+      lasts: ONCE,
+      make: (_member, random) =>
+        fault("another member is made the leader", async () => {
+          const leader = await cluster.leader();
+          const others = cluster.servers.filter((one) => one !== leader);
+          const next = others[Math.floor(random.unit() * others.length)]!;
+          const status = await next.ctl("endpoint", "status", "--write-out=fields");
+          const id = BigInt(/"MemberID" : (\d+)/.exec(status)![1]!).toString(16);
+          await leader.ctl("move-leader", id);
+        }),
+    },
+    {
+      name: "member removed and added",
+      hits: "cluster",
+      weight: 0.5,
+      lasts: ONCE,
+      make: (_member, random) => {
+        const one = cluster.servers[Math.floor(random.unit() * cluster.servers.length)]!;
+        return fault(`${one.name} is removed and joins anew`, () => one.wipe());
+      },
+    },
+  ];
+}
+
+function networkKinds(cluster: EtcdCluster, network: Network): readonly FaultKind[] {
+  const hostOf = (server: EtcdServer): Host =>
+    network.hosts.find(({ address }) => address === server.address)!;
+  const others = (host: Host): readonly Host[] => network.hosts.filter((one) => one !== host);
+  const isolated = (name: string, cut: (host: Host) => Fault): FaultKind => ({
+    name,
+    hits: "cluster",
+    lasts: LONG,
+    make: () => onLeader(cluster, name, (leader) => cut(hostOf(leader))),
+  });
+  return [
+    isolated("leader isolated from the members", (host) => network.partition([host], others(host))),
+    isolated("leader unheard by the members", (host) => network.blocks([host], others(host))),
+    {
+      name: "packets between members lost",
+      hits: "cluster",
+      lasts: LONG,
+      make: (_member, random) =>
+        network.loss(Math.round(5 + random.unit() * 30), network.hosts, network.hosts),
+    },
+  ];
+}
+
+/** A fault of whichever member leads when it is injected. */
+function onLeader(cluster: EtcdCluster, name: string, make: (leader: EtcdServer) => Fault): Fault {
+  let one: Fault | null = null;
+  return fault(
+    name,
+    async () => {
+      one = make(await leaderOf(cluster));
+      await one.inject();
+    },
+    () => one?.heal(),
+  );
+}
