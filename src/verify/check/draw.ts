@@ -99,7 +99,7 @@ const tokenOf = ({ token, floor }: { token: bigint; floor: bigint }): string =>
 const all = (items: readonly string[]): string => (items.length === 0 ? "none" : items.join(", "));
 
 /** Names come from outside: nothing in them moves a cursor or breaks a line. */
-const plain = (text: string): string =>
+export const plain = (text: string): string =>
   text.replaceAll(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (sign) => {
     const code = sign.codePointAt(0)!.toString(16);
     return `\\u{${code}}`;

@@ -120,7 +120,7 @@ export function drawBeliefs(history: History, verdict?: Verdict): string {
 }
 
 /** The evidence, and a little on either side; without any, all. An ask may be long ago: its mark is at the edge then. */
-function viewOf(run: Run, evidence: History, wrong: Span | undefined): Span {
+export function viewOf(run: Run, evidence: History, wrong: Span | undefined): Span {
   const some = evidence.filter(({ kind }) => kind !== "asked");
   const events = [some, evidence, run.events].find((list) => list.length > 0) ?? [];
   const fromMs = Math.min(events[0]?.atMs ?? 0, wrong?.fromMs ?? Number.POSITIVE_INFINITY);
@@ -130,7 +130,7 @@ function viewOf(run: Run, evidence: History, wrong: Span | undefined): Span {
 }
 
 /** While more than one of those who show it believed to hold; or from the last but one event to the last. */
-function wrongTime(told: ReadonlySet<Operation>, evidence: History): Span | undefined {
+export function wrongTime(told: ReadonlySet<Operation>, evidence: History): Span | undefined {
   const last = evidence.at(-1);
   if (last === undefined) return undefined;
   const held = [...told]
@@ -142,12 +142,12 @@ function wrongTime(told: ReadonlySet<Operation>, evidence: History): Span | unde
   return { fromMs: evidence.at(-2)?.atMs ?? last.atMs, toMs: last.atMs };
 }
 
-function operationsOf(run: Run, events: History): ReadonlySet<Operation> {
+export function operationsOf(run: Run, events: History): ReadonlySet<Operation> {
   const operations = events.map((event) => run.operations.get("op" in event ? event.op : ""));
   return new Set(operations.filter((op) => op !== undefined));
 }
 
-function clientOf(run: Run, event: Event): string | undefined {
+export function clientOf(run: Run, event: Event): string | undefined {
   if ("client" in event) return event.client;
   return "op" in event ? run.operations.get(event.op)?.asked.client : undefined;
 }

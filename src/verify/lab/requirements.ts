@@ -17,6 +17,7 @@ const REQUIREMENTS = {
   network: { ip: "iproute2", nft: "nftables", nsenter: "util-linux" },
   tls: { openssl: "openssl" },
   disk: { "mkfs.ext4": "e2fsprogs", mount: "mount", losetup: "mount", perl: "perl-base" },
+  browser: { chromium: "chromium" },
 } as const satisfies Record<string, Readonly<Record<string, string>>>;
 
 export type Kind = keyof typeof REQUIREMENTS;

@@ -1,0 +1,59 @@
+/**
+ * What the time lines of the page are drawn from, as JSON in the page. Rows are tuples to keep it
+ * small. Times are in ms since the first event. Workers, names and operations are indices.
+ */
+export interface PageData {
+  readonly fromMs: number;
+  readonly toMs: number;
+  readonly workers: readonly string[];
+  readonly names: readonly string[];
+  /** In the order in which they were asked for. */
+  readonly operations: readonly OperationRow[];
+  readonly kills: readonly (readonly [worker: number, atMs: number])[];
+  readonly pauses: readonly (readonly [
+    worker: number,
+    fromMs: number,
+    toMs: number,
+    frozen: 0 | 1,
+  ])[];
+  /** `worker` is -1 for a fault of the server, the cluster or the files. */
+  readonly faults: readonly (readonly [
+    worker: number,
+    fromMs: number,
+    toMs: number,
+    name: string,
+  ])[];
+  readonly refusals: readonly (readonly [operation: number, atMs: number, what: string])[];
+  readonly losses: readonly (readonly [operation: number, atMs: number, reason: string])[];
+  readonly runs: readonly (readonly [fromMs: number, seed: number])[];
+  readonly stories: readonly StoryRow[];
+}
+
+export type OperationRow = readonly [
+  worker: number,
+  name: number,
+  /** "" for exclusive, else "shared" or "2 of 4 permits". */
+  mode: string,
+  askedAtMs: number,
+  /** When the wait ended, or the end of the time line. */
+  waitedUntilMs: number,
+  op: string,
+  /** How the wait ended, where no lease came of it; "" otherwise. */
+  outcome: string,
+  token: string,
+  /** How the lease ended; "" where it was not granted. */
+  ending: string,
+  /** Begin and end of each time in which it was held, one after the other. */
+  ...holds: number[],
+];
+
+export interface StoryRow {
+  readonly check: string;
+  readonly violated: boolean;
+  readonly fromMs: number;
+  readonly toMs: number;
+  /** The time in which the promise was broken. */
+  readonly wrong: readonly [fromMs: number, toMs: number] | null;
+  /** `worker` and `name` are -1 where the event has none. */
+  readonly marks: readonly (readonly [atMs: number, worker: number, name: number, text: string])[];
+}

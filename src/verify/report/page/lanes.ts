@@ -1,0 +1,136 @@
+import type { Hold, Operation, Scene, Trouble } from "./scene.js";
+
+export type By = "worker" | "name";
+
+export interface Lane {
+  readonly label: string;
+  readonly topPx: number;
+  readonly heightPx: number;
+  /** Where the first bar is. */
+  readonly barTopPx: number;
+  readonly barPx: number;
+}
+
+export interface Row {
+  readonly topPx: number;
+  readonly heightPx: number;
+}
+
+interface Packed<T> {
+  readonly rowOf: ReadonlyMap<T, number>;
+  /** By lane. */
+  readonly rows: readonly number[];
+}
+
+/** Where everything is, from top to bottom: the strip of the store's faults, then a lane for each worker or name. */
+export class Lanes {
+  static readonly AXIS_PX = 26;
+  static readonly FAULT_PX = 18;
+  static readonly LABEL_PX = 15;
+  static readonly HOLD_PX = 15;
+  /** Many bars that are held at once share this height. */
+  static readonly HOLDS_PX = 44;
+  static readonly WAIT_PX = 4;
+  static readonly PAD_PX = 7;
+  static readonly MOST_ROWS = 8;
+  static readonly MOST_LANES = 60;
+
+  readonly by: By;
+  readonly lanes: readonly Lane[];
+  readonly stripHeightPx: number;
+  readonly heightPx: number;
+  readonly #holds: Packed<Hold>;
+  readonly #waits: Packed<Operation>;
+  readonly #faults: Packed<Trouble>;
+
+  constructor(scene: Scene, by: By) {
+    this.by = by;
+    const labels = (by === "worker" ? scene.data.workers : scene.data.names).slice(
+      0,
+      Lanes.MOST_LANES,
+    );
+    this.#holds = Lanes.pack(scene.holds, labels.length, (one) => this.laneOf(one.operation));
+    this.#waits = Lanes.pack(
+      scene.operations.map((operation) => ({
+        operation,
+        fromMs: operation.askedAtMs,
+        toMs: operation.waitedUntilMs,
+      })),
+      labels.length,
+      (one) => this.laneOf(one.operation),
+      (one) => one.operation,
+    );
+    const ofStore = scene.faults.filter(({ worker }) => worker === -1);
+    this.#faults = Lanes.pack(ofStore, 1, () => 0);
+    const strips = this.#faults.rows[0]!;
+    this.stripHeightPx = ofStore.length === 0 ? 0 : strips * Lanes.FAULT_PX + 6;
+    let topPx = Lanes.AXIS_PX + this.stripHeightPx;
+    this.lanes = labels.map((label, i) => {
+      const rows = this.#holds.rows[i]!;
+      const barPx = Math.min(Lanes.HOLD_PX, Math.floor(Lanes.HOLDS_PX / rows));
+      const barTopPx = topPx + Lanes.LABEL_PX;
+      const waitsPx = this.#waits.rows[i]! * Lanes.WAIT_PX;
+      const heightPx = Lanes.LABEL_PX + rows * (barPx + 1) + waitsPx + Lanes.PAD_PX;
+      const lane = { label, topPx, heightPx, barTopPx, barPx };
+      topPx += heightPx;
+      return lane;
+    });
+    this.heightPx = topPx + 1;
+  }
+
+  /** Puts each span into the first row of its lane that is free. Spans beyond the last row share it. */
+  static pack<T extends { fromMs: number; toMs: number }, K = T>(
+    inOrder: readonly T[],
+    lanes: number,
+    laneOf: (one: T) => number,
+    keyOf: (one: T) => K = (one) => one as unknown as K,
+  ): Packed<K> {
+    const ends: number[][] = Array.from({ length: lanes }, () => []);
+    const rowOf = new Map<K, number>();
+    for (const one of inOrder) {
+      const rows = ends[laneOf(one)];
+      if (rows === undefined) continue;
+      const free = rows.findIndex((endMs) => endMs <= one.fromMs);
+      const row = free === -1 ? Math.min(rows.length, Lanes.MOST_ROWS - 1) : free;
+      rows[row] = Math.max(one.toMs, rows[row] ?? 0);
+      rowOf.set(keyOf(one), row);
+    }
+    return { rowOf, rows: ends.map((rows) => Math.max(1, rows.length)) };
+  }
+
+  laneOf({ worker, name }: { worker: number; name: number }): number {
+    return this.by === "worker" ? worker : name;
+  }
+
+  hold(hold: Hold): Row | null {
+    const lane = this.lanes[this.laneOf(hold.operation)];
+    if (lane === undefined) return null;
+    const row = this.#holds.rowOf.get(hold) ?? 0;
+    return { topPx: lane.barTopPx + row * (lane.barPx + 1), heightPx: lane.barPx };
+  }
+
+  wait(operation: Operation): Row | null {
+    const index = this.laneOf(operation);
+    const lane = this.lanes[index];
+    if (lane === undefined) return null;
+    const row = this.#waits.rowOf.get(operation) ?? 0;
+    const holdsPx = this.#holds.rows[index]! * (lane.barPx + 1);
+    return { topPx: lane.barTopPx + holdsPx + 2 + row * Lanes.WAIT_PX, heightPx: 2 };
+  }
+
+  /** The place of a fault of the store, on the strip. */
+  strip(fault: Trouble): Row {
+    const row = this.#faults.rowOf.get(fault) ?? 0;
+    return { topPx: Lanes.AXIS_PX + 2 + row * Lanes.FAULT_PX, heightPx: Lanes.FAULT_PX - 3 };
+  }
+
+  /** The lane of a sign or of numbered evidence, if it has one. */
+  lane(one: { worker: number; name: number }): Lane | null {
+    return this.lanes[this.laneOf(one)] ?? null;
+  }
+
+  /** The lane of a pause or fault of a worker; lanes of names have none. */
+  trouble(trouble: Trouble): Row | null {
+    return this.by === "worker" ? (this.lanes[trouble.worker] ?? null) : null;
+  }
+}

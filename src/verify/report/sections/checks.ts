@@ -1,0 +1,45 @@
+import type { CheckResult } from "../../runner/result.js";
+import { html, type Markup } from "../html.js";
+import type { Model } from "../model.js";
+import { count } from "../words.js";
+
+/** One row for each check. A row with evidence leads to its place on the time lines. */
+export function checksSection({ result, told }: Model): Markup {
+  return html`<section id="checks">
+<h2>Checks</h2>
+<table class="checks">
+<thead><tr><th scope="col">check</th><th scope="col">promise</th><th scope="col">verdict</th><th scope="col" class="number">compared</th></tr></thead>
+<tbody>${result.checks.map((check) => row(check, told.includes(check)))}</tbody>
+</table>
+</section>
+`;
+}
+
+function row(check: CheckResult, isTold: boolean): Markup {
+  const { id, promise, verdict, checked, why } = check;
+  const jump = isTold
+    ? html` <a href="#time-lines" data-jump="${id}">Show on the time line</a>`
+    : undefined;
+  // "held, compared 12 times" repeats the two columns beside it.
+  const isNews = verdict !== "held" || !why.startsWith("held");
+  return html`<tr class="${verdict}" id="check-${id}">
+<th scope="row">${id}</th>
+<td class="promise">${promise}${isNews || isTold ? html`<p class="why">${why}${jump}</p>` : undefined}</td>
+<td class="verdict"><span>${verdictWords(check)}</span></td>
+<td class="number">${count(checked)}</td>
+</tr>
+`;
+}
+
+function verdictWords({ verdict, expected }: CheckResult): string {
+  switch (verdict) {
+    case "held":
+      return "held";
+    case "violated":
+      return "VIOLATED";
+    case "expected":
+      return `broken where not promised, ${count(expected)}×`;
+    case "unknown":
+      return "nothing seen";
+  }
+}

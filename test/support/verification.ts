@@ -1,0 +1,83 @@
+import { MUTANTS, type MutantName } from "../../src/testing/index.js";
+import { checkHistory, RULES, type RuleId, type Verdict } from "../../src/verify/check/check.js";
+import type { History } from "../../src/verify/check/history.js";
+import type { CheckResult, FaultRecord, Result } from "../../src/verify/runner/result.js";
+import { search } from "../../src/verify/simulate/search.js";
+import { type Busy, busyHistory } from "./busy-history.js";
+
+export interface Verification {
+  readonly result: Result;
+  readonly history: History;
+}
+
+/** What a run of real workers would show, from a model of them. */
+export function busyVerification(options: Busy = {}, parts: Partial<Result> = {}): Verification {
+  const { history, faults } = busyHistory(options);
+  const verification = verificationOf(history, faults, parts);
+  return options.seed === undefined
+    ? verification
+    : { history, result: { ...verification.result, seed: options.seed } };
+}
+
+/** A run of the simulator in which a mutant breaks a promise. */
+export async function mutantVerification(name: MutantName): Promise<Verification> {
+  const { failure } = await search({ seed: 1, runs: 400, mutant: MUTANTS[name] });
+  if (failure === null) throw new Error(`nothing found of: ${name}`);
+  const { history, verdicts, schedule } = failure.outcome;
+  return verificationOf(history, [], {
+    target: "simulated",
+    about: `the simulator with the mutant “${name}”`,
+    seed: schedule.seed,
+    checks: verdicts.map(toCheck),
+    outcome: "violated",
+  });
+}
+
+export function verificationOf(
+  history: History,
+  faults: readonly FaultRecord[],
+  parts: Partial<Result> = {},
+): Verification {
+  const checks =
+    parts.checks ?? checkHistory(history, { healMs: 60_000, endMs: 5_000 }).map(toCheck);
+  const untilMs = history.at(-1)?.atMs ?? 0;
+  const writes = history.filter((event) => event.kind === "wrote");
+  const refused = writes.filter(({ accepted }) => !accepted).length;
+  const clients = [
+    ...new Set(history.flatMap((event) => ("client" in event ? [event.client] : []))),
+  ].sort();
+  const seed = parts.seed ?? 1;
+  const result: Result = {
+    target: "redis-cluster",
+    about: "a Redis Cluster of three primaries, each with a replica",
+    versions: { node: "20.20.2", "redis-server": "7.0.15", ioredis: "6.0.0" },
+    startedAt: "2026-11-17T04:49:00.000Z",
+    lastedMs: untilMs + 4_200,
+    seed,
+    command: `npx holdfast verify redis-cluster --for 60s --workers 8 --seed ${seed} --report out.html`,
+    runs: [{ seed, fromMs: 0, untilMs, clients, faults, checks }],
+    checks,
+    outcome: checks.some(({ verdict }) => verdict === "violated") ? "violated" : "held",
+    operations: history.filter(({ kind }) => kind === "asked").length,
+    grants: history.filter(({ kind }) => kind === "granted").length,
+    faults: faults.length,
+    fenced: { writes: writes.length - refused, lost: 0, refused },
+    unfenced: { writes: writes.length, lost: refused, refused: 0 },
+    ...parts,
+  };
+  return { result, history };
+}
+
+export function toCheck({ rule, verdict, why, evidence, checked }: Verdict): CheckResult {
+  const { promise } = RULES[rule as RuleId];
+  const told = verdict === "ok" ? "held" : verdict;
+  return { id: rule, promise, verdict: told, checked, expected: 0, why, evidence };
+}
+
+/** The same with one violated check as broken where it is not promised. */
+export function asExpected({ result, history }: Verification): Verification {
+  const checks = result.checks.map((check) =>
+    check.verdict === "violated" ? { ...check, verdict: "expected" as const, expected: 3 } : check,
+  );
+  return { history, result: { ...result, checks, outcome: "held" } };
+}
