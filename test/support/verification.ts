@@ -13,10 +13,7 @@ export interface Verification {
 /** What a run of real workers would show, from a model of them. */
 export function busyVerification(options: Busy = {}, parts: Partial<Result> = {}): Verification {
   const { history, faults } = busyHistory(options);
-  const verification = verificationOf(history, faults, parts);
-  return options.seed === undefined
-    ? verification
-    : { history, result: { ...verification.result, seed: options.seed } };
+  return verificationOf(history, faults, { seed: options.seed ?? 1, ...parts });
 }
 
 /** A run of the simulator in which a mutant breaks a promise. */
@@ -24,7 +21,7 @@ export async function mutantVerification(name: MutantName): Promise<Verification
   const { failure } = await search({ seed: 1, runs: 400, mutant: MUTANTS[name] });
   if (failure === null) throw new Error(`nothing found of: ${name}`);
   const { history, verdicts, schedule } = failure.outcome;
-  return verificationOf(history, [], {
+  return verificationOf(history, faultsOf(history), {
     target: "simulated",
     about: `the simulator with the mutant “${name}”`,
     seed: schedule.seed,
@@ -80,4 +77,18 @@ export function asExpected({ result, history }: Verification): Verification {
     check.verdict === "violated" ? { ...check, verdict: "expected" as const, expected: 3 } : check,
   );
   return { history, result: { ...result, checks, outcome: "held" } };
+}
+
+/** The faults that a history of the simulator names, as "client-1: what (times)". */
+function faultsOf(history: History): readonly FaultRecord[] {
+  return history.flatMap((event): FaultRecord[] => {
+    if (event.kind !== "injected") return [];
+    const [before, after] = event.fault.replace(/ \(.*\)$/, "").split(": ");
+    const healed = history.find((one) => one.kind === "healed" && one.fault === event.fault);
+    const span = { fromMs: event.atMs, untilMs: healed?.atMs ?? Number.POSITIVE_INFINITY };
+    const { fault: name } = event;
+    return after === undefined
+      ? [{ kind: before!, hits: "server", name, ...span }]
+      : [{ kind: after, hits: "connection", name, client: before!, ...span }];
+  });
 }

@@ -47,7 +47,7 @@ export function jain(values: readonly number[]): number | undefined {
 }
 
 /**
- * Times from the begin of a release to the next grant of the same name, where the next holder was
+ * Times from the start of a release to the next grant of the same name, where the next holder was
  * waiting already. Both exclude all others, and the next one asked for no other name: nothing else
  * can hold it up.
  */

@@ -70,10 +70,11 @@ export class Axes {
 
   logTicks(from: number, to: number): Markup[] {
     const x = this.logX(from, to);
-    return decades(from, to).map(
-      (value) =>
-        html`<text class="tick middle" x="${px(x(value))}" y="${this.bottomY + 14}">${duration(value)}</text>`,
-    );
+    return decades(from, to).map((value) => {
+      const anchor = value === from ? "start" : value === to ? "end" : "middle";
+      const label = value === from ? `≤ ${duration(value)}` : duration(value);
+      return html`<text class="tick ${anchor}" x="${px(x(value))}" y="${this.bottomY + 14}">${label}</text>`;
+    });
   }
 
   logYTicks(from: number, to: number): Markup[] {

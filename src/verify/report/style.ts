@@ -47,7 +47,7 @@ export const STYLE = `
 }
 * { box-sizing: border-box; }
 html { background: var(--paper); color: var(--ink); font: 16px/1.5 var(--sans); -webkit-text-size-adjust: 100%; scroll-padding-top: 16px; }
-body { margin: 0; overflow-wrap: anywhere; font-feature-settings: "cv11", "ss03"; }
+body { margin: 0; overflow-wrap: anywhere; }
 main { max-width: 1180px; margin: 0 auto; padding: 48px 32px 96px; }
 h1, h2, h3, p, dl, dd, figure, ul { margin: 0; padding: 0; }
 h2 { font-size: 22px; line-height: 1.25; font-weight: 650; letter-spacing: -0.012em; margin-bottom: 6px; }
@@ -66,8 +66,8 @@ code, .command { font-family: var(--mono); }
 .eyebrow { font-size: 13px; font-weight: 600; letter-spacing: 0.02em; color: var(--muted); }
 .eyebrow span { color: var(--ink); margin-left: 6px; }
 .eyebrow span::before { content: "/"; color: var(--line); margin-right: 8px; }
-h1 { display: flex; align-items: center; gap: 0.32em; font-size: clamp(32px, 5.2vw, 60px); line-height: 1.08; font-weight: 700; letter-spacing: -0.03em; margin: 18px 0 14px; }
-h1 svg { width: 0.86em; height: 0.86em; flex: none; }
+h1 { display: flex; align-items: flex-start; gap: 0.32em; font-size: clamp(32px, 5.2vw, 60px); line-height: 1.08; font-weight: 700; letter-spacing: -0.03em; margin: 18px 0 14px; }
+h1 svg { width: 0.86em; height: 0.86em; flex: none; margin-top: 0.12em; }
 h1 circle { fill: var(--tone); }
 h1 path { fill: none; stroke: var(--paper); stroke-width: 3.2; stroke-linecap: round; stroke-linejoin: round; }
 .verdict { --tone: var(--muted); }
@@ -154,6 +154,7 @@ kbd { font: 500 12px var(--sans); border: 1px solid var(--line); border-radius: 
 .tag { color: var(--tone); font-weight: 700; margin-right: 4px; }
 .story td { font-size: 14px; padding-top: 7px; padding-bottom: 7px; }
 .story .mark { width: 2.4em; }
+.story td:last-child { width: 99%; }
 .mark span { display: inline-grid; place-items: center; min-width: 20px; height: 20px; border-radius: 10px; padding: 0 4px; background: var(--tone); color: var(--panel); font-size: 12px; line-height: 1; font-weight: 650; }
 .later { color: var(--muted); }
 .who { font-weight: 600; white-space: nowrap; }

@@ -28,8 +28,14 @@ export function duration(ms: number): string {
   return seconds % 60 === 0 ? `${minutes} min` : `${minutes} min ${seconds % 60} s`;
 }
 
-export const percent = (share: number): string =>
-  `${Number((100 * share).toFixed(share < 0.1 ? 1 : 0))} %`;
+/** Ends a sentence that may or may not have its full stop. */
+export const sentence = (text: string): string => (/[.!?]$/.test(text) ? text : `${text}.`);
+
+/** "S1", "S1 and S4", "S1, S4 and L2". */
+export const listed = (items: readonly string[]): string =>
+  items.length < 2 ? items.join("") : `${items.slice(0, -1).join(", ")} and ${items.at(-1)}`;
+
+export const percent = (share: number): string => `${(100 * share).toFixed(1)} %`;
 
 export function describeEvent(event: Event, run: Run, at: (atMs: number) => string): Sentence {
   const asked = "op" in event ? run.operations.get(event.op)?.asked : undefined;

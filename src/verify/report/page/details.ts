@@ -11,7 +11,7 @@ export interface Told {
 
 /** Finds what is under the pointer, and says it in words. */
 export class Details {
-  static readonly NEAR_PX = 8;
+  readonly #nearPx = 8;
   readonly #picture: Picture;
 
   constructor(picture: Picture) {
@@ -34,13 +34,13 @@ export class Details {
     const i = story.marks.findIndex(([atMs, worker, name]) => {
       const lane = lanes.lane({ worker, name });
       const markY = lane === null ? 12 : lane.topPx + 8;
-      return Math.hypot(view.x(atMs) - x, markY - y) < Details.NEAR_PX;
+      return Math.hypot(view.x(atMs) - x, markY - y) < this.#nearPx;
     });
     const mark = story.marks[i];
     if (mark === undefined) return null;
     const [atMs, , , text] = mark;
     const title = `${story.check}, evidence ${i + 1}`;
-    return { title, lines: [Details.time(atMs), text], operation: null };
+    return { title, lines: [this.time(atMs), text], operation: null };
   }
 
   #findSign(x: number, y: number): Told | null {
@@ -54,7 +54,7 @@ export class Details {
     const { operation, text, atMs } = sign;
     const title = operation === null ? text : this.#titleOf(operation);
     const what = operation === null ? [] : [text];
-    return { title, lines: [Details.time(atMs), ...what], operation };
+    return { title, lines: [this.time(atMs), ...what], operation };
   }
 
   #findOperation(x: number, y: number): Told | null {
@@ -94,7 +94,7 @@ export class Details {
     const worker = scene.data.workers[found[0]!.worker];
     const lines = found.map(
       ({ text, fromMs, toMs }) =>
-        `${text}: ${Details.time(fromMs)}, for ${Details.duration(toMs - fromMs)}`,
+        `${text}: ${this.time(fromMs)}, for ${this.duration(toMs - fromMs)}`,
     );
     return { title: worker ?? "Fault of the store", lines, operation: null };
   }
@@ -106,23 +106,23 @@ export class Details {
 
   ofOperation(one: Operation): Told {
     const mode = one.mode === "" ? "exclusive" : one.mode;
-    const waited = Details.duration(one.waitedUntilMs - one.askedAtMs);
-    const lines = [`asked at ${Details.time(one.askedAtMs)}, waited ${waited}`];
+    const waited = this.duration(one.waitedUntilMs - one.askedAtMs);
+    const lines = [`asked at ${this.time(one.askedAtMs)}, waited ${waited}`];
     if (one.holds.length === 0) lines.push(`${mode}; not granted: ${one.outcome}`);
     else lines.push(`${mode}; token ${one.token}`);
     for (const { fromMs, toMs } of one.holds) {
-      lines.push(`held from ${Details.time(fromMs)}, for ${Details.duration(toMs - fromMs)}`);
+      lines.push(`held from ${this.time(fromMs)}, for ${this.duration(toMs - fromMs)}`);
     }
     if (one.ending !== "") lines.push(`end: ${one.ending}`);
     lines.push(`operation ${one.op}`);
     return { title: this.#titleOf(one), lines, operation: one };
   }
 
-  static time(atMs: number): string {
+  time(atMs: number): string {
     return `${atMs < 0 ? "−" : "+"}${(Math.abs(atMs) / 1_000).toFixed(3)} s`;
   }
 
-  static duration(ms: number): string {
+  duration(ms: number): string {
     if (ms < 10) return `${Number(ms.toFixed(2))} ms`;
     return ms < 1_000 ? `${Math.round(ms)} ms` : `${Number((ms / 1_000).toFixed(2))} s`;
   }

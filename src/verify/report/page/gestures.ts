@@ -14,7 +14,7 @@ export interface Actions {
 
 /** Turns wheel, pointers and keys into actions. A plain wheel scrolls the page. */
 export class Gestures {
-  static readonly KEY_ZOOM = 1.5;
+  readonly #keyZoom = 1.5;
   readonly #target: HTMLElement;
   readonly #actions: Actions;
   /** The pointers that are down. */
@@ -89,9 +89,9 @@ export class Gestures {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const width = this.#target.clientWidth;
     const keys: Record<string, () => void> = {
-      "+": () => this.#actions.zoom(Gestures.KEY_ZOOM, width / 2),
-      "=": () => this.#actions.zoom(Gestures.KEY_ZOOM, width / 2),
-      "-": () => this.#actions.zoom(1 / Gestures.KEY_ZOOM, width / 2),
+      "+": () => this.#actions.zoom(this.#keyZoom, width / 2),
+      "=": () => this.#actions.zoom(this.#keyZoom, width / 2),
+      "-": () => this.#actions.zoom(1 / this.#keyZoom, width / 2),
       "0": () => this.#actions.showAll(),
       ArrowLeft: () => this.#actions.panPx(-width / 6),
       ArrowRight: () => this.#actions.panPx(width / 6),

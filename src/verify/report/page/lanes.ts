@@ -24,16 +24,16 @@ interface Packed<T> {
 
 /** Where everything is, from top to bottom: the strip of the store's faults, then a lane for each worker or name. */
 export class Lanes {
-  static readonly AXIS_PX = 26;
-  static readonly FAULT_PX = 18;
-  static readonly LABEL_PX = 15;
-  static readonly HOLD_PX = 15;
+  readonly axisPx = 26;
+  readonly faultPx = 18;
+  readonly labelPx = 15;
+  readonly holdPx = 15;
   /** Many bars that are held at once share this height. */
-  static readonly HOLDS_PX = 44;
-  static readonly WAIT_PX = 4;
-  static readonly PAD_PX = 7;
-  static readonly MOST_ROWS = 8;
-  static readonly MOST_LANES = 60;
+  readonly holdsPx = 44;
+  readonly waitPx = 4;
+  readonly padPx = 7;
+  readonly mostRows = 8;
+  readonly mostLanes = 60;
 
   readonly by: By;
   readonly lanes: readonly Lane[];
@@ -47,10 +47,10 @@ export class Lanes {
     this.by = by;
     const labels = (by === "worker" ? scene.data.workers : scene.data.names).slice(
       0,
-      Lanes.MOST_LANES,
+      this.mostLanes,
     );
-    this.#holds = Lanes.pack(scene.holds, labels.length, (one) => this.laneOf(one.operation));
-    this.#waits = Lanes.pack(
+    this.#holds = this.#pack(scene.holds, labels.length, (one) => this.laneOf(one.operation));
+    this.#waits = this.#pack(
       scene.operations.map((operation) => ({
         operation,
         fromMs: operation.askedAtMs,
@@ -61,16 +61,16 @@ export class Lanes {
       (one) => one.operation,
     );
     const ofStore = scene.faults.filter(({ worker }) => worker === -1);
-    this.#faults = Lanes.pack(ofStore, 1, () => 0);
+    this.#faults = this.#pack(ofStore, 1, () => 0);
     const strips = this.#faults.rows[0]!;
-    this.stripHeightPx = ofStore.length === 0 ? 0 : strips * Lanes.FAULT_PX + 6;
-    let topPx = Lanes.AXIS_PX + this.stripHeightPx;
+    this.stripHeightPx = ofStore.length === 0 ? 0 : strips * this.faultPx + 6;
+    let topPx = this.axisPx + this.stripHeightPx;
     this.lanes = labels.map((label, i) => {
       const rows = this.#holds.rows[i]!;
-      const barPx = Math.min(Lanes.HOLD_PX, Math.floor(Lanes.HOLDS_PX / rows));
-      const barTopPx = topPx + Lanes.LABEL_PX;
-      const waitsPx = this.#waits.rows[i]! * Lanes.WAIT_PX;
-      const heightPx = Lanes.LABEL_PX + rows * (barPx + 1) + waitsPx + Lanes.PAD_PX;
+      const barPx = Math.min(this.holdPx, Math.floor(this.holdsPx / rows));
+      const barTopPx = topPx + this.labelPx;
+      const waitsPx = this.#waits.rows[i]! * this.waitPx;
+      const heightPx = this.labelPx + rows * (barPx + 1) + waitsPx + this.padPx;
       const lane = { label, topPx, heightPx, barTopPx, barPx };
       topPx += heightPx;
       return lane;
@@ -79,7 +79,7 @@ export class Lanes {
   }
 
   /** Puts each span into the first row of its lane that is free. Spans beyond the last row share it. */
-  static pack<T extends { fromMs: number; toMs: number }, K = T>(
+  #pack<T extends { fromMs: number; toMs: number }, K = T>(
     inOrder: readonly T[],
     lanes: number,
     laneOf: (one: T) => number,
@@ -91,7 +91,7 @@ export class Lanes {
       const rows = ends[laneOf(one)];
       if (rows === undefined) continue;
       const free = rows.findIndex((endMs) => endMs <= one.fromMs);
-      const row = free === -1 ? Math.min(rows.length, Lanes.MOST_ROWS - 1) : free;
+      const row = free === -1 ? Math.min(rows.length, this.mostRows - 1) : free;
       rows[row] = Math.max(one.toMs, rows[row] ?? 0);
       rowOf.set(keyOf(one), row);
     }
@@ -115,13 +115,13 @@ export class Lanes {
     if (lane === undefined) return null;
     const row = this.#waits.rowOf.get(operation) ?? 0;
     const holdsPx = this.#holds.rows[index]! * (lane.barPx + 1);
-    return { topPx: lane.barTopPx + holdsPx + 2 + row * Lanes.WAIT_PX, heightPx: 2 };
+    return { topPx: lane.barTopPx + holdsPx + 2 + row * this.waitPx, heightPx: 2 };
   }
 
   /** The place of a fault of the store, on the strip. */
   strip(fault: Trouble): Row {
     const row = this.#faults.rowOf.get(fault) ?? 0;
-    return { topPx: Lanes.AXIS_PX + 2 + row * Lanes.FAULT_PX, heightPx: Lanes.FAULT_PX - 3 };
+    return { topPx: this.axisPx + 2 + row * this.faultPx, heightPx: this.faultPx - 3 };
   }
 
   /** The lane of a sign or of numbered evidence, if it has one. */

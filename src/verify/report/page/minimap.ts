@@ -3,7 +3,7 @@ import type { Picture } from "./painter.js";
 
 /** The whole run in one small strip, with the part that the time lines show. Dragging moves that part. */
 export class Minimap {
-  static readonly HEIGHT_PX = 52;
+  readonly #heightPx = 52;
   readonly #canvas: HTMLCanvasElement;
   /** All but the frame around the part: drawn once, as it changes only with size, theme and lanes. */
   readonly #base = document.createElement("canvas");
@@ -27,7 +27,7 @@ export class Minimap {
     const { view, theme } = picture;
     const widthPx = this.#canvas.clientWidth;
     const ratio = window.devicePixelRatio || 1;
-    const heightPx = Minimap.HEIGHT_PX;
+    const heightPx = this.#heightPx;
     const key = [widthPx, view.leftPx, ratio, theme, picture.lanes, picture.scene.story];
     if (key.some((one, i) => one !== this.#basedOn[i])) {
       for (const canvas of [this.#canvas, this.#base]) {
@@ -61,16 +61,16 @@ export class Minimap {
   #paintBase({ scene, view, lanes, theme }: Picture, widthPx: number, ratio: number): void {
     const c = this.#base.getContext("2d")!;
     c.setTransform(ratio, 0, 0, ratio, 0, 0);
-    c.clearRect(0, 0, widthPx, Minimap.HEIGHT_PX);
+    c.clearRect(0, 0, widthPx, this.#heightPx);
     const x = (atMs: number): number =>
       view.leftPx + ((atMs - view.firstMs) / (view.lastMs - view.firstMs)) * view.widthPx;
-    const rowPx = (Minimap.HEIGHT_PX - 16) / Math.max(1, lanes.lanes.length);
+    const rowPx = (this.#heightPx - 16) / Math.max(1, lanes.lanes.length);
     const box = (fromMs: number, toMs: number, top: number, height: number): void =>
       c.fillRect(x(fromMs), top, Math.max(0.5, x(toMs) - x(fromMs)), height);
     c.fillStyle = theme.fault;
     for (const { worker, fromMs, toMs } of scene.faults) {
       c.globalAlpha = worker === -1 ? 0.28 : 0.35;
-      if (worker === -1) box(fromMs, toMs, 0, Minimap.HEIGHT_PX);
+      if (worker === -1) box(fromMs, toMs, 0, this.#heightPx);
       else if (lanes.by === "worker") box(fromMs, toMs, 8 + worker * rowPx, rowPx);
     }
     for (const { operation, fromMs, toMs } of scene.holds) {
@@ -84,7 +84,7 @@ export class Minimap {
     for (const story of scene.data.stories) {
       const atMs = story.marks.at(-1)?.[0] ?? story.fromMs;
       c.fillStyle = story.violated ? theme.bad : theme.faultInk;
-      c.fillRect(x(atMs) - 0.75, 0, 1.5, Minimap.HEIGHT_PX);
+      c.fillRect(x(atMs) - 0.75, 0, 1.5, this.#heightPx);
       c.beginPath();
       c.arc(x(atMs), 4.5, 3.5, 0, 7);
       c.fill();

@@ -35,7 +35,8 @@ export class Painter {
     this.#paintAxis();
     c.save();
     c.beginPath();
-    c.rect(view.leftPx, 0, view.widthPx, lanes.heightPx);
+    // A sign at either end keeps its other half.
+    c.rect(view.leftPx - 8, 0, view.widthPx + 16, lanes.heightPx);
     c.clip();
     this.#paintFaults();
     this.#paintRuns();
@@ -76,8 +77,8 @@ export class Painter {
   /** A rectangle of a time: at least `leastPx` wide, so that nothing vanishes when zoomed out. */
   #box(span: { fromMs: number; toMs: number }, leastPx: number): { x: number; width: number } {
     const { view } = this.#picture;
-    const from = Math.max(view.leftPx - 4, view.x(span.fromMs));
-    const to = Math.min(view.leftPx + view.widthPx + 4, view.x(span.toMs));
+    const from = Math.max(view.leftPx, view.x(span.fromMs));
+    const to = Math.min(view.leftPx + view.widthPx, view.x(span.toMs));
     return { x: from, width: Math.max(leastPx, to - from) };
   }
 
@@ -391,7 +392,11 @@ export class Painter {
       c.fillText(this.#fit(lane.label, labelsAbove ? 160 : view.leftPx - x - 6), x, y);
       if (i === 0 && lanes.stripHeightPx > 0 && !labelsAbove) {
         c.fillStyle = theme.muted;
-        c.fillText(this.#fit("store", view.leftPx - x - 6), x, 26 + lanes.stripHeightPx / 2 - 2);
+        c.fillText(
+          this.#fit("store", view.leftPx - x - 6),
+          x,
+          lanes.axisPx + lanes.stripHeightPx / 2 - 2,
+        );
       }
     }
     const left =

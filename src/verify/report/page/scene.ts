@@ -53,7 +53,7 @@ export class Scene {
 
   constructor(data: PageData) {
     this.data = data;
-    this.operations = data.operations.map((row) => Scene.operation(row));
+    this.operations = data.operations.map((row) => this.#operation(row));
     this.holds = this.operations.flatMap(({ holds }) => holds).sort((a, b) => a.fromMs - b.fromMs);
     this.signs = [
       ...data.losses.map(([i, atMs, reason]) =>
@@ -82,7 +82,7 @@ export class Scene {
     this.story = data.stories.find(({ violated }) => violated) ?? data.stories[0] ?? null;
   }
 
-  static operation(row: PageData["operations"][number]): Operation {
+  #operation(row: PageData["operations"][number]): Operation {
     const [worker, name, mode, askedAtMs, waitedUntilMs, op, outcome, token, ending, ...ends] = row;
     const operation: Operation = {
       ...{ worker, name, mode, askedAtMs, waitedUntilMs, op, outcome, token, ending },

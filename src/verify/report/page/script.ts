@@ -22,8 +22,8 @@ const CLASSES: Classes = {
 };
 
 /**
- * The script of the page: the source text of these classes, as the compiler left it. A class may
- * use no import of its module but types, and no constant beside it: neither is in its text.
+ * The script of the page: the source text of these classes, as the compiler left it. A class uses
+ * nothing of its module but types, and not its own name either: the compiler may rename that.
  */
 export const SCRIPT = `"use strict";
 (${String(start)})({

@@ -2,7 +2,6 @@
 
 /** The colours of the page's style sheet, for the canvas. */
 export class Theme {
-  static readonly COLOURS = 8;
   readonly font: string;
   readonly ink: string;
   readonly muted: string;
@@ -26,10 +25,10 @@ export class Theme {
     this.fault = read("fault");
     this.faultInk = read("fault-ink");
     this.onBar = read("on-bar");
-    this.bars = Array.from({ length: Theme.COLOURS }, (_, i) => read(`bar-${i}`));
+    this.bars = Array.from({ length: 8 }, (_, i) => read(`bar-${i}`));
   }
 
   bar(index: number): string {
-    return this.bars[Math.max(0, index) % Theme.COLOURS]!;
+    return this.bars[Math.max(0, index) % this.bars.length]!;
   }
 }

@@ -195,9 +195,10 @@ export class TimeLine {
     this.#minimap.paint(this.#picture);
     const { view } = this.#picture;
     const range = this.#root.querySelector(".range");
-    const { time, duration } = this.#classes.Details;
+    const details = new this.#classes.Details(this.#picture);
+    const span = `${details.time(view.fromMs)} to ${details.time(view.toMs)}`;
     if (range !== null) {
-      range.textContent = `${time(view.fromMs)} to ${time(view.toMs)} (${duration(view.toMs - view.fromMs)})`;
+      range.textContent = `${span} (${details.duration(view.toMs - view.fromMs)})`;
     }
   }
 }

@@ -1,6 +1,6 @@
 /** The part of the time line that is shown, and its scale in pixels. */
 export class View {
-  static readonly SHORTEST_MS = 1;
+  readonly shortestMs = 1;
   readonly firstMs: number;
   readonly lastMs: number;
   fromMs: number;
@@ -33,7 +33,7 @@ export class View {
 
   show(fromMs: number, toMs: number): void {
     const allMs = this.lastMs - this.firstMs;
-    const spanMs = Math.min(allMs, Math.max(View.SHORTEST_MS, toMs - fromMs));
+    const spanMs = Math.min(allMs, Math.max(this.shortestMs, toMs - fromMs));
     const middle = (fromMs + toMs) / 2;
     const from = Math.min(this.lastMs - spanMs, Math.max(this.firstMs, middle - spanMs / 2));
     this.fromMs = from;
@@ -43,7 +43,7 @@ export class View {
   /** The moment `aroundMs` stays where it is. */
   zoom(factor: number, aroundMs: number): void {
     const allMs = this.lastMs - this.firstMs;
-    const spanMs = Math.min(allMs, Math.max(View.SHORTEST_MS, (this.toMs - this.fromMs) / factor));
+    const spanMs = Math.min(allMs, Math.max(this.shortestMs, (this.toMs - this.fromMs) / factor));
     const share = (aroundMs - this.fromMs) / (this.toMs - this.fromMs);
     const fromMs = aroundMs - share * spanMs;
     this.show(fromMs, fromMs + spanMs);

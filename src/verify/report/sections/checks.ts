@@ -1,7 +1,7 @@
 import type { CheckResult } from "../../runner/result.js";
 import { html, type Markup } from "../html.js";
 import type { Model } from "../model.js";
-import { count } from "../words.js";
+import { count, sentence } from "../words.js";
 
 /** One row for each check. A row with evidence leads to its place on the time lines. */
 export function checksSection({ result, told }: Model): Markup {
@@ -24,7 +24,7 @@ function row(check: CheckResult, isTold: boolean): Markup {
   const isNews = verdict !== "held" || !why.startsWith("held");
   return html`<tr class="${verdict}" id="check-${id}">
 <th scope="row">${id}</th>
-<td class="promise">${promise}${isNews || isTold ? html`<p class="why">${why}${jump}</p>` : undefined}</td>
+<td class="promise">${promise}${isNews || isTold ? html`<p class="why">${sentence(why)}${jump}</p>` : undefined}</td>
 <td class="verdict"><span>${verdictWords(check)}</span></td>
 <td class="number">${count(checked)}</td>
 </tr>

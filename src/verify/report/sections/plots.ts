@@ -59,14 +59,14 @@ function stackedHistograms(
   groups: readonly { label: string; outcome: string; values: readonly number[] }[],
   bins: Histogram,
 ): Markup {
-  const rowPx = 74;
+  const rowPx = 66;
   const axes = new Axes({ heightPx: rowPx * groups.length + 30, leftPx: 34, bottomPx: 30 });
   const x = axes.logX(bins.fromMs, bins.toMs);
   const rows = groups.map(({ label, outcome, values }, i) => {
     const counts = bins.count(values);
     const most = Math.max(...counts);
     const baseY = rowPx * (i + 1);
-    const barPx = rowPx - 34;
+    const barPx = rowPx - 26;
     const sorted = values.toSorted((a, b) => a - b);
     const bars = counts.map((n, k) => {
       const [from, to] = [x(bins.edges[k]!), x(bins.edges[k + 1]!)];
@@ -123,7 +123,7 @@ function fairnessFigure(model: Model): Markup | undefined {
   const bars = shown.map(({ worker, grants }, i) => {
     const y = i * rowPx + 4;
     const label = worker.length > 10 ? `${worker.slice(0, 9)}…` : worker;
-    return html`<text class="end" x="64" y="${y + 9.5}">${label}</text><rect class="granted" x="70" y="${y}" width="${px(Math.max(0.5, x(grants) - 70))}" height="12"/><text class="tick" x="${px(x(grants) + 4)}" y="${y + 9.5}">${percent(grants / total)}</text>`;
+    return html`<text class="end" x="64" y="${y + 9.5}">${label}</text><rect class="granted" x="70" y="${y}" width="${px(Math.max(0.5, x(grants) - 70))}" height="12"/><text class="tick end" x="${axes.rightPx}" y="${y + 9.5}">${percent(grants / total)}</text>`;
   });
   const evenX = px(x(total / shares.length));
   const even = html`<line class="even" x1="${evenX}" x2="${evenX}" y1="0" y2="${axes.bottomY}"/><text class="tick middle" x="${evenX}" y="${axes.bottomY + 12}">even share ${percent(1 / shares.length)}</text>`;
@@ -139,7 +139,7 @@ function handoverFigure(model: Model): Markup | undefined {
   if (values.length === 0) return undefined;
   return figure(
     "Handover",
-    `From the begin of a release to the next grant of the name, where the next holder waited already: ${counted(values.length, "handover")} of exclusive locks.`,
+    `From the start of a release to the next grant of the name, where the next holder waited already: ${counted(values.length, "handover")} of exclusive locks.`,
     stackedHistograms([{ label: "handovers", outcome: "granted", values }], decadeBins(values)),
   );
 }

@@ -2,7 +2,7 @@ import type { Event } from "../../check/history.js";
 import type { CheckResult } from "../../runner/result.js";
 import { html, type Markup } from "../html.js";
 import type { Model } from "../model.js";
-import { describeEvent, duration } from "../words.js";
+import { describeEvent, duration, sentence } from "../words.js";
 
 /** A story is read in a minute: of longer evidence the last events are told, which show the break. */
 const MOST_EVENTS = 14;
@@ -24,8 +24,8 @@ function story(
   const left = Math.max(0, evidence.length - MOST_EVENTS);
   const shown = evidence.slice(left);
   const lead = isViolated
-    ? why
-    : `${why} The store does not promise this under the fault that was in force; it was seen ${expected === 1 ? "once" : `${expected} times, and this is the first`}.`;
+    ? sentence(why)
+    : `${sentence(why)} The store does not promise this under the fault that was in force; it was seen ${expected === 1 ? "once" : `${expected} times, and this is the first`}.`;
   return html`<article class="story ${verdict}" id="story-${id}">
 <h3><span class="tag">${id}</span> ${promise}</h3>
 <p>${lead} <a href="#time-lines" data-jump="${id}">Show on the time line</a></p>

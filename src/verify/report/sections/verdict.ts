@@ -1,7 +1,7 @@
 import type { Result } from "../../runner/result.js";
 import { html, type Markup } from "../html.js";
 import type { Model } from "../model.js";
-import { count, counted, duration } from "../words.js";
+import { count, counted, duration, listed } from "../words.js";
 
 const SIGNS: Readonly<Record<Result["outcome"], Markup>> = {
   held: html`<path d="M8.5 16.5l5 5 10-11"/>`,
@@ -48,7 +48,7 @@ function lead({ outcome, about, checks, faults }: Result): string {
       : ` ${counted(expected, "check was", "checks were")} broken where the store does not promise it.`;
   if (outcome === "held") return `${capital(about)}, ${under}.${more}`;
   if (outcome === "violated") {
-    return `${capital(about)}, ${under}: ${broken.join(", ")} violated.${more}`;
+    return `${capital(about)}, ${under}: ${listed(broken)} ${broken.length === 1 ? "is" : "are"} violated.${more}`;
   }
   return `${capital(about)}, ${under}. Nothing was broken, but too little was seen to say that every promise held.${more}`;
 }

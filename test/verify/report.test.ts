@@ -1,0 +1,274 @@
+import { createHash } from "node:crypto";
+import { describe, expect, test } from "vitest";
+import type { Event, History } from "../../src/verify/check/history.js";
+import { fold } from "../../src/verify/check/operations.js";
+import {
+  handoversOf,
+  jain,
+  quantile,
+  sharesOf,
+  waitsOf,
+} from "../../src/verify/report/measures.js";
+import { modelOf } from "../../src/verify/report/model.js";
+import type { PageData } from "../../src/verify/report/page/data.js";
+import { renderReport } from "../../src/verify/report/render.js";
+import { count, describeEvent, duration, listed } from "../../src/verify/report/words.js";
+import {
+  asExpected,
+  busyVerification,
+  mutantVerification,
+  verificationOf,
+} from "../support/verification.js";
+
+const HOSTILE = [
+  "</script><script>alert(1)</script>",
+  '"><img src=x onerror=alert(2)>',
+  "'><svg onload=alert(3)>",
+  "<!--",
+  "line\u2028and\u2029paragraph",
+  "\u202Ereversed",
+  "lone \uD800 surrogate",
+  "null \0 and bell \x07",
+  "&lt;b&gt;",
+  "__proto__",
+];
+
+const dataOf = (page: string): PageData =>
+  JSON.parse(/<script type="application\/json" id="data">(.*?)<\/script>/s.exec(page)![1]!);
+
+const asked = (atMs: number, op: string, client: string, name = "name"): Event => ({
+  ...{ kind: "asked", atMs, op, client, name },
+  ...{ permits: 2 ** 31 - 1, limit: 2 ** 31 - 1, ttlMs: 1_000, waitMs: 5_000 },
+});
+const granted = (atMs: number, op: string, token: bigint): Event => ({
+  ...{ kind: "granted", atMs, op, token, floor: token, untilMs: atMs + 900 },
+});
+const releasing = (atMs: number, op: string): Event => ({ kind: "releasing", atMs, op });
+
+describe("the page", () => {
+  const small = busyVerification({ forMs: 8_000 });
+
+  test("is the same for the same input", () => {
+    const again = busyVerification({ forMs: 8_000 });
+    expect(renderReport(again.result, again.history)).toBe(
+      renderReport(small.result, small.history),
+    );
+  });
+
+  test("has every section, and the command that repeats the run", () => {
+    const page = renderReport(small.result, small.history);
+    for (const id of ["checks", "time-lines", "plots", "registers", "faults"]) {
+      expect(page).toContain(`<section id="${id}"`);
+    }
+    expect(page).toContain("Every promise held");
+    expect(page).not.toContain('<section id="stories"');
+    expect(page).toContain(small.result.command);
+    expect(page).toContain("17 November 2026, 04:49 UTC");
+  });
+
+  test("allows its own script and style by hash, and nothing remote", () => {
+    const page = renderReport(small.result, small.history);
+    const policy = /Content-Security-Policy" content="([^"]*)"/.exec(page)![1]!;
+    const hashOf = (tag: string): string => {
+      const text = new RegExp(`<${tag}>(.*?)</${tag}>`, "s").exec(page)![1]!;
+      return `&#39;sha256-${createHash("sha256").update(text).digest("base64")}&#39;`;
+    };
+    expect(policy).toBe(
+      `default-src &#39;none&#39;; script-src ${hashOf("script")}; style-src ${hashOf("style")}; img-src data:; base-uri &#39;none&#39;; form-action &#39;none&#39;`,
+    );
+    expect(page).not.toMatch(/https?:|\bstyle="|\son\w+="|@import|url\(/);
+  });
+
+  test("has a script without traces of a bundler or of a test runner", () => {
+    const page = renderReport(small.result, small.history);
+    const script = /<script>(.*?)<\/script>/s.exec(page)![1]!;
+    expect(() => new Function(script)).not.toThrow();
+    expect(script).not.toMatch(/__vi|__vite|__name|_classPrivate|import\(|<\/|<!--/);
+  });
+
+  test("is small for 8 workers and a minute", () => {
+    const { result, history } = busyVerification({ seed: 7 });
+    expect(result.operations).toBeGreaterThan(4_000);
+    expect(renderReport(result, history).length).toBeLessThan(3_000_000);
+  });
+
+  test("can be made from nothing", () => {
+    const { result } = verificationOf([], [], { checks: [], outcome: "unknown", runs: [] });
+    const page = renderReport(result, []);
+    expect(page).toContain("No verdict");
+    expect(page.slice(0, page.indexOf("<script>"))).not.toMatch(/NaN|Infinity|undefined/);
+  });
+});
+
+describe("untrusted text", () => {
+  const { result, history } = busyVerification({ forMs: 5_000, names: HOSTILE });
+  const hostile = HOSTILE.join(" ");
+  const page = renderReport(
+    {
+      ...result,
+      ...{ target: hostile, about: hostile, command: hostile, versions: { [hostile]: hostile } },
+      runs: result.runs.map((run) => ({
+        ...run,
+        faults: run.faults.map((fault) => ({ ...fault, kind: hostile, name: hostile })),
+      })),
+      checks: result.checks.map((check) => ({
+        ...check,
+        ...{ verdict: "violated" as const, why: hostile, promise: hostile },
+        evidence: history.slice(0, 40),
+      })),
+    },
+    history,
+  );
+
+  test("is text everywhere", () => {
+    const tags = new Set([...page.matchAll(/<\/?([a-z!][\w-]*)/gi)].map(([, tag]) => tag));
+    for (const tag of ["img", "b", "!--"]) expect(tags).not.toContain(tag);
+    expect(page.match(/<script/g)).toHaveLength(2);
+    expect(page).not.toMatch(/<[^>]*\son(error|load)=/);
+    expect(page).not.toMatch(/[\0\x07\u2028\u2029\u202E\uD800-\uDFFF]/);
+    expect(page).toContain("&amp;lt;b&amp;gt;");
+  });
+
+  test("comes back from the data as it was, but for signs that hide or reorder", () => {
+    const { names } = dataOf(page);
+    expect(names).toHaveLength(HOSTILE.length);
+    expect(names).toContain(HOSTILE[0]);
+    expect(names).toContain("\\u{202e}reversed");
+    expect(names).toContain("line\\u{2028}and\\u{2029}paragraph");
+  });
+});
+
+describe("a broken promise", () => {
+  test("is told as a story and is on the time line", async () => {
+    const { result, history } = await mutantVerification("deadline counted from the reply");
+    const page = renderReport(result, history);
+    expect(page).toContain("A promise was broken");
+    expect(page).toContain('<a href="#time-lines" data-jump="S1">');
+    const check = result.checks.find(({ verdict }) => verdict === "violated")!;
+    const [story] = dataOf(page).stories;
+    expect(story).toMatchObject({ check: check.id, violated: true });
+    expect(story!.marks).toHaveLength(check.evidence.length);
+    expect(story!.fromMs).toBeLessThan(story!.marks.at(-1)![0]);
+    expect(story!.toMs).toBeGreaterThan(story!.marks.at(-1)![0]);
+    const article = /<article class="story violated".*?<\/article>/s.exec(page)![0];
+    expect(article.match(/<tr>/g)).toHaveLength(check.evidence.length + 1);
+  });
+
+  test("that is not promised is not called a violation", () => {
+    const { result, history } = asExpected(busyVerification({ seed: 7, forgetsAtMs: 31_500 }));
+    const page = renderReport(result, history);
+    expect(page).toContain("Every promise held");
+    expect(page).toContain("broken where not promised, 3×");
+    expect(page).toContain("broken where the store does not promise it.");
+    expect(page).not.toContain("VIOLATED");
+    expect(dataOf(page).stories[0]).toMatchObject({ violated: false });
+  });
+});
+
+describe("the data of the time lines", () => {
+  test("keeps runs apart that use the same workers and ops", () => {
+    const one: History = [asked(0, "op", "w1"), granted(5, "op", 1n), releasing(20, "op")];
+    const two = one.map((event) => ({ ...event, atMs: event.atMs + 100 }));
+    const run = { seed: 3, clients: ["w1"], faults: [], checks: [] };
+    const { result } = verificationOf([...one, ...two], [], {
+      checks: [],
+      runs: [
+        { ...run, fromMs: 0, untilMs: 50 },
+        { ...run, seed: 4, fromMs: 100, untilMs: 150 },
+      ],
+    });
+    const data = dataOf(renderReport(result, [...one, ...two]));
+    expect(data.operations.map((row) => row.slice(9))).toEqual([
+      [5, 20],
+      [105, 120],
+    ]);
+    expect(data.runs).toEqual([
+      [0, 3],
+      [100, 4],
+    ]);
+  });
+
+  test("has kills, pauses, faults, losses and refusals", () => {
+    const { result, history } = busyVerification({ seed: 7 });
+    const data = dataOf(renderReport(result, history));
+    const kinds = (kind: Event["kind"]): number =>
+      history.filter((event) => event.kind === kind).length;
+    expect(data.kills).toHaveLength(kinds("killed"));
+    expect(data.pauses).toHaveLength(kinds("paused"));
+    expect(data.losses).toHaveLength(kinds("lost"));
+    expect(data.faults).toHaveLength(result.faults);
+    expect(data.refusals.length).toBeGreaterThan(0);
+    const ofStore = result.runs[0]!.faults.filter(({ client }) => client === undefined);
+    expect(data.faults.filter(([worker]) => worker === -1)).toHaveLength(ofStore.length);
+  });
+});
+
+describe("measures", () => {
+  const history: History = [
+    asked(0, "a", "w1"),
+    granted(2, "a", 1n),
+    asked(10, "b", "w2"),
+    releasing(50, "a"),
+    granted(53, "b", 2n),
+    releasing(60, "b"),
+    // Nobody waited when b was released: no handover.
+    asked(70, "c", "w1"),
+    granted(71, "c", 3n),
+    asked(72, "d", "w3"),
+    { kind: "not-granted", atMs: 172, op: "d", outcome: "timeout" },
+  ];
+  const { result } = verificationOf(history, [], { checks: [] });
+  const model = modelOf(result, history);
+
+  test("waits end with a grant or without one", () => {
+    expect(waitsOf(model).map(({ waitedMs, outcome }) => [waitedMs, outcome])).toEqual([
+      [2, "granted"],
+      [43, "granted"],
+      [1, "granted"],
+      [100, "timeout"],
+    ]);
+  });
+
+  test("a handover is from a release to the grant of a waiter", () => {
+    expect(handoversOf(model)).toEqual([3]);
+  });
+
+  test("a worker without a grant counts for fairness", () => {
+    expect(sharesOf(model)).toEqual([
+      { worker: "w1", grants: 2 },
+      { worker: "w2", grants: 1 },
+      { worker: "w3", grants: 0 },
+    ]);
+    expect(jain([2, 1, 0])).toBeCloseTo(0.6);
+    expect(jain([5, 5, 5])).toBe(1);
+    expect(jain([0, 0])).toBeUndefined();
+  });
+
+  test("quantiles are values that were seen", () => {
+    expect(quantile([1, 2, 3, 4], 0.5)).toBe(2);
+    expect(quantile([1, 2, 3, 4], 0.99)).toBe(4);
+    expect(quantile([], 0.5)).toBeUndefined();
+  });
+});
+
+describe("words", () => {
+  test("durations have a unit that suits them", () => {
+    const told = [0, 0.123, 4.26, 12.3, 999.4, 1_500, 12_340, 60_000, 64_200].map(duration);
+    expect(told.join(", ")).toBe(
+      "0 ms, 0.12 ms, 4.3 ms, 12 ms, 999 ms, 1.5 s, 12.3 s, 1 min, 1 min 4 s",
+    );
+    expect([7, 1_234, 1_234_567].map(count)).toEqual(["7", "1,234", "1,234,567"]);
+    expect(listed(["S1", "S4", "L2"])).toBe("S1, S4 and L2");
+  });
+
+  test("every event of a busy run is a sentence", () => {
+    const { history } = busyVerification({ seed: 7 });
+    const run = fold(history);
+    const kinds = new Map(history.map((event) => [event.kind, event]));
+    for (const event of kinds.values()) {
+      const { subject, predicate } = describeEvent(event, run, run.at);
+      expect(`${subject} ${predicate}`).toMatch(/^\S.* \S/);
+      expect(predicate).not.toMatch(/undefined|NaN|a name”/);
+    }
+  });
+});
