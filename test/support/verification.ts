@@ -65,7 +65,7 @@ export function verificationOf(
   return { result, history };
 }
 
-export function toCheck({ rule, verdict, why, evidence, checked }: Verdict): CheckResult {
+function toCheck({ rule, verdict, why, evidence, checked }: Verdict): CheckResult {
   const { promise } = RULES[rule as RuleId];
   const told = verdict === "ok" ? "held" : verdict;
   return { id: rule, promise, verdict: told, checked, expected: 0, why, evidence };

@@ -21,6 +21,8 @@ export interface Model {
   readonly fromMs: number;
   readonly toMs: number;
   runAt(atMs: number): Run;
+  /** The end of the run that this moment belongs to: nothing of the run lasts longer. */
+  runEndMs(atMs: number): number;
   /** A time since the first event: "+1.204 s". */
   at(atMs: number): string;
 }
@@ -54,6 +56,10 @@ export function modelOf(result: Result, history: History): Model {
     fromMs: Math.min(startMs, ...result.runs.map((run) => run.fromMs)),
     toMs: Math.max(lastMs, startMs + 1),
     runAt: (atMs) => runs[runIndex(result.runs, atMs)]!,
+    runEndMs: (atMs) => {
+      const run = result.runs.length < 2 ? undefined : result.runs[runIndex(result.runs, atMs)];
+      return run?.untilMs ?? Math.max(lastMs, startMs + 1);
+    },
     at: (atMs) => sinceStart(atMs - startMs),
   };
 }

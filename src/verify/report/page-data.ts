@@ -21,13 +21,13 @@ export function pageData(model: Model): PageData {
     toMs: clamped(model.toMs),
     workers: model.workers.map(harmless),
     names: model.names.map(harmless),
-    operations: model.operations.map((op) => operationRow(index, op)),
+    operations: model.operations.map((op) => operationRow(model, index, op)),
     kills: model.runs.flatMap(({ events }) =>
       events.flatMap((event) =>
         event.kind === "killed" ? [[index.worker(event.client), clamped(event.atMs)] as const] : [],
       ),
     ),
-    pauses: model.runs.flatMap((run) => pausesOf(run, index, model.workers)),
+    pauses: model.runs.flatMap((run) => pausesOf(model, index, run)),
     faults: model.faults.map(({ hits, client, fromMs, untilMs, name }) => {
       const worker = hits === "worker" || hits === "connection" ? index.worker(client) : -1;
       return [worker, clamped(fromMs), clamped(untilMs), harmless(name)] as const;
@@ -79,7 +79,7 @@ class Indices {
   }
 }
 
-function operationRow(index: Indices, op: Operation): OperationRow {
+function operationRow(model: Model, index: Indices, op: Operation): OperationRow {
   const { asked, granted, notGranted, beliefs } = op;
   const mode = modeOf(asked);
   const { clamped } = index;
@@ -90,7 +90,7 @@ function operationRow(index: Indices, op: Operation): OperationRow {
       ? `${asked.permits} of ${asked.limit} permits`
       : mode.replace("exclusive", ""),
     clamped(asked.atMs),
-    clamped(endOfWait(op)?.atMs ?? Number.POSITIVE_INFINITY),
+    clamped(endOfWait(op)?.atMs ?? model.runEndMs(asked.atMs)),
     harmless(asked.op),
     granted === undefined ? (notGranted?.outcome ?? (op.killed ? "killed" : "no end seen")) : "",
     granted === undefined ? "" : String(granted.token),
@@ -110,19 +110,15 @@ function endingOf({ beliefs, lost, releasing, released, killed }: Operation): st
   return "deadline passed";
 }
 
-function pausesOf(
-  run: Run,
-  index: Indices,
-  workers: readonly string[],
-): PageData["pauses"][number][] {
-  return workers.flatMap((worker) => {
+function pausesOf(model: Model, index: Indices, run: Run): PageData["pauses"][number][] {
+  return model.workers.flatMap((worker) => {
     const frozen = run.frozenOf(worker);
     return [...run.pausesOf(worker)].map(
       ({ fromMs, toMs }) =>
         [
           index.worker(worker),
           index.clamped(fromMs),
-          index.clamped(toMs),
+          index.clamped(Math.min(toMs, model.runEndMs(fromMs))),
           frozen.touches(fromMs, toMs) ? 1 : 0,
         ] as const,
     );

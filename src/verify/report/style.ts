@@ -156,6 +156,8 @@ kbd { font: 500 12px var(--sans); border: 1px solid var(--line); border-radius: 
 .story .mark { width: 2.4em; }
 .story td:last-child { width: 99%; }
 .mark span { display: inline-grid; place-items: center; min-width: 20px; height: 20px; border-radius: 10px; padding: 0 4px; background: var(--tone); color: var(--panel); font-size: 12px; line-height: 1; font-weight: 650; }
+.context td { color: var(--muted); }
+.context .who { font-weight: 500; }
 .later { color: var(--muted); }
 .who { font-weight: 600; white-space: nowrap; }
 

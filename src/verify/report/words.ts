@@ -128,7 +128,7 @@ const RELEASES: Readonly<Record<EventOf<"released">["result"], (name: string) =>
   unknown: (name) => `gets no reply to its release of ${name}`,
 };
 
-export const quoted = (text: string): string => `“${text}”`;
+const quoted = (text: string): string => `“${text}”`;
 
 function modeWords(asked: EventOf<"asked">): string {
   const mode = modeOf(asked);

@@ -1,3 +1,5 @@
+import type { CheckId } from "../../runner/result.js";
+
 /**
  * What the time lines of the page are drawn from, as JSON in the page. Rows are tuples to keep it
  * small. Times are in ms since the first event. Workers, names and operations are indices.
@@ -48,7 +50,7 @@ export type OperationRow = readonly [
 ];
 
 export interface StoryRow {
-  readonly check: string;
+  readonly check: CheckId;
   readonly violated: boolean;
   readonly fromMs: number;
   readonly toMs: number;

@@ -31,16 +31,12 @@ export class Details {
     const { scene, view, lanes } = this.#picture;
     const { story } = scene;
     if (story === null) return null;
-    const i = story.marks.findIndex(([atMs, worker, name]) => {
-      const lane = lanes.lane({ worker, name });
-      const markY = lane === null ? 12 : lane.topPx + 8;
-      return Math.hypot(view.x(atMs) - x, markY - y) < this.#nearPx;
-    });
-    const mark = story.marks[i];
+    const mark = lanes
+      .marks(story, view)
+      .find((one) => Math.hypot(one.x - x, one.y - y) < this.#nearPx);
     if (mark === undefined) return null;
-    const [atMs, , , text] = mark;
-    const title = `${story.check}, evidence ${i + 1}`;
-    return { title, lines: [this.time(atMs), text], operation: null };
+    const title = `${story.check}, evidence ${mark.number}`;
+    return { title, lines: [this.time(mark.atMs), mark.text], operation: null };
   }
 
   #findSign(x: number, y: number): Told | null {

@@ -1,4 +1,6 @@
+import type { StoryRow } from "./data.js";
 import type { Hold, Operation, Scene, Trouble } from "./scene.js";
+import type { View } from "./view.js";
 
 export type By = "worker" | "name";
 
@@ -14,6 +16,16 @@ export interface Lane {
 export interface Row {
   readonly topPx: number;
   readonly heightPx: number;
+}
+
+/** A numbered event of a story. `stemX` is the moment itself. */
+export interface Mark {
+  readonly number: number;
+  readonly x: number;
+  readonly y: number;
+  readonly stemX: number;
+  readonly atMs: number;
+  readonly text: string;
 }
 
 interface Packed<T> {
@@ -127,6 +139,18 @@ export class Lanes {
   /** The lane of a sign or of numbered evidence, if it has one. */
   lane(one: { worker: number; name: number }): Lane | null {
     return this.lanes[this.laneOf(one)] ?? null;
+  }
+
+  /** Where the numbers of the evidence stand. Numbers that would cover each other stand side by side. */
+  marks({ marks }: StoryRow, view: View): readonly Mark[] {
+    const takenPx = new Map<number, number>();
+    return marks.flatMap(([atMs, worker, name, text], i) => {
+      if (!view.shows(atMs, atMs)) return [];
+      const y = (this.lane({ worker, name })?.topPx ?? 4) + 8;
+      const x = Math.max(view.x(atMs), (takenPx.get(y) ?? Number.NEGATIVE_INFINITY) + 16);
+      takenPx.set(y, x);
+      return [{ number: i + 1, x, y, stemX: view.x(atMs), atMs, text }];
+    });
   }
 
   /** The lane of a pause or fault of a worker; lanes of names have none. */

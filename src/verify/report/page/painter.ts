@@ -344,16 +344,7 @@ export class Painter {
     const { story } = scene;
     if (story === null) return;
     const c = this.#context;
-    const takenPx = new Map<number, number>();
-    const marks = story.marks.flatMap(([atMs, worker, name], i) => {
-      if (!view.shows(atMs, atMs)) return [];
-      const lane = lanes.lane({ worker, name });
-      const y = lane === null ? 12 : lane.topPx + 8;
-      // Marks of one lane that would cover each other stand side by side.
-      const x = Math.max(view.x(atMs), (takenPx.get(y) ?? Number.NEGATIVE_INFINITY) + 16);
-      takenPx.set(y, x);
-      return [{ label: String(i + 1), x, y, stemX: view.x(atMs) }];
-    });
+    const marks = lanes.marks(story, view);
     const tone = story.violated ? theme.bad : theme.faultInk;
     c.strokeStyle = tone;
     c.beginPath();
@@ -364,7 +355,7 @@ export class Painter {
     c.stroke();
     this.#font(10, 650);
     c.textAlign = "center";
-    for (const { label, x, y } of marks) {
+    for (const { number, x, y } of marks) {
       c.fillStyle = theme.panel;
       c.beginPath();
       c.arc(x, y, 8.5, 0, 7);
@@ -374,7 +365,7 @@ export class Painter {
       c.arc(x, y, 7.5, 0, 7);
       c.fill();
       c.fillStyle = theme.panel;
-      c.fillText(label, x, y + 0.5);
+      c.fillText(String(number), x, y + 0.5);
     }
   }
 

@@ -172,7 +172,9 @@ export class TimeLine {
       this.#tip.replaceChildren(title, ...lines);
       const left = Math.min(x + 14, this.#widthPx - this.#tip.offsetWidth);
       this.#tip.style.left = `${Math.max(0, left)}px`;
-      this.#tip.style.top = `${y + 16}px`;
+      const below = y + 16;
+      const isLow = below + this.#tip.offsetHeight > this.#stage.clientHeight + 40;
+      this.#tip.style.top = `${isLow ? y - this.#tip.offsetHeight - 10 : below}px`;
     }
     this.#request();
   }

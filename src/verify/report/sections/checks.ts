@@ -1,4 +1,4 @@
-import type { CheckResult } from "../../runner/result.js";
+import type { CheckResult, CheckVerdict } from "../../runner/result.js";
 import { html, type Markup } from "../html.js";
 import type { Model } from "../model.js";
 import { count, sentence } from "../words.js";
@@ -25,21 +25,15 @@ function row(check: CheckResult, isTold: boolean): Markup {
   return html`<tr class="${verdict}" id="check-${id}">
 <th scope="row">${id}</th>
 <td class="promise">${promise}${isNews || isTold ? html`<p class="why">${sentence(why)}${jump}</p>` : undefined}</td>
-<td class="verdict"><span>${verdictWords(check)}</span></td>
+<td class="verdict"><span>${WORDS[verdict](check)}</span></td>
 <td class="number">${count(checked)}</td>
 </tr>
 `;
 }
 
-function verdictWords({ verdict, expected }: CheckResult): string {
-  switch (verdict) {
-    case "held":
-      return "held";
-    case "violated":
-      return "VIOLATED";
-    case "expected":
-      return `broken where not promised, ${count(expected)}×`;
-    case "unknown":
-      return "nothing seen";
-  }
-}
+const WORDS: Readonly<Record<CheckVerdict, (check: CheckResult) => string>> = {
+  held: () => "held",
+  violated: () => "VIOLATED",
+  expected: ({ expected }) => `broken where not promised, ${count(expected)}×`,
+  unknown: () => "nothing seen",
+};

@@ -26,7 +26,7 @@ export function plotsSection(model: Model): Markup | undefined {
     figure("Waiting time", "How long acquires waited, by outcome.", waitingPlot(waits)),
     figure(
       "Waiting time over the run",
-      "Each dot is one acquire, at the moment of the request. Faults are shaded, those of the store darker.",
+      "Each dot is one acquire, at the moment of the request. Faults are shaded, those of the store more strongly.",
       overTimePlot(model, waits),
     ),
     fairnessFigure(model),
