@@ -43,6 +43,23 @@ export const OPTIONS = {
   seed: { value: "N", about: "the first seed; alone, one run of it\n(default: another each time)" },
   mutant: { value: "NAME", about: "break the code in a known way, or list the ways" },
   picture: { value: "FILE", about: "draw who held what in a broken run, as SVG" },
+  lab: {
+    value: "NAME",
+    about: "start servers for it, instead of using a store of\nyours: --list shows the names",
+  },
+  for: { value: "TIME", about: "how long to go on (default: 60s)" },
+  workers: { value: "N", about: "how many processes contend (default: 4; 3 on a store\nof yours)" },
+  faults: {
+    value: "LIST",
+    about:
+      "only these, separated by commas, by name or by what\nthey hit (worker, connection, server, cluster, files);\nnone for none, list to see them",
+  },
+  pick: {
+    value: "LIST",
+    about: "of the run that the seed draws, only these workers,\nfaults and time: w1,w2,f3,t4200",
+  },
+  report: { value: "FILE", about: "write the report as one HTML page" },
+  list: { about: "show the labs" },
   help: { short: "h", about: "show this help" },
   version: { short: "v", about: "show the version" },
 } as const satisfies Record<string, Option>;
@@ -242,6 +259,45 @@ store: messages are lost, late, doubled and overtake each other, processes are
 paused, suspended and killed, clocks jump. The same seed is the same run. A run
 that breaks a promise is shortened and shown; exit code 1.`,
     run: async ({ options }) => (await import("./simulate.js")).simulate(options),
+  },
+  {
+    name: "verify",
+    summary: "Test a store with real processes and random real faults",
+    args: [],
+    usage: "--store URL | --lab NAME [options]",
+    options: [
+      "lab",
+      "for",
+      "runs",
+      "seed",
+      "workers",
+      "faults",
+      "pick",
+      "report",
+      "json",
+      "list",
+      "store",
+      "store-file",
+    ],
+    abouts: {
+      runs: "how many runs, instead of a time",
+      json: "for programs",
+      store: "a store of yours: only faults of its own processes and\nconnections are made there",
+    },
+    examples: [
+      "holdfast verify --lab redis --report redis.html",
+      "holdfast verify --store redis://127.0.0.1:6379 --for 60s",
+      "holdfast verify --lab etcd-cluster --faults leader\\ killed,worker",
+    ],
+    more: `Worker processes contend for a few names in all modes while faults strike them,
+their connections and the servers; then what they saw is checked. A run that
+breaks a promise is repeated with less and less of it, and told in a few lines.
+
+Exit codes:
+  0   every promise held       2   too little was seen to say
+  1   a promise was broken     64  wrong usage
+                               69  the store can't be reached`,
+    run: async ({ options }) => (await import("./verify.js")).verifyStore(options),
   },
   {
     name: "demo",

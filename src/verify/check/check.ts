@@ -62,13 +62,19 @@ export const RULES = Object.fromEntries(
   ]),
 ) as Readonly<Record<RuleId, Rule>>;
 
+export interface CheckOptions {
+  readonly excuses?: readonly Excuse[];
+  /** From when the times in sentences count; by default from the first event. */
+  readonly startMs?: number | undefined;
+}
+
 /** All rules over one history, in the order of their names. */
 export function checkHistory(
   history: History,
   limits: Partial<Limits> = {},
-  excuses: readonly Excuse[] = [],
+  { excuses = [], startMs }: CheckOptions = {},
 ): readonly Verdict[] {
-  const run = fold(history);
+  const run = fold(history, startMs);
   const all = { ...LIMITS, ...limits };
   return Object.entries(PROMISES).map(([id, [, find]]) => {
     const rule = id as RuleId;

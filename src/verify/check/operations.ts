@@ -105,7 +105,7 @@ export function proof({ asked, granted, renewals }: Granted, atMs: number): Even
   return renewed === undefined ? [asked, granted] : [asked, granted, renewed];
 }
 
-export function fold(history: History): Run {
+export function fold(history: History, startsMs?: number): Run {
   const events = inOrder(history);
   const operations = new Map<OpId, Operation>();
   const names = new Map<string, Operation[]>();
@@ -217,7 +217,7 @@ export function fold(history: History): Run {
   }
   for (const list of accesses.values()) list.sort((a, b) => a.step - b.step);
 
-  const startMs = events[0]?.atMs ?? 0;
+  const startMs = startsMs ?? events[0]?.atMs ?? 0;
   const never = new Spans([]);
   const byClient = (all: ReadonlyMap<string, Span[]>): ((client: string) => Spans) => {
     const spansOf = new Map([...all].map(([client, spans]) => [client, new Spans(spans)]));

@@ -15,7 +15,7 @@ export interface Model {
   readonly names: readonly string[];
   /** Checks with evidence that is told: violated, or broken where not promised. */
   readonly told: readonly CheckResult[];
-  /** The first event: times are counted from here. */
+  /** The beginning of the first run: times are counted from here. */
   readonly startMs: number;
   /** The time that the time lines cover. */
   readonly fromMs: number;
@@ -23,19 +23,19 @@ export interface Model {
   runAt(atMs: number): Run;
   /** The end of the run that this moment belongs to: nothing of the run lasts longer. */
   runEndMs(atMs: number): number;
-  /** A time since the first event: "+1.204 s". */
+  /** A time since then: "+1.204 s". */
   at(atMs: number): string;
 }
 
 export function modelOf(result: Result, history: History): Model {
   const sorted = history.toSorted((a, b) => a.atMs - b.atMs);
   const parts = split(sorted, result.runs);
-  const runs = parts.map(fold);
+  const runs = parts.map((part) => fold(part));
   const operations = runs
     .flatMap((run) => [...run.operations.values()])
     .sort((a, b) => a.asked.atMs - b.asked.atMs);
   const faults = result.runs.flatMap((run) => run.faults).sort((a, b) => a.fromMs - b.fromMs);
-  const startMs = sorted[0]?.atMs ?? result.runs[0]?.fromMs ?? 0;
+  const startMs = result.runs[0]?.fromMs ?? sorted[0]?.atMs ?? 0;
   const lastMs = Math.max(sorted.at(-1)?.atMs ?? startMs, ...result.runs.map((run) => run.untilMs));
   return {
     result,

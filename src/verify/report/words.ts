@@ -111,6 +111,8 @@ function predicateOf(event: OfWorker, name: string, at: (atMs: number) => string
       return `shows ${tokenWords(event)} to the fence of ${quoted(event.resource)}: ${verdictOf(event)}`;
     case "wrote":
       return `has read ${event.read} from ${quoted(event.resource)} and writes ${event.value} with ${tokenWords(event)}: ${verdictOf(event)}`;
+    case "wrote-unfenced":
+      return `has read ${event.read} from the number of ${quoted(event.resource)} without a fence and writes ${event.value} over ${event.found}`;
   }
 }
 

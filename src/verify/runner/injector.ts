@@ -21,6 +21,8 @@ export class Injector {
   readonly records: FaultRecord[] = [];
   /** Faults that could not be injected or healed: the verifier's own trouble. */
   readonly troubles: string[] = [];
+  /** Counts faults of the same name at the same time. */
+  #repeated = 1;
   #over = false;
 
   constructor(kinds: readonly FaultKind[], members: readonly Member[], timeLine: TimeLine) {
@@ -77,7 +79,7 @@ export class Injector {
     const record: FaultRecord = {
       kind: name,
       hits: kind.hits,
-      name: one.name,
+      name: this.active.includes(one.name) ? `${one.name} (${++this.#repeated})` : one.name,
       ...(isOfWorker ? { client: member.client } : {}),
       fromMs: machineMs(),
       untilMs: Number.POSITIVE_INFINITY,
@@ -87,7 +89,7 @@ export class Injector {
     if (kind.hits !== "worker") {
       this.#timeLine.now({
         kind: "injected",
-        fault: keyOf(record),
+        fault: record.name,
         ...(kind.sparesStore ? { sparesStore: true } : {}),
       });
     }
@@ -116,7 +118,7 @@ export class Injector {
     }
     const { record, kind } = struck;
     this.records.push({ ...record, untilMs: machineMs() });
-    if (kind.hits !== "worker") this.#timeLine.now({ kind: "healed", fault: keyOf(record) });
+    if (kind.hits !== "worker") this.#timeLine.now({ kind: "healed", fault: record.name });
   }
 
   #after(ms: number, act: () => Promise<void>): void {
@@ -129,6 +131,3 @@ export class Injector {
     this.#timers.add(timer);
   }
 }
-
-/** The same kind may hit the same worker twice at once. */
-const keyOf = ({ name, fromMs }: FaultRecord): string => `${name} #${Math.round(fromMs)}`;

@@ -43,13 +43,18 @@ export function judge(
     limits,
     excuses,
     lastedMs,
+    startMs,
   }: {
     readonly limits: Partial<Limits>;
     readonly excuses: readonly Excuse[];
     readonly lastedMs: number;
+    /** From when times count, for people. */
+    readonly startMs: number;
   },
 ): readonly CheckResult[] {
-  const rules = checkHistory(history, limits, excuses).map((verdict): CheckResult => {
+  const verdicts = checkHistory(history, limits, { excuses, startMs });
+  const seen = verdicts.filter(({ rule }) => !NOT_SEEN_HERE.includes(rule));
+  const rules = seen.map((verdict): CheckResult => {
     const { rule, checked, why, evidence, excused } = verdict;
     const isViolated = verdict.verdict === "violated";
     const expected = excused?.count ?? 0;

@@ -53,7 +53,7 @@ const MS_PER_FAULT = 900;
 
 export function drawPlan(
   seed: number,
-  target: Pick<Target, "ttlsMs" | "kinds" | "drawConnections">,
+  target: Pick<Target, "ttlsMs" | "kinds" | "drawConnections" | "isOurs">,
   options: PlanOptions,
 ): Plan {
   const random = seededRandom(seed);
@@ -87,7 +87,8 @@ export function drawPlan(
       ttlMs: ttlsMs[0]!,
       pace,
     }),
-    interventions: drawInterventions(random, names, calmMs),
+    // A forced release leaves a note in the store for an hour.
+    interventions: target.isOurs ? drawInterventions(random, names, calmMs) : [],
   };
 }
 

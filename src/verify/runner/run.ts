@@ -17,8 +17,10 @@ import type { Target } from "./target.js";
 export interface RunOptions {
   readonly load: Load;
   readonly pace: number;
-  /** A folder for the resources of the workers. */
-  readonly folder: string;
+  /** The beginning of the first run, from which times count for people; its own if left out. */
+  readonly startMs?: number | undefined;
+  /** A file for the resources that the workers write to. */
+  readonly resourceFile: string;
   readonly mutant?: MutantName | undefined;
   /** The built module of a worker's process, if it is another one. */
   readonly module?: string | undefined;
@@ -106,6 +108,7 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
       limits: scaled({ ...LIMITS, ...target.limits }, options.pace, slackMs),
       excuses: [...injector.excuses(longestTtl(plan)), ...operator.excuses],
       lastedMs: machineMs() - fromMs,
+      startMs: options.startMs ?? fromMs,
     });
     const record: RunRecord = {
       seed: plan.seed,
@@ -130,7 +133,7 @@ function enlist(
   plan: Plan,
   around: RunOptions & { timeLine: TimeLine; namespace: string; untilMs: number },
 ): Promise<readonly Member[]> {
-  const { timeLine, namespace, untilMs, folder, mutant, module } = around;
+  const { timeLine, namespace, untilMs, resourceFile, mutant, module } = around;
   const locks = { namespace, commandTimeout: plan.commandTimeoutMs };
   return Promise.all(
     plan.workers.map(async ({ client, connections, programs }) => {
@@ -142,7 +145,7 @@ function enlist(
         locks,
         connections,
         programs: programs.map((one) => ({ ...one, untilMs })),
-        resourceFile: `${folder}/resource-${plan.seed}.db`,
+        resourceFile,
         mutant,
         module,
       });

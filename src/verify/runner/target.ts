@@ -11,6 +11,8 @@ export interface Target extends AsyncDisposable {
   readonly name: string;
   /** For people: "one Redis server, appendfsync always". */
   readonly about: string;
+  /** False: it is a user's own. Nothing is done to it but taking locks, and nothing is left there. */
+  readonly isOurs: boolean;
   /** For the runner's own connection, which no fault of a connection hits. */
   readonly url: string;
   readonly ttlsMs: readonly number[];

@@ -8,6 +8,7 @@ import { Load } from "./load.js";
 import { drawPlan, type Plan } from "./plan.js";
 import type { RegisterCount, Result, RunRecord } from "./result.js";
 import { type Progress, type RunOutcome, run } from "./run.js";
+import { brokenBy, type Pick, pickFrom, type Shortened, shorten } from "./shorten.js";
 import type { Target } from "./target.js";
 
 export interface VerifyOptions {
@@ -27,6 +28,11 @@ export interface VerifyOptions {
   readonly signal?: AbortSignal | undefined;
   readonly onProgress?: ((progress: Progress & { readonly runs: number }) => void) | undefined;
   readonly onRun?: ((run: RunRecord) => void) | undefined;
+  /** Only this of each plan. */
+  readonly pick?: Pick | undefined;
+  /** How long a run that broke a promise is repeated to shorten it; 0, the default: not at all. */
+  readonly shortenMs?: number | undefined;
+  readonly onShorten?: ((tries: number) => void) | undefined;
   /** The command that repeats it, for people. */
   readonly command: string;
 }
@@ -35,76 +41,104 @@ export interface VerifyOptions {
 export interface Verification {
   readonly result: Result;
   readonly history: History;
-  /** The first plan that broke a promise. */
-  readonly failed: Plan | null;
+  readonly failure: VerifyFailure | null;
   /** What the verifier itself could not do. */
   readonly troubles: readonly string[];
 }
 
-export const RUN_MS = 10_000;
+/** The first run that broke a promise, and the least of its plan that broke it again. */
+export interface VerifyFailure {
+  readonly seed: number;
+  readonly outcome: RunOutcome;
+  readonly shortened: Shortened | null;
+}
+
+const RUN_MS = 10_000;
 const PAUSE_MS = 15;
 
 /** Runs from consecutive seeds until the time is over or a promise is broken. */
 export async function verify(target: Target, options: VerifyOptions): Promise<Verification> {
-  const { seed, forMs = Number.POSITIVE_INFINITY, runs = Number.POSITIVE_INFINITY } = options;
+  const { forMs = Number.POSITIVE_INFINITY, runs = Number.POSITIVE_INFINITY, signal } = options;
   const startedAt = new Date().toISOString();
   const startedMs = performance.now();
   const outcomes: RunOutcome[] = [];
   const versions = { node: process.versions.node, ...(await target.versions()) };
-  let failed: Plan | null = null;
+  let failure: VerifyFailure | null = null;
   await inFolder(async (folder) => {
     const load = new Load();
+    const runner = new Runner(target, options, load, folder);
     try {
-      for (let i = 0; i < runs && failed === null && !options.signal?.aborted; i++) {
+      for (let i = 0; i < runs && failure === null && !signal?.aborted; i++) {
         if (i > 0 && performance.now() - startedMs >= forMs) break;
-        const pace = await load.pace();
-        const plan = drawPlan(seed + i, target, {
-          workers: options.workers,
-          forMs: (options.runMs ?? RUN_MS) * pace,
-          pace,
-          pauseMs: options.pauseMs ?? PAUSE_MS,
-        });
-        const outcome = await carryOut(target, plan, { ...options, load, pace, folder }, i);
+        const seed = options.seed + i;
+        const plan = await runner.draw(seed);
+        const outcome = await runner.carryOut(plan, outcomes.length);
         outcomes.push(outcome);
         options.onRun?.(outcome.record);
-        if (isViolated(outcome)) failed = plan;
-        await target.recover();
+        if (brokenBy(outcome).length === 0) continue;
+        failure = { seed, outcome, shortened: await runner.shorten(plan, outcome) };
       }
     } finally {
       load.stop();
     }
   });
-  return { ...conclude(target, outcomes, options, { versions, startedAt, startedMs }), failed };
+  const concluded = conclude(target, outcomes, options, { versions, startedAt, startedMs });
+  return { ...concluded, failure };
 }
 
-/** One plan, in the folder of its resources; for repeating one that failed. */
-export function carryOut(
-  target: Target,
-  plan: Plan,
-  options: VerifyOptions & {
-    readonly load: Load;
-    readonly pace: number;
-    readonly folder: string;
-  },
-  runs = 0,
-): Promise<RunOutcome> {
-  const { load, pace, folder, mutant, module, signal, onProgress } = options;
-  return run(target, plan, {
-    load,
-    pace,
-    folder,
-    mutant,
-    module,
-    signal,
-    onProgress: onProgress && ((progress) => onProgress({ ...progress, runs })),
-  });
-}
+class Runner {
+  readonly #target: Target;
+  readonly #options: VerifyOptions;
+  readonly #load: Load;
+  readonly #folder: string;
+  #pace = 1;
+  #startMs: number | undefined;
+  #resources = 0;
 
-export const isViolated = ({ record }: RunOutcome): boolean =>
-  record.checks.some(({ verdict }) => verdict === "violated");
+  constructor(target: Target, options: VerifyOptions, load: Load, folder: string) {
+    this.#target = target;
+    this.#options = options;
+    this.#load = load;
+    this.#folder = folder;
+  }
+
+  async draw(seed: number): Promise<Plan> {
+    const { workers, runMs = RUN_MS, pauseMs = PAUSE_MS, pick } = this.#options;
+    this.#pace = await this.#load.pace();
+    const pace = this.#pace;
+    const plan = drawPlan(seed, this.#target, { workers, forMs: runMs * pace, pace, pauseMs });
+    return pick === undefined ? plan : pickFrom(plan, pick);
+  }
+
+  async carryOut(plan: Plan, runs: number): Promise<RunOutcome> {
+    const { mutant, module, signal, onProgress } = this.#options;
+    const outcome = await run(this.#target, plan, {
+      load: this.#load,
+      pace: this.#pace,
+      startMs: this.#startMs,
+      resourceFile: join(this.#folder, `${++this.#resources}.db`),
+      mutant,
+      module,
+      signal,
+      onProgress: onProgress && ((progress) => onProgress({ ...progress, runs })),
+    });
+    this.#startMs ??= outcome.record.fromMs;
+    await this.#target.recover();
+    return outcome;
+  }
+
+  async shorten(plan: Plan, outcome: RunOutcome): Promise<Shortened | null> {
+    const { shortenMs = 0, onShorten } = this.#options;
+    if (shortenMs === 0) return null;
+    return shorten(plan, outcome, (shorter) => this.carryOut(shorter, 0), {
+      untilMs: performance.now() + shortenMs,
+      ...(onShorten === undefined ? {} : { onTry: onShorten }),
+    });
+  }
+}
 
 /** A temporary folder, removed afterwards. */
-export async function inFolder<T>(act: (folder: string) => Promise<T>): Promise<T> {
+async function inFolder<T>(act: (folder: string) => Promise<T>): Promise<T> {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-verify-"));
   try {
     return await act(folder);
@@ -138,7 +172,7 @@ function conclude(
     startedAt,
     startedMs,
   }: { versions: Record<string, string>; startedAt: string; startedMs: number },
-): Omit<Verification, "failed"> {
+): Omit<Verification, "failure"> {
   const history: Event[] = outcomes.flatMap((one) => one.history);
   const records = outcomes.map(({ record }) => record);
   const checks = merge(records.map((one) => one.checks));

@@ -54,6 +54,7 @@ function targetOn(
 ): Target {
   return {
     ...about,
+    isOurs: true,
     url: cluster.url,
     ttlsMs: [2_000, 3_000, 4_000],
     limits: { electionMs: 3_000, healMs: 8_000 },

@@ -21,3 +21,5 @@ export const LAB_TARGETS = {
   etcd: { needs: ["etcd"], open: etcdTarget },
   "etcd-cluster": { needs: ["etcd"], open: etcdClusterTarget },
 } as const satisfies Readonly<Record<string, LabTarget>>;
+
+export type LabName = keyof typeof LAB_TARGETS;

@@ -45,7 +45,7 @@ export async function redisTarget(lab: Lab, isClocked: boolean): Promise<Target>
   await prepare(server);
   const place = { address: server.address, port: server.port };
   return {
-    ...common(lab, isClocked),
+    ...COMMON,
     name: "redis",
     about: "one Redis server with appendfsync always",
     url: `${server.url}/${DATABASE}`,
@@ -79,7 +79,7 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
     await replica.follow(primary);
   };
   return {
-    ...common(lab, isClocked),
+    ...COMMON,
     name: "redis-replica",
     about: "a Redis primary and a replica, replicas=1, failed over by address",
     get url() {
@@ -127,7 +127,7 @@ export async function redisClusterTarget(lab: Lab, isClocked: boolean): Promise<
   const one = (random: Random): RedisServer => servers[Math.floor(random.unit() * 3)]!;
   let struck = servers[0]!;
   return {
-    ...common(lab, isClocked),
+    ...COMMON,
     name: "redis-cluster",
     about: "a Redis Cluster of three primaries with appendfsync always",
     url: urlBy(proxies),
@@ -173,12 +173,13 @@ export async function redisClusterTarget(lab: Lab, isClocked: boolean): Promise<
   };
 }
 
-const common = (_lab: Lab, _isClocked: boolean) => ({
+const COMMON = {
+  isOurs: true,
   ttlsMs: TTLS_MS,
   limits: {},
   drawConnections,
   async [Symbol.asyncDispose]() {},
-});
+};
 
 function drawConnections(random: Random): readonly Connections[] {
   const which = random.unit();

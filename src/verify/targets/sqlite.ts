@@ -22,6 +22,7 @@ export async function sqliteTarget(lab: Lab, isClocked: boolean): Promise<Target
   return {
     name: "sqlite",
     about: "SQLite, one file",
+    isOurs: true,
     get url() {
       return `sqlite:${file}`;
     },

@@ -1,0 +1,324 @@
+import { closeSync, openSync, writeFileSync } from "node:fs";
+import type { History } from "../verify/check/history.js";
+import { modelOf } from "../verify/report/model.js";
+import { renderReport } from "../verify/report/render.js";
+import { storyLines } from "../verify/report/story.js";
+import { count, counted, describeEvent, duration } from "../verify/report/words.js";
+import type { CheckResult, Result, RunRecord } from "../verify/runner/result.js";
+import { decodePick, encodePick, type Pick } from "../verify/runner/shorten.js";
+import type { Target } from "../verify/runner/target.js";
+import { type Verification, type VerifyFailure, verify } from "../verify/runner/verify.js";
+import { LAB_TARGETS, type LabName } from "../verify/targets/index.js";
+import { unknownFaults, type Wanted, withTarget } from "../verify/targets/open.js";
+import { durationOption, numberOption } from "./arguments.js";
+import type { Options } from "./commands.js";
+import { Exit, usage } from "./exit.js";
+import { jsonText, note, print, printable, quoted, shellWord, style, table } from "./output.js";
+import { chooseStore } from "./store.js";
+
+const MOST_SEED = 2 ** 31;
+const DEFAULT_MS = 60_000;
+const WORKERS = { ours: 4, given: 3, most: 16 };
+/** On somebody's own store, a few operations a second for each worker. */
+const GIVEN_PAUSE_MS = 200;
+const SHORTEN_MS = 120_000;
+const UNKNOWN = 2;
+
+/** What was asked for, checked. */
+interface Request {
+  readonly wanted: Wanted;
+  readonly faults: readonly string[] | undefined;
+  readonly seed: number;
+  readonly forMs: number | undefined;
+  readonly runs: number | undefined;
+  readonly workers: number;
+  readonly pick: Pick | undefined;
+}
+
+export async function verifyStore(options: Options): Promise<number> {
+  if (options.list) {
+    print(table([["LAB", "NEEDS"], ...Object.entries(LAB_TARGETS).map(labRow)]));
+    return Exit.ok;
+  }
+  const request = readRequest(options);
+  if (options.faults === "list") {
+    await withTarget(request.wanted, undefined, async ({ kinds }) => {
+      const rows = kinds.map(({ name, hits, because = "" }) => [name, hits, because]);
+      print(table([["FAULT", "HITS", "NOT PROMISED UNDER IT, BECAUSE"], ...rows]));
+    });
+    return Exit.ok;
+  }
+  if (options.report !== undefined) checkWritable(options.report);
+  const interrupted = new AbortController();
+  // Once: the run ends, and what was found is shown. Again: the end.
+  process.once("SIGINT", () => interrupted.abort());
+  const verification = await withTarget(request.wanted, request.faults, async (target) => {
+    refuseUnknown(target, request.faults);
+    announce(target, request);
+    return carryOut(target, request, interrupted.signal);
+  });
+  const { result, history, failure } = verification;
+  if (options.report !== undefined) writeFileSync(options.report, renderReport(result, history));
+  if (options.json) print(jsonText(jsonOf(verification, request)));
+  else show(verification, request, options.report);
+  if (failure !== null) return Exit.failed;
+  return result.outcome === "held" ? Exit.ok : UNKNOWN;
+}
+
+const labRow = ([name, { needs }]: [string, { needs: readonly string[] }]): string[] => [
+  name,
+  needs.join(", ") || "nothing",
+];
+
+function readRequest(options: Options): Request {
+  if (options.lab !== undefined && (options.store ?? options["store-file"]) !== undefined) {
+    throw usage("--lab and --store contradict each other: both say what is verified");
+  }
+  const wanted = wantedOf(options);
+  const given = numberOption(options, "seed", { min: 0, max: MOST_SEED });
+  const runs = numberOption(options, "runs", { min: 1, max: MOST_SEED });
+  const pick = options.pick === undefined ? undefined : decodePick(options.pick);
+  if (pick === null) {
+    throw usage(
+      `--pick is ${quoted(options.pick!)}; it must be workers, faults and a time, such as w1,w2,f3,t4200`,
+    );
+  }
+  if (pick !== undefined && given === undefined) throw usage("--pick needs the --seed it is of");
+  const forMs = durationOption(options, "for", { min: 1_000 });
+  const most = numberOption(options, "workers", { min: 2, max: WORKERS.most });
+  return {
+    wanted,
+    faults: options.faults?.split(",").map((one) => one.trim()),
+    seed: given ?? Math.floor(Math.random() * MOST_SEED),
+    forMs: forMs ?? (runs === undefined && pick === undefined ? DEFAULT_MS : undefined),
+    runs: pick === undefined ? runs : (runs ?? 1),
+    workers: most ?? ("lab" in wanted ? WORKERS.ours : WORKERS.given),
+    pick,
+  };
+}
+
+function wantedOf(options: Options): Wanted {
+  const { lab } = options;
+  if (lab === undefined) {
+    const { url, named } = chooseStore(options);
+    if (named) return { store: url };
+    throw usage(
+      `say what to verify: --store URL for a store of yours, or --lab ${Object.keys(LAB_TARGETS).join("|")} for servers that are started for it`,
+    );
+  }
+  if (Object.hasOwn(LAB_TARGETS, lab)) return { lab: lab as LabName };
+  throw usage(`there is no lab ${quoted(lab)}; there are ${Object.keys(LAB_TARGETS).join(", ")}`);
+}
+
+function refuseUnknown(target: Target, faults: readonly string[] = []): void {
+  const [unknown] = unknownFaults(target, faults);
+  if (unknown === undefined) return;
+  throw usage(
+    `there is no fault ${quoted(unknown)} for ${target.name}; --faults list shows them, and worker, connection, server, cluster and files stand for all of theirs`,
+  );
+}
+
+/** What will be done, before it is. */
+function announce(target: Target, { seed, forMs, runs, workers }: Request): void {
+  const time = runs === undefined ? duration(forMs!) : counted(runs, "run");
+  note(`verifying ${printable(target.about)} with ${workers} workers for ${time}, seed ${seed}`);
+  if (target.isOurs) return;
+  note(
+    "on your store it takes and releases locks in namespaces of its own (verify-…), a few a second; " +
+      "faults hit its own processes and their connections only; nothing is left there but Redis's counters of tokens",
+  );
+}
+
+async function carryOut(
+  target: Target,
+  { seed, forMs, runs, workers, pick, wanted, faults }: Request,
+  signal: AbortSignal,
+): Promise<Verification> {
+  const progress = new ProgressLine();
+  try {
+    return await verify(target, {
+      seed,
+      forMs,
+      runs,
+      workers,
+      pick,
+      signal,
+      command: commandOf(wanted, { seed, forMs, runs, workers, faults }),
+      shortenMs: pick === undefined ? SHORTEN_MS : 0,
+      ...(target.isOurs ? {} : { pauseMs: GIVEN_PAUSE_MS }),
+      onProgress: ({ events, activeFaults, runs: done }) =>
+        progress.show(done + 1, events, activeFaults),
+      onRun: (one) => progress.ran(one),
+      onShorten: (tries) => progress.say(`shortening, try ${tries}`),
+    });
+  } finally {
+    progress.end();
+  }
+}
+
+/** A line that is written over, for people at a terminal. */
+class ProgressLine {
+  #operations = 0;
+  #faults = 0;
+
+  show(run: number, events: History, active: readonly string[]): void {
+    if (!process.stderr.isTTY) return;
+    const asked = events.filter(({ kind }) => kind === "asked").length;
+    const now = active.length === 0 ? "no fault now" : `now: ${active.join(", ")}`;
+    const waits = waitsOf(events.slice(-400));
+    const waiting = waits.length === 0 ? "" : `, waits ${duration(waits[waits.length >> 1]!)}`;
+    this.say(
+      `run ${run}, ${count(this.#operations + asked)} operations${waiting}, ${counted(this.#faults, "fault")}; ${now}`,
+    );
+  }
+
+  ran({ checks, faults, seed }: RunRecord): void {
+    this.#operations += checks.find(({ id }) => id === "L3")?.checked ?? 0;
+    this.#faults += faults.length;
+    const broken = checks.filter(({ verdict }) => verdict === "violated").map(({ id }) => id);
+    if (broken.length > 0) note(`seed ${seed} broke ${broken.join(", ")}`);
+  }
+
+  say(text: string): void {
+    if (!process.stderr.isTTY) return;
+    const width = Math.max(20, (process.stderr.columns ?? 80) - 1);
+    process.stderr.write(`\r\u001b[K${printable(text).slice(0, width)}`);
+  }
+
+  end(): void {
+    if (process.stderr.isTTY) process.stderr.write("\r\u001b[K");
+  }
+}
+
+/** How long granted acquires had waited, in order. */
+function waitsOf(events: History): readonly number[] {
+  const asked = new Map<string, number>();
+  const waits: number[] = [];
+  for (const event of events) {
+    if (event.kind === "asked") asked.set(event.op, event.atMs);
+    const fromMs = event.kind === "granted" ? asked.get(event.op) : undefined;
+    if (fromMs !== undefined) waits.push(event.atMs - fromMs);
+  }
+  return waits.sort((a, b) => a - b);
+}
+
+const WORDS: Readonly<Record<CheckResult["verdict"], string>> = {
+  held: "held",
+  violated: "VIOLATED",
+  expected: "held where promised",
+  unknown: "not seen",
+};
+
+function show(
+  { result, history, failure, troubles }: Verification,
+  request: Request,
+  report: string | undefined,
+): void {
+  const rows = result.checks.map(({ id, promise, verdict, checked, expected }) => [
+    id,
+    promise,
+    WORDS[verdict],
+    count(checked),
+    expected === 0 ? "" : count(expected),
+  ]);
+  print(table([["", "PROMISE", "", "COMPARED", "NOT PROMISED"], ...rows]));
+  print(`\n${summary(result)}`);
+  for (const one of new Set(troubles)) note(`a fault could not be made: ${printable(one)}`);
+  if (failure !== null) showFailure(result, history, failure, request);
+  if (report !== undefined) print(`\nReport: ${report}`);
+}
+
+function summary(result: Result): string {
+  const { about, lastedMs, operations, grants, faults, runs, fenced, unfenced, outcome } = result;
+  const words = {
+    held: "Every promise held.",
+    violated: style(process.stdout, "red", "A promise was broken."),
+    unknown: "Too little was seen for a verdict.",
+  };
+  const expected = result.checks.filter(({ verdict }) => verdict === "expected");
+  return [
+    words[outcome],
+    `Tried: ${printable(about)}; ${counted(runs.length, "run")} in ${duration(lastedMs)}, ` +
+      `${counted(operations, "operation")}, ${counted(grants, "grant")}, ${counted(faults, "fault")}.`,
+    `Register behind a fence: ${counted(fenced.writes, "write")}, ${count(fenced.lost)} lost, ${count(fenced.refused)} stale ones refused. ` +
+      `Without a fence: ${counted(unfenced.writes, "write")}, ${count(unfenced.lost)} lost.`,
+    ...expected.map(
+      ({ id, expected: times, why }) =>
+        `${id} was broken ${counted(times, "time")} under faults for which this store does not promise it; the first: ${printable(why)}`,
+    ),
+  ].join("\n");
+}
+
+function showFailure(
+  result: Result,
+  history: History,
+  { seed, outcome, shortened }: VerifyFailure,
+  request: Request,
+): void {
+  const told = shortened?.outcome ?? outcome;
+  const broken = told.record.checks.filter(({ verdict }) => verdict === "violated");
+  const model = modelOf(
+    { ...result, runs: [told.record] },
+    told === outcome ? history : told.history,
+  );
+  for (const check of broken) {
+    print(`\n${style(process.stdout, "red", `${check.id}: ${printable(check.why)}`)}`);
+    if (check.evidence.length === 0) continue;
+    const run = model.runAt(check.evidence[0]!.atMs);
+    for (const { event } of storyLines(model, check)) {
+      const { subject, predicate } = describeEvent(event, run, model.at);
+      print(printable(`  ${model.at(event.atMs).padStart(10)}  ${subject} ${predicate}`));
+    }
+  }
+  const { faults, clients } = told.record;
+  const those = faults.map(({ name }) => name).join(", ") || "no fault";
+  const how =
+    shortened === null ? "" : ` (shortened in ${counted(shortened.tries, "try", "tries")})`;
+  print(`\nIn this run${how}: workers ${clients.join(", ")}; ${printable(those)}.`);
+  print(`Run it again: ${replayOf(request, seed, shortened)}`);
+  if (shortened !== null) print(`The whole run:  ${replayOf(request, seed, null)}`);
+}
+
+function replayOf(
+  { wanted, workers, faults }: Request,
+  seed: number,
+  shortened: VerifyFailure["shortened"],
+): string {
+  const all = commandOf(wanted, { seed, runs: 1, forMs: undefined, workers, faults });
+  return shortened === null ? all : `${all} --pick ${encodePick(shortened.pick)}`;
+}
+
+function commandOf(
+  wanted: Wanted,
+  { seed, forMs, runs, workers, faults }: Omit<Request, "wanted" | "pick">,
+): string {
+  return [
+    "holdfast verify",
+    // A URL may hold a password.
+    "lab" in wanted ? `--lab ${wanted.lab}` : "--store URL",
+    `--seed ${seed}`,
+    ...(runs === undefined ? [] : [`--runs ${runs}`]),
+    ...(forMs === undefined ? [] : [`--for ${Math.round(forMs / 1_000)}s`]),
+    `--workers ${workers}`,
+    ...(faults === undefined ? [] : [`--faults ${shellWord(faults.join(","))}`]),
+  ].join(" ");
+}
+
+function jsonOf({ result, failure, troubles }: Verification, request: Request): object {
+  const { runs, ...rest } = result;
+  return {
+    ...rest,
+    runs: runs.map(({ checks: _, ...run }) => run),
+    troubles,
+    replay: failure && replayOf(request, failure.seed, failure.shortened),
+  };
+}
+
+/** Before a long run, not after it. */
+function checkWritable(file: string): void {
+  try {
+    closeSync(openSync(file, "a"));
+  } catch (error) {
+    throw usage(`--report can't be written: ${(error as Error).message}`);
+  }
+}

@@ -1,0 +1,116 @@
+import type { Plan } from "./plan.js";
+import type { CheckId } from "./result.js";
+import type { RunOutcome } from "./run.js";
+
+/** What is kept of a plan: numbers of its workers and faults, and how long it goes on. */
+export interface Pick {
+  readonly workers: readonly number[];
+  readonly faults: readonly number[];
+  readonly forMs: number;
+}
+
+export const wholeOf = ({ workers, faults, forMs }: Plan): Pick => ({
+  workers: workers.map((_, i) => i),
+  faults: faults.map((_, i) => i),
+  forMs,
+});
+
+/** The plan with only this of it: faults of workers that are left out are left out, too. */
+export function pickFrom(plan: Plan, { workers, faults, forMs }: Pick): Plan {
+  return {
+    ...plan,
+    forMs,
+    workers: plan.workers.filter((_, i) => workers.includes(i)),
+    faults: plan.faults
+      .filter((one, i) => faults.includes(i) && workers.includes(one.worker) && one.atMs < forMs)
+      .map((one) => ({ ...one, worker: workers.indexOf(one.worker) })),
+    interventions: plan.interventions.filter(({ atMs }) => atMs < forMs),
+  };
+}
+
+/** `w1,w3,f2,t4200`: worker 1 and 3, the second fault, for 4,200 ms. */
+export const encodePick = ({ workers, faults, forMs }: Pick): string =>
+  [
+    ...workers.map((i) => `w${i + 1}`),
+    ...faults.map((i) => `f${i + 1}`),
+    `t${Math.round(forMs)}`,
+  ].join(",");
+
+/** Null: the text is none. */
+export function decodePick(text: string): Pick | null {
+  const pick = { workers: [] as number[], faults: [] as number[], forMs: Number.NaN };
+  for (const part of text.split(",")) {
+    const [, kind, digits] = /^([wft])(\d{1,9})$/.exec(part.trim()) ?? [];
+    const number = Number(digits);
+    if (kind === "w") pick.workers.push(number - 1);
+    else if (kind === "f") pick.faults.push(number - 1);
+    else if (kind === "t") pick.forMs = number;
+    else return null;
+  }
+  return pick.workers.length > 0 && pick.forMs > 0 ? pick : null;
+}
+
+/** Broken rules of an outcome. */
+export const brokenBy = ({ record }: RunOutcome): readonly CheckId[] =>
+  record.checks.filter(({ verdict }) => verdict === "violated").map(({ id }) => id);
+
+export interface Shortened {
+  readonly pick: Pick;
+  readonly outcome: RunOutcome;
+  /** How many runs it took. */
+  readonly tries: number;
+}
+
+const TIME_AFTER_MS = 1_500;
+const TRIES_EACH = 2;
+
+/**
+ * Repeats a run that broke a promise with less and less of its plan, as long as one of the same
+ * promises breaks again and there is time. Real processes do not repeat themselves exactly: what
+ * fails to break it is tried twice.
+ */
+export async function shorten(
+  plan: Plan,
+  failed: RunOutcome,
+  repeat: (plan: Plan) => Promise<RunOutcome>,
+  { untilMs, onTry }: { readonly untilMs: number; readonly onTry?: (tries: number) => void },
+): Promise<Shortened> {
+  const wanted = brokenBy(failed);
+  let best: Shortened = { pick: wholeOf(plan), outcome: failed, tries: 0 };
+  let tries = 0;
+  const isBroken = async (pick: Pick): Promise<boolean> => {
+    for (let i = 0; i < TRIES_EACH; i++) {
+      if (performance.now() >= untilMs) return false;
+      onTry?.(++tries);
+      const outcome = await repeat(pickFrom(plan, pick));
+      if (!brokenBy(outcome).some((id) => wanted.includes(id))) continue;
+      best = { pick, outcome, tries };
+      return true;
+    }
+    return false;
+  };
+  const brokenAtMs = lastEvidenceMs(failed) - failed.record.fromMs;
+  if (brokenAtMs > 0) {
+    const forMs = Math.min(plan.forMs, Math.round(brokenAtMs + TIME_AFTER_MS));
+    await isBroken({ ...best.pick, forMs });
+  }
+  // Halves first, then one by one.
+  for (let size = Math.ceil(plan.faults.length / 2); size >= 1; size = Math.floor(size / 2)) {
+    for (let from = 0; from < best.pick.faults.length; ) {
+      const { faults } = best.pick;
+      const fewer = [...faults.slice(0, from), ...faults.slice(from + size)];
+      if (!(await isBroken({ ...best.pick, faults: fewer }))) from += size;
+      if (performance.now() >= untilMs) break;
+    }
+  }
+  for (const worker of best.pick.workers) {
+    const workers = best.pick.workers.filter((one) => one !== worker);
+    if (workers.length >= 2) await isBroken({ ...best.pick, workers });
+  }
+  return { ...best, tries };
+}
+
+function lastEvidenceMs({ record }: RunOutcome): number {
+  const broken = record.checks.filter(({ verdict }) => verdict === "violated");
+  return Math.max(...broken.map(({ evidence }) => evidence.at(-1)?.atMs ?? 0));
+}

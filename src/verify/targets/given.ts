@@ -1,0 +1,123 @@
+import { UnsupportedError } from "../../core/errors.js";
+import type { Random } from "../../core/random.js";
+import { addressOf, parseStoreUrl, type StoreUrl } from "../../core/url.js";
+import { GrpcProxy } from "../faults/grpc-proxy.js";
+import { TcpProxy } from "../faults/proxy.js";
+import { redisConnectionKind } from "../faults/redis-kind.js";
+import { connectionKinds, type FaultKind, type Strikable, WORKER_KINDS } from "../runner/kinds.js";
+import type { Target } from "../runner/target.js";
+import type { Connections } from "../traffic/protocol.js";
+
+/** A proxy to one host of the store. */
+type HostProxy = Strikable & AsyncDisposable & { readonly address: string; readonly port: number };
+
+/** How clients of a store are connected, as far as a proxy can stand between. */
+interface Wiring {
+  readonly port: number;
+  readonly kinds: readonly string[];
+  open(host: { readonly address: string; readonly port: number }): Promise<HostProxy>;
+}
+
+/**
+ * A store that is not ours: only workers and their own connections are struck, nobody else is
+ * touched, and nothing is left behind.
+ */
+export function givenTarget(url: string): Target {
+  const parsed = parseStoreUrl(url);
+  if (parsed.scheme === "memory") {
+    throw new UnsupportedError(
+      "memory: lives in one process, and workers are processes: use holdfast simulate",
+    );
+  }
+  const wiring = wiringOf(parsed);
+  return {
+    name: parsed.scheme,
+    about: aboutOf(parsed, wiring !== null),
+    isOurs: false,
+    url,
+    ttlsMs: [2_000, 3_000, 5_000],
+    limits: { freeMs: 5_000, electionMs: 5_000, healMs: 8_000 },
+    kinds: [...workerKinds(parsed), ...(wiring?.kinds ?? []).flatMap((only) => kindsOf(only))],
+    drawConnections,
+    async openWay() {
+      if (wiring === null) return { url, proxies: [], close: async () => {} };
+      const proxies = await Promise.all(
+        parsed.hosts.map(({ host, port }) =>
+          wiring.open({ address: host, port: port ?? wiring.port }),
+        ),
+      );
+      return {
+        url: throughProxies(parsed, proxies),
+        proxies,
+        close: async () => {
+          await Promise.all(proxies.map((proxy) => proxy[Symbol.asyncDispose]()));
+        },
+      };
+    },
+    versions: async () => ({}),
+    commands: async () => null,
+    recover: async () => {},
+    async [Symbol.asyncDispose]() {},
+  };
+}
+
+/** Where the certificate or the server itself names an address, a proxy can't stand between. */
+function wiringOf({ scheme, options }: StoreUrl): Wiring | null {
+  if (scheme === "redis" && !options.has("cluster") && !options.has("sentinel")) {
+    return {
+      port: 6379,
+      kinds: ["connection", "commands", "subscription"],
+      open: (host) => TcpProxy.open(host, { kindOf: redisConnectionKind }),
+    };
+  }
+  if (scheme === "etcd" && !options.has("tls")) {
+    return {
+      port: 2379,
+      kinds: ["connection", "calls", "watch", "keepalive"],
+      open: (host) => GrpcProxy.open(host),
+    };
+  }
+  return null;
+}
+
+/** A process that is stopped in the middle of a transaction locks an SQLite file for everybody. */
+const workerKinds = ({ scheme }: StoreUrl): readonly FaultKind[] =>
+  WORKER_KINDS.filter(
+    ({ name }) =>
+      name !== "worker clock jumps" && !(scheme === "sqlite" && name === "worker paused"),
+  );
+
+const kindsOf = (only: string): readonly FaultKind[] =>
+  only === "subscription" || only === "connection"
+    ? connectionKinds(only, {
+        breaks: ["L4"],
+        because: "a waiter that can't be told of its turn may go to the end of the queue",
+      })
+    : connectionKinds(only);
+
+const drawConnections = (random: Random): readonly Connections[] =>
+  random.unit() < 0.6 ? [{ locks: 1 }] : [{ locks: 1 }, { locks: 1 }];
+
+function aboutOf({ scheme, hosts, path }: StoreUrl, isProxied: boolean): string {
+  const where =
+    hosts.length === 0
+      ? path
+      : hosts.map(({ host, port }) => (port === null ? host : addressOf(host, port))).join(", ");
+  const how = isProxied ? "" : "; no faults of connections, which this URL leaves no place for";
+  return `your ${scheme} store at ${where}${how}`;
+}
+
+function throughProxies(
+  { scheme, user, password, path, options }: StoreUrl,
+  proxies: readonly { readonly address: string; readonly port: number }[],
+): string {
+  const login =
+    user === "" && password === ""
+      ? ""
+      : `${encodeURIComponent(user)}:${encodeURIComponent(password)}@`;
+  const hosts = proxies.map(({ address, port }) => `${address}:${port}`).join(",");
+  const query = [...options].map(([name, value]) =>
+    value === "" ? name : `${name}=${encodeURIComponent(value)}`,
+  );
+  return `${scheme}://${login}${hosts}${path}${query.length === 0 ? "" : `?${query.join("&")}`}`;
+}

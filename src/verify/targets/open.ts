@@ -1,0 +1,38 @@
+import { Lab } from "../lab/lab.js";
+import { missing } from "../lab/requirements.js";
+import type { FaultKind } from "../runner/kinds.js";
+import type { Target } from "../runner/target.js";
+import { givenTarget } from "./given.js";
+import { LAB_TARGETS, type LabName } from "./index.js";
+
+/** Servers of our own, or a user's store by its URL. */
+export type Wanted = { readonly lab: LabName } | { readonly store: string };
+
+/** Opens a target, and closes it and its servers afterwards. */
+export async function withTarget<T>(
+  wanted: Wanted,
+  faults: readonly string[] | undefined,
+  act: (target: Target) => Promise<T>,
+): Promise<T> {
+  if ("store" in wanted) return act(limited(givenTarget(wanted.store), faults));
+  const { needs, open } = LAB_TARGETS[wanted.lab];
+  const lacking = missing(needs);
+  if (lacking !== null) throw new Error(lacking.advice);
+  await using lab = await Lab.open();
+  await using target = await open(lab, missing(["faketime"]) === null);
+  return await act(limited(target, faults));
+}
+
+/** The same target with these faults only: by their names, or by what they hit. */
+export function limited(target: Target, faults: readonly string[] | undefined): Target {
+  if (faults === undefined) return target;
+  const kinds = faults.includes("none") ? [] : target.kinds.filter((kind) => isNamed(kind, faults));
+  return Object.create(target, { kinds: { value: kinds } }) as Target;
+}
+
+const isNamed = ({ name, hits }: FaultKind, faults: readonly string[]): boolean =>
+  faults.includes(name) || faults.includes(hits);
+
+/** The faults that a target has not. */
+export const unknownFaults = ({ kinds }: Target, faults: readonly string[]): readonly string[] =>
+  faults.filter((one) => one !== "none" && !kinds.some((kind) => isNamed(kind, [one])));
