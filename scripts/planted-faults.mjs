@@ -28,33 +28,55 @@ export const PLANTED = [
     lab: "redis",
     faults: "right to subscribe taken,subscription cut",
     edits: [
-      ["stores/redis/ioredis.js", ".then(() => hear.back(), close)", ".then(() => hear.back(), () => {})"],
+      [
+        "stores/redis/ioredis.js",
+        ".then(() => hear.back(), close)",
+        ".then(() => hear.back(), () => {})",
+      ],
     ],
   },
   {
     name: "database that can't be selected is ignored",
     lab: "redis",
     faults: "right to select taken",
-    edits: [
-      ["stores/redis/scripts.js", "`redis.call('SELECT', '${db}')\\n${code}`", "code"],
-    ],
+    edits: [["stores/redis/scripts.js", "`redis.call('SELECT', '${db}')\\n${code}`", "code"]],
   },
   {
     name: "release without comparing the owner",
     lab: "redis",
-    edits: [["stores/redis/scripts.js", "local one = front.byId[id]\n  if one and one.ended == 'no' then return one end\n  if not front.waiting", "local one = front.byId[id] or front.holders[1]\n  if one and one.ended == 'no' then return one end\n  if not front.waiting"]],
+    edits: [
+      [
+        "stores/redis/scripts.js",
+        "local one = front.byId[id]\n  if one and one.ended == 'no' then return one end\n  if not front.waiting",
+        "local one = front.byId[id] or front.holders[1]\n  if one and one.ended == 'no' then return one end\n  if not front.waiting",
+      ],
+    ],
   },
   {
     name: "repeated claim extends only at the client",
     lab: "redis",
-    edits: [["stores/redis/scripts.js", "one.seq, one.ttl, one.expires = seq, ttl, now + ttl\n", "one.seq, one.ttl = seq, ttl\n"]],
+    edits: [
+      [
+        "stores/redis/scripts.js",
+        "one.seq, one.ttl, one.expires = seq, ttl, now + ttl\n",
+        "one.seq, one.ttl = seq, ttl\n",
+      ],
+    ],
   },
   {
     name: "second connection drops POSIX locks",
     lab: "sqlite",
     edits: [
-      ["stores/sqlite/file.js", "if (existsSync(file))\n        return;", "closeSync(openSync(file, \"a\", 0o600));\n    return;"],
-      ["stores/sqlite/opened-files.js", "check() {", "check() {\n        return;"],
+      [
+        "stores/sqlite/file.js",
+        "if (existsSync(file))\n        return;",
+        'closeSync(openSync(file, "a", 0o600));\n    return;',
+      ],
+      [
+        "stores/sqlite/opened-files.js",
+        "refuseIfReplaced() {",
+        "refuseIfReplaced() {\n        return;",
+      ],
     ],
   },
   {
@@ -66,16 +88,36 @@ export const PLANTED = [
   {
     name: "grants out of turn",
     lab: "sqlite",
-    edits: [["stores/rule.js", "const fits = (front, claim) => front.waiting === undefined && ", "const fits = (front, claim) => "]],
+    edits: [
+      [
+        "stores/rule.js",
+        "const fits = (front, claim) => front.waiting === undefined && ",
+        "const fits = (front, claim) => ",
+      ],
+    ],
   },
   {
     name: "tokens by the clock alone",
     lab: "sqlite",
-    edits: [["stores/rule.js", "return this.claims.drawToken(BigInt(Math.floor(this.clock.wallMs() * 1_000)));", "return BigInt(Math.floor(this.clock.wallMs()));"]],
+    edits: [
+      [
+        "stores/rule.js",
+        "return this.claims.drawToken(BigInt(Math.floor(this.clock.wallMs() * 1_000)));",
+        "return BigInt(Math.floor(this.clock.wallMs()));",
+      ],
+    ],
   },
-  { name: "deadline counted from the reply", lab: "redis", mutant: "deadline counted from the reply" },
+  {
+    name: "deadline counted from the reply",
+    lab: "redis",
+    mutant: "deadline counted from the reply",
+  },
   { name: "deadline on the wall clock", lab: "redis", mutant: "deadline on the wall clock" },
-  { name: "token not atomic with the grant", lab: "redis", mutant: "token not atomic with the grant" },
+  {
+    name: "token not atomic with the grant",
+    lab: "redis",
+    mutant: "token not atomic with the grant",
+  },
   {
     name: "pushed grant without its sequence number",
     lab: "sqlite",
@@ -93,7 +135,10 @@ export function plant(edits, from = join(ROOT, "dist")) {
     const path = join(folder, "dist", file);
     const before = readFileSync(path, "utf8");
     if (!before.includes(text)) throw new Error(`${file} has no ${JSON.stringify(text)} any more`);
-    writeFileSync(path, before.replaceAll(text, () => replacement));
+    writeFileSync(
+      path,
+      before.replaceAll(text, () => replacement),
+    );
   }
   return {
     module: join(folder, "dist/verify/traffic/worker-process.js"),
@@ -101,19 +146,34 @@ export function plant(edits, from = join(ROOT, "dist")) {
   };
 }
 
-const TRIALS = 3;
+const TRIALS = Number(process.env.TRIALS ?? 3);
 const LONGEST_MS = 300_000;
 
-async function measure({ name, lab: target, faults, edits = [], mutant }) {
-  const { findPlanted } = await import(join(ROOT, "dist/verify/index.js"));
+async function measure({ name, lab, faults, edits = [], mutant }) {
+  const { verifyInLab } = await import(join(ROOT, "dist/verify/index.js"));
   const planted = plant(edits);
   const found = [];
   try {
     for (let i = 0; i < TRIALS; i++) {
-      const seed = 1_000 * (i + 1);
-      found.push(
-        await findPlanted({ target, seed, faults, module: planted.module, mutant, forMs: LONGEST_MS }),
-      );
+      const { result } = await verifyInLab(lab, {
+        seed: 1_000 * (i + 1),
+        forMs: LONGEST_MS,
+        faults: faults?.split(","),
+        module: planted.module,
+        mutant,
+      });
+      const rules = result.checks.filter(({ verdict }) => verdict === "violated");
+      found.push({
+        ms: rules.length === 0 ? Number.POSITIVE_INFINITY : result.lastedMs,
+        rules: rules.map(({ id }) => id),
+      });
+      if (process.argv.includes("--verbose")) {
+        console.error(
+          name,
+          Math.round(result.lastedMs),
+          rules.map(({ id, why }) => `${id}: ${why}`),
+        );
+      }
     }
   } finally {
     planted.remove();
@@ -123,11 +183,15 @@ async function measure({ name, lab: target, faults, edits = [], mutant }) {
   const median = times[Math.floor(TRIALS / 2)];
   const time = Number.isFinite(median) ? `${Math.round(median / 1_000)} s` : "not found";
   const only = faults === undefined ? "" : ` --faults "${faults}"`;
-  console.log(`| ${name} | ${target} | ${rules} | ${time} | \`holdfast verify --lab ${target}${only}\` |`);
+  console.log(
+    `| ${name} | ${lab} | ${rules} | ${time} | \`holdfast verify --lab ${lab}${only}\` |`,
+  );
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-  const wanted = process.argv[2] ?? "";
-  console.log("| planted fault | store | found as | median time | command |\n|---|---|---|---|---|");
+  const wanted = process.argv.slice(2).find((one) => !one.startsWith("--")) ?? "";
+  console.log(
+    "| planted fault | store | found as | median time | command |\n|---|---|---|---|---|",
+  );
   for (const one of PLANTED.filter(({ name }) => name.includes(wanted))) await measure(one);
 }

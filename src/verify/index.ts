@@ -24,6 +24,9 @@ export { type Host, Network } from "./lab/network.js";
 export { type Kind, type Missing, missing } from "./lab/requirements.js";
 export { lackingRight, type Right } from "./lab/rights.js";
 export type { Cluster, Server, Site } from "./lab/server.js";
+export { renderReport } from "./report/render.js";
+export type { CheckResult, FaultRecord, Result, RunRecord } from "./runner/result.js";
+export type { Verification, VerifyOptions } from "./runner/verify.js";
 export { type Outcome, simulate } from "./simulate/run.js";
 export { drawSchedule, type Schedule } from "./simulate/schedule.js";
 export {
@@ -33,6 +36,8 @@ export {
   search,
   shortestFailure,
 } from "./simulate/search.js";
+export type { LabName } from "./targets/index.js";
+export { verifyInLab } from "./targets/open.js";
 export type { Lead, Loop, Names, Once, Options } from "./traffic/protocol.js";
 export { machineMs, TimeLine } from "./traffic/time-line.js";
 export { Worker, WorkerError, type WorkerOptions } from "./traffic/worker.js";

@@ -25,13 +25,17 @@ const CONDUCT: Readonly<Record<Exclude<CheckId, RuleId>, string>> = {
   P4: "The store runs a bounded number of commands.",
 };
 
-export const PROMISES: Readonly<Record<CheckId, string>> = {
-  ...(Object.fromEntries(Object.entries(RULES).map(([id, { promise }]) => [id, promise])) as Record<
-    RuleId,
-    string
-  >),
+/** Commands are not counted by the number of waiters here, and the machine disturbs everybody a little. */
+const NOT_SEEN_HERE: readonly RuleId[] = ["L5", "L6"];
+
+const PROMISES = {
+  ...Object.fromEntries(
+    Object.entries(RULES)
+      .filter(([id]) => !NOT_SEEN_HERE.includes(id as RuleId))
+      .map(([id, { promise }]) => [id, promise]),
+  ),
   ...CONDUCT,
-};
+} as Readonly<Record<CheckId, string>>;
 
 /** Far above what any traffic needs, far below what a hot loop takes. */
 const COMMANDS = { perOperation: 200, perWorkerSecond: 400 };

@@ -2,6 +2,7 @@ import { Lab } from "../lab/lab.js";
 import { missing } from "../lab/requirements.js";
 import type { FaultKind } from "../runner/kinds.js";
 import type { Target } from "../runner/target.js";
+import { type Verification, type VerifyOptions, verify } from "../runner/verify.js";
 import { givenTarget } from "./given.js";
 import { LAB_TARGETS, type LabName } from "./index.js";
 
@@ -21,6 +22,19 @@ export async function withTarget<T>(
   await using lab = await Lab.open();
   await using target = await open(lab, missing(["faketime"]) === null);
   return await act(limited(target, faults));
+}
+
+/** Verifies a store that is started for it; `faults` as the command line has them. */
+export function verifyInLab(
+  lab: LabName,
+  {
+    faults,
+    ...options
+  }: Partial<VerifyOptions> & { readonly faults?: readonly string[] | undefined },
+): Promise<Verification> {
+  return withTarget({ lab }, faults, (target) =>
+    verify(target, { seed: 1, workers: 4, command: `holdfast verify --lab ${lab}`, ...options }),
+  );
 }
 
 /** The same target with these faults only: by their names, or by what they hit. */

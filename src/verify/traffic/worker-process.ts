@@ -30,7 +30,6 @@ if (mutant.rule !== undefined || mutant.fence !== undefined) {
 }
 const { holder = task.client, namespace = "default" } = task.options;
 const settings = { ...task.options, holder, namespace };
-const stalls = task.reportsStalls ? new Stalls(task.client) : null;
 const counter = task.resourceFile === undefined ? null : await Counter.open(task.resourceFile);
 const performer = new Performer(task.client, settings, counter);
 subscribe("holdfast:renewed", (message) => performer.renewed(message as Events["renewed"]));
@@ -136,6 +135,8 @@ function failed(error: unknown): Answer {
 
 const answer = (id: number, answer: Answer): void => say(toLine({ id, answer } satisfies Answered));
 
+// Only now: loading code keeps the event loop busy.
+const stalls = task.reportsStalls ? new Stalls(task.client) : null;
 answer(0, { ok: true });
 for await (const line of createInterface({ input: process.stdin })) {
   const { id, ...request } = fromLine<Request & { id: number }>(line);
