@@ -51,7 +51,8 @@ export class GrpcSession {
   reset(): void {
     for (const timer of this.#pings) clearTimeout(timer);
     if (!this.#socket.destroyed) this.#socket.resetAndDestroy();
-    this.#upstream.destroy();
+    // Later, because Node 20 can hang if a session is destroyed in a callback of its own.
+    setImmediate(() => this.#upstream.destroy());
   }
 
   #serve(): void {

@@ -153,7 +153,7 @@ function kindOf(path: string | undefined): GrpcKind {
   return path === "/etcdserverpb.Lease/LeaseKeepAlive" ? "keepalive" : "calls";
 }
 
-/** Later, because Node 20 can hang in native code if a stream is reset in a callback of another stream. */
+/** Later, because Node 20 can hang in native code if a stream is reset in a callback of its session. */
 function reset(stream: Http2Stream, code: number): void {
   setImmediate(() => {
     if (!stream.closed) stream.close(code);
