@@ -128,17 +128,10 @@ export class GrpcStream extends Link {
     this.#client.end();
   }
 
-  /** The client has closed its stream. Its last bytes leave before the server is told. */
+  /** The client has closed its stream. */
   #cancel(): void {
-    const upstream = this.#upstream;
-    if (upstream === null || upstream.closed) {
-      this.#checkGone();
-      return;
-    }
-    const cancel = (): void => reset(upstream, NGHTTP2_CANCEL);
-    if (upstream.writableLength === 0 && !upstream.pending) cancel();
-    else if (upstream.writableEnded) upstream.once("finish", cancel);
-    else upstream.write(Buffer.alloc(0), cancel);
+    if (this.#upstream === null) this.#checkGone();
+    else reset(this.#upstream, NGHTTP2_CANCEL);
   }
 
   #checkGone(): void {

@@ -246,7 +246,9 @@ test("close leaves no socket and no timer, whatever is in force", async () => {
   await proxy.stall("to-client", { only: "calls" }).inject();
   stream.write("late");
   request(session);
+  request(session, WATCH);
   await until("both are held", () => proxy.openStreams("calls") === 1);
+  await until("a new one is delayed", () => proxy.openStreams("watch") === 2);
   await proxy.close();
   await until("the client knows", () => session.destroyed);
   expect(proxy.openStreams("watch") + proxy.openStreams("calls")).toBe(0);
