@@ -7,7 +7,7 @@ import type { Store } from "../../src/core/store.js";
 import { MEMORY_TRAITS, memoryStore } from "../../src/stores/memory.js";
 import { delegate } from "../../src/testing/delegate.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
-import { Deferred, rejection } from "./helpers.js";
+import { Deferred, rejection, watch } from "./helpers.js";
 
 function lazily() {
   const clock = new VirtualClock();
@@ -61,6 +61,26 @@ test("closed while it opens, it is closed when it is open", async () => {
   await locks.close();
   expect((await acquiring).code).toBe("CLOSED");
   expect(server.closed).toBe(1);
+});
+
+test("close() does not wait for an attempt that hangs, and closes the store if it opens after all", async () => {
+  const clock = new VirtualClock();
+  const late = new Deferred<Store>();
+  const store = lazyStore(MEMORY_TRAITS, () => late.promise, clock);
+  const locks = createLocksOn({ clock }, store, { commandTimeout: "1s" });
+  const acquiring = rejection(locks.acquire("a"));
+  const closing = watch(locks.close());
+  // The release of the claim that may yet be sent is waited for, as of any store that hangs.
+  await clock.advance(1_100);
+  expect([closing.outcome, (await acquiring).code, clock.timers]).toEqual([
+    "resolved",
+    "CLOSED",
+    0,
+  ]);
+  let closed = 0;
+  late.resolve({ ...delegate(memoryStore()), close: () => void closed++ });
+  await clock.advance(0);
+  expect(closed).toBe(1);
 });
 
 test("a request that waits for a store which opens after close() does not reach it", async () => {

@@ -76,6 +76,8 @@ export class Client {
       holder: around.name,
       // Shorter than any ttl: a ticket whose answer was lost is asked for again before it runs out.
       commandTimeout: 200,
+      // A name that is free is asked for well within what L1 allows.
+      poll: { max: 500 },
       ...(around.abortBefore ? {} : { abortBefore: 0 }),
       logger: {
         debug: (message, fields) => {

@@ -1,16 +1,9 @@
-import { isPromise } from "../../core/commands.js";
-import {
-  type Awaitable,
-  type ClaimAnswer,
-  LOCK_LIMIT,
-  type Push,
-  type RenewAnswer,
-  type Store,
-} from "../../core/store.js";
+import { LOCK_LIMIT, type Push, type Store } from "../../core/store.js";
 import type { MemoryStore } from "../../stores/memory.js";
 import type { ClaimRecord } from "../../stores/rule.js";
 import { delegate } from "../../testing/delegate.js";
 import { type Event, type OpId, opFor } from "../check/history.js";
+import { whenAnswered } from "./batches.js";
 import type { World } from "./world.js";
 
 /** What a holder's label has of its op: the label is the same for all names of an ask. */
@@ -164,29 +157,22 @@ export class Observer {
           if (one.kind === "granted") told(grantId, names[0]!, one.grant.token);
           push(one);
         });
-        return whenAnswered(answer, (known: ClaimAnswer) => {
-          if (known.kind !== "granted") return;
-          for (const [i, name] of names.entries()) told(grantId, name, known.grants[i]!.token);
+        return whenAnswered(answer, (known) => {
+          const grants = known.kind === "granted" ? known.grants : [];
+          for (const [i, { token }] of grants.entries()) told(grantId, names[i]!, token);
+          return known;
         });
       },
       renew: (renewals) =>
-        whenAnswered(store.renew(renewals), (answers: readonly RenewAnswer[]) => {
-          for (const [i, answer] of answers.entries()) {
-            const { grantId, name } = renewals[i]!;
-            if (answer.kind === "granted") told(grantId, name, answer.grant.token);
+        whenAnswered(store.renew(renewals), (answers) => {
+          for (const [i, { grantId, name }] of renewals.entries()) {
+            const answer = answers[i];
+            if (answer?.kind === "granted") told(grantId, name, answer.grant.token);
           }
+          return answers;
         }),
     };
   }
-}
-
-/** At once, if the store answers at once. */
-function whenAnswered<T>(answer: Awaitable<T>, note: (known: T) => void): Awaitable<T> {
-  const noted = (known: T): T => {
-    note(known);
-    return known;
-  };
-  return isPromise(answer) ? answer.then(noted) : noted(answer);
 }
 
 function isInUse(store: MemoryStore, name: string): boolean {

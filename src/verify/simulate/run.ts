@@ -6,9 +6,12 @@ import type { Mutant } from "../../testing/mutants.js";
 import { checkHistory, type Limits, type Verdict } from "../check/check.js";
 import type { Event, History } from "../check/history.js";
 import type { EventWithoutTime } from "../traffic/time-line.js";
+import { malformedBatches } from "./batches.js";
 import { Client, nameOf } from "./client.js";
+import { OPENING_MS, opensLate } from "./late-opening.js";
 import { LATE_MS, Link } from "./link.js";
 import { Observer, opOf, plainName } from "./observe.js";
+import { polledStore } from "./polled-store.js";
 import { type Pause, SimulatedProcess } from "./process.js";
 import { Resource } from "./resource.js";
 import type { Schedule, Trouble, Weather } from "./schedule.js";
@@ -31,7 +34,8 @@ const ENDS_WITHIN_MS = 120_000;
 /** One run of the real core, on several processes, over one store. */
 export async function simulate(schedule: Schedule, mutant: Mutant = {}): Promise<Outcome> {
   const history = await new Simulation(schedule, mutant).run();
-  return { schedule, history, verdicts: checkHistory(history, LIMITS) };
+  const fair = schedule.place !== "ticketless";
+  return { schedule, history, verdicts: checkHistory(history, { ...LIMITS, fair }) };
 }
 
 /** Simulated time is exact. After a suspended machine's sleep, the agenda looks within 250 ms. */
@@ -70,7 +74,7 @@ class Simulation {
       wallMs: () => this.#world.nowMs + this.#storeWallAheadMs,
     };
     this.#store = new MemoryStore(clock, this.#ruleFor(mutant, observer));
-    const atStore = observer.atStore(this.#store);
+    const atStore = this.#placed(observer.atStore(this.#store));
     const broken = mutant.store?.();
     const resources = Array.from(
       { length: schedule.names },
@@ -81,13 +85,19 @@ class Simulation {
       .slice(0, inProcess ? 1 : schedule.rates.length)
       .map((rate, number) => new SimulatedProcess(this.#world, clientName(number), rate));
     const processOf = (client: number): SimulatedProcess => processes[client] ?? processes[0]!;
+    const replying = schedule.rates.map((_, number) => {
+      const { isSo } = this.#networkOf(number);
+      return malformedBatches(this.#world, clientName(number), atStore, isSo);
+    });
     this.#links = processes.map((process, number) =>
-      inProcess ? undefined : new Link(this.#world, process, atStore, this.#networkOf(number)),
+      inProcess
+        ? undefined
+        : new Link(this.#world, process, replying[number]!, this.#networkOf(number)),
     );
     this.#clients = schedule.rates.map((_, number) => {
       const name = clientName(number);
       const process = processOf(number);
-      const store: Store = this.#links[number] ?? atStore;
+      const store = this.#opened(number, process, this.#links[number] ?? replying[number]!);
       const runtime: Runtime = {
         clock: process.clock,
         random: this.#world.chance(`${name} of ${schedule.seed}`),
@@ -143,6 +153,30 @@ class Simulation {
     };
     const skipped = observer.skipped.bind(observer);
     return skippingRule(rule, { reaches, skipped }, skipsAnswered);
+  }
+
+  /** As the place has it. */
+  #placed(store: Store): Store {
+    const { place } = this.#schedule;
+    return place === "polled" || place === "ticketless"
+      ? polledStore(store, { queues: place === "polled" })
+      : store;
+  }
+
+  /** Opened by the first request, where the schedule says that it opens late. */
+  #opened(client: number, process: SimulatedProcess, store: Store): Store {
+    const late = this.#schedule.troubles.filter(
+      (one) => one.kind === "store opens late" && one.client === client,
+    );
+    if (late.length === 0) return store;
+    const thereAtMs = (): number => {
+      const { nowMs } = this.#world;
+      return late.reduce(
+        (atMs, one) => ("toMs" in one && one.fromMs <= nowMs ? Math.max(atMs, one.toMs) : atMs),
+        nowMs,
+      );
+    };
+    return opensLate(this.#world, process, clientName(client), store, thereAtMs);
   }
 
   #clientsOn(process: SimulatedProcess): readonly Client[] {
@@ -203,6 +237,12 @@ class Simulation {
       case "pushes are late":
         // It is over when the last of them has arrived.
         this.#window(`${process.name}: ${kind}`, { ...trouble, toMs: trouble.toMs + LATE_MS });
+        return;
+      case "store opens late":
+        this.#window(`${this.#clients[trouble.client]!.name}: ${kind}`, {
+          fromMs,
+          toMs: trouble.toMs + OPENING_MS,
+        });
         return;
       case "stops between statements":
         // Told as pauses, one by one.

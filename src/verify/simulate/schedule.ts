@@ -40,6 +40,10 @@ export type Weather =
   | "messages arrive twice"
   | "messages are late"
   | "refused"
+  /** A reply to a batch has an answer for the first requests only; the others were done, or not. */
+  | "answers are missing"
+  /** A reply to a batch has more answers than the batch had requests. */
+  | "answers are doubled"
   /** No weather, but it strikes like one: the process, in the middle of sending. */
   | "stops between statements";
 
@@ -63,14 +67,18 @@ export type Trouble = { readonly fromMs: number } & (
   | { readonly kind: "wall clock jumps"; readonly client: number; readonly byMs: number }
   | { readonly kind: "store's wall clock jumps"; readonly byMs: number }
   | { readonly kind: "store hangs"; readonly toMs: number }
+  /** The client's first request opens its store; until `toMs`, that fails or hangs. */
+  | { readonly kind: "store opens late"; readonly client: number; readonly toMs: number }
 );
 
 /**
  * Where the store is. `network`: each client is a process of its own and reaches the store by
  * messages. `skipping`: likewise, and the store hands over past a waiter that its push does not
  * reach, as Redis does. `process`: all clients are in one process with the store, which answers at once.
+ * `polled`: as `network`, and the store keeps tickets but pushes nothing. `ticketless`: likewise, and
+ * the store keeps no tickets: a claim that is not granted is busy.
  */
-export type Place = "network" | "skipping" | "process";
+export type Place = "network" | "skipping" | "process" | "polled" | "ticketless";
 
 /** All that happens in one run, but for the chance of each message, which hangs on the seed. */
 export interface Schedule {
@@ -110,7 +118,8 @@ const IDLE_MS = 70_000;
 export function drawSchedule(seed: number): Schedule {
   const plain = drawLocks(seed);
   const all = seed % 4 === 1 ? plain : drawMore(seededRandom(seed ^ 0x5bd1e995), plain);
-  return drawPlace(seededRandom(seed ^ 0x27d4eb2f), all);
+  const placed = drawPlace(seededRandom(seed ^ 0x27d4eb2f), all);
+  return drawStore(seededRandom(seed ^ 0x165667b1), placed);
 }
 
 function drawLocks(seed: number): Schedule {
@@ -249,6 +258,48 @@ function drawPlace(random: Random, drawn: Schedule): Schedule {
   } as const;
   if (random.unit() < 0.06) return drawIdle(random, placed);
   return place !== "process" && random.unit() < 0.2 ? drawFrost(random, placed) : placed;
+}
+
+/** How the store answers, and when it can be had. Half of the seeds are left as they are. */
+function drawStore(random: Random, drawn: Schedule): Schedule {
+  const chance = (share: number): boolean => random.unit() < share;
+  if (chance(0.5)) return drawn;
+  const which = random.unit();
+  const polling = which < 0.3 ? "polled" : which < 0.6 ? "ticketless" : "network";
+  const place = drawn.place === "network" ? polling : drawn.place;
+  const clients = drawn.rates.length;
+  const some = <T>(most: number, draw: () => T): readonly T[] =>
+    Array.from({ length: 1 + Math.floor(random.unit() * most) }, draw);
+  const malformed = (): Trouble => {
+    const fromMs = whole(random.unit() * LASTS_MS);
+    return {
+      kind: chance(0.6) ? "answers are missing" : "answers are doubled",
+      client: Math.floor(random.unit() * clients),
+      fromMs,
+      toMs: fromMs + whole(500 + random.unit() * 10_000),
+    };
+  };
+  const late = (): Trouble => ({
+    kind: "store opens late",
+    client: Math.floor(random.unit() * clients),
+    fromMs: 0,
+    toMs: 1 + whole(random.unit() * 10_000),
+  });
+  // While its acquire is under way, or soon after.
+  const closed = (): Trouble => {
+    const { client, atMs } = pick(random, drawn.tasks);
+    return { kind: "closed", client, fromMs: atMs + whole(random.unit() ** 3 * 2_000) };
+  };
+  return {
+    ...drawn,
+    place,
+    troubles: [
+      ...drawn.troubles,
+      ...(chance(0.5) ? some(4, malformed) : []),
+      ...(chance(0.3) ? some(3, late) : []),
+      ...(chance(0.3) ? some(2, closed) : []),
+    ].toSorted((a, b) => a.fromMs - b.fromMs),
+  };
 }
 
 /** Short leases on machines that are frozen, for less than `abortBefore` covers and for more. */
