@@ -267,6 +267,52 @@ function tokenAfterTheGrant(): (store: Store, clock: Clock) => Store {
   });
 }
 
+/** What was last known of a grant is taken for the answer that is missing. */
+function missingAnswerIsARenewal(): (store: Store, clock: Clock) => Store {
+  const known = new Map<string, Grant>();
+  return (store) => ({
+    ...delegate(store),
+    renew: async (renewals) => {
+      const answers = await store.renew(renewals);
+      return renewals.map(({ grantId, name, seq, ttlMs }, i): RenewAnswer => {
+        const answer = answers[i];
+        const before = known.get(`${grantId} ${name}`);
+        if (answer?.kind === "granted") known.set(`${grantId} ${name}`, answer.grant);
+        if (answer !== undefined) return answer;
+        return before === undefined
+          ? { kind: "unknown", cause: new Error("no answer") }
+          : { kind: "granted", grant: { ...before, seq, ttlMs } };
+      });
+    },
+  });
+}
+
+/** As a client does that reads answers from one stream: what is left of a reply answers the next batch. */
+function surplusAnswersTheNext(): (store: Store, clock: Clock) => Store {
+  return (store) => {
+    let left: readonly RenewAnswer[] = [];
+    return {
+      ...delegate(store),
+      renew: async (renewals) => {
+        const answers = [...left, ...(await store.renew(renewals))];
+        left = answers.slice(renewals.length);
+        return answers.slice(0, renewals.length);
+      },
+    };
+  };
+}
+
+/** A reply without an answer is taken for a release that was done. */
+function missingAnswerIsARelease(): (store: Store, clock: Clock) => Store {
+  return (store) => ({
+    ...delegate(store),
+    release: async (releases) => {
+      const answers = await store.release(releases);
+      return releases.map((_, i) => answers[i] ?? "released");
+    },
+  });
+}
+
 export const MUTANTS = {
   "delete without compare": { rule: DeleteWithoutCompare },
   "release that touches the successor": { rule: ReleaseDropsNextTicket },
@@ -305,6 +351,9 @@ export const MUTANTS = {
       },
     }),
   },
+  "a missing answer that counts as a renewal": { store: missingAnswerIsARenewal },
+  "a missing answer that counts as a release": { store: missingAnswerIsARelease },
+  "surplus answers that answer the next batch": { store: surplusAnswersTheNext },
   "handover past a waiter that the call answers": { skipsAnswered: true },
   "pushed grant without its sequence number": {
     runtime: (runtime) => ({

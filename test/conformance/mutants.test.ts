@@ -15,9 +15,12 @@ const CAUGHT_BY: Record<MutantName, readonly string[]> = {
     "tokens rise though the store's wall clock is set back",
     "50 contenders: never two holders, tokens unique and in order",
   ],
-  // An idle minute and a store that skips waiters are in the simulator only.
+  // An idle minute, a store that skips waiters, and malformed batches are in the simulator only.
   "token counter that expires": [],
   "handover past a waiter that the call answers": [],
+  "a missing answer that counts as a renewal": [],
+  "a missing answer that counts as a release": [],
+  "surplus answers that answer the next batch": [],
   "a repeated ask that extends only locally": [
     "asking again with the same grantId finds the same grant and token, and extends it",
     "the watchdog keeps a lease for many ttls",

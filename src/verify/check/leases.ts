@@ -27,6 +27,20 @@ export function orphans(run: Run, { orphanMs, cleanMs }: Limits): Finding {
   }
   for (const seen of run.events) {
     if (seen.kind !== "seen") continue;
+    for (const { op: id, token } of seen.holders) {
+      const op = run.operations.get(id);
+      // A late copy of its ask may have made another grant, which has another token.
+      if (op?.released?.result !== "released" || token !== op.granted?.token) continue;
+      const { granted, released } = op;
+      if (seen.sinceMs <= released.atMs) continue;
+      if (run.storeFaults.touches(granted.atMs, seen.atMs)) continue;
+      checked++;
+      violations.push({
+        atMs: seen.atMs,
+        why: `the store still showed ${who(op)} with token ${token} at ${JSON.stringify(op.asked.name)} at ${run.at(seen.sinceMs)}; its release was answered "released" at ${run.at(released.atMs)}`,
+        evidence: [op.asked, granted, released, seen],
+      });
+    }
     for (const id of [...seen.holders.map(({ op }) => op), ...seen.waiters]) {
       const op = run.operations.get(id);
       const end = op && endOf(op);

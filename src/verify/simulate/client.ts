@@ -51,6 +51,8 @@ interface Acquired {
 
 interface Taken extends Acquired {
   readonly parts: readonly Part[];
+  /** How long its machine had been frozen when it asked. */
+  readonly frozenBeforeMs: number;
   /** What was last told of its deadline. */
   untilMs: number;
   lost: boolean;
@@ -151,6 +153,7 @@ export class Client {
   /** One acquire from the ask to the end of its lease. */
   async #perform(task: Task, op: string): Promise<"lost" | "done"> {
     const parts = this.#partsOf(task, op);
+    const { frozenMs } = this.process;
     const aborter = this.#aborter(parts, task.abortAfterMs);
     const limit = this.#limitFor(task);
     const permits = Math.min(task.permits ?? (task.shared ? 1 : limit), limit);
@@ -176,7 +179,7 @@ export class Client {
     try {
       const note = noteFor(op, parts.length > 1);
       const acquired = await this.#acquire(task, { limit, permits }, note, aborter.signal);
-      taken = this.#take(parts, acquired);
+      taken = this.#take(parts, acquired, frozenMs);
     } catch (error) {
       this.#recordFor(parts, { kind: "not-granted", outcome: outcomeOf(error) });
       return "done";
@@ -232,10 +235,10 @@ export class Client {
   }
 
   /** From here on it believes that it holds. */
-  #take(parts: readonly Part[], acquired: Acquired): Taken {
+  #take(parts: readonly Part[], acquired: Acquired, frozenBeforeMs: number): Taken {
     const { held } = acquired;
-    const untilMs = this.#believesUntilMs(held);
-    const taken = { ...acquired, parts, untilMs, lost: false };
+    const untilMs = this.#believesUntilMs(held, frozenBeforeMs);
+    const taken = { ...acquired, parts, frozenBeforeMs, untilMs, lost: false };
     for (const { op, name } of parts) {
       const { token, floor } = fencedBy(held, name);
       this.#taken.set(`${name} ${token}`, taken);
@@ -299,17 +302,17 @@ export class Client {
   /** Several are good for as long as the first of them that ends. */
   #tellRenewed(taken: Taken): void {
     if (taken.lost || taken.held.remainingMs <= 0) return;
-    const untilMs = this.#believesUntilMs(taken.held);
+    const untilMs = this.#believesUntilMs(taken.held, taken.frozenBeforeMs);
     const { nowMs } = this.process;
     if (untilMs <= nowMs && taken.untilMs <= nowMs) return;
     taken.untilMs = untilMs;
     this.#recordFor(taken.parts, { kind: "renewed", untilMs });
   }
 
-  /** On a machine that was frozen, only `assertHeld` counts: the deadline is later than it looks. */
-  #believesUntilMs(held: Lease | MultiLease): number {
+  /** On a machine that was frozen since the ask, only `assertHeld` counts: the deadline is later than it looks. */
+  #believesUntilMs(held: Lease | MultiLease, frozenBeforeMs: number): number {
     const { process } = this;
-    if (process.wasFrozen && !isHeld(held)) return process.nowMs;
+    if (process.frozenMs > frozenBeforeMs && !isHeld(held)) return process.nowMs;
     return process.worldMs(held.remainingMs);
   }
 

@@ -49,9 +49,9 @@ export class SimulatedProcess {
     return this.#dead;
   }
 
-  /** Its deadlines may be later than it thinks. */
-  get wasFrozen(): boolean {
-    return this.#frozenMs > 0;
+  /** How long it was frozen so far: by so much, a deadline of before is later than it thinks. */
+  get frozenMs(): number {
+    return this.#frozenMs;
   }
 
   /** Timers of the library that would still fire. */

@@ -108,6 +108,23 @@ describe("S5", () => {
     );
   });
 
+  it("is violated by a grant that is still in the store though its release was answered", () => {
+    const held = [asked(0, "a"), granted(1, "a", 1, 90), releasing(20, "a")];
+    const answered = [...held, released(21, "a")];
+    const still = seen(22, { holders: ["a"] });
+    const why =
+      /still showed a \(a\) with token 1 .* its release was answered "released" at \+0\.021 s/;
+    violated("S5", [...answered, still], [0, 1, 3, 4], why);
+    // A message that was lost or doubled does not explain it.
+    const spared = { sparesStore: true };
+    violated("S5", [...answered, injected(22, spared), still, healed(23)], [0, 1, 3, 5], why);
+    ok("S5", [...answered, injected(22), still, healed(23)]);
+    ok("S5", [...held, released(21, "a", "unknown"), still]);
+    ok("S5", [...answered, seen(21, { holders: ["a"] })]);
+    // A late copy of the ask made it.
+    ok("S5", [asked(0, "a"), granted(1, "a", 2, 90), ...answered.slice(2), still]);
+  });
+
   it("counts the longest ttl that it was renewed to", () => {
     const story = [asked(0, "a", { longestTtlMs: 200 }), notGranted(50, "a", "unknown")];
     ok("S5", [...story, seen(260, { holders: ["a"] })]);
