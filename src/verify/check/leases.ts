@@ -7,10 +7,11 @@ import {
   type Run,
   who,
 } from "./operations.js";
+import { Spans } from "./spans.js";
 import type { Finding, Limits, Violation } from "./verdict.js";
 
 /** S5: an acquire that was given up is not granted afterwards, and leaves nothing in the store for longer than its ttl. */
-export function orphans(run: Run, { orphanMs, cleanMs }: Limits): Finding {
+export function orphans(run: Run, { orphanMs, cleanMs, repayMs }: Limits): Finding {
   const violations: Violation[] = [];
   let checked = 0;
   for (const op of run.operations.values()) {
@@ -30,16 +31,11 @@ export function orphans(run: Run, { orphanMs, cleanMs }: Limits): Finding {
     for (const { op: id, token } of seen.holders) {
       const op = run.operations.get(id);
       // A late copy of its ask may have made another grant, which has another token.
-      if (op?.released?.result !== "released" || token !== op.granted?.token) continue;
-      const { granted, released } = op;
-      if (seen.sinceMs <= released.atMs) continue;
-      if (run.storeFaults.touches(granted.atMs, seen.atMs)) continue;
+      if (op === undefined || !isGranted(op) || token !== op.granted.token) continue;
+      const left = leftInStore(run, op, seen, repayMs);
+      if (left === null) continue;
       checked++;
-      violations.push({
-        atMs: seen.atMs,
-        why: `the store still showed ${who(op)} with token ${token} at ${JSON.stringify(op.asked.name)} at ${run.at(seen.sinceMs)}; its release was answered "released" at ${run.at(released.atMs)}`,
-        evidence: [op.asked, granted, released, seen],
-      });
+      violations.push(left);
     }
     for (const id of [...seen.holders.map(({ op }) => op), ...seen.waiters]) {
       const op = run.operations.get(id);
@@ -61,6 +57,43 @@ export function orphans(run: Run, { orphanMs, cleanMs }: Limits): Finding {
   }
   return { checked, violations, lacks: "no acquire was given up, and the store was not looked at" };
 }
+
+/** A grant that was given back, and is still there; null: it need not be gone yet. */
+function leftInStore(
+  run: Run,
+  op: Granted,
+  seen: EventOf<"seen">,
+  repayMs: number,
+): Violation | null {
+  const { asked, granted, releasing, released, killed } = op;
+  const isDone = released?.result === "released";
+  const end = isDone ? released : releasing;
+  if (end === undefined || run.storeFaults.touches(granted.atMs, seen.atMs)) return null;
+  const dueMs = isDone ? end.atMs : repaidBy(run, op, end, repayMs);
+  if (seen.sinceMs <= dueMs) return null;
+  // A client that died or closed owes nothing any more: the ttl does it.
+  if (!isDone && (killed !== undefined || hasLeft(run, asked.client, seen))) return null;
+  const told = isDone
+    ? `its release was answered "released" at ${run.at(end.atMs)}`
+    : `its release was sent at ${run.at(end.atMs)}, and was due by ${run.at(dueMs)}`;
+  return {
+    atMs: seen.atMs,
+    why: `the store still showed ${who(op)} with token ${granted.token} at ${JSON.stringify(asked.name)} at ${run.at(seen.sinceMs)}; ${told}`,
+    evidence: [asked, granted, end, seen],
+  };
+}
+
+/** A release that fails is sent again when its client runs and nothing is in the way. */
+function repaidBy(run: Run, { asked }: Operation, { atMs }: Event, repayMs: number): number {
+  if (repayMs === Number.POSITIVE_INFINITY) return repayMs;
+  const inTheWay = new Spans([...run.faults, ...run.pausesOf(asked.client)]);
+  return inTheWay.graceAfter(atMs, repayMs);
+}
+
+const hasLeft = (run: Run, client: string, { atMs }: Event): boolean =>
+  run.events.some(
+    (event) => event.kind === "left" && event.client === client && event.atMs <= atMs,
+  );
 
 function disturbed(run: Run, { asked, killed }: Operation, { atMs }: Event): boolean {
   if (killed !== undefined) return true;

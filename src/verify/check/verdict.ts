@@ -57,6 +57,8 @@ export interface Limits {
   readonly orphanMs: number;
   /** S5: how soon who lives and is not disturbed clears up; `Infinity`: the ttl does. */
   readonly cleanMs: number;
+  /** S5: how soon after the last fault a release that failed is done; `Infinity`: the ttl does it. */
+  readonly repayMs: number;
   /** L1: the ε after the ttl. */
   readonly freeMs: number;
   /** L1: an election on top, where the store holds one. */
@@ -83,6 +85,7 @@ export const LIMITS: Limits = {
   recordMs: 1,
   orphanMs: 1_000,
   cleanMs: Number.POSITIVE_INFINITY,
+  repayMs: Number.POSITIVE_INFINITY,
   freeMs: 1_000,
   electionMs: 0,
   healMs: 5_000,

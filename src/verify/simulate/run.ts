@@ -2,6 +2,7 @@ import { honest, type Runtime } from "../../core/runtime.js";
 import type { Store } from "../../core/store.js";
 import { MemoryStore } from "../../stores/memory.js";
 import { Rule } from "../../stores/rule.js";
+import { delegate } from "../../testing/delegate.js";
 import type { Mutant } from "../../testing/mutants.js";
 import { checkHistory, type Limits, type Verdict } from "../check/check.js";
 import type { Event, History } from "../check/history.js";
@@ -46,6 +47,7 @@ const LIMITS: Partial<Limits> = {
   recordMs: 0.001,
   orphanMs: SLACK_MS,
   cleanMs: 50,
+  repayMs: 1_000,
   endMs: 500,
   complete: true,
 };
@@ -97,7 +99,8 @@ class Simulation {
     this.#clients = schedule.rates.map((_, number) => {
       const name = clientName(number);
       const process = processOf(number);
-      const store = this.#opened(number, process, this.#links[number] ?? replying[number]!);
+      const reached = this.#refusedAfterClose(number, this.#links[number] ?? replying[number]!);
+      const store = this.#opened(number, process, reached);
       const runtime: Runtime = {
         clock: process.clock,
         random: this.#world.chance(`${name} of ${schedule.seed}`),
@@ -161,6 +164,20 @@ class Simulation {
     return place === "polled" || place === "ticketless"
       ? polledStore(store, { queues: place === "polled" })
       : store;
+  }
+
+  /** A claim that is sent after the end of close() would leave a grant for nobody. */
+  #refusedAfterClose(client: number, store: Store): Store {
+    return {
+      ...delegate(store),
+      claim: (claim, push) => {
+        const { isClosed, name, process } = this.#clients[client]!;
+        if (isClosed && !process.isDead) {
+          this.#wrong ??= { error: new Error(`${name} sent a claim after it had closed`) };
+        }
+        return store.claim(claim, push);
+      },
+    };
   }
 
   /** Opened by the first request, where the schedule says that it opens late. */

@@ -1,12 +1,14 @@
-import { describe, it } from "vitest";
+import { describe, expect, it } from "vitest";
 import {
   asked,
   frozen,
   granted,
   healed,
   injected,
+  judge,
   killed,
   later,
+  left,
   looked,
   lost,
   notGranted,
@@ -123,6 +125,28 @@ describe("S5", () => {
     ok("S5", [...answered, seen(21, { holders: ["a"] })]);
     // A late copy of the ask made it.
     ok("S5", [asked(0, "a"), granted(1, "a", 2, 90), ...answered.slice(2), still]);
+  });
+
+  it("is violated by a release that failed, and was not sent again after the fault", () => {
+    const repay = { repayMs: 20 };
+    const failed = [
+      asked(0, "a", { ttlMs: 900 }),
+      granted(1, "a", 1, 800),
+      injected(2, { sparesStore: true }),
+      releasing(20, "a"),
+      released(25, "a", "unknown"),
+      healed(30),
+    ];
+    const still = (atMs: number) => seen(atMs, { holders: ["a"] });
+    ok("S5", [...failed, still(50)], repay);
+    const why = /its release was sent at \+0\.020 s, and was due by \+0\.050 s/;
+    const verdict = judge("S5", [...failed, still(51)], repay);
+    expect(verdict.verdict).toBe("violated");
+    expect(verdict.why).toMatch(why);
+    ok("S5", [...failed, still(500)]);
+    ok("S5", [...failed, paused(31, "a"), still(51)], repay);
+    ok("S5", [...failed, killed(31, "a"), still(51)], repay);
+    ok("S5", [...failed, left(31, 0, "a"), still(51)], repay);
   });
 
   it("counts the longest ttl that it was renewed to", () => {
