@@ -2,6 +2,7 @@ import { setBackMs } from "./closing.js";
 import type { Event } from "./history.js";
 import {
   endOfWait,
+  type Granted,
   isGranted,
   longestTtlMs,
   type Operation,
@@ -12,7 +13,13 @@ import {
 import { firstIndex, type Span, Spans } from "./spans.js";
 import type { Finding, Limits, Violation } from "./verdict.js";
 
-/** L1: a name whose holder died is granted to who waits for it within the ttl and a little more. */
+/** A ticket is renewed after a third of its ttl, and the answer tells when the holder's lease ends. */
+const TOLD_WITHIN = 1 / 3;
+
+/**
+ * L1: a name whose holder died is granted to who waits for it within the ttl and a little more. A
+ * waiter that was not yet told of this holder when its lease ended asks when it renews its ticket.
+ */
 export function freed(run: Run, { freeMs, electionMs, healMs }: Limits): Finding {
   const violations: Violation[] = [];
   let checked = 0;
@@ -30,8 +37,9 @@ export function freed(run: Run, { freeMs, electionMs, healMs }: Limits): Finding
       const killed = op.killed!;
       const next = grants[firstIndex(grants, ({ granted }) => granted.atMs > killed.atMs)];
       const nextMs = next?.granted.atMs ?? Number.POSITIVE_INFINITY;
-      const found = stuck.find(({ sinceMs, endMs, gap }) => {
+      const found = stuck.find(({ op: waiter, sinceMs, endMs, gap }) => {
         if (gap.fromMs < killed.atMs || gap.toMs > nextMs) return false;
+        if (toldOf(op, waiter) + freeMs + electionMs >= endMs) return false;
         // Not only the dead had to be noticed.
         const struck = run.faults.touches(killed.atMs, gap.fromMs);
         return !struck || sinceMs + freeMs + electionMs + healMs < endMs;
@@ -46,6 +54,12 @@ export function freed(run: Run, { freeMs, electionMs, healMs }: Limits): Finding
     }
   }
   return { checked, violations, lacks: "no holder was killed whose name somebody else wanted" };
+}
+
+/** When a waiter knew the holder, at the latest: by the answer to its ask, or to a renewal of its ticket. */
+function toldOf({ granted }: Granted, { asked }: Operation): number {
+  if (asked.atMs >= granted.atMs) return asked.atMs;
+  return granted.atMs + asked.ttlMs * TOLD_WITHIN;
 }
 
 /** L2: after healing, a name that nobody holds goes to who waits for it within seconds. */

@@ -59,6 +59,25 @@ describe("L1", () => {
     );
   });
 
+  it("allows a waiter that came before the dead holder's grant a third of its own ttl", () => {
+    const behind = [
+      asked(0, "w", { ttlMs: 900 }),
+      asked(1, "a"),
+      granted(2, "a", 1, 90),
+      killed(50, "a"),
+    ];
+    ok("L1", [...behind, granted(312, "w", 2, 900)]);
+    violated("L1", [...behind, granted(313, "w", 2, 900)], [0, 1, 2, 3, 4], /in vain since/);
+    // A waiter that came later was told how long the holder's lease lasts.
+    const after = [asked(1, "a"), granted(2, "a", 1, 90), asked(3, "w", { ttlMs: 900 })];
+    violated(
+      "L1",
+      [...after, killed(50, "a"), granted(161, "w", 2, 900)],
+      [0, 1, 2, 3, 4],
+      /in vain since/,
+    );
+  });
+
   it("leaves a name alone that atLeast closes, or that somebody waits for with another", () => {
     const closing = [asked(0, "a", { atLeastMs: 400 }), ...dead.slice(1)];
     ok("L1", [...closing, granted(560, "w", 2, 650)]);
