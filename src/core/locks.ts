@@ -404,8 +404,9 @@ class Grace {
   /** Unless it ends earlier. */
   endWithin(ms: number): void {
     const endsAtMs = this.#clock.elapsedMs() + ms;
-    if (endsAtMs >= this.#endsAtMs) return;
-    this.#endsAtMs = endsAtMs;
+    // After the machine slept, the end may be over though its timer has yet to fire: 0 cancels that too.
+    if (endsAtMs >= this.#endsAtMs && ms > 0) return;
+    this.#endsAtMs = Math.min(endsAtMs, this.#endsAtMs);
     this.#timer?.cancel();
     if (ms === 0) this.#end();
     else {

@@ -199,6 +199,17 @@ describe("a grace", () => {
     expect(on.clock.timers).toBe(0);
   });
 
+  it("leaves no timer when the machine slept past its end, and the work ended before the timer", async () => {
+    const on = stage();
+    const lease = await on.locks.acquire("a");
+    const closing = on.locks.close({ grace: "1s" });
+    await on.clock.advance(0);
+    on.clock.stall(1_500);
+    await lease.release();
+    await closing;
+    expect(on.clock.timers).toBe(0);
+  });
+
   it("ends at once when a later close says 0", async () => {
     const on = stage();
     const lease = await on.locks.acquire("a");
