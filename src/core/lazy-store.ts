@@ -1,22 +1,13 @@
-import type { Clock } from "./clock.js";
 import { ClosedError } from "./errors.js";
-import { systemRuntime } from "./runtime.js";
 import type { LostAnswer, Store, Traits } from "./store.js";
 
 const NOTHING_HELD: LostAnswer = { kind: "lost", reason: "expired" };
-
-/** `close()` waits this long for an attempt to open the store, which may hang for seconds. */
-const LAST_ATTEMPT_MS = 100;
 
 /**
  * A store that is opened by the first request which needs it. A failed attempt is the answer to the
  * requests that waited for it, and the next request tries again.
  */
-export function lazyStore(
-  traits: Traits,
-  open: () => Promise<Store>,
-  clock: Clock = systemRuntime().clock,
-): Store {
+export function lazyStore(traits: Traits, open: () => Promise<Store>): Store {
   let opened: Store | null = null;
   let opening: Promise<Store> | null = null;
   let closed = false;
@@ -58,30 +49,13 @@ export function lazyStore(
     list: (prefix, limit) => use((store) => store.list(prefix, limit)),
     async close() {
       closed = true;
-      if (opening !== null) await closeAttempt(opening, clock);
-      else await opened?.close();
+      // An attempt to open may hang for seconds, and nobody is left to use the store: it closes itself.
+      if (opening === null) await opened?.close();
+      else opening.then((late) => late.close()).catch(() => {});
     },
   };
   // Known when it is open; until then, leaders are observed by looking.
   return Object.defineProperty(store, "observe", {
     get: () => opened?.observe?.bind(opened),
-  });
-}
-
-/** Closes the store once it is open. An attempt that hangs is not waited for: nobody uses the store. */
-function closeAttempt(opening: Promise<Store>, clock: Clock): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const timer = clock.after(LAST_ATTEMPT_MS, resolve);
-    timer.keepAlive(true);
-    opening.then(
-      (store) => {
-        timer.cancel();
-        Promise.resolve(store.close()).then(resolve, reject);
-      },
-      () => {
-        timer.cancel();
-        resolve();
-      },
-    );
   });
 }

@@ -66,12 +66,12 @@ test("closed while it opens, it is closed when it is open", async () => {
 test("close() does not wait for an attempt that hangs, and closes the store if it opens after all", async () => {
   const clock = new VirtualClock();
   const late = new Deferred<Store>();
-  const store = lazyStore(MEMORY_TRAITS, () => late.promise, clock);
+  const store = lazyStore(MEMORY_TRAITS, () => late.promise);
   const locks = createLocksOn({ clock }, store, { commandTimeout: "1s" });
   const acquiring = rejection(locks.acquire("a"));
   const closing = watch(locks.close());
   // The release of the claim that may yet be sent is waited for, as of any store that hangs.
-  await clock.advance(1_100);
+  await clock.advance(1_000);
   expect([closing.outcome, (await acquiring).code, clock.timers]).toEqual([
     "resolved",
     "CLOSED",

@@ -28,5 +28,5 @@ export function opensLate(
       world.at(endsAtMs, () => process.deliver(end));
     });
   };
-  return lazyStore(store.traits, open, process.clock);
+  return lazyStore(store.traits, open);
 }
