@@ -172,9 +172,15 @@ export function deadlines(run: Run, { recordMs }: Limits): Finding {
     const { asked, granted } = op;
     let inForce: EventOf<"granted" | "renewed"> = granted;
     let ended: Event | undefined;
+    const frozen = run.frozenOf(asked.client);
+    const maxHoldAtMs =
+      granted.atMs + (asked.maxHoldMs ?? Number.POSITIVE_INFINITY) / CLOCKS_DIFFER;
     const judge = (event: Event, what: string): void => {
       checked++;
-      const isLate = event.atMs >= inForce.untilMs + recordMs;
+      // The clock that counts `maxHold` stands still in a freeze. The store's lease is longer than that.
+      const isByMaxHold = inForce.untilMs + recordMs >= maxHoldAtMs;
+      const stoodMs = isByMaxHold ? frozen.coverMs(inForce.atMs, event.atMs) : 0;
+      const isLate = event.atMs >= inForce.untilMs + stoodMs + recordMs;
       if (!isLate && ended === undefined) return;
       const after = isLate ? `its deadline of ${run.at(inForce.untilMs)}` : `"${ended?.kind}"`;
       violations.push({
@@ -184,7 +190,6 @@ export function deadlines(run: Run, { recordMs }: Limits): Finding {
       });
     };
     judge(granted, "was granted");
-    const frozen = run.frozenOf(asked.client);
     const frozenMs = frozen.coverMs(granted.atMs, Number.POSITIVE_INFINITY);
     const maxHoldMs = (asked.maxHoldMs ?? Number.POSITIVE_INFINITY) + frozenMs;
     const most = granted.atMs + maxHoldMs * CLOCKS_DIFFER;

@@ -44,9 +44,9 @@ function complaint({ asked, notGranted, granted, course, group }: Operation): Ev
   return undefined;
 }
 
-/** `together`: the other one is judged. */
+/** `together`: the other one is judged. `max-hold` and `closed` are the client's own doing. */
 const isItsOwn = ({ reason }: EventOf<"lost">): boolean =>
-  reason !== "max-hold" && reason !== "together";
+  reason !== "max-hold" && reason !== "closed" && reason !== "together";
 
 function isDisturbed(run: Run, { asked, killed }: Operation, until: Event): boolean {
   const fromMs = asked.atMs - AFTERMATH_MS;

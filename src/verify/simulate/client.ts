@@ -108,11 +108,14 @@ export class Client {
     );
   }
 
-  close(): void {
+  close(graceMs = 0): void {
     if (this.#closing !== "no" || this.process.isDead) return;
     this.#closing = "yes";
-    // It gives back what it holds; a task that comes to its own release later finds it done.
-    for (const { parts } of this.#taken.values()) this.#recordFor(parts, { kind: "releasing" });
+    // It gives back what it holds; a task that comes to its own release later finds it done. With a
+    // grace, the task's own release comes first, or `lost` is the end of it.
+    for (const { parts } of graceMs > 0 ? [] : this.#taken.values()) {
+      this.#recordFor(parts, { kind: "releasing" });
+    }
     const closed = (): void => {
       this.#closing = "done";
       const timers = this.#around.isShared() ? 0 : this.process.timers;
@@ -126,7 +129,7 @@ export class Client {
     };
     // In a turn of its own: those whose wait ended in the same moment have heard of it then.
     const inTurn = (): void => void this.process.later(0, closed);
-    this.#locks.close().then(inTurn, (error) => this.#around.wrong(error));
+    this.#locks.close({ grace: graceMs }).then(inTurn, (error) => this.#around.wrong(error));
   }
 
   /** What became of these is seen in the store; that nobody answered is no news here. */

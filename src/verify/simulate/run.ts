@@ -158,12 +158,13 @@ class Simulation {
     return skippingRule(rule, { reaches, skipped }, skipsAnswered);
   }
 
-  /** As the place has it. */
+  /** As the place has it, and the traits. */
   #placed(store: Store): Store {
-    const { place } = this.#schedule;
+    const { place, traits } = this.#schedule;
+    const told = { ...delegate(store), traits: { ...store.traits, ...traits } };
     return place === "polled" || place === "ticketless"
-      ? polledStore(store, { queues: place === "polled" })
-      : store;
+      ? polledStore(told, { queues: place === "polled" })
+      : told;
   }
 
   /** A claim that is sent after the end of close() would leave a grant for nobody. */
@@ -220,7 +221,9 @@ class Simulation {
         at(fromMs, () => this.#kill(process));
         return;
       case "closed":
-        at(fromMs, () => process.deliver(() => this.#clients[trouble.client]!.close()));
+        at(fromMs, () =>
+          process.deliver(() => this.#clients[trouble.client]!.close(trouble.graceMs)),
+        );
         return;
       case "forces a release":
         at(fromMs, () =>

@@ -1,4 +1,5 @@
 import type { Random } from "../../core/random.js";
+import type { Traits } from "../../core/store.js";
 import { seededRandom } from "../../testing/seeded-random.js";
 import type { Pause } from "./process.js";
 
@@ -54,8 +55,9 @@ export type Trouble = { readonly fromMs: number } & (
       readonly client: number;
       readonly toMs: number;
     }
-  /** `closed`: its program closes its locks, with leases held and acquires waiting. */
-  | { readonly kind: "killed" | "closed"; readonly client: number }
+  | { readonly kind: "killed"; readonly client: number }
+  /** Its program closes its locks, with leases held and acquires waiting; work has this grace to end. */
+  | { readonly kind: "closed"; readonly client: number; readonly graceMs?: number }
   | { readonly kind: "forces a release"; readonly client: number; readonly name: number }
   /** And from then on, every program takes it that there are so many. */
   | {
@@ -90,6 +92,8 @@ export interface Schedule {
   /** By name: how many permits it has; 0: it is a lock. */
   readonly semaphores: readonly number[];
   readonly abortBefore: boolean;
+  /** What the store says of itself, where the core acts by it. */
+  readonly traits?: Pick<Traits, "liveness" | "namesAtOnce">;
   readonly tasks: readonly Task[];
   readonly troubles: readonly Trouble[];
 }
@@ -290,15 +294,28 @@ function drawStore(random: Random, drawn: Schedule): Schedule {
     const { client, atMs } = pick(random, drawn.tasks);
     return { kind: "closed", client, fromMs: atMs + whole(random.unit() ** 3 * 2_000) };
   };
+  const troubles = [
+    ...drawn.troubles,
+    ...(chance(0.5) ? some(4, malformed) : []),
+    ...(chance(0.3) ? some(3, late) : []),
+    ...(chance(0.3) ? some(2, closed) : []),
+  ].toSorted((a, b) => a.fromMs - b.fromMs);
   return {
     ...drawn,
     place,
-    troubles: [
-      ...drawn.troubles,
-      ...(chance(0.5) ? some(4, malformed) : []),
-      ...(chance(0.3) ? some(3, late) : []),
-      ...(chance(0.3) ? some(2, closed) : []),
-    ].toSorted((a, b) => a.fromMs - b.fromMs),
+    troubles: troubles.map((one) =>
+      one.kind === "closed" && chance(0.5)
+        ? { ...one, graceMs: whole(random.unit() ** 2 * 6_000) }
+        : one,
+    ),
+    ...(chance(0.3)
+      ? {
+          traits: {
+            liveness: pick(random, ["lease", "session"]),
+            namesAtOnce: pick(random, [1, 2, 9]),
+          },
+        }
+      : {}),
   };
 }
 

@@ -52,6 +52,18 @@ describe("S7, maxHold", () => {
     violated("S7", [short, granted(1, "a", 1, 60)], [0, 1], why);
     violated("S7", [short, granted(1, "a", 1, 51), renewed(20, "a", 60)], [0, 1, 2], why);
   });
+
+  it("stands still in a freeze, which the lease is long enough for", () => {
+    const short = [asked(0, "a", { maxHoldMs: 50 }), granted(1, "a", 1, 51)];
+    const thawed = [...short, frozen(40, "a"), resumed(60, "a")];
+    ok("S7", [...thawed, looked(70, "a")]);
+    const why = /still counted as held/;
+    expect(judge("S7", [...thawed, looked(71, "a")])).toMatchObject({ verdict: "violated" });
+    violated("S7", [...short, looked(60, "a")], [0, 1, 2], why);
+    const long = [asked(0, "a", { maxHoldMs: 500 }), granted(1, "a", 1, 51)];
+    const late = [...long, frozen(40, "a"), resumed(60, "a"), looked(61, "a")];
+    violated("S7", late, [0, 1, 4], why);
+  });
 });
 
 describe("S5", () => {

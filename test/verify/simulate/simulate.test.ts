@@ -143,6 +143,10 @@ test("all that a schedule may have is drawn, and every fourth is of locks alone"
   expect(kinds).toContain("answers are missing");
   expect(kinds).toContain("answers are doubled");
   expect(kinds).toContain("store opens late");
+  expect(drawn.some(({ traits }) => traits?.liveness === "session")).toBe(true);
+  expect(drawn.some(({ traits }) => traits?.namesAtOnce === 1)).toBe(true);
+  const graces = drawn.flatMap(({ troubles }) => troubles.filter((one) => "graceMs" in one));
+  expect(graces).not.toEqual([]);
   const places = new Set(drawn.map(({ place }) => place));
   expect([...places].sort()).toEqual(["network", "polled", "process", "skipping", "ticketless"]);
   const plain = drawn.filter((_, seed) => seed % 4 === 1).flatMap(({ tasks }) => tasks);
@@ -271,6 +275,8 @@ test("an acquire that is under way when its locks are closed leaves nothing", as
 test.each([
   [5_884, "a lease in doubt, on a machine that was frozen before it asked, was recorded as ended"],
   [706_716, "a waiter with a long ttl was not told that the holder before it had a short one"],
+  [900_195, "the timer of a grace outlived close() on a machine that had slept"],
+  [902_668, "maxHold ended within a freeze, and the machine looked after it"],
 ])("seed %i, in which %s, breaks no promise", async (seed) => {
   const { verdicts } = await simulate(drawSchedule(seed));
   expect(verdicts.filter(({ verdict }) => verdict === "violated")).toEqual([]);
