@@ -29,6 +29,8 @@ export interface Outcome {
 const SLACK_MS = 2 * LATE_MS + 1_000;
 const LOOKS_EVERY_MS = 1_000;
 const DOUBT_MS = 5_000;
+/** How often a client with a lease reads its clock, at least. */
+const LOOKS_AT_CLOCK_MS = 250;
 const LONGEST_STOP_MS = 6_000;
 const ENDS_WITHIN_MS = 120_000;
 
@@ -236,6 +238,7 @@ class Simulation {
         );
         return;
       case "wall clock jumps":
+        if (trouble.byMs < 0 && this.#isFrozenAround(trouble.client, fromMs)) return;
         at(fromMs, () => process.jumpWall(trouble.byMs));
         // A lease may be doubted until its next renewal.
         this.#window(`${process.name}: ${kind}`, { fromMs, toMs: fromMs + DOUBT_MS });
@@ -270,6 +273,20 @@ class Simulation {
       default:
         this.#window(`${process.name}: ${kind}`, trouble);
     }
+  }
+
+  /**
+   * A freeze shows by the wall clock alone, which is right after the thaw. Were it set back before a
+   * client has looked at it again, nothing would show, and nothing is promised.
+   */
+  #isFrozenAround(client: number, atMs: number): boolean {
+    return this.#schedule.troubles.some(
+      (one) =>
+        one.kind === "machine frozen" &&
+        one.client === client &&
+        atMs > one.fromMs - LOOKS_AT_CLOCK_MS &&
+        atMs < one.toMs + LOOKS_AT_CLOCK_MS,
+    );
   }
 
   #pause(process: SimulatedProcess, { kind, toMs }: { kind: Pause; toMs: number }): void {

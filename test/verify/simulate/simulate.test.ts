@@ -276,6 +276,7 @@ test.each([
   [5_884, "a lease in doubt, on a machine that was frozen before it asked, was recorded as ended"],
   [706_716, "a waiter with a long ttl was not told that the holder before it had a short one"],
   [900_195, "the timer of a grace outlived close() on a machine that had slept"],
+  [1_001_804, "the wall clock was set back within a freeze, which hid the freeze"],
   [902_668, "maxHold ended within a freeze, and the machine looked after it"],
 ])("seed %i, in which %s, breaks no promise", async (seed) => {
   const { verdicts } = await simulate(drawSchedule(seed));
