@@ -11,6 +11,7 @@ import { SCRIPTS } from "../../src/stores/redis/scripts.js";
 import { checkHistory } from "../../src/verify/check/check.js";
 import type { Fault } from "../../src/verify/faults/fault.js";
 import { type ProxyFault, type Strikes, TcpProxy } from "../../src/verify/faults/proxy.js";
+import { redisConnectionKind } from "../../src/verify/faults/redis-kind.js";
 import { killed, paused, restarted, wiped } from "../../src/verify/faults/server.js";
 import { FalseClock } from "../../src/verify/lab/clock.js";
 import { Lab, type Sited } from "../../src/verify/lab/lab.js";
@@ -339,6 +340,27 @@ describeWith(["redis"], "Redis under faults", () => {
       expect([said, code]).toEqual(["CLOSED closed", 0]);
     },
   );
+
+  test("closing while subscriptions are between two attempts to connect: no timer is left", async () => {
+    const server = await startServer();
+    const proxy = await TcpProxy.open(server, { kindOf: redisConnectionKind });
+    onTestFinished(() => proxy.close());
+    const urls = [server.url, ...Array.from({ length: 4 }, () => proxy.url)];
+    const { workers, timeLine } = await start(urls, { ttl: LONG_MS });
+    const [holder, ...waiters] = workers as [Worker, ...Worker[]];
+    await holder.acquire("name");
+    const waiting = waiters.map((one) => one.acquire("name").catch(() => {}));
+    await until("all wait", async () => (await look(server)).waiters === 4);
+    await canBeTold(server, "default:name", 4);
+    await proxy.cut({ only: "subscription" }).inject();
+    // They try to connect again, with longer and longer pauses.
+    await sleep(500);
+    await closeAll(workers);
+    await Promise.all(waiting);
+    expect(eventsOf(timeLine, "left").map(({ timers, sockets }) => [timers, sockets])).toEqual(
+      workers.map(() => [0, 0]),
+    );
+  });
 
   test("a client is paused past its ttl: it knows when it goes on, harms nobody, and the fence refuses it", async () => {
     const server = await startServer();

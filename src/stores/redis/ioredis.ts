@@ -174,6 +174,7 @@ function whereOf(client: IoredisClient): string {
 
 interface Ending {
   readonly status: string;
+  readonly connector?: { stream?: { readonly destroyed?: boolean } | undefined };
   once(event: "end", listener: () => void): unknown;
   disconnect(): void;
   /** Of a cluster. */
@@ -201,6 +202,11 @@ async function end(client: Ending): Promise<void> {
         else one.once("end", () => resolve());
       }),
   );
+  // Between two attempts to connect, ioredis would wait two seconds for the old socket to close, which
+  // is closed already, and that timer would keep the process alive.
+  for (const { connector } of all) {
+    if (connector?.stream?.destroyed) connector.stream = undefined;
+  }
   client.disconnect();
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<void>((resolve) => {

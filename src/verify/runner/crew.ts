@@ -170,4 +170,6 @@ async function inTime(done: Promise<unknown>, withinMs: number): Promise<boolean
   return isDone;
 }
 
-const isStoreDown = ({ message }: Error): boolean => /StoreUnavailableError/.test(message);
+/** Or refuses, as a file with two names does. */
+const isStoreDown = ({ message }: Error): boolean =>
+  /StoreUnavailableError|UnsupportedError/.test(message);

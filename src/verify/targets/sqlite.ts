@@ -6,7 +6,7 @@ import { type Fault, fault } from "../faults/fault.js";
 import { FalseClock } from "../lab/clock.js";
 import type { Lab } from "../lab/lab.js";
 import type { Member } from "../runner/crew.js";
-import { EXCLUSION, type FaultKind, WORKER_KINDS } from "../runner/kinds.js";
+import { EXCLUSION, type FaultKind, jumpMs, WORKER_KINDS } from "../runner/kinds.js";
 import type { Target, Way } from "../runner/target.js";
 import type { Connections } from "../traffic/protocol.js";
 
@@ -17,6 +17,8 @@ const ONCE = { min: 0.01, max: 0.01 };
 export async function sqliteTarget(lab: Lab, isClocked: boolean): Promise<Target> {
   const folder = join(lab.folder, "sqlite");
   mkdirSync(folder);
+  // All processes of a machine share its clock.
+  const clock = isClocked ? await FalseClock.open(lab, "the machine's clock") : null;
   let file = join(folder, "locks.db");
   let files = 1;
   return {
@@ -28,13 +30,15 @@ export async function sqliteTarget(lab: Lab, isClocked: boolean): Promise<Target
     },
     ttlsMs: [900, 1_500, 2_500],
     limits: {},
-    kinds: [...WORKER_KINDS, ...fileKinds(() => file)],
+    kinds: [
+      ...WORKER_KINDS.filter(({ name }) => name !== "worker clock jumps"),
+      ...(clock === null ? [] : [clockKind(clock)]),
+      ...fileKinds(() => file),
+    ],
     drawConnections,
-    async openWay(client): Promise<Way> {
-      const url = `sqlite:${file}`;
-      if (!isClocked) return { url, proxies: [], close: async () => {} };
-      const clock = await FalseClock.open(lab, `${client}'s clock`);
-      return { url, proxies: [], clock, site: clock.site(), close: async () => {} };
+    async openWay(): Promise<Way> {
+      const site = clock === null ? {} : { site: clock.site() };
+      return { url: `sqlite:${file}`, proxies: [], ...site, close: async () => {} };
     },
     async versions() {
       const db = await openSqlite(":memory:");
@@ -93,6 +97,19 @@ function fileKinds(file: () => string): readonly FaultKind[] {
       because: "a process that opens the file meanwhile makes a new one, and both grant",
     }),
   ];
+}
+
+/** Leases are on the monotonic clock: a wall clock that is set changes nothing but `atLeast`. */
+function clockKind(clock: FalseClock): FaultKind {
+  return {
+    name: "machine clock jumps",
+    hits: "server",
+    lasts: { min: 0.2, max: 2 },
+    make: (_member, random) => {
+      const clockByMs = jumpMs(random);
+      return { ...clock.jump(clockByMs), clockByMs };
+    },
+  };
 }
 
 function heldByAnother(file: string): Fault {

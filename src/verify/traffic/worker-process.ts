@@ -84,7 +84,8 @@ async function close(): Promise<void> {
   counter?.close();
   stalls?.stop();
   // A client of an application's own waits for the server to close its socket, too.
-  for (let i = 0; isShared && leftOpen().sockets > 0 && i < CLOSES_MS / 20; i++) await sleep(20);
+  const isOpen = (): boolean => leftOpen().sockets + leftOpen().timers > 0;
+  for (let i = 0; isShared && isOpen() && i < CLOSES_MS / 20; i++) await sleep(20);
   report({ kind: "left", client: task.client, waiters: performer.waiting, ...leftOpen() });
 }
 
