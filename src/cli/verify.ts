@@ -223,7 +223,11 @@ function show(
   ]);
   print(table([["", "PROMISE", "", "COMPARED", "NOT PROMISED"], ...rows]));
   print(`\n${summary(result)}`);
-  for (const one of new Set(troubles)) note(`a fault could not be made: ${printable(one)}`);
+  if (troubles.length > 0) {
+    note(
+      `${counted(troubles.length, "fault")} could not be made, mostly because another one was in the way`,
+    );
+  }
   if (failure !== null) showFailure(result, history, failure, request);
   if (report !== undefined) print(`\nReport: ${report}`);
 }
