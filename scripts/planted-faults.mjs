@@ -30,7 +30,7 @@ export const PLANTED = [
     edits: [
       [
         "stores/redis/ioredis.js",
-        ".then(() => hear.back(), close)",
+        ".then(() => hear.back(), giveUp)",
         ".then(() => hear.back(), () => {})",
       ],
     ],

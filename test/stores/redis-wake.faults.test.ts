@@ -1,12 +1,14 @@
 import { symlinkSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { Cluster, Redis } from "ioredis";
 import { createClient, createCluster } from "redis";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
-import type { Locks } from "../../src/index.js";
+import { connect, type Locks } from "../../src/index.js";
 import { type RedisStore, redisStore } from "../../src/stores/redis/index.js";
 import { keyOf } from "../../src/stores/redis/keys.js";
 import { type Target, TcpProxy } from "../../src/verify/faults/proxy.js";
+import { redisConnectionKind } from "../../src/verify/faults/redis-kind.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { freePort } from "../../src/verify/lab/ports.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
@@ -74,6 +76,26 @@ describeWith(["redis"], "Redis wakes its waiters", () => {
 
   const another = async (url = server.url): Promise<Locks> =>
     locksOn(closing(await byIoredis(url)), LONG);
+
+  test("a subscription that is reset again and again for a moment is back soon after", async () => {
+    const proxy = await TcpProxy.open(server, { kindOf: redisConnectionKind });
+    onTestFinished(() => proxy.close());
+    const name = freshName();
+    await locksOn(await byIoredis(server.url)).acquire(name, LONG);
+    const locks = await connect(proxy.url);
+    onTestFinished(() => locks.close());
+    locks.acquire(name, LONG).catch(() => {});
+    await canBeTold(server, `default:${name}`, 1);
+    const [channel] = (await server.cli("pubsub", "channels")).split("\n");
+    const listeners = async (): Promise<string> => server.cli("pubsub", "numsub", channel!);
+    const cut = proxy.cut({ only: "subscription" });
+    await cut.inject();
+    await until("nobody listens", async () => (await listeners()).endsWith("0"));
+    await sleep(300);
+    await cut.heal();
+    // A silent connection is noticed by a ping, after up to 7 s.
+    await until("it listens", async () => (await listeners()).endsWith("1"), 4_000);
+  });
 
   test("by one subscription for all, opened when the first has to wait", async () => {
     const proxy = await proxied();

@@ -231,10 +231,12 @@ async function subscribe(
   subscriber.on("ready", () => {
     // Asked for again, so that the answer tells when it listens again. A connection whose request is
     // refused answers pings and hears nothing: it is closed, so that the store opens another.
-    if (!first) subscriber.subscribe(channel).then(() => hear.back(), close);
+    if (!first) subscriber.subscribe(channel).then(() => hear.back(), giveUp);
     first = false;
   });
   subscriber.on("end", () => hear.ended?.());
+  // Closed between two attempts to connect, ioredis emits no "end".
+  const giveUp = (): Promise<void> => close().then(() => hear.ended?.());
   try {
     await unlessAborted(subscriber.subscribe(channel), signal);
   } catch (error) {

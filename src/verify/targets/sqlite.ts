@@ -148,9 +148,11 @@ function journalModeChanged(file: string): Fault {
   });
 }
 
+let links = 0;
+
 /** Another process opens the file by its second name, which is refused. */
 function hardLinked(file: string, member: Member): Fault {
-  const link = `${file}-link`;
+  const link = `${file}-link-${++links}`;
   return fault(
     `${member.client}'s twin uses a second hard link`,
     async () => {
