@@ -55,7 +55,7 @@ export async function verifyStore(options: Options): Promise<number> {
   const verification = await withTarget(request.wanted, request.faults, async (target) => {
     refuseUnknown(target, request.faults);
     announce(target, request);
-    return carryOut(target, request, interrupted.signal);
+    return carryOut(target, request, options.report !== undefined, interrupted.signal);
   });
   const { result, history, failure } = verification;
   if (options.report !== undefined) writeFileSync(options.report, renderReport(result, history));
@@ -132,6 +132,7 @@ function announce(target: Target, { seed, forMs, runs, workers }: Request): void
 async function carryOut(
   target: Target,
   { seed, forMs, runs, workers, pick, wanted, faults }: Request,
+  keepsHistory: boolean,
   signal: AbortSignal,
 ): Promise<Verification> {
   const progress = new ProgressLine();
@@ -144,6 +145,7 @@ async function carryOut(
       pick,
       signal,
       command: commandOf(wanted, { seed, forMs, runs, workers, faults }),
+      keepsHistory,
       shortenMs: pick === undefined ? SHORTEN_MS : 0,
       ...(target.isOurs ? {} : { pauseMs: GIVEN_PAUSE_MS }),
       onProgress: ({ events, activeFaults, runs: done }) =>

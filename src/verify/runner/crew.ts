@@ -34,7 +34,6 @@ export class Member {
   #isKilled = false;
   /** What should not have happened to its processes. */
   readonly faults: string[] = [];
-  operations = 0;
 
   constructor(options: MemberOptions) {
     this.client = options.client;
@@ -139,17 +138,11 @@ export class Member {
   #perform(worker: Worker, program: Program, number: number): void {
     // Ops of another process are others.
     const lane = number === 1 ? program.lane : `${program.lane}'${number}`;
-    const performing = worker.program({ ...program, lane }).then(
-      (count) => {
-        this.operations += count;
-        return count;
-      },
-      (error: Error) => {
-        if (!this.#isKilled) this.faults.push(error.message);
-        this.#note(worker);
-        return 0;
-      },
-    );
+    const performing = worker.program({ ...program, lane }).catch((error: Error) => {
+      if (!this.#isKilled) this.faults.push(error.message);
+      this.#note(worker);
+      return 0;
+    });
     this.#programs.add(performing);
   }
 

@@ -140,10 +140,12 @@ export function merge(runs: readonly (readonly CheckResult[])[]): readonly Check
 }
 
 /** What became of the two numbers that holders read, change and write again. */
-export function countRegisters(history: History): {
+export interface Registers {
   readonly fenced: RegisterCount;
   readonly unfenced: RegisterCount;
-} {
+}
+
+export function countRegisters(history: History): Registers {
   const fenced = { writes: 0, lost: 0, refused: 0 };
   const unfenced = { writes: 0, lost: 0, refused: 0 };
   const accesses = new Map<string, Access[]>();

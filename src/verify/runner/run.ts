@@ -2,12 +2,12 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { connect } from "../../core/connect.js";
 import type { Locks } from "../../core/locks.js";
 import type { MutantName } from "../../testing/mutants.js";
-import type { History } from "../check/history.js";
+import type { Event, History } from "../check/history.js";
 import type { Limits } from "../check/verdict.js";
 import { machineMs, TimeLine } from "../traffic/time-line.js";
 import { Member } from "./crew.js";
 import { Injector } from "./injector.js";
-import { type Conduct, judge } from "./judge.js";
+import { type Conduct, countRegisters, judge, type Registers } from "./judge.js";
 import type { Load } from "./load.js";
 import { Operator } from "./operator.js";
 import type { Plan } from "./plan.js";
@@ -37,7 +37,10 @@ export interface Progress {
 export interface RunOutcome {
   readonly record: RunRecord;
   readonly history: History;
+  /** How many acquires were asked for; of several names, each counts. */
   readonly operations: number;
+  readonly grants: number;
+  readonly registers: Registers;
   /** What the verifier itself could not do; nothing is concluded from it. */
   readonly troubles: readonly string[];
 }
@@ -94,7 +97,6 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
     }
     const left = await leftovers(operatorLocks, longestTtl(plan) + LEFTOVER_MS * options.pace);
     troubles.push(...injector.troubles);
-    const operations = members.reduce((sum, one) => sum + one.operations, 0);
     const conduct: Conduct = {
       crashes: members.flatMap(({ faults }) => faults),
       hung,
@@ -118,7 +120,16 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
       faults: injector.records,
       checks,
     };
-    return { record, history, operations, troubles };
+    const count = (wanted: Event["kind"]): number =>
+      history.filter(({ kind }) => kind === wanted).length;
+    return {
+      record,
+      history,
+      operations: count("asked"),
+      grants: count("granted"),
+      registers: countRegisters(history),
+      troubles,
+    };
   } finally {
     clearInterval(showing);
     await injector.end();

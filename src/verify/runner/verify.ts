@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { MutantName } from "../../testing/mutants.js";
 import type { Event, History } from "../check/history.js";
-import { countRegisters, merge } from "./judge.js";
+import { merge, type Registers } from "./judge.js";
 import { Load } from "./load.js";
 import { drawPlan, type Plan } from "./plan.js";
 import type { RegisterCount, Result, RunRecord } from "./result.js";
@@ -28,6 +28,8 @@ export interface VerifyOptions {
   readonly signal?: AbortSignal | undefined;
   readonly onProgress?: ((progress: Progress & { readonly runs: number }) => void) | undefined;
   readonly onRun?: ((run: RunRecord) => void) | undefined;
+  /** Keeps the events of all runs, for a report; otherwise only those of a run that broke a promise. */
+  readonly keepsHistory?: boolean | undefined;
   /** Only this of each plan. */
   readonly pick?: Pick | undefined;
   /** How long a run that broke a promise is repeated to shorten it; 0, the default: not at all. */
@@ -37,9 +39,9 @@ export interface VerifyOptions {
   readonly command: string;
 }
 
-/** The result, and all events of all runs on one time line. */
 export interface Verification {
   readonly result: Result;
+  /** The events of all runs that were kept, on one time line. */
   readonly history: History;
   readonly failure: VerifyFailure | null;
   /** What the verifier itself could not do. */
@@ -73,9 +75,10 @@ export async function verify(target: Target, options: VerifyOptions): Promise<Ve
         const seed = options.seed + i;
         const plan = await runner.draw(seed);
         const outcome = await runner.carryOut(plan, outcomes.length);
-        outcomes.push(outcome);
+        const isBroken = brokenBy(outcome).length > 0;
+        outcomes.push(isBroken || options.keepsHistory ? outcome : { ...outcome, history: [] });
         options.onRun?.(outcome.record);
-        if (brokenBy(outcome).length === 0) continue;
+        if (!isBroken) continue;
         failure = { seed, outcome, shortened: await runner.shorten(plan, outcome) };
       }
     } finally {
@@ -147,8 +150,6 @@ async function inFolder<T>(act: (folder: string) => Promise<T>): Promise<T> {
   }
 }
 
-type Registers = ReturnType<typeof countRegisters>;
-
 /** Each run has registers of its own. */
 function sumRegisters(all: readonly Registers[]): Registers {
   const sum = (of: (one: Registers) => RegisterCount): RegisterCount =>
@@ -177,7 +178,9 @@ function conclude(
   const records = outcomes.map(({ record }) => record);
   const checks = merge(records.map((one) => one.checks));
   const isBroken = checks.some(({ verdict }) => verdict === "violated");
-  const grants = history.filter(({ kind }) => kind === "granted").length;
+  const total = (of: (one: RunOutcome) => number): number =>
+    outcomes.reduce((sum, one) => sum + of(one), 0);
+  const grants = total((one) => one.grants);
   const result: Result = {
     target: target.name,
     about: target.about,
@@ -190,10 +193,10 @@ function conclude(
     checks,
     // Without a second grant nothing was put to the test.
     outcome: isBroken ? "violated" : grants > 1 ? "held" : "unknown",
-    operations: history.filter(({ kind }) => kind === "asked").length,
+    operations: total((one) => one.operations),
     grants,
-    faults: records.reduce((sum, one) => sum + one.faults.length, 0),
-    ...sumRegisters(outcomes.map((one) => countRegisters(one.history))),
+    faults: total(({ record }) => record.faults.length),
+    ...sumRegisters(outcomes.map((one) => one.registers)),
   };
   return { result, history, troubles: outcomes.flatMap((one) => one.troubles) };
 }
