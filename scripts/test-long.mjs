@@ -1,5 +1,5 @@
 // Searches with fresh seeds: random comparisons with many more runs, pauses and kills of real processes, the
-// simulator. What it finds becomes a fixed case. Usage: npm run test:long [-- SEED]
+// simulator, the verifier. What it finds becomes a fixed case. Usage: npm run test:long [-- SEED]
 import { spawnSync } from "node:child_process";
 import { randomInt } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
@@ -18,6 +18,7 @@ const random = readdirSync("test", { recursive: true, encoding: "utf8" })
   .filter((path) => path.endsWith(".test.ts") && !path.endsWith(".faults.test.ts"))
   .filter((path) => /\bfc\.assert\(/.test(readFileSync(path, "utf8")));
 
+const LABS = ["sqlite", "redis", "redis-replica", "redis-cluster", "etcd", "etcd-cluster"];
 const STEPS = [
   ["random comparisons", ["npx", "vitest", "run", "--testTimeout", "1800000", ...random]],
   ["real processes", ["npx", "vitest", "run", "--mode", "faults", "test/verify/traffic"]],
@@ -25,6 +26,10 @@ const STEPS = [
     "simulator",
     ["node", "dist/cli/main.js", "simulate", "--seed", `${seed}`, "--runs", `${SIMULATED_RUNS}`],
   ],
+  ...LABS.map((lab) => [
+    `verifier, ${lab}`,
+    ["node", "dist/cli/main.js", "verify", "--lab", lab, "--seed", `${seed}`, "--for", "10m"],
+  ]),
 ];
 
 console.log(`seed ${seed}; run it again: npm run test:long -- ${seed}`);

@@ -314,7 +314,13 @@ function jsonOf({ result, failure, troubles }: Verification, request: Request): 
   const { runs, ...rest } = result;
   return {
     ...rest,
-    runs: runs.map(({ checks: _, ...run }) => run),
+    // Of its checks, how often each was broken where it is not promised.
+    runs: runs.map(({ checks, ...run }) => ({
+      ...run,
+      expected: Object.fromEntries(
+        checks.filter(({ expected }) => expected > 0).map(({ id, expected }) => [id, expected]),
+      ),
+    })),
     troubles,
     replay: failure && replayOf(request, failure.seed, failure.shortened),
   };

@@ -53,6 +53,7 @@ export function verificationOf(
     seed,
     command: `npx holdfast verify redis-cluster --for 60s --workers 8 --seed ${seed} --report out.html`,
     runs: [{ seed, fromMs: 0, untilMs, clients, faults, checks }],
+    kinds: [],
     checks,
     outcome: checks.some(({ verdict }) => verdict === "violated") ? "violated" : "held",
     operations: history.filter(({ kind }) => kind === "asked").length,

@@ -41,6 +41,15 @@ export interface FaultRecord {
   readonly untilMs: number;
 }
 
+/** A kind of fault that may be drawn, and what the store does not promise under it. */
+export interface KindRecord {
+  readonly name: string;
+  readonly hits: Hits;
+  readonly breaks: readonly RuleId[];
+  /** Why that is not promised; empty if everything is. */
+  readonly because: string;
+}
+
 /** One run: workers, traffic and faults drawn from one seed, and checked as one history. */
 export interface RunRecord {
   readonly seed: number;
@@ -76,6 +85,7 @@ export interface Result {
   /** The command that repeats it. */
   readonly command: string;
   readonly runs: readonly RunRecord[];
+  readonly kinds: readonly KindRecord[];
   /** Over all runs. */
   readonly checks: readonly CheckResult[];
   readonly outcome: "held" | "violated" | "unknown";

@@ -75,6 +75,8 @@ export async function verify(target: Target, options: VerifyOptions): Promise<Ve
         const seed = options.seed + i;
         const plan = await runner.draw(seed);
         const outcome = await runner.carryOut(plan, outcomes.length);
+        // Ctrl-C reaches servers and workers, too: what they did then proves nothing.
+        if (signal?.aborted) break;
         const isBroken = brokenBy(outcome).length > 0;
         outcomes.push(isBroken || options.keepsHistory ? outcome : { ...outcome, history: [] });
         options.onRun?.(outcome.record);
@@ -190,6 +192,12 @@ function conclude(
     seed,
     command,
     runs: records,
+    kinds: target.kinds.map(({ name, hits, breaks = [], because = "" }) => ({
+      name,
+      hits,
+      breaks,
+      because,
+    })),
     checks,
     // Without a second grant nothing was put to the test.
     outcome: isBroken ? "violated" : grants > 1 ? "held" : "unknown",

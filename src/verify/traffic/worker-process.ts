@@ -23,6 +23,8 @@ import {
 import { block, report, say } from "./report.js";
 import { Stalls } from "./stalls.js";
 
+// Ctrl-C at a terminal reaches all processes there; the one that started this worker ends it.
+process.on("SIGINT", () => {});
 const task = fromLine<WorkerTask>(process.argv[2]!);
 const mutant: Mutant = task.mutant === undefined ? {} : MUTANTS[task.mutant];
 if (mutant.rule !== undefined || mutant.fence !== undefined) {

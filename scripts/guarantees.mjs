@@ -1,0 +1,99 @@
+/**
+ * Writes docs/guarantees.md, and its summary in README.md, from results of the verifier:
+ *
+ *   for lab in sqlite redis redis-replica redis-cluster etcd etcd-cluster; do
+ *     npx holdfast verify --lab $lab --for 1h --json > results/$lab.json
+ *   done
+ *   node scripts/guarantees.mjs results/*.json
+ */
+import { readFileSync, writeFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+
+const ORDER = ["sqlite", "redis", "redis-replica", "redis-cluster", "etcd", "etcd-cluster"];
+const MARKS = [
+  "<!-- guarantees: written by scripts/guarantees.mjs -->",
+  "<!-- end of guarantees -->",
+];
+const page = fileURLToPath(new URL("../docs/guarantees.md", import.meta.url));
+const readme = fileURLToPath(new URL("../README.md", import.meta.url));
+
+const results = process.argv
+  .slice(2)
+  .map((file) => JSON.parse(readFileSync(file, "utf8")))
+  .sort((a, b) => ORDER.indexOf(a.target) - ORDER.indexOf(b.target));
+if (results.length === 0) throw new Error("usage: node scripts/guarantees.mjs RESULT.json …");
+for (const { target, outcome } of results) {
+  if (outcome === "violated")
+    throw new Error(`${target}: a promise was broken; nothing is written`);
+}
+
+const count = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, ",");
+const minutes = (ms) => `${Math.round(ms / 60_000)} min`;
+
+/** How often a kind of fault was made, and how often exclusion was broken in runs with it. */
+function seen({ runs }, name) {
+  const struck = runs.filter(({ faults }) => faults.some(({ kind }) => kind === name));
+  const times = struck.flatMap(({ faults }) => faults).filter(({ kind }) => kind === name).length;
+  const overlaps = struck.reduce((sum, { expected }) => sum + (expected.S1 ?? 0), 0);
+  return { times, overlaps };
+}
+
+function cell(result, { name, breaks }) {
+  const { times, overlaps } = seen(result, name);
+  if (times === 0) return "not drawn";
+  if (!breaks.includes("S1")) return breaks.includes("L4") ? "held, order not promised" : "held";
+  return overlaps > 0 ? `overlap, fenced (${count(overlaps)})` : "overlap possible, none seen";
+}
+
+const overlapsOf = ({ checks }) => checks.find(({ id }) => id === "S1").expected;
+const versionsOf = ({ versions }) =>
+  Object.entries(versions)
+    .map(([name, version]) => `${name} ${version}`)
+    .join(", ");
+
+const summary = [
+  "| store | time | operations | grants | faults | promises | overlaps where not promised | lost updates behind the fence |",
+  "|---|---|---|---|---|---|---|---|",
+  ...results.map(
+    (one) =>
+      `| ${one.about} | ${minutes(one.lastedMs)} | ${count(one.operations)} | ${count(one.grants)} | ${count(one.faults)} | all held | ${count(overlapsOf(one))} | ${count(one.fenced.lost)} |`,
+  ),
+].join("\n");
+
+const details = results.map((result) => {
+  const kinds = result.kinds.map((kind) => {
+    const { times } = seen(result, kind.name);
+    return `| ${kind.name} | ${kind.hits} | ${count(times)} | ${cell(result, kind)} | ${kind.because} |`;
+  });
+  return [
+    `## ${result.about.charAt(0).toUpperCase()}${result.about.slice(1)}`,
+    "",
+    `${versionsOf(result)}; ${result.startedAt.slice(0, 10)}; \`${result.command}\`; ${count(result.runs.length)} runs.`,
+    "",
+    "| fault | hits | times | result | reason |",
+    "|---|---|---|---|---|",
+    ...kinds,
+  ].join("\n");
+});
+
+writeFileSync(
+  page,
+  `# Guarantees, as they were verified
+
+This page is written by \`scripts/guarantees.mjs\` from runs of [\`holdfast verify\`](verify.md#holdfast-verify). Run it yourself, on your own machine and your own store: the command stands below each heading.
+
+- **held**: every promise of [the table](verify.md#the-promises) held under this fault.
+- **overlap, fenced (n)**: the store does not promise exclusion under this fault; in runs with it, two holders believed n times that they held a name alone. The register behind a [fence](fences.md) lost no update.
+- **overlap possible, none seen**: the same, and it did not happen in these runs.
+- **held, order not promised**: first come, first served is not promised under this fault; the rest held.
+
+Several faults are in force at the same time in most runs, so a result is one of a fault in company.
+
+${summary}
+
+${details.join("\n\n")}
+`,
+);
+const [before, rest] = readFileSync(readme, "utf8").split(MARKS[0]);
+const [, after] = rest.split(MARKS[1]);
+writeFileSync(readme, `${before}${MARKS[0]}\n${summary}\n${MARKS[1]}${after}`);
