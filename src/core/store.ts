@@ -15,7 +15,8 @@ export interface Store {
    * Grants, or leaves a ticket (`queue`), or neither, in one atomic step. A grantId that already has
    * a grant or a ticket finds it again *and extends it*; it never makes a second one. One whose
    * grant has ended, and is still known (revoked, or closing the name), gets no other: `lost`.
-   * While the ticket stands, the store calls `push` when it is granted, or when asking is worthwhile.
+   * While the ticket stands, the store calls `push` when it is granted, or when asking is worthwhile:
+   * the first WAITERS_AT_EXPIRY tickets, when the name passes to a lease that ends before their next renewal.
    */
   claim(claim: Claim, push: (push: Push) => void): Awaitable<ClaimAnswer>;
 
@@ -60,6 +61,12 @@ export const LOCK_LIMIT = 2 ** 31 - 1;
  * hears of tickets by messages may take some more while these are on their way.
  */
 export const MOST_WAITERS = 5_000;
+
+/** So many waiters, from the front of the queue, ask when the holder's lease ends: one of them is enough. */
+export const WAITERS_AT_EXPIRY = 3;
+
+/** The core renews a ticket or a lease before this part of its ttl has passed: a third. */
+export const RENEWALS_PER_TTL = 3;
 
 /** `inspect` and `list` return at most this many waiters of a name, from the front of the queue. */
 export const WAITERS_SHOWN = 1_000;

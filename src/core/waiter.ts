@@ -21,13 +21,13 @@ import {
   type Push,
   type RenewAnswer,
   type Renewal,
+  WAITERS_AT_EXPIRY,
 } from "./store.js";
 import { Kept } from "./watchdog.js";
 
 /** Send times of that many asks are remembered; a grant that rests on an older one is asked about. */
 const ASKS_REMEMBERED = 32;
-/** Only the first few in the queue wake at a holder's expiry, a little apart: one of them is enough. */
-const AT_EXPIRY = 3;
+/** The waiters that ask at a holder's expiry do so a little apart. */
 const APART_MS = 5;
 /** After a timeout, how long the ticket's removal may take before the store counts as unavailable. */
 export const LAST_WORD_MS = 250;
@@ -397,7 +397,7 @@ export class Waiter extends Kept {
     this.#renewAtMs = watchdog.dueAt(sentAtMs, this.#call.ttlMs);
     const nowMs = runtime.clock.elapsedMs();
     if (store.traits.waiting === "polled") this.#askAtMs = nowMs + this.#pollMs();
-    else if (position.ahead < AT_EXPIRY) {
+    else if (position.ahead < WAITERS_AT_EXPIRY) {
       this.#askAtMs = nowMs + Math.max(1, position.freeInMs) + position.ahead * APART_MS;
     } else this.#askAtMs = Number.POSITIVE_INFINITY;
     if (!this.#looks || this.#asking > 0) return;

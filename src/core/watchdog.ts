@@ -1,7 +1,7 @@
 import { Agenda, Entry } from "./agenda.js";
 import { answerAt, isPromise, MissingAnswer } from "./commands.js";
 import type { Runtime } from "./runtime.js";
-import type { RenewAnswer, Renewal, Store } from "./store.js";
+import { RENEWALS_PER_TTL, type RenewAnswer, type Renewal, type Store } from "./store.js";
 
 /** A lease or a ticket: what has to be renewed to stay alive. */
 export abstract class Kept extends Entry {
@@ -37,7 +37,7 @@ export class Watchdog {
   /** When something proved at `provedAtMs` is to be renewed. */
   dueAt(provedAtMs: number, ttlMs: number): number {
     const slotMs = ttlMs / SLOTS_PER_TTL;
-    const latest = provedAtMs + ttlMs / 3;
+    const latest = provedAtMs + ttlMs / RENEWALS_PER_TTL;
     return (Math.floor(latest / slotMs - this.#phase) + this.#phase) * slotMs;
   }
 

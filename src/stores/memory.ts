@@ -86,10 +86,12 @@ export class MemoryStore implements Store {
 
   /** Last, when the names are in order again: whoever is told may answer with another call. */
   #tell(): void {
-    const granted = this.#rule.handedOver;
-    if (granted.length === 0) return;
+    const { handedOver, toLook } = this.#rule;
+    if (handedOver.length === 0 && toLook.size === 0) return;
     this.#rule.handedOver = [];
-    for (const { record, grant } of granted) this.#pushes.grant(record.grantId, grant);
+    this.#rule.toLook = new Map();
+    for (const { record, grant } of handedOver) this.#pushes.grant(record.grantId, grant);
+    for (const grantId of toLook.keys()) this.#pushes.look(grantId);
   }
 }
 

@@ -10,11 +10,13 @@ import {
   modeOf,
   type NameInfo,
   type Position,
+  RENEWALS_PER_TTL,
   REVOKED_KEPT,
   type Release,
   type ReleaseAnswer,
   type RenewAnswer,
   type Renewal,
+  WAITERS_AT_EXPIRY,
   WAITERS_SHOWN,
 } from "../core/store.js";
 
@@ -85,6 +87,8 @@ export class Rule {
   protected readonly clock: StoreClock;
   /** Tickets that this step has granted, for the store to tell: what was so then, not what became of it. */
   handedOver: Handover[] = [];
+  /** Tickets, by grantId, whose waiters the store tells to look. */
+  toLook = new Map<string, ClaimRecord>();
 
   constructor(claims: Claims, clock: StoreClock) {
     this.claims = claims;
@@ -130,9 +134,7 @@ export class Rule {
         if (fits(front, claim)) this.grant(mine, front.holders, nowMs);
         this.claims.add(mine);
       } else this.extend(mine, claim, nowMs);
-      if (mine.token === 0n) {
-        return { kind: "queued", position: this.#position(front, name, mine.place) };
-      }
+      if (mine.token === 0n) return this.#queued(front, mine);
       grants.push(toGrant(mine, false));
     }
     return { kind: "granted", grants };
@@ -147,7 +149,7 @@ export class Rule {
     }
     this.extend(mine, renewal, nowMs);
     if (mine.token > 0n) return { kind: "granted", grant: toGrant(mine, false) };
-    return { kind: "queued", position: this.#position(front, renewal.name, mine.place) };
+    return this.#queued(front, mine);
   }
 
   release(release: Release): ReleaseAnswer {
@@ -254,7 +256,8 @@ export class Rule {
     let over: ClaimRecord[] | undefined;
     const holders: ClaimRecord[] = [];
     let inUse = 0;
-    let waiting: ClaimRecord | undefined;
+    const waiting: ClaimRecord[] = [];
+    let handedOverForMs = Number.POSITIVE_INFINITY;
     for (const one of this.claims.inOrder(name)) {
       if (this.isOver(one, nowMs)) {
         over ??= [];
@@ -267,19 +270,34 @@ export class Rule {
         this.claims.save(one);
       }
       if (one.token === 0n) {
-        if (inUse + one.permits > one.limit) {
-          waiting = one;
+        if (waiting.length > 0 || inUse + one.permits > one.limit) {
+          waiting.push(one);
+          if (handedOverForMs < Number.POSITIVE_INFINITY && waiting.length < WAITERS_AT_EXPIRY) {
+            continue;
+          }
           break;
         }
         this.grant(one, holders, nowMs);
         this.claims.save(one);
         this.handedOver.push({ record: one, grant: toGrant(one, true) });
+        handedOverForMs = Math.min(handedOverForMs, this.#endsInMs(one, nowMs));
       }
       holders.push(one);
       if (one.ended !== "revoked") inUse += one.permits;
     }
     for (const one of over ?? []) this.claims.remove(one);
-    return { holders, inUse, waiting };
+    this.lookIfEndsSooner(waiting, handedOverForMs);
+    return { holders, inUse, waiting: waiting[0] };
+  }
+
+  /**
+   * The first waiters ask when the holder's lease ends, as the last answer told them. They learn of a
+   * new holder when they renew their tickets, which is too late if its lease ends before that.
+   */
+  protected lookIfEndsSooner(waiting: readonly ClaimRecord[], endsInMs: number): void {
+    for (const one of waiting) {
+      if (one.ttlMs / RENEWALS_PER_TTL > endsInMs) this.toLook.set(one.grantId, one);
+    }
   }
 
   /** The grant keeps its ticket's expiry: it rests on the ask that the store last heard of. */
@@ -366,6 +384,12 @@ export class Rule {
     }
     const taken = front.holders.some((one) => one.ended === "no" && one !== ended);
     return { kind: "lost", reason: taken ? "superseded" : "expired" };
+  }
+
+  #queued(front: Front, mine: ClaimRecord): { kind: "queued"; position: Position } {
+    // The answer tells what it would learn by looking.
+    this.toLook.delete(mine.grantId);
+    return { kind: "queued", position: this.#position(front, mine.name, mine.place) };
   }
 
   #position(front: Front, name: string, place: number): Position {

@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, describe, expect, it } from "vitest";
-import { type Claim, LOCK_LIMIT, type Store } from "../../src/core/store.js";
+import { type Awaitable, type Claim, LOCK_LIMIT, type Store } from "../../src/core/store.js";
 import { MemoryStore } from "../../src/stores/memory.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { sqliteStore } from "../../src/stores/sqlite/index.js";
@@ -114,5 +114,61 @@ describe("atLeast after a restart of the machine", () => {
     expect(await ask()).toBe("busy");
     hands.pass(1);
     expect(await ask()).toBe("granted");
+  });
+});
+
+describe.each<[string, (hands: Hands) => Store | Promise<Store>]>([
+  ["memory", ({ clock }) => new MemoryStore(clock)],
+  ["SQLite", sqliteOn],
+])("a handover on %s to a lease that ends before waiters renew their tickets", (_, open) => {
+  /** `holder` has the name for 60 s, and these wait for it with these ttls. */
+  async function startQueue(ttls: Record<string, number>) {
+    const hands = new Hands();
+    const store = await open(hands);
+    const told: string[] = [];
+    await store.claim({ ...claim("holder"), ttlMs: 60_000 }, () => {});
+    for (const [grantId, ttlMs] of Object.entries(ttls)) {
+      await store.claim({ ...claim(grantId), ttlMs, queue: true }, ({ kind }) =>
+        told.push(`${grantId}: ${kind}`),
+      );
+    }
+    const release = (grantId: string): Awaitable<unknown> =>
+      store.release([{ name: "job", grantId, unused: true }]);
+    const renew = (grantId: string, ttlMs: number): Awaitable<unknown> =>
+      store.renew([{ name: "job", grantId, seq: 2, ttlMs }]);
+    return { hands, told, release, renew };
+  }
+
+  it("makes those of the first three look that renew later", async () => {
+    const ttls = { a: 10_000, b: 30_001, c: 30_000, d: 60_000, e: 60_000 };
+    const { told, release } = await startQueue(ttls);
+    await release("holder");
+    expect(told).toEqual(["a: granted", "b: look", "d: look"]);
+  });
+
+  it("counts what is left of the lease: a ticket that is handed over keeps its expiry", async () => {
+    const { hands, told, release } = await startQueue({ a: 10_000, b: 10_000 });
+    hands.pass(6_000);
+    await release("holder");
+    expect(told).toEqual(["a: granted"]);
+    const late = await startQueue({ a: 10_000, b: 10_000 });
+    late.hands.pass(7_000);
+    await late.renew("b", 10_000);
+    await late.release("holder");
+    expect(late.told).toEqual(["a: granted", "b: look"]);
+  });
+
+  it("makes nobody look whom the answer tells", async () => {
+    const { hands, told, renew } = await startQueue({ a: 10_000, b: 60_000, c: 60_000 });
+    await renew("holder", 5_000);
+    hands.pass(5_000);
+    await renew("b", 60_000);
+    expect(told).toEqual(["a: granted", "c: look"]);
+  });
+
+  it("makes nobody look with equal ttls", async () => {
+    const { told, release } = await startQueue({ a: 60_000, b: 60_000, c: 60_000 });
+    await release("holder");
+    expect(told).toEqual(["a: granted"]);
   });
 });

@@ -82,6 +82,7 @@ test("nonsense on the wake socket is ignored, and close removes the socket", asy
     "{}\nnull\n[]\n",
     '{"grantId":"x","token":"1","floor":"1","ttlMs":1000,"seq":1}\n',
     '{"grantId":1,"token":-1}\n',
+    '{"look":true}\n{"grantId":1,"look":true}\n{"grantId":"x","look":true}\n',
     "x".repeat(3_000_000),
   ]) {
     await new Promise<void>((resolve) => {

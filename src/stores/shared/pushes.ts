@@ -36,8 +36,18 @@ export class Pushes {
     waiting?.push({ kind: "granted", grant });
   }
 
+  /** Tells a waiter that it is granted, or makes it ask. */
+  push(grantId: string, push: Push): void {
+    if (push.kind === "granted") this.grant(grantId, push.grant);
+    else this.look(grantId);
+  }
+
+  look(grantId: string): void {
+    this.#waiting.get(grantId)?.push({ kind: "look" });
+  }
+
   /** Makes every waiter ask. */
-  look(): void {
+  lookAll(): void {
     for (const { push } of [...this.#waiting.values()]) push({ kind: "look" });
   }
 }

@@ -14,7 +14,7 @@ import type {
   Traits,
 } from "../../core/store.js";
 import { checkOptions } from "../../core/validate.js";
-import { type Handover, Rule } from "../rule.js";
+import { type ClaimRecord, type Handover, Rule } from "../rule.js";
 import { Pushes } from "../shared/pushes.js";
 import { SqliteClaims, type SqliteRecord } from "./claims.js";
 import { checkDatabase, type SqliteDatabase } from "./driver.js";
@@ -25,7 +25,7 @@ import { OpenedFiles } from "./opened-files.js";
 import { patiently } from "./patience.js";
 import { refuseUnsafeFile } from "./refusals.js";
 import { prepareTables } from "./schema.js";
-import { hand, WakeSocket } from "./wake.js";
+import { type WakeMessage, WakeSocket, wake } from "./wake.js";
 import { Writer } from "./writer.js";
 
 export { openSqlite, type SqliteDatabase, type SqliteStatement } from "./driver.js";
@@ -72,6 +72,12 @@ const LOOK_EVERY_MS = 50;
 /** Once a second they try again to listen: there may have been no descriptor or no room for a socket. */
 const LOOKS_PER_ATTEMPT = 20;
 
+/** What the waiters of one process are told after a step. */
+interface Told {
+  readonly handedOver: Handover[];
+  readonly toLook: ClaimRecord[];
+}
+
 /** Locks for the processes of one machine: the rule over a table, one step a write transaction. */
 export class SqliteStore implements Store {
   readonly traits = SQLITE_TRAITS;
@@ -85,7 +91,7 @@ export class SqliteStore implements Store {
   readonly #rule: Rule;
   readonly #socket: WakeSocket;
   readonly #pushes = new Pushes();
-  /** The handovers of the last committed step are on their way. */
+  /** What the last committed step has to tell waiters is on its way. */
   #delivered: Promise<unknown> = Promise.resolve();
   #transactions = 0;
   /** The most grants that were counted in the file. */
@@ -107,13 +113,14 @@ export class SqliteStore implements Store {
       committed: () => this.#deliver(),
       rolledBack: () => {
         this.#rule.handedOver = [];
+        this.#rule.toLook = new Map();
       },
     });
     this.#files = new OpenedFiles(this.#file);
     this.#claims = new SqliteClaims(db, this.#file, this.#writer, this.#clock.nowMs);
     this.#rule = new Rule(this.#claims, this.#clock);
-    this.#socket = new WakeSocket(this.#file, ({ grantId, grant }) =>
-      this.#pushes.grant(grantId, grant),
+    this.#socket = new WakeSocket(this.#file, ({ grantId, push }) =>
+      this.#pushes.push(grantId, push),
     );
     this.#claims.wake = this.#socket.name;
   }
@@ -206,27 +213,35 @@ export class SqliteStore implements Store {
     return this.#writer.run(false, () => releases.map((release) => this.#rule.release(release)));
   }
 
-  /** Tells those whose tickets the committed step has granted. */
+  /** Tells those whose tickets the committed step has granted, and those that have to look. */
   #deliver(): void {
-    const bySocket = new Map<string, Handover[]>();
-    for (const one of this.#rule.handedOver) {
-      const { wake } = one.record as SqliteRecord;
-      const there = bySocket.get(wake);
-      if (there === undefined) bySocket.set(wake, [one]);
-      else there.push(one);
-    }
+    const { handedOver, toLook } = this.#rule;
+    const bySocket = new Map<string, Told>();
+    const at = (record: ClaimRecord): Told => {
+      const { wake } = record as SqliteRecord;
+      const told = bySocket.get(wake) ?? { handedOver: [], toLook: [] };
+      bySocket.set(wake, told);
+      return told;
+    };
+    for (const one of handedOver) at(one.record).handedOver.push(one);
+    for (const record of toLook.values()) at(record).toLook.push(record);
     this.#rule.handedOver = [];
-    const hands = [...bySocket].map(([socket, all]) => this.#hand(socket, all));
-    this.#delivered = Promise.all(hands);
+    this.#rule.toLook = new Map();
+    this.#delivered = Promise.all([...bySocket].map(([socket, told]) => this.#tell(socket, told)));
   }
 
-  async #hand(socket: string, all: readonly Handover[]): Promise<void> {
-    const handovers = all.map(({ record, grant }) => ({ grantId: record.grantId, grant }));
+  async #tell(socket: string, { handedOver, toLook }: Told): Promise<void> {
+    const messages: WakeMessage[] = [
+      ...handedOver.map(({ record: { grantId }, grant }) => {
+        return { grantId, push: { kind: "granted", grant } } as const;
+      }),
+      ...toLook.map(({ grantId }) => ({ grantId, push: { kind: "look" } }) as const),
+    ];
     if (socket === this.#socket.name) {
-      for (const { grantId, grant } of handovers) this.#pushes.grant(grantId, grant);
-    } else if ((await hand(this.#file, socket, handovers)) === "refused") {
+      for (const { grantId, push } of messages) this.#pushes.push(grantId, push);
+    } else if ((await wake(this.#file, socket, messages)) === "refused" && handedOver.length > 0) {
       // On to the next in the queue, which that step tells in its turn.
-      const dropped = await this.#drop(all).catch(() => false);
+      const dropped = await this.#drop(handedOver).catch(() => false);
       // Not otherwise: what is on its way would still be this.
       if (dropped) await this.#delivered;
     }
@@ -253,7 +268,7 @@ export class SqliteStore implements Store {
         this.#stopLooking();
       }
       // Once more after it begins to listen: earlier handovers have reached nobody.
-      this.#pushes.look();
+      this.#pushes.lookAll();
       if (this.#pushes.size === 0) this.#stopLooking();
     }, LOOK_EVERY_MS).unref();
   }

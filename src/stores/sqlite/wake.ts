@@ -1,12 +1,12 @@
 import { randomBytes } from "node:crypto";
 import { connect, createServer, type Socket } from "node:net";
-import { type Grant, LOCK_LIMIT } from "../../core/store.js";
+import { LOCK_LIMIT, type Push } from "../../core/store.js";
 import { WakeFolder } from "./wake-folder.js";
 
-/** Sent by a releasing process to a waiting one: which of its tickets is now a grant, and the grant. */
-export interface Handover {
+/** Sent to a waiting process by the one whose step concerns a ticket of it: the ticket is a grant now, or its waiter has to look. */
+export interface WakeMessage {
   readonly grantId: string;
-  readonly grant: Grant;
+  readonly push: Push;
 }
 
 const NAME_BYTES = 6;
@@ -24,17 +24,17 @@ const SWEEP_SOCKETS = 32;
 /** An unready socket refuses connections too, so young ones are left alone. */
 const SWEEP_AFTER_MS = 10 * 60_000;
 
-/** A socket at which other processes on this machine hand over grants to the waiters of this one. */
+/** A socket at which other processes on this machine push to the waiters of this one. */
 export class WakeSocket {
   /** Its name in the wake folder. Tickets carry it, also where no socket can be had. */
   readonly name = randomBytes(NAME_BYTES).toString("base64url");
   readonly #file: string;
-  readonly #onHandover: (handover: Handover) => void;
+  readonly #onMessage: (message: WakeMessage) => void;
   #close: (() => void) | null = null;
 
-  constructor(file: string, onHandover: (handover: Handover) => void) {
+  constructor(file: string, onMessage: (message: WakeMessage) => void) {
     this.#file = file;
-    this.#onHandover = onHandover;
+    this.#onMessage = onMessage;
   }
 
   /** Whether it listens now: not every folder can have a socket that is safe. */
@@ -43,7 +43,7 @@ export class WakeSocket {
     // Another process may remove the folder as empty at any time before the socket is in it.
     for (let attempt = 0; attempt < LISTEN_ATTEMPTS; attempt++) {
       try {
-        this.#close = listen(this.#file, this.name, this.#onHandover);
+        this.#close = listen(this.#file, this.name, this.#onMessage);
         sweep(this.#file).catch(() => {});
         return true;
       } catch {
@@ -60,9 +60,9 @@ export class WakeSocket {
 }
 
 /** Listens under this name, and returns a function that ends it. */
-function listen(file: string, name: string, onHandover: (handover: Handover) => void): () => void {
+function listen(file: string, name: string, onMessage: (message: WakeMessage) => void): () => void {
   const folder = WakeFolder.make(file);
-  const server = createServer((socket) => readHandovers(socket, onHandover));
+  const server = createServer((socket) => readMessages(socket, onMessage));
   server.on("error", () => {});
   server.unref();
   const close = (): void => {
@@ -86,7 +86,7 @@ function listen(file: string, name: string, onHandover: (handover: Handover) => 
   return close;
 }
 
-function readHandovers(socket: Socket, onHandover: (handover: Handover) => void): void {
+function readMessages(socket: Socket, onMessage: (message: WakeMessage) => void): void {
   let text = "";
   socket.setEncoding("utf8");
   socket.unref();
@@ -96,8 +96,8 @@ function readHandovers(socket: Socket, onHandover: (handover: Handover) => void)
     const lines = text.split("\n");
     text = lines.pop()!;
     for (const line of lines) {
-      const handover = parseHandover(line);
-      if (handover !== null) onHandover(handover);
+      const message = parse(line);
+      if (message !== null) onMessage(message);
     }
   });
   socket.on("error", () => socket.destroy());
@@ -110,18 +110,18 @@ function readHandovers(socket: Socket, onHandover: (handover: Handover) => void)
  */
 export type Sent = "sent" | "refused" | "unknown";
 
-/** Hands over to another process. */
-export async function hand(
+/** Sends messages to the socket of another process. */
+export async function wake(
   file: string,
   name: string,
-  handovers: readonly Handover[],
+  messages: readonly WakeMessage[],
 ): Promise<Sent> {
   // The name comes out of the file, and must not lead out of the folder.
   if (!NAME.test(name)) return "unknown";
   let folder: WakeFolder | undefined;
   try {
     folder = WakeFolder.open(file);
-    return await send(folder, name, handovers.map((one) => `${serialize(one)}\n`).join(""));
+    return await send(folder, name, messages.map((one) => `${serialize(one)}\n`).join(""));
   } catch {
     return "unknown";
   } finally {
@@ -167,27 +167,29 @@ function isOldSocket(folder: WakeFolder, name: string): boolean {
   }
 }
 
-function serialize({ grantId, grant }: Handover): string {
-  const { token, floor, ttlMs, seq } = grant;
+/** Versions that know only grants ignore a message without a token. */
+function serialize({ grantId, push }: WakeMessage): string {
+  if (push.kind === "look") return JSON.stringify({ grantId, look: true });
+  const { token, floor, ttlMs, seq } = push.grant;
   return JSON.stringify({ grantId, token: String(token), floor: String(floor), ttlMs, seq });
 }
 
-function parseHandover(line: string): Handover | null {
+function parse(line: string): WakeMessage | null {
   let message: Record<string, unknown>;
   try {
     message = JSON.parse(line) as Record<string, unknown>;
   } catch {
     return null;
   }
-  const { grantId, token, floor, ttlMs, seq } = message ?? {};
+  const { grantId, look, token, floor, ttlMs, seq } = message ?? {};
   const isToken = (value: unknown): value is string =>
     typeof value === "string" && /^[1-9]\d{0,18}$/.test(value);
   const isCount = (value: unknown): value is number =>
     typeof value === "number" && value > 0 && value < Number.MAX_SAFE_INTEGER;
-  if (typeof grantId !== "string" || !isToken(token) || !isToken(floor)) return null;
+  if (typeof grantId !== "string") return null;
+  if (look === true) return { grantId, push: { kind: "look" } };
+  if (!isToken(token) || !isToken(floor)) return null;
   if (!isCount(ttlMs) || !isCount(seq) || seq > LOCK_LIMIT) return null;
-  return {
-    grantId,
-    grant: { token: BigInt(token), floor: BigInt(floor), ttlMs, seq, handedOver: true },
-  };
+  const grant = { token: BigInt(token), floor: BigInt(floor), ttlMs, seq, handedOver: true };
+  return { grantId, push: { kind: "granted", grant } };
 }

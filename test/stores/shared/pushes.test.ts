@@ -43,8 +43,8 @@ test("a reply ends the wait by its own claim and by earlier ones, not by a later
 
 test("a waiter that gives up is not told to look", () => {
   const { pushes, heard } = waiting(1);
-  pushes.look();
+  pushes.lookAll();
   pushes.delete("id");
-  pushes.look();
+  pushes.lookAll();
   expect(heard).toEqual([{ kind: "look" }]);
 });
