@@ -4,6 +4,7 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vit
 import { grantOf, ignore } from "../../src/conformance/subject.js";
 import type { Claim, Push } from "../../src/core/store.js";
 import { type RedisStore, redisStore } from "../../src/stores/redis/index.js";
+import { keysOf } from "../../src/stores/redis/keys.js";
 import { TcpProxy } from "../../src/verify/faults/proxy.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
@@ -148,6 +149,71 @@ describeWith(["redis"], "Redis hands a name over", () => {
     await until("both are told", () => told.length === 2);
     expect(told.sort()).toEqual(["first: look", "second: granted"]);
     expect((await others.inspect(name))!.holders).toMatchObject([{ holder: second.holder }]);
+  });
+
+  describe("to a lease that ends before those who wait renew their tickets,", () => {
+    const LONG = { ttlMs: 60_000, queue: true };
+    const SHORT = { ttlMs: 5_000, queue: true };
+
+    /** One holds the name and these wait for it, all in one process; another waits there for something else. */
+    async function startQueue(claims: readonly Partial<Claim>[]) {
+      const [name, other] = [freshName(), freshName()];
+      const [store, others] = [await open(), await open()];
+      await listening(store);
+      const holder = claimOf(name, { ttlMs: 60_000 });
+      grantOf(await others.claim(holder, ignore));
+      grantOf(await others.claim(claimOf(other), ignore));
+      const told: string[] = [];
+      const hears = (who: string) => (push: Push) => told.push(`${who}: ${push.kind}`);
+      const waiters = claims.map((one) => claimOf(name, one));
+      for (const [i, one] of waiters.entries()) await store.claim(one, hears(`${i}`));
+      await store.claim(claimOf(other, LONG), hears("other"));
+      return { name, store, others, holder, waiters, told };
+    }
+
+    test("the first three of them are told to look, and nobody else", async () => {
+      const { others, holder, told } = await startQueue([SHORT, LONG, SHORT, LONG, LONG]);
+      await release(others, holder);
+      await until("they are told", () => told.length === 3);
+      await pause(50);
+      expect(told.sort()).toEqual(["0: granted", "1: look", "3: look"]);
+    });
+
+    test("they are told behind a hundred that left, and where an older Holdfast has not recorded the longest ttl", async () => {
+      const gone = Array.from({ length: 100 }, () => LONG);
+      const started = await startQueue([SHORT, ...gone, LONG, LONG]);
+      const { name, store, others, holder, waiters, told } = started;
+      for (const one of waiters.slice(1, 101)) await release(store, one);
+      const forget = `
+        local format, id, front = cmsgpack.unpack(redis.call('GET', KEYS[1]))
+        assert(front.longest == 60000)
+        front.longest = nil
+        return redis.call('SET', KEYS[1], cmsgpack.pack(format, id, front), 'KEEPTTL')`;
+      const client = quiet(new Redis(server.url));
+      onTestFinished(() => client.disconnect());
+      expect(await client.eval(forget, 1, keysOf(name)[0]!)).toBe("OK");
+      await release(others, holder);
+      await until("they are told", () => told.length === 3);
+      expect(told.sort()).toEqual(["0: granted", "101: look", "102: look"]);
+    });
+
+    test("one that this call answers is not told as well", async () => {
+      const { name, store, others, holder, waiters, told } = await startQueue([SHORT, LONG, LONG]);
+      await others.renew([{ name, grantId: holder.grantId, seq: 2, ttlMs: 20 }]);
+      await pause(40);
+      expect(await renew(store, waiters[1]!)).toBe("queued");
+      await until("the others are told", () => told.length === 2);
+      await pause(50);
+      expect(told.sort()).toEqual(["0: granted", "2: look"]);
+    });
+
+    test("with equal ttls nobody is told", async () => {
+      const { others, holder, told } = await startQueue([LONG, LONG, LONG]);
+      await release(others, holder);
+      await until("it is told", () => told.length > 0);
+      await pause(50);
+      expect(told).toEqual(["0: granted"]);
+    });
   });
 
   test("a forged message is no grant", async () => {

@@ -23,9 +23,14 @@ import { until } from "../support/worker.js";
  * are over after the step that asked for them, and such as outlast the test.
  */
 const LONG_MS = 3_600_000;
+/** Outlasts the test too, and ends before a ticket of LONG_MS has to be renewed. */
+const MIDDLE_MS = LONG_MS / 6;
 const SHORT_MS = 1;
 /** Longer than SHORT_MS on the server's clock, which counts in whole ms in places. */
 const OVER_MS = 4;
+
+const TTLS_MS = { short: SHORT_MS, middle: MIDDLE_MS, long: LONG_MS };
+type Ttl = keyof typeof TTLS_MS;
 
 type Act =
   | {
@@ -35,7 +40,7 @@ type Act =
       id: number;
       seq: number;
       kind: number;
-      short: boolean;
+      ttl: Ttl;
       atLeast: "no" | "short" | "long";
       queue: boolean;
     }
@@ -46,7 +51,7 @@ type Step =
   | { do: "acts"; acts: Act[] }
   | {
       do: "renew";
-      items: { name: number; both: boolean; id: number; seq: number; short: boolean }[];
+      items: { name: number; both: boolean; id: number; seq: number; ttl: Ttl }[];
     }
   | { do: "revoke"; name: number }
   | { do: "resize"; name: number; limit: number };
@@ -62,9 +67,11 @@ const KINDS = [
 ];
 
 const name = fc.nat(1);
+const MOST_IDS = 8;
 const id = fc.nat(4);
 const seq = fc.integer({ min: 1, max: 4 });
 const rarely = fc.integer({ min: 0, max: 4 }).map((n) => n === 0);
+const ttl = fc.constantFrom<Ttl[]>("short", "middle", "middle", "long", "long");
 const claim = fc.record({
   do: fc.constant("claim" as const),
   name,
@@ -73,7 +80,7 @@ const claim = fc.record({
   seq,
   // Mostly of the first few, so that they meet.
   kind: fc.oneof({ weight: 3, arbitrary: fc.nat(1) }, { weight: 2, arbitrary: fc.nat(5) }),
-  short: rarely,
+  ttl,
   atLeast: fc.oneof(
     { weight: 6, arbitrary: fc.constant("no" as const) },
     fc.constantFrom("short" as const, "long" as const),
@@ -102,7 +109,7 @@ const step: fc.Arbitrary<Step> = fc.oneof(
     weight: 3,
     arbitrary: fc.record({
       do: fc.constant("renew" as const),
-      items: fc.array(fc.record({ name, both: rarely, id, seq, short: rarely }), {
+      items: fc.array(fc.record({ name, both: rarely, id, seq, ttl }), {
         minLength: 1,
         maxLength: 4,
       }),
@@ -119,10 +126,36 @@ const step: fc.Arbitrary<Step> = fc.oneof(
   },
 );
 
+/**
+ * One act at a time on a lock that many wait for: a waiter that two acts of one turn concern may be told to
+ * look between the two, or not at all. Ids that were revoked would get nothing any more.
+ */
+const here = fc.record({
+  name: fc.constant(0),
+  both: fc.constant(false),
+  id: fc.nat(MOST_IDS - 1),
+  seq,
+});
+const outlasting = fc.constantFrom<Ttl[]>("middle", "long");
+const contendedClaim = fc
+  .tuple(here, outlasting, fc.nat(1))
+  .map(([one, ttl, kind]): Act => ({ do: "claim", ...one, kind, ttl, atLeast: "no", queue: true }));
+const contendedRelease = here.map(
+  ({ seq: _, ...one }): Act => ({ do: "release", ...one, unused: true }),
+);
+const contendedAct = fc.oneof({ weight: 2, arbitrary: contendedClaim }, contendedRelease);
+const contendedStep = fc.oneof(
+  { weight: 4, arbitrary: contendedAct.map((act): Step => ({ do: "acts", acts: [act] })) },
+  fc.tuple(here, outlasting).map(([one, ttl]): Step => ({ do: "renew", items: [{ ...one, ttl }] })),
+);
+const contended = fc.array(contendedStep, { minLength: 20, maxLength: 40, size: "max" });
+
 /** One store at work, and what it said, without what depends on time. */
 class Side {
   readonly story = new Story({ position, ttl: true });
   readonly #told: string[] = [];
+  /** Who was told to look, in order. */
+  readonly looks: string[] = [];
   readonly #answered = new Set<string>();
   readonly #store: Store;
   readonly #names: readonly string[];
@@ -148,7 +181,7 @@ class Side {
           name: this.#names[one.name]!,
           grantId: this.#id(one),
           seq: one.seq,
-          ttlMs: one.short ? SHORT_MS : LONG_MS,
+          ttlMs: TTLS_MS[one.ttl],
         }));
         const answers = await this.#store.renew(renewals);
         for (const [i, { kind }] of answers.entries()) {
@@ -179,7 +212,9 @@ class Side {
   }
 
   async giveUp(): Promise<void> {
-    const ids = [0, 1, 2, 3, 4].flatMap((id) => [true, false].map((both) => ({ id, both })));
+    const ids = Array.from({ length: MOST_IDS }, (_, id) =>
+      [true, false].map((both) => ({ id, both })),
+    ).flat();
     const releases = this.#names.flatMap((name, i) =>
       ids.map((one): Release => ({ name, grantId: this.#id({ ...one, name: i }), unused: true })),
     );
@@ -200,12 +235,13 @@ class Side {
       grantId,
       holder: `holder ${act.id}`,
       seq: act.seq,
-      ttlMs: act.short ? SHORT_MS : LONG_MS,
+      ttlMs: TTLS_MS[act.ttl],
       atLeastMs: { no: 0, short: SHORT_MS, long: LONG_MS }[act.atLeast],
       queue: act.queue && !act.both,
     });
     const push = (push: Push): void => {
       if (push.kind === "granted") this.#told.push(grantId);
+      else this.looks.push(grantId);
     };
     return this.story.claimed(await this.#store.claim(asked, push), names);
   }
@@ -225,9 +261,11 @@ const position = ({ ahead, freeInMs, holder }: Position): unknown => ({
 
 const isOverSoon = (step: Step): boolean =>
   step.do === "renew"
-    ? step.items.some(({ short }) => short)
+    ? step.items.some(({ ttl }) => ttl === "short")
     : step.do === "acts" &&
-      step.acts.some((act) => act.do === "claim" && (act.short || act.atLeast === "short"));
+      step.acts.some(
+        (act) => act.do === "claim" && (act.ttl === "short" || act.atLeast === "short"),
+      );
 
 const closesSoon = (step: Step): boolean =>
   step.do === "acts" &&
@@ -248,9 +286,14 @@ describeWith(["redis"], "Redis", () => {
 
   let rounds = 0;
 
-  test("answers as the rule says", async () => {
+  test.each([
+    ["answers as the rule says", fc.array(step, { minLength: 1, maxLength: 25 }), 200],
+    ["tells to look whom the rule tells", contended, 100],
+  ])("%s", async (_, steps, many) => {
+    const isContended = steps === contended;
+    let looks = 0;
     await fc.assert(
-      fc.asyncProperty(fc.array(step, { minLength: 1, maxLength: 25 }), async (steps) => {
+      fc.asyncProperty(steps, async (steps) => {
         rounds++;
         const names = [`${rounds} a`, `${rounds} b`];
         let nowMs = 1_000_000;
@@ -262,6 +305,11 @@ describeWith(["redis"], "Redis", () => {
         for (const one of steps) {
           nowMs += 0.001;
           await Promise.all([rule.take(one), redis.take(one)]);
+          if (isContended) {
+            const isTold = (): boolean =>
+              redis.told.length >= rule.told.length && redis.looks.length >= rule.looks.length;
+            await until("all are told", isTold, 2_000);
+          }
           closesLater ||= closesSoon(one);
           if (isOverSoon(one) || closesLater) {
             nowMs += OVER_MS;
@@ -272,9 +320,12 @@ describeWith(["redis"], "Redis", () => {
         expect(redis.story.told).toEqual(rule.story.told);
         await until("all are told", () => redis.told.length >= rule.told.length, 2_000);
         expect(redis.told).toEqual(rule.told);
+        if (isContended) expect(redis.looks).toEqual(rule.looks);
+        looks += rule.looks.length;
         await redis.giveUp();
       }),
-      runs(200),
+      runs(many),
     );
+    if (isContended) expect(looks).toBeGreaterThan(many / 5);
   });
 });

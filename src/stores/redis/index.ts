@@ -73,6 +73,9 @@ const SCANNED_AT_ONCE = "1000";
 /** Of the ttl: several attempts fit into it. */
 const PATIENCE = 1 / 6;
 
+/** Before the grantId of a waiter that has to look. */
+const LOOK = "look ";
+
 /** So few that the server works on some while the client reads and writes others. */
 const ACTS_AT_ONCE = 16;
 
@@ -468,6 +471,10 @@ export class RedisStore implements Store {
   #told(text: string): void {
     if (text === "look") {
       this.#look();
+      return;
+    }
+    if (text.startsWith(LOOK)) {
+      this.#pushes.get(text.slice(LOOK.length))?.push({ kind: "look" });
       return;
     }
     const waiting = this.#pushes.get(text);

@@ -1,5 +1,12 @@
 import { createHash } from "node:crypto";
-import { LOCK_LIMIT, MOST_WAITERS, REVOKED_KEPT, WAITERS_SHOWN } from "../../core/store.js";
+import {
+  LOCK_LIMIT,
+  MOST_WAITERS,
+  RENEWALS_PER_TTL,
+  REVOKED_KEPT,
+  WAITERS_AT_EXPIRY,
+  WAITERS_SHOWN,
+} from "../../core/store.js";
 
 /** Readers that are let in together by one script. */
 const HANDOVERS_AT_ONCE = 100;
@@ -9,6 +16,9 @@ const FORMAT = 2;
 
 /** Places of those who left stay empty, up to so many more than are taken. */
 const EMPTY_PLACES = 64;
+
+/** The longest ttl in a queue that an older Holdfast wrote, which does not record it. */
+const UNKNOWN_TTL_MS = 2 ** 53;
 
 /** The tickets of a name stay so much longer than they have to, so that their end is seldom moved. */
 const QUEUE_KEPT_MS = 30_000;
@@ -84,6 +94,7 @@ local function read(from)
   if type(rest) == 'table' then
     for i, one in ipairs(rest.holders) do rest.holders[i] = unpacked(one) end
     rest.tickets = rest.tickets or rest.next - rest.first
+    rest.longest = rest.longest or ${UNKNOWN_TTL_MS}
     return rest
   end
   if type(token) ~= 'number' then error('HOLDFAST STRANGER', 0) end
@@ -92,7 +103,8 @@ local function read(from)
   expires = expires or since + ttl
   closed = closed or (atLeast > 0 and since + atLeast or 0)
   return {
-    limit = limit, first = 1, next = 1, tickets = 0, ends = math.max(expires, closed), kept = 0,
+    limit = limit, first = 1, next = 1, tickets = 0, longest = 0, ends = math.max(expires, closed),
+    kept = 0,
     holders = { {
       id = id, permits = permits, atLeast = atLeast, holder = holder, since = since, seq = seq,
       ttl = ttl, expires = expires, token = token, floor = token, closed = closed, ended = 'no',
@@ -109,7 +121,11 @@ local function open(at)
   local there = redis.pcall('GET', key)
   if type(there) == 'string' then front = read(there)
   elseif there then error(there.err, 0)
-  else front = { limit = 0, holders = {}, first = 1, next = 1, tickets = 0, ends = 0, kept = 0 } end
+  else
+    front = {
+      limit = 0, holders = {}, first = 1, next = 1, tickets = 0, longest = 0, ends = 0, kept = 0,
+    }
+  end
   -- More time is left than was ever given: the clock was set back since. What is left counts from now.
   for _, one in ipairs(front.holders) do
     if one.ended == 'released' then one.expires = math.min(one.expires, now)
@@ -147,6 +163,7 @@ end
 
 local function saveTicket(front, one)
   keepUntil(front, one.expires)
+  front.longest = math.max(front.longest, one.ttl)
   insist('HSET', front.queue, 't' .. text(one.place), packed(one), 'g' .. one.id, text(one.place))
   if one.expires > front.kept then
     front.kept = one.expires + ${QUEUE_KEPT_MS}
@@ -184,12 +201,15 @@ local function enqueue(front, one)
     -- What is left of a queue whose front has run out is over.
     redis.call('DEL', front.queue)
     front.first, front.next, front.tickets, front.kept, front.room = 1, 1, 0, 0, ${EMPTY_PLACES}
+    front.longest = 0
   elseif front.next - front.first >= front.room then closeUp(front) end
   one.place = front.next
   front.next, front.tickets = front.next + 1, front.tickets + 1
   front.waiting = true
   saveTicket(front, one)
 end
+
+local function endsIn(one) return math.max(one.expires, one.closed) - now end
 
 local function isOver(one) return one.expires <= now and one.closed <= now end
 
@@ -297,6 +317,11 @@ local function advance(front, thorough)
         grant(front, one, token)
         front.untold = front.untold or {}
         table.insert(front.untold, one)
+        if endsIn(one) < front.longest / ${RENEWALS_PER_TTL} then
+          -- On to the first that waits, past the places of those who left.
+          front.shorter, front.knows, thorough = front.shorter or {}, {}, true
+          table.insert(front.shorter, one)
+        end
       end
     elseif one then dropTicket(front, one) end
     front.first = front.first + 1
@@ -333,7 +358,8 @@ local function save(front)
     for i, each in ipairs(front.holders) do holders[i] = packed(each) end
     written = cmsgpack.pack(${FORMAT}, false, {
       limit = front.limit, holders = holders, first = front.first, next = front.next,
-      tickets = front.tickets, ends = front.ends, kept = front.kept, room = front.room,
+      tickets = front.tickets, longest = front.longest, ends = front.ends, kept = front.kept,
+      room = front.room,
     })
   end
   insist('SET', front.key, written, 'PXAT', text(math.ceil(front.ends)))
@@ -343,6 +369,29 @@ local function saveTokens()
   for key, token in pairs(counters) do
     insist('SET', key, text(token))
     counters[key] = nil
+  end
+end
+
+-- The first waiters ask when the holder's lease ends, as the last answer told them. They learn of a new
+-- holder when they renew their tickets, which is too late if its lease ends before that.
+local function lookIfEndsSooner(front)
+  local sooner
+  for _, one in ipairs(front.shorter or {}) do
+    -- It may have been passed over, or given back by another act of the same batch.
+    local isHeld = front.byId[one.id] == one and one.ended == 'no'
+    if isHeld and (not sooner or endsIn(one) < sooner) then sooner = endsIn(one) end
+  end
+  if not sooner then return end
+  local waiting = 0
+  for place = front.first, math.min(front.next - 1, front.first + ${EMPTY_PLACES}) do
+    local one = ticketAt(front, place)
+    if one and one.expires > now then
+      if one.ttl / ${RENEWALS_PER_TTL} > sooner and not front.knows[one.id] then
+        reaches(one.wake, 'look ' .. one.id)
+      end
+      waiting = waiting + 1
+      if waiting == ${WAITERS_AT_EXPIRY} then return end
+    end
   end
 end
 
@@ -368,6 +417,7 @@ local function close()
         saveTokens()
       end
     end
+    lookIfEndsSooner(front)
   end
 end
 
@@ -405,8 +455,6 @@ local function limitOf(front)
   return front.waiting and front.limit
 end
 
-local function endsIn(one) return math.max(one.expires, one.closed) - now end
-
 local function position(front, place)
   local freeIn, holder, ahead = nil, nil, 0
   for _, one in ipairs(front.holders) do
@@ -417,6 +465,12 @@ local function position(front, place)
   end
   if front.waiting then ahead = math.max(0, place - front.first) end
   return { ahead = ahead, freeInMs = freeIn, holder = holder }
+end
+
+local function queued(front, one)
+  -- The answer tells what it would learn by looking.
+  if front.knows then front.knows[one.id] = true end
+  return { kind = 'queued', position = position(front, one.place) }
 end
 
 local function lost(front, id)
@@ -521,7 +575,7 @@ local function claim(a, at, names)
   end
 
   -- Nothing was claimed so far: all names or none.
-  local grants, queued = {}, nil
+  local grants = {}
   for n = 1, names do
     local front, mine = fronts[KEYS[at + 3 * (n - 1)]], own[n]
     if mine then extend(front, mine, seq, ttl)
@@ -533,10 +587,10 @@ local function claim(a, at, names)
       front.limit = limit
       if fits(front) then grant(front, mine, drawToken(front)) else enqueue(front, mine) end
     end
-    if mine.token == 0 then queued = position(front, mine.place)
-    else grants[#grants + 1] = answer(mine) end
+    -- Several names never leave a ticket.
+    if mine.token == 0 then return queued(front, mine) end
+    grants[#grants + 1] = answer(mine)
   end
-  if queued then return { kind = 'queued', position = queued } end
   return { kind = 'granted', grants = grants }
 end
 
@@ -575,7 +629,7 @@ local function renew(at, id, seq, ttl)
   if not mine or mine.expires <= now then return lost(front, id) end
   extend(front, mine, seq, ttl)
   if mine.token > 0 then return { kind = 'granted', grant = answer(mine) } end
-  return { kind = 'queued', position = position(front, mine.place) }
+  return queued(front, mine)
 end
 
 for i = 1, #KEYS / 3 do
