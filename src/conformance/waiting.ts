@@ -2,10 +2,29 @@ import assert from "node:assert/strict";
 import { AcquireTimeoutError, ClosedError, StoreUnavailableError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
 import type { Locks } from "../core/locks.js";
-import type { Case } from "./subject.js";
+import type { FaultyStore } from "../testing/faulty-store.js";
+import type { Bench, Case } from "./subject.js";
 
 const isEmpty = async (locks: Locks, name: string): Promise<void> =>
   assert.equal(await locks.inspect(name), null, "nothing is left behind");
+
+/** `dying` waiters with the usual ttl, and behind them one whose ttl is so long that it renews its ticket too late. */
+async function longBehindShort(bench: Bench, { dying }: { dying: number }) {
+  const long = { ttl: bench.ttlMs * 30 };
+  const [one, other] = [await bench.locks(long), await bench.locks(long)];
+  const holder = await one.acquire("name");
+  const dead: { store: FaultyStore; acquired: Promise<Lease> }[] = [];
+  for (let i = 1; i <= dying; i++) {
+    const { locks, store } = await bench.client();
+    dead.push({ store, acquired: bench.later(locks.acquire("name")) });
+    await bench.waitersAre(one, "name", i);
+  }
+  const waiting = bench.later(other.acquire("name"));
+  await bench.waitersAre(one, "name", dying + 1);
+  // A client that has just begun to listen may be told to look once more.
+  await bench.pass(bench.ttlMs * 1.5);
+  return { holder, dead, waiting };
+}
 
 /** Waiting, by the core: order, waking, giving up. */
 export const waitingCases: readonly Case[] = [
@@ -108,6 +127,34 @@ export const waitingCases: readonly Case[] = [
       first.store.all = "hang";
       first.store.faults.push = "hold";
       const lease = await bench.settled(waiting, bench.ttlMs * 3);
+      assert.equal(lease.state, "held");
+      await lease.release();
+    },
+  },
+  {
+    name: "a waiter with a long ttl goes on when a holder with a short one is gone, to which the name was handed over",
+    async run(bench) {
+      const { holder, dead, waiting } = await longBehindShort(bench, { dying: 1 });
+      await holder.release();
+      await bench.settled(dead[0]!.acquired);
+      dead[0]!.store.all = "hang";
+      const lease = await bench.settled(waiting, bench.ttlMs * 2);
+      assert.equal(lease.state, "held");
+      await lease.release();
+    },
+  },
+  {
+    name: "a waiter with a long ttl goes on when that holder and the two waiters after it are gone",
+    async run(bench) {
+      const { holder, dead, waiting } = await longBehindShort(bench, { dying: 3 });
+      await holder.release();
+      await bench.settled(dead[0]!.acquired);
+      for (const { store } of dead) {
+        store.all = "hang";
+        store.faults.push = "hold";
+      }
+      // A ticket that is handed over keeps its expiry, so all three end within one ttl, or a little later.
+      const lease = await bench.settled(waiting, bench.ttlMs * 2);
       assert.equal(lease.state, "held");
       await lease.release();
     },

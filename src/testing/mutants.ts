@@ -121,6 +121,10 @@ class GrantsWhoeverFits extends Rule {
   }
 }
 
+class TellsNobodyOfAShorterLease extends Rule {
+  protected override lookIfEndsSooner(): void {}
+}
+
 class FloorIsTheOwnToken extends Rule {
   protected override grant(
     record: ClaimRecord,
@@ -323,6 +327,7 @@ export const MUTANTS = {
   "obeys a renewal that was overtaken": { rule: ObeysTheLastHeard },
   barging: { rule: Barging },
   "readers that pass a waiting writer": { rule: GrantsWhoeverFits },
+  "a handover to a shorter lease that no waiter is told of": { rule: TellsNobodyOfAShorterLease },
   "a floor that shuts out who still holds": { rule: FloorIsTheOwnToken },
   "a semaphore that trusts the caller's limit": { rule: TrustsTheCallersLimit },
   "resize that grants beyond the new limit": { rule: ResizesHoldersAlone },

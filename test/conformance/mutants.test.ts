@@ -31,6 +31,10 @@ const CAUGHT_BY: Record<MutantName, readonly string[]> = {
     "readers hold together, a writer alone",
   ],
   "readers that pass a waiting writer": ["a writer is not starved by readers that keep coming"],
+  "a handover to a shorter lease that no waiter is told of": [
+    "a waiter with a long ttl goes on when a holder with a short one is gone, to which the name was handed over",
+    "a waiter with a long ttl goes on when that holder and the two waiters after it are gone",
+  ],
   "a floor that shuts out who still holds": [
     "shared grants have tokens in order and the floor of those still there",
     "a semaphore gives out its permits and no more",

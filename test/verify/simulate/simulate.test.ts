@@ -42,6 +42,8 @@ const BREAKS: Record<MutantName, readonly RuleId[]> = {
   "obeys a renewal that was overtaken": ["S1"],
   barging: ["L4", "S1", "S3", "S8"],
   "readers that pass a waiting writer": ["L4", "S1", "S3", "S8"],
+  // Too rare for this search; the conformance suite finds it.
+  "a handover to a shorter lease that no waiter is told of": [],
   "a floor that shuts out who still holds": ["S3"],
   "a semaphore that trusts the caller's limit": ["S1", "S3", "S8"],
   "resize that grants beyond the new limit": ["S8"],
