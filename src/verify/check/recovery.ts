@@ -13,13 +13,7 @@ import {
 import { firstIndex, type Span, Spans } from "./spans.js";
 import type { Finding, Limits, Violation } from "./verdict.js";
 
-/** A ticket is renewed after a third of its ttl, and the answer tells when the holder's lease ends. */
-const TOLD_WITHIN = 1 / 3;
-
-/**
- * L1: a name whose holder died is granted to who waits for it within the ttl and a little more. A
- * waiter that was not yet told of this holder when its lease ended asks when it renews its ticket.
- */
+/** L1: a name whose holder died is granted to who waits for it within the ttl and a little more. */
 export function freed(run: Run, { freeMs, electionMs, healMs }: Limits): Finding {
   const violations: Violation[] = [];
   let checked = 0;
@@ -39,9 +33,9 @@ export function freed(run: Run, { freeMs, electionMs, healMs }: Limits): Finding
       const nextMs = next?.granted.atMs ?? Number.POSITIVE_INFINITY;
       const found = stuck.find(({ op: waiter, sinceMs, endMs, gap }) => {
         if (gap.fromMs < killed.atMs || gap.toMs > nextMs) return false;
-        if (toldOf(op, waiter) + freeMs + electionMs >= endMs) return false;
         // Not only the dead had to be noticed.
-        const struck = run.faults.touches(killed.atMs, gap.fromMs);
+        const fromMs = Math.min(killed.atMs, toldFromMs(op, waiter));
+        const struck = run.faults.touches(fromMs, gap.fromMs);
         return !struck || sinceMs + freeMs + electionMs + healMs < endMs;
       });
       if (next !== undefined || found !== undefined) checked++;
@@ -56,10 +50,13 @@ export function freed(run: Run, { freeMs, electionMs, healMs }: Limits): Finding
   return { checked, violations, lacks: "no holder was killed whose name somebody else wanted" };
 }
 
-/** When a waiter knew the holder, at the latest: by the answer to its ask, or to a renewal of its ticket. */
-function toldOf({ granted }: Granted, { asked }: Operation): number {
-  if (asked.atMs >= granted.atMs) return asked.atMs;
-  return granted.atMs + asked.ttlMs * TOLD_WITHIN;
+/**
+ * From when on a fault may have kept a waiter from learning when the holder's lease ends. To a waiter
+ * that was there before the grant, the step that made the grant pushes it, within one ttl before
+ * the holder knows; a later waiter has it in the answer to its ask.
+ */
+function toldFromMs(op: Granted, { asked }: Operation): number {
+  return asked.atMs < op.granted.atMs ? op.granted.atMs - longestTtlMs(op) : asked.atMs;
 }
 
 /** L2: after healing, a name that nobody holds goes to who waits for it within seconds. */
