@@ -42,12 +42,15 @@ export function decodePick(text: string): Pick | null {
   for (const part of text.split(",")) {
     const [, kind, digits] = /^([wft])(\d{1,9})$/.exec(part.trim()) ?? [];
     const number = Number(digits);
+    if (number === 0) return null;
     if (kind === "w") pick.workers.push(number - 1);
     else if (kind === "f") pick.faults.push(number - 1);
-    else if (kind === "t") pick.forMs = number;
+    else if (kind === "t" && Number.isNaN(pick.forMs)) pick.forMs = number;
     else return null;
   }
-  return pick.workers.length > 0 && pick.forMs > 0 ? pick : null;
+  // In the order of the plan, which numbers the workers of faults anew.
+  const workers = [...new Set(pick.workers)].sort((a, b) => a - b);
+  return workers.length > 0 && pick.forMs > 0 ? { ...pick, workers } : null;
 }
 
 /** Broken rules of an outcome. */
@@ -81,7 +84,8 @@ export async function shorten(
   const isBroken = async (pick: Pick): Promise<boolean> => {
     for (let i = 0; i < TRIES_EACH; i++) {
       if (performance.now() >= untilMs) return false;
-      onTry?.(++tries);
+      tries++;
+      onTry?.(tries);
       const outcome = await repeat(pickFrom(plan, pick));
       if (!brokenBy(outcome).some((id) => wanted.includes(id))) continue;
       best = { pick, outcome, tries };

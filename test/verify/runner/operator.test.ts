@@ -1,0 +1,106 @@
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import type { Locks } from "../../../src/index.js";
+import { Operator } from "../../../src/verify/runner/operator.js";
+import type { Intervention } from "../../../src/verify/runner/plan.js";
+import { TimeLine } from "../../../src/verify/traffic/time-line.js";
+import { asked, granted } from "../check/story.js";
+
+beforeEach(() => {
+  vi.useFakeTimers();
+});
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+const release = (atMs: number, name = "name"): Intervention => ({
+  does: "force a release",
+  atMs,
+  name,
+});
+
+/** Locks whose forced releases find these holders, and whose semaphores can be resized. */
+function locksOf(
+  holders: readonly { holder: string; token: bigint }[],
+  done: string[] = [],
+): Locks {
+  return {
+    forceRelease: async (name: string) => {
+      done.push(`released ${name}`);
+      return holders;
+    },
+    semaphore: (name: string) => ({
+      resize: async (limit: number) => void done.push(`resized ${name} to ${limit}`),
+    }),
+  } as unknown as Locks;
+}
+
+async function carryOut(
+  locks: Locks,
+  interventions: readonly Intervention[],
+  timeLine = new TimeLine(),
+  mayAct = () => true,
+): Promise<Operator> {
+  const operator = new Operator(locks, timeLine);
+  operator.start(interventions, mayAct);
+  await vi.advanceTimersByTimeAsync(1_000);
+  await operator.end();
+  return operator;
+}
+
+const revoked = ({ events }: TimeLine) => events.filter(({ kind }) => kind === "revoked");
+
+test("a forced release is told of the op that held the token", async () => {
+  const timeLine = new TimeLine();
+  for (const event of [asked(0, "x"), granted(1, "x", 7, 100), asked(0, "y")]) timeLine.add(event);
+  await carryOut(locksOf([{ holder: "w1 (x)", token: 7n }]), [release(10)], timeLine);
+  expect(revoked(timeLine)).toMatchObject([{ op: "x", token: 7n }]);
+});
+
+test("a holder that never heard of its grant is found by its label, also as one of several names", async () => {
+  const timeLine = new TimeLine();
+  timeLine.add(asked(0, "x"));
+  timeLine.add(asked(0, "multi.other", { name: "other", together: "multi" }));
+  const holders = [
+    { holder: "w1 (x)", token: 8n },
+    { holder: "w1", token: 9n },
+  ];
+  await carryOut(locksOf(holders), [release(10)], timeLine);
+  expect(revoked(timeLine)).toMatchObject([{ op: "x", token: 8n }]);
+  const multi = locksOf([{ holder: "w2 (multi)", token: 3n }]);
+  await carryOut(multi, [release(10, "other")], timeLine);
+  expect(revoked(timeLine)).toMatchObject([{ op: "x" }, { op: "multi.other", token: 3n }]);
+});
+
+test("a resize is in the history from before it is sent until it is done", async () => {
+  const timeLine = new TimeLine();
+  const done: string[] = [];
+  const resize: Intervention = { does: "resize", atMs: 10, name: "permits", limit: 4 };
+  await carryOut(locksOf([], done), [resize], timeLine);
+  expect(done).toEqual(["resized permits to 4"]);
+  const about = { kind: "resized", name: "permits", limit: 4 };
+  expect(timeLine.events).toMatchObject([about, about]);
+});
+
+test("nothing is done while the store is struck, or after the end", async () => {
+  const done: string[] = [];
+  await carryOut(locksOf([], done), [release(10)], undefined, () => false);
+  const operator = new Operator(locksOf([], done), new TimeLine());
+  operator.start([release(100)], () => true);
+  await operator.end();
+  await vi.advanceTimersByTimeAsync(1_000);
+  expect(done).toEqual([]);
+});
+
+test("an intervention that fails may have taken effect: it excuses from then on", async () => {
+  const locks = {
+    forceRelease: () => Promise.reject(new Error("no answer")),
+  } as unknown as Locks;
+  const { excuses } = await carryOut(locks, [release(10)]);
+  expect(excuses).toHaveLength(1);
+  expect(excuses[0]).toMatchObject({ toMs: Number.POSITIVE_INFINITY });
+  expect(excuses[0]!.rules).toEqual(expect.arrayContaining(["S1", "S6", "L1"]));
+  // Tokens, fences and deadlines hold all the same.
+  for (const rule of ["S2", "S3", "S5", "S7"] as const) {
+    expect(excuses[0]!.rules).not.toContain(rule);
+  }
+});

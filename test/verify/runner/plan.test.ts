@@ -1,0 +1,126 @@
+import { expect, test } from "vitest";
+import { drawPlan, type Plan } from "../../../src/verify/runner/plan.js";
+import { kindOf, paperTarget } from "./fakes.js";
+
+const SEEDS = Array.from({ length: 200 }, (_, i) => i);
+const OPTIONS = { workers: 3, forMs: 10_000, pace: 1, pauseMs: 15 };
+/** At the end of a run nothing is injected. */
+const CALM_FROM_MS = 7_000;
+
+const plansOf = (target = paperTarget(), options = OPTIONS): readonly Plan[] =>
+  SEEDS.map((seed) => drawPlan(seed, target, options));
+
+test("the same seed draws the same plan, and other seeds draw others", () => {
+  const plans = plansOf();
+  expect(plansOf()).toEqual(plans);
+  const drawn = plans.map(({ faults, workers, names }) =>
+    JSON.stringify({ faults, names, programs: workers.map(({ programs }) => programs.length) }),
+  );
+  expect(new Set(drawn).size).toBe(SEEDS.length);
+});
+
+test("a slower pace draws the same workers, names and faults, at scaled times", () => {
+  const pace = 1.5;
+  const slow = plansOf(paperTarget(), { ...OPTIONS, pace, forMs: OPTIONS.forMs * pace });
+  for (const [seed, plan] of plansOf().entries()) {
+    const other = slow[seed]!;
+    expect(other.names).toEqual(plan.names);
+    expect(other.workers.map(({ connections }) => connections)).toEqual(
+      plan.workers.map(({ connections }) => connections),
+    );
+    expect(other.workers[0]!.programs[0]!.ttlsMs).toEqual(
+      plan.workers[0]!.programs[0]!.ttlsMs.map((ttlMs) => ttlMs * pace),
+    );
+    // Two faults at about the same time may change places when their times are rounded.
+    const bySeed = new Map(other.faults.map((one) => [one.seed, one]));
+    expect(bySeed.size).toBe(plan.faults.length);
+    for (const { seed, kind, worker, atMs, forMs } of plan.faults) {
+      const scaled = bySeed.get(seed)!;
+      expect([scaled.kind, scaled.worker]).toEqual([kind, worker]);
+      expect(Math.abs(scaled.atMs - atMs * pace), kind).toBeLessThan(20);
+      expect(Math.abs(scaled.forMs - forMs * pace), kind).toBeLessThan(2);
+    }
+    expect(other.interventions.map(({ does, name }) => [does, name])).toEqual(
+      plan.interventions.map(({ does, name }) => [does, name]),
+    );
+  }
+});
+
+test("kinds that exclude each other are never drawn together, whichever of the two says so", () => {
+  const kinds = [
+    kindOf("clock jumps", { excludes: ["data lost"] }),
+    kindOf("data lost"),
+    kindOf("file moved", { excludes: ["clock jumps"] }),
+  ];
+  const drawn = plansOf(paperTarget({ kinds })).map(
+    ({ faults }) => new Set(faults.map(({ kind }) => kind)),
+  );
+  for (const names of drawn) {
+    if (names.has("clock jumps")) expect([...names]).toEqual(["clock jumps"]);
+  }
+  const seen = drawn.map((names) => [...names].sort().join(" + "));
+  expect(seen).toEqual(expect.arrayContaining(["clock jumps", "data lost + file moved"]));
+});
+
+test("every fault ends before the calm at the end, and hits a worker of the run", () => {
+  const plans = plansOf();
+  for (const { faults } of plans) {
+    expect(faults.map(({ atMs }) => atMs)).toEqual(
+      faults.map(({ atMs }) => atMs).sort((a, b) => a - b),
+    );
+    for (const { atMs, forMs, worker, kind } of faults) {
+      expect(atMs, kind).toBeGreaterThanOrEqual(0);
+      // Both numbers are rounded.
+      expect(atMs + forMs, kind).toBeLessThanOrEqual(CALM_FROM_MS + 1);
+      expect([0, 1, 2]).toContain(worker);
+    }
+  }
+  const counts = plans.map(({ faults }) => faults.length);
+  expect(Math.min(...counts)).toBeGreaterThan(1);
+});
+
+test("a fault lasts no longer than its kind allows, and a heavier kind is drawn more often", () => {
+  const kinds = [
+    kindOf("short", { lasts: { min: 0.1, max: 0.2 } }),
+    kindOf("often", { weight: 5, lasts: { min: 1, max: 2 } }),
+  ];
+  const all = plansOf(paperTarget({ kinds })).flatMap(({ faults }) => faults);
+  const times = (kind: string): readonly number[] =>
+    all.filter((one) => one.kind === kind).map(({ forMs }) => forMs);
+  expect(Math.min(...times("short"))).toBeGreaterThanOrEqual(100);
+  expect(Math.max(...times("short"))).toBeLessThanOrEqual(200);
+  expect(Math.min(...times("often"))).toBeGreaterThanOrEqual(1_000);
+  expect(times("often").length).toBeGreaterThan(3 * times("short").length);
+});
+
+test("a user's own store gets no interventions; a store of ours gets some of both", () => {
+  for (const { interventions } of plansOf(paperTarget({ isOurs: false }))) {
+    expect(interventions).toEqual([]);
+  }
+  const plans = plansOf();
+  const done = new Set(plans.flatMap(({ interventions }) => interventions.map(({ does }) => does)));
+  expect([...done].sort()).toEqual(["force a release", "resize"]);
+  for (const { interventions, names } of plans) {
+    for (const { atMs, name, does } of interventions) {
+      expect(atMs).toBeLessThanOrEqual(CALM_FROM_MS);
+      const { permits } = names.find((one) => one.name === name)!;
+      if (does === "resize") expect(permits).toBeGreaterThan(0);
+    }
+  }
+});
+
+test("a store without faults gets none", () => {
+  for (const { faults } of plansOf(paperTarget({ kinds: [] }))) expect(faults).toEqual([]);
+});
+
+test("each Locks of a worker is used by a program, and every lane has a name of its own", () => {
+  for (const { workers } of plansOf()) {
+    const lanes = workers.flatMap(({ programs }) => programs.map(({ lane }) => lane));
+    expect(new Set(lanes).size).toBe(lanes.length);
+    for (const { connections, programs } of workers) {
+      const locks = connections.reduce((sum, one) => sum + one.locks, 0);
+      const used = new Set(programs.map(({ via }) => via));
+      expect([...used].sort()).toEqual(Array.from({ length: locks }, (_, i) => i));
+    }
+  }
+});
