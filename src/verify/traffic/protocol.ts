@@ -3,7 +3,7 @@ import type { Duration } from "../../core/validate.js";
 import type { OnceOptions } from "../../primitives/once.js";
 import type { MutantName } from "../../testing/mutants.js";
 
-/** What a worker's process is started with. */
+/** What a worker's process is to do: the first line of its standard input. */
 export interface WorkerTask {
   readonly client: string;
   readonly url: string;

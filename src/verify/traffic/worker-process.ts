@@ -25,7 +25,11 @@ import { Stalls } from "./stalls.js";
 
 // Ctrl-C at a terminal reaches all processes there; the one that started this worker ends it.
 process.on("SIGINT", () => {});
-const task = fromLine<WorkerTask>(process.argv[2]!);
+/** The first line is the task. */
+const input = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+const first = await input.next();
+if (first.done) process.exit(0);
+const task = fromLine<WorkerTask>(first.value);
 const mutant: Mutant = task.mutant === undefined ? {} : MUTANTS[task.mutant];
 if (mutant.rule !== undefined || mutant.fence !== undefined) {
   throw new Error(`"${task.mutant}" is wrong in the store or the fence, and a worker's are real`);
@@ -141,7 +145,7 @@ const answer = (id: number, answer: Answer): void => say(toLine({ id, answer } s
 // Only now: loading code keeps the event loop busy.
 const stalls = task.reportsStalls ? new Stalls(task.client) : null;
 answer(0, { ok: true });
-for await (const line of createInterface({ input: process.stdin })) {
+for await (const line of input) {
   const { id, ...request } = fromLine<Request & { id: number }>(line);
   perform(request as Request)
     .then((value): Answer => (value === undefined ? { ok: true } : { ok: true, value }), failed)

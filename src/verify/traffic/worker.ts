@@ -99,7 +99,7 @@ export class Worker implements AsyncDisposable {
       ...(options.connections === undefined ? {} : { connections: options.connections }),
       ...(options.reportsStalls === undefined ? {} : { reportsStalls: options.reportsStalls }),
     };
-    const argv = [...dieWithParent(), process.execPath, options.module ?? PROCESS, toLine(task)];
+    const argv = [...dieWithParent(), process.execPath, options.module ?? PROCESS];
     const [command, ...args] = site.command(argv);
     this.#child = spawn(command!, args, {
       stdio: ["pipe", "pipe", "pipe"],
@@ -112,6 +112,8 @@ export class Worker implements AsyncDisposable {
     createInterface({ input: this.#child.stdout! }).on("line", (line) => this.#hear(line));
     // What can't be written is answered by the end.
     this.#child.stdin!.on("error", () => {});
+    // Not on the command line, which every user of the machine can read: a URL may hold a password.
+    this.#child.stdin!.write(toLine(task));
     this.#child.once("error", (error) => this.#end(error));
     this.#child.once("close", (code, signal) => {
       if (!this.#closing) this.timeLine.now({ kind: "killed", client });
