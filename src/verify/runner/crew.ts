@@ -7,6 +7,7 @@ import { Worker } from "../traffic/worker.js";
 import type { Way } from "./target.js";
 
 const START_AGAIN_MS = 300;
+const FIRST_START_MS = 30_000;
 
 export interface MemberOptions {
   readonly client: string;
@@ -14,7 +15,7 @@ export interface MemberOptions {
   readonly timeLine: TimeLine;
   readonly locks: LocksOptions;
   readonly connections: readonly Connections[];
-  readonly programs: readonly Program[];
+  readonly programs: readonly Omit<Program, "untilMs">[];
   readonly resourceFile: string;
   readonly mutant?: MutantName | undefined;
   readonly module?: string | undefined;
@@ -32,6 +33,8 @@ export class Member {
   #twin: Worker | null = null;
   #twins = 0;
   #isKilled = false;
+  /** When its programs end; null before they begin. */
+  #untilMs: number | null = null;
   /** What should not have happened to its processes. */
   readonly faults: string[] = [];
 
@@ -45,10 +48,16 @@ export class Member {
     return this.#worker!;
   }
 
-  /** Starts a process and its programs; again in a moment while the store is down. */
+  /** Starts a process, and its programs if they have begun; again in a moment while the store is down. */
   start(): Promise<void> {
     this.#starting = this.#start();
     return this.#starting;
+  }
+
+  /** Begins its programs, which go on until then in this process and in those that take its place. */
+  begin(untilMs: number): void {
+    this.#untilMs = untilMs;
+    if (this.isRunning) this.#perform(this.#worker!, untilMs);
   }
 
   get isRunning(): boolean {
@@ -68,7 +77,7 @@ export class Member {
     this.#twin = twin;
     for (const program of this.#options.programs) {
       const lane = `${program.lane}-twin${++this.#twins}`;
-      twin.program({ ...program, lane }).catch(() => {});
+      twin.program({ ...program, lane, untilMs: this.#untilMs ?? 0 }).catch(() => {});
     }
   }
 
@@ -102,14 +111,15 @@ export class Member {
   }
 
   async #start(): Promise<void> {
-    const { client, way, programs } = this.#options;
-    const number = ++this.#processes;
-    while (machineMs() < programs[0]!.untilMs) {
+    const { client, way } = this.#options;
+    this.#processes++;
+    const givesUpMs = this.#untilMs ?? machineMs() + FIRST_START_MS;
+    while (machineMs() < givesUpMs) {
       const worker = await this.#open({ client, url: way.url }).catch((error: Error) => error);
       if (worker instanceof Worker) {
         this.#isKilled = false;
         this.#worker = worker;
-        for (const program of programs) this.#perform(worker, program, number);
+        if (this.#untilMs !== null) this.#perform(worker, this.#untilMs);
         return;
       }
       if (!isStoreDown(worker)) {
@@ -135,15 +145,18 @@ export class Member {
     });
   }
 
-  #perform(worker: Worker, program: Program, number: number): void {
-    // Ops of another process are others.
-    const lane = number === 1 ? program.lane : `${program.lane}'${number}`;
-    const performing = worker.program({ ...program, lane }).catch((error: Error) => {
-      if (!this.#isKilled) this.faults.push(error.message);
-      this.#note(worker);
-      return 0;
-    });
-    this.#programs.add(performing);
+  #perform(worker: Worker, untilMs: number): void {
+    const number = this.#processes;
+    for (const program of this.#options.programs) {
+      // Ops of another process are others.
+      const lane = number === 1 ? program.lane : `${program.lane}'${number}`;
+      const performing = worker.program({ ...program, lane, untilMs }).catch((error: Error) => {
+        if (!this.#isKilled) this.faults.push(error.message);
+        this.#note(worker);
+        return 0;
+      });
+      this.#programs.add(performing);
+    }
   }
 
   /** A library prints nothing. */

@@ -134,8 +134,10 @@ function drawFaults(
     if (kind === undefined) break;
     if (faults.some((one) => excludes(kind, byName.get(one.kind)!))) continue;
     const { min, max } = kind.lasts;
-    const forMs = Math.round((min + random.unit() ** 2 * (max - min)) * ttlMs);
-    const atMs = Math.round(drawMoment(random, faults, Math.max(0, untilMs - forMs), ttlMs));
+    const lastsMs = (min + random.unit() ** 2 * (max - min)) * ttlMs;
+    // A short run may be over before a long ttl is.
+    const forMs = Math.floor(Math.min(lastsMs, untilMs));
+    const atMs = Math.floor(drawMoment(random, faults, untilMs - forMs, ttlMs));
     const worker = Math.floor(random.unit() * workers);
     const seed = Math.floor(random.unit() * 2 ** 31);
     faults.push({ kind: kind.name, worker, atMs, forMs, seed });

@@ -68,8 +68,7 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
   const operatorLocks = await connect(target.url, { namespace, holder: "operator", ttl: "10s" });
   options.load.takeWorstMs();
   const fromMs = machineMs();
-  const untilMs = fromMs + plan.forMs;
-  const members = await enlist(target, plan, { ...options, timeLine, namespace, untilMs });
+  const members = await enlist(target, plan, { ...options, timeLine, namespace });
   const injector = new Injector(target.kinds, members, timeLine);
   const operator = new Operator(operatorLocks, timeLine);
   const showing = setInterval(() => {
@@ -80,6 +79,9 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
   try {
     const before = await target.commands().catch(() => null);
     await Promise.all(members.map((member) => member.start()));
+    // Counted from here: on a busy machine the processes take seconds to start.
+    const untilMs = machineMs() + plan.forMs;
+    for (const member of members) member.begin(untilMs);
     injector.start(plan.faults);
     operator.start(plan.interventions, () => !injector.isStoreStruck);
     await sleep(Math.max(0, untilMs - machineMs()), undefined, { signal: options.signal }).catch(
@@ -142,9 +144,9 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
 function enlist(
   target: Target,
   plan: Plan,
-  around: RunOptions & { timeLine: TimeLine; namespace: string; untilMs: number },
+  around: RunOptions & { timeLine: TimeLine; namespace: string },
 ): Promise<readonly Member[]> {
-  const { timeLine, namespace, untilMs, resourceFile, mutant, module } = around;
+  const { timeLine, namespace, resourceFile, mutant, module } = around;
   const locks = { namespace, commandTimeout: plan.commandTimeoutMs };
   return Promise.all(
     plan.workers.map(async ({ client, connections, programs }) => {
@@ -155,7 +157,7 @@ function enlist(
         timeLine,
         locks,
         connections,
-        programs: programs.map((one) => ({ ...one, untilMs })),
+        programs,
         resourceFile,
         mutant,
         module,

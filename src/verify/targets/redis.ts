@@ -68,6 +68,7 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
   let replica = await lab.redis({ persistence: "always", replicaOf: primary });
   await replica.synced();
   await prepare(primary);
+  await prepare(replica);
   // The address leads to whichever is the primary, as a virtual address would.
   const place = { address: primary.address, port: primary.port };
   const failOver = async (): Promise<void> => {
@@ -76,6 +77,8 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
     place.port = replica.port;
     [primary, replica] = [replica, primary];
     await replica.start();
+    // Users are not replicated: without this nobody could log in after the next failover.
+    await prepare(replica);
     await replica.follow(primary);
   };
   return {

@@ -4,8 +4,8 @@ import { kindOf, paperTarget } from "./fakes.js";
 
 const SEEDS = Array.from({ length: 200 }, (_, i) => i);
 const OPTIONS = { workers: 3, forMs: 10_000, pace: 1, pauseMs: 15 };
-/** At the end of a run nothing is injected. */
-const CALM_FROM_MS = 7_000;
+/** From this share of a run on nothing is injected. */
+const CALM_FROM = 0.7;
 
 const plansOf = (target = paperTarget(), options = OPTIONS): readonly Plan[] =>
   SEEDS.map((seed) => drawPlan(seed, target, options));
@@ -62,21 +62,19 @@ test("kinds that exclude each other are never drawn together, whichever of the t
   expect(seen).toEqual(expect.arrayContaining(["clock jumps", "data lost + file moved"]));
 });
 
-test("every fault ends before the calm at the end, and hits a worker of the run", () => {
-  const plans = plansOf();
+test.each([10_000, 3_000, 500])("every fault of a run of %i ms ends before its calm", (runMs) => {
+  const plans = plansOf(paperTarget(), { ...OPTIONS, forMs: runMs });
   for (const { faults } of plans) {
     expect(faults.map(({ atMs }) => atMs)).toEqual(
       faults.map(({ atMs }) => atMs).sort((a, b) => a - b),
     );
     for (const { atMs, forMs, worker, kind } of faults) {
       expect(atMs, kind).toBeGreaterThanOrEqual(0);
-      // Both numbers are rounded.
-      expect(atMs + forMs, kind).toBeLessThanOrEqual(CALM_FROM_MS + 1);
+      expect(atMs + forMs, kind).toBeLessThanOrEqual(CALM_FROM * runMs);
       expect([0, 1, 2]).toContain(worker);
     }
   }
-  const counts = plans.map(({ faults }) => faults.length);
-  expect(Math.min(...counts)).toBeGreaterThan(1);
+  expect(plans.flatMap(({ faults }) => faults).length).toBeGreaterThan(50);
 });
 
 test("a fault lasts no longer than its kind allows, and a heavier kind is drawn more often", () => {
@@ -102,7 +100,7 @@ test("a user's own store gets no interventions; a store of ours gets some of bot
   expect([...done].sort()).toEqual(["force a release", "resize"]);
   for (const { interventions, names } of plans) {
     for (const { atMs, name, does } of interventions) {
-      expect(atMs).toBeLessThanOrEqual(CALM_FROM_MS);
+      expect(atMs).toBeLessThanOrEqual(CALM_FROM * OPTIONS.forMs);
       const { permits } = names.find((one) => one.name === name)!;
       if (does === "resize") expect(permits).toBeGreaterThan(0);
     }
