@@ -26,6 +26,7 @@ const USER = "app";
 const DATABASE = 2;
 const SLOTS = 16_384;
 const LOST_DATA = "server loses its data";
+const NO_SELECT = "right to select taken";
 
 const DEAF = {
   breaks: ["L4"],
@@ -122,28 +123,25 @@ export async function redisClusterTarget(lab: Lab, isClocked: boolean): Promise<
     servers.map(async (server) => {
       const proxy = await TcpProxy.open(server, { kindOf: redisConnectionKind });
       await server.cli("config", "set", "cluster-announce-port", String(proxy.port));
+      await prepare(server);
       return proxy;
     }),
   );
-  const urlBy = (nodes: readonly { address: string; port: number }[]): string =>
-    `redis://${nodes.map(({ address, port }) => `${address}:${port}`).join(",")}?cluster`;
+  const nodes = proxies.map(({ address, port }) => `${address}:${port}`).join(",");
   const one = (random: Random): RedisServer => servers[Math.floor(random.unit() * 3)]!;
-  let struck = servers[0]!;
   return {
     ...COMMON,
     name: "redis-cluster",
     about: "a Redis Cluster of three primaries with appendfsync always",
-    url: urlBy(proxies),
+    url: `redis://${nodes}?cluster`,
     limits: { electionMs: 4_000, healMs: 9_000 },
     drawConnections: (random) =>
       random.unit() < 0.6 ? [{ locks: 1 }] : [{ locks: 2, library: "ioredis" }],
     kinds: [
       ...WORKER_KINDS,
       ...CONNECTION_KINDS,
-      ...serverKinds((random) => {
-        struck = one(random);
-        return struck;
-      }),
+      // A cluster has one database.
+      ...serverKinds(one).filter(({ name }) => name !== NO_SELECT),
       {
         name: "slot moved",
         hits: "cluster",
@@ -155,7 +153,7 @@ export async function redisClusterTarget(lab: Lab, isClocked: boolean): Promise<
     openWay: async (client) => {
       const clock = isClocked ? await FalseClock.open(lab, `${client}'s clock`) : null;
       return {
-        url: urlBy(proxies),
+        url: `redis://${USER}:${USER}@${nodes}?cluster`,
         proxies,
         ...(clock === null ? {} : { clock, site: clock.site() }),
         close: async () => {},
@@ -269,7 +267,7 @@ function serverKinds(server: (random: Random) => RedisServer): readonly FaultKin
       }),
     ),
     kind("right to subscribe taken", LONG, (one) => rightTaken(one, "subscribe", "pubsub"), DEAF),
-    kind("right to select taken", LONG, (one) => rightTaken(one, "select", "normal")),
+    kind(NO_SELECT, LONG, (one) => rightTaken(one, "select", "normal")),
   ];
 }
 
@@ -309,7 +307,7 @@ const slowed = (server: RedisServer, forMs: number): Fault =>
 
 function rightTaken(server: RedisServer, command: string, connections: string): Fault {
   return fault(
-    `${USER} may not ${command}`,
+    `${USER} may not ${command} at ${server.name}`,
     async () => {
       await server.cli("acl", "setuser", USER, `-${command}`);
       await server.cli("client", "kill", "type", connections, "user", USER).catch(() => {});

@@ -45,13 +45,14 @@ async function openRedis(
   const nodes = hosts.map(({ host, port }) => ({ host, port: port ?? REDIS_PORT }));
   const [node] = nodes;
   const db = Number(path.replace("/", "") || 0);
+  const login = user === "" ? {} : { username: user, password };
   const replicas = Number(options.get("replicas") ?? 0);
   if (library === "redis") {
     const { createClient } = await import("redis");
     const client = createClient({
       socket: { host: node!.host, port: node!.port },
       database: db,
-      ...(user === "" ? {} : { username: user, password }),
+      ...login,
     });
     client.on("error", () => {});
     await client.connect();
@@ -62,8 +63,8 @@ async function openRedis(
   }
   const { Cluster, Redis } = await import("ioredis");
   const client = options.has("cluster")
-    ? new Cluster(nodes)
-    : new Redis({ ...node!, db, ...(user === "" ? {} : { username: user, password }) });
+    ? new Cluster(nodes, { redisOptions: login })
+    : new Redis({ ...node!, db, ...login });
   client.on("error", () => {});
   return {
     store: sharing(redisStore(client, { replicas })),

@@ -8,7 +8,7 @@ import { needs } from "../../support/needs.js";
 const LABS: readonly (readonly [lab: LabName, needed: readonly Kind[], seed: number])[] = [
   // A second hard link, the machine's clock, a killed worker.
   ["sqlite", [], 377],
-  // A delayed connection, connections killed by the server, a moved slot.
+  // A cut connection, a moved slot, a slow command of somebody else.
   ["redis-cluster", ["redis"], 233],
   // A paused worker, a server that is killed and restarted, cut commands.
   ["redis", ["redis"], 339],
