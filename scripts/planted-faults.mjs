@@ -131,10 +131,14 @@ export function plant(edits, from = join(ROOT, "dist")) {
   cpSync(from, join(folder, "dist"), { recursive: true });
   cpSync(join(ROOT, "package.json"), join(folder, "package.json"));
   symlinkSync(join(ROOT, "node_modules"), join(folder, "node_modules"));
+  const remove = () => rmSync(folder, { recursive: true, force: true });
   for (const [file, text, replacement] of edits) {
     const path = join(folder, "dist", file);
     const before = readFileSync(path, "utf8");
-    if (!before.includes(text)) throw new Error(`${file} has no ${JSON.stringify(text)} any more`);
+    if (!before.includes(text)) {
+      remove();
+      throw new Error(`${file} has no ${JSON.stringify(text)} any more`);
+    }
     writeFileSync(
       path,
       before.replaceAll(text, () => replacement),
@@ -142,7 +146,7 @@ export function plant(edits, from = join(ROOT, "dist")) {
   }
   return {
     module: join(folder, "dist/verify/traffic/worker-process.js"),
-    remove: () => rmSync(folder, { recursive: true, force: true }),
+    remove,
   };
 }
 

@@ -30,8 +30,9 @@ export class Member {
   #worker: Worker | null = null;
   #starting: Promise<void> = Promise.resolve();
   #processes = 0;
-  #twin: Worker | null = null;
-  #twins = 0;
+  /** By their URLs: several faults may have one each at the same time. */
+  readonly #twins = new Map<string, Worker>();
+  #twinLanes = 0;
   #isKilled = false;
   /** When its programs end; null before they begin. */
   #untilMs: number | null = null;
@@ -66,7 +67,8 @@ export class Member {
 
   async kill(): Promise<void> {
     this.#isKilled = true;
-    await Promise.all([this.#worker?.kill(), this.endTwin()]);
+    const twins = [...this.#twins.keys()].map((url) => this.endTwin(url));
+    await Promise.all([this.#worker?.kill(), ...twins]);
   }
 
   /** Another process of the same programs, by another URL. A refusal to connect is no fault. */
@@ -74,16 +76,17 @@ export class Member {
     const client = `${this.client}-twin`;
     const twin = await this.#open({ client, url }).catch(() => null);
     if (twin === null) return;
-    this.#twin = twin;
+    this.#twins.set(url, twin);
     for (const program of this.#options.programs) {
-      const lane = `${program.lane}-twin${++this.#twins}`;
+      const lane = `${program.lane}-twin${++this.#twinLanes}`;
       twin.program({ ...program, lane, untilMs: this.#untilMs ?? 0 }).catch(() => {});
     }
   }
 
-  async endTwin(): Promise<void> {
-    await this.#twin?.kill();
-    this.#twin = null;
+  async endTwin(url: string): Promise<void> {
+    const twin = this.#twins.get(url);
+    this.#twins.delete(url);
+    await twin?.kill();
   }
 
   /** Resolves when its programs are done; false if they are not within the time. */

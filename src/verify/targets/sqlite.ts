@@ -160,7 +160,7 @@ function hardLinked(file: string, member: Member): Fault {
       await member.startTwin(`sqlite:${link}`);
     },
     async () => {
-      await member.endTwin();
+      await member.endTwin(`sqlite:${link}`);
       for (const end of ["", "-wal", "-shm"]) rmSync(`${link}${end}`, { force: true });
     },
   );

@@ -1,0 +1,51 @@
+import { readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+import { expect, test } from "vitest";
+import { MUTANTS } from "../../../src/testing/index.js";
+import { LAB_TARGETS } from "../../../src/verify/targets/index.js";
+import { unknownFaults, withTarget } from "../../../src/verify/targets/open.js";
+import { needs } from "../../support/needs.js";
+import { PLANTED, plant } from "./planted.js";
+
+const built = (file: string): string =>
+  readFileSync(fileURLToPath(new URL(`../../../dist/${file}`, import.meta.url)), "utf8");
+
+test("every edit of a planted fault still finds its text in the built code", () => {
+  for (const { name, edits = [] } of PLANTED) {
+    for (const [file, text, replacement] of edits) {
+      expect(built(file).includes(text), `${name}: ${file} has ${text}`).toBe(true);
+      expect(replacement, name).not.toBe(text);
+    }
+  }
+});
+
+test("every planted fault is an edit or a mutant that workers can have, and has a name of its own", () => {
+  const names = PLANTED.map(({ name }) => name);
+  expect(new Set(names).size).toBe(names.length);
+  for (const { name, lab, edits, mutant } of PLANTED) {
+    expect((edits === undefined) !== (mutant === undefined), name).toBe(true);
+    expect(Object.keys(LAB_TARGETS), name).toContain(lab);
+    if (mutant === undefined) continue;
+    expect(Object.keys(MUTANTS), name).toContain(mutant);
+    expect(MUTANTS[mutant], name).not.toHaveProperty("rule");
+    expect(MUTANTS[mutant], name).not.toHaveProperty("fence");
+  }
+});
+
+for (const lab of new Set(PLANTED.map((one) => one.lab))) {
+  test(`the faults that show planted ones on ${lab} are faults of that lab`, async (context) => {
+    needs(context, ...LAB_TARGETS[lab].needs);
+    const faults = PLANTED.filter((one) => one.lab === lab).flatMap(
+      (one) => one.faults?.split(",") ?? [],
+    );
+    await withTarget({ lab }, undefined, async (target) => {
+      expect(unknownFaults(target, faults)).toEqual([]);
+    });
+  });
+}
+
+test("an edit that does not find its text is refused", () => {
+  expect(() => plant([["stores/rule.js", "no such text", ""]])).toThrow(
+    'stores/rule.js has no "no such text" any more',
+  );
+});
