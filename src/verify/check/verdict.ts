@@ -38,7 +38,7 @@ export interface Excuse {
   readonly toMs: number;
 }
 
-export interface Excused {
+interface Excused {
   readonly count: number;
   /** Of the first. */
   readonly why: string;

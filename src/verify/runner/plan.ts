@@ -16,7 +16,7 @@ export interface Plan {
   readonly interventions: readonly Intervention[];
 }
 
-export interface WorkerPlan {
+interface WorkerPlan {
   readonly client: string;
   readonly connections: readonly Connections[];
   readonly programs: readonly Omit<Program, "untilMs">[];

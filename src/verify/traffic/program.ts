@@ -10,6 +10,8 @@ import { machineMs } from "./time-line.js";
 export interface LocksInUse {
   at(index: number): Locks;
   reopen(index: number): Promise<void>;
+  /** Nothing new is to be begun, whatever the time. */
+  readonly isFinishing: boolean;
 }
 
 /** What a program does next. */
@@ -34,7 +36,7 @@ export async function perform(
 ): Promise<number> {
   const limits = new Map(program.names.map(({ name, permits }) => [name, permits]));
   let number = 0;
-  for (; machineMs() < program.untilMs; number++) {
+  for (; machineMs() < program.untilMs && !locks.isFinishing; number++) {
     const random = seededRandom(program.seed + number * 0x9e3779b1);
     const operation = draw(random, program, limits);
     await new Lane(performer, locks, program.via, limits).perform(

@@ -54,7 +54,7 @@ export type Request =
   | { readonly do: "block"; readonly forMs: number }
   /** Draws operations from a seed until the time is over. */
   | { readonly do: "program"; readonly program: Program }
-  /** Aborts everything that waits. */
+  /** Aborts everything that waits; programs begin nothing more. */
   | { readonly do: "finish" }
   | { readonly do: "close" };
 

@@ -69,6 +69,8 @@ async function reopen(index: number): Promise<void> {
   await performer.close(old);
 }
 
+const locksInUse = { at: (index: number): Locks => all[index]!, reopen, isFinishing: false };
+
 const isShared = task.connections?.some(({ locks, library }) => locks > 1 || library) ?? false;
 const CLOSES_MS = 4_000;
 
@@ -125,8 +127,9 @@ async function perform(request: Request): Promise<Value | undefined> {
       block(request.forMs);
       return undefined;
     case "program":
-      return performProgram(request.program, performer, { at: (index) => all[index]!, reopen });
+      return performProgram(request.program, performer, locksInUse);
     case "finish":
+      locksInUse.isFinishing = true;
       performer.abortAll();
       return undefined;
     case "close":

@@ -210,7 +210,7 @@ export class Worker implements AsyncDisposable {
     return (await this.#ask({ do: "program", program })) as number;
   }
 
-  /** Aborts everything that waits. */
+  /** Aborts everything that waits; programs begin nothing more. */
   async finish(): Promise<void> {
     await this.#ask({ do: "finish" });
   }

@@ -1,0 +1,195 @@
+import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { afterAll, beforeAll, describe, expect, it, type TestContext } from "vitest";
+import { openSqlite } from "../../src/stores/sqlite/driver.js";
+import { Lab } from "../../src/verify/lab/lab.js";
+import type { RedisServer } from "../../src/verify/lab/redis.js";
+import { describeWith, skipUnless } from "../support/needs.js";
+import { Cli, type Ended, holdfast, makeFolder, until } from "./helpers.js";
+
+const NO_STORE = { HOLDFAST_STORE: "" };
+const RUN_MS = 120_000;
+
+const verify = (...args: string[]): Promise<Ended> =>
+  holdfast(makeFolder(), ["verify", ...args], NO_STORE);
+
+/** Two workers for two seconds: all of a plan that a test has time for. */
+const SHORT = ["--seed", "5", "--pick", "w1,w2,f1,t2000"];
+
+describe("verify", () => {
+  it("explains itself", async () => {
+    const { code, stdout, stderr } = await verify("--help");
+    expect([code, stderr]).toEqual([0, ""]);
+    expect(stdout).toContain("Usage: holdfast verify --store URL | --lab NAME");
+    for (const option of ["lab", "for", "runs", "seed", "workers", "faults", "pick", "report"]) {
+      expect(stdout).toMatch(new RegExp(`^ {2}--${option} `, "m"));
+    }
+    expect(stdout).toContain("1   a promise was broken");
+  });
+
+  it("lists the labs and what each needs", async () => {
+    const { code, stdout } = await verify("--list");
+    expect(code).toBe(0);
+    expect(stdout.split("\n").map((line) => line.split(/ +/).slice(0, 2))).toEqual([
+      ["LAB", "NEEDS"],
+      ["sqlite", "nothing"],
+      ["redis", "redis"],
+      ["redis-replica", "redis"],
+      ["redis-cluster", "redis"],
+      ["etcd", "etcd"],
+      ["etcd-cluster", "etcd"],
+      [""],
+    ]);
+  });
+
+  it("lists the faults of a lab, with what they are not promised under", async () => {
+    const { code, stdout } = await verify("--lab", "sqlite", "--faults", "list");
+    expect(code).toBe(0);
+    expect(stdout).toMatch(/^FAULT +HITS +NOT PROMISED UNDER IT, BECAUSE$/m);
+    expect(stdout).toMatch(/^worker killed +worker$/m);
+    expect(stdout).toMatch(/^file moved away and back +files +a process that opens the file/m);
+  });
+
+  it("lists the faults of a user's store without touching it", async () => {
+    const folder = makeFolder();
+    const file = join(folder, "locks.db");
+    const args = ["verify", "--store", `sqlite:${file}`, "--faults", "list"];
+    const { code, stdout } = await holdfast(folder, args);
+    expect(code).toBe(0);
+    expect(stdout.trim().split("\n")).toHaveLength(3);
+    expect(existsSync(file)).toBe(false);
+  });
+
+  it.each([
+    [[], "say what to verify: --store URL for a store of yours, or --lab sqlite|redis|"],
+    [["--lab", "sqlite", "--store", "sqlite:a.db"], "--lab and --store contradict each other"],
+    [["--lab", "sqlite", "--store-file", "a"], "--lab and --store contradict each other"],
+    [["--lab", "oracle"], 'there is no lab "oracle"; there are sqlite, redis,'],
+    [["--lab", "toString"], 'there is no lab "toString"'],
+    [["--store", "memory:"], "--store: memory: lives in one process alone"],
+    [
+      ["--lab", "sqlite", "--faults", "flood"],
+      'there is no fault "flood" for sqlite; --faults list',
+    ],
+    [["--lab", "sqlite", "--faults", "worker,connection"], 'there is no fault "connection" for'],
+    [["--lab", "sqlite", "--seed", "1", "--pick", "all"], '--pick is "all"; it must be workers,'],
+    [["--lab", "sqlite", "--seed", "1", "--pick", "w0,t5"], '--pick is "w0,t5"; it must be'],
+    [["--lab", "sqlite", "--pick", "w1,w2,t100"], "--pick needs the --seed it is of"],
+    [["--lab", "sqlite", "--workers", "1"], '--workers is "1"; it must be a whole number from 2'],
+    [["--lab", "sqlite", "--for", "1ms"], '--for is "1ms"'],
+    [["--lab", "sqlite", "--runs", "0"], '--runs is "0"; it must be a whole number from 1'],
+    [["--lab", "sqlite", "--report", "/nowhere/a.html"], "--report can't be written: ENOENT"],
+  ])("refuses %j", async (args, message) => {
+    const { code, stdout, stderr } = await verify(...args);
+    expect(stderr).toContain(message);
+    expect([code, stdout]).toEqual([64, ""]);
+  });
+
+  it("says that a store can't be reached, without its password", async () => {
+    const { code, stderr } = await verify(
+      "--store",
+      "redis://me:s3cret@127.0.0.1:1",
+      "--runs",
+      "1",
+    );
+    expect(code).toBe(69);
+    expect(stderr).toContain("127.0.0.1:1");
+    expect(stderr).not.toContain("s3cret");
+  });
+
+  it("runs on a user's file, says so before, and leaves no lock there", {
+    timeout: RUN_MS,
+  }, async () => {
+    const folder = makeFolder();
+    const file = join(folder, "locks.db");
+    const report = join(folder, "report.html");
+    const args = ["verify", "--store", `sqlite:${file}`, "--runs", "1", "--workers", "2"];
+    const cli = new Cli(folder, [...args, ...SHORT, "--report", report]);
+    await until("it says what it will do", () => cli.stderr.includes("locks in namespaces of its"));
+    expect(cli.stdout).toBe("");
+    const { code, stdout, stderr } = await cli.ended;
+    expect(stderr).toMatch(/^holdfast: verifying your sqlite store at .*locks\.db/);
+    expect(stdout).toContain("Every promise held.");
+    expect(stdout).toMatch(/^S1 .* held +\d+$/m);
+    expect(stdout).toContain(`Report: ${report}`);
+    expect(readFileSync(report, "utf8")).toMatch(/^<!doctype html>/i);
+    expect(code).toBe(0);
+    // The counter of tokens stays.
+    expect(await tablesInUse(file)).toEqual(["holdfast_meta"]);
+  });
+
+  it("interrupted, it ends the run and shows what it has", { timeout: RUN_MS }, async (context) => {
+    needsProc(context);
+    const folder = makeFolder();
+    const cli = new Cli(folder, ["verify", "--lab", "sqlite", "--for", "10m", "--seed", "1"]);
+    await until("it has workers", () => childrenOf(cli.pid).length >= 4);
+    cli.signal("SIGINT");
+    const { code, stdout } = await cli.ended;
+    expect(stdout).toMatch(/Tried: SQLite, one file; 1 run in /);
+    expect([0, 2]).toContain(code);
+  });
+});
+
+describeWith(["redis"], "verify on a Redis with a user", () => {
+  let lab: Lab;
+  let server: RedisServer;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    server = await lab.redis();
+    await server.cli("acl", "setuser", "me", "on", ">s3cret", "~*", "&*", "+@all");
+  });
+  afterAll(() => lab.close());
+
+  it("prints JSON without the password, which no worker has on its command line", {
+    timeout: RUN_MS,
+  }, async (context) => {
+    needsProc(context);
+    const url = `redis://me:s3cret@${server.address}:${server.port}/3`;
+    const cli = new Cli(makeFolder(), ["verify", "--store", url, "--json", ...SHORT]);
+    const workers = await until("it has workers", () => {
+      const found = childrenOf(cli.pid).filter((one) => one.includes("worker-process"));
+      return found.length >= 2 && found;
+    });
+    const { code, stdout, stderr } = await cli.ended;
+    expect(`${stdout}${stderr}${workers.join()}`).not.toContain("s3cret");
+    const result = JSON.parse(stdout);
+    expect(result).toMatchObject({ target: "redis", outcome: "held", seed: 5, replay: null });
+    expect(result.command).toContain("holdfast verify --store URL --seed 5");
+    expect(result.runs).toHaveLength(1);
+    expect(code).toBe(0);
+    const keys = (await server.cli("-n", "3", "keys", "*")).split("\n");
+    // Counters of tokens, as announced.
+    expect(keys.filter((key) => !/^holdfast:\{\d+\}last$/.test(key))).toEqual([]);
+  });
+});
+
+const needsProc = (context: TestContext): void =>
+  skipUnless(context, process.platform === "linux", "needs /proc");
+
+/** The command lines of the processes that a process has started. */
+function childrenOf(pid: number): readonly string[] {
+  return readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name))
+    .flatMap((name) => {
+      try {
+        const stat = readFileSync(`/proc/${name}/stat`, "utf8");
+        const parent = Number(/^\d+ \(.*\) \S (\d+)/s.exec(stat)?.[1]);
+        return parent === pid ? [readFileSync(`/proc/${name}/cmdline`, "utf8")] : [];
+      } catch {
+        return []; // It has ended meanwhile.
+      }
+    });
+}
+
+/** The tables of a file that have rows. */
+async function tablesInUse(file: string): Promise<readonly string[]> {
+  const db = await openSqlite(file);
+  try {
+    const tables = db.prepare("SELECT name FROM sqlite_master WHERE type = 'table'").all();
+    return (tables as { name: string }[])
+      .map(({ name }) => name)
+      .filter((name) => db.prepare(`SELECT * FROM ${name}`).all().length > 0);
+  } finally {
+    db.close();
+  }
+}
