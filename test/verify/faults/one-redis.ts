@@ -1,3 +1,4 @@
+import { once } from "node:events";
 import { afterAll, beforeAll, onTestFinished } from "vitest";
 import { TcpProxy } from "../../../src/verify/faults/proxy.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
@@ -39,5 +40,9 @@ export class OneRedis {
       await other.ask("ping");
       await new Promise((resolve) => setImmediate(resolve));
     }
+    // Its own socket would be counted among those that are left.
+    const closed = once(other.socket, "close");
+    other.socket.destroy();
+    await closed;
   }
 }
