@@ -39,7 +39,7 @@ export const PLANTED = [
     name: "database that can't be selected is ignored",
     lab: "redis",
     faults: "right to select taken",
-    edits: [["stores/redis/scripts.js", "`redis.call('SELECT', '${db}')\\n${code}`", "code"]],
+    edits: [["stores/redis/scripts.js", `\`redis.call('SELECT', '\${db}')\\n\${code}\``, "code"]],
   },
   {
     name: "release without comparing the owner",
@@ -110,6 +110,7 @@ export const PLANTED = [
   {
     name: "deadline counted from the reply",
     lab: "redis",
+    faults: "commands delayed,commands stalled,connection delayed",
     mutant: "deadline counted from the reply",
   },
   { name: "deadline on the wall clock", lab: "redis", mutant: "deadline on the wall clock" },
@@ -119,9 +120,31 @@ export const PLANTED = [
     mutant: "token not atomic with the grant",
   },
   {
-    name: "pushed grant without its sequence number",
-    lab: "sqlite",
-    mutant: "pushed grant without its sequence number",
+    name: "watchdog that never renews",
+    lab: "redis",
+    edits: [
+      [
+        "core/watchdog.js",
+        "const answers = this.#store.renew(",
+        'const answers = ((all) => all.map(() => ({ kind: "unknown" })))(',
+      ],
+    ],
+  },
+  {
+    name: "release that is never sent",
+    lab: "redis",
+    edits: [
+      [
+        "core/commands.js",
+        "const answers = this.#store.release([release]);",
+        'const answers = Promise.resolve(["released"]);',
+      ],
+    ],
+  },
+  {
+    name: "waiters that are told nothing",
+    lab: "redis",
+    edits: [["stores/redis/index.js", "#told(text) {", "#told(text) {\n        return;"]],
   },
 ];
 

@@ -1,4 +1,5 @@
-import { closeSync, openSync, writeFileSync } from "node:fs";
+import { accessSync, constants, existsSync, writeFileSync } from "node:fs";
+import { dirname, resolve } from "node:path";
 import type { History } from "../verify/check/history.js";
 import { modelOf } from "../verify/report/model.js";
 import { renderReport } from "../verify/report/render.js";
@@ -12,7 +13,7 @@ import { LAB_TARGETS, type LabName } from "../verify/targets/index.js";
 import { unknownFaults, type Wanted, withTarget } from "../verify/targets/open.js";
 import { durationOption, numberOption } from "./arguments.js";
 import type { Options } from "./commands.js";
-import { Exit, usage } from "./exit.js";
+import { CliError, Exit, usage } from "./exit.js";
 import { jsonText, note, print, printable, quoted, shellWord, style, table } from "./output.js";
 import { chooseStore } from "./store.js";
 
@@ -51,16 +52,16 @@ export async function verifyStore(options: Options): Promise<number> {
   if (options.report !== undefined) checkWritable(options.report);
   const interrupted = new AbortController();
   // Once: the run ends, and what was found is shown. Again: the end.
-  process.once("SIGINT", () => interrupted.abort());
+  for (const one of ["SIGINT", "SIGTERM"]) process.once(one, () => interrupted.abort());
   const verification = await withTarget(request.wanted, request.faults, async (target) => {
     refuseUnknown(target, request.faults);
     announce(target, request);
     return carryOut(target, request, options.report !== undefined, interrupted.signal);
   });
   const { result, history, failure } = verification;
-  if (options.report !== undefined) writeFileSync(options.report, renderReport(result, history));
   if (options.json) print(jsonText(jsonOf(verification, request)));
   else show(verification, request, options.report);
+  if (options.report !== undefined) writeReport(options.report, renderReport(result, history));
   if (failure !== null) return Exit.failed;
   return result.outcome === "held" ? Exit.ok : UNKNOWN;
 }
@@ -236,8 +237,15 @@ function show(
 
 function summary(result: Result): string {
   const { about, lastedMs, operations, grants, faults, runs, fenced, unfenced, outcome } = result;
+  const unseen = result.checks
+    .filter(({ verdict }) => verdict === "unknown")
+    .map(({ id }) => id)
+    .join(", ");
   const words = {
-    held: "Every promise held.",
+    held:
+      unseen === ""
+        ? "Every promise held."
+        : `Every promise that was put to the test held; not seen: ${unseen}.`,
     violated: style(process.stdout, "red", "A promise was broken."),
     unknown: "Too little was seen for a verdict.",
   };
@@ -329,8 +337,16 @@ function jsonOf({ result, failure, troubles }: Verification, request: Request): 
 /** Before a long run, not after it. */
 function checkWritable(file: string): void {
   try {
-    closeSync(openSync(file, "a"));
+    accessSync(existsSync(file) ? file : dirname(resolve(file)), constants.W_OK);
   } catch (error) {
     throw usage(`--report can't be written: ${(error as Error).message}`);
+  }
+}
+
+function writeReport(file: string, page: string): void {
+  try {
+    writeFileSync(file, page);
+  } catch (error) {
+    throw new CliError(Exit.failed, `the report can't be written: ${(error as Error).message}`);
   }
 }

@@ -162,8 +162,14 @@ type ByForce =
 
 type OfClients =
   /** `frozen`: its clocks stood still as well, but for the wall clock. */
-  | { readonly kind: "paused"; readonly client: string; readonly frozen?: boolean }
-  | { readonly kind: "resumed"; readonly client: string }
+  | {
+      readonly kind: "paused";
+      readonly client: string;
+      readonly frozen?: boolean;
+      /** It noticed by itself that it stood still, which may overlap with being paused. */
+      readonly stalled?: boolean;
+    }
+  | { readonly kind: "resumed"; readonly client: string; readonly stalled?: boolean }
   | { readonly kind: "killed"; readonly client: string };
 
 type OfFaults =

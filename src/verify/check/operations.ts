@@ -123,10 +123,13 @@ export function fold(history: History, startsMs?: number): Run {
   const groups = new Map<string, Operation[]>();
   const clockSets: EventOf<"clock-set">[] = [];
 
-  const goOn = (client: string, toMs: number): void => {
-    const since = paused.get(client);
+  const keyOf = ({ client, stalled = false }: { client: string; stalled?: boolean }): string =>
+    `${stalled} ${client}`;
+  const goOn = (key: string, toMs: number): void => {
+    const since = paused.get(key);
     if (since === undefined) return;
-    paused.delete(client);
+    paused.delete(key);
+    const { client } = since;
     listIn(pauses, client).push({ fromMs: since.atMs, toMs });
     if (since.frozen) listIn(frozen, client).push({ fromMs: since.atMs, toMs });
   };
@@ -165,13 +168,13 @@ export function fold(history: History, startsMs?: number): Run {
         looks.push(event);
         break;
       case "paused":
-        if (!paused.has(event.client)) paused.set(event.client, event);
+        if (!paused.has(keyOf(event))) paused.set(keyOf(event), event);
         break;
       case "resumed":
-        goOn(event.client, event.atMs);
+        goOn(keyOf(event), event.atMs);
         break;
       case "killed":
-        goOn(event.client, event.atMs);
+        for (const stalled of [false, true]) goOn(keyOf({ ...event, stalled }), event.atMs);
         for (const op of living.get(event.client) ?? []) op.killed = event;
         // Who takes the name of a dead client later is another one.
         living.delete(event.client);
@@ -207,7 +210,7 @@ export function fold(history: History, startsMs?: number): Run {
       if (op !== undefined && !(op.queued && op.queued.atMs <= seen.atMs)) op.queued = seen;
     }
   }
-  for (const client of [...paused.keys()]) goOn(client, Number.POSITIVE_INFINITY);
+  for (const key of [...paused.keys()]) goOn(key, Number.POSITIVE_INFINITY);
   for (const injected of [...active.values()]) heal(injected, Number.POSITIVE_INFINITY);
   for (const op of operations.values()) {
     if (!isGranted(op)) continue;

@@ -3,6 +3,7 @@ import type { History } from "../check/history.js";
 import { type Access, listIn } from "../check/operations.js";
 import type { Excuse, Limits, RuleId } from "../check/verdict.js";
 import type { CheckId, CheckResult, RegisterCount } from "./result.js";
+import type { RollCall } from "./roll-call.js";
 
 /** How the processes of a run behaved, beyond what a history tells. */
 export interface Conduct {
@@ -10,8 +11,11 @@ export interface Conduct {
   readonly crashes: readonly string[];
   /** What did not come to its end in time. */
   readonly hung: readonly string[];
-  /** What was left in the store. */
-  readonly left: readonly string[];
+  /** What was left in the store; null if it could not be asked. */
+  readonly left: readonly string[] | null;
+  readonly roll: RollCall;
+  /** Whether the store is ours: an outage is nobody else's then. */
+  readonly isOurs: boolean;
   /** Commands that the store ran; null if they are not counted. */
   readonly commands: number | null;
   readonly workers: number;
@@ -23,6 +27,7 @@ const CONDUCT: Readonly<Record<Exclude<CheckId, RuleId>, string>> = {
   P2: "Every call settles in time, and every process can close.",
   P3: "Nothing is left in the store one ttl after everybody has gone.",
   P4: "The store runs a bounded number of commands.",
+  P5: "Once all faults are healed, every worker gets every name soon, and keeps it.",
 };
 
 /** Commands are not counted by the number of waiters here, and the machine disturbs everybody a little. */
@@ -38,7 +43,7 @@ const PROMISES = {
 } as Readonly<Record<CheckId, string>>;
 
 /** Far above what any traffic needs, far below what a hot loop takes. */
-const COMMANDS = { perOperation: 200, perWorkerSecond: 400 };
+const COMMANDS = { perOperation: 40, perWorkerSecond: 100 };
 
 export function judge(
   history: History,
@@ -82,7 +87,7 @@ export function judge(
       conduct.workers,
       hung.map((what) => `${what} did not end in time`),
     ),
-    conductOf("P3", 1, left),
+    left === null ? unseen("P3", "the store could not be asked") : conductOf("P3", 1, left),
     commands === null
       ? unseen("P4", "the store does not count its commands")
       : conductOf(
@@ -92,7 +97,15 @@ export function judge(
             ? [`${commands} commands for ${asked} operations in ${Math.round(lastedMs)} ms`]
             : [],
         ),
+    rollCallOf(conduct),
   ];
+}
+
+/** A user's store may be down for reasons of its own. */
+function rollCallOf({ roll, isOurs }: Conduct): CheckResult {
+  const { asked, failures, outages } = roll;
+  if (!isOurs && outages > 0 && outages === failures.length) return unseen("P5", failures[0]!);
+  return asked === 0 ? unseen("P5", "no worker was left") : conductOf("P5", asked, failures);
 }
 
 function conductOf(

@@ -13,6 +13,9 @@ interface Revocation {
   readonly atMs: number;
 }
 
+/** A request that got no reply takes effect within this time, or never. */
+const LATER_MS = 10_000;
+
 /** Forces releases and resizes semaphores, by a connection of its own. */
 export class Operator {
   readonly #locks: Locks;
@@ -80,7 +83,7 @@ export class Operator {
     } catch {
       // It may have taken effect, or do so later.
       const rules = [...EXCLUSION, "S6", "L1", "L2"] as const;
-      this.excuses.push({ rules, fromMs: sinceMs, toMs: Number.POSITIVE_INFINITY });
+      this.excuses.push({ rules, fromMs: sinceMs, toMs: machineMs() + LATER_MS });
     }
   }
 }

@@ -5,7 +5,7 @@ import type { RuleId } from "../check/verdict.js";
 export type Hits = "worker" | "connection" | "server" | "cluster" | "files";
 
 /** The rules over a history, and what is checked of a whole run besides. */
-export type CheckId = RuleId | "P1" | "P2" | "P3" | "P4";
+export type CheckId = RuleId | "P1" | "P2" | "P3" | "P4" | "P5";
 
 /**
  * `expected`: broken only where the store does not promise it: under a fault that is known to break

@@ -12,6 +12,7 @@ import type { Load } from "./load.js";
 import { Operator } from "./operator.js";
 import type { Plan } from "./plan.js";
 import type { RunRecord } from "./result.js";
+import { callTheRoll, ownNameOf, type RollCall, slowHandovers } from "./roll-call.js";
 import type { Target } from "./target.js";
 
 export interface RunOptions {
@@ -55,6 +56,7 @@ const LIMITS: Partial<Limits> = {
   endMs: 3_000,
   commandMs: 6_000,
 };
+const MOST_RECORD_MS = 200;
 const PROGRESS_MS = 200;
 const FINISH_MS = 12_000;
 const CLOSE_MS = 12_000;
@@ -74,40 +76,34 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
   const showing = setInterval(() => {
     options.onProgress?.({ events: timeLine.events, activeFaults: injector.active });
   }, PROGRESS_MS);
-  const troubles: string[] = [];
-  const hung: string[] = [];
   try {
     const before = await target.commands().catch(() => null);
     await Promise.all(members.map((member) => member.start()));
-    // Counted from here: on a busy machine the processes take seconds to start.
-    const untilMs = machineMs() + plan.forMs;
-    for (const member of members) member.begin(untilMs);
-    injector.start(plan.faults);
-    operator.start(plan.interventions, () => !injector.isStoreStruck);
-    await sleep(Math.max(0, untilMs - machineMs()), undefined, { signal: options.signal }).catch(
-      () => {},
-    );
-    await Promise.all([injector.end(), operator.end()]);
-    for (const member of members) await member.finish();
-    for (const member of members) {
-      if (!(await member.finished(FINISH_MS * options.pace)))
-        hung.push(`${member.client}'s programs`);
-    }
-    const commands = (await target.commands().catch(() => null)) ?? null;
+    await contend(plan, members, injector, operator, options.signal);
+    const hung = await finish(members, options.pace);
+    await operator.end();
+    const [ttlMs] = target.ttlsMs as [number];
+    const roll = options.signal?.aborted
+      ? NO_ROLL
+      : await callTheRoll(members, plan, { pace: options.pace, ttlMs });
+    const after = await target.commands().catch(() => null);
     for (const member of members) {
       if (!(await member.close(CLOSE_MS * options.pace))) hung.push(`${member.client}'s close()`);
     }
-    const left = await leftovers(operatorLocks, longestTtl(plan) + LEFTOVER_MS * options.pace);
-    troubles.push(...injector.troubles);
+    const left = await leftovers(operatorLocks, plan, LEFTOVER_MS * options.pace);
+    const slackMs = options.load.takeWorstMs();
+    const history = timeLine.history();
+    const slow = slowHandovers(history, plan, { pace: options.pace, slackMs });
     const conduct: Conduct = {
       crashes: members.flatMap(({ faults }) => faults),
       hung,
       left,
-      commands: before === null || commands === null ? null : commands - before,
+      roll: { ...roll, failures: [...roll.failures, ...slow] },
+      // A server that was restarted counts from 0 again.
+      commands: before === null || after === null || after < before ? null : after - before,
       workers: members.length,
+      isOurs: target.isOurs,
     };
-    const slackMs = options.load.takeWorstMs();
-    const history = timeLine.history();
     const checks = judge(history, conduct, {
       limits: scaled({ ...LIMITS, ...target.limits }, options.pace, slackMs),
       excuses: [...injector.excuses(longestTtl(plan)), ...operator.excuses],
@@ -122,16 +118,7 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
       faults: injector.records,
       checks,
     };
-    const count = (wanted: Event["kind"]): number =>
-      history.filter(({ kind }) => kind === wanted).length;
-    return {
-      record,
-      history,
-      operations: count("asked"),
-      grants: count("granted"),
-      registers: countRegisters(history),
-      troubles,
-    };
+    return outcomeOf(record, history, injector.troubles);
   } finally {
     clearInterval(showing);
     await injector.end();
@@ -139,6 +126,48 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
     await Promise.all(members.map(({ way }) => way.close()));
     await operatorLocks.close().catch(() => {});
   }
+}
+
+const NO_ROLL: RollCall = { asked: 0, failures: [], outages: 0 };
+
+/** Traffic and faults, until the time is over and everything is healed. */
+async function contend(
+  plan: Plan,
+  members: readonly Member[],
+  injector: Injector,
+  operator: Operator,
+  signal: AbortSignal | undefined,
+): Promise<void> {
+  // Counted from here: on a busy machine the processes take seconds to start.
+  const untilMs = machineMs() + plan.forMs;
+  for (const member of members) member.begin(untilMs);
+  injector.start(plan.faults);
+  operator.start(plan.interventions, () => !injector.isStoreStruck);
+  await sleep(Math.max(0, untilMs - machineMs()), undefined, { signal }).catch(() => {});
+  await injector.end();
+}
+
+/** Ends the programs; what did not end in time. */
+async function finish(members: readonly Member[], pace: number): Promise<string[]> {
+  const hung: string[] = [];
+  for (const member of members) await member.finish();
+  for (const member of members) {
+    if (!(await member.finished(FINISH_MS * pace))) hung.push(`${member.client}'s programs`);
+  }
+  return hung;
+}
+
+function outcomeOf(record: RunRecord, history: History, troubles: readonly string[]): RunOutcome {
+  const count = (wanted: Event["kind"]): number =>
+    history.filter(({ kind }) => kind === wanted).length;
+  return {
+    record,
+    history,
+    operations: count("asked"),
+    grants: count("granted"),
+    registers: countRegisters(history),
+    troubles,
+  };
 }
 
 function enlist(
@@ -166,18 +195,31 @@ function enlist(
   );
 }
 
-/** What is still in the store when everybody has been gone for a ttl. */
-async function leftovers(locks: Locks, withinMs: number): Promise<readonly string[]> {
-  const endMs = machineMs() + withinMs;
+/**
+ * What is still in the store when everybody has been gone for a ttl; null if it did not answer. Only
+ * the names of this run are looked at: on a store of somebody else's, a list would read all keys.
+ */
+async function leftovers(
+  locks: Locks,
+  plan: Plan,
+  moreMs: number,
+): Promise<readonly string[] | null> {
+  const endMs = machineMs() + longestTtl(plan) + moreMs;
+  const names = [
+    ...plan.names.map(({ name }) => name),
+    ...plan.workers.map(({ client }) => ownNameOf(client)),
+  ];
   for (;;) {
-    const found = await locks.list().then(
-      (names) => names.filter(({ holders, waiting }) => holders.length + waiting > 0),
+    const found = await Promise.all(names.map((name) => locks.inspect(name))).then(
+      (all) => all.filter((one) => one !== null && one.holders.length + one.waiting > 0),
       () => null,
     );
     if (found !== null && found.length === 0) return [];
     if (machineMs() > endMs) {
-      return (found ?? []).map(
-        ({ name, holders, waiting }) => `${name}: ${holders.length} holders, ${waiting} waiters`,
+      return (
+        found?.map(
+          (one) => `${one!.name}: ${one!.holders.length} holders, ${one!.waiting} waiters`,
+        ) ?? null
       );
     }
     await sleep(200);
@@ -187,11 +229,12 @@ async function leftovers(locks: Locks, withinMs: number): Promise<readonly strin
 const longestTtl = ({ workers }: Plan): number =>
   Math.max(...workers.flatMap(({ programs }) => programs.flatMap(({ ttlsMs }) => ttlsMs)));
 
-/** A busy machine is late with everything. */
+/** A busy machine is late with everything; what a record may lag stays below what `atLeast` is. */
 function scaled(limits: Partial<Limits>, pace: number, slackMs: number): Partial<Limits> {
   const times = Object.entries(limits).map(([name, value]) => [
     name,
     name.endsWith("Ms") && typeof value === "number" ? value * pace + 2 * slackMs : value,
   ]);
-  return Object.fromEntries(times) as Partial<Limits>;
+  const { recordMs = 0, ...rest } = Object.fromEntries(times) as Partial<Limits>;
+  return { ...rest, recordMs: Math.min(recordMs, MOST_RECORD_MS) };
 }

@@ -6,7 +6,7 @@ import type { Event, History } from "../check/history.js";
 import { merge, type Registers } from "./judge.js";
 import { Load } from "./load.js";
 import { drawPlan, type Plan } from "./plan.js";
-import type { RegisterCount, Result, RunRecord } from "./result.js";
+import type { CheckResult, RegisterCount, Result, RunRecord } from "./result.js";
 import { type Progress, type RunOutcome, run } from "./run.js";
 import { brokenBy, type Pick, pickFrom, type Shortened, shorten } from "./shorten.js";
 import type { Target } from "./target.js";
@@ -153,6 +153,16 @@ async function inFolder<T>(act: (folder: string) => Promise<T>): Promise<T> {
 }
 
 /** Each run has registers of its own. */
+/** So many pairs of holders of one name must have been compared. */
+const ENOUGH = 10;
+
+/** Whether exclusion was put to the test, and workers could work in the end. */
+const isEnough = (checks: readonly CheckResult[]): boolean =>
+  checks.every(
+    ({ id, verdict, checked }) =>
+      (id !== "S1" || checked >= ENOUGH) && (id !== "P5" || verdict === "held"),
+  );
+
 function sumRegisters(all: readonly Registers[]): Registers {
   const sum = (of: (one: Registers) => RegisterCount): RegisterCount =>
     all.map(of).reduce(
@@ -199,8 +209,7 @@ function conclude(
       because,
     })),
     checks,
-    // Without a second grant nothing was put to the test.
-    outcome: isBroken ? "violated" : grants > 1 ? "held" : "unknown",
+    outcome: isBroken ? "violated" : isEnough(checks) ? "held" : "unknown",
     operations: total((one) => one.operations),
     grants,
     faults: total(({ record }) => record.faults.length),

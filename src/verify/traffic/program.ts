@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
+import { HoldfastError } from "../../core/errors.js";
 import type { Locks } from "../../core/locks.js";
 import type { Random } from "../../core/random.js";
 import { seededRandom } from "../../testing/seeded-random.js";
@@ -67,14 +68,14 @@ class Lane {
         const resigns = setTimeout(() => performer.abort(op), forMs);
         const lead = { name, pauseMs: 20, options: { ttl: ttlMs } };
         // How it ended is reported.
-        await performer.lead(locks, op, lead).catch(() => {});
+        await performer.lead(locks, op, lead).catch(expected);
         clearTimeout(resigns);
         return;
       }
       case "once":
         await performer
           .once(locks, op, { name: operation.name, every: operation.everyMs, workMs: 10 })
-          .catch(() => {});
+          .catch(expected);
         return;
       case "reopen":
         // A store that is down can't be opened: the old one stays.
@@ -91,13 +92,14 @@ class Lane {
       abortAfterMs === null ? undefined : setTimeout(() => performer.abort(op), abortAfterMs);
     try {
       await performer.acquire(this.locks.at(this.via), op, name, options);
-    } catch {
+    } catch (error) {
+      expected(error);
       if (options.limit !== undefined) await this.#learnLimit(name as string);
       return;
     } finally {
       clearTimeout(aborts);
     }
-    if (renewToMs !== null) performer.renew(op, renewToMs).catch(() => {});
+    if (renewToMs !== null) performer.renew(op, renewToMs).catch(expected);
     // A resource that can't be used is no reason to keep the lock.
     await performer.write(op, holdMs).catch(() => {});
     performer.look(op);
@@ -112,6 +114,11 @@ class Lane {
       .catch(() => null);
     if (status?.limit) this.limits.set(name, status.limit);
   }
+}
+
+/** Reported as it ended, if it is an error of ours or an abort; anything else ends the worker. */
+function expected(error: unknown): void {
+  if (!HoldfastError.is(error) && (error as Error | null)?.name !== "AbortError") throw error;
 }
 
 function draw(random: Random, program: Program, limits: ReadonlyMap<string, number>): Operation {
@@ -131,7 +138,7 @@ function draw(random: Random, program: Program, limits: ReadonlyMap<string, numb
   const isMulti = limit === 0 && others.length > 0 && chance(0.12);
   const mode = drawMode(random, limit, isMulti);
   // Mostly short, so that many take turns; sometimes longer than a ttl, so that renewals count.
-  const holdMs = chance(0.03) ? random.unit() * 1.5 * ttlMs : random.unit() ** 3 * 40;
+  const holdMs = chance(0.05) ? random.unit() * 1.5 * ttlMs : random.unit() ** 3 * 40;
   return {
     does: "hold",
     name: isMulti ? [name, pick(others).name] : name,
@@ -141,7 +148,7 @@ function draw(random: Random, program: Program, limits: ReadonlyMap<string, numb
       ...mode,
       ...(renewToMs === null ? {} : { longestTtl: Math.max(ttlMs, renewToMs) }),
       ...(chance(0.04) ? { maxHold: Math.round(50 + random.unit() * ttlMs) } : {}),
-      ...(chance(0.03) ? { atLeast: Math.round(random.unit() * 200) } : {}),
+      ...(chance(0.015) ? { atLeast: Math.round(200 + random.unit() * 800) } : {}),
       ...(chance(0.04) ? { renew: false } : {}),
     },
     holdMs,

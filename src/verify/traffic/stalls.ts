@@ -26,8 +26,9 @@ export class Stalls {
   #beat(): void {
     const nowMs = machineMs();
     if (nowMs - this.#beatAtMs > BEAT_MS + STALL_MS) {
-      report({ kind: "paused", client: this.#client }, this.#beatAtMs);
-      report({ kind: "resumed", client: this.#client }, nowMs);
+      const stall = { client: this.#client, stalled: true } as const;
+      report({ kind: "paused", ...stall }, this.#beatAtMs);
+      report({ kind: "resumed", ...stall }, nowMs);
     }
     this.#beatAtMs = nowMs;
   }

@@ -81,7 +81,8 @@ export class Worker implements AsyncDisposable {
   readonly printed: string[] = [];
   readonly #child: ChildProcess;
   readonly #waiting = new Map<number, { resolve(a: Answer): void; reject(error: Error): void }>();
-  readonly #held = new Set<string>();
+  /** Ops and when they were granted, in that order. */
+  readonly #held = new Map<string, number>();
   #ended: Error | null = null;
   #closing = false;
   #asked = 0;
@@ -133,9 +134,10 @@ export class Worker implements AsyncDisposable {
     return this.#ended;
   }
 
-  /** Whether it has reported a lease that it still holds. */
-  get isHolding(): boolean {
-    return this.#held.size > 0;
+  /** For how long it has held the lease that it has held the longest; 0 if it holds none. */
+  get heldForMs(): number {
+    const [sinceMs] = this.#held.values();
+    return sinceMs === undefined ? 0 : machineMs() - sinceMs;
   }
 
   get pid(): number {
@@ -286,7 +288,7 @@ export class Worker implements AsyncDisposable {
 
   #report(event: Event): void {
     this.timeLine.add(event);
-    if (event.kind === "granted") this.#held.add(event.op);
+    if (event.kind === "granted") this.#held.set(event.op, event.atMs);
     if (event.kind === "releasing" || event.kind === "lost") this.#held.delete(event.op);
   }
 

@@ -6,7 +6,15 @@ import type { CheckId, CheckResult } from "../../../src/verify/runner/result.js"
 import { asked, granted, releasing, TIGHT } from "../check/story.js";
 import { checkOf } from "./fakes.js";
 
-const GOOD: Conduct = { crashes: [], hung: [], left: [], commands: 10, workers: 3 };
+const GOOD: Conduct = {
+  crashes: [],
+  hung: [],
+  left: [],
+  roll: { asked: 3, failures: [], outages: 0 },
+  commands: 10,
+  workers: 3,
+  isOurs: true,
+};
 const AROUND = { limits: TIGHT, excuses: [], lastedMs: 1_000, startMs: 0 };
 
 /** Two holders at once from 20 to 50, and again from 200 to 250. */

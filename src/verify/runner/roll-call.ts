@@ -1,0 +1,99 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import type { EventOf, History } from "../check/history.js";
+import type { Member } from "./crew.js";
+import type { Plan } from "./plan.js";
+
+/** Longer than any handover should take, and shorter than a third of the ttl, when a deaf waiter would find its grant. */
+const HANDOVER_MS = 1_500;
+const TTL_MS = 6_000;
+const WAIT_MS = 15_000;
+/** A lease is kept for so much longer than its ttl. */
+const KEPT = 1.6;
+
+/** What a roll call found. `outages`: of these, how many were told as an outage of the store. */
+export interface RollCall {
+  readonly asked: number;
+  readonly failures: readonly string[];
+  readonly outages: number;
+}
+
+/**
+ * When all faults are healed, every worker takes every lock once, one after another, and keeps a name
+ * of its own for longer than its ttl. A library that grants nothing, releases nothing, renews nothing
+ * or tells its waiters nothing breaks no rule of safety: here it is found.
+ */
+export async function callTheRoll(
+  members: readonly Member[],
+  plan: Plan,
+  { pace, ttlMs }: { readonly pace: number; readonly ttlMs: number },
+): Promise<RollCall> {
+  const running = members.filter((member) => member.isRunning);
+  const names = plan.names
+    .filter(({ permits, onceEveryMs }) => permits === 0 && onceEveryMs === undefined)
+    .map(({ name }) => name);
+  const failures: string[] = [];
+  let asked = 0;
+  let outages = 0;
+  const call = async (client: string, name: string, act: () => Promise<void>): Promise<void> => {
+    asked++;
+    await act().catch((error: Error & { code?: string }) => {
+      if (error.code === "STORE_UNAVAILABLE") outages++;
+      failures.push(
+        `with nothing wrong any more, ${client} could not use "${name}": ${error.message}`,
+      );
+    });
+  };
+  await Promise.all(
+    running.flatMap(({ client, worker }) => [
+      call(client, ownNameOf(client), async () => {
+        const ttl = Math.round(ttlMs * pace);
+        const { op } = await worker.acquire(ownNameOf(client), { ttl, wait: WAIT_MS * pace });
+        await sleep(KEPT * ttl);
+        if (!(await worker.look(op))) throw new Error("its lease was not kept");
+        await worker.release(op);
+      }),
+      ...names.map((name) =>
+        call(client, name, async () => {
+          const options = { ttl: Math.round(TTL_MS * pace), wait: Math.round(WAIT_MS * pace) };
+          const { op } = await worker.acquire(name, options, opOf(plan, client, name));
+          await sleep(10);
+          await worker.release(op);
+        }),
+      ),
+    ]),
+  );
+  return { asked, failures, outages };
+}
+
+/** Handovers of the roll call that took too long. */
+export function slowHandovers(
+  history: History,
+  plan: Plan,
+  { pace, slackMs }: { readonly pace: number; readonly slackMs: number },
+): readonly string[] {
+  const mostMs = HANDOVER_MS * pace + 2 * slackMs;
+  return plan.names.flatMap(({ name }) => {
+    const ops = plan.workers.map(({ client }) => opOf(plan, client, name));
+    const of = <K extends "asked" | "granted" | "releasing">(kind: K): EventOf<K>[] =>
+      history.filter(
+        (event): event is EventOf<K> =>
+          event.kind === kind && "op" in event && ops.includes(event.op),
+      );
+    const [asked, releases] = [of("asked"), of("releasing")];
+    const grants = of("granted").sort((a, b) => a.atMs - b.atMs);
+    return grants.slice(1).flatMap((granted, i) => {
+      const freed = releases.find(({ op }) => op === grants[i]!.op);
+      const own = asked.find(({ op }) => op === granted.op);
+      if (freed === undefined || own === undefined) return [];
+      const tookMs = granted.atMs - Math.max(freed.atMs, own.atMs);
+      if (tookMs <= mostMs) return [];
+      return [
+        `with nothing wrong any more, "${name}" took ${Math.round(tookMs)} ms from ${freed.op}'s release to ${granted.op}`,
+      ];
+    });
+  });
+}
+
+export const ownNameOf = (client: string): string => `own-${client}`;
+const opOf = ({ seed }: Plan, client: string, name: string): string =>
+  `${seed}.call.${client}.${name}`;
