@@ -42,7 +42,7 @@ export interface FaultRecord {
 }
 
 /** A kind of fault that may be drawn, and what the store does not promise under it. */
-export interface KindRecord {
+interface KindRecord {
   readonly name: string;
   readonly hits: Hits;
   readonly breaks: readonly RuleId[];

@@ -82,7 +82,7 @@ test("rules that need a quiet machine or a count of waiters are left out", () =>
   const ids = judged(TWICE_BROKEN).map(({ id }) => id);
   expect(ids).not.toContain("L5");
   expect(ids).not.toContain("L6");
-  expect(ids.slice(-4)).toEqual(["P1", "P2", "P3", "P4"]);
+  expect(ids.slice(-5)).toEqual(["P1", "P2", "P3", "P4", "P5"]);
 });
 
 describe("the conduct of a run", () => {
@@ -90,7 +90,7 @@ describe("the conduct of a run", () => {
     judge(history, { ...GOOD, ...more }, AROUND);
 
   test("holds when nothing was seen of the kind", () => {
-    for (const id of ["P1", "P2", "P3", "P4"] as const) {
+    for (const id of ["P1", "P2", "P3", "P4", "P5"] as const) {
       expect(find(conducted({}), id).verdict).toBe("held");
     }
   });
@@ -100,19 +100,30 @@ describe("the conduct of a run", () => {
     ["P2", { hung: ["w2's close()"] }, "w2's close() did not end in time"],
     ["P3", { left: ["a: 1 holders, 0 waiters"] }, "a: 1 holders, 0 waiters"],
     // 3 workers in a second, and no operation.
-    ["P4", { commands: 1_201 }, "1201 commands for 0 operations in 1000 ms"],
+    ["P4", { commands: 301 }, "301 commands for 0 operations in 1000 ms"],
+    ["P5", { roll: { asked: 3, failures: ["w1 could not"], outages: 0 } }, "w1 could not"],
   ] as const)("%s is violated by %j", (id, more, why) => {
     const checks = conducted(more);
     expect(find(checks, id)).toMatchObject({ verdict: "violated", why });
     const others = checks.filter((one) => one.id.startsWith("P") && one.id !== id);
-    expect(others.map(({ verdict }) => verdict)).toEqual(["held", "held", "held"]);
+    expect(others.map(({ verdict }) => verdict)).toEqual(["held", "held", "held", "held"]);
+  });
+
+  test("P3 and P5 are unknown where a store of somebody else's could not be asked", () => {
+    const roll = { asked: 3, failures: ["it is down"], outages: 1 };
+    const checks = conducted({ left: null, roll, isOurs: false });
+    expect(find(checks, "P3").verdict).toBe("unknown");
+    expect(find(checks, "P5")).toMatchObject({ verdict: "unknown", why: "it is down" });
+    expect(find(conducted({ roll }), "P5").verdict).toBe("violated");
+    const none = { asked: 0, failures: [], outages: 0 };
+    expect(find(conducted({ roll: none }), "P5").verdict).toBe("unknown");
   });
 
   test("P4 allows commands by operations and by time, and is unknown if nobody counts", () => {
-    expect(find(conducted({ commands: 1_200 }), "P4").verdict).toBe("held");
+    expect(find(conducted({ commands: 300 }), "P4").verdict).toBe("held");
     const history = [asked(0, "a"), asked(1, "b")];
-    expect(find(conducted({ commands: 1_600 }, history), "P4").verdict).toBe("held");
-    expect(find(conducted({ commands: 1_601 }, history), "P4").verdict).toBe("violated");
+    expect(find(conducted({ commands: 380 }, history), "P4").verdict).toBe("held");
+    expect(find(conducted({ commands: 381 }, history), "P4").verdict).toBe("violated");
     expect(find(conducted({ commands: null }), "P4").verdict).toBe("unknown");
   });
 });
