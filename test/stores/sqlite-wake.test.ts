@@ -413,3 +413,19 @@ test.each([
   await two.close();
   expect(existsSync(`${file}-wake`)).toBe(false);
 });
+
+test("a wake folder that is deleted while in use is made anew for the next waiter", async () => {
+  const file = freshFile();
+  const [one, two] = [await open(file, { ttl: TTL }), await open(file, { ttl: TTL })];
+  const handOver = async (): Promise<void> => {
+    const lease = await one.acquire("name");
+    const waiting = two.acquire("name", { wait: "4m" });
+    await waits(one);
+    await lease.release();
+    await (await waiting).release();
+  };
+  await handOver();
+  rmSync(`${file}-wake`, { recursive: true });
+  await handOver();
+  expect(readdirSync(`${file}-wake`)).toHaveLength(1);
+});

@@ -42,6 +42,11 @@ export class WakeFolder {
   readonly #database: Stats;
   readonly #byDescriptor: boolean;
 
+  /** Whether the folder that others find has such an entry. */
+  static has(file: string, name: string): boolean {
+    return existsSync(join(folderOf(file), name));
+  }
+
   /** Throws if there is none, or if it can't be trusted. */
   static open(file: string): WakeFolder {
     return new WakeFolder(file, false);

@@ -39,7 +39,9 @@ export class WakeSocket {
 
   /** Whether it listens now: not every folder can have a socket that is safe. */
   open(): boolean {
-    if (this.#close !== null) return true;
+    if (this.#close !== null && WakeFolder.has(this.#file, this.name)) return true;
+    // Somebody has removed it, or the folder: nobody can reach it any more.
+    this.close();
     // Another process may remove the folder as empty at any time before the socket is in it.
     for (let attempt = 0; attempt < LISTEN_ATTEMPTS; attempt++) {
       try {
