@@ -28,7 +28,8 @@ for (const { target, outcome } of results) {
 }
 
 const count = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, ",");
-const minutes = (ms) => `${Math.round(ms / 60_000)} min`;
+const minutes = (ms) =>
+  ms < 90_000 ? `${Math.round(ms / 1_000)} s` : `${Math.round(ms / 60_000)} min`;
 
 /** How often a kind of fault was made, and how often exclusion was broken in runs with it. */
 function seen({ runs }, name) {
@@ -70,7 +71,7 @@ const details = results.map((result) => {
     "",
     `${versionsOf(result)}; ${result.startedAt.slice(0, 10)}; \`${result.command}\`; ${count(result.runs.length)} runs.`,
     "",
-    "| fault | hits | times | result | reason |",
+    "| fault | hits | times | result | not promised, because |",
     "|---|---|---|---|---|",
     ...kinds,
   ].join("\n");
@@ -86,8 +87,9 @@ This page is written by \`scripts/guarantees.mjs\` from runs of [\`holdfast veri
 - **overlap, fenced (n)**: the store does not promise exclusion under this fault; in runs with it, two holders believed n times that they held a name alone. The register behind a [fence](fences.md) lost no update.
 - **overlap possible, none seen**: the same, and it did not happen in these runs.
 - **held, order not promised**: first come, first served is not promised under this fault; the rest held.
+- **not drawn**: the fault did not strike in these runs, so they say nothing about it.
 
-Several faults are in force at the same time in most runs, so a result is one of a fault in company.
+Several faults are in force at the same time in most runs, so a row shows the fault together with others, not alone.
 
 ${summary}
 

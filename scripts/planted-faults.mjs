@@ -217,8 +217,6 @@ async function measure({ name, lab, faults, edits = [], mutant }) {
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const wanted = process.argv.slice(2).find((one) => !one.startsWith("--")) ?? "";
-  console.log(
-    "| planted fault | store | found as | median time | command |\n|---|---|---|---|---|",
-  );
+  console.log("| planted bug | store | found as | median time | command |\n|---|---|---|---|---|");
   for (const one of PLANTED.filter(({ name }) => name.includes(wanted))) await measure(one);
 }

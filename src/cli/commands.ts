@@ -47,7 +47,10 @@ export const OPTIONS = {
     value: "NAME",
     about: "start servers for it, instead of using a store of\nyours: --list shows the names",
   },
-  for: { value: "TIME", about: "how long to go on (default: 60s)" },
+  for: {
+    value: "TIME",
+    about: "begin no run after this time (default: 60s); a run\ntakes 10 to 25 s",
+  },
   workers: { value: "N", about: "how many processes contend (default: 4; 3 on a store\nof yours)" },
   faults: {
     value: "LIST",
@@ -280,8 +283,9 @@ that breaks a promise is shortened and shown; exit code 1.`,
       "store-file",
     ],
     abouts: {
-      runs: "how many runs, instead of a time",
-      json: "for programs",
+      runs: "at most this many runs; without --for, no limit of time",
+      seed: "the seed of the first run; each later run takes the\nnext (default: another each time)",
+      json: "print the result as JSON",
       store: "a store of yours: only faults of its own processes and\nconnections are made there",
     },
     examples: [
@@ -294,8 +298,9 @@ their connections and the servers; then what they saw is checked. A run that
 breaks a promise is repeated with less and less of it, and told in a few lines.
 
 Exit codes:
-  0   every promise held       2   too little was seen to say
-  1   a promise was broken     64  wrong usage
+  0   every promise that was   1   a promise was broken
+      put to the test held     2   too little was seen to say
+                               64  wrong usage
                                69  the store can't be reached`,
     run: async ({ options }) => (await import("./verify.js")).verifyStore(options),
   },

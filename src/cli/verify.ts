@@ -52,7 +52,11 @@ export async function verifyStore(options: Options): Promise<number> {
   if (options.report !== undefined) checkWritable(options.report);
   const interrupted = new AbortController();
   // Once: the run ends, and what was found is shown. Again: the end.
-  for (const one of ["SIGINT", "SIGTERM"]) process.once(one, () => interrupted.abort());
+  const stop = (): void => {
+    note("stopping, and showing what was found; once more to stop at once");
+    interrupted.abort();
+  };
+  for (const one of ["SIGINT", "SIGTERM"]) process.once(one, stop);
   const verification = await withTarget(request.wanted, request.faults, async (target) => {
     refuseUnknown(target, request.faults);
     announce(target, request);
@@ -112,22 +116,31 @@ function wantedOf(options: Options): Wanted {
 }
 
 function refuseUnknown(target: Target, faults: readonly string[] = []): void {
+  if (faults.includes("none") && faults.length > 1) {
+    throw usage("--faults none can't be combined with other faults");
+  }
   const [unknown] = unknownFaults(target, faults);
   if (unknown === undefined) return;
   throw usage(
-    `there is no fault ${quoted(unknown)} for ${target.name}; --faults list shows them, and worker, connection, server, cluster and files stand for all of theirs`,
+    `${target.name} has no fault ${quoted(unknown)}; --faults list shows its faults, and a word of the column HITS stands for all of them`,
   );
 }
 
 /** What will be done, before it is. */
 function announce(target: Target, { seed, forMs, runs, workers }: Request): void {
-  const time = runs === undefined ? duration(forMs!) : counted(runs, "run");
+  const most = runs === undefined ? [] : [counted(runs, "run")];
+  const time = [...(forMs === undefined ? [] : [duration(forMs)]), ...most].join(", at most ");
   note(`verifying ${printable(target.about)} with ${workers} workers for ${time}, seed ${seed}`);
   if (target.isOurs) return;
   note(
     "on your store it takes and releases locks in namespaces of its own (verify-…), a few a second; " +
-      "faults hit its own processes and their connections only; nothing is left there but Redis's counters of tokens",
+      "faults hit its own processes and their connections only; no lock is left there",
   );
+  if (!target.kinds.some(({ hits }) => hits === "connection")) {
+    note(
+      "no faults of connections are made: no proxy can stand between the workers and this store",
+    );
+  }
 }
 
 async function carryOut(
@@ -254,7 +267,7 @@ function summary(result: Result): string {
     words[outcome],
     `Tried: ${printable(about)}; ${counted(runs.length, "run")} in ${duration(lastedMs)}, ` +
       `${counted(operations, "operation")}, ${counted(grants, "grant")}, ${counted(faults, "fault")}.`,
-    `Register behind a fence: ${counted(fenced.writes, "write")}, ${count(fenced.lost)} lost, ${count(fenced.refused)} stale ones refused. ` +
+    `Register behind a fence: ${counted(fenced.writes, "write")}, ${count(fenced.lost)} lost; ${counted(fenced.refused, "stale access", "stale accesses")} refused. ` +
       `Without a fence: ${counted(unfenced.writes, "write")}, ${count(unfenced.lost)} lost.`,
     ...expected.map(
       ({ id, expected: times, why }) =>

@@ -69,9 +69,9 @@ describe("verify", () => {
     [["--store", "memory:"], "--store: memory: lives in one process alone"],
     [
       ["--lab", "sqlite", "--faults", "flood"],
-      'there is no fault "flood" for sqlite; --faults list',
+      'sqlite has no fault "flood"; --faults list',
     ],
-    [["--lab", "sqlite", "--faults", "worker,connection"], 'there is no fault "connection" for'],
+    [["--lab", "sqlite", "--faults", "worker,connection"], 'sqlite has no fault "connection"'],
     [["--lab", "sqlite", "--seed", "1", "--pick", "all"], '--pick is "all"; it must be workers,'],
     [["--lab", "sqlite", "--seed", "1", "--pick", "w0,t5"], '--pick is "w0,t5"; it must be'],
     [["--lab", "sqlite", "--pick", "w1,w2,t100"], "--pick needs the --seed it is of"],

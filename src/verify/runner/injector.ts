@@ -42,6 +42,11 @@ export class Injector {
     );
   }
 
+  /** Whether workers can't use the store any more before they are started anew. */
+  get isLockedOut(): boolean {
+    return this.records.some(({ kind }) => this.#kinds.get(kind)?.locksOut);
+  }
+
   start(faults: readonly PlannedFault[]): void {
     for (const planned of faults) {
       this.#after(planned.atMs, () => this.#inject(planned));

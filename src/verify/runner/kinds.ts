@@ -22,6 +22,8 @@ export interface FaultKind {
   readonly breaks?: readonly RuleId[];
   /** Why it is not promised, for people. */
   readonly because?: string;
+  /** Workers have to be started anew before they can use the store again: there is no roll call. */
+  readonly locksOut?: boolean;
   /** Kinds that are not drawn in the same run: together they break more. */
   readonly excludes?: readonly string[];
   /** Null: it can't be made just now. `forMs`: how long it will be in force. */

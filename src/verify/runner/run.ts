@@ -83,9 +83,10 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
     const hung = await finish(members, options.pace);
     await operator.end();
     const [ttlMs] = target.ttlsMs as [number];
-    const roll = options.signal?.aborted
-      ? NO_ROLL
-      : await callTheRoll(members, plan, { pace: options.pace, ttlMs });
+    const roll =
+      options.signal?.aborted || injector.isLockedOut
+        ? NO_ROLL
+        : await callTheRoll(members, plan, { pace: options.pace, ttlMs });
     const after = await target.commands().catch(() => null);
     for (const member of members) {
       if (!(await member.close(CLOSE_MS * options.pace))) hung.push(`${member.client}'s close()`);

@@ -76,14 +76,23 @@ export async function shorten(
   plan: Plan,
   failed: RunOutcome,
   repeat: (plan: Plan) => Promise<RunOutcome>,
-  { untilMs, onTry }: { readonly untilMs: number; readonly onTry?: (tries: number) => void },
+  {
+    untilMs,
+    signal,
+    onTry,
+  }: {
+    readonly untilMs: number;
+    readonly signal?: AbortSignal | undefined;
+    readonly onTry?: (tries: number) => void;
+  },
 ): Promise<Shortened> {
   const wanted = brokenBy(failed);
+  const isOver = (): boolean => performance.now() >= untilMs || signal?.aborted === true;
   let best: Shortened = { pick: wholeOf(plan), outcome: failed, tries: 0 };
   let tries = 0;
   const isBroken = async (pick: Pick): Promise<boolean> => {
     for (let i = 0; i < TRIES_EACH; i++) {
-      if (performance.now() >= untilMs) return false;
+      if (isOver()) return false;
       tries++;
       onTry?.(tries);
       const outcome = await repeat(pickFrom(plan, pick));
@@ -104,7 +113,7 @@ export async function shorten(
       const { faults } = best.pick;
       const fewer = [...faults.slice(0, from), ...faults.slice(from + size)];
       if (!(await isBroken({ ...best.pick, faults: fewer }))) from += size;
-      if (performance.now() >= untilMs) break;
+      if (isOver()) break;
     }
   }
   for (const worker of best.pick.workers) {

@@ -137,6 +137,7 @@ class Runner {
     if (shortenMs === 0) return null;
     return shorten(plan, outcome, (shorter) => this.carryOut(shorter, 0), {
       untilMs: performance.now() + shortenMs,
+      signal: this.#options.signal,
       ...(onShorten === undefined ? {} : { onTry: onShorten }),
     });
   }

@@ -32,7 +32,7 @@ export function givenTarget(url: string): Target {
   const wiring = wiringOf(parsed);
   return {
     name: parsed.scheme,
-    about: aboutOf(parsed, wiring !== null),
+    about: aboutOf(parsed),
     isOurs: false,
     url,
     ttlsMs: [2_000, 3_000, 5_000],
@@ -98,13 +98,12 @@ const kindsOf = (only: string): readonly FaultKind[] =>
 const drawConnections = (random: Random): readonly Connections[] =>
   random.unit() < 0.6 ? [{ locks: 1 }] : [{ locks: 1 }, { locks: 1 }];
 
-function aboutOf({ scheme, hosts, path }: StoreUrl, isProxied: boolean): string {
+function aboutOf({ scheme, hosts, path }: StoreUrl): string {
   const where =
     hosts.length === 0
       ? path
       : hosts.map(({ host, port }) => (port === null ? host : addressOf(host, port))).join(", ");
-  const how = isProxied ? "" : "; no faults of connections, which this URL leaves no place for";
-  return `your ${scheme} store at ${where}${how}`;
+  return `your ${scheme} store at ${where}`;
 }
 
 function throughProxies(

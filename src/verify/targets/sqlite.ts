@@ -93,6 +93,7 @@ function fileKinds(file: () => string): readonly FaultKind[] {
     kind("wake folder taken away", () => wakeFolderClosed(file())),
     kind("file moved away and back", () => movedAway(file()), {
       weight: 0.1,
+      locksOut: true,
       breaks: EXCLUSION,
       because: "a process that opens the file meanwhile makes a new one, and both grant",
     }),
