@@ -108,6 +108,9 @@ function isOvertaken(run: Run, op: Queued, by: Granted, endMs: number): boolean 
   const { asked, granted, notGranted, made, kept, revocations, group, resizes } = op;
   const end = granted ?? notGranted;
   if (end === undefined) return false;
+  // One of several names that nobody renews may run out while the others are waited for; then all of
+  // them are asked for again.
+  if (group.length > 1 && asked.renew === false) return false;
   const pauses = run.pausesOf(asked.client);
   const atMs = by.made?.atMs ?? by.granted.atMs;
   // Its ticket is gone before it says that it gave up, and a pause may lie in between.

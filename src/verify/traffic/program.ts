@@ -26,7 +26,12 @@ type Operation =
       readonly renewToMs: number | null;
     }
   | { readonly does: "lead"; readonly name: string; readonly forMs: number; readonly ttlMs: number }
-  | { readonly does: "once"; readonly name: string; readonly everyMs: number }
+  | {
+      readonly does: "once";
+      readonly name: string;
+      readonly everyMs: number;
+      readonly ttlMs: number;
+    }
   | { readonly does: "reopen" };
 
 /** One operation after another until the time is over. Each is drawn by its number, whatever became of the last. */
@@ -74,7 +79,12 @@ class Lane {
       }
       case "once":
         await performer
-          .once(locks, op, { name: operation.name, every: operation.everyMs, workMs: 10 })
+          .once(locks, op, {
+            name: operation.name,
+            every: operation.everyMs,
+            ttl: operation.ttlMs,
+            workMs: 10,
+          })
           .catch(expected);
         return;
       case "reopen":
@@ -128,7 +138,7 @@ function draw(random: Random, program: Program, limits: ReadonlyMap<string, numb
   const { name, onceEveryMs } = pick(names);
   const ttlMs = pick(ttlsMs);
   if (chance(0.01)) return { does: "reopen" };
-  if (onceEveryMs !== undefined) return { does: "once", name, everyMs: onceEveryMs };
+  if (onceEveryMs !== undefined) return { does: "once", name, everyMs: onceEveryMs, ttlMs };
   const limit = limits.get(name)!;
   if (limit === 0 && chance(0.015)) {
     return { does: "lead", name, ttlMs, forMs: 100 + random.unit() * 2 * ttlMs };

@@ -38,6 +38,8 @@ describe("L4", () => {
     const rest = [queued(1, "a"), asked(2, "b"), granted(50, "b", 1, 140), notGranted(150, "a")];
     ok("L4", [...all, revoked(1.5, "a.x", 7), ...rest]);
     violated("L4", [...all, ...rest], [1, 2, 3, 4, 5], /stood in the queue/);
+    // One that nobody renews may run out meanwhile.
+    ok("L4", [...all.map((one) => ({ ...one, renew: false })), ...rest]);
   });
 
   it("is violated when the second is", () => {
