@@ -61,9 +61,9 @@ export class Stopper {
 
   #stop(): void {
     const nowMs = this.#clock.elapsedMs();
-    // A timer that comes late, after this process was stopped, has used up the child's time to end.
-    const sinceMs = this.loss?.reason === "expired" ? Math.min(this.#abortDueAtMs, nowMs) : nowMs;
-    this.#killAtMs = sinceMs + this.#graceMs;
+    // After this process was stopped, the child's time to end is used up, whichever way the loss is
+    // learned: a timer may say that it expired, or a renewal that another holds the name.
+    this.#killAtMs = Math.min(this.#abortDueAtMs, nowMs) + this.#graceMs;
     this.#child.stopping = true;
     note(`${printable(this.loss!.message)}; stopping the command`);
     const leftMs = Math.min(this.#killAtMs - nowMs, LONGEST_TIMER_MS);
