@@ -67,10 +67,7 @@ describe("verify", () => {
     [["--lab", "oracle"], 'there is no lab "oracle"; there are sqlite, redis,'],
     [["--lab", "toString"], 'there is no lab "toString"'],
     [["--store", "memory:"], "--store: memory: lives in one process alone"],
-    [
-      ["--lab", "sqlite", "--faults", "flood"],
-      'sqlite has no fault "flood"; --faults list',
-    ],
+    [["--lab", "sqlite", "--faults", "flood"], 'sqlite has no fault "flood"; --faults list'],
     [["--lab", "sqlite", "--faults", "worker,connection"], 'sqlite has no fault "connection"'],
     [["--lab", "sqlite", "--seed", "1", "--pick", "all"], '--pick is "all"; it must be workers,'],
     [["--lab", "sqlite", "--seed", "1", "--pick", "w0,t5"], '--pick is "w0,t5"; it must be'],
