@@ -25,7 +25,7 @@ const GIVEN_PAUSE_MS = 200;
 const SHORTEN_MS = 120_000;
 const UNKNOWN = 2;
 
-/** What was asked for, checked. */
+/** The options of the command line, checked. */
 interface Request {
   readonly wanted: Wanted;
   readonly faults: readonly string[] | undefined;
@@ -126,7 +126,7 @@ function refuseUnknown(target: Target, faults: readonly string[] = []): void {
   );
 }
 
-/** What will be done, before it is. */
+/** Tells what the verification will do, before it begins. */
 function announce(target: Target, { seed, forMs, runs, workers }: Request): void {
   const most = runs === undefined ? [] : [counted(runs, "run")];
   const time = [...(forMs === undefined ? [] : [duration(forMs)]), ...most].join(", at most ");
@@ -335,7 +335,7 @@ function jsonOf({ result, failure, troubles }: Verification, request: Request): 
   const { runs, ...rest } = result;
   return {
     ...rest,
-    // Of its checks, how often each was broken where it is not promised.
+    // For each check, how often it was broken where it is not promised.
     runs: runs.map(({ checks, ...run }) => ({
       ...run,
       expected: Object.fromEntries(
