@@ -1,4 +1,6 @@
 import { configDefaults, defineConfig } from "vitest/config";
+// The tests import the modules that it writes.
+import "./scripts/embed-scripts.mjs";
 
 /** Tests that kill, pause and partition real servers and processes: `npm run test:faults`. */
 const FAULTS = "test/**/*.faults.test.ts";

@@ -77,7 +77,7 @@ async function expiryIn(place, range) {
   }
 }
 
-/** It does not wait: it is asked again. */
+/** It does not wait, so the caller tries again. */
 const lock = {
   name: "etcd3 lock",
   peer: true,
@@ -125,24 +125,25 @@ const election = {
   },
 };
 
-const connected = holdfast(async (place, options) => {
-  const [{ createLocks }, { etcdStore }] = await Promise.all([
-    import("../dist/index.js"),
-    import("../dist/stores/etcd/index.js"),
+const connected = holdfast(async ({ load }, { endpoint }, options) => {
+  const [{ createLocks }, { etcdStore, openEtcdClient }] = await Promise.all([
+    load("index.js"),
+    load("stores/etcd/index.js"),
   ]);
-  return createLocks(etcdStore(await openClient(place), { closeClient: true }), options);
+  const client = await openEtcdClient({ endpoints: [endpoint] });
+  return createLocks(etcdStore(client, { closeClient: true }), options);
 });
 
-const ours = {
-  ...connected,
+const ours = connected.map((contestant) => ({
+  ...contestant,
   async open(place, { ttlMs, ...terms }) {
-    const adapter = await connected.open(place, { ...terms, ttlMs: secondsOf(ttlMs) * 1_000 });
+    const adapter = await contestant.open(place, { ...terms, ttlMs: secondsOf(ttlMs) * 1_000 });
     const leftS = async (name) => (await adapter.expiresInMs(name)) / 1_000;
     return { ...adapter, expiresInMs: (name) => toTheEdge(() => leftS(name)) };
   },
-};
+}));
 
-export const contestants = [raw, watch, ours, predecessor, nameWatch, lock, election];
+export const contestants = [raw, watch, ...ours, predecessor, nameWatch, lock, election];
 
 export async function open() {
   const { Lab } = await import("../dist/verify/lab/lab.js");

@@ -1,5 +1,3 @@
-import { createLocks } from "../dist/index.js";
-import { memoryStore } from "../dist/stores/memory.js";
 import { holdfast } from "./lib/holdfast.mjs";
 
 export const title = "Memory";
@@ -23,7 +21,10 @@ export const contestants = [
       };
     },
   },
-  holdfast((_, options) => createLocks(memoryStore(), options)),
+  ...holdfast(async ({ load }, _place, options) => {
+    const { connect } = await load("index.js");
+    return connect("memory:", options);
+  }),
 ];
 
 export const open = async () => ({ place: {}, close: async () => {} });

@@ -37,7 +37,7 @@ const raw = {
   },
 };
 
-/** What no lock with a fencing token can do without: the server's time, and the last token, in the same step. */
+/** The least that a lock with a fencing token needs: the server's time and the last token, in the same step. */
 const rawToken = {
   name: "raw with a token",
   needs: ["ioredis"],
@@ -179,22 +179,22 @@ function heldBy(using) {
   });
 }
 
-const ours = {
-  ...holdfast(async (place, options) => {
+const ours = holdfast(
+  async ({ load }, place, options) => {
     const [{ createLocks }, { redisStore }] = await Promise.all([
-      import("../dist/index.js"),
-      import("../dist/stores/redis/index.js"),
+      load("index.js"),
+      load("stores/redis/index.js"),
     ]);
     return createLocks(redisStore(await client(place), { closeClient: true }), options);
-  }),
-  needs: ["ioredis"],
-};
+  },
+  { needs: ["ioredis"] },
+);
 
 export const contestants = [
   raw,
   rawToken,
   publish,
-  ours,
+  ...ours,
   redisSemaphore,
   redlock,
   redlockUniversal,

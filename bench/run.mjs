@@ -1,14 +1,16 @@
-// npm run bench [-- NAMES] [--quick] [--alone] [--json]: docs/performance.md says what for.
+// npm run bench [-- NAMES] [--quick] [--alone] [--json] [--against FOLDER]: docs/performance.md says what for.
 import { spawnSync } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { cpus } from "node:os";
+import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
+import { againstBefore } from "./lib/against.mjs";
 import { isInstalled } from "./lib/contestant.mjs";
 import { run } from "./lib/measurement.mjs";
 import { table } from "./lib/tables.mjs";
 
-const BENCHMARKS = ["memory", "sqlite", "redis", "etcd", "wake", "start"];
+const BENCHMARKS = ["memory", "sqlite", "redis", "postgres", "etcd", "wake", "start"];
 const NO_FIGURES =
   "**A quick run: it shows that the benchmarks work. Its figures are no figures.**";
 
@@ -18,20 +20,24 @@ const { values: flags, positionals: asked } = parseArgs({
     quick: { type: "boolean", default: false },
     alone: { type: "boolean", default: false },
     json: { type: "boolean", default: false },
+    against: { type: "string" },
   },
 });
 
+// Before the benchmarks are loaded, here and in their processes: they list the builds as contestants.
+if (flags.against !== undefined) process.env.HOLDFAST_BENCH_AGAINST = resolve(flags.against);
 const benchmarks = new Map();
 for (const name of BENCHMARKS) {
   const file = new URL(`./${name}.mjs`, import.meta.url).href;
-  benchmarks.set(name, { file, benchmark: await import(file) });
+  const benchmark = await import(file);
+  benchmarks.set(name, { file, benchmark: flags.against ? againstBefore(benchmark) : benchmark });
 }
 const chosen = choose();
 if (!flags.quick && !flags.alone) install();
 
 const here = fileURLToPath(new URL(".", import.meta.url));
 // So that a smoke test does not overwrite what was measured.
-const folder = `${here}results/${flags.quick ? "quick/" : ""}`;
+const folder = `${here}results/${flags.quick ? "quick/" : ""}${flags.against ? "against/" : ""}`;
 mkdirSync(folder, { recursive: true });
 const machine = `Node ${process.version}, ${cpus().length} × ${cpus()[0].model.trim()}`;
 const head = [machine, ...(flags.quick ? [NO_FIGURES] : [])].join("\n\n");

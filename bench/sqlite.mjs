@@ -1,6 +1,5 @@
 import { statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { connect } from "../dist/index.js";
 import { openSqlite, sqliteStore } from "../dist/stores/sqlite/index.js";
 import { openFolder } from "./lib/folder.mjs";
 import { holdfast } from "./lib/holdfast.mjs";
@@ -80,7 +79,11 @@ const lockfile = (name, { pauseMs, slow, retries }) => ({
 export const contestants = [
   raw,
   socket,
-  holdfast(({ folder }, options) => connect(`sqlite:${join(folder, "locks.db")}`, options)),
+  // A file for each build: two builds in one process do not know of each other's connections.
+  ...holdfast(async ({ load, name }, { folder }, options) => {
+    const { connect } = await load("index.js");
+    return connect(`sqlite:${join(folder, `${name}.db`)}`, options);
+  }),
   lockfile("proper-lockfile", { pauseMs: 1_000, slow: true, retries: { forever: true } }),
   lockfile("proper-lockfile, 1 ms", {
     pauseMs: 1,

@@ -1,23 +1,23 @@
-// A worker that pays out orders, one worker at a time, and may be told to stop at any moment: by
-// SIGTERM, or because its lease is lost. Run `node examples/shutdown.mjs`; stop it with Ctrl-C or kill.
+// A worker that pays out orders, one worker at a time. It stops in good order when it gets SIGTERM,
+// and when its lease is lost. Run `node examples/shutdown.mjs`; stop it with Ctrl-C or kill.
 import { setTimeout as sleep } from "node:timers/promises";
 import { connect, HoldfastError } from "holdfast";
 
 const locks = await connect(process.env.HOLDFAST_STORE ?? "memory:", {
   ttl: "10s",
-  // When the process is asked to end: all signals abort, work has 3 s to stop, then its names are
-  // given back and the process ends by the signal. Other workers need not wait for the ttl.
+  // On SIGTERM, all signals abort, work has 3 s to stop, then its names are released and the process
+  // ends. Other workers need not wait for the ttl.
   releaseOnExit: { grace: "3s" },
 });
 
 async function payOut(order, lease) {
-  // Pass the signal on: whatever takes time stops when the lease is over.
+  // Pass the signal on: work that takes time stops when the lease is lost.
   const amount = await calculate(order, { signal: lease.signal });
-  // Look again before what can't be undone. A signal comes by a timer, which a stalled process
-  // gets late; assertHeld reads the clock.
+  // Check again before an effect that can't be undone. The signal aborts by a timer, which is late
+  // in a stalled process; assertHeld reads the clock.
   lease.assertHeld();
-  // From here on it is quick, and goes through. The token is for the bank: it refuses one that is
-  // lower than it has seen, if all of this was too slow after all.
+  // The payment is quick and is not interrupted. The token is for the bank: if all of this was too
+  // slow after all, the bank refuses a token below the highest that it has seen.
   await pay(order, amount, lease.token);
 }
 
@@ -26,7 +26,7 @@ async function work(lease) {
   try {
     for (let order = 1; ; order++) await payOut(order, lease);
   } finally {
-    // Tidy up only what is this worker's own: what is shared may be another's by now.
+    // Clean up only what belongs to this worker: shared things may be in use by the next one.
     await sleep(100);
     console.log(`tidied up; the lease is ${lease.state}`);
   }
@@ -38,7 +38,7 @@ for (;;) {
   } catch (error) {
     if (!HoldfastError.is(error)) throw error;
     console.log(`${error.code}: ${error.message}`);
-    // Lost: stand in line again. Anything else, and CLOSED on the way out, is the end.
+    // After a loss, queue again. Any other error ends the worker, also CLOSED after SIGTERM.
     if (error.code !== "LEASE_LOST") break;
   }
 }

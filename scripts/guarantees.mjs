@@ -1,7 +1,7 @@
 /**
  * Writes docs/guarantees.md, and its summary in README.md, from results of the verifier:
  *
- *   for lab in sqlite redis redis-replica redis-cluster etcd etcd-cluster; do
+ *   for lab in sqlite redis redis-replica redis-cluster postgres pgbouncer etcd etcd-cluster; do
  *     npx holdfast verify --lab $lab --for 1h --json > results/$lab.json
  *   done
  *   node scripts/guarantees.mjs results/*.json
@@ -9,7 +9,16 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 
-const ORDER = ["sqlite", "redis", "redis-replica", "redis-cluster", "etcd", "etcd-cluster"];
+const ORDER = [
+  "sqlite",
+  "redis",
+  "redis-replica",
+  "redis-cluster",
+  "postgres",
+  "pgbouncer",
+  "etcd",
+  "etcd-cluster",
+];
 const MARKS = [
   "<!-- guarantees: written by scripts/guarantees.mjs -->",
   "<!-- end of guarantees -->",
@@ -86,7 +95,7 @@ writeFileSync(
   page,
   `# Guarantees, as they were verified
 
-This page is written by \`scripts/guarantees.mjs\` from runs of [\`holdfast verify\`](verify.md#holdfast-verify). Run it yourself, on your own machine and your own store: the command stands below each heading.
+This page is written by \`scripts/guarantees.mjs\` from runs of [\`holdfast verify\`](verify.md#holdfast-verify). Run it yourself, on your own machine and your own store: the command is below each heading. A run may have ended before the time in its command: the first table has the time that it took.
 
 - **held**: every promise of [the table](verify.md#the-promises) held under this fault.
 - **overlap, fenced (n)**: the store does not promise exclusion under this fault; in runs with it, two holders believed n times that they held a name alone. The register behind a [fence](fences.md) lost no update.
@@ -94,7 +103,7 @@ This page is written by \`scripts/guarantees.mjs\` from runs of [\`holdfast veri
 - **held, order not promised**: first come, first served is not promised under this fault; the rest held.
 - **not drawn**: the fault did not strike in these runs, so they say nothing about it.
 
-Several faults are in force at the same time in most runs, so a row shows the fault together with others, not alone.
+Several faults are active at the same time in most runs, so a row shows the fault together with others, not alone.
 
 ${summary}
 

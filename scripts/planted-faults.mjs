@@ -5,7 +5,15 @@
  *   node scripts/planted-faults.mjs              measures all, and prints the table of docs/guarantees.md
  *   node scripts/planted-faults.mjs "hard link"  measures those whose names contain the text
  */
-import { cpSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import {
+  chmodSync,
+  cpSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -17,10 +25,10 @@ export const PLANTED = [
   {
     name: "handover past a waiter that the call answers",
     lab: "redis",
-    faults: "worker killed,worker paused,subscription cut,subscription reply lost",
+    faults: "worker killed,worker paused,subscription cut,subscription half open",
     edits: [
-      ["stores/redis/scripts.js", "and channel ~= caller then", "then"],
-      ["stores/redis/scripts.js", "isHeld and not one.answered and", "isHeld and"],
+      ["stores/redis/lua.js", "and channel ~= callerChannel then", "then"],
+      ["stores/redis/lua.js", "isHeld and not claim.isInReply and", "isHeld and"],
     ],
   },
   {
@@ -30,8 +38,8 @@ export const PLANTED = [
     edits: [
       [
         "stores/redis/ioredis.js",
-        ".then(() => hear.back(), giveUp)",
-        ".then(() => hear.back(), () => {})",
+        ".then(() => events.resubscribed?.(), giveUp)",
+        ".then(() => events.resubscribed?.(), () => {})",
       ],
     ],
   },
@@ -39,16 +47,16 @@ export const PLANTED = [
     name: "database that can't be selected is ignored",
     lab: "redis",
     faults: "right to select taken",
-    edits: [["stores/redis/scripts.js", `\`redis.call('SELECT', '\${db}')\\n\${code}\``, "code"]],
+    edits: [["stores/redis/lua.js", "redis.call('SELECT', DATABASE)", ""]],
   },
   {
     name: "release without comparing the owner",
     lab: "redis",
     edits: [
       [
-        "stores/redis/scripts.js",
-        "local one = front.byId[id]\n  if one and one.ended == 'no' then return one end\n  if not front.waiting",
-        "local one = front.byId[id] or front.holders[1]\n  if one and one.ended == 'no' then return one end\n  if not front.waiting",
+        "stores/redis/lua.js",
+        "local holder = state.byId[id]\n  if holder and holder.ended == 'no' then return",
+        "local holder = state.byId[id] or state.holders[1]\n  if holder and holder.ended == 'no' then return",
       ],
     ],
   },
@@ -56,16 +64,13 @@ export const PLANTED = [
     name: "repeated claim extends only at the client",
     lab: "redis",
     edits: [
-      [
-        "stores/redis/scripts.js",
-        "one.seq, one.ttl, one.expires = seq, ttl, now + ttl\n",
-        "one.seq, one.ttl = seq, ttl\n",
-      ],
+      ["stores/redis/lua.js", "moveEnd(state, claim, now + ttl)\n", "state.changed = true\n"],
     ],
   },
   {
     name: "second connection drops POSIX locks",
     lab: "sqlite",
+    faults: "worker killed,log checkpointed by another tool,journal mode changed by another tool",
     edits: [
       [
         "stores/sqlite/file.js",
@@ -73,7 +78,7 @@ export const PLANTED = [
         'closeSync(openSync(file, "a", 0o600));\n    return;',
       ],
       [
-        "stores/sqlite/opened-files.js",
+        "stores/sqlite/replacement-check.js",
         "refuseIfReplaced() {",
         "refuseIfReplaced() {\n        return;",
       ],
@@ -83,7 +88,7 @@ export const PLANTED = [
     name: "hard link to the file is accepted",
     lab: "sqlite",
     faults: "worker uses a second hard link",
-    edits: [["stores/sqlite/refusals.js", "refuseSecondPath(file);\n}", "}"]],
+    edits: [["stores/sqlite/unsafe-file.js", "refuseSecondPath(file);\n}", "}"]],
   },
   {
     name: "grants out of turn",
@@ -91,8 +96,8 @@ export const PLANTED = [
     edits: [
       [
         "stores/rule.js",
-        "const fits = (front, claim) => front.waiting === undefined && ",
-        "const fits = (front, claim) => ",
+        "const fits = (state, claim) => state.firstTicket === undefined && ",
+        "const fits = (state, claim) => ",
       ],
     ],
   },
@@ -113,7 +118,12 @@ export const PLANTED = [
     faults: "commands delayed,commands stalled,connection delayed",
     mutant: "deadline counted from the reply",
   },
-  { name: "deadline on the wall clock", lab: "redis", mutant: "deadline on the wall clock" },
+  {
+    name: "deadline on the wall clock",
+    lab: "redis",
+    faults: "worker clock jumps",
+    mutant: "deadline on the wall clock",
+  },
   {
     name: "token not atomic with the grant",
     lab: "redis",
@@ -124,9 +134,9 @@ export const PLANTED = [
     lab: "redis",
     edits: [
       [
-        "core/watchdog.js",
-        "const answers = this.#store.renew(",
-        'const answers = ((all) => all.map(() => ({ kind: "unknown" })))(',
+        "core/requests.js",
+        "const replies = this.#store.renew(",
+        'const replies = ((all) => all.map(() => ({ kind: "unknown" })))(',
       ],
     ],
   },
@@ -135,22 +145,24 @@ export const PLANTED = [
     lab: "redis",
     edits: [
       [
-        "core/commands.js",
-        "const answers = this.#store.release([release]);",
-        'const answers = Promise.resolve(["released"]);',
+        "core/requests.js",
+        "const replies = this.#store.release([release]);",
+        'const replies = Promise.resolve(["released"]);',
       ],
     ],
   },
   {
-    name: "waiters that are told nothing",
+    name: "waiters that are never notified",
     lab: "redis",
-    edits: [["stores/redis/index.js", "#told(text) {", "#told(text) {\n        return;"]],
+    edits: [["stores/redis/index.js", "#receive(text) {", "#receive(text) {\n        return;"]],
   },
 ];
 
 /** A copy of the built code with the edits; returns the folder and the module of a worker's process. */
 export function plant(edits, from = join(ROOT, "dist")) {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-planted-"));
+  // Workers of other users load it, too.
+  chmodSync(folder, 0o755);
   cpSync(from, join(folder, "dist"), { recursive: true });
   cpSync(join(ROOT, "package.json"), join(folder, "package.json"));
   symlinkSync(join(ROOT, "node_modules"), join(folder, "node_modules"));

@@ -16,7 +16,7 @@ const SIMULATED_RUNS = 20_000;
 const random = readdirSync("test", { recursive: true, encoding: "utf8" })
   .map((path) => join("test", path))
   .filter((path) => path.endsWith(".test.ts") && !path.endsWith(".faults.test.ts"))
-  .filter((path) => /\bfc\.assert\(/.test(readFileSync(path, "utf8")));
+  .filter((path) => /\b(fc\.assert|compareWithRule)\(/.test(readFileSync(path, "utf8")));
 
 const LABS = ["sqlite", "redis", "redis-replica", "redis-cluster", "etcd", "etcd-cluster"];
 const STEPS = [

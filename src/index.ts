@@ -1,8 +1,9 @@
+export { type ConnectOptions, connect } from "./connect.js";
 export type { Clock, StoreClock } from "./core/clock.js";
-export { type ConnectOptions, connect } from "./core/connect.js";
 export {
   AcquireTimeoutError,
   ClosedError,
+  ConflictError,
   type ErrorCode,
   HoldfastError,
   InvalidArgumentError,
@@ -15,13 +16,6 @@ export {
 } from "./core/errors.js";
 export type { EventName, Events, Logger } from "./core/events.js";
 export type { Lease, LeaseEvents, LeaseState, ReleaseResult } from "./core/lease.js";
-export {
-  createLocks,
-  type ListOptions,
-  type Locks,
-  type WithAllOptions,
-  type WithLockOptions,
-} from "./core/locks.js";
 export type { NameStatus } from "./core/name-status.js";
 export type {
   AcquireOptions,
@@ -38,11 +32,18 @@ export type {
   Traits,
   WaiterInfo,
 } from "./core/store.js";
-export type { OnLost } from "./core/under.js";
 export type { Duration } from "./core/validate.js";
+export type { OnLost } from "./core/work.js";
 export type { EnterableFence, Fence, Fenced } from "./fence/fence.js";
+export {
+  createLocks,
+  type Locks,
+  type WithAllOptions,
+  type WithLockOptions,
+} from "./locks.js";
 export type { Deadlock, Stuck } from "./primitives/deadlocks.js";
 export type { Election, ElectionOptions, Leader } from "./primitives/election.js";
+export type { ListOptions } from "./primitives/inspection.js";
 export type { MultiLease, MultiOptions } from "./primitives/multi.js";
 export type { OnceOptions, OnceResult } from "./primitives/once.js";
 export type { PermitOptions, Semaphore, WithPermitsOptions } from "./primitives/semaphore.js";

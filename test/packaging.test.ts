@@ -59,7 +59,7 @@ describeWith(["redis"], "in a bundle without node_modules", () => {
     const error = await connect(url).catch((error) => error);
     console.log(held, error.code, error.message);`;
 
-  test("a client of one's own works, and connect() says what to do", async () => {
+  test("the user's own client works, and connect() says what to do", async () => {
     const server = await lab.redis();
     writeFileSync(join(project, "program.mjs"), PROGRAM);
     const folder = mkdtempSync(join(tmpdir(), "holdfast-bundle-"));

@@ -29,7 +29,7 @@ export const columns = ({ yardstick }) => ({
   heldTwice: ["held by two", "count"],
 });
 
-/** So that all processes have heard of the start. */
+/** All processes get the message of the start within this time. */
 const AHEAD_MS = 50;
 
 export async function measure({ contestants, start, commands, options, progress }) {
@@ -54,7 +54,7 @@ export async function measure({ contestants, start, commands, options, progress 
       const after = await commands?.();
       return tally(records, { contenders, startMs, ms, commands: after - before });
     } finally {
-      // Those who still wait can't be told to stop; whoever comes next wants another name.
+      // Processes that still wait can't be stopped in another way; the next contestant uses another name.
       await Promise.all(processes.map((one) => one.kill()));
     }
   };

@@ -2,7 +2,7 @@ import { spawnSync } from "node:child_process";
 import { contest } from "../lib/contest.mjs";
 import { median, spread } from "../lib/statistics.mjs";
 
-/** What it costs to start a process. Here `open(place)` gives the arguments of Node. */
+/** The time to start a process. Here `open(place)` returns the arguments of Node. */
 export const settings = { rounds: 15 };
 export const quick = { rounds: 2 };
 

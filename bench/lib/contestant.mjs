@@ -1,12 +1,12 @@
 import { createRequire } from "node:module";
 
 /**
- * What a benchmark lists, and all that a new store has to write to be measured.
+ * A contestant of a benchmark: all that a new store has to write to be measured.
  *
  * @typedef {object} Contestant
- * @property {string} name As in the tables. "Holdfast" is who the goals are about, unless they say otherwise.
+ * @property {string} name As in the tables. The goals are about "Holdfast", unless they name another.
  * @property {boolean} [peer] Another library: "best peer" in a goal means the best of these.
- * @property {string[]} [needs] Packages of bench/node_modules; without them it is left out, and that is said.
+ * @property {string[]} [needs] Packages of bench/node_modules; without them it is left out, with a message.
  * @property {boolean} [slow] Takes seconds for a handover: left out of quick runs.
  * @property {number} [pauseMs] How long it sleeps between two looks, if it does: a release comes at a random moment of that.
  * @property {(place: object, terms: Terms) => Promise<Lock | Waker>} open In this process or in a child. `place` is what the benchmark's own `open` put there: a folder, a URL.
@@ -21,7 +21,7 @@ import { createRequire } from "node:module";
  * @property {() => Promise<void>} close
  * @property {(name: string) => Promise<number>} [expiresInMs] recovery: until the store lets the holder's lease expire.
  * @property {(handle: Handle) => boolean} [isHeld] growth: whether it is still good.
- * @property {(handle: Handle) => AbortSignal} [signal] growth: what it costs to have been asked for.
+ * @property {(handle: Handle) => AbortSignal} [signal] growth: measures the cost of a signal that was used.
  *
  * @typedef {object} Waker The fastest that the store can do without a lock: the floor of a handover.
  * @property {(name: string) => Promise<{ woken: Promise<void> }>} listen Resolves when it listens; `woken` when it is woken.
@@ -48,7 +48,7 @@ export function isInstalled(name) {
   }
 }
 
-/** Who is measured, and who is left out and why. */
+/** Separates the contestants that are measured from those that are left out, with the reason. */
 export function sortOut(contestants, { isQuick = false, has = isInstalled } = {}) {
   const present = [];
   const leftOut = [];

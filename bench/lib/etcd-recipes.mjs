@@ -38,7 +38,7 @@ export const isAbsent = (key) => ({
 /** All keys of a queue. */
 const queueOf = (name) => ({ key: `${name}/`, rangeEnd: `${name}0` });
 
-/** Whoever is first, or last before a revision: `sortOrder` and what narrows the range. */
+/** The first claim, or the last before a revision: `rest` narrows the range. */
 const oneOf = (name, sortOrder, rest = {}) => ({
   ...queueOf(name),
   sortTarget: "CREATE",
@@ -125,7 +125,7 @@ export async function openNameQueue(place, terms) {
       queue.advance();
     });
   return lockOn(session, "name", async (name) => {
-    // Who watches need not read: the events say who is before it.
+    // A waiter that watches need not read: the events show the claims before it.
     const all = { ...oneOf(name, "ASCEND"), limit: 0 };
     const { key, revision, kvs } = await claim(session, name, queues.has(name) ? undefined : all);
     if (kvs?.[0].key === key) return key;

@@ -11,7 +11,7 @@ export function startCpu() {
   };
 }
 
-/** What is still reachable; needs `--expose-gc`. */
+/** The size of all reachable objects; needs `--expose-gc`. */
 export function heapBytes() {
   for (let i = 0; i < 4; i++) gc();
   return process.memoryUsage().heapUsed;

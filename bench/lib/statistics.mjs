@@ -9,7 +9,7 @@ export function quantile(values, share) {
 
 export const median = (values) => quantile(values, 0.5);
 
-/** What the rounds say: their median, and the smallest and largest. A ratio to nothing says nothing. */
+/** The median, the smallest and the largest of the rounds. A ratio without a divisor is left out. */
 export function spread(rounds) {
   const values = rounds.filter(Number.isFinite);
   return { median: median(values), low: quantile(values, 0), high: quantile(values, 1) };

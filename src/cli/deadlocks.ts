@@ -1,12 +1,11 @@
 import type { Deadlock, Stuck } from "../primitives/deadlocks.js";
-import type { Options } from "./commands.js";
 import { Exit } from "./exit.js";
+import { type Options, STORE_OPTIONS } from "./options.js";
 import { formatMs, jsonText, masked, print, printable, quoted, shellWord } from "./output.js";
 import { withLocks } from "./store.js";
 
 const MOST_SHOWN = 5;
 
-/** Who waits in a circle. */
 export async function deadlocks(options: Options): Promise<number> {
   const found = await withLocks(options, (locks) => locks.deadlocks(), []);
   if (options.json) print(jsonText(found.map(asJson)));
@@ -21,17 +20,17 @@ const asJson = (circle: Deadlock): object =>
 function describe(circle: Deadlock, options: Options): string {
   const last = circle.length - 1;
   return [
-    `Deadlock: ${circle.length} wait for each other in a circle, and none of them can go on.`,
+    `Deadlock: ${circle.length} holders wait for each other in a circle, and none of them can go on.`,
     ...circle.map((one, at) => {
       const next = circle[at === last ? 0 : at + 1]!;
       return `  ${sentence(one, next)}${at === last ? "." : ";"}`;
     }),
-    "End one of them. Or take what one holds by force, though it may still be at work:",
+    "End one of them. Or take a name from its holder by force, though it may still be at work:",
     `  ${wayOut(circle, options)}`,
   ].join("\n");
 }
 
-/** `next` is in its way: by holding the name, or by waiting for it in front. */
+/** `next` blocks `one`: it holds the name, or waits for it further in front. */
 function sentence(one: Stuck, next: Stuck): string {
   const holds = one.holds.length === 0 ? "" : `holds ${listed(one.holds)} and `;
   const blocker = printable(next.holder);
@@ -46,11 +45,11 @@ function listed(names: readonly string[]): string {
   return names.length > MOST_SHOWN ? `${shown} and ${names.length - MOST_SHOWN} more` : shown;
 }
 
-/** As it can be typed: of a name that one of them holds, and another waits for. */
+/** A command that frees a name which one of them holds and another waits for. */
 function wayOut(circle: Deadlock, options: Options): string {
   const held = new Set(circle.flatMap(({ holds }) => holds));
   const name = circle.find(({ waitsFor }) => held.has(waitsFor))?.waitsFor ?? "NAME";
-  const where = (["store", "store-file", "namespace"] as const).flatMap((option) => {
+  const where = STORE_OPTIONS.flatMap((option) => {
     const value = options[option];
     return value === undefined ? [] : [`--${option}`, shellWord(masked(value))];
   });

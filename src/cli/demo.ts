@@ -46,7 +46,7 @@ function heading(text: string): void {
   print(`\n${style(process.stdout, "bold", text)}`);
 }
 
-/** Right is a counter that equals the writes that were acknowledged. */
+/** The counter is right if it equals the number of acknowledged writes. */
 function verdict({ counter, acknowledged }: Outcome): boolean {
   const right = counter === acknowledged;
   const sum = `Counter: ${counter}, writes acknowledged: ${acknowledged}.`;

@@ -1,44 +1,11 @@
 import { existsSync } from "node:fs";
 import { dirname } from "node:path";
-import { refuseOptions } from "../core/connect.js";
-import type { Doctor, Finding, Level } from "../core/doctor.js";
-import { parseStoreUrl, type Scheme } from "../core/url.js";
-import type { Options } from "./commands.js";
-import { Exit, usage } from "./exit.js";
-import { jsonText, masked, print, printable, style } from "./output.js";
+import { type Finding, type Level, note } from "../doctor/finding.js";
+import { examineStore } from "../examine.js";
+import { Exit } from "./exit.js";
+import type { Options } from "./options.js";
+import { jsonText, print, printable, style } from "./output.js";
 import { defaultFile, describeStore, namedStore, sqliteUrl } from "./store.js";
-
-/** Each store has its own; loaded only when asked for. */
-const DOCTORS: Partial<Record<Scheme, Doctor>> = {
-  memory: async () => [
-    {
-      about: "scope",
-      level: "note",
-      what: "memory: lives in one process alone: it keeps out nobody in another, and ends with it",
-      advice:
-        "Use a store that all can reach, such as sqlite: on one machine, redis: or etcd: on many.",
-    },
-  ],
-  sqlite: async (url) => {
-    refuseOptions(url, []);
-    return (await import("../stores/sqlite/doctor.js")).examineSqlite(url);
-  },
-  redis: examineRedis,
-  rediss: examineRedis,
-  etcd: async (url) => {
-    const { ETCD_OPTIONS } = await import("../stores/etcd/open.js");
-    refuseOptions(url, ETCD_OPTIONS);
-    return (await import("../stores/etcd/doctor.js")).examineEtcd(url);
-  },
-};
-
-async function examineRedis(...[url]: Parameters<Doctor>): ReturnType<Doctor> {
-  const { REDIS_OPTIONS } = await import("../stores/redis/open.js");
-  refuseOptions(url, REDIS_OPTIONS);
-  return (await import("../stores/redis/doctor/index.js")).examineRedis(url);
-}
-
-const UNUSED: Finding = { about: "file", level: "note", what: "nobody has used it yet" };
 
 /** The worst first. */
 const LEVELS = {
@@ -48,26 +15,18 @@ const LEVELS = {
   ok: "green",
 } as const satisfies Record<Level, string>;
 
+const UNUSED = note("file", "it does not exist yet: no process has locked a name in it");
+
 export async function doctor(options: Options): Promise<number> {
   const named = namedStore(options)?.url;
   const url = named ?? sqliteUrl(defaultFile());
-  const parsed = parseStoreUrl(url);
-  const examine = DOCTORS[parsed.scheme];
-  if (examine === undefined) {
-    throw usage(
-      `the store of ${parsed.scheme}: URLs is planned, but not in this version; ` +
-        `it has ${Object.keys(DOCTORS)
-          .map((scheme) => `${scheme}:`)
-          .join(" ")}`,
-    );
-  }
-  // The folder of the default file is made by who first locks a name.
+  // The first `run` or `elect` makes the folder of the default file.
   const unused = named === undefined && !existsSync(dirname(defaultFile()));
-  const found = unused ? [UNUSED] : await examine(parsed);
+  const found = unused ? [UNUSED] : await examineStore(url);
   const findings = (Object.keys(LEVELS) as Level[]).flatMap((level) =>
     found.filter((finding) => finding.level === level),
   );
-  const store = masked(describeStore(url));
+  const store = describeStore(url);
   print(
     options.json
       ? jsonText({ store, findings })
@@ -91,5 +50,5 @@ function summary(findings: readonly Finding[]): string {
   const [dangers, unknown] = [count("danger"), count("unknown")];
   const first =
     dangers === 0 ? "No danger was found." : `${dangers} danger${dangers === 1 ? "" : "s"}.`;
-  return unknown === 0 ? first : `${first} ${unknown} could not be looked at.`;
+  return unknown === 0 ? first : `${first} ${unknown} could not be checked.`;
 }

@@ -1,4 +1,4 @@
-import type { Options } from "./commands.js";
+import type { Options } from "./options.js";
 import { note, quoted } from "./output.js";
 import { acquire, goodbye, openFor } from "./run/acquire.js";
 import { runnable } from "./run/child.js";
@@ -6,7 +6,7 @@ import { readElectPlan } from "./run/plan.js";
 import { Signals } from "./run/signals.js";
 import { runUnder } from "./run/work.js";
 
-/** Runs a command while elected; when that is lost, the command is stopped, and it campaigns again. */
+/** Runs a command while elected. When leadership is lost, stops the command and campaigns again. */
 export async function elect(
   name: string,
   options: Options,

@@ -14,7 +14,7 @@ export const Exit = {
   signal: 128,
 } as const;
 
-/** An end that is no bug: its message is for the user, without a stack. */
+/** A failure that is not a bug: its message is for the user, without a stack. */
 export class CliError extends Error {
   readonly exitCode: number;
 
@@ -37,6 +37,7 @@ const BY_CODE: Record<HoldfastError["code"], number> = {
   UNSUPPORTED: Exit.unavailable,
   CLOSED: Exit.software,
   QUEUE_FULL: Exit.busy,
+  CONFLICT: Exit.busy,
 };
 
 export function exitCodeOf(error: unknown): number {

@@ -1,4 +1,6 @@
-import { COMMANDS, type Command, OPTIONS, type Option, type OptionName } from "./commands.js";
+import type { Command } from "./command.js";
+import { COMMANDS } from "./commands.js";
+import { OPTIONS, type Option, type OptionName } from "./options.js";
 
 /** One command's help, or the list of them all. */
 export function helpText(command?: Command): string {

@@ -1,10 +1,9 @@
-import { hostname } from "node:os";
-import { HOLDER_BYTES } from "../core/options.js";
+import { defaultHolder, HOLDER_BYTES } from "../core/settings.js";
 import { checkText } from "../core/validate.js";
 
-/** Who this process is to others, as the library would say it; `what` is what the note is called in a message. */
+/** The label of this process, with a note. `what` names the note in messages. */
 export function holderLabel(note: string | undefined, what: string): string {
-  const label = `${hostname()}:${process.pid}`;
+  const label = defaultHolder(1);
   if (note === undefined) return label;
   const roomBytes = HOLDER_BYTES - Buffer.byteLength(`${label} ()`);
   return `${label} (${checkText(note, what, 1, roomBytes)})`;

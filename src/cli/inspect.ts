@@ -1,8 +1,8 @@
 import type { NameStatus } from "../core/name-status.js";
 import { checkName } from "../core/validate.js";
-import type { Options } from "./commands.js";
 import { Exit } from "./exit.js";
 import { CLOSED_BY, clockTime, modeText } from "./names.js";
+import type { Options } from "./options.js";
 import { formatMs, jsonText, print, printable, style } from "./output.js";
 import { withLocks } from "./store.js";
 

@@ -1,8 +1,8 @@
 import type { NameStatus } from "../core/name-status.js";
-import type { Options } from "./commands.js";
 import { Exit } from "./exit.js";
 import { modeText } from "./names.js";
-import { formatMs, jsonText, masked, note, print, printable, quoted, table } from "./output.js";
+import type { Options } from "./options.js";
+import { formatMs, jsonText, note, print, printable, quoted, table } from "./output.js";
 import { chooseStore, describeStore, withLocks } from "./store.js";
 
 const MOST = 1_000;
@@ -15,13 +15,14 @@ export async function ls(options: Options): Promise<number> {
   else if (names.length > 0) print(table([HEADING, ...names.flatMap(rowsOf)]));
   else {
     const where = describeStore(chooseStore(options).url);
-    print(`Nothing is held${prefix === "" ? "" : ` under ${quoted(prefix)}`} in ${masked(where)}.`);
+    print(`Nothing is held${prefix === "" ? "" : ` under ${quoted(prefix)}`} in ${where}.`);
   }
-  if (names.length === MOST) note(`only the first ${MOST} names are shown; narrow with --prefix`);
+  if (names.length === MOST)
+    note(`only the first ${MOST} names are shown; use --prefix TEXT to see others`);
   return Exit.ok;
 }
 
-/** A row for each holder; who only waits for the name gets one too. */
+/** A row for each holder; a name that has waiters alone gets one row too. */
 function rowsOf(info: NameStatus): string[][] {
   const waiters = String(info.waiting);
   const name = printable(info.name);

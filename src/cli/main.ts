@@ -1,13 +1,15 @@
 #!/usr/bin/env node
 import { readFileSync } from "node:fs";
 import { HoldfastError } from "../core/errors.js";
-import { COMMANDS, type Command } from "./commands.js";
+import type { Command } from "./command.js";
+import { COMMANDS } from "./commands.js";
 import { CliError, Exit, exitCodeOf, usage } from "./exit.js";
 import { helpText } from "./help.js";
 import { beforeUrl, masked, note, print, printable, typed } from "./output.js";
 import { parseLine } from "./parse.js";
+import { suggest } from "./suggest.js";
 
-/** Where a usage error points to. */
+/** The help that a usage error refers to. */
 let help = "holdfast --help";
 
 async function main([word, ...rest]: readonly string[]): Promise<number> {
@@ -36,8 +38,12 @@ async function main([word, ...rest]: readonly string[]): Promise<number> {
 function commandOf(word: string): Command {
   const command = COMMANDS.find(({ name }) => name === word);
   if (command !== undefined) return command;
-  if (!word.startsWith("-")) throw usage(`there is no command ${typed(word)}`);
-  throw usage(`there is no option ${beforeUrl(word.split("=", 1)[0]!)} before the command`);
+  if (!word.startsWith("-")) {
+    const names = COMMANDS.map(({ name }) => name);
+    throw usage(`there is no command ${typed(word)}${suggest(word, names)}`);
+  }
+  const option = beforeUrl(word.split("=", 1)[0]!);
+  throw usage(`there is no option ${option} before the command; write options after it`);
 }
 
 function version(): string {
@@ -45,20 +51,20 @@ function version(): string {
   return (JSON.parse(readFileSync(file, "utf8")) as { version: string }).version;
 }
 
-function explain(error: unknown): string {
+function describeError(error: unknown): string {
   if (!(error instanceof CliError || HoldfastError.is(error))) {
     return `this is a bug in holdfast: ${error instanceof Error ? error.stack : error}`;
   }
   if (exitCodeOf(error) === Exit.usage) return `${masked(error.message)} (see ${help})`;
-  // Our own words hold names and holders, not URLs.
+  // A CliError holds names and holders, not URLs.
   return error instanceof CliError ? printable(error.message) : masked(error.message);
 }
 
-// A reader that went away, as in `holdfast ls | head`, is no reason to fail; stderr's even less.
+// A closed pipe, as after `holdfast ls | head`, is no failure.
 process.stdout.on("error", () => process.exit());
 process.stderr.on("error", () => {});
 
-// Node's word that its SQLite is experimental would come with every run, into cron's mails.
+// Node's warning that its SQLite is experimental would be in every mail from cron.
 process.removeAllListeners("warning");
 process.on("warning", (warning) => {
   if (warning.name !== "ExperimentalWarning") note(masked(String(warning)));
@@ -66,12 +72,12 @@ process.on("warning", (warning) => {
 
 main(process.argv.slice(2))
   .catch((error: unknown) => {
-    const text = explain(error);
+    const text = describeError(error);
     if (text !== "") note(text);
     return exitCodeOf(error);
   })
   .then((code) => {
     process.exitCode = code;
-    // Not before what was printed has left: a pipe takes it in turns.
+    // After the output is flushed: a pipe may take it in several parts.
     process.stdout.write("", () => process.exit());
   });

@@ -7,10 +7,10 @@ export function modeText(one: HolderInfo | WaiterInfo, limit: number | null): st
   return one.mode === "permits" ? printable(`${one.permits} of ${limit}`) : one.mode;
 }
 
-/** By which options a name stays closed after the work. */
+/** The options that keep a name closed after the work. */
 export const CLOSED_BY = "(--at-least or --once-per)";
 
-/** Who has used up the period, and when the next begins; null when it is not that. */
+/** The run that used up the period, and when the next period begins; null if there is none. */
 export function ranAlready(info: NameStatus | null): string | null {
   const last = info?.holders.find((one) => one.closed);
   if (last === undefined) return null;
@@ -21,15 +21,17 @@ export function ranAlready(info: NameStatus | null): string | null {
   );
 }
 
-/** Why a name is not to be had, in one sentence without a verb's full stop. */
+/** Why a name can't be acquired, to follow the name; null if it looks free. */
 export function whyBusy(info: NameStatus | null): string | null {
   const first = info?.holders[0];
   if (info === null || first === undefined) {
     const waiter = info?.waiters[0];
-    return waiter === undefined ? null : `is next for ${printable(waiter.holder)}, who waits`;
+    return waiter === undefined
+      ? null
+      : `is about to be granted to ${printable(waiter.holder)}, which waits`;
   }
   if (first.closed) {
-    return `is closed for another ${formatMs(first.expiresInMs)}, as ${printable(first.holder)} asked ${CLOSED_BY}`;
+    return `is closed for another ${formatMs(first.expiresInMs)} by ${printable(first.holder)} ${CLOSED_BY}`;
   }
   const more = info.holders.length - 1;
   return (

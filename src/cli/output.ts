@@ -5,7 +5,7 @@ export { printable };
 
 type Format = Parameters<typeof styleText>[0];
 
-/** Coloured only for people: on a terminal, and unless NO_COLOR says otherwise. */
+/** Colours text on a terminal, unless NO_COLOR is set. */
 export function style(stream: NodeJS.WriteStream, format: Format, text: string): string {
   return stream.isTTY && !process.env["NO_COLOR"] ? styleText(format, text) : text;
 }
@@ -14,30 +14,30 @@ export function print(text: string): void {
   process.stdout.write(`${text}\n`);
 }
 
-/** A line of our own between those of the child: on stderr, and marked. */
+/** Prints a line on stderr, marked as holdfast's own among those of the child. */
 export function note(text: string): void {
   process.stderr.write(`${style(process.stderr, "dim", "holdfast:")} ${text}\n`);
 }
 
-/** Of text that may hold a store's URL, perhaps cut short: no password either. */
+/** For text that may hold a store's URL, perhaps cut short: hides the password too. */
 export function masked(text: string): string {
   return printable(text).replace(/\/\/\S*([@…])/g, "//***$1");
 }
 
-/** What was typed where no store's URL belongs: it may be one all the same, with a password. */
+/** Quotes what the user typed, without the rest of a URL: it may hold a password in any place. */
 export const typed = (text: string): string => JSON.stringify(beforeUrl(text));
 
 export const beforeUrl = (text: string): string => printable(text).replace(/:\/\/.*/s, "://…");
 
 export const quoted = (text: string): string => JSON.stringify(printable(text));
 
-/** As a word of a shell's line. */
+/** Quotes text as one word for a shell. */
 export function shellWord(text: string): string {
   const shown = printable(text);
   return /^[\w@%+=:,./-]+$/.test(shown) ? shown : `'${shown.replaceAll("'", "'\\''")}'`;
 }
 
-/** Two units at the most: `850ms`, `1.5s`, `12s`, `5m 3s`, `2h 5m`, `3d 4h`. */
+/** At most two units: `850ms`, `1.5s`, `12s`, `5m 3s`, `2h 5m`, `3d 4h`. */
 export function formatMs(ms: number): string {
   if (!Number.isFinite(ms)) return "for ever";
   if (ms < 1_000) return `${Math.max(0, Math.round(ms))}ms`;
@@ -68,7 +68,7 @@ export function table(rows: readonly (readonly string[])[]): string {
     .join("\n");
 }
 
-/** For programs; tokens are strings. Escapes what would steer a terminal, which JSON itself leaves as it is. */
+/** JSON with tokens as strings. Escapes characters that control a terminal, which JSON allows. */
 export function jsonText(value: unknown): string {
   const plain = (_key: string, one: unknown): unknown =>
     typeof one === "bigint" ? String(one) : one;

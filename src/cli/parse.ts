@@ -1,9 +1,11 @@
 import { parseArgs } from "node:util";
-import { type Command, type CommandLine, OPTIONS, type OptionName } from "./commands.js";
+import type { Command, CommandLine } from "./command.js";
 import { usage } from "./exit.js";
+import { OPTIONS, type OptionName } from "./options.js";
 import { beforeUrl, typed } from "./output.js";
+import { suggest } from "./suggest.js";
 
-/** What follows a command's name, checked against the table; `help` if that is asked for. */
+/** Parses and checks the words after a command's name; `help` if --help is among them. */
 export function parseLine(command: Command, argv: readonly string[]): CommandLine | "help" {
   const dashes = command.takesChild ? argv.indexOf("--") : -1;
   const own = dashes === -1 ? argv : argv.slice(0, dashes);
@@ -18,9 +20,9 @@ export function parseLine(command: Command, argv: readonly string[]): CommandLin
   for (const one of given) {
     const name = command.options.find((known) => known === one.name);
     if (name === undefined) {
-      throw usage(
-        `there is no option ${beforeUrl(one.typed)}${args.length === 0 ? dashHint(command) : ""}`,
-      );
+      const hint = args.length === 0 ? dashHint(command) : "";
+      const known = [...command.options, "help"].map((option) => `--${option}`);
+      throw usage(`there is no option ${beforeUrl(one.typed)}${suggest(one.typed, known) || hint}`);
     }
     if (name in options) throw usage(`--${name} is given more than once`);
     options[name] = readValue(name, one);
@@ -29,7 +31,7 @@ export function parseLine(command: Command, argv: readonly string[]): CommandLin
   return { args, options, child: dashes === -1 ? [] : argv.slice(dashes + 1) };
 }
 
-/** Not in strict mode, whose messages are Node's own: what it checks is checked above and below. */
+/** Not in strict mode, which has Node's own messages: this file makes the same checks. */
 function tokensOf(args: readonly string[], names: readonly OptionName[]) {
   const types = names.map((name) => [name, { type: isFlag(name) ? "boolean" : "string" }] as const);
   const options = Object.fromEntries(types);
@@ -66,7 +68,7 @@ function checkArgs(command: Command, args: readonly string[]): void {
   throw usage(`${typed(extra)} is one argument too many${hint}`);
 }
 
-/** Perhaps it was meant as the name. */
+/** For a word with a dash that was perhaps meant as the name. */
 function dashHint(command: Command): string {
   const [arg] = command.args;
   if (arg === undefined) return "";

@@ -1,8 +1,8 @@
 import { userInfo } from "node:os";
 import { checkName } from "../core/validate.js";
-import type { Options } from "./commands.js";
 import { Exit, usage } from "./exit.js";
 import { holderLabel } from "./holder.js";
+import type { Options } from "./options.js";
 import { formatMs, print, printable, quoted } from "./output.js";
 import { withLocks } from "./store.js";
 
@@ -11,8 +11,8 @@ export async function release(name: string, options: Options): Promise<number> {
   const why = options.why ?? "holdfast release --force";
   if (!options.force) {
     throw usage(
-      `release takes ${quoted(name)} from its holder while that may still be at work, and the next in line gets it at once; ` +
-        "the holder learns it only at its next renewal. If that is what you want, say so with --force",
+      `release takes ${quoted(name)} from its holder, which may still be at work, and the next waiter gets it at once; ` +
+        "the holder learns of it only at its next renewal. Add --force if that is what you want",
     );
   }
   const by = holderLabel(userName(), "the user");
@@ -34,7 +34,7 @@ function userName(): string {
   try {
     return userInfo().username;
   } catch {
-    // An id without an entry in the list of users, as in many containers.
+    // The user's id has no entry in the list of users, as in many containers.
     return `uid ${process.getuid?.() ?? "unknown"}`;
   }
 }

@@ -1,9 +1,9 @@
 import { HoldfastError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
-import type { Locks } from "../core/locks.js";
-import type { Options } from "./commands.js";
-import { Exit, exitCodeOf } from "./exit.js";
-import { note, quoted } from "./output.js";
+import type { Locks } from "../locks.js";
+import { CliError, Exit, exitCodeOf } from "./exit.js";
+import type { Options } from "./options.js";
+import { masked, note, quoted } from "./output.js";
 import { acquire, goodbye, openFor } from "./run/acquire.js";
 import { runnable } from "./run/child.js";
 import { readRunPlan } from "./run/plan.js";
@@ -26,10 +26,12 @@ export async function run(
       locks = await openFor(plan, signals);
       lease = await acquire(plan, locks, signals);
     } catch (error) {
-      if (plan.ifUnavailable === "run" && isUnavailable(error)) {
-        return await runWithout(plan, words, error, signals);
-      }
-      throw error;
+      if (!isUnavailable(error)) throw error;
+      if (plan.ifUnavailable === "run") return await runWithout(plan, words, error, signals);
+      throw new CliError(
+        Exit.unavailable,
+        `${masked(error.message)}; the command was not run (see --if-unavailable)`,
+      );
     }
     if (plan.verbose) note(`got ${quoted(name)} with token ${lease.token}`);
     const end = await runUnder(plan, words, lease, signals);

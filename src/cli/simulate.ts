@@ -1,4 +1,4 @@
-import { closeSync, openSync, writeFileSync } from "node:fs";
+import { writeFileSync } from "node:fs";
 import { constants } from "node:os";
 import { MUTANTS, type Mutant, type MutantName } from "../testing/mutants.js";
 import { RULES, type RuleId } from "../verify/check/check.js";
@@ -6,9 +6,9 @@ import { drawText } from "../verify/check/draw.js";
 import { drawBeliefs } from "../verify/check/picture.js";
 import type { Schedule } from "../verify/simulate/schedule.js";
 import { type Failure, type Found, search, shortestFailure } from "../verify/simulate/search.js";
-import { numberOption } from "./arguments.js";
-import type { Options } from "./commands.js";
 import { Exit, usage } from "./exit.js";
+import { LiveLine } from "./live-line.js";
+import { fileOption, numberOption, type Options } from "./options.js";
 import { jsonText, note, print, quoted, style, table } from "./output.js";
 
 const DEFAULT_RUNS = 1_000;
@@ -26,19 +26,21 @@ export async function simulate(options: Options): Promise<number> {
   const runs =
     numberOption(options, "runs", { min: 1, max: MOST }) ??
     (given === undefined ? DEFAULT_RUNS : 1);
-  if (options.picture !== undefined) checkWritable(options.picture);
+  const picture = fileOption(options, "picture");
   const startedMs = performance.now();
   const interrupted = new AbortController();
-  // Once: what was found until then is shown. Again: the end.
+  // The first signal shows the result so far; a second one ends the process.
   process.once("SIGINT", () => interrupted.abort());
   const { signal } = interrupted;
   note(`${runs} ${runs === 1 ? "run" : "runs"} from seed ${seed}`);
-  const found = await search({ seed, runs, mutant, signal, onRun: progress(runs) });
+  const line = new LiveLine();
+  const found = await search({ seed, runs, mutant, signal, onRun: progress(runs, line) });
+  line.clear();
   const seconds = (performance.now() - startedMs) / 1_000;
   const failure = found.failure && (await shortestFailure(found.failure, mutant));
   const replay = failure && replayCommand(failure.outcome.schedule.seed, options.mutant);
-  if (failure !== null && options.picture !== undefined) {
-    writeFileSync(options.picture, drawBeliefs(failure.outcome.history, failure.verdict));
+  if (failure !== null && picture !== undefined) {
+    writeFileSync(picture, drawBeliefs(failure.outcome.history, failure.verdict));
   }
   if (options.json) print(asJson(seed, found, failure, replay));
   else {
@@ -63,24 +65,14 @@ function mutantOf(name: string | undefined): Mutant {
   return mutant;
 }
 
-/** One line that is written over, for people at a terminal. */
-function progress(runs: number): (done: number) => void {
+function progress(runs: number, line: LiveLine): (done: number) => void {
   let saidMs = 0;
   return (done) => {
     const nowMs = performance.now();
-    if (!process.stderr.isTTY || (nowMs - saidMs < PROGRESS_EVERY_MS && done < runs)) return;
+    if (nowMs - saidMs < PROGRESS_EVERY_MS) return;
     saidMs = nowMs;
-    process.stderr.write(`\r${done} of ${runs} runs${done === runs ? "\r\u001b[K" : ""}`);
+    line.show(`${done} of ${runs} runs`);
   };
-}
-
-/** Before a long search, not after it. */
-function checkWritable(file: string): void {
-  try {
-    closeSync(openSync(file, "a"));
-  } catch (error) {
-    throw usage(`--picture can't be written: ${(error as Error).message}`);
-  }
 }
 
 function replayCommand(seed: number, mutant: string | undefined): string {
@@ -102,7 +94,7 @@ function story({ verdict, outcome }: Failure): string {
   const shown = history.filter(({ kind }) => kind !== "seen" && kind !== "left");
   return [
     style(process.stdout, "red", `${verdict.rule} is broken: ${verdict.why}`),
-    `\nWhat shows it:\n${drawText(verdict.evidence, { of: history })}`,
+    `\nThe evidence:\n${drawText(verdict.evidence, { of: history })}`,
     `The whole run, shortened to ${tasks.length} acquires and ${troubles.length} troubles:`,
     ...troubles.map((trouble) => `  ${tellTrouble(trouble)}`),
     `\n${drawText(shown, { of: history })}`,

@@ -1,11 +1,11 @@
 import { closeSync, fstatSync, openSync, readFileSync } from "node:fs";
-import { parseStoreUrl } from "../core/url.js";
+import { parseStoreUrl } from "../stores/registry.js";
 import { usage } from "./exit.js";
 
-/** Everybody but its owner and its group. */
+/** Rights of users other than the owner and the group. */
 const OTHERS = { read: 0o004, write: 0o002 };
 
-/** The URL of a store from a file, which no process list shows. `by`: what named the file, for messages. */
+/** Reads a store's URL from a file: no process list shows it there. `by` names the file in messages. */
 export function readStoreFile(path: string, by: string): string {
   const { text, mode } = read(path, by);
   const lines = text.split("\n").flatMap((line) => line.trim() || []);
@@ -23,10 +23,10 @@ export function readStoreFile(path: string, by: string): string {
         : null;
   if (wrong === null) return url;
   const octal = (mode & 0o777).toString(8).padStart(4, "0");
-  throw usage(`${by} ${wrong} (mode ${octal}); chmod o-rw ${path}`);
+  throw usage(`${by} ${wrong} (mode ${octal}); run chmod o-rw ${path}`);
 }
 
-/** Both of the file that was opened: one put in its place meanwhile does not count. */
+/** Text and mode of the same open file: a file that replaces it in between does not count. */
 function read(path: string, by: string): { text: string; mode: number } {
   try {
     const file = openSync(path, "r");
@@ -44,7 +44,7 @@ function hasPassword(url: string): boolean {
   try {
     return parseStoreUrl(url).password !== "";
   } catch {
-    // It may be one that is badly written.
+    // A password with special characters makes a URL that can't be parsed.
     return url.includes("@");
   }
 }

@@ -2,27 +2,28 @@ import { mkdirSync, statSync } from "node:fs";
 import { homedir, userInfo } from "node:os";
 import { dirname, isAbsolute, join, resolve } from "node:path";
 import { StoreUnavailableError } from "../core/errors.js";
-import type { Locks } from "../core/locks.js";
 import type { LocksOptions } from "../core/options.js";
-import { parseStoreUrl, type StoreUrl } from "../core/url.js";
-import type { Options } from "./commands.js";
+import type { Locks } from "../locks.js";
+import { kindOf, parseStoreUrl } from "../stores/registry.js";
+import { addressOf } from "../stores/url.js";
 import { usage } from "./exit.js";
+import type { Options } from "./options.js";
 import { masked, note } from "./output.js";
 import { readStoreFile } from "./store-file.js";
 
 export interface StoreChoice {
   readonly url: string;
-  /** By an option or a variable; otherwise it is the file of this user on this machine. */
+  /** Whether an option or a variable names it; otherwise it is the file of this user on this machine. */
   readonly named: boolean;
 }
 
-/** What names the store, the command line before the environment; null when nothing does. */
+/** The store of the command line, or else of the environment; null if neither names one. */
 export function namedStore(options: Options): { url: string; by: string } | null {
   const { store, "store-file": file } = options;
   if (store !== undefined && file !== undefined) {
-    throw usage("--store and --store-file contradict each other: both name a store");
+    throw usage("--store and --store-file contradict each other: both name a store; leave one out");
   }
-  if (store !== undefined) return { url: store, by: "--store" };
+  if (store !== undefined) return checked(store, "--store");
   if (file !== undefined) return inFile(file, "--store-file");
   const { HOLDFAST_STORE: url, HOLDFAST_STORE_FILE: path } = process.env;
   if (url && path) {
@@ -30,62 +31,58 @@ export function namedStore(options: Options): { url: string; by: string } | null
       "HOLDFAST_STORE and HOLDFAST_STORE_FILE are both set, and both name a store: unset one",
     );
   }
-  if (url) return { url, by: "HOLDFAST_STORE" };
+  if (url) return checked(url, "HOLDFAST_STORE");
   return path ? inFile(path, "HOLDFAST_STORE_FILE") : null;
 }
 
 function inFile(path: string, option: string): { url: string; by: string } {
   const by = `${option} ${path}`;
-  return { url: readStoreFile(path, by), by };
+  return checked(readStoreFile(path, by), by);
 }
 
+/** Before anything is opened: a wrong URL is wrong usage, not a store that can't be used. */
+function checked(url: string, by: string): { url: string; by: string } {
+  try {
+    parseStoreUrl(url);
+    return { url, by };
+  } catch (error) {
+    const isPath = /^[^:@?]+$/.test(url) && /\/|\.(db|sqlite3?)$/.test(url);
+    const hint = isPath ? `; did you mean ${sqliteUrl(url)}?` : "";
+    throw usage(`${by}: ${(error as Error).message}${hint}`);
+  }
+}
+
+/** A store that several processes can share. */
 export function chooseStore(options: Options): StoreChoice {
   const store = namedStore(options);
   if (store === null) {
     return {
-      // Only when it is needed: for a user without a home, that the store can't be used is not
-      // yet the end.
+      // Only when it is needed: a user without a home has no default store, and may still use
+      // --if-unavailable run.
       get url() {
         return sqliteUrl(defaultFile());
       },
       named: false,
     };
   }
-  const wrong = whatIsWrong(store.url);
-  if (wrong === null) return { url: store.url, named: true };
-  throw usage(`${store.by}: ${wrong}`);
-}
-
-/** Before anything is opened, so that what fails later is the store and not its URL. */
-function whatIsWrong(url: string): string | null {
-  let parsed: StoreUrl;
-  try {
-    parsed = parseStoreUrl(url);
-  } catch (error) {
-    const isPath = /^[^:@?]+$/.test(url) && /\/|\.(db|sqlite3?)$/.test(url);
-    return `${(error as Error).message}${isPath ? `; did you mean ${sqliteUrl(url)}?` : ""}`;
-  }
-  const { scheme, path, options } = parsed;
-  if (scheme === "memory") {
-    return "memory: lives in one process alone, so it would keep nobody out; use a store that others can reach, such as sqlite:/var/lib/app/locks.db";
-  }
-  if (scheme === "redis" || scheme === "rediss" || scheme === "etcd") return null;
-  if (scheme !== "sqlite") {
-    return `the store of ${scheme}: URLs is planned, but not in this version; it has sqlite:, redis: and etcd:`;
-  }
-  if (path === "" || path === ":memory:") {
-    return "sqlite: needs a file's path, as in sqlite:/var/lib/app/locks.db";
-  }
-  return options.size === 0 ? null : 'sqlite: URLs have no options; write "?" in a path as %3F';
+  const parsed = parseStoreUrl(store.url);
+  if (kindOf(parsed).scope !== "process") return { url: store.url, named: true };
+  throw usage(
+    `${store.by}: ${parsed.scheme}: lives in one process, so it would exclude no other; ` +
+      "use a store that other processes can reach, such as sqlite:/var/lib/app/locks.db",
+  );
 }
 
 export async function openLocks(choice: StoreChoice, options: LocksOptions): Promise<Locks> {
   if (!choice.named) makeFolder(dirname(defaultFile()));
-  const { connect } = await import("../core/connect.js");
+  const { connect } = await import("../connect.js");
   return connect(choice.url, options);
 }
 
-/** For a look at the store that the options name, as `holder` if that is kept: it is closed whatever happens, and never made. */
+/**
+ * For commands that only look at a store: closes it at the end, and does not create it. `otherwise`
+ * is the result if the store does not exist; `holder` is the label for the store's records.
+ */
 export async function withLocks<T>(
   options: Options,
   use: (locks: Locks) => Promise<T>,
@@ -94,7 +91,7 @@ export async function withLocks<T>(
 ): Promise<T> {
   const choice = chooseStore(options);
   if (isMissing(choice.url)) {
-    note(`${masked(describeStore(choice.url))} does not exist: nobody has used it yet`);
+    note(`${describeStore(choice.url)} does not exist: no process has locked a name in it`);
     return otherwise;
   }
   const locks = await openLocks(choice, { holder, ...namespaceOf(options) });
@@ -106,11 +103,12 @@ export async function withLocks<T>(
 }
 
 function isMissing(url: string): boolean {
-  const { scheme, path } = parseStoreUrl(url);
+  const parsed = parseStoreUrl(url);
+  if (kindOf(parsed).form !== "file") return false;
   try {
-    return scheme === "sqlite" && statSync(path, { throwIfNoEntry: false }) === undefined;
+    return statSync(parsed.path, { throwIfNoEntry: false }) === undefined;
   } catch {
-    // It can't be told, as in a folder that may not be searched: opening says why.
+    // In a folder that this user may not search, for instance: the error of opening it says why.
     return false;
   }
 }
@@ -120,15 +118,23 @@ export function namespaceOf(options: Options): { namespace?: string } {
   return namespace === undefined ? {} : { namespace };
 }
 
-/** A store for people: where it is, without user, password and options. */
+/** Where the store is, without user, password and options. */
 export function describeStore(url: string): string {
-  const { scheme, hosts, path } = parseStoreUrl(url);
-  if (scheme === "sqlite") return `sqlite:${resolve(path)}`;
-  const names = hosts.map(({ host, port }) => (port === null ? host : `${host}:${port}`));
-  return `${scheme}://${names.join(",")}${path}`;
+  const parsed = parseStoreUrl(url);
+  const { scheme, hosts, path } = parsed;
+  switch (kindOf(parsed).form) {
+    case "bare":
+      return `${scheme}:`;
+    case "file":
+      return masked(`${scheme}:${resolve(path)}`);
+    case "hosts": {
+      const names = hosts.map(({ host, port }) => (port === null ? host : addressOf(host, port)));
+      return masked(`${scheme}://${names.join(",")}${path}`);
+    }
+  }
 }
 
-/** Throws StoreUnavailableError when there is no place for it. */
+/** The file of this user. Throws StoreUnavailableError if there is no folder for it. */
 export function defaultFile(
   env: NodeJS.ProcessEnv = process.env,
   platform: NodeJS.Platform = process.platform,
@@ -137,7 +143,7 @@ export function defaultFile(
   return join(stateFolder(env, platform, home), "holdfast", "locks.db");
 }
 
-/** Never relative: a file in the current folder would be another one in every folder. */
+/** Never relative: each current folder would then have its own locks. */
 function stateFolder(
   env: NodeJS.ProcessEnv,
   platform: NodeJS.Platform,
@@ -149,7 +155,7 @@ function stateFolder(
   const folder = home();
   if (folder === null) {
     throw new StoreUnavailableError(
-      "there is no place for the default store: this user has no home folder, in HOME or in the list of users; " +
+      "there is no folder for the default store: this user has no home folder, in HOME or in the list of users; " +
         "name a store with --store or HOLDFAST_STORE, or set HOME to an absolute path",
       { retryable: false },
     );
@@ -158,14 +164,14 @@ function stateFolder(
   return platform === "win32" ? join(folder, "AppData", "Local") : join(folder, ".local", "state");
 }
 
-/** As HOME says, if that is an absolute path; otherwise as the list of users does. */
+/** HOME, if it is an absolute path; otherwise the folder in the list of users. */
 function homeFolder(): string | null {
   for (const look of [homedir, () => userInfo().homedir]) {
     try {
       const folder = look();
       if (isAbsolute(folder)) return folder;
     } catch {
-      // An id without an entry in the list of users, as in many containers.
+      // The user's id has no entry in the list of users, as in many containers.
     }
   }
   return null;
@@ -180,7 +186,7 @@ function makeFolder(folder: string): void {
     mkdirSync(folder, { recursive: true, mode: 0o700 });
   } catch (cause) {
     throw new StoreUnavailableError(
-      `can't make the folder of the default store: ${(cause as Error).message}; name a store with --store or HOLDFAST_STORE`,
+      `can't create the folder of the default store: ${(cause as Error).message}; name a store with --store or HOLDFAST_STORE`,
       { cause, retryable: false },
     );
   }

@@ -1,5 +1,4 @@
-import { accessSync, constants, existsSync, writeFileSync } from "node:fs";
-import { dirname, resolve } from "node:path";
+import { writeFileSync } from "node:fs";
 import type { History } from "../verify/check/history.js";
 import { modelOf } from "../verify/report/model.js";
 import { renderReport } from "../verify/report/render.js";
@@ -11,16 +10,16 @@ import type { Target } from "../verify/runner/target.js";
 import { type Verification, type VerifyFailure, verify } from "../verify/runner/verify.js";
 import { LAB_TARGETS, type LabName } from "../verify/targets/index.js";
 import { unknownFaults, type Wanted, withTarget } from "../verify/targets/open.js";
-import { durationOption, numberOption } from "./arguments.js";
-import type { Options } from "./commands.js";
 import { CliError, Exit, usage } from "./exit.js";
+import { LiveLine } from "./live-line.js";
+import { durationOption, fileOption, numberOption, type Options } from "./options.js";
 import { jsonText, note, print, printable, quoted, shellWord, style, table } from "./output.js";
 import { chooseStore } from "./store.js";
 
 const MOST_SEED = 2 ** 31;
 const DEFAULT_MS = 60_000;
 const WORKERS = { ours: 4, given: 3, most: 16 };
-/** On somebody's own store, a few operations a second for each worker. */
+/** On a store of the user's own, each worker makes a few operations a second. */
 const GIVEN_PAUSE_MS = 200;
 const SHORTEN_MS = 120_000;
 const UNKNOWN = 2;
@@ -43,29 +42,32 @@ export async function verifyStore(options: Options): Promise<number> {
   }
   const request = readRequest(options);
   if (options.faults === "list") {
-    await withTarget(request.wanted, undefined, async ({ kinds }) => {
+    await withTarget(request.wanted, undefined, async ({ kinds, leftOut = [] }) => {
       const rows = kinds.map(({ name, hits, because = "" }) => [name, hits, because]);
       print(table([["FAULT", "HITS", "NOT PROMISED UNDER IT, BECAUSE"], ...rows]));
+      for (const { name, because } of leftOut) note(`not made here: ${name}, because ${because}`);
     });
     return Exit.ok;
   }
-  if (options.report !== undefined) checkWritable(options.report);
+  const report = fileOption(options, "report");
   const interrupted = new AbortController();
-  // Once: the run ends, and what was found is shown. Again: the end.
+  // The first signal ends the run and shows the result so far; a second one ends the process.
   const stop = (): void => {
-    note("stopping, and showing what was found; once more to stop at once");
+    note(
+      "stopping after this step, then showing the result so far; press Ctrl-C again to stop at once",
+    );
     interrupted.abort();
   };
   for (const one of ["SIGINT", "SIGTERM"]) process.once(one, stop);
   const verification = await withTarget(request.wanted, request.faults, async (target) => {
     refuseUnknown(target, request.faults);
     announce(target, request);
-    return carryOut(target, request, options.report !== undefined, interrupted.signal);
+    return carryOut(target, request, report !== undefined, interrupted.signal);
   });
   const { result, history, failure } = verification;
   if (options.json) print(jsonText(jsonOf(verification, request)));
-  else show(verification, request, options.report);
-  if (options.report !== undefined) writeReport(options.report, renderReport(result, history));
+  else show(verification, request, report);
+  if (report !== undefined) writeReport(report, renderReport(result, history));
   if (failure !== null) return Exit.failed;
   return result.outcome === "held" ? Exit.ok : UNKNOWN;
 }
@@ -88,7 +90,8 @@ function readRequest(options: Options): Request {
       `--pick is ${quoted(options.pick!)}; it must be workers, faults and a time, such as w1,w2,f3,t4200`,
     );
   }
-  if (pick !== undefined && given === undefined) throw usage("--pick needs the --seed it is of");
+  if (pick !== undefined && given === undefined)
+    throw usage("--pick needs --seed: it selects a part of the run of that seed");
   const forMs = durationOption(options, "for", { min: 1_000 });
   const most = numberOption(options, "workers", { min: 2, max: WORKERS.most });
   return {
@@ -121,25 +124,27 @@ function refuseUnknown(target: Target, faults: readonly string[] = []): void {
   }
   const [unknown] = unknownFaults(target, faults);
   if (unknown === undefined) return;
+  const leftOut = target.leftOut?.find(({ name }) => name === unknown);
+  if (leftOut !== undefined) {
+    throw usage(`the fault ${quoted(unknown)} can't be made here: ${leftOut.because}`);
+  }
   throw usage(
     `${target.name} has no fault ${quoted(unknown)}; --faults list shows its faults, and a word of the column HITS stands for all of them`,
   );
 }
 
-/** Tells what the verification will do, before it begins. */
+/** Prints what the verification will do, before it begins. */
 function announce(target: Target, { seed, forMs, runs, workers }: Request): void {
   const most = runs === undefined ? [] : [counted(runs, "run")];
   const time = [...(forMs === undefined ? [] : [duration(forMs)]), ...most].join(", at most ");
   note(`verifying ${printable(target.about)} with ${workers} workers for ${time}, seed ${seed}`);
   if (target.isOurs) return;
   note(
-    "on your store it takes and releases locks in namespaces of its own (verify-…), a few a second; " +
-      "faults hit its own processes and their connections only; no lock is left there",
+    "on your store, the verifier takes and releases locks in namespaces of its own (verify-…), a few a second; " +
+      "faults hit only its own processes and their connections; it leaves no lock behind",
   );
   if (!target.kinds.some(({ hits }) => hits === "connection")) {
-    note(
-      "no faults of connections are made: no proxy can stand between the workers and this store",
-    );
+    note("there are no connection faults: no proxy can stand between the workers and this store");
   }
 }
 
@@ -149,7 +154,7 @@ async function carryOut(
   keepsHistory: boolean,
   signal: AbortSignal,
 ): Promise<Verification> {
-  const progress = new ProgressLine();
+  const progress = new Progress();
   try {
     return await verify(target, {
       seed,
@@ -163,27 +168,26 @@ async function carryOut(
       shortenMs: pick === undefined ? SHORTEN_MS : 0,
       ...(target.isOurs ? {} : { pauseMs: GIVEN_PAUSE_MS }),
       onProgress: ({ events, activeFaults, runs: done }) =>
-        progress.show(done + 1, events, activeFaults),
+        progress.showRun(done + 1, events, activeFaults),
       onRun: (one) => progress.ran(one),
-      onShorten: (tries) => progress.say(`shortening, try ${tries}`),
+      onShorten: (tries) => progress.show(`shortening, try ${tries}`),
     });
   } finally {
-    progress.end();
+    progress.clear();
   }
 }
 
-/** A line that is written over, for people at a terminal. */
-class ProgressLine {
+class Progress extends LiveLine {
   #operations = 0;
   #faults = 0;
 
-  show(run: number, events: History, active: readonly string[]): void {
+  showRun(run: number, events: History, active: readonly string[]): void {
     if (!process.stderr.isTTY) return;
     const asked = events.filter(({ kind }) => kind === "asked").length;
     const now = active.length === 0 ? "no fault now" : `now: ${active.join(", ")}`;
     const waits = waitsOf(events.slice(-400));
     const waiting = waits.length === 0 ? "" : `, waits ${duration(waits[waits.length >> 1]!)}`;
-    this.say(
+    this.show(
       `run ${run}, ${count(this.#operations + asked)} operations${waiting}, ${counted(this.#faults, "fault")}; ${now}`,
     );
   }
@@ -192,21 +196,13 @@ class ProgressLine {
     this.#operations += checks.find(({ id }) => id === "L3")?.checked ?? 0;
     this.#faults += faults.length;
     const broken = checks.filter(({ verdict }) => verdict === "violated").map(({ id }) => id);
-    if (broken.length > 0) note(`seed ${seed} broke ${broken.join(", ")}`);
-  }
-
-  say(text: string): void {
-    if (!process.stderr.isTTY) return;
-    const width = Math.max(20, (process.stderr.columns ?? 80) - 1);
-    process.stderr.write(`\r\u001b[K${printable(text).slice(0, width)}`);
-  }
-
-  end(): void {
-    if (process.stderr.isTTY) process.stderr.write("\r\u001b[K");
+    if (broken.length === 0) return;
+    this.clear();
+    note(`seed ${seed} broke ${broken.join(", ")}`);
   }
 }
 
-/** How long granted acquires had waited, in order. */
+/** The waits of granted acquires, sorted. */
 function waitsOf(events: History): readonly number[] {
   const asked = new Map<string, number>();
   const waits: number[] = [];
@@ -241,7 +237,7 @@ function show(
   print(`\n${summary(result)}`);
   if (troubles.length > 0) {
     note(
-      `${counted(troubles.length, "fault")} could not be made, mostly because another one was in the way`,
+      `${counted(troubles.length, "fault")} could not be injected, mostly because another fault was active`,
     );
   }
   if (failure !== null) showFailure(result, history, failure, request);
@@ -258,9 +254,9 @@ function summary(result: Result): string {
     held:
       unseen === ""
         ? "Every promise held."
-        : `Every promise that was put to the test held; not seen: ${unseen}.`,
+        : `Every promise that was tested held; not seen: ${unseen}.`,
     violated: style(process.stdout, "red", "A promise was broken."),
-    unknown: "Too little was seen for a verdict.",
+    unknown: "Too little happened for a verdict.",
   };
   const expected = result.checks.filter(({ verdict }) => verdict === "expected");
   return [
@@ -345,15 +341,6 @@ function jsonOf({ result, failure, troubles }: Verification, request: Request): 
     troubles,
     replay: failure && replayOf(request, failure.seed, failure.shortened),
   };
-}
-
-/** Before a long run, not after it. */
-function checkWritable(file: string): void {
-  try {
-    accessSync(existsSync(file) ? file : dirname(resolve(file)), constants.W_OK);
-  } catch (error) {
-    throw usage(`--report can't be written: ${(error as Error).message}`);
-  }
 }
 
 function writeReport(file: string, page: string): void {

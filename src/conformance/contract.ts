@@ -4,7 +4,7 @@ import { type Case, grantOf, ignore } from "./subject.js";
 
 const CLAIMS_AT_ONCE = 100;
 
-/** The contract itself: claims, renewals and releases as a core would send them. */
+/** The contract itself: claims, renewals and releases as a core sends them. */
 export const contractCases: readonly Case[] = [
   {
     name: "grants exclude each other",
@@ -23,7 +23,7 @@ export const contractCases: readonly Case[] = [
     feature: "permits",
     async run(bench) {
       const store = await bench.store();
-      // A model of the rule, fed with the same random asks and releases.
+      // A model of the rule gets the same random claims and releases.
       let seed = 42;
       const random = (below: number): number => {
         seed = (seed * 1_103_515_245 + 12_345) % 2 ** 31;
@@ -55,7 +55,7 @@ export const contractCases: readonly Case[] = [
       for (const reader of readers) grantOf(await store.claim(reader, ignore));
       const writer = bench.claim("rw", { queue: true });
       assert.equal((await store.claim(writer, ignore)).kind, "queued");
-      // Nobody passes the writer, though a reader would fit.
+      // Nobody passes the waiting writer, though a reader would fit.
       assert.equal((await store.claim(bench.claim("rw", { permits: 1 }), ignore)).kind, "busy");
       await store.release(readers.map(({ grantId }) => ({ name: "rw", grantId })));
       grantOf(await store.claim({ ...writer, seq: 2 }, ignore));
@@ -73,7 +73,7 @@ export const contractCases: readonly Case[] = [
     },
   },
   {
-    name: "asking again with the same grantId finds the same grant and token, and extends it",
+    name: "a repeated claim finds its grant with the same token, and extends it",
     async run(bench) {
       const [one, two] = [await bench.store(), await bench.store()];
       const claim = bench.claim("name");
@@ -82,14 +82,15 @@ export const contractCases: readonly Case[] = [
       const again = grantOf(await one.claim({ ...claim, seq: 2 }, ignore));
       assert.equal(again.token, first.token);
       assert.equal(again.floor, first.floor);
-      assert.equal(again.seq, 2, "its expiry rests on the second ask");
+      assert.equal(again.seq, 2, "its expiry rests on the second request");
       await bench.pass(bench.ttlMs * 0.6);
       const other = await two.claim(bench.claim("name"), ignore);
-      assert.equal(other.kind, "busy", "the store has extended it too, not the caller alone");
+      assert.equal(other.kind, "busy", "the store has extended it, too, not only the caller");
     },
   },
   {
-    name: "asking again finds the same ticket in its place",
+    name: "a repeated claim finds its ticket in the same place",
+    needsQueue: true,
     async run(bench) {
       const store = await bench.store();
       const held = bench.claim("name");
@@ -109,6 +110,7 @@ export const contractCases: readonly Case[] = [
   },
   {
     name: "a stale release touches neither the successor nor the queue",
+    needsQueue: true,
     async run(bench) {
       const store = await bench.store();
       const stale = bench.claim("name");
@@ -155,7 +157,7 @@ export const contractCases: readonly Case[] = [
     },
   },
   {
-    name: "a renewal that was overtaken on its way changes nothing",
+    name: "a renewal that a later one has overtaken changes nothing",
     feature: "own-ttl",
     async run(bench) {
       const store = await bench.store();
@@ -165,13 +167,13 @@ export const contractCases: readonly Case[] = [
       await store.renew([{ ...renewal, seq: 3, ttlMs: bench.ttlMs * 10 }]);
       const [late] = await store.renew([{ ...renewal, seq: 2, ttlMs: bench.ttlMs / 2 }]);
       assert(late?.kind === "granted" && late.grant.token === token);
-      assert.equal(late.grant.seq, 3, "it says on which ask the expiry rests");
+      assert.equal(late.grant.seq, 3, "the grant names the request that its expiry rests on");
       await bench.pass(bench.ttlMs);
       assert.equal((await store.claim(bench.claim("name"), ignore)).kind, "busy");
     },
   },
   {
-    name: "a batch answers each by itself, in order",
+    name: "a batch has one reply for each request, in order",
     async run(bench) {
       const store = await bench.store();
       const claims = ["a", "b", "c"].map((name) => bench.claim(name));
@@ -205,73 +207,13 @@ export const contractCases: readonly Case[] = [
       assert.equal(await store.inspect("b"), null, "nothing is left of a claim that failed");
       const last = await store.claim(bench.claim("", { names: ["b", "c"] }), ignore);
       assert.equal(last.kind, "busy");
-      assert.equal(await store.inspect("b"), null, "also if the last of them was not to be had");
+      assert.equal(await store.inspect("b"), null, "nor if only the last name was taken");
       const again = await store.claim({ ...all, seq: 2 }, ignore);
       assert(again.kind === "granted" && again.grants[0]!.token === answer.grants[0]!.token);
     },
   },
   {
-    name: "a token belongs to the moment of its grant",
-    async run(bench) {
-      const [one, two] = [await bench.store(), await bench.store()];
-      // Whatever the answer's way back is worth, the earlier grant has the lower token.
-      const slow = Promise.resolve(one.claim(bench.claim("name"), ignore));
-      await bench.pass(bench.ttlMs * 1.2);
-      const later = grantOf(
-        await bench.settled(Promise.resolve(two.claim(bench.claim("name"), ignore))),
-      );
-      const earlier = grantOf(await bench.settled(slow));
-      assert(earlier.token < later.token, "the earlier grant's token is lower");
-    },
-  },
-  {
-    name: "tokens rise for every new client, and never repeat",
-    async run(bench) {
-      let last = 0n;
-      for (let i = 0; i < 20; i++) {
-        const store = await bench.store();
-        const claim = bench.claim("name");
-        const { token, floor } = grantOf(await store.claim(claim, ignore));
-        assert(token > last, `token ${token} follows ${last}`);
-        assert.equal(floor, token, "an exclusive grant's floor is its own token");
-        last = token;
-        await store.release([{ name: "name", grantId: claim.grantId }]);
-      }
-    },
-  },
-  {
-    name: "tokens rise though the store's wall clock is set back",
-    virtualOnly: true,
-    async run(bench) {
-      const store = await bench.store();
-      let last = 0n;
-      for (const jumpMs of [0, -3_600_000, 5, -1]) {
-        bench.virtual.jumpWall(jumpMs);
-        const claim = bench.claim("name");
-        const { token } = grantOf(await store.claim(claim, ignore));
-        assert(token > last);
-        last = token;
-        await store.release([{ name: "name", grantId: claim.grantId }]);
-      }
-    },
-  },
-  {
-    name: "shared grants have tokens in order and the floor of those still there",
-    feature: "shared",
-    async run(bench) {
-      const store = await bench.store();
-      const [a, b, c] = [1, 2, 3].map(() => bench.claim("name", { permits: 1 }));
-      const grantA = grantOf(await store.claim(a!, ignore));
-      const grantB = grantOf(await store.claim(b!, ignore));
-      assert(grantB.token > grantA.token);
-      assert.equal(grantB.floor, grantA.token);
-      await store.release([{ name: "name", grantId: a!.grantId }]);
-      const grantC = grantOf(await store.claim(c!, ignore));
-      assert.equal(grantC.floor, grantB.token);
-    },
-  },
-  {
-    name: "expiry frees, by the holder's own ttl alone",
+    name: "a lease expires after its own ttl, and the name is free",
     async run(bench) {
       const store = await bench.store();
       grantOf(await store.claim(bench.claim("name"), ignore));
@@ -284,7 +226,7 @@ export const contractCases: readonly Case[] = [
     },
   },
   {
-    name: "a freed name is handed to the first in the queue, and it is told",
+    name: "a freed name is granted to the first waiter, which is notified",
     async run(bench) {
       const [one, two] = [await bench.store(), await bench.store()];
       const held = bench.claim("name");
@@ -294,19 +236,19 @@ export const contractCases: readonly Case[] = [
       await two.claim(waiter, (push) => pushes.push(push));
       await one.release([{ name: "name", grantId: held.grantId }]);
       if (two.traits.waiting === "pushed") {
-        await bench.until("the waiter is told", () => pushes.length > 0);
+        await bench.until("the waiter is notified", () => pushes.length > 0);
       }
       const grant = grantOf(await two.claim({ ...waiter, seq: 2 }, ignore));
       const pushed = pushes.find((push) => push.kind === "granted");
       if (pushed?.kind === "granted") {
         assert.equal(pushed.grant.token, grant.token);
-        assert.equal(pushed.grant.seq, 1, "a handover rests on the ticket's last ask");
+        assert.equal(pushed.grant.seq, 1, "a handover rests on the ticket's last request");
         assert.equal(pushed.grant.handedOver, true);
       }
     },
   },
   {
-    name: "a ticket that is not renewed is skipped",
+    name: "an expired ticket is skipped",
     async run(bench) {
       const store = await bench.store();
       const held = bench.claim("name", { ttlMs: bench.ttlMs * 4 });
@@ -320,7 +262,8 @@ export const contractCases: readonly Case[] = [
     },
   },
   {
-    name: "a queue has an end: a claim beyond it is refused, and leaves nothing",
+    name: "a full queue refuses another claim, which leaves nothing behind",
+    needsQueue: true,
     alone: true,
     async run(bench) {
       const store = await bench.store();
@@ -336,7 +279,7 @@ export const contractCases: readonly Case[] = [
         const answers = await Promise.all(some.map((one) => store.claim(one, ignore)));
         assert.deepEqual([...new Set(answers.map(({ kind }) => kind))], ["queued"]);
       }
-      // A store that hears of tickets by messages may take some more while these are on their way.
+      // A store that learns of tickets by messages may accept a few more while these are under way.
       let more = 0;
       let answer = await store.claim(waiter(), ignore);
       while (answer.kind === "queued" && store.traits.liveness === "session" && more < 100) {
@@ -346,8 +289,16 @@ export const contractCases: readonly Case[] = [
       }
       const waiting = MOST_WAITERS + more;
       assert.deepEqual(answer, { kind: "full", name: "name", waiting });
-      assert.equal((await store.claim(bench.claim("name"), ignore)).kind, "busy", "asked once");
-      assert.equal((await store.claim({ ...first, seq: 2 }, ignore)).kind, "queued", "has a place");
+      assert.equal(
+        (await store.claim(bench.claim("name"), ignore)).kind,
+        "busy",
+        "a claim without queue",
+      );
+      assert.equal(
+        (await store.claim({ ...first, seq: 2 }, ignore)).kind,
+        "queued",
+        "a claim in the queue keeps its place",
+      );
       const info = await store.inspect("name");
       assert.equal(info?.waiting, waiting);
       assert.equal(info?.waiters.length, WAITERS_SHOWN, "the others are counted");
@@ -355,51 +306,6 @@ export const contractCases: readonly Case[] = [
       const gone = others.slice(0, more + 1).map(({ grantId }) => ({ name: "name", grantId }));
       await store.release(gone);
       assert.equal((await store.claim(waiter(), ignore)).kind, "queued", "there is room again");
-    },
-  },
-  {
-    name: "atLeast keeps the name closed after release, and after expiry",
-    feature: "at-least",
-    async run(bench) {
-      const store = await bench.store();
-      const atLeastMs = bench.ttlMs * 4;
-      const released = bench.claim("released", { atLeastMs });
-      grantOf(await store.claim(released, ignore));
-      grantOf(await store.claim(bench.claim("expired", { atLeastMs }), ignore));
-      const release = { name: "released", grantId: released.grantId };
-      assert.deepEqual(await store.release([release]), ["released"]);
-      const [late] = await store.renew([{ ...release, seq: 2, ttlMs: bench.ttlMs }]);
-      assert.equal(late?.kind, "lost", "a renewal after the release revives nothing");
-      await bench.pass(bench.ttlMs * 1.4);
-      for (const name of ["released", "expired"]) {
-        assert.equal((await store.claim(bench.claim(name), ignore)).kind, "busy", name);
-        assert.equal((await store.inspect(name))?.holders[0]?.closed, true);
-      }
-      await bench.pass(bench.ttlMs * 2.8);
-      for (const name of ["released", "expired"]) {
-        grantOf(await store.claim(bench.claim(name), ignore));
-      }
-    },
-  },
-  {
-    name: "revoke takes the name from its holders, who learn why",
-    feature: "revoke",
-    async run(bench) {
-      const store = await bench.store();
-      const held = bench.claim("name", { atLeastMs: bench.ttlMs * 9 });
-      const { token } = grantOf(await store.claim(held, ignore));
-      const revoked = await store.revoke("name", { holder: "operator", why: "stuck" });
-      assert.deepEqual(
-        revoked.map((one) => one.token),
-        [token],
-      );
-      const renewal = { name: "name", grantId: held.grantId, seq: 2, ttlMs: bench.ttlMs };
-      const lost = { kind: "lost", reason: "revoked", why: "by operator: stuck" };
-      assert.deepEqual(await store.renew([renewal]), [lost]);
-      assert.deepEqual(await store.release([renewal]), [lost]);
-      assert(grantOf(await store.claim(bench.claim("name"), ignore)).token > token);
-      assert.deepEqual(await store.renew([renewal]), [lost]);
-      assert.deepEqual(await store.revoke("nobody's", { holder: "operator", why: "-" }), []);
     },
   },
 ];

@@ -16,7 +16,7 @@ const writeGuarded = (
 
 const read = (cell: FencedCell): Promise<number> => cell.transaction((tx) => cell.read(tx));
 
-/** The fence: what a resource refuses. */
+/** The fence: which tokens a resource refuses. */
 export const fenceCases: readonly Case[] = [
   {
     name: "a misspelt option of guard is refused: without strict the fence would accept more",
@@ -81,7 +81,7 @@ export const fenceCases: readonly Case[] = [
     },
   },
   {
-    name: "readers do not fence each other out, zombies of an earlier time are refused",
+    name: "readers do not fence each other out, and an earlier holder is refused",
     needsFence: true,
     feature: "shared",
     async run(bench) {
@@ -116,7 +116,7 @@ export const fenceCases: readonly Case[] = [
       assert.equal(await fence.highest(undefined, "cell"), 0n);
       await fence.enter(undefined, "cell", lease);
       await fence.guard(undefined, "cell", lease, { strict: true });
-      assert.equal(await fence.highest(undefined, "cell"), lease.token, "beyond 2^53 to the unit");
+      assert.equal(await fence.highest(undefined, "cell"), lease.token, "exact beyond 2^53");
       const lower = { token: 5n, floor: 5n };
       await assert.rejects(fence.guard(undefined, "cell", lower), isStale);
       await fence.reset(undefined, "cell", 4n);

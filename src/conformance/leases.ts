@@ -3,10 +3,10 @@ import { LeaseLostError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
 import type { Bench, Case } from "./subject.js";
 
-/** What is left of a ttl after the default drift and abortBefore: when the signal has to abort. */
+/** The usable part of a ttl after the default drift and `abortBefore`: the signal has to abort at its end. */
 const usableMs = (ttlMs: number): number => ttlMs - (ttlMs * 0.01 + 2) - ttlMs / 10;
 
-/** When the signal aborted, on the core's clock. */
+/** The moment on the core's clock when the signal aborted. */
 function abortedAt(bench: Bench, lease: Lease): { ms: number | null; error: unknown } {
   const seen: { ms: number | null; error: unknown } = { ms: null, error: null };
   lease.signal.addEventListener("abort", () => {
@@ -26,7 +26,7 @@ function assertLost(lease: Lease, reason: LeaseLostError["reason"]): void {
   );
 }
 
-/** Leases, by the core: renewal, loss, and what is told of it. */
+/** Leases in the core: renewal, loss and notification. */
 export const leaseCases: readonly Case[] = [
   {
     name: "the watchdog keeps a lease for many ttls",
@@ -42,36 +42,39 @@ export const leaseCases: readonly Case[] = [
       assert.equal(await lease.release(), "released");
       assert.equal(lease.state, "released");
       assert.equal(await lease.release(), "released", "idempotent");
-      assert.equal(lease.signal.aborted, false, "a release is no loss");
+      assert.equal(lease.signal.aborted, false, "a release is not a loss");
     },
   },
   {
-    name: "loss is told on time when the store hangs, and nobody else holds before",
+    name: "when the store hangs, a holder is notified of the loss before another client is granted the name",
     async run(bench) {
       const [cut, other] = [await bench.client(), await bench.locks()];
       const startedMs = bench.nowMs;
       const lease = await cut.locks.acquire("name");
       const seen = abortedAt(bench, lease);
       const takeover = bench.later(other.acquire("name"));
-      await bench.until(
-        "the other waits",
-        async () => (await other.inspect("name"))!.waiters.length === 1,
-      );
+      await bench.waitersAre(other, "name", 1);
       cut.store.all = "hang";
       const lastProofMs = bench.nowMs;
       const next = await bench.settled(takeover, bench.ttlMs * 3);
       assert(seen.ms !== null, "the signal aborted before another was granted");
       assertLost(lease, "expired");
       if (bench.subject.virtual) {
-        assert(seen.ms >= startedMs + usableMs(bench.ttlMs) - 0.01, "not earlier than needed");
-        assert(seen.ms <= lastProofMs + usableMs(bench.ttlMs) + 0.01, "by its own deadline");
+        assert(
+          seen.ms >= startedMs + usableMs(bench.ttlMs) - 0.01,
+          "the signal does not abort earlier than needed",
+        );
+        assert(
+          seen.ms <= lastProofMs + usableMs(bench.ttlMs) + 0.01,
+          "the signal aborts by the lease's own deadline",
+        );
       }
       assert(next.token > lease.token);
       await next.release();
     },
   },
   {
-    name: "the deadline counts from before the claim was sent, not from its answer",
+    name: "the deadline counts from the sending of the claim, not from the reply",
     async run(bench) {
       const [slow, other] = [await bench.client(), await bench.locks()];
       slow.store.all = "hang";
@@ -86,7 +89,7 @@ export const leaseCases: readonly Case[] = [
     },
   },
   {
-    name: "the deadline counts from before a renewal was sent, not from its answer",
+    name: "the deadline counts from the sending of a renewal, not from the reply",
     async run(bench) {
       const [slow, other] = [await bench.client(), await bench.locks()];
       const lease = await slow.locks.acquire("name");
@@ -98,14 +101,17 @@ export const leaseCases: readonly Case[] = [
       const next = await bench.settled(other.acquire("name"), bench.ttlMs * 3);
       assert(seen.ms !== null, "the signal aborted before another was granted");
       if (bench.subject.virtual) {
-        assert(seen.ms > sentMs + bench.ttlMs / 2, "the late answer counted");
-        assert(seen.ms <= sentMs + usableMs(bench.ttlMs) + 0.01, "from its send");
+        assert(seen.ms > sentMs + bench.ttlMs / 2, "the late reply counts");
+        assert(
+          seen.ms <= sentMs + usableMs(bench.ttlMs) + 0.01,
+          "the deadline counts from the send",
+        );
       }
       await next.release();
     },
   },
   {
-    name: "an answer that comes after the ttl is no grant",
+    name: "a reply that arrives after the ttl is no grant",
     async run(bench) {
       const { locks, store } = await bench.client();
       store.faults.claim = bench.ttlMs * 1.5;
@@ -115,27 +121,27 @@ export const leaseCases: readonly Case[] = [
     },
   },
   {
-    name: "loss is told when the store says so",
+    name: "a holder is notified of a revocation, with the reason",
     feature: "revoke",
     async run(bench) {
       const [one, operator] = [await bench.locks(), await bench.locks()];
       const lease = await one.acquire("name");
       const seen = abortedAt(bench, lease);
-      const told: unknown[] = [];
-      lease.on("lost", (error) => told.push(error));
+      const events: unknown[] = [];
+      lease.on("lost", (error) => events.push(error));
       const revoked = await operator.forceRelease("name", { why: "stuck" });
       assert.deepEqual(
         revoked.map((holder) => holder.token),
         [lease.token],
       );
-      await bench.until("the holder learns it", () => seen.ms !== null, bench.ttlMs / 2);
+      await bench.until("the holder learns of it", () => seen.ms !== null, bench.ttlMs / 2);
       assertLost(lease, "revoked");
       assert.match((seen.error as Error).message, /by force by .*: stuck/);
-      assert.deepEqual(told, [seen.error]);
+      assert.deepEqual(events, [seen.error]);
       assert.equal(await lease.release(), "lost");
       const next = await operator.acquire("name");
       assert(next.token > lease.token);
-      // Who ends before the next renewal learns it from the release.
+      // A lease that ends before its next renewal learns of the revocation from its release.
       await one.forceRelease("name", { why: "again" });
       assert.equal(await next.release(), "lost");
       assertLost(next, "revoked");
@@ -143,39 +149,39 @@ export const leaseCases: readonly Case[] = [
     },
   },
   {
-    name: "jeopardy is told, and recovery",
+    name: "a holder is notified of jeopardy and of recovery",
     async run(bench) {
       const { locks, store } = await bench.client();
       const lease = await locks.acquire("name");
-      const told: string[] = [];
-      lease.on("jeopardy", () => told.push("jeopardy"));
-      lease.on("recovered", () => told.push("recovered"));
-      lease.on("lost", () => told.push("lost"));
+      const events: string[] = [];
+      lease.on("jeopardy", () => events.push("jeopardy"));
+      lease.on("recovered", () => events.push("recovered"));
+      lease.on("lost", () => events.push("lost"));
       store.faults.renew = "refuse";
       await bench.until("jeopardy", () => lease.state === "jeopardy", bench.ttlMs / 2);
       lease.assertHeld();
       store.faults.renew = "none";
       await bench.until("recovered", () => lease.state === "held", bench.ttlMs / 3);
       await bench.pass(bench.ttlMs * 2);
-      assert.deepEqual(told, ["jeopardy", "recovered"]);
+      assert.deepEqual(events, ["jeopardy", "recovered"]);
       store.faults.renew = "fail-reply";
       await bench.until(
-        "lost, though the store was extended",
+        "the lease is lost, though the store extended it",
         () => lease.state === "lost",
         bench.ttlMs * 2,
       );
-      assert.deepEqual(told, ["jeopardy", "recovered", "jeopardy", "lost"]);
+      assert.deepEqual(events, ["jeopardy", "recovered", "jeopardy", "lost"]);
       assert.equal(await lease.release(), "lost");
       // The release of a lost lease is sent in the background.
       await bench.until(
-        "the release has given it back, and not the expiry",
+        "the release, not the expiry, has freed the name",
         async () => (await locks.inspect("name")) === null,
         bench.ttlMs / 3,
       );
     },
   },
   {
-    name: "the wall clock decides nothing",
+    name: "a wall clock that is set moves no deadline",
     virtualOnly: true,
     async run(bench) {
       for (const jumpMs of [-86_400_000, 86_400_000]) {
@@ -186,7 +192,7 @@ export const leaseCases: readonly Case[] = [
         bench.virtual.jumpWall(jumpMs);
         store.all = "hang";
         await bench.pass(usableMs(bench.ttlMs) - 2);
-        assert.equal(seen.ms, null, "not lost early");
+        assert.equal(seen.ms, null, "the lease is not lost early");
         await bench.pass(4);
         assert(seen.ms !== null && Math.abs(seen.ms - startedMs - usableMs(bench.ttlMs)) < 0.01);
         await bench.pass(bench.ttlMs);
@@ -194,7 +200,7 @@ export const leaseCases: readonly Case[] = [
     },
   },
   {
-    name: "after a stalled event loop nothing counts as held",
+    name: "a lease is lost when the event loop stalls past its deadline",
     virtualOnly: true,
     async run(bench) {
       const locks = await bench.locks();
@@ -205,7 +211,7 @@ export const leaseCases: readonly Case[] = [
     },
   },
   {
-    name: "where only the wall clock ran ahead, nothing is proved until a renewal is answered",
+    name: "when only the wall clock has jumped ahead, a lease counts again after the next renewal",
     virtualOnly: true,
     async run(bench) {
       const locks = await bench.locks();
@@ -220,7 +226,7 @@ export const leaseCases: readonly Case[] = [
     },
   },
   {
-    name: "maxHold ends the lease without giving the name away under running work",
+    name: "maxHold ends the lease, and the name stays taken until the ttl is over",
     async run(bench) {
       const [one, other] = [await bench.client(), await bench.locks()];
       const lease = await one.locks.acquire("name", { maxHold: bench.ttlMs * 2 });
@@ -229,7 +235,7 @@ export const leaseCases: readonly Case[] = [
       lease.assertHeld();
       await bench.until("the signal aborts", () => seen.ms !== null, bench.ttlMs);
       assertLost(lease, "max-hold");
-      assert.equal(await other.tryAcquire("name"), null, "it runs out by itself");
+      assert.equal(await other.tryAcquire("name"), null, "the grant stays until it expires");
       const sent = one.store.sent.renew;
       const next = await bench.settled(other.acquire("name"), bench.ttlMs * 2);
       assert.equal(one.store.sent.renew, sent, "no renewal after maxHold");
@@ -237,7 +243,7 @@ export const leaseCases: readonly Case[] = [
     },
   },
   {
-    name: "atLeast: release returns at once, the name opens later",
+    name: "atLeast: release returns at once, and the name is free later",
     feature: "at-least",
     async run(bench) {
       const [one, other] = [await bench.locks(), await bench.locks()];
@@ -263,13 +269,13 @@ export const leaseCases: readonly Case[] = [
       assert(lease.remainingMs <= usableMs(bench.ttlMs * 10), "never adds");
       store.faults.renew = "lose-reply";
       lease.renew(bench.ttlMs).catch(() => {});
-      assert(lease.remainingMs <= usableMs(bench.ttlMs), "a shorter one may have taken effect");
+      assert(lease.remainingMs <= usableMs(bench.ttlMs), "the shorter ttl may have taken effect");
       await bench.pass(bench.ttlMs * 1.1);
       await assert.rejects(lease.renew(), LeaseLostError);
     },
   },
   {
-    name: "renew: false lets the lease run out",
+    name: "renew: false lets the lease expire",
     async run(bench) {
       const { locks, store } = await bench.client();
       const lease = await locks.acquire("name", { renew: false });
@@ -279,7 +285,7 @@ export const leaseCases: readonly Case[] = [
     },
   },
   {
-    name: "release answers lost after the end and unknown in an outage, and never rejects",
+    name: "release returns lost after the end and unknown in an outage, and never rejects",
     async run(bench) {
       const [one, other] = [
         await bench.client({ commandTimeout: bench.ttlMs / 2 }),
@@ -293,13 +299,13 @@ export const leaseCases: readonly Case[] = [
       assert.equal(await bench.settled(unknown.release()), "unknown");
       one.store.faults.release = "none";
       await bench.until(
-        "what was owed is paid",
+        "the owed release is done",
         async () => (await other.inspect("unknown")) === null,
       );
     },
   },
   {
-    name: "a renewal that is answered after the release revives nothing",
+    name: "a reply to a renewal that arrives after the release revives nothing",
     async run(bench) {
       const { locks, store } = await bench.client();
       const lease = await locks.acquire("name");
@@ -314,6 +320,7 @@ export const leaseCases: readonly Case[] = [
   },
   {
     name: "readers hold together, a writer alone",
+    needsQueue: true,
     feature: "shared",
     async run(bench) {
       const [one, two] = [await bench.locks(), await bench.locks()];
@@ -330,7 +337,11 @@ export const leaseCases: readonly Case[] = [
         "the writer waits",
         async () => (await one.inspect("name"))!.waiters.length === 1,
       );
-      assert.equal(await one.tryAcquire("name", { mode: "shared" }), null, "not past the writer");
+      assert.equal(
+        await one.tryAcquire("name", { mode: "shared" }),
+        null,
+        "a reader does not pass the waiting writer",
+      );
       await readers[0]!.release();
       await bench.pass(bench.ttlMs);
       await readers[1]!.release();
@@ -341,7 +352,7 @@ export const leaseCases: readonly Case[] = [
     },
   },
   {
-    name: "withLock: results, errors and losses come out as what they are",
+    name: "withLock returns the result, or rejects with the function's own error or the loss",
     async run(bench) {
       const { locks, store } = await bench.client();
       assert.equal(await locks.withLock("name", async (lease) => `${lease.name}!`), "name!");

@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
 import { UnsupportedError } from "../core/errors.js";
-import type { Locks } from "../core/locks.js";
 import type { Feature, Traits } from "../core/store.js";
+import type { Locks } from "../locks.js";
 import type { Case } from "./subject.js";
 
-/** Something to be had of a store: if it can't do what that needs, it is refused with the reason. */
+/** A feature of Holdfast. A store that lacks what it needs refuses it with the reason. */
 interface Primitive {
   readonly name: string;
   readonly call: string;
@@ -70,7 +70,7 @@ const PRIMITIVES: readonly Primitive[] = [
   },
 ];
 
-/** A row for each primitive, a column for each store: as Markdown. */
+/** The matrix as Markdown: a row for each primitive, a column for each store. */
 export function matrixOf(stores: readonly Traits[]): string {
   const row = (cells: readonly string[]): string => `| ${cells.join(" | ")} |`;
   return [

@@ -28,10 +28,10 @@ const NAMES = [
   "\uffff",
 ];
 
-/** Names of every kind that the rule allows, many at once, and what is shown of them. */
+/** All kinds of names that are allowed, many at once, and `inspect` and `list`. */
 export const nameCases: readonly Case[] = [
   {
-    name: "every kind of name is a name of its own",
+    name: "names of every kind are kept apart",
     async run(bench) {
       const [one, two] = [await bench.locks({ ttl: "1m" }), await bench.locks()];
       const leases = [];
@@ -56,7 +56,7 @@ export const nameCases: readonly Case[] = [
         Promise.all(names.map((name) => one.acquire(name))),
         bench.ttlMs * 10,
       );
-      // Longer than without renewals.
+      // Longer than the leases last without renewals.
       await bench.pass(bench.ttlMs * 5);
       for (const lease of leases) lease.assertHeld();
       assert.equal(await two.tryAcquire("job:999"), null);
@@ -72,7 +72,8 @@ export const nameCases: readonly Case[] = [
     },
   },
   {
-    name: "inspect and list tell holders, waiters and times",
+    name: "inspect and list show holders, waiters and times",
+    needsQueue: true,
     async run(bench) {
       const [one, two] = [
         await bench.locks({ holder: "worker-1", ttl: bench.ttlMs * 10 }),
@@ -102,7 +103,7 @@ export const nameCases: readonly Case[] = [
     },
   },
   {
-    name: "namespaces keep apart, and tokenOffset is added everywhere",
+    name: "namespaces are kept apart, and tokenOffset is added everywhere",
     async run(bench) {
       const [one, two] = [
         await bench.locks({ namespace: "a" }),
@@ -121,7 +122,7 @@ export const nameCases: readonly Case[] = [
     },
   },
   {
-    name: "what is over leaves nothing in the store",
+    name: "leases and tickets that have ended leave nothing in the store",
     async run(bench) {
       const store = await bench.store();
       for (let i = 0; i < 20; i++) grantOf(await store.claim(bench.claim(`name ${i}`), ignore));

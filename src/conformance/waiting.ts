@@ -1,18 +1,22 @@
 import assert from "node:assert/strict";
 import { AcquireTimeoutError, ClosedError, StoreUnavailableError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
-import type { Locks } from "../core/locks.js";
+import type { Locks } from "../locks.js";
 import type { FaultyStore } from "../testing/faulty-store.js";
 import type { Bench, Case } from "./subject.js";
 
 const isEmpty = async (locks: Locks, name: string): Promise<void> =>
   assert.equal(await locks.inspect(name), null, "nothing is left behind");
 
-/** `dying` waiters with the usual ttl, and behind them one whose ttl is so long that it renews its ticket too late. */
+/**
+ * `dying` waiters with the usual ttl, and behind them a waiter whose ttl is so long that its own
+ * renewals come too late.
+ */
 async function longBehindShort(bench: Bench, { dying }: { dying: number }) {
   const long = { ttl: bench.ttlMs * 30 };
   const [one, other] = [await bench.locks(long), await bench.locks(long)];
-  // It has waited before: a client that has just begun to listen may be told to look once more.
+  // The client has waited before, because a client that has just begun to listen may get another
+  // `look`.
   const before = await one.acquire("before");
   const warm = bench.later(other.acquire("before"));
   await bench.pass(bench.ttlMs * 1.5);
@@ -30,10 +34,11 @@ async function longBehindShort(bench: Bench, { dying }: { dying: number }) {
   return { holder, dead, waiting };
 }
 
-/** Waiting, by the core: order, waking, giving up. */
+/** Waiting in the core: order, notification, giving up. */
 export const waitingCases: readonly Case[] = [
   {
     name: "waiting is first come, first served, and nobody barges",
+    needsQueue: true,
     async run(bench) {
       const clients = [await bench.locks(), await bench.locks(), await bench.locks()];
       const held = await clients[0]!.acquire("name");
@@ -57,7 +62,7 @@ export const waitingCases: readonly Case[] = [
     },
   },
   {
-    name: "a release wakes the next well before any lease runs out",
+    name: "a release grants the name to the next waiter long before a lease expires",
     async run(bench) {
       const ttl = bench.ttlMs * 20;
       const [one, two] = [await bench.locks({ ttl }), await bench.client({ ttl })];
@@ -72,7 +77,7 @@ export const waitingCases: readonly Case[] = [
         assert.equal(
           two.store.sent.claim + two.store.sent.renew,
           asked,
-          "it was told, it did not ask",
+          "the waiter was notified and did not poll",
         );
       }
       await lease.release();
@@ -103,7 +108,7 @@ export const waitingCases: readonly Case[] = [
     },
   },
   {
-    name: "a waiter goes on when the holder is gone",
+    name: "a waiter is granted the name when the holder has crashed",
     async run(bench) {
       const crashed = await bench.client();
       await crashed.locks.acquire("name");
@@ -114,7 +119,7 @@ export const waitingCases: readonly Case[] = [
     },
   },
   {
-    name: "a waiter goes on when the holder and the first waiter are gone",
+    name: "a waiter is granted the name when the holder and the first waiter have crashed",
     async run(bench) {
       const [holder, first, second] = [
         await bench.client(),
@@ -136,7 +141,8 @@ export const waitingCases: readonly Case[] = [
     },
   },
   {
-    name: "a waiter with a long ttl goes on when a holder with a short one is gone, to which the name was handed over",
+    name: "a waiter with a long ttl is granted the name when a holder with a short one, which had waited too, has crashed",
+    needsQueue: true,
     async run(bench) {
       const { holder, dead, waiting } = await longBehindShort(bench, { dying: 1 });
       await holder.release();
@@ -148,7 +154,8 @@ export const waitingCases: readonly Case[] = [
     },
   },
   {
-    name: "a waiter with a long ttl goes on when that holder and the two waiters after it are gone",
+    name: "a waiter with a long ttl is granted the name when that holder and the two waiters after it have crashed",
+    needsQueue: true,
     async run(bench) {
       const { holder, dead, waiting } = await longBehindShort(bench, { dying: 3 });
       await holder.release();
@@ -157,14 +164,14 @@ export const waitingCases: readonly Case[] = [
         store.all = "hang";
         store.faults.push = "hold";
       }
-      // A ticket that is handed over keeps its expiry, so all three end within one ttl, or a little later.
+      // A ticket keeps its expiry when it is granted, so all three end within about one ttl.
       const lease = await bench.settled(waiting, bench.ttlMs * 2);
       assert.equal(lease.state, "held");
       await lease.release();
     },
   },
   {
-    name: "a timeout comes in time, says who held it, and leaves nothing behind",
+    name: "a wait times out on time, the error names the holder, and nothing is left behind",
     async run(bench) {
       const [one, two] = [await bench.locks({ holder: "the holder" }), await bench.locks()];
       const held = await one.acquire("name");
@@ -218,7 +225,7 @@ export const waitingCases: readonly Case[] = [
       controller.abort(new Error("changed my mind"));
       await assert.rejects(waiting, /changed my mind/);
       await bench.until(
-        "the late grant is given back",
+        "the late grant is released",
         async () => (await locks.inspect("name")) === null,
         bench.ttlMs / 2,
       );
@@ -227,7 +234,7 @@ export const waitingCases: readonly Case[] = [
     },
   },
   {
-    name: "a lost reply is found again: one grant, one token",
+    name: "after a lost reply the claim is repeated: one grant, one token",
     async run(bench) {
       const { locks, store } = await bench.client({ retry: { pause: bench.ttlMs / 10 } });
       store.faults.claim = "fail-reply";
@@ -258,7 +265,7 @@ export const waitingCases: readonly Case[] = [
     },
   },
   {
-    name: "held by another and store down are different errors",
+    name: "a name that is held and a store that is down are different errors",
     async run(bench) {
       const [holder, waiter] = [await bench.locks({ ttl: bench.ttlMs * 20 }), await bench.client()];
       const held = await holder.acquire("name");
@@ -275,7 +282,7 @@ export const waitingCases: readonly Case[] = [
     },
   },
   {
-    name: "a wait that ends while an ask is under way is a timeout, not an outage",
+    name: "a wait that ends while a claim is under way is a timeout, not an outage",
     async run(bench) {
       const [holder, waiter] = [await bench.locks(), await bench.client()];
       const held = await holder.acquire("name");
@@ -288,14 +295,16 @@ export const waitingCases: readonly Case[] = [
     },
   },
   {
-    name: "a push that comes too late is no grant",
+    name: "a push that arrives too late is no grant",
+    needsQueue: true,
     async run(bench) {
       const [holder, late, third] = [
         await bench.locks(),
         await bench.client(),
         await bench.locks(),
       ];
-      // It has waited before: a process that does not listen yet has a ticket before its claim is answered.
+      // The client has waited before, because a process that does not listen yet has a ticket
+      // before its claim is answered.
       const before = await holder.acquire("before");
       const warm = late.locks.acquire("before");
       await bench.waitersAre(holder, "before", 1);
@@ -311,19 +320,20 @@ export const waitingCases: readonly Case[] = [
         () => {},
       );
       await bench.waitersAre(holder, "name", 1);
-      // Cut off: granted by the release, its push under way until the grant is long over.
+      // Cut off: the release grants the name to this client, but its push is delayed until the
+      // grant is long over.
       late.store.faults.push = "hold";
       late.store.all = "refuse";
       await held.release();
       const next = await bench.settled(third.acquire("name"), bench.ttlMs * 3);
       late.store.all = "none";
       await bench.until(
-        "it waits again",
+        "the client waits again",
         async () => ((await third.inspect("name"))?.waiters.length ?? 0) === 1,
       );
       late.store.deliverPushes();
       await bench.pass(bench.ttlMs * 0.3);
-      assert.equal(lease, null, "two would hold the name");
+      assert.equal(lease, null, "two clients would hold the name");
       assert.equal(next.state, "held");
       late.store.faults.push = "none";
       await next.release();
@@ -346,7 +356,7 @@ export const waitingCases: readonly Case[] = [
         leases.map((lease) => lease.state),
         ["lost", "lost", "lost"],
       );
-      assert.equal(leases[0]!.signal.aborted, true, "work that still runs is told");
+      assert.equal(leases[0]!.signal.aborted, true, "work that still runs is notified");
       await assert.rejects(one.acquire("a"), ClosedError);
       await one.close();
       await held.release();

@@ -34,6 +34,15 @@ export function onAbort(signal: AbortSignal, listener: () => void): () => void {
   };
 }
 
+/** Aborts the controller with the signal, at once if that has aborted; returns how to undo it. */
+export function follow(controller: AbortController, signal: AbortSignal | undefined): () => void {
+  if (signal === undefined) return () => {};
+  const abort = (): void => controller.abort(signal.reason);
+  if (!signal.aborted) return onAbort(signal, abort);
+  abort();
+  return () => {};
+}
+
 function listenTo(signal: AbortSignal): Listening {
   const listeners = new Set<() => void>();
   const abort = (): void => {

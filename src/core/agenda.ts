@@ -1,25 +1,30 @@
 import type { Clock, Timer } from "./clock.js";
+import type { Grace } from "./grace.js";
+import type { Awaitable } from "./store.js";
 
-/** Something that wants to be woken at a time: a lease, a waiter, a deletion owed. */
-export abstract class Entry {
-  /** Elapsed ms. */
+/** Something that is woken at a time: a lease, a waiter, an owed release. */
+export abstract class AgendaEntry {
+  /** On the clock's `elapsedMs`. */
   wakeAt = Number.POSITIVE_INFINITY;
-  /** Its place in the heap; -1 when not on the agenda. */
+  /** Its index in the heap; -1 when not on the agenda. */
   slot = -1;
 
   abstract wake(nowMs: number): void;
+
+  /** Called when its `Locks` closes; most entries have nothing to do. */
+  close(_grace: Grace): Awaitable<void> {}
 }
 
-/** The most that is woken in one turn of the event loop, so that thousands of leases do not block it. */
+/** At most this many entries are woken in one turn of the event loop, so that thousands of leases do not block it. */
 const WAKES_PER_TURN = 500;
-/** A timer stands still while the machine sleeps, and elapsed time does not: look again at least this often. */
-const LONGEST_NAP_MS = 250;
+/** A timer stands still while the machine sleeps, and elapsed time does not: check at least this often. */
+const LONGEST_SLEEP_MS = 250;
 
-/** One timer for all: a binary heap by time, in which every entry knows its place. */
+/** One timer for all entries: a binary heap by time, in which every entry knows its index. */
 export class Agenda {
   readonly #clock: Clock;
   readonly #afterTurn: () => void;
-  readonly #heap: Entry[] = [];
+  readonly #heap: AgendaEntry[] = [];
   #timer: Timer | null = null;
   #timerAt = Number.POSITIVE_INFINITY;
   #pending = 0;
@@ -31,12 +36,12 @@ export class Agenda {
     this.#afterTurn = afterTurn;
   }
 
-  entries(): readonly Entry[] {
+  entries(): readonly AgendaEntry[] {
     return this.#heap;
   }
 
-  /** Puts it on the agenda, or moves it. */
-  set(entry: Entry, wakeAt: number): void {
+  /** Adds the entry, or moves it to another time. */
+  set(entry: AgendaEntry, wakeAt: number): void {
     const before = entry.wakeAt;
     entry.wakeAt = wakeAt;
     if (entry.slot === -1) {
@@ -48,7 +53,7 @@ export class Agenda {
     this.#arm();
   }
 
-  remove(entry: Entry): void {
+  remove(entry: AgendaEntry): void {
     if (entry.slot === -1) return;
     const last = this.#heap.pop()!;
     if (last !== entry) {
@@ -59,6 +64,10 @@ export class Agenda {
     }
     entry.slot = -1;
     this.#arm();
+  }
+
+  clear(): void {
+    for (const entry of [...this.#heap]) this.remove(entry);
   }
 
   /** While an acquire is pending the timer keeps the process alive, or it would end in the middle of an `await`. */
@@ -76,7 +85,7 @@ export class Agenda {
     this.#timer = null;
     if (next === Number.POSITIVE_INFINITY) return;
     const nowMs = this.#clock.elapsedMs();
-    this.#timerAt = Math.min(next, nowMs + LONGEST_NAP_MS);
+    this.#timerAt = Math.min(next, nowMs + LONGEST_SLEEP_MS);
     this.#timer = this.#clock.after(this.#timerAt - nowMs, () => this.#turn());
     if (this.#pending > 0) this.#timer.keepAlive(true);
   }
@@ -99,7 +108,7 @@ export class Agenda {
     }
   }
 
-  #up(entry: Entry): void {
+  #up(entry: AgendaEntry): void {
     const heap = this.#heap;
     let slot = entry.slot;
     while (slot > 0) {
@@ -114,7 +123,7 @@ export class Agenda {
     entry.slot = slot;
   }
 
-  #down(entry: Entry): void {
+  #down(entry: AgendaEntry): void {
     const heap = this.#heap;
     let slot = entry.slot;
     for (;;) {

@@ -2,17 +2,17 @@ import { HoldfastError } from "./errors.js";
 import { hideGrantIds } from "./random.js";
 import { printable } from "./text.js";
 
-/** Causes within causes are followed so far. */
+/** How many causes within causes are followed. */
 const DEPTH = 5;
 const NOT_TEXT = "something that is no error";
 
-/** Copies by their originals, and copies by themselves: one batch fails for many leases. */
+/** Copies by their originals, and copies by themselves: one failed batch is the cause for many leases. */
 const copies = new WeakMap<object, unknown>();
 
 /**
- * A client's error as others may see it. It may repeat the whole batch that was sent, in its message
- * or beside it, and a grantId is a secret: so it is a copy with name, code, message and stack alone.
- * One of our own stays the same object, and its causes are replaced.
+ * A client library's error, made safe to show. Its message or its fields may repeat the whole batch
+ * that was sent, and a grantId is a secret. So the result is a copy with name, code, message and
+ * stack only. An error of our own stays the same object, with its causes replaced.
  */
 export function safeCause(cause: unknown, depth = DEPTH): unknown {
   if (typeof cause === "string") return clean(cause);
@@ -25,7 +25,7 @@ export function safeCause(cause: unknown, depth = DEPTH): unknown {
   return safe;
 }
 
-/** In one line. */
+/** The reason as one line. */
 export function reasonOf(cause: unknown): string {
   try {
     if (!(cause instanceof Error)) return clean(String(cause));

@@ -1,5 +1,6 @@
 import { uptime } from "node:os";
 
+/** A pending call of `Clock.after`. */
 export interface Timer {
   cancel(): void;
   /** Whether the pending timer keeps the process alive. */
@@ -13,11 +14,11 @@ export interface Clock {
   /** For people, and as a suspicion; nothing is decided by it. */
   wallMs(): number;
   /**
-   * By how much the wall clock alone has run ahead so far, in all: for so long the machine may have
-   * been frozen. Never falls; as of the last `elapsedMs()`.
+   * The time so far that only the wall clock has counted: for so long the machine may have been
+   * frozen. Never falls; as of the last `elapsedMs()`.
    */
   unexplainedMs(): number;
-  /** The timer keeps no process alive unless told to. */
+  /** The timer keeps the process alive only after `keepAlive(true)`. */
   after(ms: number, run: () => void): Timer;
 }
 
@@ -43,7 +44,8 @@ const LOOK_EVERY_MS = 1_000;
 /** The resolution of `os.uptime`, with room: Linux reads hundredths, others whole seconds. */
 const UPTIME_GRAIN_MS = process.platform === "linux" ? 20 : 1_100;
 const TOGETHER_MS = 2;
-const LONGEST_TIMER_MS = 2 ** 31 - 1;
+/** `setTimeout` fires at once after a longer time. */
+export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
 /**
  * `max(hrtime, uptime)` since the start. On Linux hrtime stands still while the machine is suspended
@@ -67,7 +69,7 @@ export function systemClock(sources: ClockSources = system): Clock {
     const aheadMs = wall - hr - wallOverHr - newlySlept;
     const isStep = Math.abs(aheadMs) > INACCURACY_MS;
     if (isStep && aheadMs > 0) unexplainedMs += aheadMs;
-    // What a slew explains is forgotten; the rest adds up until it is a step.
+    // The part that a slew explains is forgotten; the rest adds up until it counts as a step.
     const settledMs = isStep ? aheadMs : Math.max(-slewedMs, Math.min(slewedMs, aheadMs));
     wallOverHr += newlySlept + settledMs;
   }

@@ -1,9 +1,9 @@
-import type { Lease } from "./lease.js";
 import { printable } from "./text.js";
 
-/** By registered symbol, so that two installed copies of Holdfast recognise each other's errors. */
+/** A registered symbol, so that two installed copies of Holdfast recognise each other's errors. */
 const brand = Symbol.for("holdfast.error");
 
+/** The `code` of a `HoldfastError`. */
 export type ErrorCode =
   | "ACQUIRE_TIMEOUT"
   | "LEASE_LOST"
@@ -12,16 +12,18 @@ export type ErrorCode =
   | "INVALID_ARGUMENT"
   | "UNSUPPORTED"
   | "CLOSED"
-  | "QUEUE_FULL";
+  | "QUEUE_FULL"
+  | "CONFLICT";
 
+/** The base of all errors of Holdfast. */
 export class HoldfastError extends Error {
-  /** Stable: compare this, not the message. */
+  /** Stays the same between versions: compare this, not the message. */
   readonly code: ErrorCode;
   /** Whether the same call may succeed later. */
   readonly retryable: boolean;
 
   constructor(code: ErrorCode, message: string, retryable: boolean, cause?: unknown) {
-    // Holders, names and servers have their say in it.
+    // The message may contain text of holders, names and servers.
     super(printable(message), cause === undefined ? undefined : { cause });
     this.code = code;
     this.retryable = retryable;
@@ -29,7 +31,7 @@ export class HoldfastError extends Error {
     Object.defineProperty(this, brand, { value: true });
   }
 
-  /** With tokens as text: `JSON.stringify` refuses a bigint. */
+  /** For `JSON.stringify`, which refuses a bigint: tokens as strings. */
   toJSON(): object {
     const fields = Object.entries(this).map(([key, value]) => [
       key,
@@ -38,16 +40,19 @@ export class HoldfastError extends Error {
     return { ...Object.fromEntries(fields), name: this.name, message: this.message };
   }
 
+  /** Whether the value is an error of any installed copy of Holdfast. */
   static is(value: unknown): value is HoldfastError {
     return value instanceof Error && brand in value;
   }
 }
 
-/** Held by others for as long as the call was willing to wait. */
+/** The name stayed busy for the whole `wait`. */
 export class AcquireTimeoutError extends HoldfastError {
+  /** The name that stayed busy. */
   readonly lockName: string;
+  /** How long the caller waited, in milliseconds. */
   readonly waitMs: number;
-  /** Who held it when last seen. */
+  /** The holder in the store's last reply; null if there was none. */
   readonly holder: string | null;
 
   constructor(lockName: string, waitMs: number, holder: string | null) {
@@ -55,7 +60,7 @@ export class AcquireTimeoutError extends HoldfastError {
     super(
       "ACQUIRE_TIMEOUT",
       waitMs === 0
-        ? `${JSON.stringify(lockName)} is held${by}; asked once (wait: 0)`
+        ? `${JSON.stringify(lockName)} is held${by}; tried once, because wait is 0`
         : `${JSON.stringify(lockName)} was still held${by} after waiting ${Math.round(waitMs)} ms`,
       true,
     );
@@ -65,8 +70,9 @@ export class AcquireTimeoutError extends HoldfastError {
   }
 }
 
-/** So many wait for the name already that the store takes no more waiters. */
+/** The name has so many waiters that the store takes no more. */
 export class QueueFullError extends HoldfastError {
+  /** The name whose queue is full. */
   readonly lockName: string;
   /** How many waited when the store refused. */
   readonly waiting: number;
@@ -75,7 +81,7 @@ export class QueueFullError extends HoldfastError {
     super(
       "QUEUE_FULL",
       `${JSON.stringify(lockName)} has ${waiting} waiters already, and the store takes no more; ` +
-        "try again later, ask once with wait: 0, or spread the work over several names",
+        "try again later, claim once with wait: 0, or spread the work over several names",
       true,
     );
     this.lockName = lockName;
@@ -83,23 +89,31 @@ export class QueueFullError extends HoldfastError {
   }
 }
 
-/** `released`: by its own holder, who goes on using it. `closed`: with its `Locks`. */
+/**
+ * Why a lease was lost. `expired`: it could not be renewed in time. `revoked`: by `forceRelease`.
+ * `superseded`: the store has granted the name to another. `max-hold`: `maxHold` is over.
+ * `released`: it is used after its release. `closed`: its `Locks` was closed.
+ */
 export type LossReason = "expired" | "revoked" | "superseded" | "max-hold" | "released" | "closed";
 
+/** The lease can no longer be proved. The reason of `lease.signal`. */
 export class LeaseLostError extends HoldfastError {
+  /** The name that the lease was for. */
   readonly lockName: string;
+  /** The token of the lost lease. */
   readonly token: bigint;
+  /** Why the lease was lost. */
   readonly reason: LossReason;
-  /** What `fn` returned, when `withLock` finds that the lease was lost on the way. */
+  /** The result of `fn`, if `withLock` finds that the lease was lost before `fn` ended. */
   readonly value: unknown;
 
   constructor(
-    lease: Pick<Lease, "name" | "token">,
+    lease: { readonly name: string; readonly token: bigint },
     reason: LossReason,
     more: { detail?: string; why?: string; value?: unknown; cause?: unknown } = {},
   ) {
     const why = more.why === undefined ? "" : ` ${more.why}`;
-    const detail = `${more.detail ?? explain[reason]}${why}`;
+    const detail = `${more.detail ?? LOSS_DETAIL[reason]}${why}`;
     super(
       "LEASE_LOST",
       `the lease on ${JSON.stringify(lease.name)} (token ${lease.token}) is lost: ${detail}`,
@@ -113,19 +127,22 @@ export class LeaseLostError extends HoldfastError {
   }
 }
 
-const explain: Record<LossReason, string> = {
+const LOSS_DETAIL: Record<LossReason, string> = {
   expired: "it could not be renewed in time",
   revoked: "it was released by force",
   superseded: "the store has granted the name to another",
   "max-hold": "maxHold is over",
   released: "it was released",
-  closed: "its locks were closed",
+  closed: "close() was called on its Locks object",
 };
 
-/** A fence refused: a later holder has entered the resource. */
+/** A fence has refused the token: a later holder has entered the resource. */
 export class StaleTokenError extends HoldfastError {
+  /** The resource as the fence calls it. */
   readonly resource: string;
+  /** The token that was refused. */
   readonly token: bigint;
+  /** The highest floor that the fence has seen. */
   readonly highest: bigint;
 
   constructor(resource: string, token: bigint, highest: bigint, detail?: string) {
@@ -141,13 +158,14 @@ export class StaleTokenError extends HoldfastError {
   }
 }
 
-/** The store did not answer, or can't be used. Never means that the name is held. */
+/** The store did not reply, or can't be used. Never means that the name is held. */
 export class StoreUnavailableError extends HoldfastError {
   constructor(message: string, more: { cause?: unknown; retryable?: boolean } = {}) {
     super("STORE_UNAVAILABLE", message, more.retryable ?? true, more.cause);
   }
 }
 
+/** An argument or an option is not valid; the message says which, and what is. */
 export class InvalidArgumentError extends HoldfastError {
   constructor(message: string) {
     super("INVALID_ARGUMENT", message, false);
@@ -161,9 +179,27 @@ export class UnsupportedError extends HoldfastError {
   }
 }
 
-/** The `Locks` was closed while this was pending, or before. */
+/** Others have changed the row at every attempt, between its reading and its writing. */
+export class ConflictError extends HoldfastError {
+  /** The row or record that was to be changed. */
+  readonly resource: string;
+  /** How often it was tried. */
+  readonly attempts: number;
+
+  constructor(resource: string, attempts: number) {
+    super(
+      "CONFLICT",
+      `${resource} was changed by others during each of ${attempts} attempts: try again later, or use a lock`,
+      true,
+    );
+    this.resource = resource;
+    this.attempts = attempts;
+  }
+}
+
+/** The `Locks` was closed before the call, or while it was pending. */
 export class ClosedError extends HoldfastError {
   constructor() {
-    super("CLOSED", "these locks are closed", false);
+    super("CLOSED", "close() was called on this Locks object", false);
   }
 }

@@ -3,7 +3,9 @@ import type { LossReason } from "./errors.js";
 
 /** Every event, with its fixed fields. Published on `holdfast:<event>`. */
 export interface Events {
+  /** A call of `acquire` or the like has begun. */
   asked: { name: string; holder: string; mode: string; permits: number };
+  /** A lease was granted after `waitMs`; `handedOver` if another holder passed it on. */
   granted: {
     name: string;
     token: bigint;
@@ -11,30 +13,41 @@ export interface Events {
     waitMs: number;
     handedOver: boolean;
   };
+  /** An acquire has ended without a lease. */
   "not-granted": {
     name: string;
     holder: string;
     waitMs: number;
     reason: "busy" | "timeout" | "aborted" | "unavailable" | "closed" | "refused";
   };
+  /** A renewal was confirmed; `ttlMs` is the new ttl. */
   renewed: { name: string; token: bigint; ttlMs: number };
+  /** Renewals fail; the lease is good for `remainingMs` more. */
   jeopardy: { name: string; token: bigint; remainingMs: number; cause: string };
+  /** A renewal succeeded after jeopardy. */
   recovered: { name: string; token: bigint };
+  /** The lease can no longer be proved. */
   lost: { name: string; token: bigint; reason: LossReason; heldMs: number };
+  /** The holder has released its lease. */
   released: { name: string; token: bigint; heldMs: number; outcome: "released" | "unknown" };
   /** A name was taken by force: by whom, from whom, and why. */
   revoked: { name: string; token: bigint; holder: string; by: string; why: string };
   /** `onUnavailable: "run"`: work went on without the lock. */
   unprotected: { name: string; holder: string; cause: string };
+  /** A fence has refused a token. */
   "stale-token": { resource: string; token: bigint; highest: bigint };
 }
 
+/** The name of an event, without `holdfast:`. */
 export type EventName = keyof Events;
 
 /** Any logger with these methods: console, pino and winston need a line of adapting at the most. */
 export interface Logger {
+  /** Events of normal work. */
   debug(message: string, fields: object): void;
+  /** Recovery after a warning. */
   info(message: string, fields: object): void;
+  /** Events that a person should look at: jeopardy, losses, stale tokens. */
   warn(message: string, fields: object): void;
 }
 
@@ -58,7 +71,7 @@ const channels = Object.fromEntries(
   EVENT_NAMES.map((name) => [name, channel(`holdfast:${name}`)]),
 ) as Record<EventName, ReturnType<typeof channel>>;
 
-/** `fields` is built only when somebody listens. */
+/** Calls `fields` only when the event has a subscriber or a logger. */
 export function emit<E extends EventName>(
   event: E,
   logger: Logger | undefined,
@@ -83,7 +96,7 @@ function forLogs(fields: object): object {
   );
 }
 
-/** Calls the user's code. What it throws is an uncaught exception, and stops nothing of ours. */
+/** Calls the user's code. An error that it throws is an uncaught exception, and stops nothing of ours. */
 export function guarded(call: () => void): void {
   try {
     call();

@@ -1,23 +1,23 @@
-/** What is to be closed when the process is asked to end, or has nothing left to do. */
-interface Leaving {
+/** Something to close when the process gets a signal to end, or has nothing left to do. */
+interface Closable {
   readonly signals: readonly string[];
-  /** `nobody`: no work is left that could need time to stop. */
-  close(nobody: boolean): Promise<void>;
+  /** `isIdle`: no work is left that could need time to stop. */
+  close(isIdle: boolean): Promise<void>;
 }
 
-const leaving = new Set<Leaving>();
+const closables = new Set<Closable>();
 const listeners = new Map<string, () => void>();
 
-/** Returns how to undo it. */
-export function closeOnExit(one: Leaving): () => void {
-  leaving.add(one);
-  if (leaving.size === 1) process.on("beforeExit", nothingLeft);
+/** Closes `one` when the process is about to end. Returns a function that undoes this. */
+export function closeOnExit(one: Closable): () => void {
+  closables.add(one);
+  if (closables.size === 1) process.on("beforeExit", nothingLeft);
   for (const signal of one.signals) listen(signal);
   return () => {
-    leaving.delete(one);
-    if (leaving.size === 0) process.removeListener("beforeExit", nothingLeft);
+    closables.delete(one);
+    if (closables.size === 0) process.removeListener("beforeExit", nothingLeft);
     for (const signal of one.signals) {
-      if (![...leaving].some(({ signals }) => signals.includes(signal))) unlisten(signal);
+      if (![...closables].some(({ signals }) => signals.includes(signal))) unlisten(signal);
     }
   };
 }
@@ -26,7 +26,7 @@ function listen(signal: string): void {
   if (listeners.has(signal)) return;
   const listener = (): void => void leave(signal);
   listeners.set(signal, listener);
-  // First, because one who listens once is gone from the list when it has been called.
+  // First in the list: a listener that is called once is gone from the list afterwards.
   process.prependListener(signal as NodeJS.Signals, listener);
 }
 
@@ -38,16 +38,16 @@ function unlisten(signal: string): void {
 
 /** A second signal finds no listener of ours, and ends the process at once. */
 async function leave(signal: string): Promise<void> {
-  // Who listens beside us decides about the end of the process, and may do so before we are done.
+  // Another listener decides when the process ends, and may do so before we are done.
   const alone = process.listenerCount(signal) === 1;
   unlisten(signal);
-  // If the process lives on, the others may too.
+  // If the process lives on, those that do not listen to this signal stay open.
   await closeAll(false, (one) => alone || one.signals.includes(signal));
   if (alone) process.kill(process.pid, signal);
 }
 
 const nothingLeft = (): void => void closeAll(true, () => true);
 
-async function closeAll(nobody: boolean, which: (one: Leaving) => boolean): Promise<void> {
-  await Promise.allSettled([...leaving].filter(which).map((one) => one.close(nobody)));
+async function closeAll(isIdle: boolean, which: (one: Closable) => boolean): Promise<void> {
+  await Promise.allSettled([...closables].filter(which).map((one) => one.close(isIdle)));
 }

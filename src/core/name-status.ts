@@ -38,7 +38,7 @@ export function holderOf(holder: HolderInfo, tokenOffset: bigint): HolderInfo {
   });
 }
 
-/** A lock's holder has one lease, whatever share of the limit that takes in the store. */
+/** A lock's holder has one lease, whatever number of permits that takes in the store. */
 const permitsOf = ({ mode, permits }: HolderInfo | WaiterInfo): number =>
   mode === "permits" ? permits : 1;
 

@@ -22,7 +22,7 @@ const system: RandomSources = {
 };
 
 const NS_PER_MS = 1e6;
-/** Every id begins so, to be recognised in texts that must not show one: "gid-" in base64url. */
+/** Every id begins so, and is recognised by it in texts that must not show an id: "gid-" in base64url. */
 const MARK = Buffer.from("gid-", "base64url");
 const RANDOM_BYTES = 18;
 const ID_BYTES = MARK.length + RANDOM_BYTES;
@@ -55,7 +55,7 @@ export function systemRandom(sources: RandomSources = system): Random {
   };
 }
 
-/** Without any grantId in it. */
+/** The text with all grantIds hidden. */
 export function hideGrantIds(text: string): string {
   return text.replace(/gid-[\w-]{24}/g, "…");
 }

@@ -1,32 +1,37 @@
 import { type Clock, systemClock } from "./clock.js";
 import { type Random, systemRandom } from "./random.js";
 
-/** What the core takes from the world. */
+/** Time and randomness of the core. Tests replace them. */
 export interface Runtime {
+  /** Elapsed time, wall clock and timers. */
   readonly clock: Clock;
+  /** Where grantIds and jitter come from. */
   readonly random: Random;
+  /** Replaceable decisions, for tests. */
   readonly seams: Seams;
 }
 
 /**
- * Two decisions on which safety rests, replaceable so that the conformance suite can prove that it
- * catches a core which gets them wrong. Nothing but tests passes others.
+ * Two decisions on which safety rests. Tests replace them, to prove that the conformance suite
+ * catches a core that gets them wrong.
  */
 export interface Seams {
-  /** The moment from which a proof of `sentAtMs` counts: that moment, not now. */
+  /** The moment from which the reply to a request of `sentAtMs` counts: that moment, not now. */
   countFrom(sentAtMs: number): number;
-  /** The ask from whose send a grant counts: the one that it names, not the last. */
+  /** The request from whose send time a grant counts: the one that it names, not the last. */
   restsOn(seq: number, lastSeq: number): number;
 }
 
-export const honest: Seams = {
+/** The decisions as they must be. */
+export const standardSeams: Seams = {
   countFrom: (sentAtMs) => sentAtMs,
   restsOn: (seq) => seq,
 };
 
 let shared: Runtime | undefined;
 
+/** The clock of this machine and secure randomness, shared by all `Locks`. */
 export function systemRuntime(): Runtime {
-  shared ??= { clock: systemClock(), random: systemRandom(), seams: honest };
+  shared ??= { clock: systemClock(), random: systemRandom(), seams: standardSeams };
   return shared;
 }

@@ -7,7 +7,7 @@ const UNIT_MS: Record<string, number> = { ms: 1, s: 1_000, m: 60_000, h: 3_600_0
 export const YEAR_MS = 365 * 24 * UNIT_MS["h"]!;
 const NAME_BYTES = 255;
 
-/** How a value is shown in a message: short, and never what is inside an object or a function. */
+/** A value as a message shows it: short, and never with the content of an object or a function. */
 export function show(value: unknown): string {
   switch (typeof value) {
     case "string":
@@ -32,7 +32,7 @@ function kindOf(value: object): string {
 
 const shorten = (text: string): string => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
 
-/** Absent is only what is undefined: null and 0 are values, and may be bad ones. */
+/** Only undefined means absent: null and 0 are values, and may be wrong ones. */
 export function orElse<T>(value: T | undefined, fallback: T): T {
   return value === undefined ? fallback : value;
 }
@@ -61,7 +61,7 @@ export function parseDuration(
   return ms;
 }
 
-/** As it can be written for a duration, in its largest unit. */
+/** A duration as text, in its largest unit. */
 function shortest(ms: number): string {
   if (ms === 0) return "0";
   const unit = ["h", "m", "s"].find((one) => ms % UNIT_MS[one]! === 0) ?? "ms";
@@ -136,11 +136,10 @@ export function checkOptions(value: unknown, what: string, known: readonly strin
   }
 }
 
-export function checkSignal(value: unknown): AbortSignal {
-  if (!(value instanceof AbortSignal)) {
-    throw new InvalidArgumentError(`signal is ${show(value)}; it must be an AbortSignal`);
-  }
-  return value;
+/** An option: it may be absent. */
+export function checkSignal(value: unknown): AbortSignal | undefined {
+  if (value === undefined || value instanceof AbortSignal) return value;
+  throw new InvalidArgumentError(`signal is ${show(value)}; it must be an AbortSignal`);
 }
 
 export function checkToken(value: unknown, what: string): bigint {

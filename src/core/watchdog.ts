@@ -1,94 +1,76 @@
-import { Agenda, Entry } from "./agenda.js";
-import { answerAt, isPromise, MissingAnswer } from "./commands.js";
+import { AgendaEntry } from "./agenda.js";
+import type { Requests } from "./requests.js";
 import type { Runtime } from "./runtime.js";
-import { RENEWALS_PER_TTL, type RenewAnswer, type Renewal, type Store } from "./store.js";
+import { RENEWALS_PER_TTL, type RenewAnswer, type Renewal } from "./store.js";
 
-/** A lease or a ticket: what has to be renewed to stay alive. */
-export abstract class Kept extends Entry {
-  /** In line for the next batch. */
-  due = false;
-  /** What to send, called at the moment of sending; null when it is over by then. */
+/** A lease or a waiter with a ticket: it must be renewed to stay alive. */
+export abstract class Renewable extends AgendaEntry {
+  /** In line for the next batch of renewals. */
+  isInBatch = false;
+  /** The renewal to send, made at the moment of sending; null when the lease or the wait is over by then. */
   abstract renewal(sentAtMs: number): Renewal | null;
-  abstract answered(answer: RenewAnswer, renewal: Renewal, sentAtMs: number): void;
+  abstract replied(reply: RenewAnswer, renewal: Renewal, sentAtMs: number): void;
 }
 
-/** Items in one command: large enough to be cheap, small enough not to block anybody for long. */
+/** Renewals in one request: large enough to be cheap, small enough not to block the store for long. */
 const BATCH = 256;
 /** Renewals fall due at a third of the ttl or a little earlier, together with others: eight times a period. */
 const SLOTS_PER_TTL = 24;
 
 /** Renews everything that one `Locks` keeps alive, in batches. */
 export class Watchdog {
-  readonly agenda: Agenda;
-  readonly #store: Store;
+  readonly #requests: Requests;
   readonly #runtime: Runtime;
   /** Shifts this process's slots against those of others. */
   readonly #phase: number;
-  #due: Kept[] = [];
-  #flushing = false;
+  #due: Renewable[] = [];
+  #sending = false;
 
-  constructor(store: Store, runtime: Runtime) {
-    this.#store = store;
+  constructor(requests: Requests, runtime: Runtime) {
+    this.#requests = requests;
     this.#runtime = runtime;
     this.#phase = runtime.random.unit();
-    this.agenda = new Agenda(runtime.clock, () => this.#flush());
   }
 
-  /** When something proved at `provedAtMs` is to be renewed. */
+  /** When a lease or a ticket that was proved at `provedAtMs` is to be renewed. */
   dueAt(provedAtMs: number, ttlMs: number): number {
     const slotMs = ttlMs / SLOTS_PER_TTL;
     const latest = provedAtMs + ttlMs / RENEWALS_PER_TTL;
     return (Math.floor(latest / slotMs - this.#phase) + this.#phase) * slotMs;
   }
 
-  /** Goes with the next batch: at the end of this turn of the agenda, or of this microtask. */
-  renewSoon(kept: Kept): void {
-    if (kept.due) return;
-    kept.due = true;
-    this.#due.push(kept);
-    if (this.#due.length === 1) queueMicrotask(() => this.#flush());
+  /** Renews with the next batch: at the end of this turn of the agenda, or of this microtask. */
+  renewSoon(one: Renewable): void {
+    if (one.isInBatch) return;
+    one.isInBatch = true;
+    this.#due.push(one);
+    if (this.#due.length === 1) queueMicrotask(() => this.sendDue());
   }
 
-  #flush(): void {
-    if (this.#flushing || this.#due.length === 0) return;
-    this.#flushing = true;
+  sendDue(): void {
+    if (this.#sending || this.#due.length === 0) return;
+    this.#sending = true;
     try {
       this.#send(this.#due.splice(0, BATCH));
     } finally {
-      this.#flushing = false;
+      this.#sending = false;
     }
     // The rest in later turns: thousands of renewals must not block the event loop.
-    if (this.#due.length > 0) this.#runtime.clock.after(0, () => this.#flush());
+    if (this.#due.length > 0) this.#runtime.clock.after(0, () => this.sendDue());
   }
 
-  #send(batch: readonly Kept[]): void {
+  #send(batch: readonly Renewable[]): void {
     const sentAtMs = this.#runtime.clock.elapsedMs();
-    const kept: Kept[] = [];
+    const sent: Renewable[] = [];
     const renewals: Renewal[] = [];
     for (const one of batch) {
-      one.due = false;
+      one.isInBatch = false;
       const renewal = one.renewal(sentAtMs);
       if (renewal === null) continue;
-      kept.push(one);
+      sent.push(one);
       renewals.push(renewal);
     }
     if (renewals.length === 0) return;
-    const answered = (answers: readonly RenewAnswer[]): void => {
-      kept.forEach((one, i) => {
-        const answer = answerAt(answers, i) ?? { kind: "unknown", cause: new MissingAnswer() };
-        one.answered(answer, renewals[i]!, sentAtMs);
-      });
-    };
-    const failed = (cause: unknown): void => {
-      answered(kept.map(() => ({ kind: "unknown", cause })));
-    };
-    // No timeout here: a batch that hangs is noticed by each lease's own patience, and a late answer still counts.
-    try {
-      const answers = this.#store.renew(renewals);
-      if (isPromise(answers)) answers.then(answered, failed);
-      else answered(answers);
-    } catch (cause) {
-      failed(cause);
-    }
+    this.#requests.renew(renewals, (reply, i) => sent[i]!.replied(reply, renewals[i]!, sentAtMs));
   }
 }

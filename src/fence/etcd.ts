@@ -6,25 +6,29 @@ import {
 } from "../core/errors.js";
 import { checkOptions, checkText, checkToken, orElse, show } from "../core/validate.js";
 import { checkClient, type EtcdClient } from "../stores/etcd/rpc/client.js";
+import { modifiedAt, valueAbove, valueBelow } from "../stores/etcd/rpc/compare.js";
 import { EtcdError } from "../stores/etcd/rpc/errors.js";
 import type { Compare, KeyValue, Op, Put, Range, Txn } from "../stores/etcd/rpc/messages.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
 
-/** A transaction in the making, as etcd has it: what has to be so, and what is done then. */
+/** A transaction of etcd before it is sent: comparisons, and the operations to run if they hold. */
 export interface EtcdTx {
+  /** The comparisons that must hold for `success` to be executed. */
   compare: Compare[];
+  /** The operations that are executed if all comparisons hold. */
   success: Op[];
-  /** Reads only: it is also what runs when the fence refuses. */
+  /** Reads only: they also run when the fence refuses. */
   failure?: { range: Range }[] | undefined;
 }
 
+/** Options of `etcdFence`. */
 export interface EtcdFenceOptions {
-  /** What the fence's keys begin with; `holdfast/fence/` by default. */
+  /** The prefix of every key of the fence. Default: `holdfast/fence/`. */
   readonly prefix?: string | undefined;
 }
 
 type Client = Pick<EtcdClient, "txn" | "range">;
-type TxnAnswer = Awaited<ReturnType<Client["txn"]>>;
+type TxnReply = Awaited<ReturnType<Client["txn"]>>;
 
 /** One resource and one holder of it. */
 interface Entry {
@@ -32,24 +36,24 @@ interface Entry {
   readonly resource: string;
   readonly token: bigint;
   readonly floor: bigint;
-  /** The highest is from its floor to its token. Of a key that is missing, no such thing is so. */
+  /** True while the highest token is between its floor and its token; false while the key is missing. */
   readonly bounds: readonly [Compare, Compare];
 }
 
 const PREFIX = "holdfast/fence/";
-/** A value begins with its format: one of another lies above or below all numbers, and is refused. */
+/** Every value begins with its format. A value of another format sorts above or below all numbers, and is refused. */
 const FORMAT = "1:";
-/** Of one width, so that etcd, which compares bytes, compares numbers. */
+/** Numbers have one width, because etcd compares bytes. */
 const DIGITS = 20;
 
-/** Whom a transaction depends on: what `commit` asks about when it failed. */
-const dependsOn = new WeakMap<EtcdTx, Entry[]>();
+/** The entries that guard a transaction: `commit` reads them when it fails. */
+const guardsOf = new WeakMap<EtcdTx, Entry[]>();
 
 /**
- * For data in etcd. The `tx` is a transaction that is being put together: `enter` and `guard` add
- * comparisons to it, so that it fails if a later holder has entered by the time it is committed.
+ * A fence for data in etcd. `enter` and `guard` add comparisons to the `tx`, so that it fails if a
+ * later holder has entered by the time it is committed.
  *
- * Entering is a step of its own, also when a `tx` is given: a holder may do so at any time.
+ * Entering is a step of its own, even with a `tx`: a holder may enter at any time.
  */
 export class EtcdFence implements Fence<EtcdTx | undefined> {
   readonly #client: Client;
@@ -68,7 +72,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
     depend(tx, entry);
   }
 
-  /** With `strict` and a `tx` nothing is asked: the comparisons are all, and `commit` tells. */
+  /** With `strict` and a `tx`, nothing is sent: `commit` checks the comparisons. */
   async guard(
     tx: EtcdTx | undefined,
     resource: string,
@@ -78,49 +82,54 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
     const strict = isStrict(options);
     const entry = this.#entry(tx, resource, lease);
     if (!strict) {
-      // A read, since most have entered: cheaper for etcd than a transaction that may write.
+      // Most holders have entered already, and a read is cheaper for etcd than a transaction that
+      // may write.
       if (!hasEntered(entry, await this.#read(entry.key))) await this.#raise(entry);
     } else if (tx === undefined) {
-      refuseStranger(entry, await this.#read(entry.key));
+      refuseUnlessEntered(entry, await this.#read(entry.key));
     }
     depend(tx, entry);
   }
 
   /**
-   * Commits what was guarded, in one step. Rejects with `StaleTokenError` if the fence refused, and
-   * then nothing was written; `succeeded` is false only if a comparison of your own was not so.
+   * Commits a guarded transaction in one step. Rejects with `StaleTokenError` if the fence refused it,
+   * and then nothing was written; `succeeded` is false only if a comparison of your own failed.
    */
-  async commit(tx: EtcdTx): Promise<TxnAnswer> {
+  async commit(tx: EtcdTx): Promise<TxnReply> {
     checkTx(tx);
-    const entries = dependsOn.get(tx);
+    const entries = guardsOf.get(tx);
     if (entries === undefined) {
-      throw new InvalidArgumentError("nothing guards this transaction: call guard with it first");
+      throw new InvalidArgumentError(
+        "this transaction is not guarded: call guard with it before commit",
+      );
     }
     const own = tx.failure ?? [];
-    const looks = entries.map(({ key }) => ({ range: { key } }));
-    // The caller's arrays may have been exchanged for others since.
-    const gone = entries.flatMap(({ bounds }) => bounds).filter((one) => !tx.compare.includes(one));
+    const reads = entries.map(({ key }) => ({ range: { key } }));
+    // The caller may have replaced its arrays since `guard`.
+    const removed = entries
+      .flatMap(({ bounds }) => bounds)
+      .filter((one) => !tx.compare.includes(one));
     const txn = {
-      compare: [...tx.compare, ...gone],
+      compare: [...tx.compare, ...removed],
       success: tx.success,
-      failure: [...own, ...looks],
+      failure: [...own, ...reads],
     };
-    const answer = await this.#ask("commit", () => this.#client.txn(txn));
-    if (answer.succeeded) return answer;
-    const seen = answer.responses.splice(own.length);
+    const reply = await this.#send("commit", () => this.#client.txn(txn));
+    if (reply.succeeded) return reply;
+    const seen = reply.responses.splice(own.length);
     entries.forEach((entry, i) => {
-      refuseStranger(entry, seen[i]?.range?.kvs[0]);
+      refuseUnlessEntered(entry, seen[i]?.range?.kvs[0]);
     });
-    return answer;
+    return reply;
   }
 
-  /** As it is now: a transaction of etcd reads nothing before it is committed. */
+  /** The present value, because a transaction of etcd reads nothing before it is committed. */
   async highest(_tx: EtcdTx | undefined, resource: string): Promise<bigint> {
     const key = this.#key(resource);
     return highestIn(key, await this.#read(key));
   }
 
-  /** With a `tx`, a part of it, which also fails if somebody enters meanwhile. */
+  /** With a `tx`, the reset becomes a part of it, and the `tx` fails if a holder enters meanwhile. */
   async reset(tx: EtcdTx | undefined, resource: string, token: bigint): Promise<void> {
     const key = this.#key(resource);
     const put = putting(key, checkToken(token, "token"));
@@ -128,43 +137,43 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
     for (;;) {
       const kv = await this.#read(key);
       highestIn(key, kv);
-      const step = { compare: [unchanged(key, kv)], success: [put] };
+      const step = { compare: [isUnchanged(key, kv)], success: [put] };
       if (tx !== undefined) {
         entriesOf(tx);
         tx.compare.push(...step.compare);
         tx.success.push(...step.success);
         return;
       }
-      // Not sent twice: the second could undo the entry of somebody after the first.
-      if ((await this.#ask("reset", () => this.#client.txn(step))).succeeded) return;
+      // Never sent twice: the second reset could undo an entry that followed the first.
+      if ((await this.#send("reset", () => this.#client.txn(step))).succeeded) return;
     }
   }
 
-  /** Usually one round trip: somebody earlier has entered, or this holder itself. */
+  /** Usually one round trip, because an earlier holder or this one has already entered. */
   async #raise(entry: Entry): Promise<void> {
     const { key, floor } = entry;
-    let compare = [above(key, FORMAT), below(key, textOf(floor))];
+    let compare = [valueAbove(key, FORMAT), valueBelow(key, textOf(floor))];
     for (;;) {
       const txn: Txn = { compare, success: [putting(key, floor)], failure: [{ range: { key } }] };
-      // May be sent twice: the second finds what the first has done.
-      const answer = await this.#ask("enter", () => this.#client.txn(txn, { again: true }));
-      if (answer.succeeded) return;
-      const kv = answer.responses[0]?.range?.kvs[0];
+      // May be sent twice: the second attempt finds the value that the first wrote.
+      const reply = await this.#send("enter", () => this.#client.txn(txn, { again: true }));
+      if (reply.succeeded) return;
+      const kv = reply.responses[0]?.range?.kvs[0];
       if (hasEntered(entry, kv)) return;
-      compare = [unchanged(key, kv)];
+      compare = [isUnchanged(key, kv)];
     }
   }
 
   async #read(key: string): Promise<KeyValue | undefined> {
-    const { kvs } = await this.#ask("read", () => this.#client.range({ key }));
+    const { kvs } = await this.#send("read", () => this.#client.range({ key }));
     return kvs[0];
   }
 
-  async #ask<T>(what: string, call: () => Promise<T>): Promise<T> {
+  async #send<T>(what: string, call: () => Promise<T>): Promise<T> {
     try {
       return await call();
     } catch (error) {
-      throw explain(error, what);
+      throw toFenceError(error, what);
     }
   }
 
@@ -173,7 +182,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
     if (tx !== undefined) checkTx(tx);
     const key = this.#key(resource);
     const under = floor === 0n ? FORMAT : textOf(floor - 1n);
-    const bounds = [above(key, under), below(key, textOf(token + 1n))] as const;
+    const bounds = [valueAbove(key, under), valueBelow(key, textOf(token + 1n))] as const;
     return { key, resource, token, floor, bounds };
   }
 
@@ -182,7 +191,25 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
   }
 }
 
-/** Keeps one key for each resource in the etcd that holds the data. */
+/**
+ * Makes a fence for data in etcd. It keeps one key for each resource in the same cluster.
+ *
+ * @example
+ * ```ts
+ * import { connect } from "holdfast";
+ * import { etcdFence, type EtcdTx } from "holdfast/fence/etcd";
+ * import { openEtcdClient } from "holdfast/stores/etcd";
+ *
+ * const client = await openEtcdClient({ endpoints: ["127.0.0.1:2379"] });
+ * const fence = etcdFence(client);
+ * const locks = await connect("etcd://127.0.0.1:2379");
+ * await locks.withLock("stock", { fence }, async (lease) => {
+ *   const tx: EtcdTx = { compare: [], success: [{ put: { key: "stock", value: "9" } }] };
+ *   await fence.guard(tx, "stock", lease);
+ *   await fence.commit(tx); // throws StaleTokenError if a later holder has entered
+ * });
+ * ```
+ */
 export function etcdFence(client: Client, options?: EtcdFenceOptions): EtcdFence {
   return new EtcdFence(client, options);
 }
@@ -204,24 +231,9 @@ function highestIn(key: string, kv: KeyValue | undefined): bigint {
 const putting = (key: string, highest: bigint): { put: Put } => ({
   put: { key, value: textOf(highest) },
 });
-const above = (key: string, value: string): Compare => ({
-  key,
-  target: "VALUE",
-  result: "GREATER",
-  value,
-});
-const below = (key: string, value: string): Compare => ({
-  key,
-  target: "VALUE",
-  result: "LESS",
-  value,
-});
-const unchanged = (key: string, kv: KeyValue | undefined): Compare => ({
-  key,
-  target: "MOD",
-  result: "EQUAL",
-  modRevision: kv?.modRevision ?? 0n,
-});
+/** Compares a key that is missing with revision 0. */
+const isUnchanged = (key: string, kv: KeyValue | undefined): Compare =>
+  modifiedAt(key, kv?.modRevision ?? 0n);
 
 function depend(tx: EtcdTx | undefined, entry: Entry): void {
   if (tx === undefined) return;
@@ -230,19 +242,19 @@ function depend(tx: EtcdTx | undefined, entry: Entry): void {
 }
 
 function entriesOf(tx: EtcdTx): Entry[] {
-  const entries = dependsOn.get(tx) ?? [];
-  dependsOn.set(tx, entries);
+  const entries = guardsOf.get(tx) ?? [];
+  guardsOf.set(tx, entries);
   return entries;
 }
 
-/** Throws if a later holder has. */
+/** Whether this holder has entered. Throws if a later one has. */
 function hasEntered({ key, resource, token, floor }: Entry, kv: KeyValue | undefined): boolean {
   const highest = highestIn(key, kv);
   if (token < highest) throw stale(resource, token, highest);
   return kv !== undefined && floor <= highest;
 }
 
-function refuseStranger(entry: Entry, kv: KeyValue | undefined): void {
+function refuseUnlessEntered(entry: Entry, kv: KeyValue | undefined): void {
   if (hasEntered(entry, kv)) return;
   throw notEntered(entry.resource, entry.token, highestIn(entry.key, kv));
 }
@@ -255,15 +267,15 @@ function checkTx(tx: EtcdTx): void {
   }
   if (tx.failure?.some((op: Op) => op.range === undefined || op.put || op.delete)) {
     throw new InvalidArgumentError(
-      "failure may only read: it is also what runs for a holder that the fence refuses",
+      "failure may only contain reads: it also runs for a holder that the fence refuses",
     );
   }
 }
 
-function explain(error: unknown, what: string): HoldfastError {
+function toFenceError(error: unknown, what: string): HoldfastError {
   if (HoldfastError.is(error)) return error;
   const refused = error instanceof EtcdError && error.executed === "no";
-  const outcome = what === "read" || refused ? "" : "; whether it was done is not known";
+  const outcome = what === "read" || refused ? "" : "; the outcome is unknown";
   const text = error instanceof Error ? error.message : String(error);
   return new StoreUnavailableError(`the fence can't ${what}: ${text}${outcome}`, {
     cause: error,

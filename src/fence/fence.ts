@@ -9,31 +9,39 @@ import {
   show,
 } from "../core/validate.js";
 
-/** A lease, or what is left of one after a trip through a queue or a header. */
+/** The numbers of a lease that a fence needs; they may also come by a queue or a header. */
 export interface Fenced {
+  /** The fencing token of the grant. */
   readonly token: bigint;
+  /** The lowest token that still held the name when the grant was made; at most `token`. */
   readonly floor: bigint;
 }
 
 /**
- * The guard at a resource: it keeps the highest floor that it has seen and refuses tokens below it.
+ * Guards a resource: keeps the highest floor that it has seen, and refuses tokens below it.
  *
  * The protocol: `enter` before the first read, then read, then write with `guard` in the same
  * transaction. Without entering first, a stale write that lands between the new holder's read and
  * write is accepted, and an update is lost.
  */
 export interface Fence<Tx> {
-  /** Advances the resource to this holder, so that earlier ones are refused from now on. */
+  /**
+   * Raises the highest floor to this holder's: earlier holders are refused from now on. Rejects
+   * with `StaleTokenError` if the holder is stale itself.
+   */
   enter(tx: Tx, resource: string, lease: Fenced): Promise<void>;
-  /** Refuses a stale holder. `strict` also refuses one that has not entered. */
+  /**
+   * Rejects with `StaleTokenError` if the holder is stale; with `strict` (default false), also if
+   * it has not entered.
+   */
   guard(tx: Tx, resource: string, lease: Fenced, options?: { strict?: boolean }): Promise<void>;
-  /** The highest floor seen; 0 for a resource never entered. */
+  /** The highest floor seen; 0 for a resource that was never entered. */
   highest(tx: Tx, resource: string): Promise<bigint>;
-  /** Sets it, also downwards: for moving to a store whose tokens start lower. */
+  /** Sets the highest floor, also to a lower one: for moving to a store whose tokens start lower. */
   reset(tx: Tx, resource: string, token: bigint): Promise<void>;
 }
 
-/** What `withLock` needs of a fence: one that can enter in a transaction of its own. */
+/** The part of a fence that `withLock` calls: `enter` in a transaction of its own. */
 export type EnterableFence = Pick<Fence<undefined>, "enter">;
 
 /** Whether `guard` refuses a holder that has not entered. */
@@ -52,7 +60,9 @@ export function checkFenced(resource: unknown, lease: Fenced): { token: bigint; 
   const token = checkToken(lease.token, "token");
   const floor = checkToken(lease.floor, "floor");
   if (floor > token) {
-    throw new InvalidArgumentError(`floor ${floor} is above token ${token}: a floor never is`);
+    throw new InvalidArgumentError(
+      `floor ${floor} is above token ${token}; a floor must not be higher than its token`,
+    );
   }
   return { token, floor };
 }

@@ -3,13 +3,14 @@ import { InvalidArgumentError } from "../core/errors.js";
 import { checkToken } from "../core/validate.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
 
-/** Stands for the transaction that the caller runs in. */
+/** The transaction that the caller runs in. */
 export interface MemoryTx {
+  /** The fence whose transaction this is. */
   readonly fence: MemoryFence;
 }
 
 /**
- * For resources within this process. Put the guard and the write that it protects into the same
+ * A fence for resources within this process. Put the guard and the write that it protects into the same
  * `transaction`. Transactions run one at a time; a call without a `tx` is a transaction of its own.
  */
 export class MemoryFence implements Fence<MemoryTx | undefined> {
@@ -18,7 +19,10 @@ export class MemoryFence implements Fence<MemoryTx | undefined> {
   #open: MemoryTx | null = null;
   #last: Promise<unknown> = Promise.resolve();
 
-  /** Between a guard and the write after it, nobody else enters. Rejects when it is called inside another. */
+  /**
+   * Runs `fn` while no other transaction runs. Rejects with `InvalidArgumentError` inside another
+   * transaction of this fence.
+   */
   transaction<T>(fn: (tx: MemoryTx) => T | Promise<T>): Promise<T> {
     const tx: MemoryTx = { fence: this };
     return this.#inTurn(async () => {
@@ -51,7 +55,7 @@ export class MemoryFence implements Fence<MemoryTx | undefined> {
     });
   }
 
-  /** As it is now, also while a transaction runs. */
+  /** Reads the present value at once, also while a transaction runs. */
   async highest(_tx: MemoryTx | undefined, resource: string): Promise<bigint> {
     return this.#of(resource);
   }
@@ -95,6 +99,27 @@ export class MemoryFence implements Fence<MemoryTx | undefined> {
   }
 }
 
+/**
+ * Makes a fence for resources within this process. It starts empty: every first token is accepted.
+ *
+ * @example
+ * ```ts
+ * import { connect } from "holdfast";
+ * import { memoryFence } from "holdfast/fence/memory";
+ *
+ * const fence = memoryFence();
+ * let stock = 10;
+ * const locks = await connect("memory:");
+ * await locks.withLock("stock", { fence }, async (lease) => {
+ *   const read = stock;
+ *   await fence.transaction(async (tx) => {
+ *     await fence.guard(tx, "stock", lease); // throws StaleTokenError if a later holder has entered
+ *     stock = read - 1;
+ *   });
+ * });
+ * await locks.close();
+ * ```
+ */
 export function memoryFence(): MemoryFence {
   return new MemoryFence();
 }

@@ -1,4 +1,4 @@
-import { InvalidArgumentError, StoreUnavailableError } from "../core/errors.js";
+import { HoldfastError, InvalidArgumentError, StoreUnavailableError } from "../core/errors.js";
 import { checkToken, show } from "../core/validate.js";
 import {
   checkDatabase,
@@ -6,8 +6,9 @@ import {
   type SqliteDatabase,
   type SqliteStatement,
 } from "../stores/sqlite/driver.js";
-import { explain } from "../stores/sqlite/errors.js";
-import { patiently } from "../stores/sqlite/patience.js";
+import { toStoreError } from "../stores/sqlite/errors.js";
+import { retryWhileBusy } from "../stores/sqlite/retry.js";
+import { inTransaction } from "../stores/sqlite/transaction.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
 
 const TABLE = `
@@ -16,7 +17,10 @@ CREATE TABLE IF NOT EXISTS holdfast_fence (
   highest INTEGER NOT NULL
 ) WITHOUT ROWID`;
 
-/** One statement, so that check and advance are one step also outside a transaction. No row: refused. */
+/**
+ * One statement, so that check and advance are one step also outside a transaction. No row:
+ * refused.
+ */
 const ENTER = `
 INSERT INTO holdfast_fence (resource, highest) VALUES (?1, ?2)
 ON CONFLICT (resource) DO UPDATE SET highest = max(highest, ?2) WHERE ?3 >= highest
@@ -28,6 +32,9 @@ const RESET = `
 INSERT INTO holdfast_fence (resource, highest) VALUES (?1, ?2)
 ON CONFLICT (resource) DO UPDATE SET highest = ?2`;
 
+const OPEN_TRANSACTION =
+  "the fence can't enter: another transaction stays open on its connection; pass it as tx, or give the fence a connection of its own";
+
 interface Statements {
   readonly enter: SqliteStatement;
   readonly highest: SqliteStatement;
@@ -35,10 +42,10 @@ interface Statements {
 }
 
 /**
- * For data in an SQLite file: the connection in whose open transaction the user's write stands is
- * the `tx`. Without one, `enter` and `reset` are transactions of their own on the fence's connection:
- * when another is open there, they wait for its end. Inside it, they would come between the guard
- * and the write of a stale holder, and a rollback would undo them.
+ * A fence for data in an SQLite file. The `tx` is the connection in whose open transaction you write.
+ * Without one, `enter` and `reset` are transactions of their own on the fence's connection, and wait
+ * for the end of one that is open there: inside it, they would come between the guard and the write
+ * of a stale holder, and a rollback would undo them.
  */
 export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   readonly #db: SqliteDatabase;
@@ -63,7 +70,9 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
     this.guardSync(tx, resource, lease, options);
   }
 
-  /** For a transaction that is written without `await`, as `node:sqlite` suggests. */
+  /**
+   * `guard` for a transaction without `await`, as `node:sqlite` suggests. Throws `StaleTokenError`.
+   */
   guardSync(
     tx: SqliteDatabase | undefined,
     resource: string,
@@ -90,25 +99,22 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
     else await this.#alone(set);
   }
 
-  /** In a transaction of its own, as soon as no other is open on this connection and no process has the file locked. */
+  /**
+   * Runs the step in a transaction of its own, once no other is open on this connection and no
+   * process has locked the file.
+   */
   async #alone(step: () => unknown): Promise<void> {
-    const db = this.#db;
-    await patiently(
+    await retryWhileBusy(
       () => {
         try {
-          db.exec("BEGIN IMMEDIATE");
+          inTransaction(this.#db, step);
         } catch (error) {
-          throw isNested(error) ? new OpenTransactionError(error) : explain(error, "of the fence");
-        }
-        try {
-          step();
-          db.exec("COMMIT");
-        } catch (error) {
-          db.exec("ROLLBACK");
-          throw explain(error, "of the fence");
+          throw isNested(error)
+            ? new StoreUnavailableError(OPEN_TRANSACTION, { cause: error })
+            : toStoreError(error, "of the fence");
         }
       },
-      (error) => error instanceof OpenTransactionError,
+      (error) => isNested((error as Error).cause),
     );
   }
 
@@ -133,7 +139,7 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
     try {
       return run(this.#prepared(db));
     } catch (error) {
-      throw explain(error, "of the fence");
+      throw toStoreError(error, "of the fence");
     }
   }
 
@@ -151,21 +157,40 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   }
 }
 
-class OpenTransactionError extends StoreUnavailableError {
-  constructor(cause: unknown) {
-    super(
-      "the fence can't enter: another transaction stays open on its connection; pass it as tx, or give the fence a connection of its own",
-      { cause },
-    );
-    this.name = "StoreUnavailableError";
-  }
-}
-
-/** SQLite has no result code for it, and not every driver tells whether a transaction is open. */
+/**
+ * SQLite has no result code for a nested BEGIN, and not every driver shows whether a transaction is
+ * open. An error of ours may hold the same words in the name of a resource.
+ */
 const isNested = (error: unknown): boolean =>
-  error instanceof Error && /within a transaction/.test(error.message);
+  error instanceof Error && !HoldfastError.is(error) && /within a transaction/.test(error.message);
 
-/** Makes its table, `holdfast_fence`, in the database that holds the data. */
+/**
+ * Makes a fence for data in an SQLite database, and its table `holdfast_fence` there if it is
+ * missing. Throws `InvalidArgumentError` if `db` is not a connection.
+ *
+ * @example
+ * ```ts
+ * import { connect } from "holdfast";
+ * import { sqliteFence } from "holdfast/fence/sqlite";
+ * import { openSqlite } from "holdfast/stores/sqlite";
+ *
+ * const db = await openSqlite("shop.db"); // has a table: stock (amount INTEGER)
+ * const fence = sqliteFence(db);
+ * const locks = await connect("sqlite:locks.db");
+ * await locks.withLock("stock", { fence }, async (lease) => {
+ *   const { amount } = db.prepare("SELECT amount FROM stock").get() as { amount: number };
+ *   db.exec("BEGIN IMMEDIATE");
+ *   try {
+ *     await fence.guard(db, "stock", lease); // throws StaleTokenError if a later holder has entered
+ *     db.prepare("UPDATE stock SET amount = ?").run(amount - 1);
+ *     db.exec("COMMIT");
+ *   } catch (error) {
+ *     db.exec("ROLLBACK");
+ *     throw error;
+ *   }
+ * });
+ * ```
+ */
 export function sqliteFence(db: SqliteDatabase): SqliteFence {
   return new SqliteFence(db);
 }

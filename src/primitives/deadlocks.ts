@@ -1,20 +1,24 @@
 import type { NameInfo, WaiterInfo } from "../core/store.js";
+import { append } from "../stores/shared/append.js";
 
-/** One who holds a name and waits for another. */
+/** A holder of a name that waits for another name. */
 export interface Stuck {
+  /** The label of the holder. */
   readonly holder: string;
+  /** The name that it waits for. */
   readonly waitsFor: string;
+  /** For how long, in milliseconds. */
   readonly waitingMs: number;
-  /** Who stands in the way: by holding that name, or by waiting for it in front. */
+  /** The label that blocks it: it holds that name, or waits for it in front. */
   readonly blockedBy: string;
-  /** What it holds, and others may wait for. */
+  /** The names that it holds. */
   readonly holds: readonly string[];
 }
 
-/** A circle: each is blocked by the next, the last by the first. */
+/** A circle of holders: each is blocked by the next, the last by the first. */
 export type Deadlock = readonly Stuck[];
 
-/** One who waits, and where. */
+/** A waiter, and its index in the queue of a name. */
 interface Ticket {
   readonly label: string;
   readonly permits: number;
@@ -23,7 +27,7 @@ interface Ticket {
   readonly at: number;
 }
 
-/** A name: who holds how much of it, and who waits from `head` on. */
+/** A name: how much of it each label holds, and the queue, of which those from `head` on still wait. */
 interface Place {
   readonly name: string;
   readonly limit: number;
@@ -36,11 +40,11 @@ interface Place {
 type ByLabel<T> = Map<string, T[]>;
 
 /**
- * Who can never go on, by the labels of holders. Whoever waits for nothing will give back what it
- * holds, and then those in front of the queues go on, and so forth: who is left at the end is stuck.
+ * Finds the labels that can never go on. A label that waits for nothing will release what it holds;
+ * then the front of each queue goes on, and so forth. The labels that are left at the end are stuck.
  * That is right for readers and permits too, where a circle alone proves nothing.
  *
- * Takes time in proportion to what there is, in slices: the event loop is not blocked for long.
+ * Takes linear time, in slices, so that the event loop is not blocked for long.
  */
 export async function findDeadlocks(infos: readonly NameInfo[]): Promise<readonly Deadlock[]> {
   const slices = new Slices();
@@ -49,7 +53,7 @@ export async function findDeadlocks(infos: readonly NameInfo[]): Promise<readonl
   for (const info of infos) {
     const place = placeOf(info);
     places.push(place);
-    for (const label of place.held.keys()) add(holds, label, place);
+    for (const label of place.held.keys()) append(holds, label, place);
     if (slices.isOver(info.holders.length)) await slices.next();
   }
   await letGoOn(places, holds, slices);
@@ -58,8 +62,8 @@ export async function findDeadlocks(infos: readonly NameInfo[]): Promise<readonl
 }
 
 /**
- * What was there at both looks was there all the time between: a grant by its token, a ticket by
- * its label, if it waits no shorter than before.
+ * Keeps what both snapshots contain, which was there all the time between: a grant with the same
+ * token, a ticket with the same label that has waited no shorter than before.
  */
 export async function inBoth(
   first: readonly NameInfo[],
@@ -94,7 +98,7 @@ export async function inBoth(
 /** A few milliseconds of work. */
 const STEPS = 4_000;
 
-/** Lets other work run now and then. By steps and not by a clock, so that each run is the same. */
+/** Yields to the event loop after a number of steps; not by a clock, so that each run is the same. */
 class Slices {
   #left = STEPS;
 
@@ -113,7 +117,7 @@ function placeOf({ name, limit, holders, waiters }: NameInfo): Place {
   const held = new Map<string, number>();
   let inUse = 0;
   for (const { holder, permits, closed } of holders) {
-    // What is closed by `atLeast` opens by itself.
+    // A name that `atLeast` keeps closed opens by itself.
     if (closed) continue;
     held.set(holder, (held.get(holder) ?? 0) + permits);
     inUse += permits;
@@ -121,7 +125,7 @@ function placeOf({ name, limit, holders, waiters }: NameInfo): Place {
   return { name, limit, held, inUse, queue: waiters, head: 0 };
 }
 
-/** Leaves in the places what stays stuck. `holds`: where each label holds something from the start. */
+/** Leaves only stuck labels in the places. `holds`: the places in which each label holds something from the start. */
 async function letGoOn(
   places: readonly Place[],
   holds: ByLabel<Place>,
@@ -153,7 +157,7 @@ async function letGoOn(
       place.head++;
       place.held.set(holder, (place.held.get(holder) ?? 0) + permits);
       place.inUse += permits;
-      add(gained, holder, place);
+      append(gained, holder, place);
       const left = waiting.get(holder)! - 1;
       waiting.set(holder, left);
       if (left === 0) await giveBack(holder);
@@ -163,7 +167,7 @@ async function letGoOn(
   }
 }
 
-/** What it holds itself is not in its way: one label may do several things at a time. */
+/** A label does not block itself: it may do several things at a time. */
 function fits({ held, inUse, limit }: Place, label: string, permits: number): boolean {
   return inUse - (held.get(label) ?? 0) + permits <= limit;
 }
@@ -173,7 +177,7 @@ async function stuckTickets(places: readonly Place[], slices: Slices): Promise<B
   for (const place of places) {
     for (let at = place.head; at < place.queue.length; at++) {
       const { holder: label, permits, waitingMs } = place.queue[at]!;
-      add(tickets, label, { label, permits, waitingMs, place, at });
+      append(tickets, label, { label, permits, waitingMs, place, at });
       if (slices.isOver()) await slices.next();
     }
     if (slices.isOver()) await slices.next();
@@ -181,7 +185,7 @@ async function stuckTickets(places: readonly Place[], slices: Slices): Promise<B
   return tickets;
 }
 
-/** One circle through each who is stuck, unless it is in one already; those who merely wait behind are in none. */
+/** One circle through each stuck label that is in none yet. Labels that merely wait behind a circle are in none. */
 async function circles(
   places: readonly Place[],
   tickets: ByLabel<Ticket>,
@@ -189,15 +193,15 @@ async function circles(
   slices: Slices,
 ): Promise<readonly Deadlock[]> {
   const found: Deadlock[] = [];
-  const told = new Set<string>();
+  const reported = new Set<string>();
   const groups = await groupsOf(places, tickets, slices);
   for (const [label, group] of groups) {
     // The first circle of a group begins with its least label, whichever name is looked at first.
     for (const from of [group.least, label]) {
-      if (told.has(from)) continue;
+      if (reported.has(from)) continue;
       const circle: Stuck[] = [];
       for (const { ticket, blockedBy } of await shortestCircle(from, tickets, groups, slices)) {
-        told.add(ticket.label);
+        reported.add(ticket.label);
         circle.push({
           holder: ticket.label,
           waitsFor: ticket.place.name,
@@ -219,7 +223,7 @@ interface Step {
   readonly blockedBy: string;
 }
 
-/** Breadth first, back to where it began, among those of its group. */
+/** Breadth-first search from a label back to itself, within its group. */
 async function shortestCircle(
   from: string,
   tickets: ByLabel<Ticket>,
@@ -258,7 +262,7 @@ async function shortestCircle(
       if (slices.isOver()) await slices.next();
     }
   }
-  throw new Error("those who block each other in turn have a circle");
+  throw new Error("labels that block each other in turn must form a circle");
 }
 
 async function stepsTo(
@@ -371,10 +375,4 @@ async function componentsOf(
     }
   }
   return components;
-}
-
-function add<T>(map: ByLabel<T>, label: string, value: T): void {
-  const all = map.get(label);
-  if (all === undefined) map.set(label, [value]);
-  else all.push(value);
 }

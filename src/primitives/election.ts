@@ -1,5 +1,5 @@
-import { onAbort, unlimitedController } from "../core/abort.js";
-import type { Context } from "../core/commands.js";
+import { follow, onAbort, unlimitedController } from "../core/abort.js";
+import { assertOpen, type Context } from "../core/context.js";
 import {
   HoldfastError,
   InvalidArgumentError,
@@ -8,14 +8,8 @@ import {
 } from "../core/errors.js";
 import type { HeldLease } from "../core/held-lease.js";
 import type { Lease, ReleaseResult } from "../core/lease.js";
-import type { Locks } from "../core/locks.js";
-import {
-  type AcquireOptions,
-  acquireOptionsBut,
-  HOLDER_BYTES,
-  resolveCall,
-} from "../core/options.js";
-import { isAbortOf } from "../core/under.js";
+import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
+import { type Call, HOLDER_BYTES, resolveCall } from "../core/settings.js";
 import {
   checkName,
   checkOptions,
@@ -23,39 +17,51 @@ import {
   type Duration,
   orElse,
   parseDuration,
-  show,
 } from "../core/validate.js";
-import { assertOpen } from "../core/waiter.js";
+import { Waiter } from "../core/waiter.js";
+import { checkWork, isAbortOf } from "../core/work.js";
+import { inspectName } from "./inspection.js";
 
-/** How leadership is held: a lease, without an end to the wait for it. */
+/** Options of the lease by which a leader leads. Candidates wait without end. */
 export type ElectionOptions = Pick<
   AcquireOptions,
   "ttl" | "maxHold" | "note" | "abortBefore" | "atLeast"
 >;
 
+/** A leader as others see it. */
 export interface Leader {
+  /** A label for people: host, process, and `note`. */
   readonly holder: string;
+  /** The fencing token of the term. */
   readonly token: bigint;
 }
 
-/** One leader at a time under a name, which is a lock's: its lease is the leadership. */
+/** One leader at a time. The election is a lock, and its lease is the leadership. */
 export interface Election {
+  /** The name that candidates compete for. */
   readonly name: string;
-  /** Waits until elected. Called again, it is the same candidacy, or the same leadership. */
+  /**
+   * Waits until elected. A second call joins the same candidacy, or returns the same lease. Rejects
+   * with the signal's reason, or with an AbortError after `resign`.
+   */
   campaign(options?: { signal?: AbortSignal | undefined }): Promise<Lease>;
   /**
-   * Gives up leadership or candidacy; work of `runAsLeader` is stopped first. Null: it did not lead.
-   * A campaign that is given up rejects with an AbortError.
+   * Ends leadership or candidacy; stops the work of `runAsLeader` first. Returns null when it did not
+   * lead. A pending `campaign` rejects with an AbortError.
    */
   resign(): Promise<ReleaseResult | null>;
-  /** Who leads now, and each change: null when nobody does. A term shorter than `every` may be missed. */
+  /**
+   * The present leader, and then each change; null when there is none. A term shorter than `every`
+   * (1 s) may be missed. Throws when the store stays unavailable for one ttl.
+   */
   observe(options?: {
     every?: Duration | undefined;
     signal?: AbortSignal | undefined;
   }): AsyncIterableIterator<Leader | null>;
   /**
-   * Runs `fn` while leader, and after a loss again in the next term. `stop` aborts when leadership
-   * is lost, given up, or no longer wanted; `fn` must end then, and no other is begun before it has.
+   * Campaigns and runs `fn` as the leader; after a loss, again in the next term. `stop` aborts when
+   * leadership is lost or resigned, or `signal` aborts; `fn` must end then, and the next run begins
+   * only after that.
    */
   runAsLeader<T>(
     fn: (lease: Lease, stop: AbortSignal) => T | Promise<T>,
@@ -63,56 +69,54 @@ export interface Election {
   ): Promise<T>;
 }
 
-/** Kept until somebody takes it. */
-class News {
+/** Remembers that the store has notified us until that is read. */
+class Notification {
   wake: (() => void) | null = null;
-  #told = false;
+  #isNew = false;
 
-  tell(): void {
-    this.#told = true;
+  notify(): void {
+    this.#isNew = true;
     this.wake?.();
   }
 
   take(): boolean {
-    const told = this.#told;
-    this.#told = false;
+    const isNew = this.#isNew;
+    this.#isNew = false;
     this.wake = null;
-    return told;
+    return isNew;
   }
 }
 
 const OPTIONS = acquireOptionsBut("wait", "signal", "mode", "renew", "reentrant");
-const LOOK_EVERY_MS = 1_000;
+const POLL_EVERY_MS = 1_000;
 
 export class StoreElection implements Election {
   readonly name: string;
   readonly #context: Context;
-  readonly #locks: Locks;
-  readonly #options: AcquireOptions;
-  readonly #ttlMs: number;
+  readonly #call: Call;
   #campaign: Candidacy | null = null;
   #lease: HeldLease | null = null;
   /** `runAsLeader`, over all of its terms. `over` aborts when it is no longer wanted. */
   #running: { readonly ended: Promise<void>; readonly over: AbortController } | null = null;
 
-  constructor(context: Context, locks: Locks, name: string, options: ElectionOptions = {}) {
+  constructor(context: Context, name: string, options: ElectionOptions = {}) {
+    const { settings, store } = context;
     this.#context = context;
-    this.#locks = locks;
     this.name = checkName(name);
     assertOpen(context);
-    const { ttlMs } = resolveCall(options, context.settings, context.store.traits, OPTIONS);
-    this.#ttlMs = ttlMs;
-    const note = orElse(options.note, noteFor(context.settings.holder, name));
-    this.#options = { ...options, note, wait: Number.POSITIVE_INFINITY };
+    checkOptions(options, "the options of a call", OPTIONS);
+    const note = orElse(options.note, noteFor(settings.holder, name));
+    const call = resolveCall({ ...options, note }, settings, store.traits);
+    this.#call = { ...call, waitMs: Number.POSITIVE_INFINITY };
   }
 
   campaign(options: { signal?: AbortSignal | undefined } = {}): Promise<HeldLease> {
     try {
       checkOptions(options, "the options of campaign", ["signal"]);
-      const signal = options.signal === undefined ? undefined : checkSignal(options.signal);
+      const signal = checkSignal(options.signal);
       signal?.throwIfAborted();
       if (this.#lease !== null && isHeld(this.#lease)) return Promise.resolve(this.#lease);
-      // One that was given up is as good as over.
+      // A candidacy that was given up is about to end.
       if (this.#campaign === null || this.#campaign.giveUp.signal.aborted) {
         this.#campaign = this.#begin();
       }
@@ -128,8 +132,8 @@ export class StoreElection implements Election {
     const lease = this.#lease;
     const candidacy = this.#campaign;
     const running = this.#running;
-    // Before anything is waited for: it may be elected in the same moment, or lose and stand again,
-    // and nobody may be given what is about to be released.
+    // Before any await: it may be elected in the same moment, or lose and campaign again, and no caller
+    // may get a lease that is about to be released.
     this.#lease = null;
     running?.over.abort(resigned);
     candidacy?.giveUp.abort(resigned);
@@ -142,15 +146,15 @@ export class StoreElection implements Election {
     options: { every?: Duration | undefined; signal?: AbortSignal | undefined } = {},
   ): AsyncIterableIterator<Leader | null> {
     checkOptions(options, "the options of observe", ["every", "signal"]);
-    const everyMs = parseDuration(orElse(options.every, LOOK_EVERY_MS), "every", { min: 1 });
-    const signal = options.signal === undefined ? undefined : checkSignal(options.signal);
+    const everyMs = parseDuration(orElse(options.every, POLL_EVERY_MS), "every", { min: 1 });
+    const signal = checkSignal(options.signal);
     const { closing, runtime } = this.#context;
     let last: bigint | null | undefined;
     let failingSinceMs: number | null = null;
-    // Told by the store where it can; looked for all the same, more seldom than that is needed.
-    const news = new News();
-    const { store, commands } = this.#context;
-    const unobserve = store.observe?.(commands.key(this.name), () => news.tell());
+    // The store notifies us where it can. A poll every `everyMs` finds what a notification missed.
+    const notification = new Notification();
+    const { store, requests } = this.#context;
+    const unobserve = store.observe?.(requests.toStoreName(this.name), () => notification.notify());
     try {
       while (!closing.aborted) {
         signal?.throwIfAborted();
@@ -164,14 +168,14 @@ export class StoreElection implements Election {
           }
         } catch (error) {
           if (closing.aborted) return;
-          // Neither the pause between two looks nor the consumer's own time is an outage.
+          // Neither the pause between two polls nor the consumer's own time is an outage.
           failingSinceMs ??= lookedAtMs;
           const failingMs = runtime.clock.elapsedMs() - failingSinceMs;
-          if (!HoldfastError.is(error) || !error.retryable || failingMs > this.#ttlMs) {
+          if (!HoldfastError.is(error) || !error.retryable || failingMs > this.#call.ttlMs) {
             throw error;
           }
         }
-        await this.#sleep(everyMs, signal, news);
+        await this.#sleep(everyMs, signal, notification);
       }
     } finally {
       unobserve?.();
@@ -183,12 +187,12 @@ export class StoreElection implements Election {
     options: { signal?: AbortSignal | undefined } = {},
   ): Promise<T> {
     checkOptions(options, "the options of runAsLeader", ["signal"]);
-    if (typeof fn !== "function") {
-      throw new InvalidArgumentError(`fn is ${show(fn)}; runAsLeader needs a function to run`);
-    }
-    const signal = options.signal === undefined ? undefined : checkSignal(options.signal);
+    checkWork(fn, "runAsLeader");
+    const signal = checkSignal(options.signal);
     if (this.#running !== null) {
-      throw new InvalidArgumentError("runAsLeader is at work already: one at a time");
+      throw new InvalidArgumentError(
+        "runAsLeader is already running for this election object; wait for its end, or make another election object",
+      );
     }
     const over = new AbortController();
     const { promise: ended, resolve: end } = deferred();
@@ -207,7 +211,7 @@ export class StoreElection implements Election {
     }
   }
 
-  /** One term: `lost` when it ended because leadership did. */
+  /** One term. `lost`: it ended with the loss of leadership. */
   async #serve<T>(
     lease: HeldLease,
     fn: (lease: Lease, stop: AbortSignal) => T | Promise<T>,
@@ -242,56 +246,55 @@ export class StoreElection implements Election {
     return lease.state === "lost" ? "lost" : { value };
   }
 
-  /** The answer to the release may be the first that is heard of a loss. */
+  /** The reply to the release may be the first notice of a loss. */
   async #giveBack(lease: HeldLease, release: () => Promise<ReleaseResult>): Promise<void> {
     await release();
-    // Somebody may have been elected again meanwhile.
+    // This candidate may have been elected again meanwhile.
     if (this.#lease === lease) this.#lease = null;
   }
 
   #begin(): Candidacy {
     const giveUp = new AbortController();
-    const lease = this.#locks
-      .acquire(this.name, { ...this.#options, signal: giveUp.signal })
-      .then(async (lease) => {
-        // It is not re-entrant.
-        const elected = lease as HeldLease;
-        // Given up in the moment of the election.
-        if (giveUp.signal.aborted) {
-          await elected.abandon();
-          throw giveUp.signal.reason;
-        }
-        this.#lease = elected;
-        return elected;
-      })
-      .finally(() => {
-        if (this.#campaign === candidacy) this.#campaign = null;
-      });
+    const lease = this.#waitForElection(giveUp.signal).finally(() => {
+      if (this.#campaign === candidacy) this.#campaign = null;
+    });
     const candidacy: Candidacy = { lease, giveUp, callers: 0 };
     return candidacy;
   }
 
+  async #waitForElection(givenUp: AbortSignal): Promise<HeldLease> {
+    const waiter = new Waiter(this.#context, [this.name], { ...this.#call, signal: givenUp });
+    const [lease] = (await waiter.acquire())!;
+    // Given up in the moment of the election.
+    if (givenUp.aborted) {
+      await lease!.abandon();
+      throw givenUp.reason;
+    }
+    this.#lease = lease!;
+    return lease!;
+  }
+
   async #leader(): Promise<Leader | null> {
-    const first = (await this.#locks.inspect(this.name))?.holders[0];
+    const first = (await inspectName(this.#context, this.name))?.holders[0];
     return first === undefined || first.closed
       ? null
       : { holder: first.holder, token: first.token };
   }
 
-  /** Somebody waits for what comes after it, as for a lease: it keeps the process alive. */
-  #sleep(ms: number, signal: AbortSignal | undefined, news: News): Promise<void> {
+  /** Keeps the process alive, as the wait for a lease does. */
+  #sleep(ms: number, signal: AbortSignal | undefined, notification: Notification): Promise<void> {
     const { runtime, closing } = this.#context;
-    // By whoever was told of a leader before.
-    if (closing.aborted || signal?.aborted || news.take()) return Promise.resolve();
+    // The consumer of the last leader may have caused any of these.
+    if (closing.aborted || signal?.aborted || notification.take()) return Promise.resolve();
     return new Promise((resolve) => {
       const wake = (): void => {
         timer.cancel();
         closing.removeEventListener("abort", wake);
         ignoreSignal?.();
-        news.take();
+        notification.take();
         resolve();
       };
-      news.wake = wake;
+      notification.wake = wake;
       const timer = runtime.clock.after(ms, wake);
       timer.keepAlive(true);
       closing.addEventListener("abort", wake);
@@ -319,7 +322,7 @@ function until(signal: AbortSignal, candidacy: Candidacy): Promise<HeldLease> {
   });
 }
 
-/** What `assertHeld` throws; or, after the loss, our own abort or a fence's refusal, however wrapped. */
+/** An error of `assertHeld`; or, after the loss, our own abort or a fence's refusal, however wrapped. */
 function isLossOf(error: unknown, lease: HeldLease): boolean {
   if (error instanceof LeaseLostError && error.lockName === lease.name) {
     if (error.token === lease.token && error.reason !== "released") return true;
@@ -334,14 +337,6 @@ function isLossOf(error: unknown, lease: HeldLease): boolean {
 
 const isHeld = ({ state }: Lease): boolean => state === "held" || state === "jeopardy";
 
-/** Aborts the one with the other; returns how to undo it. */
-function follow(controller: AbortController, signal: AbortSignal | undefined): () => void {
-  if (signal === undefined) return () => {};
-  const abort = (): void => controller.abort(signal.reason);
-  if (signal.aborted) abort();
-  return onAbort(signal, abort);
-}
-
 function deferred(): { promise: Promise<void>; resolve: () => void } {
   let resolve!: () => void;
   const promise = new Promise<void>((done) => {
@@ -350,7 +345,7 @@ function deferred(): { promise: Promise<void>; resolve: () => void } {
   return { promise, resolve };
 }
 
-/** Candidates of one process for several offices are different people, to whoever looks for deadlocks. */
+/** `deadlocks` identifies holders by their labels: candidates of one process for several elections need different ones. */
 function noteFor(holder: string, name: string): string | undefined {
   const roomBytes = HOLDER_BYTES - Buffer.byteLength(`${holder} ()`);
   const note = `candidate for ${name}`;

@@ -1,36 +1,45 @@
-import { onAbort, unlimitedController } from "../core/abort.js";
+import { follow, unlimitedController } from "../core/abort.js";
 import type { Clock } from "../core/clock.js";
-import type { Context } from "../core/commands.js";
+import { assertOpen, type Context } from "../core/context.js";
 import { AcquireTimeoutError, InvalidArgumentError, LeaseLostError } from "../core/errors.js";
 import type { HeldLease } from "../core/held-lease.js";
 import type { LeaseState, ReleaseResult } from "../core/lease.js";
-import { type AcquireOptions, acquireOptionsBut, type Call, resolveCall } from "../core/options.js";
+import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
+import { type Call, resolveCall } from "../core/settings.js";
 import type { ClaimMode } from "../core/store.js";
 import { checkName, type Duration, show } from "../core/validate.js";
-import { assertOpen, LAST_WORD_MS, Waiter } from "../core/waiter.js";
+import { LAST_REPLY_MS, Waiter } from "../core/waiter.js";
 import type { Fenced } from "../fence/fence.js";
+import { compareUtf8 } from "../stores/shared/utf8.js";
 
+/** Options of `acquireAll`. */
 export type MultiOptions = Omit<AcquireOptions, "reentrant">;
 
 /** Several names held as one: lost when any of them is. */
 export interface MultiLease extends AsyncDisposable {
   /** Sorted, without duplicates. */
   readonly names: readonly string[];
+  /** The fencing token of each name. */
   readonly tokens: ReadonlyMap<string, bigint>;
+  /** A label for people: host, process, and `note`. */
   readonly holder: string;
+  /** The same for all names. */
   readonly mode: ClaimMode;
-  /** The worst of them. */
+  /** The worst state of the leases. */
   readonly state: LeaseState;
-  /** The least of them. */
+  /** Milliseconds until the first lease would be lost, if no renewal succeeds. */
   readonly remainingMs: number;
-  /** Aborts with the LeaseLostError of the first that is lost. */
+  /** Aborts with the `LeaseLostError` of the first lease that is lost. */
   readonly signal: AbortSignal;
+  /** Throws `LeaseLostError` unless all are held. */
   assertHeld(): void;
-  /** For a fence: token and floor of one of the names. */
+  /** For a fence: token and floor of one of the names. Throws `InvalidArgumentError` for another name. */
   of(name: string): Fenced;
+  /** Renews all leases; as `lease.renew`. */
   renew(ttl?: Duration): Promise<void>;
-  /** Gives all back. `lost` if any of them was, `unknown` if the store did not answer for any. */
+  /** Releases all. `lost` if any of them was, `unknown` if the store did not reply for any. */
   release(): Promise<ReleaseResult>;
+  /** For `JSON.stringify`: tokens as strings. */
   toJSON(): { tokens: Record<string, string>; holder: string; mode: ClaimMode };
 }
 
@@ -39,7 +48,7 @@ export const MULTI_OPTIONS = acquireOptionsBut("reentrant");
 
 /**
  * All names or none. In one step if all are free and the store can; otherwise one after another, in
- * an order that is the same for everybody: so nobody waits for a name while holding a later one.
+ * the same order for every caller: no call waits for a name while it holds a later one.
  */
 export async function acquireAll(
   context: Context,
@@ -63,7 +72,7 @@ export async function acquireAll(
   return oneByOne(context, sorted, call, startedAtMs);
 }
 
-/** Starts again when a name is lost while the others are waited for: nobody has worked under it yet. */
+/** Starts again when a name is lost during the wait for the others: nobody has worked under it yet. */
 async function oneByOne(
   context: Context,
   names: readonly string[],
@@ -79,7 +88,7 @@ async function oneByOne(
   }
 }
 
-/** A loss as a value: it ended the attempt, and nothing of it is left. */
+/** Returns the loss that ended the attempt as a value; all names are released by then. */
 async function attempt(
   context: Context,
   names: readonly string[],
@@ -91,10 +100,10 @@ async function attempt(
   const wait = new AbortController();
   const { signal } = call;
   signal?.throwIfAborted();
-  const ignoreSignal = signal && onAbort(signal, () => wait.abort(signal.reason));
+  const ignoreSignal = follow(wait, signal);
   try {
     for (const name of names) {
-      // Nothing may be left, and then it is still asked for once.
+      // No time may be left; the name is then still claimed once.
       const waitMs = Math.max(0, untilMs - clock.elapsedMs());
       const waiter = new Waiter(context, [name], { ...call, signal: wait.signal, waitMs });
       const lease = (await waiter.acquire())?.[0];
@@ -114,12 +123,12 @@ async function attempt(
       return error;
     }
     // A store that hangs must not hold up the end of the wait; what is not released by then is owed.
-    await atMost(LAST_WORD_MS, clock, released);
+    await atMost(LAST_REPLY_MS, clock, released);
     throw error instanceof AcquireTimeoutError
       ? new AcquireTimeoutError(error.lockName, call.waitMs, error.holder)
       : error;
   } finally {
-    ignoreSignal?.();
+    ignoreSignal();
   }
 }
 
@@ -146,7 +155,7 @@ class HeldLeases implements MultiLease {
     this.#leases = leases;
     this.names = leases.map((lease) => lease.name);
     this.tokens = new Map(leases.map((lease) => [lease.name, lease.token]));
-    // Like a single one that is lost, they run out by themselves if nobody gives them back.
+    // Like a single lease that is lost, they expire by themselves if nobody releases them.
     const letRunOut = (): void => {
       for (const lease of leases) lease.letRunOut();
     };
@@ -172,13 +181,8 @@ class HeldLeases implements MultiLease {
 
   get signal(): AbortSignal {
     if (this.#controller === null) {
-      const controller = unlimitedController();
-      this.#controller = controller;
-      for (const { signal } of this.#leases) {
-        const abort = (): void => controller.abort(signal.reason);
-        if (signal.aborted) abort();
-        else signal.addEventListener("abort", abort, { once: true });
-      }
+      this.#controller = unlimitedController();
+      for (const { signal } of this.#leases) follow(this.#controller, signal);
     }
     return this.#controller.signal;
   }
@@ -196,7 +200,7 @@ class HeldLeases implements MultiLease {
   }
 
   async renew(ttl?: Duration): Promise<void> {
-    // The loss of one is the news, not what it does to the others.
+    // The first loss is the cause; the others follow from it.
     if (this.state === "lost" && this.signal.aborted) throw this.signal.reason;
     await Promise.all(this.#leases.map((lease) => lease.renew(ttl)));
   }
@@ -229,7 +233,7 @@ class HeldLeases implements MultiLease {
 
 const WORST_FIRST: readonly LeaseState[] = ["lost", "released", "jeopardy"];
 
-/** By their UTF-8 bytes, without duplicates: the same for everybody, whatever the language. */
+/** In order of their UTF-8 bytes, without duplicates: the same order on every machine, whatever its language. */
 function inOrder(names: unknown): readonly string[] {
   if (!Array.isArray(names)) {
     throw new InvalidArgumentError(`the names are ${show(names)}; they must be an array`);
@@ -241,5 +245,5 @@ function inOrder(names: unknown): readonly string[] {
       `there are ${folded.length} names; there must be from 1 to ${MOST_NAMES}`,
     );
   }
-  return folded.sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
+  return folded.sort(compareUtf8);
 }

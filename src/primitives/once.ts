@@ -1,29 +1,27 @@
-import type { Context } from "../core/commands.js";
+import { assertOpen, type Context } from "../core/context.js";
 import { InvalidArgumentError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
-import {
-  type AcquireOptions,
-  acquireOptionsBut,
-  refuseIfCannot,
-  resolveCall,
-} from "../core/options.js";
-import { checkOnLost, type OnLost, workUnder } from "../core/under.js";
-import { checkName, checkOptions, type Duration, parseDuration, show } from "../core/validate.js";
-import { assertOpen, Waiter } from "../core/waiter.js";
+import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
+import { refuseIfCannot, resolveCall } from "../core/settings.js";
+import { checkName, checkOptions, type Duration, parseDuration } from "../core/validate.js";
+import { Waiter } from "../core/waiter.js";
+import { checkOnLost, checkWork, type OnLost, workUnder } from "../core/work.js";
 
+/** Options of `once`. */
 export interface OnceOptions
   extends Omit<AcquireOptions, "wait" | "mode" | "atLeast" | "reentrant"> {
-  /** The period. */
+  /** The period: at most one run begins in it. */
   every: Duration;
   /**
-   * It may begin again so much earlier: machines do not wake at the same moment every time, and a
+   * The next run may begin this much before the period is over: machines do not wake at the same moment every time, and a
    * run that began a second late must not cost the next. Default a tenth of the period, at most a minute.
    */
   slack?: Duration | undefined;
+  /** When `fn` succeeds but the lease was lost on the way: reject, or return the value. Default `"throw"`. */
   onLost?: OnLost | undefined;
 }
 
-/** `holder`: who has it, or had it. `nextInMs`: when it is worth asking again. */
+/** Whether `fn` ran. `holder`: the holder that runs it, or ran it. `nextInMs`: when the next call can succeed. */
 export type OnceResult<T> =
   | { readonly ran: true; readonly value: T }
   | { readonly ran: false; readonly holder: string | null; readonly nextInMs: number };
@@ -33,7 +31,7 @@ const SLACK = { share: 0.1, mostMs: 60_000 };
 
 export const slackOf = (everyMs: number): number => Math.min(everyMs * SLACK.share, SLACK.mostMs);
 
-/** Runs `fn` unless somebody has begun it within the period: asks once, and `atLeast` keeps the name closed. */
+/** Runs `fn` unless a run has begun within the period: claims once, and `atLeast` keeps the name closed. */
 export async function once<T>(
   context: Context,
   name: string,
@@ -43,9 +41,7 @@ export async function once<T>(
   assertOpen(context);
   checkName(name);
   checkOptions(options, "the options of once", [...OPTIONS, "every", "slack", "onLost"]);
-  if (typeof fn !== "function") {
-    throw new InvalidArgumentError(`fn is ${show(fn)}; once needs a function to run`);
-  }
+  checkWork(fn, "once");
   const { every, slack, onLost, ...rest } = options;
   const checked = checkOnLost(onLost);
   refuseIfCannot(context.store.traits, "at-least", "once");
@@ -54,12 +50,12 @@ export async function once<T>(
     slack === undefined ? slackOf(everyMs) : parseDuration(slack, "slack", { min: 0 });
   if (slackMs >= everyMs) {
     throw new InvalidArgumentError(
-      `slack is ${slackMs} ms of a period of ${everyMs} ms, and leaves nothing of it`,
+      `slack is ${slackMs} ms; it must be shorter than the period of ${everyMs} ms`,
     );
   }
   const call = resolveCall(rest, context.settings, context.store.traits, OPTIONS);
-  const asks = { ...call, waitMs: 0, atLeastMs: everyMs - slackMs };
-  const waiter = new Waiter(context, [name], asks);
+  const claim = { ...call, waitMs: 0, atLeastMs: everyMs - slackMs };
+  const waiter = new Waiter(context, [name], claim);
   const lease = (await waiter.acquire())?.[0];
   if (lease === undefined) {
     const { holder, freeInMs } = waiter.busy;

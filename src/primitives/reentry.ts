@@ -1,5 +1,5 @@
 import { AsyncLocalStorage } from "node:async_hooks";
-import { unlimitedController } from "../core/abort.js";
+import { follow, unlimitedController } from "../core/abort.js";
 import { InvalidArgumentError, LeaseLostError } from "../core/errors.js";
 import { guarded } from "../core/events.js";
 import type { HeldLease } from "../core/held-lease.js";
@@ -30,8 +30,8 @@ export async function shareWithin<T>(
   // Work that begins anew from its own end, again and again, must not drag its past along.
   while (outer?.lease === null) outer = outer.outer;
   const scope: Scope = { owner, lease, joined: new Set(), outer };
-  // Work that outlives its context holds nothing any more, and is told before the name is free:
-  // also when the lease is given back by hand.
+  // Work that outlives its context holds nothing any more, and is notified before the name is free:
+  // also when the caller releases the lease itself.
   const end = (): void => {
     scope.lease = null;
     for (const joined of scope.joined) joined.outlive();
@@ -123,16 +123,9 @@ class JoinedLease implements Lease {
 
   get signal(): AbortSignal {
     if (this.#controller === null) {
-      const controller = unlimitedController();
-      this.#controller = controller;
-      const { signal } = this.#lease;
-      if (this.#over === "outlived") controller.abort(this.#ended());
-      else if (this.#over === "no") {
-        const abort = (): void => controller.abort(signal.reason);
-        if (signal.aborted) abort();
-        else signal.addEventListener("abort", abort, { once: true });
-        this.#unfollow = () => signal.removeEventListener("abort", abort);
-      }
+      this.#controller = unlimitedController();
+      if (this.#over === "outlived") this.#controller.abort(this.#ended());
+      else if (this.#over === "no") this.#unfollow = follow(this.#controller, this.#lease.signal);
     }
     return this.#controller.signal;
   }
@@ -185,10 +178,10 @@ class JoinedLease implements Lease {
   /** The work around it has ended. */
   outlive(): void {
     if (this.#over !== "no") return;
-    const told = this.#lease.state === "lost";
+    const wasNotified = this.#lease.state === "lost";
     const listeners = this.#listeners.filter(({ event }) => event === "lost");
     this.#leave("outlived");
-    if (told) return;
+    if (wasNotified) return;
     const error = this.#ended();
     this.#controller?.abort(error);
     for (const { listener } of listeners) guarded(() => (listener as LeaseEvents["lost"])(error));

@@ -1,42 +1,46 @@
-import type { Context } from "../core/commands.js";
+import { limitMismatch } from "../core/acquisition.js";
+import { assertOpen, type Context } from "../core/context.js";
 import { AcquireTimeoutError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
-import {
-  type AcquireOptions,
-  acquireOptionsBut,
-  type Call,
-  refuseIfCannot,
-  resolveCall,
-} from "../core/options.js";
+import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
+import { type Call, refuseIfCannot, resolveCall } from "../core/settings.js";
 import { LOCK_LIMIT } from "../core/store.js";
-import { checkOnLost, type OnLost, optionsAndFn, workUnder } from "../core/under.js";
 import { checkNumber, checkOptions, orElse } from "../core/validate.js";
-import { assertOpen, mismatch, Waiter } from "../core/waiter.js";
+import { Waiter } from "../core/waiter.js";
+import { checkOnLost, type OnLost, optionsAndFn, workUnder } from "../core/work.js";
 
+/** Options of one acquire of permits. */
 export interface PermitOptions extends Omit<AcquireOptions, "mode" | "reentrant"> {
-  /** How many to take. Default 1. */
+  /** How many permits to take. Default 1. */
   permits?: number | undefined;
 }
 
+/** Options of `withPermits`. */
 export interface WithPermitsOptions extends PermitOptions {
+  /** When `fn` succeeds but the lease was lost on the way: reject, or return the value. Default `"throw"`. */
   onLost?: OnLost | undefined;
 }
 
-/** So many at a time, instead of one. Each lease holds some permits and has a token of its own. */
+/** A lock with several permits. Each lease holds some of them and has its own token. */
 export interface Semaphore {
+  /** The name of the semaphore. */
   readonly name: string;
-  /** How many there are. */
+  /** How many permits there are. */
   readonly permits: number;
-  /** Waits; AcquireTimeoutError when too few are free for too long. */
+  /**
+   * Waits for permits. Rejects with `AcquireTimeoutError` when too few are free for `wait`, and with
+   * `InvalidArgumentError` when the name is in use with another number of permits.
+   */
   acquire(options?: PermitOptions): Promise<Lease>;
-  /** Asks once; null when too few are free. */
+  /** Claims once. Returns null when too few permits are free. */
   tryAcquire(options?: Omit<PermitOptions, "wait">): Promise<Lease | null>;
+  /** Acquires permits, runs `fn`, and releases. Rejects as `withLock` does. */
   withPermits<T>(fn: (lease: Lease) => T | Promise<T>): Promise<T>;
   withPermits<T>(
     options: WithPermitsOptions | undefined,
     fn: (lease: Lease) => T | Promise<T>,
   ): Promise<T>;
-  /** Changes how many there are, here and in the store. Who holds some keeps them. */
+  /** Changes how many permits there are, here and in the store. Holders keep theirs. */
   resize(permits: number): Promise<void>;
 }
 
@@ -86,12 +90,12 @@ export class StoreSemaphore implements Semaphore {
   }
 
   async resize(permits: number): Promise<void> {
-    const { store, commands } = this.#context;
+    const { requests } = this.#context;
     assertOpen(this.#context);
     const limit = checkPermits(permits, "permits", MOST_PERMITS);
-    const key = commands.key(this.name);
-    const before = await commands.run("resize", () => store.resize(key, limit));
-    if (before === LOCK_LIMIT) throw mismatch(this.name, limit, before);
+    const key = requests.toStoreName(this.name);
+    const before = await requests.run("resize", (store) => store.resize(key, limit));
+    if (before === LOCK_LIMIT) throw limitMismatch(this.name, limit, before);
     this.#limit = limit;
   }
 

@@ -7,9 +7,8 @@ import {
   LOCK_LIMIT,
   type LostAnswer,
   MOST_WAITERS,
-  modeOf,
-  type NameInfo,
   type Position,
+  type Push,
   RENEWALS_PER_TTL,
   REVOKED_KEPT,
   type Release,
@@ -17,124 +16,89 @@ import {
   type RenewAnswer,
   type Renewal,
   WAITERS_AT_EXPIRY,
-  WAITERS_SHOWN,
 } from "../core/store.js";
+import {
+  type ClaimRecord,
+  type Claims,
+  closedForMs,
+  endsInMs,
+  isOver,
+  toGrant,
+} from "./shared/claim-record.js";
+import { revokedInOrder, toHolderInfo } from "./shared/name-info.js";
 
-/** A claim as a store keeps it: a ticket until it has a token, then a grant. */
-export interface ClaimRecord {
-  readonly name: string;
-  readonly grantId: string;
-  /** Its place in the order of all claims on the name. */
-  readonly place: number;
-  readonly permits: number;
-  /** The same for all claims on the name. */
-  limit: number;
-  readonly atLeastMs: number;
-  readonly holder: string;
-  /** When it asked, was granted, was revoked: the last of these. */
-  sinceMs: number;
-  /** The last ask that the store has seen of it. */
-  seq: number;
-  ttlMs: number;
-  expiresAtMs: number;
-  /** 0n: still a ticket. */
-  token: bigint;
-  floor: bigint;
-  /** By the wall clock, which outlives a restart: the name stays closed until then, also after the lease. */
-  closedUntilMs: number;
-  ended: "no" | "released" | "revoked";
-  /** By whom it was revoked, and for what. */
-  endedBy: string;
-  endedWhy: string;
-}
-
-/** Where the records are: a map, or a table inside a transaction. */
-export interface Claims {
-  /** The claims on a name by place. Strict first come, first served keeps grants before tickets. */
-  inOrder(name: string): Iterable<ClaimRecord>;
-  /** The one that has not ended. */
-  find(name: string, grantId: string): ClaimRecord | undefined;
-  /** Tickets before this place. */
-  ticketsBefore(name: string, place: number): number;
-  lastPlace(name: string): number;
-  add(record: ClaimRecord): void;
-  save(record: ClaimRecord): void;
-  remove(record: ClaimRecord): void;
-  /** `last = max(last + 1, least)`, with one `last` for all names: it rises for each, and nothing is kept per name. */
-  drawToken(least: bigint): bigint;
-}
-
-export interface Handover {
+/** A push to the waiter of a ticket. A grant is as it was in the step that made it. */
+export interface DuePush {
   readonly record: ClaimRecord;
-  readonly grant: Grant;
+  readonly push: Push;
 }
 
-/** What a name looks like after it was advanced. */
-interface Front {
+/** The front of a name's queue, after `advance`. */
+export interface NameState {
+  /** All grants: those in force, those that only keep the name closed, and the revoked ones that are still kept. */
   readonly holders: readonly ClaimRecord[];
+  /** The permits of all holders that are not revoked. */
   readonly inUse: number;
-  /** The first that has to wait; none: all claims on the name have been seen. */
-  readonly waiting: ClaimRecord | undefined;
+  /** Time until the first of these holders ends; Infinity if there is none. */
+  readonly freeInMs: number;
+  /** The first ticket; undefined: nobody waits. */
+  readonly firstTicket: ClaimRecord | undefined;
 }
 
 /**
- * The specification of a store, and the code of those that keep their records themselves: who is
- * granted, who waits, what a renewal and a release may touch. It runs inside one atomic step.
- * Nothing happens by itself: every call first advances the name, so any call repairs it.
+ * The specification of a store: which claim is granted, which waits, and what a renewal or a release
+ * may change. Stores that keep their records themselves run this code; stores on a server answer the
+ * same in the server's language.
+ *
+ * Every method is one atomic step. Nothing happens between steps: each step first advances the names
+ * that it is about, so whichever comes first after an expiry does what the expiry requires. After the
+ * step, the store sends what `takePushes` returns.
  */
 export class Rule {
   protected readonly claims: Claims;
   protected readonly clock: StoreClock;
-  /** Tickets that this step has granted, for the store to tell: what was so then, not what became of it. */
-  handedOver: Handover[] = [];
-  /** Tickets, by grantId, whose waiters the store tells to look. */
-  toLook = new Map<string, ClaimRecord>();
+  /** The pushes of grants to tickets. */
+  protected handovers: DuePush[] = [];
+  /** The pushes `look`, by the grantId of the ticket. */
+  #looks = new Map<string, DuePush>();
 
   constructor(claims: Claims, clock: StoreClock) {
     this.claims = claims;
     this.clock = clock;
   }
 
+  /** The pushes of the steps since the last call. If the steps were rolled back, nobody gets them. */
+  takePushes(): readonly DuePush[] {
+    if (this.handovers.length === 0 && this.#looks.size === 0) return NO_PUSHES;
+    const pushes = [...this.handovers, ...this.#looks.values()];
+    this.handovers = [];
+    this.#looks.clear();
+    return pushes;
+  }
+
   claim(claim: Claim): ClaimAnswer {
     const nowMs = this.clock.nowMs();
-    const fronts: Front[] = [];
+    const states: NameState[] = [];
     const own: (ClaimRecord | undefined)[] = [];
+    // All names or none: nothing is claimed before every name was looked at.
     for (const name of claim.names) {
-      const front = this.advance(name, nowMs);
-      const mine = this.#find(front, name, claim.grantId);
-      // An ask that was under way when its grant ended must not make another, nor revive one that
-      // has run out and only closes the name: others may have been granted since.
-      const past = front.holders.find((one) => one.grantId === claim.grantId);
-      if (past !== undefined && (mine === undefined || mine.expiresAtMs <= nowMs)) {
-        return this.#lost(front, claim.grantId);
-      }
-      if (mine === undefined) {
-        const limit = limitOf(front);
-        if (limit !== null && limit !== claim.limit) return { kind: "mismatch", name, limit };
-        if (!claim.queue && !fits(front, claim)) {
-          const position = this.#position(front, name, Number.MAX_SAFE_INTEGER);
-          return { kind: "busy", name, position };
-        }
-        if (claim.queue && !fits(front, claim)) {
-          const waiting = this.#waiting(front, name);
-          if (waiting >= MOST_WAITERS) return { kind: "full", name, waiting };
-        }
-      }
-      fronts.push(front);
+      const state = this.advance(name, nowMs);
+      const mine = this.#find(state, name, claim.grantId);
+      const refusal = this.#refusal(claim, name, state, mine, nowMs);
+      if (refusal !== null) return refusal;
+      states.push(state);
       own.push(mine);
     }
-    // Nothing was claimed so far: all names or none.
     const grants: Grant[] = [];
-    for (let i = 0; i < claim.names.length; i++) {
-      const name = claim.names[i]!;
-      const front = fronts[i]!;
+    for (const [i, name] of claim.names.entries()) {
+      const state = states[i]!;
       let mine = own[i];
       if (mine === undefined) {
-        mine = this.#create(claim, name, front, nowMs);
-        if (fits(front, claim)) this.grant(mine, front.holders, nowMs);
+        mine = this.#create(claim, name, state, nowMs);
+        if (fits(state, claim)) this.grant(mine, state.holders, nowMs);
         this.claims.add(mine);
-      } else this.extend(mine, claim, nowMs);
-      if (mine.token === 0n) return this.#queued(front, mine);
+      } else this.#extendAndNotify(state, mine, claim, nowMs);
+      if (mine.token === 0n) return this.#queued(state, mine);
       grants.push(toGrant(mine, false));
     }
     return { kind: "granted", grants };
@@ -142,40 +106,39 @@ export class Rule {
 
   renew(renewal: Renewal): RenewAnswer {
     const nowMs = this.clock.nowMs();
-    const front = this.advance(renewal.name, nowMs);
-    const mine = this.#find(front, renewal.name, renewal.grantId);
-    if (mine === undefined || mine.expiresAtMs <= nowMs) {
-      return this.#lost(front, renewal.grantId);
-    }
-    this.extend(mine, renewal, nowMs);
+    const state = this.advance(renewal.name, nowMs);
+    const mine = this.#find(state, renewal.name, renewal.grantId);
+    // A lease that has expired, and only keeps the name closed, can't be revived.
+    if (mine === undefined || mine.expiresAtMs <= nowMs) return lost(state, renewal.grantId);
+    this.#extendAndNotify(state, mine, renewal, nowMs);
     if (mine.token > 0n) return { kind: "granted", grant: toGrant(mine, false) };
-    return this.#queued(front, mine);
+    return this.#queued(state, mine);
   }
 
   release(release: Release): ReleaseAnswer {
     const nowMs = this.clock.nowMs();
-    const front = this.advance(release.name, nowMs);
-    const mine = this.#find(front, release.name, release.grantId);
-    if (mine === undefined) return this.#lost(front, release.grantId);
-    if (mine.token > 0n && !release.unused && this.#closedForMs(mine, nowMs) > 0) {
+    const state = this.advance(release.name, nowMs);
+    const mine = this.#find(state, release.name, release.grantId);
+    if (mine === undefined) return lost(state, release.grantId);
+    if (mine.token > 0n && !release.unused && closedForMs(mine, nowMs, this.clock) > 0) {
       mine.ended = "released";
       mine.expiresAtMs = nowMs;
       this.claims.save(mine);
     } else this.claims.remove(mine);
-    if (front.waiting !== undefined) this.advance(release.name, nowMs);
+    if (state.firstTicket !== undefined) this.advance(release.name, nowMs, state.freeInMs);
     return "released";
   }
 
   revoke(name: string, by: { holder: string; why: string }): readonly HolderInfo[] {
     const nowMs = this.clock.nowMs();
-    const told = this.handedOver.length;
+    const earlier = this.handovers.length;
     const all = this.advance(name, nowMs).holders;
-    // It is taken from those who held it, not from who comes after them by this very step.
-    const next = this.handedOver.slice(told).map(({ record }) => record);
-    const holders = all.filter((one) => one.ended !== "revoked" && !next.includes(one));
-    const infos = holders.map((one) => this.#holderInfo(one, nowMs));
+    // Waiters that this very step has granted keep the name: the caller meant the holders before them.
+    const granted = this.handovers.slice(earlier).map(({ record }) => record);
+    const holders = all.filter((one) => one.ended !== "revoked" && !granted.includes(one));
+    const infos = holders.map((one) => toHolderInfo(one, nowMs, this.clock));
     for (const one of holders) {
-      // Stays beyond its lease, so that its renewal learns why it is gone, and people see it.
+      // Kept beyond its lease: its holder's renewal learns the reason, and `inspect` shows it.
       one.ttlMs = Math.max(one.expiresAtMs - nowMs, REVOKED_KEPT.ms);
       one.expiresAtMs = nowMs + one.ttlMs;
       one.ended = "revoked";
@@ -185,11 +148,8 @@ export class Rule {
       one.closedUntilMs = 0;
       this.claims.save(one);
     }
-    const revoked = all
-      .filter((one) => one.ended === "revoked")
-      .sort((a, b) => a.sinceMs - b.sinceMs || a.place - b.place);
-    // Not one of this step: its holder has yet to learn of it.
-    for (const old of revoked.slice(0, -REVOKED_KEPT.many)) {
+    for (const old of revokedInOrder(all).slice(0, -REVOKED_KEPT.many)) {
+      // The holders of this step have yet to learn that they were revoked.
       if (old.sinceMs < nowMs) this.claims.remove(old);
     }
     this.advance(name, nowMs);
@@ -209,98 +169,70 @@ export class Rule {
     return before;
   }
 
-  /** Changes nothing. */
-  inspect(name: string): NameInfo | null {
-    const nowMs = this.clock.nowMs();
-    const all = [...this.claims.inOrder(name)].filter((one) => !this.isOver(one, nowMs));
-    if (all[0] === undefined) return null;
-    const living = all.filter((one) => one.ended !== "revoked");
-    const waiters = living.filter((one) => one.token === 0n);
-    return {
-      name,
-      limit: (living[0] ?? all[0]).limit,
-      holders: living.filter((one) => one.token > 0n).map((one) => this.#holderInfo(one, nowMs)),
-      waiting: waiters.length,
-      waiters: waiters.slice(0, WAITERS_SHOWN).map((one) => ({
-        holder: one.holder,
-        mode: modeOf(one),
-        permits: one.permits,
-        waitingMs: nowMs - one.sinceMs,
-        expiresInMs: one.expiresAtMs - nowMs,
-      })),
-      revoked: all
-        .filter((one) => one.ended === "revoked")
-        .sort((a, b) => a.sinceMs - b.sinceMs || a.place - b.place)
-        .map((one) => ({
-          holder: one.holder,
-          token: one.token,
-          by: one.endedBy,
-          why: one.endedWhy,
-          agoMs: nowMs - one.sinceMs,
-        })),
-    };
-  }
-
-  list(names: Iterable<string>, limit: number): readonly NameInfo[] {
-    const infos: NameInfo[] = [];
-    for (const name of names) {
-      const info = this.inspect(name);
-      if (info !== null && info.holders.length + info.waiters.length > 0) infos.push(info);
-      if (infos.length === limit) break;
-    }
-    return infos;
-  }
-
-  /** Drops what has run out, and grants from the front of the queue while it fits. */
-  protected advance(name: string, nowMs: number): Front {
-    let over: ClaimRecord[] | undefined;
+  /**
+   * Removes what is over, and grants from the front of the queue while it fits. The first waiters look
+   * if a grant was made, or if the first holder now ends sooner than `freeInMsBefore`.
+   */
+  protected advance(name: string, nowMs: number, freeInMsBefore = 0): NameState {
+    const over: ClaimRecord[] = [];
     const holders: ClaimRecord[] = [];
+    const tickets: ClaimRecord[] = [];
     let inUse = 0;
-    const waiting: ClaimRecord[] = [];
-    let handedOverForMs = Number.POSITIVE_INFINITY;
+    let freeInMs = Number.POSITIVE_INFINITY;
+    /** The earliest end of a holder that no reply to a waiter has named. */
+    let unknownEndInMs = Number.POSITIVE_INFINITY;
     for (const one of this.claims.inOrder(name)) {
-      if (this.isOver(one, nowMs)) {
-        over ??= [];
+      if (isOver(one, nowMs, this.clock)) {
         over.push(one);
         continue;
       }
       if (one.closedUntilMs > 0 && one.sinceMs > nowMs) {
-        // The machine has restarted, and its clock with it.
+        // Granted before the machine restarted: the monotonic clock began anew.
         one.sinceMs = nowMs;
         this.claims.save(one);
       }
-      if (one.token === 0n) {
-        if (waiting.length > 0 || inUse + one.permits > one.limit) {
-          waiting.push(one);
-          if (handedOverForMs < Number.POSITIVE_INFINITY && waiting.length < WAITERS_AT_EXPIRY) {
-            continue;
-          }
-          break;
-        }
-        this.grant(one, holders, nowMs);
-        this.claims.save(one);
-        this.handedOver.push({ record: one, grant: toGrant(one, true) });
-        handedOverForMs = Math.min(handedOverForMs, this.#endsInMs(one, nowMs));
+      const isTicket = one.token === 0n;
+      if (isTicket && (tickets.length > 0 || inUse + one.permits > one.limit)) {
+        tickets.push(one);
+        if (freeInMs < freeInMsBefore) unknownEndInMs = freeInMs;
+        // As a rule, the first ticket is the last record that has to be read.
+        const areMoreToLook = unknownEndInMs < Number.POSITIVE_INFINITY;
+        if (areMoreToLook && tickets.length < WAITERS_AT_EXPIRY) continue;
+        break;
       }
+      if (isTicket) this.handOver(one, holders, nowMs);
       holders.push(one);
-      if (one.ended !== "revoked") inUse += one.permits;
+      if (one.ended === "revoked") continue;
+      inUse += one.permits;
+      const endInMs = endsInMs(one, nowMs, this.clock);
+      freeInMs = Math.min(freeInMs, endInMs);
+      if (isTicket) unknownEndInMs = Math.min(unknownEndInMs, endInMs);
     }
-    for (const one of over ?? []) this.claims.remove(one);
-    this.lookIfEndsSooner(waiting, handedOverForMs);
-    return { holders, inUse, waiting: waiting[0] };
+    for (const one of over) this.claims.remove(one);
+    this.lookIfEndsSooner(tickets, unknownEndInMs);
+    return { holders, inUse, freeInMs, firstTicket: tickets[0] };
   }
 
   /**
-   * The first waiters ask when the holder's lease ends, as the last answer told them. They learn of a
-   * new holder when they renew their tickets, which is too late if its lease ends before that.
+   * The first waiters claim again when the first holder ends, as their last reply said. They learn of an
+   * earlier end when they renew their tickets; those that renew only after that end get the push `look`.
    */
-  protected lookIfEndsSooner(waiting: readonly ClaimRecord[], endsInMs: number): void {
-    for (const one of waiting) {
-      if (one.ttlMs / RENEWALS_PER_TTL > endsInMs) this.toLook.set(one.grantId, one);
+  protected lookIfEndsSooner(tickets: readonly ClaimRecord[], endInMs: number): void {
+    for (const one of tickets) {
+      if (one.ttlMs / RENEWALS_PER_TTL > endInMs) {
+        this.#looks.set(one.grantId, { record: one, push: { kind: "look" } });
+      }
     }
   }
 
-  /** The grant keeps its ticket's expiry: it rests on the ask that the store last heard of. */
+  protected handOver(ticket: ClaimRecord, holders: readonly ClaimRecord[], nowMs: number): void {
+    this.grant(ticket, holders, nowMs);
+    this.claims.save(ticket);
+    const push: Push = { kind: "granted", grant: toGrant(ticket, true) };
+    this.handovers.push({ record: ticket, push });
+  }
+
+  /** A ticket that is granted keeps its expiry, which counts from the last request that the store received. */
   protected grant(record: ClaimRecord, holders: readonly ClaimRecord[], nowMs: number): void {
     record.token = this.drawToken();
     record.floor = record.token;
@@ -313,12 +245,12 @@ export class Rule {
     if (record.atLeastMs > 0) record.closedUntilMs = this.clock.wallMs() + record.atLeastMs;
   }
 
-  /** Above all earlier ones; and, by the clock, above what an emptied or restored store gave before. */
+  /** Higher than all earlier tokens; by the clock, also higher than those of a store that was emptied or restored. */
   protected drawToken(): bigint {
     return this.claims.drawToken(BigInt(Math.floor(this.clock.wallMs() * 1_000)));
   }
 
-  /** Unless it was overtaken on the way by a later ask, which may have asked for less. */
+  /** Ignores a request that a later one has overtaken: the later one may have set a shorter ttl. */
   protected extend(record: ClaimRecord, by: { seq: number; ttlMs: number }, nowMs: number): void {
     if (by.seq < record.seq) return;
     record.seq = by.seq;
@@ -327,26 +259,50 @@ export class Rule {
     this.claims.save(record);
   }
 
-  /** Its lease has run out, and `atLeast` no longer closes the name. */
-  protected isOver(record: ClaimRecord, nowMs: number): boolean {
-    return record.expiresAtMs <= nowMs && this.#closedForMs(record, nowMs) <= 0;
+  /** If a grant ends sooner by it, the first waiters may have to look. */
+  #extendAndNotify(
+    state: NameState,
+    record: ClaimRecord,
+    by: { seq: number; ttlMs: number },
+    nowMs: number,
+  ): void {
+    const beforeMs = record.expiresAtMs;
+    this.extend(record, by, nowMs);
+    const endsSooner = record.token > 0n && record.expiresAtMs < beforeMs;
+    if (endsSooner && state.firstTicket !== undefined) {
+      this.advance(record.name, nowMs, state.freeInMs);
+    }
   }
 
-  /**
-   * Until `atLeast` opens the name: by the wall clock, which outlives a restart of the machine; but
-   * no longer than what was asked, for that clock may have been ahead when it was granted.
-   */
-  #closedForMs(record: ClaimRecord, nowMs: number): number {
-    if (record.closedUntilMs === 0) return 0;
-    const sinceGrantMs = Math.max(0, nowMs - record.sinceMs);
-    return Math.min(record.closedUntilMs - this.clock.wallMs(), record.atLeastMs - sinceGrantMs);
+  /** Why this name can be neither granted, extended nor waited for; null if it can. */
+  #refusal(
+    claim: Claim,
+    name: string,
+    state: NameState,
+    mine: ClaimRecord | undefined,
+    nowMs: number,
+  ): ClaimAnswer | null {
+    // A claim that was under way when its grant ended must neither make another grant nor revive one
+    // that only keeps the name closed: others may have been granted the name in between.
+    const known = state.holders.some((one) => one.grantId === claim.grantId);
+    if (known && (mine === undefined || mine.expiresAtMs <= nowMs)) {
+      return lost(state, claim.grantId);
+    }
+    if (mine !== undefined) return null;
+    const limit = limitOf(state);
+    if (limit !== null && limit !== claim.limit) return { kind: "mismatch", name, limit };
+    if (fits(state, claim)) return null;
+    if (!claim.queue) {
+      return { kind: "busy", name, position: this.#position(state, name, LAST_PLACE) };
+    }
+    const waiting = this.#ticketsBefore(state, name, LAST_PLACE);
+    return waiting >= MOST_WAITERS ? { kind: "full", name, waiting } : null;
   }
 
-  #create(claim: Claim, name: string, front: Front, nowMs: number): ClaimRecord {
-    // With nobody waiting, all claims on the name have been seen.
+  #create(claim: Claim, name: string, state: NameState, nowMs: number): ClaimRecord {
     const lastPlace =
-      front.waiting === undefined
-        ? (front.holders.at(-1)?.place ?? 0)
+      state.firstTicket === undefined
+        ? (state.holders.at(-1)?.place ?? 0)
         : this.claims.lastPlace(name);
     return {
       name,
@@ -369,84 +325,53 @@ export class Rule {
     };
   }
 
-  #find(front: Front, name: string, grantId: string): ClaimRecord | undefined {
-    // Not what has ended: that is neither a grant nor a ticket.
+  /** The grant or the ticket of this grantId; undefined if it has ended. */
+  #find(state: NameState, name: string, grantId: string): ClaimRecord | undefined {
     return (
-      front.holders.find((one) => one.grantId === grantId && one.ended === "no") ??
-      (front.waiting === undefined ? undefined : this.claims.find(name, grantId))
+      state.holders.find((one) => one.grantId === grantId && one.ended === "no") ??
+      (state.firstTicket === undefined ? undefined : this.claims.find(name, grantId))
     );
   }
 
-  #lost(front: Front, grantId: string): LostAnswer {
-    const ended = front.holders.find((one) => one.grantId === grantId);
-    if (ended?.ended === "revoked") {
-      return { kind: "lost", reason: "revoked", why: `by ${ended.endedBy}: ${ended.endedWhy}` };
-    }
-    const taken = front.holders.some((one) => one.ended === "no" && one !== ended);
-    return { kind: "lost", reason: taken ? "superseded" : "expired" };
+  #queued(state: NameState, mine: ClaimRecord): { kind: "queued"; position: Position } {
+    // This reply says what the waiter would learn by looking.
+    this.#looks.delete(mine.grantId);
+    return { kind: "queued", position: this.#position(state, mine.name, mine.place) };
   }
 
-  #queued(front: Front, mine: ClaimRecord): { kind: "queued"; position: Position } {
-    // The answer tells what it would learn by looking.
-    this.toLook.delete(mine.grantId);
-    return { kind: "queued", position: this.#position(front, mine.name, mine.place) };
-  }
-
-  #position(front: Front, name: string, place: number): Position {
-    const nowMs = this.clock.nowMs();
-    let freeInMs = Number.POSITIVE_INFINITY;
-    let holder: string | null = null;
-    for (const one of front.holders) {
-      if (one.ended === "revoked") continue;
-      holder ??= one.holder;
-      freeInMs = Math.min(freeInMs, this.#endsInMs(one, nowMs));
-    }
-    const ahead = front.waiting === undefined ? 0 : this.claims.ticketsBefore(name, place);
-    return { ahead, freeInMs, holder };
-  }
-
-  #waiting(front: Front, name: string): number {
-    return front.waiting === undefined
-      ? 0
-      : this.claims.ticketsBefore(name, Number.MAX_SAFE_INTEGER);
-  }
-
-  #endsInMs(record: ClaimRecord, nowMs: number): number {
-    const leaseMs = record.expiresAtMs - nowMs;
-    return record.closedUntilMs === 0
-      ? leaseMs
-      : Math.max(leaseMs, this.#closedForMs(record, nowMs));
-  }
-
-  #holderInfo(record: ClaimRecord, nowMs: number): HolderInfo {
-    const closed = record.ended === "released" || record.expiresAtMs <= nowMs;
+  #position(state: NameState, name: string, place: number): Position {
+    const first = state.holders.find((one) => one.ended !== "revoked");
     return {
-      holder: record.holder,
-      mode: modeOf(record),
-      token: record.token,
-      permits: record.permits,
-      heldMs: nowMs - record.sinceMs,
-      expiresInMs: closed ? this.#endsInMs(record, nowMs) : record.expiresAtMs - nowMs,
-      closed,
+      ahead: this.#ticketsBefore(state, name, place),
+      freeInMs: state.freeInMs,
+      holder: first?.holder ?? null,
     };
   }
+
+  /** Counts nothing where nobody waits. */
+  #ticketsBefore(state: NameState, name: string, place: number): number {
+    return state.firstTicket === undefined ? 0 : this.claims.ticketsBefore(name, place);
+  }
 }
 
-export function toGrant(record: ClaimRecord, handedOver: boolean): Grant {
-  return {
-    token: record.token,
-    floor: record.floor,
-    ttlMs: record.ttlMs,
-    seq: record.seq,
-    handedOver,
-  };
+const NO_PUSHES: readonly DuePush[] = [];
+/** Behind every ticket. */
+const LAST_PLACE = Number.MAX_SAFE_INTEGER;
+
+function lost(state: NameState, grantId: string): LostAnswer {
+  const mine = state.holders.find((one) => one.grantId === grantId);
+  if (mine?.ended === "revoked") {
+    return { kind: "lost", reason: "revoked", why: `by ${mine.endedBy}: ${mine.endedWhy}` };
+  }
+  const isTaken = state.holders.some((one) => one.ended === "no" && one !== mine);
+  return { kind: "lost", reason: isTaken ? "superseded" : "expired" };
 }
 
-/** What the name is in use with. */
-function limitOf({ holders, waiting }: Front): number | null {
-  const first = holders.find((one) => one.ended !== "revoked") ?? waiting;
-  return first === undefined ? null : first.limit;
+/** The limit that the name is in use with; null if nobody uses it. */
+function limitOf({ holders, firstTicket }: NameState): number | null {
+  const first = holders.find((one) => one.ended !== "revoked") ?? firstTicket;
+  return first?.limit ?? null;
 }
 
-const fits = (front: Front, claim: Claim): boolean =>
-  front.waiting === undefined && front.inUse + claim.permits <= claim.limit;
+const fits = (state: NameState, claim: Claim): boolean =>
+  state.firstTicket === undefined && state.inUse + claim.permits <= claim.limit;

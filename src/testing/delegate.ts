@@ -1,6 +1,9 @@
 import type { Store } from "../core/store.js";
 
-/** The same store, to be changed in part: `{ ...delegate(store), renew: … }`. A class's methods can't be spread. */
+/**
+ * A plain object that forwards to the store: `{ ...delegate(store), renew: … }` replaces one
+ * method.
+ */
 export function delegate(store: Store): Store {
   const { observe } = store;
   return {

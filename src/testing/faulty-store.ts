@@ -15,23 +15,25 @@ import type {
 } from "../core/store.js";
 
 /**
- * `hang`: never sent, never answered. `refuse`: not sent, and says so. `lose-reply`: done, never
- * answered. `fail-reply`: done, answered by an error. A number: done at once, answered so many ms late.
+ * `hang`: the command is not sent, and its promise never settles. `refuse`: not sent, and rejects.
+ * `lose-reply`: executed, and never settles. `fail-reply`: executed, and rejects. A number: executed
+ * at once, and the reply arrives that many milliseconds later.
  */
 export type Fault = "none" | "hang" | "refuse" | "lose-reply" | "fail-reply" | number;
 
-/** A store between a core and the real one that goes wrong on command: one client's view of an outage. */
+/** Wraps the store of one client, and makes its commands and pushes fail on demand: an outage as one client sees it. */
 export class FaultyStore implements Store {
   readonly traits: Traits;
+  /** The fault of each kind of command, and whether pushes are held back; all "none" at first. */
   faults: { claim: Fault; renew: Fault; release: Fault; push: "none" | "hold" } = {
     claim: "none",
     renew: "none",
     release: "none",
     push: "none",
   };
-  /** Where the store can. What it tells is a push, and held back as one. */
+  /** Present if the store has it. Its notifications are held back like pushes. */
   readonly observe?: NonNullable<Store["observe"]>;
-  /** Commands that were sent, by kind. */
+  /** How many commands the client has sent, by kind. */
   readonly sent = { claim: 0, renew: 0, release: 0 };
   readonly #store: Store;
   readonly #clock: Clock;
@@ -46,7 +48,7 @@ export class FaultyStore implements Store {
     this.observe = (name, changed) => observe.call(store, name, () => this.#deliver(changed));
   }
 
-  /** The same fault for every command. */
+  /** Sets the same fault for every kind of command; pushes keep theirs. */
   set all(fault: Fault) {
     this.faults = { ...this.faults, claim: fault, renew: fault, release: fault };
   }
@@ -105,7 +107,8 @@ export class FaultyStore implements Store {
       case "refuse":
         return Promise.reject(new Error("connection refused"));
       case "lose-reply":
-        command();
+        // A store that is closed meanwhile rejects, and nobody handles that rejection.
+        Promise.resolve(command()).catch(() => {});
         return new Promise(() => {});
       case "fail-reply":
         return Promise.resolve(command()).then(() => {
@@ -113,6 +116,7 @@ export class FaultyStore implements Store {
         });
       default: {
         const answer = Promise.resolve(command());
+        answer.catch(() => {});
         return new Promise((resolve, reject) => {
           this.#clock.after(fault, () => answer.then(resolve, reject)).keepAlive(true);
         });

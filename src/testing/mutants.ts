@@ -12,17 +12,24 @@ import type {
   Store,
 } from "../core/store.js";
 import type { Fence } from "../fence/fence.js";
-import { type ClaimRecord, Rule, toGrant } from "../stores/rule.js";
+import { type NameState, Rule } from "../stores/rule.js";
+import { type ClaimRecord, toGrant } from "../stores/shared/claim-record.js";
 import { delegate } from "./delegate.js";
 
-/** A core, a store or a fence that is wrong in one way: what the suite and the checks have to find. */
+/** A core, a store or a fence with one mistake. The suite and the checks have to find it. */
 export interface Mutant {
+  /** The broken rule, for a store that takes one, such as `MemoryStore`. */
   readonly rule?: typeof Rule;
+  /** Breaks the clock or the seams of a core. */
   readonly runtime?: (runtime: Runtime) => Runtime;
-  /** Fresh for each run: it may remember. Between the core and each client's store. */
+  /** Makes a wrapper around the store of each client; a fresh one for each run, because it may have state. */
   readonly store?: () => (store: Store, clock: Clock) => Store;
+  /** Breaks a fence. */
   readonly fence?: <Tx>(fence: Fence<Tx>) => Fence<Tx>;
-  /** Of the simulator's store that skips a waiter whom its push does not reach: also one that the call answers. */
+  /**
+   * The simulator's store, which skips waiters that its push does not reach, also skips one that
+   * the same call replies to.
+   */
   readonly skipsAnswered?: boolean;
 }
 
@@ -51,7 +58,7 @@ class TokenByClockAlone extends Rule {
   }
 }
 
-/** As long as a counter is kept that nobody draws from. */
+/** How long this mutant keeps a token counter that is not used. */
 const COUNTER_KEPT_MS = 60_000;
 
 class ForgetsTheLastToken extends Rule {
@@ -97,27 +104,18 @@ class Barging extends Rule {
   }
 }
 
-/** What the rule knows of a name after it was advanced. */
-interface Front {
-  readonly holders: readonly ClaimRecord[];
-  readonly inUse: number;
-  readonly waiting: ClaimRecord | undefined;
-}
-
 class GrantsWhoeverFits extends Rule {
-  protected override advance(name: string, nowMs: number): Front {
-    const front = super.advance(name, nowMs);
-    if (front.waiting === undefined) return front;
+  protected override advance(name: string, nowMs: number): NameState {
+    const state = super.advance(name, nowMs);
+    if (state.firstTicket === undefined) return state;
     const holders = [...this.claims.inOrder(name)].filter((one) => one.token > 0n);
     let inUse = holders.reduce((sum, one) => sum + one.permits, 0);
     for (const one of this.claims.inOrder(name)) {
       if (one.token > 0n || inUse + one.permits > one.limit) continue;
-      this.grant(one, holders, nowMs);
-      this.claims.save(one);
-      this.handedOver.push({ record: one, grant: toGrant(one, true) });
+      this.handOver(one, holders, nowMs);
       inUse += one.permits;
     }
-    return front;
+    return state;
   }
 }
 
@@ -239,7 +237,7 @@ class SomeOfTheNames extends Rule {
   }
 }
 
-/** SET, then INCR: the first client is paused between the two. */
+/** Grants first and draws the token afterwards; the first client is paused between the two. */
 function tokenAfterTheGrant(): (store: Store, clock: Clock) => Store {
   const drawn = new Map<string, bigint>();
   let counter = 0n;
@@ -253,7 +251,7 @@ function tokenAfterTheGrant(): (store: Store, clock: Clock) => Store {
     ...delegate(store),
     claim: async (claim, push) => {
       const answer = await store.claim(claim, (one) =>
-        push(one.kind === "look" ? one : { ...one, grant: renumber(claim.grantId, one.grant) }),
+        push(one.kind === "granted" ? { ...one, grant: renumber(claim.grantId, one.grant) } : one),
       );
       if (answer.kind !== "granted") return answer;
       if (asked++ === 0) await new Promise<void>((go) => clock.after(claim.ttlMs * 2, go));
@@ -271,7 +269,7 @@ function tokenAfterTheGrant(): (store: Store, clock: Clock) => Store {
   });
 }
 
-/** What was last known of a grant is taken for the answer that is missing. */
+/** Takes a missing reply to a renewal for the last known grant. */
 function missingAnswerIsARenewal(): (store: Store, clock: Clock) => Store {
   const known = new Map<string, Grant>();
   return (store) => ({
@@ -291,7 +289,7 @@ function missingAnswerIsARenewal(): (store: Store, clock: Clock) => Store {
   });
 }
 
-/** As a client does that reads answers from one stream: what is left of a reply answers the next batch. */
+/** A client that reads replies from one stream: surplus replies of a batch become those of the next. */
 function surplusAnswersTheNext(): (store: Store, clock: Clock) => Store {
   return (store) => {
     let left: readonly RenewAnswer[] = [];
@@ -306,7 +304,7 @@ function surplusAnswersTheNext(): (store: Store, clock: Clock) => Store {
   };
 }
 
-/** A reply without an answer is taken for a release that was done. */
+/** Takes a missing reply for a release that was executed. */
 function missingAnswerIsARelease(): (store: Store, clock: Clock) => Store {
   return (store) => ({
     ...delegate(store),
@@ -317,6 +315,7 @@ function missingAnswerIsARelease(): (store: Store, clock: Clock) => Store {
   });
 }
 
+/** All mutants, by their mistake. A suite proves itself by finding each. */
 export const MUTANTS = {
   "delete without compare": { rule: DeleteWithoutCompare },
   "release that touches the successor": { rule: ReleaseDropsNextTicket },
@@ -376,4 +375,5 @@ export const MUTANTS = {
   },
 } as const satisfies Record<string, Mutant>;
 
+/** The name of a mutant. */
 export type MutantName = keyof typeof MUTANTS;

@@ -1,6 +1,9 @@
 import type { Random } from "../core/random.js";
 
-/** The same chance for the same seed (mulberry32). Its grantIds are no secrets: for tests only. */
+/**
+ * Draws the same numbers and grantIds for the same seed (mulberry32). The grantIds are no secrets:
+ * for tests only.
+ */
 export function seededRandom(seed: number): Random {
   let state = seed >>> 0;
   const unit = (): number => {

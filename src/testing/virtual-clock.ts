@@ -5,7 +5,7 @@ interface Pending {
   readonly run: () => void;
 }
 
-/** Time that stands still until told to go on: deadlines are tested exactly, and in no time. */
+/** A clock that stands still until it is advanced: deadlines are tested exactly, without waiting. */
 export class VirtualClock implements Clock {
   #elapsedMs = 1_000;
   #wallMs: number;
@@ -39,14 +39,15 @@ export class VirtualClock implements Clock {
     };
   }
 
-  /** Timers that would still fire. */
+  /** How many timers are pending. */
   get timers(): number {
     return this.#pending.length;
   }
 
   /**
-   * Lets time pass: every timer due fires at its own moment, and what follows from it happens first.
-   * Counts from the call, so that of two which overlap, the longer one decides.
+   * Lets `ms` milliseconds pass. Each timer fires at its own moment, and its promise callbacks run
+   * before the next timer. Two calls that overlap both count from their own start. Throws
+   * `RangeError` if `ms` is negative.
    */
   async advance(ms: number): Promise<void> {
     const untilMs = this.#elapsedMs + checkForward(ms);
@@ -63,23 +64,23 @@ export class VirtualClock implements Clock {
     await settle();
   }
 
-  /** Time passes and no timer runs: the event loop is stalled, or the process stopped. */
+  /** Lets time pass while no timer fires, like a stalled event loop or a stopped process. */
   stall(ms: number): void {
     this.#goTo(this.#elapsedMs + checkForward(ms));
   }
 
-  /** The wall clock is set; elapsed time knows nothing of it. */
+  /** Sets the wall clock ahead, or back if negative; elapsed time stays as it is. */
   jumpWall(ms: number): void {
     this.#wallMs += ms;
     if (ms > 0) this.#unexplainedMs += ms;
   }
 
-  /** For a store that lives by the same clock. */
+  /** The same clock for a store. */
   forStore(): StoreClock {
     return { nowMs: () => this.#elapsedMs, wallMs: () => this.#wallMs };
   }
 
-  /** Unless it is later already: a timer may stall, and advances may overlap. */
+  /** Time never goes back: a timer may call `stall`, and calls of `advance` may overlap. */
   #goTo(elapsedMs: number): void {
     const passedMs = Math.max(0, elapsedMs - this.#elapsedMs);
     this.#wallMs += passedMs;
@@ -102,7 +103,7 @@ function checkForward(ms: number): number {
   );
 }
 
-/** All promise callbacks that are ready have run after one turn of the event loop. */
+/** After one turn of the event loop, all promise callbacks that were ready have run. */
 function settle(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

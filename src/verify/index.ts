@@ -1,4 +1,4 @@
-/** What Holdfast is verified with: real servers and faults, workers, histories and their checks, the simulator. */
+/** The parts that verify Holdfast: real servers and faults, workers, histories and their checks, the simulator. */
 export {
   checkHistory,
   LIMITS,
@@ -11,14 +11,14 @@ export { drawText } from "./check/draw.js";
 export { decodeHistory, encodeHistory } from "./check/encode.js";
 export type { Event, History } from "./check/history.js";
 export { drawBeliefs } from "./check/picture.js";
-export { carryOut, type Fault, fault, planFaults, type Step, together } from "./faults/fault.js";
+export { carryOut, type Fault, fault, planFaults, type Step, together } from "./fault.js";
 export { type GrpcKind, GrpcProxy } from "./faults/grpc-proxy.js";
 export { Process } from "./faults/process.js";
 export { type ProxyFault, TcpProxy } from "./faults/proxy.js";
 export { redisConnectionKind } from "./faults/redis-kind.js";
-export { killed, paused, restarted, wiped } from "./faults/server.js";
+export { killed, paused, powerLoss, restarted, wiped } from "./faults/server.js";
 export { FalseClock } from "./lab/clock.js";
-export { Disk, powerLoss } from "./lab/disk.js";
+export { Disk } from "./lab/disk.js";
 export { Lab } from "./lab/lab.js";
 export { type Host, Network } from "./lab/network.js";
 export { type Kind, type Missing, missing } from "./lab/requirements.js";

@@ -34,8 +34,8 @@ const { tally } = await load<{
 
 const three = [{ name: "a" }, { name: "b" }, { name: "c" }];
 
-describe("a contest", () => {
-  test("gives each a turn in every round, and another the first one", async () => {
+describe("a benchmark contest", () => {
+  test("gives each contestant a turn in every round, and another one the first turn", async () => {
     const order: string[] = [];
     const said: string[] = [];
     const { turns } = await contest(three, {
@@ -48,7 +48,7 @@ describe("a contest", () => {
     expect(said).toEqual(["round 1 of 4", "round 2 of 4", "round 3 of 4", "round 4 of 4"]);
   });
 
-  test("goes on without one that fails, and says why", async () => {
+  test("goes on without a contestant that fails, and says why", async () => {
     const { turns, failures } = await contest(three, {
       rounds: 3,
       turn: async ({ name }, round) => {
@@ -81,7 +81,7 @@ describe("interleaved operations", () => {
     return { order: order.join(""), samples };
   }
 
-  test("alternate one by one where each takes a slice", async () => {
+  test("alternate one by one where each takes a whole slice of time", async () => {
     const { order, samples } = await run({ a: 2, b: 2 }, 6, 1);
     expect(order).toBe("abbaab");
     expect(samples.get("a")).toEqual([2, 2, 2]);
@@ -111,7 +111,7 @@ test("contestants that miss a package, or take too long for a quick run, are lef
   ]);
 });
 
-describe("what contenders did", () => {
+describe("the record of contenders for one lock", () => {
   const record = (grants: number[][], waiting: number[] = []) => ({
     grants: Float64Array.from(grants.flat()),
     waiting,
@@ -119,7 +119,7 @@ describe("what contenders did", () => {
   });
   const options = { contenders: 3, startMs: 100, ms: 1_000, commands: 8 };
 
-  test("only handovers to another count, over all processes in the order of their grants", () => {
+  test("counts only handovers to another contender, over all processes in the order of their grants", () => {
     // id, asked, granted, released
     const one = record([
       [0, 100, 101, 110],
@@ -139,12 +139,12 @@ describe("what contenders did", () => {
     });
   });
 
-  test("a grant before the release of the one before it is told", () => {
+  test("reports a grant before the release of the one before it", () => {
     const records = [record([[0, 100, 101, 110]]), record([[1, 100, 105, 108]])];
     expect(tally(records, options)["heldTwice"]).toBe(1);
   });
 
-  test("a grant after the end does not count", () => {
+  test("does not count a grant after the end", () => {
     expect(tally([record([[0, 100, 1_101, 1_102]])], options)["starved"]).toBe(3);
   });
 });

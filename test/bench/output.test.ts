@@ -41,8 +41,8 @@ const { judge } = await load<{
   ): { what: string; goal: string; measured: string; verdict: string };
 }>("lib/goals.mjs");
 
-describe("tables", () => {
-  test("are Markdown, with what would break them escaped", () => {
+describe("tables of results", () => {
+  test("are Markdown, with characters escaped that would break them", () => {
     expect(table(["", "a"], [["x | y", 1]])).toBe("|  | a |\n| --- | ---: |\n| x \\| y | 1 |");
     expect(table(["", "a"], [["two\nlines", 1]])).toContain("| two lines | 1 |");
   });
@@ -62,7 +62,7 @@ describe("tables", () => {
     ]);
   });
 
-  test("numbers", () => {
+  test("show numbers with a sensible precision", () => {
     expect(format(12_345.6, "/s")).toBe("12,346/s");
     expect(format({ median: 1.5, low: 1, high: 2 }, "×")).toBe("1.50 (1.00–2.00)");
     expect(format({ median: 1, low: 1, high: 1 }, "×")).toBe("1.00");
@@ -98,11 +98,11 @@ function parse(xml: string): { names: string[]; text: string } {
   return { names, text };
 }
 
-describe("plots", () => {
+describe("plots of results", () => {
   const label = fc.string({ unit: "binary" });
   const number = fc.double({ min: -1e3, max: 1e9 });
 
-  test("bars: one each, whiskers, the axis with its unit, for light and dark", () => {
+  test("have a bar for each contestant, whiskers, and an axis with its unit, for light and dark", () => {
     const svg = barPlot({
       title: "A & B",
       axis: "latency",
@@ -123,7 +123,7 @@ describe("plots", () => {
     expect(svg).not.toMatch(/href|url\(|<script/);
   });
 
-  test("distributions: a line each, with how many samples it stands for", () => {
+  test("have a line for each distribution, with its number of samples", () => {
     const series = [
       { label: "a", values: [3, 1, 2] },
       { label: "b", values: [500] },
@@ -136,7 +136,7 @@ describe("plots", () => {
     expect(text).toContain("latency, ms, logarithmic");
   });
 
-  test("are well-formed and within their frame whatever they are given", () => {
+  test("are well-formed and within their frame, whatever they are given", () => {
     const sane = (svg: string): void => {
       parse(svg);
       expect(svg).not.toMatch(/NaN|Infinity|undefined/);
@@ -167,7 +167,7 @@ describe("plots", () => {
   });
 });
 
-describe("goals", () => {
+describe("goals for results", () => {
   const columns: Record<string, [string, string]> = { p50Ms: ["p50", "ms"], rate: ["rate", "/s"] };
   const figures = {
     Holdfast: { p50Ms: 4, rate: { median: 300, low: 10, high: 400 } },

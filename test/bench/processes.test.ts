@@ -5,7 +5,7 @@ const { allStarted } = await load<{
   allStarted<P extends { kill(): Promise<void> }>(starts: readonly Promise<P>[]): Promise<P[]>;
 }>("lib/processes.mjs");
 
-test("processes that start together end together if one can't", async () => {
+test("processes that start together all end if one can't start", async () => {
   const killed: number[] = [];
   const one = (id: number) => Promise.resolve({ id, kill: async () => void killed.push(id) });
   expect((await allStarted([one(1), one(2)])).map(({ id }) => id)).toEqual([1, 2]);

@@ -27,20 +27,29 @@ test("a quick run measures everything of a store, needs nothing installed, and c
   );
 });
 
-test("one measurement, as JSON", async () => {
+test("one measurement can be printed as JSON", async () => {
   const { stdout } = await run("memory/growth", "--quick", "--alone", "--json");
   const { quick, results } = JSON.parse(stdout);
   expect(quick).toBe(true);
   expect(results).toHaveLength(1);
   expect(results[0]).toMatchObject({ benchmark: "memory", id: "growth", failures: [] });
-  // Of so few leases the heap may even have shrunk.
+  // With so few leases the heap may even have shrunk.
   expect(results[0].figures.Holdfast.bytesPerLease).toBeTypeOf("number");
   expect(results[0].figures.Holdfast.lost).toBe(0);
 });
 
-test("a benchmark that is not there is refused with those that are", async () => {
+test("an unknown benchmark is refused with a list of those that exist", async () => {
   await expect(run("sqlight")).rejects.toMatchObject({
     code: 64,
     stderr: expect.stringContaining("sqlite/handover"),
   });
+});
+
+test("two builds are measured in turn, against each other", async () => {
+  const checkout = fileURLToPath(new URL("../../", import.meta.url));
+  const { stdout } = await run("memory/uncontended", "--quick", "--against", checkout, "--json");
+  const [result] = JSON.parse(stdout).results;
+  expect(result).toMatchObject({ benchmark: "memory", id: "uncontended", failures: [] });
+  expect(Object.keys(result.figures)).toEqual(["before", "Holdfast"]);
+  expect(result.goals).toHaveLength(2);
 });

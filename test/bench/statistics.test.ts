@@ -21,18 +21,18 @@ const values = fc.array(fc.double({ min: -1e6, max: 1e6, noNaN: true }), { minLe
 const shares = fc.array(fc.nat(1_000), { minLength: 1 });
 
 describe("quantiles", () => {
-  test("by hand", () => {
+  test("agree with values calculated by hand", () => {
     expect(median([3, 1, 2])).toBe(2);
     expect(median([4, 1, 3, 2])).toBe(2.5);
     expect(quantile([10, 20, 30, 40, 50], 0.25)).toBe(20);
     expect(quantile([10, 20], 0.99)).toBeCloseTo(19.9);
     expect(quantile([7], 0.99)).toBe(7);
-    // As numbers, not as text.
+    // Sorted as numbers, not as text.
     expect(median([9, 10, 100])).toBe(10);
     expect(median([])).toBeNaN();
   });
 
-  test("rise with the share, within the values, whatever their order, and leave them alone", () => {
+  test("rise with the share, within the values, whatever their order, and leave them unchanged", () => {
     fc.assert(
       fc.property(values, fc.double({ min: 0, max: 1, noNaN: true }), (all, share) => {
         const before = [...all];
@@ -47,19 +47,19 @@ describe("quantiles", () => {
     );
   });
 
-  test("a spread is the median between the smallest and the largest", () => {
+  test("give a spread as the median between the smallest and the largest", () => {
     expect(spread([5, 1, 9])).toEqual({ median: 5, low: 1, high: 9 });
   });
 
-  test("ratios are taken within a round", () => {
-    // Twice as slow in each round, though the weather changed tenfold.
+  test("give ratios within a round", () => {
+    // Twice as slow in each round, though conditions changed tenfold.
     expect(ratios([2, 20], [1, 10])).toEqual({ median: 2, low: 2, high: 2 });
     expect(ratios([2, 20], undefined)).toBeUndefined();
   });
 });
 
 describe("Jain's index", () => {
-  test("by hand", () => {
+  test("agrees with values calculated by hand", () => {
     expect(jain([5, 5, 5, 5])).toBe(1);
     expect(jain([12, 0, 0, 0])).toBe(0.25);
     expect(jain([1, 2, 3])).toBeCloseTo(36 / 42);

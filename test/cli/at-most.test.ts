@@ -3,7 +3,7 @@ import { Cli, holdfast, linesOf, makeFolder, until } from "./helpers.js";
 
 const SCRIPT = "echo $HOLDFAST_TOKEN $HOLDFAST_FLOOR; exec sleep 60";
 
-/** Holds the name until the test's end; its token and floor. */
+/** Holds the name until the end of the test; resolves with its token and floor. */
 async function hold(folder: string, ...options: string[]): Promise<[bigint, bigint]> {
   const run = new Cli(folder, ["run", "gpu", ...options, "--", "sh", "-c", SCRIPT]);
   await until("it holds the name", () => run.stdout.includes("\n"));
@@ -12,7 +12,7 @@ async function hold(folder: string, ...options: string[]): Promise<[bigint, bigi
 }
 
 describe("--at-most", () => {
-  it("lets so many hold the name, each with a token of its own", async () => {
+  it("lets that many hold the name, each with a token of its own", async () => {
     const folder = makeFolder();
     const [first, firstFloor] = await hold(folder, "--at-most", "2");
     const [second, floor] = await hold(folder, "--at-most", "2");
@@ -28,7 +28,7 @@ describe("--at-most", () => {
     expect(shown).toMatchObject({ limit: 2, holders: [{ permits: 1 }, { permits: 1 }] });
   });
 
-  it("never lets more run, of many that wait, and all come to run", async () => {
+  it("never runs more than that at the same time, and all that wait come to run", async () => {
     const folder = makeFolder();
     const script = "echo in >> log; sleep 0.2; echo out >> log";
     const args = ["run", "gpu", "--at-most", "2", "--wait", "30s", "--", "sh", "-c", script];
@@ -43,7 +43,7 @@ describe("--at-most", () => {
     expect(most).toBe(2);
   });
 
-  it("is refused with another number, or where the name is in use as a lock: 64", async () => {
+  it("with another number, or for a name in use as a lock, is refused with 64", async () => {
     const folder = makeFolder();
     await hold(folder, "--at-most", "2");
     const cases: [string[], string][] = [

@@ -1,8 +1,8 @@
 import { join } from "node:path";
 import { afterEach, describe, expect, it } from "vitest";
-import { connect } from "../../src/core/connect.js";
-import type { Locks } from "../../src/core/locks.js";
+import { connect } from "../../src/connect.js";
 import type { AcquireOptions, LocksOptions } from "../../src/core/options.js";
+import type { Locks } from "../../src/locks.js";
 import { holdfast, makeFolder, until } from "./helpers.js";
 
 const opened: Locks[] = [];
@@ -11,14 +11,14 @@ afterEach(async () => {
   await Promise.all(opened.splice(0).map((locks) => locks.close()));
 });
 
-/** Another process, as far as its label tells. */
+/** Locks with another label, as another process would have. */
 async function party(folder: string, holder: string, more: LocksOptions = {}): Promise<Locks> {
   const locks = await connect(`sqlite:${join(folder, "locks.db")}`, { holder, ...more });
   opened.push(locks);
   return locks;
 }
 
-/** Leaves a ticket, and is there when that can be seen. */
+/** Waits for the name, and resolves when the ticket can be seen. */
 async function wait(locks: Locks, name: string, options: AcquireOptions = {}): Promise<void> {
   const waiters = async (): Promise<number> => (await locks.inspect(name))?.waiters.length ?? 0;
   const before = await waiters();
@@ -26,7 +26,7 @@ async function wait(locks: Locks, name: string, options: AcquireOptions = {}): P
   await until(`it waits for ${name}`, async () => (await waiters()) > before);
 }
 
-describe("deadlocks", () => {
+describe("holdfast deadlocks", () => {
   it("says that there is none, though names are held and waited for", async () => {
     const folder = makeFolder();
     const [a, b] = [await party(folder, "host-a:12"), await party(folder, "host-b:7")];
@@ -41,7 +41,7 @@ describe("deadlocks", () => {
     expect((await holdfast(folder, ["deadlocks", "--json"])).stdout).toBe("[]\n");
   });
 
-  it("tells each circle in words, and how to get out of it: 1", async () => {
+  it("describes each circle in words, with how to resolve it, and exits with 1", async () => {
     const folder = makeFolder();
     const [a, b] = [await party(folder, "host-a:12"), await party(folder, "host-b:7")];
     await a.acquire("x");
@@ -51,10 +51,10 @@ describe("deadlocks", () => {
     const { code, stdout, stderr } = await holdfast(folder, ["deadlocks"]);
     expect(stdout.replace(/\(for \S+\)/g, "(for 3s)")).toBe(
       [
-        "Deadlock: 2 wait for each other in a circle, and none of them can go on.",
+        "Deadlock: 2 holders wait for each other in a circle, and none of them can go on.",
         '  host-a:12 holds "x" and waits for "y" (for 3s), which host-b:7 holds;',
         '  host-b:7 holds "y" and waits for "x" (for 3s), which host-a:12 holds.',
-        "End one of them. Or take what one holds by force, though it may still be at work:",
+        "End one of them. Or take a name from its holder by force, though it may still be at work:",
         "  holdfast release y --force",
         "",
       ].join("\n"),
@@ -77,7 +77,7 @@ describe("deadlocks", () => {
     expect(await held.release()).toBe("lost");
   });
 
-  it("names who waits in front, and quotes for the shell; in a namespace", async () => {
+  it("names the waiter in front, quotes for the shell, and works in a namespace", async () => {
     const folder = makeFolder();
     const of = (holder: string): Promise<Locks> => party(folder, holder, { namespace: "shop" });
     const [a, b, w] = [await of("a:1"), await of("b:2"), await of("w:3")];
@@ -85,7 +85,7 @@ describe("deadlocks", () => {
     await a.acquire(x, { mode: "shared" });
     await b.acquire(y);
     await wait(a, y);
-    // A writer that holds nothing stands between two who read.
+    // A writer that holds nothing stands between two readers.
     await wait(w, x);
     await wait(b, x, { mode: "shared" });
     expect((await holdfast(folder, ["deadlocks"])).code).toBe(0);

@@ -49,9 +49,9 @@ describe("the demo", () => {
   it("leaves nothing behind on Ctrl-C", async (context) => {
     skipUnless(context, existsSync("/proc/self/cmdline"), "needs /proc");
     const folder = makeFolder();
-    // Without setpriv in PATH it is the demo itself that ends them.
+    // Without setpriv in PATH the demo itself has to end them.
     const demo = new Cli(folder, ["demo"], { TMPDIR: folder, PATH: folder });
-    await until("B waits and A is stopped", () => demo.stdout.includes("B  asks for the lock"));
+    await until("B waits and A is stopped", () => demo.stdout.includes("B  requests the lock"));
     expect(processesOf(folder).length).toBe(2);
     demo.signal("SIGINT");
     expect((await demo.ended).code).toBe(130);
@@ -60,7 +60,7 @@ describe("the demo", () => {
   });
 });
 
-describe("the time line", () => {
+describe("the time line of the demo", () => {
   it("draws states and marks to scale", () => {
     const a = new Lane("A");
     a.becomes("holds", 0);

@@ -1,7 +1,7 @@
 import { chmodSync, existsSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import type { Finding } from "../../src/core/doctor.js";
+import type { Finding } from "../../src/doctor/finding.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { freePort } from "../../src/verify/lab/ports.js";
@@ -15,7 +15,7 @@ interface Report {
 
 const reportOf = ({ stdout }: Ended): Report => JSON.parse(stdout);
 
-/** Level and subject of what is not as it should be. */
+/** Level and subject of each finding that is not ok. */
 const trouble = (ended: Ended): string[] =>
   reportOf(ended)
     .findings.filter(({ level }) => level !== "ok")
@@ -30,7 +30,7 @@ const usedStore = async (): Promise<string> => {
 const doctor = (folder: string): Promise<Ended> => holdfast(folder, ["doctor", "--json"]);
 
 describe("the doctor on SQLite", () => {
-  it("finds no danger in a file that is used as it should be: 0", async () => {
+  it("finds no danger in a file that is used as it should be, and exits with 0", async () => {
     const folder = await usedStore();
     const ended = await holdfast(folder, ["doctor"]);
     expect(ended.stderr).toBe("");
@@ -47,7 +47,7 @@ describe("the doctor on SQLite", () => {
     expect(json.code).toBe(0);
   });
 
-  it("makes nothing that is not there", async () => {
+  it("creates no file or folder", async () => {
     const folder = makeFolder();
     const ended = await doctor(folder);
     expect(trouble(ended)).toEqual(["note file"]);
@@ -61,7 +61,7 @@ describe("the doctor on SQLite", () => {
     expect(unused.code).toBe(0);
     expect(existsSync(join(folder, "state"))).toBe(false);
 
-    // One of somebody else's stays as it is.
+    // A file of somebody else's stays as it is.
     const db = await openSqlite(join(folder, "locks.db"));
     db.exec("CREATE TABLE theirs (a)");
     expect(trouble(await doctor(folder))).toEqual(["note journal", "note file"]);
@@ -69,7 +69,7 @@ describe("the doctor on SQLite", () => {
     db.close();
   });
 
-  it("a folder or a file that everybody can write, a folder that is missing: 1", async (context) => {
+  it("exits with 1 for a folder or a file that everybody can write, and for a missing folder", async (context) => {
     skipUnless(context, process.platform !== "win32", "needs permissions as on Unix");
     const folder = await usedStore();
     chmodSync(join(folder, "locks.db"), 0o666);
@@ -80,7 +80,7 @@ describe("the doctor on SQLite", () => {
     chmodSync(join(folder, "locks.db"), 0o600);
     chmodSync(folder, 0o777);
     expect(trouble(await doctor(folder))).toEqual(["danger access"]);
-    // As /tmp is: only the owner can delete.
+    // Like /tmp: only the owner can delete a file.
     chmodSync(folder, 0o1777);
     expect(trouble(await doctor(folder))).toEqual([]);
 
@@ -91,7 +91,7 @@ describe("the doctor on SQLite", () => {
     expect(missing.code).toBe(1);
   });
 
-  it("a file that is none, or of another format: 1", async () => {
+  it("exits with 1 for a file that is no database, or of another format", async () => {
     const folder = await usedStore();
     const db = await openSqlite(join(folder, "locks.db"));
     db.exec("UPDATE holdfast_meta SET format = 99");
@@ -110,21 +110,24 @@ describe("the doctor on SQLite", () => {
 });
 
 describe("the doctor", () => {
-  it("has one thing to say about memory:", async () => {
+  it("reports one finding about memory:", async () => {
     const ended = await holdfast(makeFolder(), ["doctor", "--store", "memory:", "--json"]);
     expect(trouble(ended)).toEqual(["note scope"]);
     expect(ended.code).toBe(0);
   });
 
   it.each([
-    [["--store", "zookeeper://localhost"], "not in this version"],
+    [
+      ["--store", "zookeeper://localhost"],
+      'the unknown scheme "zookeeper:"; known: memory: sqlite:',
+    ],
     [["--store", "nosuch:x"], 'the unknown scheme "nosuch:"'],
     [["--store", "sqlite:"], "sqlite: needs a file's path"],
     [["--store", "sqlite:x.db?a=1"], 'sqlite: URLs have no option "a"'],
     [["--store", "redis://me:secret@host?nosuch=1"], 'redis: URLs have no option "nosuch"'],
-    [["--store", "redis://me:secret@host:99999999"], "is no host:port"],
+    [["--store", "redis://me:secret@host:99999999"], "is not host:port"],
     [["x"], '"x" is one argument too many'],
-  ])("%j is wrong usage: 64", async (args, message) => {
+  ])("exits with 64 on wrong usage: %j", async (args, message) => {
     const { code, stdout, stderr } = await holdfast(makeFolder(), ["doctor", ...args]);
     expect(stderr).toContain(message);
     expect(stderr).toContain("(see holdfast doctor --help)");
@@ -135,7 +138,7 @@ describe("the doctor", () => {
 });
 
 describeWith(["redis"], "the doctor on Redis", () => {
-  it("tells dangers first, in words and for programs, and never a password", async () => {
+  it("reports dangers first, in words and for programs, and never a password", async () => {
     await using lab = await Lab.open();
     const server = await lab.redis({ persistence: "always" });
     await server.cli(
@@ -178,7 +181,7 @@ describeWith(["redis"], "the doctor on Redis", () => {
     }
   });
 
-  it("a server that is down: 69", async () => {
+  it("exits with 69 when the server is down", async () => {
     const port = await freePort();
     const args = ["doctor", "--store", `redis://127.0.0.1:${port}`];
     const { code, stdout, stderr } = await holdfast(makeFolder(), args);

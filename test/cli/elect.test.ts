@@ -29,7 +29,7 @@ function candidate(folder: string, script: string, ...options: string[]): Cli {
   return new Cli(folder, [...args, "--", "sh", "-c", script]);
 }
 
-/** Leads, in its first term or in a later one. */
+/** Resolves when it leads, in its first term or in a later one. */
 async function untilElected(one: Cli, times = 1): Promise<void> {
   await until("it is elected", () => one.stderr.split("elected for").length > times);
 }
@@ -37,7 +37,7 @@ async function untilElected(one: Cli, times = 1): Promise<void> {
 const untilWaiting = (one: Cli): Promise<true> =>
   until("it waits", () => one.stderr.includes("waiting: ") || null);
 
-/** Each in its turn, so that they wait in this order. */
+/** Started one after the other, so that they wait in this order. */
 async function candidates(folder: string, scripts: string[], ...options: string[]): Promise<Cli[]> {
   const all: Cli[] = [];
   for (const script of scripts) {
@@ -54,7 +54,7 @@ interface Term {
   readonly token: bigint;
 }
 
-/** As the commands tell, each at its beginning. */
+/** The terms that the commands have recorded, each at its beginning. */
 function termsOf(folder: string): Term[] {
   return linesOf(folder, "terms").map((line) => {
     const [pid, token] = line.split(" ");
@@ -69,7 +69,7 @@ const untilTerms = (folder: string, count: number): Promise<Term[]> =>
     return token !== undefined && linesOf(folder, "beats").includes(String(token)) && terms;
   });
 
-/** The commands' own account: in the order of terms, each with a higher token, none after the next has begun. */
+/** Checks the commands' records: terms in order, each with a higher token, none after the next began. */
 function expectOneAfterAnother(folder: string): void {
   const tokens = linesOf(folder, "beats").map(BigInt);
   expect(tokens.every((token, i) => i === 0 || token >= tokens[i - 1]!)).toBe(true);
@@ -91,7 +91,7 @@ const pidOf = ({ holder }: { holder: string }): number => Number(/:(\d+)/.exec(h
 const release = (folder: string): ReturnType<typeof holdfast> =>
   holdfast(folder, ["release", "job", "--force", "--why", "a test"]);
 
-describe("elect", () => {
+describe("holdfast elect", () => {
   it("runs the command as leader while others stand by, and says who leads", async () => {
     const folder = makeFolder();
     const [leader, second, third] = await candidates(folder, [OBEYS, OBEYS, OBEYS]);
@@ -106,7 +106,7 @@ describe("elect", () => {
     expect(termsOf(folder).length).toBe(1);
   });
 
-  it("tells the command what run tells it", async () => {
+  it("gives the command the same environment as run does", async () => {
     const print = "env | grep ^HOLDFAST_ | grep -v STORE | sort | sed 's/=[0-9]*$/=number/'";
     const args = ["elect", "job", "--note", "mine", "--quiet", "--", "sh", "-c", print];
     const { code, stdout, stderr } = await holdfast(makeFolder(), args);
@@ -117,7 +117,7 @@ describe("elect", () => {
     expect(code).toBe(0);
   });
 
-  it("ends with the command's code when that ends by itself, and the next leads at once", async () => {
+  it("exits with the command's code when the command ends by itself, and the next leads at once", async () => {
     const folder = makeFolder();
     const [leader, next] = await candidates(folder, [`${UNTIL_END}; exit 41`, OBEYS], "--verbose");
     writeFileSync(join(folder, "end"), "");
@@ -129,14 +129,14 @@ describe("elect", () => {
     expectOneAfterAnother(folder);
   });
 
-  it("can't be had with a command that can't be run", async () => {
+  it("refuses a command that can't be run", async () => {
     const folder = makeFolder();
     expect((await holdfast(folder, ["elect", "job", "--", "no-such-command"])).code).toBe(127);
     const env = { HOLDFAST_STORE: "sqlite:no/such/folder/x.db" };
     expect((await holdfast(folder, ["elect", "job", "--", "true"], env)).code).toBe(69);
   });
 
-  it("gives up after --wait: 75", async () => {
+  it("gives up after --wait with 75", async () => {
     const folder = makeFolder();
     await candidates(folder, [OBEYS]);
     const late = await holdfast(folder, ["elect", "job", "--wait", "600ms", "--", "true"]);
@@ -147,8 +147,8 @@ describe("elect", () => {
   });
 });
 
-describe("when the leader is gone", () => {
-  it("killed, its command dies with it, and the next leads, and the next after that", async (context) => {
+describe("when the leader of an election", () => {
+  it("is killed, its command dies with it, and the next leads, and the next after that", async (context) => {
     skipUnless(context, canDieWithParent, "needs setpriv --pdeathsig, of util-linux on Linux");
     const folder = makeFolder();
     const all = await candidates(folder, [IGNORES, IGNORES, IGNORES]);
@@ -165,14 +165,14 @@ describe("when the leader is gone", () => {
     all[2]!.signal("SIGKILL");
   });
 
-  it("frozen past its lease, the next leads; thawed, its command is killed at once, and it stands by", async () => {
+  it("is frozen past its lease, the next leads; thawed, its command is killed at once, and it stands by", async () => {
     const folder = makeFolder();
-    // Says at once what it hears.
+    // Prints at once which signal it receives.
     const traps = ["TERM", "CONT"].map((one) => `trap 'echo ${one} >> log' ${one};`).join(" ");
     const awake = `${traps} ${BEGIN} while :; do :; done`;
     const [leader, next] = await candidates(folder, [awake, OBEYS]);
     const [{ pid }] = termsOf(folder) as [Term];
-    // As a machine that stands still: first the command, so that it writes nothing after the lease.
+    // Like a machine that stands still: the command first, so that it writes nothing after the lease.
     process.kill(-pid, "SIGSTOP");
     leader!.signal("SIGSTOP");
     await untilElected(next!);
@@ -185,7 +185,7 @@ describe("when the leader is gone", () => {
     expect(isAlive(pid)).toBe(false);
     expect(leader!.stderr).toContain("is lost: it could not be renewed in time; stopping");
     expect(leader!.stderr).toContain('campaigning for "job" again\n');
-    // It had no time left to end by itself, and was not woken before.
+    // The command had no time left to end by itself, and was not woken before.
     expect(linesOf(folder, "log")).toEqual([]);
 
     next!.signal("SIGTERM");
@@ -205,7 +205,7 @@ describe("when leadership is lost", () => {
     const unlock = await lockStore(folder);
     await until("it is killed", () => leader!.stderr.includes("killing it"));
     await until("it is gone", () => !isAlive(pid));
-    // Whoever asks first is elected; both are candidates again.
+    // Either may be elected first; both are candidates again.
     await until("it campaigns", () => leader!.stderr.includes("campaigning"));
     unlock();
     await untilTerms(folder, 2);
@@ -219,7 +219,7 @@ describe("when leadership is lost", () => {
     for (const one of [leader!, next!]) one.signal("SIGKILL");
   });
 
-  it("by force, the command gets TERM, and the leader of before waits behind the others", async () => {
+  it("by a release by force, the command gets TERM, and the former leader waits behind the others", async () => {
     const folder = makeFolder();
     const [leader, second, third] = await candidates(folder, [OBEYS, OBEYS, OBEYS]);
     await release(folder);
@@ -234,10 +234,10 @@ describe("when leadership is lost", () => {
     expect(waiters.map(pidOf)).toEqual([third!.pid, leader!.pid]);
   });
 
-  it("by --max-hold, two take turns", async () => {
+  it("by --max-hold, two candidates take turns", async () => {
     const folder = makeFolder();
     const [one, other] = await candidates(folder, [OBEYS, OBEYS], "--max-hold", "500ms");
-    // What the command writes may be seen before what holdfast has said.
+    // The command's output may be seen before that of holdfast.
     const hasLedTwice = ({ stderr }: Cli): boolean => stderr.split("elected for").length > 2;
     await until("each has led twice", () => [one!, other!].every(hasLedTwice));
     expectOneAfterAnother(folder);
@@ -247,7 +247,7 @@ describe("when leadership is lost", () => {
     }
   });
 
-  it("what the command leaves behind is gone before its next term begins", async () => {
+  it("the command's leftover processes are gone before its next term begins", async () => {
     const folder = makeFolder();
     const script = `trap 'exit 0' TERM; (${IGNORES}) & wait`;
     const [leader] = await candidates(folder, [script], "--max-hold", "300ms");
@@ -256,7 +256,7 @@ describe("when leadership is lost", () => {
     leader!.signal("SIGKILL");
   });
 
-  it("and the command has ended with 0 unnoticed: 74, as with run", async () => {
+  it("unnoticed, and the command ends with 0, the exit code is 74, as with run", async () => {
     const folder = makeFolder();
     const args = ["elect", "job", "--ttl", "1h", "--", "sh", "-c", UNTIL_END];
     const leader = new Cli(folder, args);
@@ -264,13 +264,13 @@ describe("when leadership is lost", () => {
     await release(folder);
     writeFileSync(join(folder, "end"), "");
     const { code, stderr } = await leader.ended;
-    expect(stderr).toContain("was lost before: another may have run at the same time");
+    expect(stderr).toContain("was lost before: another command may have run at the same time");
     expect(code).toBe(74);
   });
 });
 
-describe("a signal", () => {
-  it("ends who waits, and no ticket is left", async () => {
+describe("a signal to holdfast elect", () => {
+  it("ends a candidate that waits, and no ticket is left", async () => {
     const folder = makeFolder();
     const [, waiter] = await candidates(folder, [OBEYS, OBEYS]);
     waiter!.signal("SIGTERM");
@@ -280,7 +280,7 @@ describe("a signal", () => {
     expect((await shown(folder)).waiters).toEqual([]);
   });
 
-  it("goes to the leader's command, whose end is the end, and the next leads", async () => {
+  it("goes to the leader's command; when that ends, elect ends, and the next leads", async () => {
     const folder = makeFolder();
     const [leader, next] = await candidates(folder, [OBEYS, OBEYS]);
     leader!.signal("SIGTERM");
@@ -291,7 +291,7 @@ describe("a signal", () => {
     expectOneAfterAnother(folder);
   });
 
-  it("that the command outlives is remembered: after a loss it does not campaign again", async () => {
+  it("that the command outlives is remembered: after a loss there is no new campaign", async () => {
     const folder = makeFolder();
     const [leader] = await candidates(folder, [IGNORES]);
     leader!.signal("SIGTERM");
@@ -303,7 +303,7 @@ describe("a signal", () => {
     expect((await shown(folder)).holders).toEqual([]);
   });
 
-  it("SIGHUP is the command's own affair: after a loss it campaigns again", async () => {
+  it("SIGHUP concerns the command only: after a loss there is a new campaign", async () => {
     const folder = makeFolder();
     const [leader] = await candidates(folder, [beat("trap 'echo HUP >> log' HUP;")]);
     leader!.signal("SIGHUP");

@@ -23,7 +23,7 @@ afterEach(async () => {
   for (const folder of folders.splice(0)) await remove(folder);
 });
 
-/** What a test has left behind may still write there; Node tries again only to remove the folder itself. */
+/** Leftover processes may still write there; Node retries only to remove the folder itself. */
 async function remove(folder: string): Promise<void> {
   for (let tries = 20; ; tries--) {
     try {
@@ -36,7 +36,7 @@ async function remove(folder: string): Promise<void> {
   }
 }
 
-/** By a signal that reaches the child too, if it comes to that. */
+/** Ends the process by a signal that reaches the child too, if it still runs. */
 async function end(cli: Cli): Promise<void> {
   cli.signal("SIGCONT");
   cli.signal("SIGTERM");
@@ -45,7 +45,7 @@ async function end(cli: Cli): Promise<void> {
   clearTimeout(killing);
 }
 
-/** An empty folder of the test's own, with a store in it. */
+/** An empty folder for the test, with a store in it. */
 export function makeFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-cli-test-"));
   folders.push(folder);
@@ -115,7 +115,7 @@ export function holdfast(
   return new Cli(folder, args, env).ended;
 }
 
-/** Polls until the condition gives something; a failure says what was waited for. */
+/** Polls until the condition returns something; the failure names the condition. */
 export async function until<T>(
   what: string,
   condition: () => Awaitable<T | null | undefined | false>,
@@ -138,7 +138,7 @@ export function untilLine(folder: string, file: string, text: string): Promise<t
   return until(`${file} has the line ${text}`, () => linesOf(folder, file).includes(text) || null);
 }
 
-/** Whether it still runs; one that is dead but not yet reaped does not. */
+/** True if the process still runs; one that is dead but not yet reaped does not. */
 export function isAlive(pid: number): boolean {
   try {
     process.kill(pid, 0);
@@ -152,7 +152,7 @@ export function isAlive(pid: number): boolean {
   }
 }
 
-/** Nobody else can write to the store until this is called off. */
+/** Blocks all other writers of the store until the returned function is called. */
 export async function lockStore(folder: string): Promise<() => void> {
   const db = await openSqlite(join(folder, "locks.db"));
   await until("the file is ours", () => {

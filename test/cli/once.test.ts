@@ -3,14 +3,14 @@ import { Cli, holdfast, linesOf, makeFolder, until, untilLine } from "./helpers.
 
 const HOLDER = String.raw`\S+:\d+`;
 
-/** Notes that it ran, and ends as told. */
+/** Records that it ran, and ends with the given code. */
 const job = (period: string, script = "echo ran >> log", ...options: string[]): string[] => [
   ...["run", "job", "--once-per", period, ...options],
   ...["--", "sh", "-c", script],
 ];
 
-describe("--once-per", () => {
-  it("runs once in the period, and then says who did, when, and when it is next", async () => {
+describe("holdfast run --once-per", () => {
+  it("runs once in the period, and then says who ran it, when, and when it is next", async () => {
     const folder = makeFolder();
     expect(await holdfast(folder, job("24h"))).toEqual({ code: 0, stdout: "", stderr: "" });
     const again = await holdfast(folder, job("24h"));
@@ -21,20 +21,20 @@ describe("--once-per", () => {
       ),
     );
     expect(again.code).toBe(75);
-    // To ask once is no contradiction.
+    // --wait 0 is no contradiction.
     const quiet = await holdfast(folder, job("24h", "true", "--quiet", "--wait", "0"));
     expect(quiet).toEqual({ code: 75, stdout: "", stderr: "" });
     expect(linesOf(folder, "log")).toEqual(["ran"]);
   });
 
-  it("runs on one of many that are started together", async () => {
+  it("runs on one of many machines that start together", async () => {
     const folder = makeFolder();
     const ends = await Promise.all(Array.from({ length: 5 }, () => holdfast(folder, job("1h"))));
     expect(ends.map(({ code }) => code).sort()).toEqual([0, 75, 75, 75, 75]);
     expect(linesOf(folder, "log")).toEqual(["ran"]);
   });
 
-  it("says that it is running, while it is", async () => {
+  it("says that the command is running, while it is", async () => {
     const folder = makeFolder();
     const script = "echo begun >> log; while [ ! -e end ]; do sleep 0.02; done";
     const first = new Cli(folder, job("1h", script));

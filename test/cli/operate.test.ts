@@ -23,7 +23,7 @@ async function hold(folder: string, name: string, ...options: string[]): Promise
   return run;
 }
 
-describe("ls", () => {
+describe("holdfast ls", () => {
   it("says that nothing is held, and where", async () => {
     const folder = makeFolder();
     const { code, stdout } = await holdfast(folder, ["ls"]);
@@ -41,7 +41,7 @@ describe("ls", () => {
     expect(code).toBe(75);
   });
 
-  it("shows nothing that steers a terminal, also where a number should be", async () => {
+  it("shows no control characters, also where a number should be", async () => {
     const folder = makeFolder();
     await hold(folder, "gpu", "--at-most", "3");
     const db = await openSqlite(join(folder, "locks.db"));
@@ -79,7 +79,7 @@ describe("ls", () => {
   });
 });
 
-describe("a store that does not exist", () => {
+describe("a store file that does not exist", () => {
   it.each([
     [["ls"], /^Nothing is held in sqlite:\/.*\/none\/x\.db\.\n$/],
     [["ls", "--json"], /^\[\]\n$/],
@@ -87,7 +87,7 @@ describe("a store that does not exist", () => {
     [["release", "job", "--force"], /^Nobody held "job"\.\n$/],
     [["deadlocks"], /^No deadlock\.\n$/],
     [["deadlocks", "--json"], /^\[\]\n$/],
-  ])("is told by %j, and not made", async (args, text) => {
+  ])("is reported by %j, and not created", async (args, text) => {
     const folder = makeFolder();
     mkdirSync(join(folder, "none"));
     const { code, stdout, stderr } = await holdfast(folder, [
@@ -96,12 +96,14 @@ describe("a store that does not exist", () => {
       "sqlite:none/x.db",
     ]);
     expect(stdout).toMatch(text);
-    expect(stderr).toMatch(/sqlite:\/.*\/none\/x\.db does not exist: nobody has used it yet\n$/);
+    expect(stderr).toMatch(
+      /sqlite:\/.*\/none\/x\.db does not exist: no process has locked a name in it\n$/,
+    );
     expect(code).toBe(0);
     expect(readdirSync(join(folder, "none"))).toEqual([]);
   });
 
-  it("is no folder made for either, when it is the default one", async () => {
+  it("has no folder created for it either, when it is the default one", async () => {
     const folder = makeFolder();
     const state = join(folder, "state");
     const env = { HOLDFAST_STORE: "", XDG_STATE_HOME: state, HOME: folder, LOCALAPPDATA: state };
@@ -110,7 +112,7 @@ describe("a store that does not exist", () => {
   });
 });
 
-describe("inspect", () => {
+describe("holdfast inspect", () => {
   it("shows the holder and the waiters in order", async () => {
     const folder = makeFolder();
     await hold(folder, "job", "--note", "first");
@@ -148,7 +150,7 @@ describe("inspect", () => {
     expect(stdout).toMatch(/waiter 1 {2}\S+ \(w1\), exclusive, for .*\n {2}waiter 2 {2}\S+ \(w2\)/);
   });
 
-  it("of a free name is no error", async () => {
+  it("succeeds for a free name", async () => {
     const folder = makeFolder();
     const { code, stdout } = await holdfast(folder, ["inspect", "job"]);
     expect(code).toBe(0);
@@ -164,13 +166,13 @@ describe("inspect", () => {
   });
 });
 
-describe("release", () => {
-  it("without --force does nothing but say what it would do", async () => {
+describe("holdfast release", () => {
+  it("without --force only says what it would do", async () => {
     const folder = makeFolder();
     await hold(folder, "job");
     const { code, stderr } = await holdfast(folder, ["release", "job"]);
     expect(code).toBe(64);
-    expect(stderr).toContain('takes "job" from its holder while that may still be at work');
+    expect(stderr).toContain('takes "job" from its holder, which may still be at work');
     expect((await shown(folder, "job")).holders.length).toBe(1);
   });
 
@@ -191,7 +193,7 @@ describe("release", () => {
     );
   });
 
-  it("says who did it and why: to the holder, and to whoever inspects the name", async () => {
+  it("says who did it and why, to the holder and to everybody who inspects the name", async () => {
     const folder = makeFolder();
     const run = await hold(folder, "job", "--note", "stuck", "--ttl", "1s");
     const { token, holder } = (await shown(folder, "job")).holders[0]!;
@@ -218,11 +220,11 @@ describe("release", () => {
     expect(text).toMatch(/^job\n {2}nobody holds it\n {2}nobody waits\n {2}taken {5}from /);
     expect(text).toContain(`taken     from ${holder}, token ${token}, `);
     expect(text).toMatch(new RegExp(` ago, .*\n {12}by ${by}: host is \\? gone\n$`));
-    // Nobody holds it: it is not in use.
+    // Nobody holds the name: it is not in use.
     expect((await holdfast(folder, ["ls", "--json"])).stdout).toBe("[]\n");
   });
 
-  it("shows the latest last, and the present holder with a higher token", async () => {
+  it("shows the latest release last, and the present holder with a higher token", async () => {
     const folder = makeFolder();
     for (const why of ["first", "second"]) {
       await hold(folder, "job", "--shared");
@@ -235,7 +237,7 @@ describe("release", () => {
     expect(BigInt(revoked[1]!.token)).toBeGreaterThan(BigInt(revoked[0]!.token));
   });
 
-  it("opens a name that is closed", async () => {
+  it("opens a name that is kept closed", async () => {
     const folder = makeFolder();
     await holdfast(folder, ["run", "job", "--at-least", "1h", "--", "true"]);
     expect((await holdfast(folder, ["inspect", "job"])).stdout).toMatch(

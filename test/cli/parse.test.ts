@@ -21,14 +21,14 @@ describe("a command line", () => {
     expect(parse("run", "x", "--note=--help")).toMatchObject({ options: { note: "--help" } });
   });
 
-  it("of run ends at the first --; the rest is the child's", () => {
+  it("ends at the first -- for run; the rest belongs to the child", () => {
     const child = ["cmd", "--ttl", "-h", "--", "", "008"];
     expect(parse("run", "x", "--", ...child)).toEqual({ args: ["x"], options: {}, child });
     expect(parse("run", "x", "--")).toEqual({ args: ["x"], options: {}, child: [] });
     expect(() => parse("run", "x", "--note", "--", "cmd")).toThrow("--note needs a value");
   });
 
-  it("of other commands may name what starts with a dash after --", () => {
+  it("may have names that start with a dash after -- for other commands", () => {
     for (const name of ["-x", "--", "-h", "--json"]) {
       const line = { args: [name], options: { json: true }, child: [] };
       expect(parse("inspect", "--json", "--", name)).toEqual(line);
@@ -37,19 +37,19 @@ describe("a command line", () => {
     expect(() => parse("inspect", "--store", "--", "a")).toThrow(/^--store needs a value$/);
   });
 
-  it("that only starts like -h asks for no help", () => {
+  it("with an option that only starts like -h does not print help", () => {
     expect(parse("run", "-h")).toBe("help");
     expect(() => parse("run", "-host", "--", "cmd")).toThrow("there is no option -host;");
     expect(() => parse("run", "x", "-xh")).toThrow(/^there is no option -xh$/);
   });
 
-  it("has no option that every object has", () => {
+  it("refuses options that are words of every JavaScript object", () => {
     for (const option of ["--constructor", "--__proto__", "--toString=x"]) {
       expect(() => parse("ls", option)).toThrow(/^there is no option --[a-zA-Z_]+$/);
     }
   });
 
-  it("has no option of another command", () => {
+  it("refuses options of another command", () => {
     expect(() => parse("ls", "--force")).toThrow("there is no option --force");
     expect(() => parse("run", "x", "--version")).toThrow("there is no option --version");
   });

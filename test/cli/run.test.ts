@@ -13,7 +13,7 @@ import { Cli, holdfast, linesOf, MAIN, makeFolder, until, untilLine } from "./he
 const canMakeTerminals =
   process.platform === "linux" && spawnSync("script", ["-qec", "true", "/dev/null"]).status === 0;
 
-/** Says that it has begun, and runs until the file `end` is there. */
+/** Prints that it has begun, and runs until the file `end` is there. */
 const UNTIL_END = "echo begun >> log; while [ ! -e end ]; do sleep 0.02; done; echo over >> log";
 
 async function startHolder(folder: string, ...options: string[]): Promise<Cli> {
@@ -26,13 +26,13 @@ function endHolder(folder: string): void {
   writeFileSync(join(folder, "end"), "");
 }
 
-describe("the exit code is the child's", () => {
+describe("holdfast run", () => {
   it.each([
-    ["0 when it succeeds", "exit 0", 0],
-    ["its own when it fails", "exit 41", 41],
-    ["128+n when a signal ends it", "kill -TERM $$", 143],
-    ["128+9 when it is killed", "kill -KILL $$", 137],
-  ])("%s", async (_, script, code) => {
+    ["0 when the child succeeds", "exit 0", 0],
+    ["the code of a child that fails", "exit 41", 41],
+    ["128+n when a signal ends the child", "kill -TERM $$", 143],
+    ["128+9 when the child is killed", "kill -KILL $$", 137],
+  ])("exits with %s", async (_, script, code) => {
     const ended = await holdfast(makeFolder(), ["run", "job", "--", "sh", "-c", script]);
     expect(ended).toEqual({ code, stdout: "", stderr: "" });
   });
@@ -43,25 +43,25 @@ describe("the exit code is the child's", () => {
   });
 });
 
-describe("a command that can't be run, without asking for the name", () => {
+describe("a command that can't be run is found before the name is claimed", () => {
   it.each([
     ["is not in PATH", "no-such-command", 127],
     ["is no file", "./no-such-file", 127],
     ["is a folder", "./folder", 126],
     ["is not executable", "./plain", 126],
     ["is not executable in PATH", "plain", 126],
-  ])("%s", async (_, command, code) => {
+  ])("because it %s", async (_, command, code) => {
     const folder = makeFolder();
     mkdirSync(join(folder, "folder"));
     writeFileSync(join(folder, "plain"), "#!/bin/sh\n", { mode: 0o644 });
-    // The store does not exist: had it been asked, the code would be 69.
+    // The store does not exist: had it been used, the code would be 69.
     const env = { PATH: `${process.env["PATH"]}:${folder}`, HOLDFAST_STORE: "sqlite:none/x.db" };
     const ended = await holdfast(folder, ["run", "job", "--", command], env);
     expect(ended.code).toBe(code);
     expect(ended.stderr).toContain(JSON.stringify(command));
   });
 
-  it("where PATH has what can't be looked at, or the name is too long", () => {
+  it("where PATH has an entry that can't be read, or the name is too long", () => {
     const folder = makeFolder();
     symlinkSync("loop", join(folder, "loop"));
     writeFileSync(join(folder, "tool"), "", { mode: 0o755 });
@@ -85,7 +85,7 @@ describe("a command that can't be run, without asking for the name", () => {
     chmodSync(join(folder, "barred"), 0o700);
   });
 
-  it("an interpreter that is missing is 127 too, and the name is free again", async () => {
+  it("except a missing interpreter, which is 127 too, and then the name is free again", async () => {
     const folder = makeFolder();
     writeFileSync(join(folder, "script"), "#!/no/such/interpreter\n");
     chmodSync(join(folder, "script"), 0o755);
@@ -94,7 +94,7 @@ describe("a command that can't be run, without asking for the name", () => {
   });
 });
 
-describe("where setpriv is missing or can't do it", () => {
+describe("where setpriv is missing or can't be used", () => {
   it.each([
     ["missing", ""],
     ["of another kind", "#!/bin/sh\nexit 1\n"],
@@ -106,8 +106,8 @@ describe("where setpriv is missing or can't do it", () => {
   });
 });
 
-describe("what the child sees", () => {
-  it("its name, its token, the floor and its holder", async () => {
+describe("the child of holdfast run can read", () => {
+  it("its name, its token, its floor and its holder", async () => {
     const print = "env | grep ^HOLDFAST_ | grep -v STORE | sort";
     const args = ["run", "--shared", "007", "--note", "of mine", "--", "sh", "-c", print];
     const { stdout } = await holdfast(makeFolder(), args);
@@ -126,7 +126,7 @@ describe("what the child sees", () => {
     expect(seen["HOLDFAST_HOLDER"]).toMatch(/^\S+:\d+ \(of mine\)$/);
   });
 
-  it("its token in ls, as long as it runs", async () => {
+  it("the same token in ls, while it runs", async () => {
     const folder = makeFolder();
     const inside = `echo $HOLDFAST_TOKEN; ${process.execPath} ${MAIN} ls --json`;
     const { stdout } = await holdfast(folder, ["run", "job", "--", "sh", "-c", inside]);
@@ -136,13 +136,13 @@ describe("what the child sees", () => {
 });
 
 describe("a name that is held", () => {
-  it("is asked for once: 75, and who holds it", async () => {
+  it("is claimed once without --wait: the exit code is 75, and the message says who holds it", async () => {
     const folder = makeFolder();
     const holder = await startHolder(folder, "--note", "night shift");
     const ended = await holdfast(folder, ["run", "job", "--", "sh", "-c", "echo ran >> log"]);
     expect(ended.code).toBe(75);
     expect(ended.stderr).toMatch(
-      /^holdfast: not run: "job" is held by \S+:\d+ \(night shift\), for .* \(since .*\) \(asked once, see --wait\)\n$/,
+      /^holdfast: not run: "job" is held by \S+:\d+ \(night shift\), for .* \(since .*\) \(tried once, see --wait\)\n$/,
     );
     expect(ended.stderr).toContain(`:${holder.pid} `);
     const quiet = await holdfast(folder, ["run", "job", "--quiet", "--", "true"]);
@@ -154,7 +154,7 @@ describe("a name that is held", () => {
     expect(linesOf(folder, "log")).toEqual(["begun", "over"]);
   });
 
-  it("is waited for with --wait, and had as soon as it is free", async () => {
+  it("is waited for with --wait, and acquired as soon as it is free", async () => {
     const folder = makeFolder();
     const holder = await startHolder(folder);
     const args = ["run", "job", "--wait", "forever", "--", "sh", "-c", "echo next >> log"];
@@ -164,13 +164,13 @@ describe("a name that is held", () => {
     expect((await holder.ended).code).toBe(0);
     const freeAtMs = performance.now();
     expect((await waiter.ended).code).toBe(0);
-    // It was told. By itself it would look again after a third of its ttl of 30 s.
+    // The waiter was notified. By itself it would check after a third of its ttl of 30 s.
     expect(performance.now() - freeAtMs).toBeLessThan(5_000);
     expect(linesOf(folder, "log")).toEqual(["begun", "over", "next"]);
     expect(waiter.stderr.split("\n").length).toBe(2);
   });
 
-  it("is shown on a terminal in one line, which is cleared", async (context) => {
+  it("shows the wait on a terminal in one line, which is cleared", async (context) => {
     skipUnless(context, canMakeTerminals, "needs script(1), of bsdutils");
     const folder = makeFolder();
     const holder = await startHolder(folder);
@@ -194,7 +194,7 @@ describe("a name that is held", () => {
     expect(others.at(-1)).toBe("got it\r\n");
   });
 
-  it("is given up after --wait: 75", async () => {
+  it("is given up after --wait with 75", async () => {
     const folder = makeFolder();
     await startHolder(folder);
     const ended = await holdfast(folder, ["run", "job", "--wait", "1200ms", "--", "true"]);
@@ -229,7 +229,7 @@ describe("a name that is held", () => {
     await holder.ended;
   });
 
-  it("stays closed for --at-least after the child's end", async () => {
+  it("stays closed for --at-least after the child has ended", async () => {
     const folder = makeFolder();
     const first = await holdfast(folder, ["run", "job", "--at-least", "1h", "--", "true"]);
     expect(first.code).toBe(0);
@@ -254,7 +254,7 @@ describe("a name that is held", () => {
   });
 });
 
-describe("signals", () => {
+describe("signals to holdfast run", () => {
   it("go to the child's group", async () => {
     const folder = makeFolder();
     const traps = ["INT", "HUP", "QUIT", "USR1", "USR2", "WINCH", "CONT"];
@@ -282,7 +282,7 @@ describe("signals", () => {
     expect((await run.ended).code).toBe(3);
   });
 
-  it("that the child ignores change nothing, as with nohup after --", async () => {
+  it("change nothing if the child ignores them, as with nohup after --", async () => {
     const folder = makeFolder();
     const script = `trap '' HUP; ${UNTIL_END}`;
     const run = new Cli(folder, ["run", "job", "--", "sh", "-c", script]);
@@ -294,18 +294,18 @@ describe("signals", () => {
     expect(linesOf(folder, "log")).toEqual(["begun", "over"]);
   });
 
-  it("SIGTSTP does not suspend holdfast, which would stop renewing", async () => {
+  it("do not suspend holdfast by SIGTSTP, which would stop renewing", async () => {
     const folder = makeFolder();
     const holder = await startHolder(folder);
     holder.signal("SIGTSTP");
-    await until("it says so", () => holder.stderr.includes("not suspended"));
+    await until("it says so", () => holder.stderr.includes("can't be suspended"));
     endHolder(folder);
     expect((await holder.ended).code).toBe(0);
   });
 });
 
-describe("the store", () => {
-  it("that can't be used is 69", async () => {
+describe("the store of holdfast run", () => {
+  it("causes 69 if it can't be used", async () => {
     const { code, stderr } = await holdfast(makeFolder(), ["run", "job", "--", "true"], {
       HOLDFAST_STORE: "sqlite:no/such/folder/x.db",
     });
@@ -313,7 +313,7 @@ describe("the store", () => {
     expect(stderr).toContain("can't be opened");
   });
 
-  it("that can't be used is no obstacle with --if-unavailable run: a warning, and no token", async () => {
+  it("is no obstacle with --if-unavailable run: a warning, and no token", async () => {
     const print = "echo name=$HOLDFAST_NAME token=$HOLDFAST_TOKEN; exit 5";
     const args = ["run", "job", "--if-unavailable", "run", "--", "sh", "-c", print];
     const ended = await holdfast(makeFolder(), args, {
@@ -330,7 +330,7 @@ describe("the store", () => {
     ["run", "SIGINT", 130, []],
     ["elect", "SIGHUP", 129, []],
   ] as const)(
-    "that hangs does not hold up a signal: %s ends by %s, and runs nothing",
+    "does not delay a signal when it hangs: %s ends by %s, and runs nothing",
     async (of, signal, code, options) => {
       const folder = makeFolder();
       let connected = false;
@@ -351,7 +351,7 @@ describe("the store", () => {
     },
   );
 
-  it("that has a newer format can't be used either", async () => {
+  it("causes 69 if it has a newer format", async () => {
     const folder = makeFolder();
     expect((await holdfast(folder, ["run", "job", "--", "true"])).code).toBe(0);
     const db = await openSqlite(join(folder, "locks.db"));
@@ -366,12 +366,12 @@ describe("the store", () => {
     expect((await holdfast(folder, args)).code).toBe(5);
   });
 
-  it("is by default a file that only this user can reach, and --verbose says how far it goes", async () => {
+  it("is by default a file that only this user can reach, and --verbose says how far it reaches", async () => {
     const folder = makeFolder();
     const env = { HOLDFAST_STORE: "", XDG_STATE_HOME: join(folder, "state%?"), HOME: folder };
     const { code, stderr } = await holdfast(folder, ["run", "job", "--verbose", "--", "true"], env);
     expect(code).toBe(0);
-    expect(stderr).toContain("only processes here are kept out");
+    expect(stderr).toContain("only processes here are excluded");
     if (process.platform !== "linux") return;
     expect(statSync(join(folder, "state%?", "holdfast")).mode & 0o777).toBe(0o700);
     expect(statSync(join(folder, "state%?", "holdfast", "locks.db")).isFile()).toBe(true);

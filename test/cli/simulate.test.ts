@@ -5,8 +5,8 @@ import { Cli, holdfast, makeFolder, until } from "./helpers.js";
 
 const simulate = (...args: string[]) => holdfast(makeFolder(), ["simulate", ...args]);
 
-describe("simulate", () => {
-  it("says what was checked, how fast, and that nothing was broken", async () => {
+describe("holdfast simulate", () => {
+  it("says what was checked, how fast, and that no promise was broken", async () => {
     const { code, stdout, stderr } = await simulate("--runs", "20", "--seed", "1");
     expect(code).toBe(0);
     expect(stdout).toMatch(/^S1 .* held +\d+$/m);
@@ -16,12 +16,12 @@ describe("simulate", () => {
     expect(stderr).toBe("holdfast: 20 runs from seed 1\n");
   });
 
-  it("shows a broken promise, shortened, with the command that replays it", async () => {
+  it("shows a broken promise by a shortened run, with the command that replays it", async () => {
     const mutant = "a repeated ask that extends only locally";
     const { code, stdout } = await simulate("--seed", "1", "--runs", "50", "--mutant", mutant);
     expect(code).toBe(1);
     expect(stdout).toMatch(/^S1 .* BROKEN/m);
-    expect(stdout).toContain("What shows it:");
+    expect(stdout).toContain("The evidence:");
     const [, seed] = /Replay it: holdfast simulate --seed (\d+) --mutant 'a repeated/.exec(stdout)!;
     const again = await simulate("--seed", seed!, "--mutant", mutant, "--json");
     expect(again.code).toBe(1);
@@ -39,7 +39,7 @@ describe("simulate", () => {
     expect(readFileSync(join(folder, "run.svg"), "utf8")).toMatch(/^<svg .*client-0.*<\/svg>\s*$/s);
   });
 
-  it("interrupted, it says what it has", async () => {
+  it("prints its results so far when it is interrupted", async () => {
     const cli = new Cli(makeFolder(), ["simulate", "--runs", "1000000", "--seed", "1"]);
     await until("it has begun", () => cli.stderr.includes("from seed 1"));
     cli.signal("SIGINT");

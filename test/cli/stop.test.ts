@@ -27,7 +27,7 @@ async function start(folder: string, script: string, ...options: string[]): Prom
   return run;
 }
 
-/** Runs when the name can be had, and says when that was. */
+/** Runs when the name can be acquired, and prints when that was. */
 function startNext(folder: string): Cli {
   return new Cli(folder, ["run", "job", "--wait", "30s", "--", "date", "+%s%N"]);
 }
@@ -42,7 +42,7 @@ describe("when renewals fail", () => {
     const [file, elsewhere] = [join(folder, "locks.db"), join(folder, "elsewhere")];
     renameSync(file, elsewhere);
     await untilLine(folder, "log", "TERM");
-    // It no longer renews. From here on the store grants the name as soon as the lease is over.
+    // The lease is no longer renewed. From here on the store grants the name as soon as it has expired.
     renameSync(elsewhere, file);
     const next = await startNext(folder).ended;
     expect(next.code).toBe(0);
@@ -57,7 +57,7 @@ describe("when renewals fail", () => {
     expect(ended.stderr).toContain("has not ended in time; killing it");
   });
 
-  it("the lease lives on if they succeed again in time, and lasts as long as ever", async () => {
+  it("the lease stays if they succeed again in time, and lasts as long as usual", async () => {
     const folder = makeFolder();
     const run = await start(folder, OBEYS, "--ttl", "3s");
     const unlock = await lockStore(folder);
@@ -75,7 +75,7 @@ describe("when renewals fail", () => {
 });
 
 describe("when the lease is lost", () => {
-  it("by force, the child gets TERM, and the end is 74", async () => {
+  it("by a release by force, the child gets TERM, and the exit code is 74", async () => {
     const folder = makeFolder();
     const run = await start(folder, OBEYS, "--ttl", "2s");
     const args = ["release", "job", "--force", "--why", "a test"];
@@ -87,7 +87,7 @@ describe("when the lease is lost", () => {
     expect(linesOf(folder, "log")).toEqual(["TERM"]);
   });
 
-  it("by --max-hold, the child is stopped and the name given back at once", async () => {
+  it("by --max-hold, the child is stopped and the name released at once", async () => {
     const folder = makeFolder();
     const options = ["--ttl", "1h", "--max-hold", "300ms"];
     const run = await start(folder, OBEYS, ...options);
@@ -97,15 +97,17 @@ describe("when the lease is lost", () => {
     expect((await holdfast(folder, ["run", "job", "--", "true"])).code).toBe(0);
   });
 
-  it("unnoticed, a child that succeeds is 74 all the same", async () => {
+  it("unnoticed, the exit code is 74 even if the child succeeds", async () => {
     const folder = makeFolder();
     const command = [process.execPath, MAIN, "release", "job", "--force"];
     const ended = await holdfast(folder, ["run", "job", "--", ...command]);
     expect(ended.code).toBe(74);
-    expect(ended.stderr).toContain("was lost before: another may have run at the same time");
+    expect(ended.stderr).toContain(
+      "was lost before: another command may have run at the same time",
+    );
   });
 
-  it("unnoticed, what the child has left in the background goes on", async () => {
+  it("unnoticed, processes that the child left in the background go on", async () => {
     const folder = makeFolder();
     const script = `sleep 60 > out 2>&1 & echo $! > pid; ${process.execPath} ${MAIN} release job --force`;
     const { code, stderr } = await holdfast(folder, ["run", "job", "--", "sh", "-c", script]);

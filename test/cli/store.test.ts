@@ -11,12 +11,12 @@ const RUN = ["run", "job", "--", "true"];
 
 describe("the default store", () => {
   it.runIf(process.platform === "linux").each(["", "here", "./here"])(
-    "is the same from every folder with HOME=%j",
+    "is the same in every folder with HOME=%j",
     async (HOME) => {
       const env = { HOLDFAST_STORE: "", XDG_STATE_HOME: "relative", HOME };
       const seen = [];
       for (const folder of [makeFolder(), makeFolder()]) {
-        // `ls` only looks: it makes no file in anybody's home.
+        // `ls` only reads: it creates no file in anybody's home.
         const { code, stderr, stdout } = await holdfast(folder, ["ls"], env);
         expect(code).toBe(0);
         expect(readdirSync(folder)).toEqual([]);
@@ -27,7 +27,7 @@ describe("the default store", () => {
     },
   );
 
-  it("needs a home only where nothing else says where it is", () => {
+  it("needs a home only where no other setting says where it is", () => {
     const none = () => null;
     expect(defaultFile({ XDG_STATE_HOME: "/s" }, "linux", none)).toBe("/s/holdfast/locks.db");
     expect(defaultFile({ LOCALAPPDATA: "/L" }, "win32", none)).toBe("/L/holdfast/locks.db");
@@ -46,7 +46,7 @@ describe("the default store", () => {
     }
   });
 
-  it("has no place for a user without a home: 69, unless told to run, or where to put it", (context) => {
+  it("has no place for a user without a home: 69, unless --if-unavailable says run, or a setting says where", (context) => {
     skipUnless(context, process.getuid?.() === 0, "only root can become a user that has no entry");
     const folder = makeFolder();
     chmodSync(folder, 0o777);
@@ -71,7 +71,7 @@ describe("the default store", () => {
   });
 });
 
-describe("a store in a file", () => {
+describe("a file that contains the store's URL", () => {
   const withFile = (text: string, mode = 0o600): { folder: string; file: string } => {
     const folder = makeFolder();
     const file = join(folder, "store.url");
@@ -82,7 +82,7 @@ describe("a store in a file", () => {
   const NO_STORE = { HOLDFAST_STORE: "" };
 
   it.each(["option", "variable"])(
-    "is used by --store-file and HOLDFAST_STORE_FILE: %s",
+    "is read for --store-file and HOLDFAST_STORE_FILE: %s",
     async (by) => {
       const { folder, file } = withFile("  sqlite:in-a-file.db\n\n");
       const [args, env] =
@@ -103,7 +103,7 @@ describe("a store in a file", () => {
     },
   );
 
-  it("that all users can read must hold no password, and none may be written by all", async () => {
+  it("may hold no password if all users can read it, and is refused if all can write it", async () => {
     const secret = withFile("redis://me:s3cret@127.0.0.1:1/0", 0o644);
     for (const args of [["ls"], RUN, ["doctor"]]) {
       const env = { ...NO_STORE, HOLDFAST_STORE_FILE: secret.file };
@@ -127,8 +127,8 @@ describe("a store in a file", () => {
     ["", "is empty"],
     ["sqlite:a.db\nsqlite:b.db\n", "has 2 lines"],
     ["nosuch:x", 'has the unknown scheme "nosuch:"'],
-    ["memory:", "would keep nobody out"],
-  ])("of %j is refused", async (text, message) => {
+    ["memory:", "would exclude no other"],
+  ])("is refused with the content %j", async (text, message) => {
     const { folder, file } = withFile(text);
     const { code, stderr } = await holdfast(folder, ["ls", "--store-file", file], NO_STORE);
     expect(stderr).toContain(`holdfast: --store-file ${file}`);
@@ -136,7 +136,7 @@ describe("a store in a file", () => {
     expect(code).toBe(64);
   });
 
-  it("that can't be read is wrong usage, with the reason", async () => {
+  it("causes wrong usage if it can't be read, with the reason", async () => {
     const folder = makeFolder();
     mkdirSync(join(folder, "dir"));
     for (const [file, why] of [
@@ -150,7 +150,7 @@ describe("a store in a file", () => {
     }
   });
 
-  it("beside a URL is a contradiction; the command line goes before the environment", async () => {
+  it("contradicts a URL beside it; the command line goes before the environment", async () => {
     const { folder, file } = withFile("sqlite:a.db");
     const both = await holdfast(folder, ["ls", "--store", "sqlite:b.db", "--store-file", file]);
     expect(both.stderr).toContain("--store and --store-file contradict each other");
@@ -164,7 +164,7 @@ describe("a store in a file", () => {
   });
 });
 
-describe("what was typed", () => {
+describe("an argument of the command line", () => {
   const URL = "redis://me:a/s3cret@h";
 
   it.each([
@@ -179,13 +179,13 @@ describe("what was typed", () => {
     [["run", "x", "--if-unavailable", URL, "--", "true"]],
     [["run", "x", "--namespace", URL, "--", "true"]],
     [["ls", "--store", URL]],
-  ])("is not repeated when it may hold a password: %j", async (args) => {
+  ])("is not repeated in an error when it may hold a password: %j", async (args) => {
     const { code, stdout, stderr } = await holdfast(makeFolder(), args);
     expect(stdout + stderr).not.toContain("s3cret");
     expect(code).toBe(64);
   });
 
-  it("is told where a store belongs", async () => {
+  it("that is a URL in the wrong place is answered with the option --store", async () => {
     const { stderr } = await holdfast(makeFolder(), ["ls", URL]);
     expect(stderr).toContain("name a store with --store");
   });

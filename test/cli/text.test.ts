@@ -1,13 +1,13 @@
 import { resolve } from "node:path";
 import { describe, expect, it } from "vitest";
-import { durationOption } from "../../src/cli/arguments.js";
 import { clockTime, ranAlready, whyBusy } from "../../src/cli/names.js";
+import { durationOption } from "../../src/cli/options.js";
 import { formatMs, jsonText, masked, printable, shellWord } from "../../src/cli/output.js";
 import { defaultFile, describeStore } from "../../src/cli/store.js";
 import { LOCK_LIMIT } from "../../src/core/store.js";
 
-describe("options", () => {
-  it("that are times need a unit", () => {
+describe("options for times", () => {
+  it("need a unit", () => {
     const read = (text: string, infinite = false): number | undefined =>
       durationOption({ wait: text }, "wait", { min: 0, infinite });
     expect(read("1.5s")).toBe(1_500);
@@ -20,7 +20,7 @@ describe("options", () => {
   });
 });
 
-describe("text", () => {
+describe("text that the command line prints", () => {
   it.each([
     [0, "0ms"],
     [999, "999ms"],
@@ -33,7 +33,7 @@ describe("text", () => {
     [7_500_000, "2h 5m"],
     [273_600_000, "3d 4h"],
     [Number.POSITIVE_INFINITY, "for ever"],
-  ])("%d ms is %s", (ms, text) => {
+  ])("shows %d ms as %s", (ms, text) => {
     expect(formatMs(ms)).toBe(text);
   });
 
@@ -44,23 +44,23 @@ describe("text", () => {
       "redis://***@host and redis://***@b",
     );
     expect(masked('is "redis://me:a-long-one-that-was-cut…"')).not.toContain("me:a");
-    // A name is no URL.
+    // A name is not treated as a URL.
     expect(printable("git//user@host")).toBe("git//user@host");
   });
 
-  it("for programs steers no terminal either, and says the same", () => {
+  it("for programs has no control characters either, and says the same", () => {
     const value = { name: "a\u001b[2J\u009bm\u202eb\u2066\u200f\u061c\u2028é", token: 12n };
     const text = jsonText(value);
     expect(text).toMatch(/^[\n -~é]*$/);
     expect(JSON.parse(text)).toEqual({ ...value, token: "12" });
   });
 
-  it("of a time has the date only when it is not today", () => {
+  it("shows a time with its date only when it is not today", () => {
     expect(clockTime(Date.now())).toMatch(/^\d\d:\d\d:\d\d$/);
     expect(clockTime(Date.now() - 86_400_000)).toMatch(/^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$/);
   });
 
-  it("of a name that is busy tells who is in the way", () => {
+  it("about a busy name says who holds it and who is in front", () => {
     const name = {
       name: "job",
       limit: LOCK_LIMIT,
@@ -81,7 +81,9 @@ describe("text", () => {
     const waiter = { mode, holder: "w", permits: 1, waitingMs: 1, expiresInMs: 1 };
     expect(whyBusy(null)).toBe(null);
     expect(whyBusy(name)).toBe(null);
-    expect(whyBusy({ ...name, waiting: 1, waiters: [waiter] })).toBe("is next for w, who waits");
+    expect(whyBusy({ ...name, waiting: 1, waiters: [waiter] })).toBe(
+      "is about to be granted to w, which waits",
+    );
     const two = [
       { ...holder, holder: "a" },
       { ...holder, holder: "b" },
@@ -89,7 +91,7 @@ describe("text", () => {
     expect(whyBusy({ ...name, holders: two })).toMatch(/^is held by a and 1 more, for 5s \(since/);
     const closed = [{ ...holder, holder: "a", closed: true }];
     expect(whyBusy({ ...name, holders: closed })).toBe(
-      "is closed for another 9s, as a asked (--at-least or --once-per)",
+      "is closed for another 9s by a (--at-least or --once-per)",
     );
     expect(ranAlready(null)).toBe(null);
     expect(ranAlready({ ...name, holders: two })).toBe(null);
@@ -111,7 +113,7 @@ describe("the store", () => {
     const home = () => "/home/me";
     expect(defaultFile({}, "linux", home)).toBe("/home/me/.local/state/holdfast/locks.db");
     expect(defaultFile({ XDG_STATE_HOME: "/s" }, "linux", home)).toBe("/s/holdfast/locks.db");
-    // The XDG specification says to ignore a relative one.
+    // The XDG specification says to ignore a relative path.
     expect(defaultFile({ XDG_STATE_HOME: "s" }, "linux", home)).toContain("/.local/state/");
     expect(defaultFile({ XDG_STATE_HOME: "/s" }, "darwin", home)).toBe(
       "/home/me/Library/Application Support/holdfast/locks.db",

@@ -42,7 +42,7 @@ describe("help and version", () => {
     expect(code).toBe(0);
   });
 
-  it("without a command comes on stderr, with 64", async () => {
+  it("is printed on stderr with 64 if there is no command", async () => {
     const { code, stdout, stderr } = await holdfast(makeFolder(), []);
     expect(stderr).toContain(helpText());
     expect(stderr).toContain("a command is missing (see holdfast --help)");
@@ -75,6 +75,9 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
   const cases: [string[], string][] = [
     [["nosuch"], 'there is no command "nosuch"'],
     [["help", "nosuch"], 'there is no command "nosuch"'],
+    [["rnu", "x"], 'there is no command "rnu"; did you mean run?'],
+    [["run", "x", "--wiat", "5s", "--", "true"], "no option --wiat; did you mean --wait?"],
+    [["run", "--at-leest", "1s", "x"], "no option --at-leest; did you mean --at-least?"],
     [["--nosuch"], "there is no option --nosuch"],
     [["--store=x", "ls"], "there is no option --store before the command"],
     [["run"], "run needs a NAME"],
@@ -104,7 +107,7 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
     [once("--wait", "1s"), "--once-per and --wait contradict each other: a run that waits would"],
     [once("--wait", "forever"), "--once-per and --wait contradict each other"],
     [once("--at-least", "1h"), "--once-per and --at-least contradict each other: the period"],
-    [once("--shared"), "--once-per and --shared contradict each other: all who share"],
+    [once("--shared"), "--once-per and --shared contradict each other: all runs that share"],
     [once("--at-most", "2"), "--once-per and --at-most contradict each other: several would"],
     [["run", "x", "--at-most", "2", "--shared", "--", "true"], "--at-most and --shared contradict"],
     [["elect"], "elect needs a NAME"],
@@ -112,17 +115,25 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
     [["elect", "x", "--shared", "--", "true"], "there is no option --shared"],
     [["elect", "x", "--if-unavailable", "run", "--", "true"], "no option --if-unavailable"],
     [["deadlocks", "x"], '"x" is one argument too many'],
-    [["run", "x", "--store", "memory:", "--", "true"], "would keep nobody out"],
+    [["run", "x", "--store", "memory:", "--", "true"], "would exclude no other"],
     [
       ["run", "x", "--store", "nosuch:x", "--", "true"],
       '--store: the store\'s URL has the unknown scheme "nosuch:"',
     ],
     [["ls", "--store", "/tmp/x.db"], "did you mean sqlite:/tmp/x.db?"],
     [["ls", "--store", "sqlite:"], "--store: sqlite: needs a file's path"],
-    [["ls", "--store", "sqlite:x.db?a=1"], "--store: sqlite: URLs have no options"],
-    [["ls", "--store", "zookeeper://localhost"], "not in this version"],
+    [["ls", "--store", "sqlite:x.db?a=1"], '--store: sqlite: URLs have no option "a"'],
+    [
+      ["ls", "--store", "mysql://h/db"],
+      '--store: the store\'s URL has the unknown scheme "mysql:"',
+    ],
     [["inspect", "a", "b"], '"b" is one argument too many'],
     [["release", "x"], "--force"],
+    [["setup", "app"], '"app" is one argument too many'],
+    [["setup", "--grant"], "--grant needs a value"],
+    [["setup", "--print=no"], "--print takes no value"],
+    [["setup", "--store", "postgres://h/db?schema=A-b"], 'the schema is "A-b"; it must consist of'],
+    [["setup", "--store", "postgres://h/db", "--print", "--grant="], 'to grant rights to is ""'],
   ];
 
   it.each(cases)("%j", async (args, message) => {
@@ -144,7 +155,7 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
     }
   });
 
-  it("a URL's password is never repeated", async () => {
+  it("without repeating a URL's password", async () => {
     for (const args of [
       ["ls", "redis://me:secret@host"],
       ["ls", "--store", "zookeeper://me:secret@host"],

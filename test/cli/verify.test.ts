@@ -1,11 +1,13 @@
+import { spawnSync } from "node:child_process";
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it, type TestContext } from "vitest";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
+import { findFile } from "../../src/verify/lab/requirements.js";
 import { describeWith, skipUnless } from "../support/needs.js";
-import { Cli, type Ended, holdfast, makeFolder, until } from "./helpers.js";
+import { Cli, type Ended, holdfast, MAIN, makeFolder, until } from "./helpers.js";
 
 const NO_STORE = { HOLDFAST_STORE: "" };
 const RUN_MS = 120_000;
@@ -13,10 +15,10 @@ const RUN_MS = 120_000;
 const verify = (...args: string[]): Promise<Ended> =>
   holdfast(makeFolder(), ["verify", ...args], NO_STORE);
 
-/** Two workers for two seconds: all of a plan that a test has time for. */
+/** Two workers for two seconds: as much of a plan as a test has time for. */
 const SHORT = ["--seed", "5", "--pick", "w1,w2,f1,t2000"];
 
-describe("verify", () => {
+describe("holdfast verify", () => {
   it("explains itself", async () => {
     const { code, stdout, stderr } = await verify("--help");
     expect([code, stderr]).toEqual([0, ""]);
@@ -36,13 +38,15 @@ describe("verify", () => {
       ["redis", "redis"],
       ["redis-replica", "redis"],
       ["redis-cluster", "redis"],
+      ["postgres", "postgres"],
+      ["pgbouncer", "postgres,"],
       ["etcd", "etcd"],
       ["etcd-cluster", "etcd"],
       [""],
     ]);
   });
 
-  it("lists the faults of a lab, with what they are not promised under", async () => {
+  it("lists the faults of a lab, with the promises that do not hold under them", async () => {
     const { code, stdout } = await verify("--lab", "sqlite", "--faults", "list");
     expect(code).toBe(0);
     expect(stdout).toMatch(/^FAULT +HITS +NOT PROMISED UNDER IT, BECAUSE$/m);
@@ -50,7 +54,7 @@ describe("verify", () => {
     expect(stdout).toMatch(/^file moved away and back +files +a process that opens the file/m);
   });
 
-  it("lists the faults of a user's store without touching it", async () => {
+  it("lists the faults of a user's store without connecting to it", async () => {
     const folder = makeFolder();
     const file = join(folder, "locks.db");
     const args = ["verify", "--store", `sqlite:${file}`, "--faults", "list"];
@@ -66,12 +70,12 @@ describe("verify", () => {
     [["--lab", "sqlite", "--store-file", "a"], "--lab and --store contradict each other"],
     [["--lab", "oracle"], 'there is no lab "oracle"; there are sqlite, redis,'],
     [["--lab", "toString"], 'there is no lab "toString"'],
-    [["--store", "memory:"], "--store: memory: lives in one process alone"],
+    [["--store", "memory:"], "--store: memory: lives in one process, so"],
     [["--lab", "sqlite", "--faults", "flood"], 'sqlite has no fault "flood"; --faults list'],
     [["--lab", "sqlite", "--faults", "worker,connection"], 'sqlite has no fault "connection"'],
     [["--lab", "sqlite", "--seed", "1", "--pick", "all"], '--pick is "all"; it must be workers,'],
     [["--lab", "sqlite", "--seed", "1", "--pick", "w0,t5"], '--pick is "w0,t5"; it must be'],
-    [["--lab", "sqlite", "--pick", "w1,w2,t100"], "--pick needs the --seed it is of"],
+    [["--lab", "sqlite", "--pick", "w1,w2,t100"], "--pick needs --seed"],
     [["--lab", "sqlite", "--workers", "1"], '--workers is "1"; it must be a whole number from 2'],
     [["--lab", "sqlite", "--for", "1ms"], '--for is "1ms"'],
     [["--lab", "sqlite", "--runs", "0"], '--runs is "0"; it must be a whole number from 1'],
@@ -94,7 +98,7 @@ describe("verify", () => {
     expect(stderr).not.toContain("s3cret");
   });
 
-  it("runs on a user's file, says so before, and leaves no lock there", {
+  it("runs on a user's file, announces it before, and leaves no lock there", {
     timeout: RUN_MS,
   }, async () => {
     const folder = makeFolder();
@@ -106,7 +110,7 @@ describe("verify", () => {
     expect(cli.stdout).toBe("");
     const { code, stdout, stderr } = await cli.ended;
     expect(stderr).toMatch(/^holdfast: verifying your sqlite store at .*locks\.db/);
-    // So short a run may see too little.
+    // Such a short run may see too little for a verdict.
     expect(stdout).toMatch(/^(Every promise|Too little)/m);
     expect(stdout).toMatch(/^S1 .* held +\d+$/m);
     expect(stdout).toContain(`Report: ${report}`);
@@ -116,7 +120,9 @@ describe("verify", () => {
     expect(await tablesInUse(file)).toEqual(["holdfast_meta"]);
   });
 
-  it("interrupted, it ends the run and shows what it has", { timeout: RUN_MS }, async (context) => {
+  it("ends the run when it is interrupted, and shows what it has", {
+    timeout: RUN_MS,
+  }, async (context) => {
     needsProc(context);
     const folder = makeFolder();
     const cli = new Cli(folder, ["verify", "--lab", "sqlite", "--for", "10m", "--seed", "1"]);
@@ -125,6 +131,56 @@ describe("verify", () => {
     const { code, stdout } = await cli.ended;
     expect(stdout).toMatch(/Tried: SQLite, one file; 0 runs in /);
     expect(code).toBe(2);
+  });
+});
+
+/** The temporary files of the verifier and its lab. */
+const temporary = (folder: string): readonly string[] =>
+  readdirSync(folder).filter((name) => /^holdfast-(verify|lab)-/.test(name));
+
+it.each(["SIGTERM", "SIGKILL"] as const)(
+  "verify that is ended by %s leaves no temporary folder",
+  {
+    timeout: RUN_MS,
+  },
+  async (signal) => {
+    if (process.platform !== "linux") return;
+    const folder = makeFolder();
+    const args = ["verify", "--lab", "sqlite", "--for", "10m", "--seed", "1", "--faults", "worker"];
+    const cli = new Cli(folder, args, { TMPDIR: folder });
+    await until("it has workers", () => childrenOf(cli.pid).length >= 4);
+    expect(temporary(folder)).toHaveLength(2);
+    cli.signal(signal);
+    await cli.ended;
+    await expect.poll(() => temporary(folder), { timeout: 20_000 }).toEqual([]);
+  },
+);
+
+it("verify at a terminal shows the run, its operations and the present faults in one line", {
+  timeout: RUN_MS,
+}, async (context) => {
+  const script = findFile("script");
+  skipUnless(context, script !== null, "needs script(1) for a terminal");
+  const command = [process.execPath, MAIN, "verify", "--lab", "sqlite", ...SHORT].join(" ");
+  // A new terminal has no width.
+  const { stdout } = spawnSync(script!, ["-qec", `stty cols 200; ${command}`, "/dev/null"], {
+    encoding: "utf8",
+    cwd: makeFolder(),
+  });
+  const lines = stdout.split("\r\u001b[K").filter((line) => line.startsWith("run "));
+  expect(lines[0]).toMatch(/^run 1, \d+ operations.*, \d+ faults?; (no fault now|now: )/);
+});
+
+describeWith(["etcd"], "verify on a user's etcd", () => {
+  it("leaves no key and no lease there", { timeout: RUN_MS }, async () => {
+    await using lab = await Lab.open();
+    const { servers, url } = await lab.etcd();
+    await servers[0]!.ctl("put", "of somebody else", "kept");
+    const { code } = await verify("--store", url, ...SHORT);
+    expect([0, 2]).toContain(code);
+    const keys = await servers[0]!.ctl("get", "", "--prefix", "--keys-only");
+    expect(keys.split("\n").filter((key) => key !== "")).toEqual(["of somebody else"]);
+    expect(await servers[0]!.ctl("lease", "list")).toMatch(/found 0 leases/);
   });
 });
 
@@ -156,7 +212,7 @@ describeWith(["redis"], "verify on a Redis with a user", () => {
     expect(result.runs).toHaveLength(1);
     expect(code).toBe(0);
     const keys = (await server.cli("-n", "3", "keys", "*")).split("\n");
-    // Counters of tokens, as announced.
+    // Counters of tokens remain, as announced.
     expect(keys.filter((key) => !/^holdfast:\{\d+\}last$/.test(key))).toEqual([]);
   });
 });

@@ -18,7 +18,7 @@ const plan = {
   quiet: true,
 } as unknown as Plan;
 
-/** Signals to this process are not theirs. */
+/** Signals to this process do not reach these. */
 function noSignals(ended: NodeJS.Signals | null = null): Signals {
   const signals = Object.create(Signals.prototype) as Signals;
   const { signal } = new AbortController();
@@ -26,7 +26,7 @@ function noSignals(ended: NodeJS.Signals | null = null): Signals {
   return Object.assign(signals, { ended, forwardTo: () => {} });
 }
 
-describe("a command that never ran does not close the name by --at-least", () => {
+describe("--at-least does not close the name if the command never ran", () => {
   it("because the lease was lost before it began, while holdfast was stopped", async () => {
     const { clock, locks } = stage();
     const file = join(makeFolder(), "ran");

@@ -1,12 +1,12 @@
 import type { Store } from "../../src/core/store.js";
 import { etcdStore, openEtcdClient } from "../../src/stores/etcd/index.js";
-import { conformance } from "../../src/testing/index.js";
+import { conformance } from "../../src/testing.js";
 import { endpointOf, OneEtcd } from "../support/etcd.js";
 import { describeWith } from "../support/needs.js";
 import { describeConformance, NEEDS_VIRTUAL_TIME, realSubject } from "./subjects.js";
 
-/** Thousands of tickets, which a client of etcd puts one after the other, and the disk syncs each. */
-const LONG = ["a queue has an end: a claim beyond it is refused, and leaves nothing"];
+/** These cases need thousands of tickets, which etcd's client puts one by one, each with a disk sync. */
+const LONG = ["a full queue refuses another claim, which leaves nothing behind"];
 
 /** The cases that take long run with the fault tests; together the two runs have all of them. */
 export function describeEtcdConformance(which: "short" | "long"): void {

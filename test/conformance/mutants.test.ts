@@ -1,15 +1,17 @@
 import { AssertionError } from "node:assert";
 import { describe, expect, test } from "vitest";
-import { conformance, MUTANTS, type MutantName, runCase } from "../../src/testing/index.js";
+import { conformance, MUTANTS, type MutantName, runCase } from "../../src/testing.js";
 import { memorySubject } from "./subjects.js";
 
-/** The cases that have to say so. */
+/** The cases that must fail for each mutant. */
 const CAUGHT_BY: Record<MutantName, readonly string[]> = {
   "delete without compare": ["a stale release touches neither the successor nor the queue"],
   "release that touches the successor": [
     "a stale release touches neither the successor nor the queue",
   ],
-  "token not atomic with the grant": ["a token belongs to the moment of its grant"],
+  "token not atomic with the grant": [
+    "a token is drawn with the grant: the earlier grant has the lower token",
+  ],
   "token that repeats": [
     "tokens rise for every new client, and never repeat",
     "tokens rise though the store's wall clock is set back",
@@ -22,59 +24,63 @@ const CAUGHT_BY: Record<MutantName, readonly string[]> = {
   "a missing answer that counts as a release": [],
   "surplus answers that answer the next batch": [],
   "a repeated ask that extends only locally": [
-    "asking again with the same grantId finds the same grant and token, and extends it",
+    "a repeated claim finds its grant with the same token, and extends it",
     "the watchdog keeps a lease for many ttls",
   ],
-  "obeys a renewal that was overtaken": ["a renewal that was overtaken on its way changes nothing"],
+  "obeys a renewal that was overtaken": [
+    "a renewal that a later one has overtaken changes nothing",
+  ],
   barging: [
     "shared, exclusive and permits follow one rule",
     "readers hold together, a writer alone",
   ],
   "readers that pass a waiting writer": ["a writer is not starved by readers that keep coming"],
   "a handover to a shorter lease that no waiter is told of": [
-    "a waiter with a long ttl goes on when a holder with a short one is gone, to which the name was handed over",
-    "a waiter with a long ttl goes on when that holder and the two waiters after it are gone",
+    "a waiter with a long ttl is granted the name when a holder with a short one, which had waited too, has crashed",
+    "a waiter with a long ttl is granted the name when that holder and the two waiters after it have crashed",
   ],
   "a floor that shuts out who still holds": [
-    "shared grants have tokens in order and the floor of those still there",
+    "shared grants have rising tokens, and the lowest token that still holds as their floor",
     "a semaphore gives out its permits and no more",
   ],
   "a semaphore that trusts the caller's limit": [
     "a name in use with one limit is refused with another",
-    "another limit is an error, and so is a lock of that name; resize changes it",
+    "another limit, or a lock of the same name, is refused; resize changes the limit",
   ],
   "resize that grants beyond the new limit": [
     "resize keeps holders and tickets, and drops tickets that can never be granted",
   ],
   "forced release that gives the token again": [
-    "revoke takes the name from its holders, who learn why",
-    "forceRelease is kept with who and why, the holder learns it, the next token is higher",
+    "revoke takes the name from its holders, and their renewals say why",
+    "forceRelease records who and why, notifies the holder, and the next token is higher",
   ],
-  "forced release that drops the queue": ["revoke leaves those who wait in their places"],
+  "forced release that drops the queue": ["revoke leaves waiters in their places"],
   "forced release that a renewal undoes": [
-    "revoke takes the name from its holders, who learn why",
-    "forceRelease is kept with who and why, the holder learns it, the next token is higher",
+    "revoke takes the name from its holders, and their renewals say why",
+    "forceRelease records who and why, notifies the holder, and the next token is higher",
   ],
-  "forced release that a late ask undoes": ["an ask that comes after the revocation makes nothing"],
-  "forced release of who comes next": ["revoke does not take the name from who comes next"],
+  "forced release that a late ask undoes": [
+    "a claim that arrives after its revocation gets no grant",
+  ],
+  "forced release of who comes next": ["revoke does not take the name from the next holder"],
   "an unused grant that closes the name": [
-    "a grant that nobody has used does not keep the name closed",
+    "atLeast does not close the name after a grant that was released unused",
   ],
   "a release that opens the name before its time": [
     "atLeast keeps the name closed after release, and after expiry",
-    "atLeast: release returns at once, the name opens later",
+    "atLeast: release returns at once, and the name is free later",
   ],
   "some of several names": [
     "many names in one claim: all or nothing",
-    "acquireAll gives up everything when one is not to be had in time, or is lost",
+    "acquireAll gives back everything when one name times out or is lost",
   ],
   "deadline counted from the reply": [
-    "the deadline counts from before the claim was sent, not from its answer",
-    "the deadline counts from before a renewal was sent, not from its answer",
-    "an answer that comes after the ttl is no grant",
+    "the deadline counts from the sending of the claim, not from the reply",
+    "the deadline counts from the sending of a renewal, not from the reply",
+    "a reply that arrives after the ttl is no grant",
   ],
-  "deadline on the wall clock": ["the wall clock decides nothing"],
-  "pushed grant without its sequence number": ["a push that comes too late is no grant"],
+  "deadline on the wall clock": ["a wall clock that is set moves no deadline"],
+  "pushed grant without its sequence number": ["a push that arrives too late is no grant"],
   "fence that is not entered before the read": [
     "withLock enters the fence before the first read, so no update is lost",
   ],

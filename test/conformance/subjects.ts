@@ -2,11 +2,11 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { honest, type Runtime, systemRuntime } from "../../src/core/runtime.js";
+import { type Runtime, standardSeams, systemRuntime } from "../../src/core/runtime.js";
 import type { Store } from "../../src/core/store.js";
 import { memoryFence } from "../../src/fence/memory.js";
 import { sqliteFence } from "../../src/fence/sqlite.js";
-import { MemoryStore } from "../../src/stores/memory.js";
+import { MemoryStore } from "../../src/stores/memory/index.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { openSqliteStore } from "../../src/stores/sqlite/open.js";
 import {
@@ -18,13 +18,13 @@ import {
   type Subject,
   seededRandom,
   VirtualClock,
-} from "../../src/testing/index.js";
+} from "../../src/testing.js";
 
 /** The memory store under virtual time, or one that is broken in one way. */
 export async function memorySubject(mutant: Mutant = {}): Promise<Subject> {
   const clock = new VirtualClock();
   const store = new MemoryStore(clock.forStore(), mutant.rule);
-  const runtime: Runtime = { clock, random: seededRandom(7), seams: honest };
+  const runtime: Runtime = { clock, random: seededRandom(7), seams: standardSeams };
   const broken = mutant.store?.();
   return {
     runtime: mutant.runtime?.(runtime) ?? runtime,
@@ -96,17 +96,17 @@ export const realSubject = (open: () => Promise<Store>, ttlMs = 1_000): Subject 
   dispose: async () => {},
 });
 
-/** What is not for stores in real time. */
+/** The cases that do not apply to stores in real time. */
 export const NEEDS_VIRTUAL_TIME = Object.fromEntries(
   conformance.filter((one) => one.virtualOnly).map(({ name }) => [name, "needs virtual time"]),
 );
 
-/** The suite as tests. A case that a store skips has to be named here: nothing is skipped unseen. */
+/** The suite as tests. A case that a store skips has to be named here, so that nothing is skipped silently. */
 export function describeConformance(
   store: string,
   fresh: () => Promise<Subject>,
   skips: Record<string, string> = {},
-  /** So long that it begins: the others fit beside it. */
+  /** The case takes so long that it starts first: the others run beside it. */
   longest?: string,
   cases: readonly Case[] = conformance,
 ): void {

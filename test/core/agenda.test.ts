@@ -1,11 +1,11 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { Agenda, Entry } from "../../src/core/agenda.js";
+import { Agenda, AgendaEntry } from "../../src/core/agenda.js";
 import type { Clock, Timer } from "../../src/core/clock.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
 import { runs } from "../support/chance.js";
 
-class Sleeper extends Entry {
+class Sleeper extends AgendaEntry {
   readonly id: number;
   readonly woken: number[] = [];
   onWake: (nowMs: number) => void = () => {};
@@ -26,7 +26,7 @@ function agendaOn(clock: Clock = new VirtualClock()): { agenda: Agenda; turns: (
   return { agenda: new Agenda(clock, () => turns++), turns: () => turns };
 }
 
-/** Every entry knows its place, and none is later than its children. */
+/** The heap is in order: every entry knows its place, and none is later than its children. */
 function expectHeap(agenda: Agenda): void {
   const heap = agenda.entries();
   heap.forEach((entry, i) => {
@@ -57,7 +57,7 @@ describe("the agenda", () => {
     expect(clock.timers).toBe(0);
   });
 
-  it("has one timer for all, and none when empty or when nothing has a time", async () => {
+  it("uses one timer for all entries, and none when it is empty or no entry has a time", async () => {
     const clock = new VirtualClock();
     const { agenda } = agendaOn(clock);
     const all = Array.from({ length: 100 }, (_, i) => new Sleeper(i));
@@ -95,7 +95,7 @@ describe("the agenda", () => {
     expect(clock.timers).toBe(0);
   });
 
-  it("what is past due is woken at the next turn, not in the middle of set", async () => {
+  it("an entry that is past due is woken in the next turn of the event loop, not inside set", async () => {
     const clock = new VirtualClock();
     const { agenda } = agendaOn(clock);
     const one = new Sleeper();
@@ -105,7 +105,7 @@ describe("the agenda", () => {
     expect(one.woken).toEqual([clock.elapsedMs()]);
   });
 
-  it("wakes more than 500 that are due at once, in several turns, all at their time", async () => {
+  it("wakes more than 500 entries that are due at once in several turns, all at their time", async () => {
     const clock = new VirtualClock();
     const { agenda, turns } = agendaOn(clock);
     const dueAt = clock.elapsedMs() + 50;
@@ -117,7 +117,7 @@ describe("the agenda", () => {
     expect(clock.timers).toBe(0);
   });
 
-  it("a wake that throws does not stop the others", async () => {
+  it("an entry that throws when it is woken does not stop the others", async () => {
     const clock = new VirtualClock();
     const { agenda } = agendaOn(clock);
     const dueAt = clock.elapsedMs() + 10;
@@ -135,13 +135,13 @@ describe("the agenda", () => {
     expect(thrown).toBe(3);
     expect(all.map((one) => one.woken.length)).toEqual(all.map(() => 1));
     expect(clock.timers).toBe(0);
-    // And it works afterwards.
+    // The agenda still runs afterwards.
     agenda.set(all[1]!, clock.elapsedMs() + 5);
     await clock.advance(5);
     expect(all[1]!.woken).toHaveLength(2);
   });
 
-  it("a wake may set itself, set others and remove others", async () => {
+  it("a woken entry may schedule itself, schedule others and remove others", async () => {
     const clock = new VirtualClock();
     const { agenda } = agendaOn(clock);
     const [again, other, victim] = [new Sleeper(1), new Sleeper(2), new Sleeper(3)] as const;
@@ -160,7 +160,7 @@ describe("the agenda", () => {
     expect(clock.timers).toBe(0);
   });
 
-  it("one that always wants to be woken now does not hold the loop", async () => {
+  it("an entry that always wants to be woken now does not block the event loop", async () => {
     const clock = new VirtualClock();
     const { agenda, turns } = agendaOn(clock);
     const greedy = new Sleeper();
@@ -173,7 +173,7 @@ describe("the agenda", () => {
     expect(turns()).toBeGreaterThanOrEqual(10);
   });
 
-  it("a timer that fires early, as the longest does, is set again", async () => {
+  it("a timer that fires early is set again", async () => {
     const clock = new VirtualClock();
     const early: Clock = {
       elapsedMs: () => clock.elapsedMs(),
@@ -190,14 +190,14 @@ describe("the agenda", () => {
     expect(clock.timers).toBe(0);
   });
 
-  it("what fell due while the machine slept is woken soon after, though timers slept too", async () => {
+  it("an entry that fell due while the machine slept is woken soon after, though timers slept too", async () => {
     const clock = new VirtualClock();
     let sleptMs = 0;
     const sleeping: Clock = {
       elapsedMs: () => clock.elapsedMs() + sleptMs,
       wallMs: () => clock.wallMs() + sleptMs,
       unexplainedMs: () => 0,
-      // As the system's: a timer of 30 s has still its 30 s to go when the machine wakes up.
+      // As in the system: a timer of 30 s still has its 30 s to go when the machine wakes up.
       after: (ms, run) => clock.after(ms, run),
     };
     const { agenda } = agendaOn(sleeping);
@@ -209,7 +209,7 @@ describe("the agenda", () => {
     expect(deadline.woken).toHaveLength(1);
   });
 
-  it("keeps the process alive exactly while something is pending", async () => {
+  it("keeps the process alive exactly while a waiter is pending", async () => {
     const alive = new Set<object>();
     const clock = new VirtualClock();
     const counting: Clock = {
@@ -252,7 +252,7 @@ describe("the agenda", () => {
   });
 });
 
-describe("the agenda against a simple model", () => {
+describe("the agenda, compared with a simple model", () => {
   const id = fc.nat({ max: 11 });
   const step = fc.oneof(
     fc.record({
@@ -265,7 +265,7 @@ describe("the agenda against a simple model", () => {
     fc.record({ kind: fc.constant("stall" as const), ms: fc.nat({ max: 120 }) }),
   );
 
-  it("wakes exactly what the model wakes, when it does", async () => {
+  it("wakes the entries that the model wakes, at the same times", async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(step, { maxLength: 60, size: "max" }), async (steps) => {
         const clock = new VirtualClock();
@@ -294,7 +294,7 @@ describe("the agenda against a simple model", () => {
           expectHeap(agenda);
           expect(agenda.entries()).toHaveLength(wakeAt.size);
           expect(clock.timers).toBeLessThanOrEqual(1);
-          // A timer is left if something has a time. (One too early may outlive its entry, not the last one.)
+          // A timer exists while an entry has a time. It may be too early, and outlive its entry.
           const next = Math.min(...wakeAt.values());
           if (next < Number.POSITIVE_INFINITY) expect(clock.timers).toBe(1);
           if (wakeAt.size === 0) expect(clock.timers).toBe(0);

@@ -4,7 +4,7 @@ import { type ClockSources, systemClock } from "../../src/core/clock.js";
 import { runs } from "../support/chance.js";
 import { build, runNode } from "./helpers.js";
 
-/** A machine whose three clocks are moved by hand. */
+/** A machine whose three clocks are set by the test. */
 class Machine implements ClockSources {
   hr = 5_000;
   /** In whole steps of `grain`, as the system gives it. */
@@ -37,7 +37,7 @@ class Machine implements ClockSources {
 }
 
 describe("elapsed time", () => {
-  it("counts a short sleep of the machine at once, not at the next look", () => {
+  it("counts a short sleep of the machine at once, not at the next check", () => {
     const machine = new Machine();
     const clock = systemClock(machine);
     machine.run(10);
@@ -47,7 +47,7 @@ describe("elapsed time", () => {
     expect(clock.unexplainedMs()).toBe(0);
   });
 
-  it("counts a stop between two readings once", () => {
+  it("counts a stop of the process between two readings once", () => {
     const machine = new Machine();
     const clock = systemClock(machine);
     machine.run(4_000);
@@ -64,7 +64,7 @@ describe("elapsed time", () => {
     expect(clock.unexplainedMs()).toBe(0);
   });
 
-  it("looks once after a step of the wall clock, not at every call", () => {
+  it("checks once after a step of the wall clock, not at every call", () => {
     const machine = new Machine();
     const clock = systemClock(machine);
     for (const ms of [100, 20]) {
@@ -92,7 +92,7 @@ describe("elapsed time", () => {
     machine.run(10_000);
     clock.elapsedMs();
     machine.suspend(ms);
-    // What is too short to be seen at once is found at the next look, a second later.
+    // A suspend too short to be seen at once is found at the next check, a second later.
     if (ms <= 200) machine.run(1_001);
     const expected = 10_000 + ms + (ms <= 200 ? 1_001 : 0);
     expect(Math.abs(clock.elapsedMs() - expected)).toBeLessThanOrEqual(machine.grain);
@@ -119,7 +119,7 @@ describe("elapsed time", () => {
     expect(Math.abs(clock.elapsedMs() - 61_001)).toBeLessThanOrEqual(machine.grain);
   });
 
-  it("the grain of uptime is not time", () => {
+  it("does not count the coarse steps of uptime as time", () => {
     for (const grain of [1, 10, 15.625]) {
       const machine = new Machine();
       machine.grain = grain;
@@ -180,8 +180,8 @@ describe("elapsed time", () => {
   });
 });
 
-describe("a wall clock that runs ahead alone", () => {
-  it("shows how long the machine was frozen, and does not move elapsed time", () => {
+describe("a wall clock that runs ahead of the other clocks", () => {
+  it("shows how long the machine was frozen, and elapsed time does not move", () => {
     const machine = new Machine();
     const clock = systemClock(machine);
     machine.run(100);
@@ -196,7 +196,7 @@ describe("a wall clock that runs ahead alone", () => {
     expect(clock.unexplainedMs()).toBe(30_150);
   });
 
-  it("after a suspend, shows the freeze alone", () => {
+  it("shows only the freeze, not a suspend before it", () => {
     const machine = new Machine();
     const clock = systemClock(machine);
     machine.suspend(10_000);
@@ -205,7 +205,7 @@ describe("a wall clock that runs ahead alone", () => {
     expect(clock.unexplainedMs()).toBe(10_000);
   });
 
-  it("is the same when it was set forward; one that was set back shows nothing", () => {
+  it("counts as a freeze too when it was set forward; setting it back counts for nothing", () => {
     const machine = new Machine();
     const clock = systemClock(machine);
     machine.wall += 3_600_000;
@@ -214,13 +214,13 @@ describe("a wall clock that runs ahead alone", () => {
     machine.wall -= 7_200_000;
     clock.elapsedMs();
     expect(clock.unexplainedMs()).toBe(3_600_000);
-    // From there, forward again is news.
+    // From there, a step forward counts again.
     machine.freeze(1_000);
     clock.elapsedMs();
     expect(clock.unexplainedMs()).toBe(3_601_000);
   });
 
-  it("a slow correction by NTP shows nothing, either way, for a day", () => {
+  it("shows no freeze when NTP corrects it slowly, in either direction, for a day", () => {
     for (const ppm of [500, -500]) {
       const machine = new Machine();
       const clock = systemClock(machine);
@@ -234,7 +234,7 @@ describe("a wall clock that runs ahead alone", () => {
     }
   });
 
-  it("a process that was not asked for long sees a freeze and a long run at once", () => {
+  it("shows a freeze also when the clock was not read for an hour", () => {
     const machine = new Machine();
     const clock = systemClock(machine);
     machine.run(3_600_000);
@@ -243,7 +243,7 @@ describe("a wall clock that runs ahead alone", () => {
     expect(clock.unexplainedMs()).toBe(500);
   });
 
-  it("by steps too small to be told from inaccuracy is noticed when they add up", () => {
+  it("is noticed when steps that are too small to be noticed alone add up", () => {
     const machine = new Machine();
     const clock = systemClock(machine);
     for (let i = 0; i < 10; i++) {
@@ -255,8 +255,8 @@ describe("a wall clock that runs ahead alone", () => {
   });
 });
 
-describe("what uptime explains", () => {
-  it("is no freeze, also when many short suspends add up", () => {
+describe("a suspend that uptime counts", () => {
+  it("is no freeze, even when many short suspends add up", () => {
     const machine = new Machine();
     const clock = systemClock(machine);
     for (let i = 0; i < 50; i++) {
@@ -270,7 +270,7 @@ describe("what uptime explains", () => {
 });
 
 describe("the real clock", () => {
-  it("agrees with the real sources", () => {
+  it("agrees with the system's clocks", () => {
     const clock = systemClock();
     const before = performance.now();
     const first = clock.elapsedMs();
@@ -281,7 +281,7 @@ describe("the real clock", () => {
     expect(Math.abs(clock.wallMs() - Date.now())).toBeLessThan(1_000);
   });
 
-  it("a timer that is cancelled does not run; negative and fractional times do", async () => {
+  it("a cancelled timer does not run; timers with negative and fractional times do", async () => {
     const clock = systemClock();
     const ran: string[] = [];
     clock.after(1, () => ran.push("cancelled")).cancel();
@@ -296,7 +296,7 @@ describe("the real clock", () => {
     expect(ran).toEqual(["negative", "fractional"]);
   });
 
-  it("the longest timer does not overflow into the shortest", async () => {
+  it("the longest timer does not overflow and fire at once", async () => {
     const clock = systemClock();
     let ran = 0;
     const timers = [2 ** 31, 2 ** 40, Number.POSITIVE_INFINITY].map((ms) =>
@@ -331,7 +331,7 @@ describe("timers and the life of a process", () => {
     expect([code, out]).toEqual([0, "exit false"]);
   });
 
-  it("one that is told to does, until told otherwise", async () => {
+  it("a timer with keepAlive(true) keeps it alive, until keepAlive(false)", async () => {
     const kept = await runNode(
       script("clock.after(50, () => console.log('fired')).keepAlive(true);"),
     );

@@ -1,15 +1,15 @@
 import { describe, expect, it } from "vitest";
 import type { Lease } from "../../src/core/lease.js";
 import type { Store } from "../../src/core/store.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 import { seededRandom } from "../../src/testing/seeded-random.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
 import { Deferred, never, type Stage, stage, watch } from "./helpers.js";
 
 interface Pace {
-  /** How long a request, an answer or a push takes. */
+  /** The travel time of a request, a reply or a push. */
   readonly ms: () => number;
-  /** Requests and answers are immediate, and only pushes take time. */
+  /** Requests and replies are immediate, and only pushes take time. */
   readonly pushesOnly: boolean;
 }
 
@@ -124,8 +124,8 @@ describe.each([
   ["answers at once", null],
   ["answers at once and pushes later", true],
   ["takes its time", false],
-])("close at any moment, in all modes, on a store that %s", (_which, pushesOnly) => {
-  it("leaves nothing held, and no work begins when it is over", async () => {
+])("closing at any moment, with locks of every mode, on a store that %s", (_which, pushesOnly) => {
+  it("leaves nothing held, and no work begins after it has ended", async () => {
     for (let seed = 0; seed < SEEDS; seed++) {
       const { unit } = seededRandom(seed + 3_000_000);
       const ms = (): number => Math.floor(unit() * 40);
@@ -134,8 +134,8 @@ describe.each([
   });
 });
 
-describe("one signal for many waiters", () => {
-  it("grants none of them when it aborts, though each that leaves makes way for the next", async () => {
+describe("an abort signal that many waiters share", () => {
+  it("ends all of them without a grant, though each that leaves the queue lets the next move up", async () => {
     const on = stage({ wait: "1m" });
     const held = await on.locks.acquire("a", { mode: "shared" });
     const abort = new AbortController();
@@ -158,7 +158,7 @@ describe("one signal for many waiters", () => {
 });
 
 describe("after close", () => {
-  it("release and withLock end though the store hangs", async () => {
+  it("release and withLock end although the store hangs", async () => {
     const on = stage({ ttl: "1s", commandTimeout: "2s" });
     const lease = await on.locks.acquire("a");
     const work = new Deferred<string>();
@@ -180,8 +180,8 @@ describe("after close", () => {
   });
 });
 
-describe("a grace", () => {
-  it("is shortened by a later close with a shorter one, and by no other", async () => {
+describe("the grace of a close", () => {
+  it("is shortened by a later close with a shorter grace, and by nothing else", async () => {
     const on = stage();
     await on.locks.acquire("a");
     const first = on.locks.close({ grace: "1m" });
@@ -199,7 +199,7 @@ describe("a grace", () => {
     expect(on.clock.timers).toBe(0);
   });
 
-  it("leaves no timer when the machine slept past its end, and the work ended before the timer", async () => {
+  it("leaves no timer when the machine slept past its end and the work ended first", async () => {
     const on = stage();
     const lease = await on.locks.acquire("a");
     const closing = on.locks.close({ grace: "1s" });
@@ -210,7 +210,7 @@ describe("a grace", () => {
     expect(on.clock.timers).toBe(0);
   });
 
-  it("ends at once when a later close says 0", async () => {
+  it("ends at once when a later close has a grace of 0", async () => {
     const on = stage();
     const lease = await on.locks.acquire("a");
     const closing = watch(on.locks.close({ grace: "1m" }));

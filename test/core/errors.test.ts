@@ -38,11 +38,11 @@ describe("every error", () => {
     expect(holdfast).toHaveProperty(error.name, error.constructor);
   });
 
-  it("has a code of its own", () => {
+  it("has a code that no other error has", () => {
     expect(new Set(EVERY.map(([error]) => error.code)).size).toBe(EVERY.length);
   });
 
-  it("can be written as JSON, tokens as text", () => {
+  it("can be written as JSON, with tokens as text", () => {
     for (const [error] of EVERY) {
       expect(JSON.parse(JSON.stringify(error))).toMatchObject({ code: error.code });
     }
@@ -61,7 +61,7 @@ describe("every error", () => {
 });
 
 describe("HoldfastError.is", () => {
-  it("knows the errors of another copy of the module", async () => {
+  it("recognises the errors of another copy of the module", async () => {
     const path = "../../src/core/errors.js?copy";
     const copy = (await import(/* @vite-ignore */ path)) as typeof holdfast;
     expect(copy.HoldfastError).not.toBe(HoldfastError);
@@ -69,14 +69,14 @@ describe("HoldfastError.is", () => {
     expect(theirs).not.toBeInstanceOf(HoldfastError);
     expect(HoldfastError.is(theirs)).toBe(true);
     expect(copy.HoldfastError.is(new ClosedError())).toBe(true);
-    // The core takes it as it is, and does not wrap it.
+    // The core passes such an error on as it is, and does not wrap it.
     const { locks, store } = stage();
     const refused = new copy.UnsupportedError("theirs");
     store.onClaim = () => Promise.reject(refused);
     expect(await rejection(locks.acquire("a"))).toBe(refused);
   });
 
-  it("knows nothing else", () => {
+  it("recognises nothing else", () => {
     const lookalike = Object.assign(new Error("x"), { code: "LEASE_LOST", retryable: true });
     for (const other of [lookalike, new Error("x"), {}, null, undefined, "LEASE_LOST", 5]) {
       expect(HoldfastError.is(other)).toBe(false);
@@ -84,11 +84,11 @@ describe("HoldfastError.is", () => {
   });
 });
 
-describe("messages", () => {
-  it("a timeout says who held it and how long was waited", () => {
-    const asked = new AcquireTimeoutError('a"b', 0, "host:1 (job)");
-    expect(asked.message).toBe('"a\\"b" is held by host:1 (job); asked once (wait: 0)');
-    expect(asked).toMatchObject({ lockName: 'a"b', waitMs: 0, holder: "host:1 (job)" });
+describe("the message of an error", () => {
+  it("names the holder and the wait, for a timeout", () => {
+    const timeout = new AcquireTimeoutError('a"b', 0, "host:1 (job)");
+    expect(timeout.message).toBe('"a\\"b" is held by host:1 (job); tried once, because wait is 0');
+    expect(timeout).toMatchObject({ lockName: 'a"b', waitMs: 0, holder: "host:1 (job)" });
     expect(new AcquireTimeoutError("a", 1_500.4, null).message).toBe(
       '"a" was still held after waiting 1500 ms',
     );
@@ -99,21 +99,21 @@ describe("messages", () => {
     ["revoked", "released by force"],
     ["superseded", "granted the name to another"],
     ["max-hold", "maxHold"],
-  ] as const)("a loss by %s says %j", (reason, words) => {
+  ] as const)("says, for a loss by %s, %j", (reason, words) => {
     const error = new LeaseLostError(lease, reason);
     expect(error.message).toContain('"order:1" (token 42)');
     expect(error.message).toContain(words);
     expect(error).toMatchObject({ lockName: "order:1", token: 42n, reason, value: undefined });
   });
 
-  it("a stale token names both", () => {
+  it("names the stale token and the highest one", () => {
     const error = new StaleTokenError("file", 3n, 9n);
     expect(error.message).toContain("token 3");
     expect(error.message).toContain("with 9");
     expect(error).toMatchObject({ resource: "file", token: 3n, highest: 9n });
   });
 
-  it("the store's own words are kept in an outage", async () => {
+  it("keeps the store's own words, for an outage", async () => {
     const { locks, store } = stage({ wait: 0 });
     store.onClaim = () => Promise.reject(cause);
     const error = await rejection(locks.acquire("a"));
@@ -124,12 +124,12 @@ describe("messages", () => {
   });
 });
 
-describe("text from others in a message", () => {
+describe("text from users and servers in a message", () => {
   const nasty = "\u001b[2J\nholdfast: all is well\u009b31m\u202egnihton\u2066\u200f";
   // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is looked for
   const unprintable = /[\u0000-\u001f\u007f-\u009f\u200f\u202e\u2066]/;
 
-  it("has no control characters, whoever gave it", async () => {
+  it("has no control characters, wherever it came from", async () => {
     const on = stage({ wait: 0 });
     const busy = { ahead: 0, freeInMs: 1, holder: nasty };
     on.store.onClaim = () => ({ kind: "busy", name: "default:a", position: busy });
@@ -152,7 +152,7 @@ describe("text from others in a message", () => {
 });
 
 describe("a lease as JSON", () => {
-  it("has the token as text, and no secret", async () => {
+  it("has the token as text, and no grantId", async () => {
     const { locks } = stage({ holder: "me" });
     const held = await locks.acquire("a", { mode: "shared", note: "n" });
     const text = JSON.stringify({ held });

@@ -24,22 +24,22 @@ const FIELDS: Record<EventName, string[]> = {
   "stale-token": ["highest", "resource", "token"],
 };
 
-const heard: Heard[] = [];
-const hears = new Map<EventName, (fields: unknown) => void>(
+const received: Heard[] = [];
+const subscribers = new Map<EventName, (fields: unknown) => void>(
   EVENT_NAMES.map((event) => [
     event,
-    (fields) => void heard.push({ event, fields: fields as Record<string, unknown> }),
+    (fields) => void received.push({ event, fields: fields as Record<string, unknown> }),
   ]),
 );
-const names = (): string[] => heard.map((one) => one.event);
-const last = (event: EventName): unknown => heard.findLast((one) => one.event === event)?.fields;
+const names = (): string[] => received.map((one) => one.event);
+const last = (event: EventName): unknown => received.findLast((one) => one.event === event)?.fields;
 
 beforeEach(() => {
-  heard.length = 0;
-  for (const [event, hear] of hears) subscribe(`holdfast:${event}`, hear);
+  received.length = 0;
+  for (const [event, onEvent] of subscribers) subscribe(`holdfast:${event}`, onEvent);
 });
 afterEach(() => {
-  for (const [event, hear] of hears) unsubscribe(`holdfast:${event}`, hear);
+  for (const [event, onEvent] of subscribers) unsubscribe(`holdfast:${event}`, onEvent);
 });
 
 function collecting(): { lines: [string, string, object][]; logger: Logger } {
@@ -50,7 +50,7 @@ function collecting(): { lines: [string, string, object][]; logger: Logger } {
   return { lines, logger: { debug: at("debug"), info: at("info"), warn: at("warn") } };
 }
 
-/** A life with everything in it that can happen. */
+/** Makes every event happen. */
 async function everything(logger?: Logger): Promise<unknown[]> {
   const on = stage({ ttl: "10s", wait: "5s", holder: "me", ...(logger ? { logger } : {}) });
   const errors: unknown[] = [];
@@ -103,14 +103,14 @@ async function everything(logger?: Logger): Promise<unknown[]> {
 }
 
 describe("events", () => {
-  it("each comes in a life with everything in it, with its fixed fields and no others", async () => {
+  it("come in every kind, each with its fixed fields and no others", async () => {
     await everything();
     expect(new Set(names())).toEqual(new Set(EVENT_NAMES));
-    for (const { event, fields } of heard) {
+    for (const { event, fields } of received) {
       expect([event, Object.keys(fields).toSorted()]).toEqual([event, FIELDS[event as EventName]]);
       if ("token" in fields) expect(typeof fields["token"]).toBe("bigint");
     }
-    const reasons = heard
+    const reasons = received
       .filter((one) => one.event === "not-granted")
       .map((one) => one.fields["reason"]);
     expect(new Set(reasons)).toEqual(
@@ -118,14 +118,14 @@ describe("events", () => {
     );
   });
 
-  it("every ask has one outcome", async () => {
+  it("include exactly one outcome for every claim and for every grant", async () => {
     await everything();
     const count = (event: EventName): number => names().filter((one) => one === event).length;
     expect(count("granted") + count("not-granted")).toBe(count("asked"));
     expect(count("released") + count("lost")).toBe(count("granted"));
   });
 
-  it("come in order, with what happened", async () => {
+  it("come in the order in which things happened, with the values", async () => {
     const on = stage({ ttl: "10s", holder: "me" });
     const lease = await on.locks.acquire("a", { note: "n" });
     await on.clock.advance(3_400);
@@ -144,7 +144,7 @@ describe("events", () => {
     expect(last("released")).toEqual({ name: "a", token, heldMs: 3_400, outcome: "released" });
   });
 
-  it("a handover says so, and how long was waited", async () => {
+  it("a grant by handover says so, and how long the caller waited", async () => {
     const on = stage();
     const first = await on.locks.acquire("a");
     const waiting = on.locks.acquire("a");
@@ -154,14 +154,14 @@ describe("events", () => {
     expect(last("granted")).toMatchObject({ token, waitMs: 700, handedOver: true });
   });
 
-  it("names are those that the user gave, without the namespace", async () => {
+  it("carry the name that the user gave, without the namespace", async () => {
     const on = stage({ namespace: "secret-space" });
     await (await on.locks.acquire("a")).release();
     await rejection(on.locks.acquire("a").then(() => on.locks.acquire("a", { wait: 0 })));
-    expect(inspect(heard, { depth: 9 })).not.toContain("secret-space");
+    expect(inspect(received, { depth: 9 })).not.toContain("secret-space");
   });
 
-  it("a lease that runs out is lost once, with why and how long it was held", async () => {
+  it("a lease that runs out is reported as lost once, with the reason and how long it was held", async () => {
     const on = stage({ ttl: "10s" });
     on.store.onRenew = () => never();
     const { token } = await on.locks.acquire("a");
@@ -174,7 +174,7 @@ describe("events", () => {
   });
 
   it.each(["jeopardy", "recovered"] as const)(
-    "a lease that a listener of %s releases has no event and no timer after that",
+    "a lease that a listener of %s releases emits no event and leaves no timer after that",
     async (event) => {
       const on = stage({ ttl: "10s" });
       const lease = await on.locks.acquire("a");
@@ -190,10 +190,10 @@ describe("events", () => {
 });
 
 describe("the logger", () => {
-  it("gets every event as it is on the channel, at its level", async () => {
+  it("gets every event as it is on the channel, at the event's log level", async () => {
     const { lines, logger } = collecting();
     await everything(logger);
-    const onChannel = heard.filter((one) => one.event !== "stale-token");
+    const onChannel = received.filter((one) => one.event !== "stale-token");
     expect(lines.map(([, message, fields]) => ({ event: message, fields }))).toEqual(
       onChannel.map(({ event, fields }) => ({
         event: `holdfast:${event}`,
@@ -222,13 +222,13 @@ describe("the logger", () => {
   });
 });
 
-describe("secrets", () => {
-  it("no grantId is in any event, log line, error or lease", async () => {
+describe("the secret grantId", () => {
+  it("is in no event, log line, error or lease", async () => {
     const { lines, logger } = collecting();
     const errors = await everything(logger);
     const on = stage();
     const lease = await on.locks.acquire("a");
-    const shown = inspect([heard, lines, errors, lease, on.locks], {
+    const shown = inspect([received, lines, errors, lease, on.locks], {
       depth: 12,
       showHidden: true,
       maxArrayLength: null,
@@ -236,12 +236,12 @@ describe("secrets", () => {
     });
     const text = shown + JSON.stringify(lease) + errors.map((error) => (error as Error).stack);
     expect(text.length).toBeGreaterThan(5_000);
-    // What may not be there is what the injected random gave.
+    // The grantIds of this stage all contain this text.
     expect(on.runtime.random.grantId()).toContain("SECRET-grant-id");
     expect(text).not.toContain("SECRET-grant-id");
   });
 
-  it("not even when the store's own error has it, or that of another in the same batch", async () => {
+  it("is removed also from the store's own errors, together with those of others in the same batch", async () => {
     const on = stage({ ttl: "10s", wait: 0, commandTimeout: "1s" });
     const leases = await Promise.all(["a", "b"].map((name) => on.locks.acquire(name)));
     const seen: unknown[] = [];
@@ -260,20 +260,20 @@ describe("secrets", () => {
     await on.clock.advance(5_000);
     on.store.onClaim = (_apply, claim) => Promise.reject(leaky([claim.grantId]));
     seen.push(await rejection(on.locks.acquire("c")));
-    // One that a store has made itself.
+    // An error that the store has made itself.
     on.store.onClaim = (_apply, { grantId }) => {
       throw new StoreUnavailableError(`wrong: ${grantId}`, { cause: leaky([grantId]) });
     };
     seen.push(await rejection(on.locks.acquire("d")));
     expect(names()).toContain("jeopardy");
     expect(seen).toHaveLength(5);
-    const text = inspect([heard, seen], { depth: 20, showHidden: true });
+    const text = inspect([received, seen], { depth: 20, showHidden: true });
     expect(text).not.toContain("SECRET-grant-id");
     expect(text).toContain("duplicate key g…");
     expect(seen.at(-2)).toMatchObject({ cause: { code: "E_DUPLICATE", name: "Error" } });
   });
 
-  it("nor does an error that can't be read end anything but itself", async () => {
+  it("an error that can't be read while grantIds are removed ends only its own call", async () => {
     const on = stage({ wait: 0 });
     const hostile = [
       Object.defineProperty(new Error("x"), "message", {
@@ -292,7 +292,7 @@ describe("secrets", () => {
   });
 });
 
-/** As a logger that writes JSON needs it. */
+/** Writes bigints as text, as a logger that writes JSON must. */
 const asText = (fields: object): unknown =>
   Object.fromEntries(
     Object.entries(fields).map(([key, value]) => [
@@ -301,9 +301,9 @@ const asText = (fields: object): unknown =>
     ]),
   );
 
-describe("when nobody listens", () => {
-  it("no fields are built", () => {
-    for (const [event, hear] of hears) unsubscribe(`holdfast:${event}`, hear);
+describe("an event without a subscriber", () => {
+  it("costs nothing: its fields are not built", () => {
+    for (const [event, onEvent] of subscribers) unsubscribe(`holdfast:${event}`, onEvent);
     let built = 0;
     const fields = (): { name: string; token: bigint } => {
       built++;
@@ -314,11 +314,11 @@ describe("when nobody listens", () => {
     const { logger, lines } = collecting();
     emit("recovered", logger, fields);
     expect([built, lines.length]).toEqual([1, 1]);
-    const hear = (): void => {};
-    subscribe("holdfast:recovered", hear);
+    const onEvent = (): void => {};
+    subscribe("holdfast:recovered", onEvent);
     emit("recovered", logger, fields);
-    unsubscribe("holdfast:recovered", hear);
-    // Once for both.
+    unsubscribe("holdfast:recovered", onEvent);
+    // Built once for both.
     expect(built).toBe(2);
   });
 });

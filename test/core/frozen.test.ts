@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { type ClockSources, systemClock } from "../../src/core/clock.js";
-import { createLocksOn } from "../../src/core/locks.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { createLocksOn } from "../../src/locks.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 import { FaultyStore } from "../../src/testing/faulty-store.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
 
@@ -65,7 +65,7 @@ describe.each(HELD_FOR)("a lease of %d ms on a machine that freezes", (ttl) => {
     }
   });
 
-  it("still passes after a freeze that takes little of abortBefore", async () => {
+  it("still passes assertHeld after a freeze that is short compared with abortBefore", async () => {
     const { frozen, run, freeze } = frozenAndOther(ttl);
     const lease = await frozen.acquire("a", { renew: false });
     await run(ttl / 10);
@@ -74,7 +74,7 @@ describe.each(HELD_FOR)("a lease of %d ms on a machine that freezes", (ttl) => {
   });
 });
 
-it("stays unproved after a freeze though renew() asks for a longer ttl, until the store has answered", async () => {
+it("a lease stays unproved after a freeze, though renew() requests a longer ttl, until the store has replied", async () => {
   const machine = new FreezableMachine();
   const world = new VirtualClock();
   const clock = { ...systemClock(machine), after: world.after.bind(world) };
@@ -92,8 +92,8 @@ it("stays unproved after a freeze though renew() asks for a longer ttl, until th
   await renewed;
 });
 
-describe("a step of the wall clock", () => {
-  it("that abortBefore makes up for is no alarm, and one of 200 ms or more is one for every ttl", async () => {
+describe("a jump of the wall clock", () => {
+  it("is ignored while abortBefore covers it; a jump of more than 200 ms puts every lease in doubt", async () => {
     for (const [ttl, ms, held] of [
       [2_000, 150, true],
       [1_000, 150, false],
@@ -105,7 +105,7 @@ describe("a step of the wall clock", () => {
       const lease = await locks.acquire("a");
       clock.jumpWall(ms);
       expect([ttl, ms, passes(lease)]).toEqual([ttl, ms, held]);
-      // Answered by the next renewal, which is sent at once.
+      // The next renewal, which is sent at once, proves the lease again.
       await clock.advance(0);
       lease.assertHeld();
       await locks.close();

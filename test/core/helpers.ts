@@ -3,10 +3,9 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { createLocksOn, type Locks } from "../../src/core/locks.js";
 import type { LocksOptions } from "../../src/core/options.js";
 import type { Random } from "../../src/core/random.js";
-import { honest, type Runtime } from "../../src/core/runtime.js";
+import { type Runtime, standardSeams } from "../../src/core/runtime.js";
 import type {
   Awaitable,
   Claim,
@@ -21,16 +20,17 @@ import type {
   Store,
   Traits,
 } from "../../src/core/store.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { createLocksOn, type Locks } from "../../src/locks.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
 
-/** Chance without chance: one number, and ids that look like real ones and are easy to search for. */
+/** Random numbers that are not: one number, and ids that look like real ones and are easy to search for. */
 export function fixedRandom(unit = 0.5, prefix = "gid-SECRET-grant-id"): Random {
   let ids = 0;
   return { grantId: () => `${prefix}-${String(++ids).padStart(8, "0")}`, unit: () => unit };
 }
 
-/** A memory store that writes down what is asked, and answers as it is told to. */
+/** A memory store that records requests, and replies as the test says. */
 class StageStore implements Store {
   readonly inner: Store;
   traits: Traits;
@@ -40,7 +40,7 @@ class StageStore implements Store {
   readonly releases: { atMs: number; items: readonly Release[] }[] = [];
   closedAtMs = Number.NaN;
 
-  /** Replaced by tests; `apply` does it in the memory store, now or when called. */
+  /** Replaced by tests; `apply` carries the request out in the memory store, now or when it is called. */
   onClaim: (apply: () => ClaimAnswer, claim: Claim) => Awaitable<ClaimAnswer> = (apply) => apply();
   onRenew: (
     apply: () => readonly RenewAnswer[],
@@ -65,8 +65,8 @@ class StageStore implements Store {
 
   claim(claim: Claim, push: (push: Push) => void): Awaitable<ClaimAnswer> {
     this.claims.push({ atMs: this.clock.elapsedMs(), claim, push });
-    const told = (what: Push): void => this.onPush(() => push(what));
-    return this.onClaim(() => this.inner.claim(claim, told) as ClaimAnswer, claim);
+    const deliver = (what: Push): void => this.onPush(() => push(what));
+    return this.onClaim(() => this.inner.claim(claim, deliver) as ClaimAnswer, claim);
   }
 
   renew(items: readonly Renewal[]): Awaitable<readonly RenewAnswer[]> {
@@ -120,19 +120,19 @@ export function stage(
 ): Stage {
   const clock = more.clock ?? new VirtualClock();
   const store = new StageStore(clock, more.traits, more.inner);
-  const runtime = { clock, random: more.random ?? fixedRandom(), seams: honest };
+  const runtime = { clock, random: more.random ?? fixedRandom(), seams: standardSeams };
   return { clock, store, runtime, locks: createLocksOn(runtime, store, options) };
 }
 
-/** What becomes of one exchange with the store. */
+/** The fate of one request to the store and its reply. */
 export interface Journey {
-  /** Until the request is there, and from there until the answer is back. */
+  /** Travel time of the request, and of the reply. */
   thereMs: number;
   backMs: number;
   lost: "no" | "request" | "answer";
 }
 
-/** Carries it out on the way that it is told: requests and answers are late, out of order or lost. */
+/** Carries a request out as the journey says: request and reply are late, out of order or lost. */
 export function travel<T>(clock: VirtualClock, journey: Journey, apply: () => T): Promise<T> {
   return new Promise((resolve) => {
     if (journey.lost === "request") return;
@@ -143,7 +143,7 @@ export function travel<T>(clock: VirtualClock, journey: Journey, apply: () => T)
   });
 }
 
-/** A promise that is settled from outside. */
+/** A promise that the test settles. */
 export class Deferred<T> {
   resolve!: (value: T) => void;
   reject!: (error: unknown) => void;
@@ -174,7 +174,7 @@ export async function rejection(promise: Promise<unknown>): Promise<Error & { co
   throw new Error(`nothing was rejected, but resolved with ${String(value)}`);
 }
 
-/** What a promise has come to by now, without waiting for it. */
+/** The outcome of a promise so far, without waiting for it. */
 export function watch(promise: Promise<unknown>): { outcome: string; value: unknown } {
   const seen = { outcome: "pending", value: undefined as unknown };
   promise.then(
@@ -184,7 +184,7 @@ export function watch(promise: Promise<unknown>): { outcome: string; value: unkn
   return seen;
 }
 
-/** The present source, compiled to a place of its own: `dist` may be in anybody's hands. */
+/** The present source, compiled to a folder of its own: other tests may be writing to `dist`. */
 export function build(): { file: (path: string) => string; remove: () => void } {
   const root = fileURLToPath(new URL("../../", import.meta.url));
   const dir = mkdtempSync(join(tmpdir(), "holdfast-core-"));
@@ -204,7 +204,7 @@ export function build(): { file: (path: string) => string; remove: () => void } 
   };
 }
 
-/** Runs a module in a real node process to its own end; `killed` when it did not come to one. */
+/** Runs a module in a real node process until it ends; `killed` if it did not end by itself. */
 export function runNode(
   script: string,
   timeoutMs = 8_000,

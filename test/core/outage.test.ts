@@ -3,8 +3,8 @@ import { LeaseLostError, StoreUnavailableError } from "../../src/core/errors.js"
 import type { ClaimAnswer } from "../../src/core/store.js";
 import { Deferred, never, rejection, stage, watch } from "./helpers.js";
 
-describe("when the store stops answering", () => {
-  it("a lost lease carries the failure of its last renewal as cause", async () => {
+describe("when the store stops replying", () => {
+  it("a lost lease carries the error of its last renewal as cause", async () => {
     const on = stage({ ttl: "3s" });
     const lease = await on.locks.acquire("a");
     on.store.onRenew = () => Promise.reject(new Error("connection reset"));
@@ -14,7 +14,7 @@ describe("when the store stops answering", () => {
     expect(reason.cause).toMatchObject({ message: "connection reset" });
   });
 
-  it("also when the store hangs; and a failure before the last good renewal is no cause", async () => {
+  it("a lease lost while the store hangs has that as cause, not a failure from before the last good renewal", async () => {
     const on = stage({ ttl: "3s" });
     const lease = await on.locks.acquire("a");
     on.store.onRenew = () => Promise.reject(new Error("connection reset"));
@@ -28,7 +28,7 @@ describe("when the store stops answering", () => {
     expect(lease.signal.reason.cause.message).toMatch(/gave no reply to the request to renew/);
   });
 
-  it("withLock rejects as soon as the work has stopped: nobody waits for the release of a lost lease", async () => {
+  it("withLock rejects as soon as the work has stopped: it does not wait for the release of a lost lease", async () => {
     const on = stage({ ttl: "3s" });
     const all = (): Promise<never> => never();
     const work = watch(
@@ -44,7 +44,7 @@ describe("when the store stops answering", () => {
     expect(work.value).toBeInstanceOf(LeaseLostError);
   });
 
-  it("the release of a lease waits no longer than the lease lasts, and is tried again", async () => {
+  it("release() waits no longer than the lease lasts; the request is repeated after that", async () => {
     const on = stage({ ttl: "3s" });
     const lease = await on.locks.acquire("a");
     on.store.onRelease = () => never();
@@ -61,17 +61,20 @@ describe("when the store stops answering", () => {
   it.each([
     ["two seconds", {}, 2_000],
     ["commandTimeout, where that is shorter", { commandTimeout: "500ms" as const }, 500],
-  ])("who asks once waits for %s, and not for the default of 5 s", async (_, options, ms) => {
-    const on = stage(options);
-    on.store.onClaim = () => never();
-    const asked = watch(on.locks.tryAcquire("a"));
-    await on.clock.advance(ms - 1);
-    expect(asked.outcome).toBe("pending");
-    await on.clock.advance(1);
-    expect(asked.value).toBeInstanceOf(StoreUnavailableError);
-  });
+  ])(
+    "an acquire without a wait gives the store %s, not the default of 5 s",
+    async (_, options, ms) => {
+      const on = stage(options);
+      on.store.onClaim = () => never();
+      const acquiring = watch(on.locks.tryAcquire("a"));
+      await on.clock.advance(ms - 1);
+      expect(acquiring.outcome).toBe("pending");
+      await on.clock.advance(1);
+      expect(acquiring.value).toBeInstanceOf(StoreUnavailableError);
+    },
+  );
 
-  it("who waits longer than that gives the store its whole commandTimeout", async () => {
+  it("an acquire that waits longer gives the store its whole commandTimeout", async () => {
     const on = stage({ wait: "10s" });
     on.store.onClaim = () => never();
     const waiting = rejection(on.locks.acquire("a"));
@@ -82,25 +85,25 @@ describe("when the store stops answering", () => {
   });
 });
 
-it("a reply that a busy event loop has not read yet is no outage, for who asks once", async () => {
+it("with wait: 0, a reply that a busy event loop has not read yet is no outage", async () => {
   const on = stage();
   const reply = new Deferred<ClaimAnswer>();
   on.store.onClaim = () => reply.promise;
-  const asked = watch(on.locks.tryAcquire("a"));
+  const acquiring = watch(on.locks.tryAcquire("a"));
   on.clock.stall(3_000);
   await on.clock.advance(0);
-  expect(asked.outcome).toBe("pending");
+  expect(acquiring.outcome).toBe("pending");
   reply.resolve({
     kind: "busy",
     name: "default:a",
     position: { ahead: 0, freeInMs: 9, holder: "b" },
   });
   await on.clock.advance(0);
-  expect(asked).toEqual({ outcome: "resolved", value: null });
+  expect(acquiring).toEqual({ outcome: "resolved", value: null });
 });
 
-describe("an orderly end", () => {
-  it("is no warning in the log", async () => {
+describe("an orderly close", () => {
+  it("writes no warning to the log", async () => {
     const lines: string[] = [];
     const log = (level: string) => (message: string) => void lines.push(`${level} ${message}`);
     const logger = { debug: log("debug"), info: log("info"), warn: log("warn") };
@@ -112,8 +115,8 @@ describe("an orderly end", () => {
   });
 });
 
-describe("what inspect and list show", () => {
-  it("has no internal number, whole milliseconds, and can be written as JSON", async () => {
+describe("the results of inspect and list", () => {
+  it("have no internal numbers, have whole milliseconds, and can be written as JSON", async () => {
     const on = stage({ ttl: "30s" });
     const lease = await on.locks.acquire("a");
     watch(on.locks.acquire("a", { mode: "shared" }));

@@ -82,13 +82,13 @@ describe("a process", () => {
     expect(done.ms).toBeLessThan(5_000);
   });
 
-  it("a listener that throws is an uncaught exception; the lease is watched nevertheless", async () => {
-    // Under the virtual clock: what is tried here is the process, not its speed.
+  it("a listener that throws raises an uncaught exception, and the lease is renewed all the same", async () => {
+    // Under the virtual clock: the process is tested here, not its speed.
     const done = await run(`
       process.on("uncaughtException", (error) => console.log("uncaught:", error.message));
-      const { createLocksOn } = await import(${JSON.stringify(built.file("core/locks.js"))});
+      const { createLocksOn } = await import(${JSON.stringify(built.file("locks.js"))});
       const { systemRuntime } = await import(${JSON.stringify(built.file("core/runtime.js"))});
-      const { memoryStore } = await import(${JSON.stringify(built.file("stores/memory.js"))});
+      const { memoryStore } = await import(${JSON.stringify(built.file("stores/memory/index.js"))});
       const { VirtualClock } = await import(${JSON.stringify(built.file("testing/virtual-clock.js"))});
       const clock = new VirtualClock();
       const store = memoryStore({ clock: clock.forStore() });
@@ -124,7 +124,7 @@ describe("a process", () => {
     expect(done.lines.at(-1)).toBe("lost lost");
   });
 
-  it("without a handler such a listener ends it, as any uncaught error does", async () => {
+  it("a listener that throws ends a process without a handler, as any uncaught error does", async () => {
     const done = await run(`
       const lease = await locks.acquire("a", { ttl: 50, renew: false });
       lease.on("lost", () => { throw new Error("mine"); });

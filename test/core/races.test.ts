@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import type { Lease } from "../../src/core/lease.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
 import { runs } from "../support/chance.js";
 import { fixedRandom, type Journey, type Stage, stage, travel } from "./helpers.js";
@@ -19,13 +19,13 @@ const journey = (most: number): fc.Arbitrary<Journey> =>
     ),
   });
 
-/** Hands out the journeys in turn, for ever. */
+/** Gives the journeys in turn, endlessly. */
 function inTurn(all: readonly Journey[]): () => Journey {
   let next = 0;
   return () => all[next++ % all.length]!;
 }
 
-/** In order, as over one connection: no request arrives before one that was sent earlier. */
+/** In order, as over one connection: no request arrives before an earlier one. */
 function inOrder(on: Stage, way: () => Journey): () => Journey {
   let lastAtMs = 0;
   return () => {
@@ -53,7 +53,7 @@ describe.each([
   ["delays and loses", true],
   ["delays, loses and reorders", false],
 ])("on a network that %s", (_how, ordered) => {
-  it("a lease never says held when the store has ended it, whatever renewals are asked for", async () => {
+  it("a lease never says held after the store has ended it, whatever renewals are requested", async () => {
     const step = fc.oneof(
       fc.record({ ttl: fc.constant(0), afterMs: fc.integer({ min: 0, max: 1_500 }) }),
       fc.record({
@@ -92,7 +92,7 @@ describe.each([
     );
   });
 
-  it("one holder at a time, tokens in order, every wait ends, and nothing is left behind", async () => {
+  it("there is one holder at a time, tokens rise, every wait ends, and nothing is left behind", async () => {
     const user = fc.record({
       startMs: fc.integer({ min: 0, max: 2_000 }),
       holdMs: fc.integer({ min: 0, max: 1_500 }),

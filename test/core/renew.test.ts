@@ -9,8 +9,8 @@ const down = (): never => {
   throw new Error("down");
 };
 
-describe("the deadline", () => {
-  it("counts from the send of the claim, less drift and abortBefore", async () => {
+describe("the deadline of a lease", () => {
+  it("counts from when the claim was sent, less drift and abortBefore", async () => {
     const on = stage({ ttl: "10s" });
     on.store.onClaim = (apply) => {
       const answer = apply();
@@ -22,7 +22,7 @@ describe("the deadline", () => {
     expect(lease.remainingMs).toBe(GOOD_FOR - 700);
   });
 
-  it("counts from the send of the renewal that was answered", async () => {
+  it("counts from when the renewal that got a reply was sent", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     on.store.onRenew = (apply) => {
@@ -39,7 +39,7 @@ describe("the deadline", () => {
     ["hangs", () => never<readonly RenewAnswer[]>()],
     ["rejects", () => Promise.reject(new Error("down"))],
     ["throws", down],
-  ])("comes to the millisecond though the store %s", async (_how, answer) => {
+  ])("comes on time, to the millisecond, though the store %s", async (_how, answer) => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     let lostAt = Number.NaN;
@@ -60,7 +60,7 @@ describe("the deadline", () => {
     expect(on.clock.timers).toBe(0);
   });
 
-  it("is kept by assertHeld when no timer could run", async () => {
+  it("is checked by assertHeld even when no timer could run", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     on.clock.stall(GOOD_FOR - 1);
@@ -70,24 +70,24 @@ describe("the deadline", () => {
     expect([lease.state, lease.remainingMs, lease.signal.aborted]).toEqual(["lost", 0, true]);
   });
 
-  it("a renewal is tried again while the lease is good, and an answer recovers it", async () => {
+  it("a renewal is retried while the lease is good, and a reply makes the lease held again", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
-    const heard: string[] = [];
+    const received: string[] = [];
     lease
-      .on("jeopardy", () => heard.push("jeopardy"))
-      .on("recovered", () => heard.push("recovered"));
+      .on("jeopardy", () => received.push("jeopardy"))
+      .on("recovered", () => received.push("recovered"));
     on.store.onRenew = down;
     await on.clock.advance(8_000);
-    expect([lease.state, heard]).toEqual(["jeopardy", ["jeopardy"]]);
+    expect([lease.state, received]).toEqual(["jeopardy", ["jeopardy"]]);
     expect(on.store.renewals.length).toBeGreaterThan(3);
     on.store.onRenew = (apply) => apply();
     await on.clock.advance(300);
-    expect([lease.state, heard]).toEqual(["held", ["jeopardy", "recovered"]]);
+    expect([lease.state, received]).toEqual(["held", ["jeopardy", "recovered"]]);
     expect(lease.remainingMs).toBeGreaterThan(GOOD_FOR - 300);
   });
 
-  it("a late answer counts from its own send; one older than the present proof not at all", async () => {
+  it("a late reply counts from its own request; a reply older than the latest proof counts for nothing", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     const answers: (() => void)[] = [];
@@ -109,7 +109,7 @@ describe("the deadline", () => {
     expect(lease.remainingMs).toBeCloseTo(sent[2]! + GOOD_FOR - on.clock.elapsedMs(), 6);
   });
 
-  it("a suspicion is lifted by a renewal sent after it, not by one already under way", async () => {
+  it("a doubt about the clock is lifted by a renewal sent after it, not by one already in flight", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     const answers: (() => void)[] = [];
@@ -132,7 +132,7 @@ describe("the deadline", () => {
     expect(lease.state).toBe("held");
   });
 
-  it("nor by one whose answer is just being delivered when the suspicion is seen", async () => {
+  it("a doubt about the clock is not lifted by a renewal whose reply arrives in the same moment", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     let answer = (): void => {};
@@ -151,7 +151,7 @@ describe("the deadline", () => {
     expect(() => lease.assertHeld()).toThrow("frozen");
   });
 
-  it("an old attempt that fails after a newer one was answered is no news", async () => {
+  it("an old renewal that fails after a newer one succeeded changes nothing", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     const old = new Deferred<readonly RenewAnswer[]>();
@@ -160,14 +160,14 @@ describe("the deadline", () => {
     on.store.onRenew = (apply) => apply();
     await on.clock.advance(2_000);
     expect([lease.state, on.store.renewals.length]).toEqual(["held", 2]);
-    const heard: unknown[] = [];
-    lease.on("jeopardy", (cause) => heard.push(cause));
+    const received: unknown[] = [];
+    lease.on("jeopardy", (cause) => received.push(cause));
     old.reject(new Error("reset, at last"));
     await on.clock.advance(500);
-    expect([lease.state, heard]).toEqual(["held", []]);
+    expect([lease.state, received]).toEqual(["held", []]);
   });
 
-  it("maxHold comes first if it is earlier, and says so; the lease is not released", async () => {
+  it("maxHold ends the lease if it comes first, with that reason; the lease is not released", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a", { maxHold: "25s" });
     await on.clock.advance(24_999);
@@ -181,7 +181,7 @@ describe("the deadline", () => {
     expect(on.store.inspect("default:a")).toBeNull();
   });
 
-  it("a lease that expired long before its maxHold was lost by expiry", async () => {
+  it("a lease that expired long before its maxHold is lost as expired", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a", { maxHold: "25s" });
     on.clock.stall(60_000);
@@ -190,7 +190,7 @@ describe("the deadline", () => {
 });
 
 describe("lease.renew(ttl)", () => {
-  it("without a ttl proves the lease anew", async () => {
+  it("without a ttl proves the lease again", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     await on.clock.advance(1_000);
@@ -199,7 +199,7 @@ describe("lease.renew(ttl)", () => {
     expect(on.store.renewals).toHaveLength(1);
   });
 
-  it("longer: good for that from now, and the ttl of later renewals", async () => {
+  it("with a longer ttl makes the lease good for that from now, and later renewals use it", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     await lease.renew("1m");
@@ -217,7 +217,7 @@ describe("lease.renew(ttl)", () => {
     ["1h", 0],
     ["1h", 3_000],
   ] as const)(
-    "longer, to %s after %d ms: never ends the lease that it is to extend",
+    "with a longer ttl (%s, after %d ms) never ends the lease that it is to extend",
     async (ttl, after) => {
       const on = stage({ ttl: "10s" });
       const lease = await on.locks.acquire("a", { renew: false });
@@ -232,7 +232,7 @@ describe("lease.renew(ttl)", () => {
     },
   );
 
-  it("longer, of unknown outcome: leaves the old deadline", async () => {
+  it("with a longer ttl and an unknown outcome leaves the old deadline", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a", { renew: false });
     on.store.onRenew = () => never();
@@ -244,7 +244,7 @@ describe("lease.renew(ttl)", () => {
     expect(lease.state).toBe("lost");
   });
 
-  it("shorter: the deadline comes nearer at once, and stays there if the outcome is unknown", async () => {
+  it("with a shorter ttl brings the deadline nearer at once, and there it stays if the outcome is unknown", async () => {
     const on = stage({ ttl: "10s", commandTimeout: 500 });
     const lease = await on.locks.acquire("a");
     on.store.onRenew = () => never();
@@ -257,7 +257,7 @@ describe("lease.renew(ttl)", () => {
     expect(lease.state).toBe("lost");
   });
 
-  it("shorter, of unknown outcome: the release is retried for as long as the store may keep the old ttl", async () => {
+  it("with a shorter ttl and an unknown outcome: a release is retried for as long as the store may keep the old ttl", async () => {
     const on = stage({ ttl: "10m", commandTimeout: 500 });
     const lease = await on.locks.acquire("a");
     on.store.onRenew = () => never();
@@ -272,7 +272,7 @@ describe("lease.renew(ttl)", () => {
     expect(on.store.inspect("default:a")).toBeNull();
   });
 
-  it("shorter, and proved: the release is retried for the shorter ttl", async () => {
+  it("with a shorter ttl, once proved: a release is retried for the shorter ttl", async () => {
     const on = stage({ ttl: "10m" });
     const lease = await on.locks.acquire("a");
     await lease.renew("1s");
@@ -284,7 +284,7 @@ describe("lease.renew(ttl)", () => {
     expect(on.store.releases).toHaveLength(tries);
   });
 
-  it("shorter: an older, longer renewal that is answered late does not undo it", async () => {
+  it("with a shorter ttl is not undone by a late reply to an older, longer renewal", async () => {
     const on = stage({ ttl: "30s" });
     const lease = await on.locks.acquire("a");
     const answers: (() => void)[] = [];
@@ -297,14 +297,14 @@ describe("lease.renew(ttl)", () => {
     lease.renew("5s").catch(() => {});
     await on.clock.advance(0);
     expect(answers).toHaveLength(2);
-    // The store now ends it in 5 s; only the answer to the older renewal, of 30 s, comes through.
+    // The store now ends the lease in 5 s; only the reply to the older renewal, of 30 s, arrives.
     answers[0]!();
     await on.clock.advance(0);
     expect(on.store.inspect("default:a")!.holders[0]!.expiresInMs).toBe(5_000);
     expect(lease.remainingMs).toBeLessThan(5_000);
   });
 
-  it("longer: an older, shorter renewal that the store hears late is not overlooked", async () => {
+  it("with a longer ttl takes into account an older, shorter renewal that reaches the store late", async () => {
     const on = stage({ ttl: "30s" });
     const lease = await on.locks.acquire("a");
     const held: (() => void)[] = [];
@@ -320,7 +320,7 @@ describe("lease.renew(ttl)", () => {
     expect(lease.remainingMs).toBeLessThan(inStore);
   });
 
-  it("lost: rejects with the loss, and so do those who asked with it", async () => {
+  it("rejects with the loss if the lease is lost, as all pending calls do", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     on.store.onRenew = () => Promise.resolve([{ kind: "lost", reason: "superseded" }]);
@@ -333,7 +333,7 @@ describe("lease.renew(ttl)", () => {
     expect(on.clock.timers).toBe(0);
   });
 
-  it("unknown: rejects as unavailable; the lease is in jeopardy, tried again, and recovers", async () => {
+  it("with an unknown outcome rejects as unavailable; the lease is in jeopardy, is renewed again, and recovers", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     on.store.onRenew = () => Promise.reject(new Error("reset by peer"));
@@ -347,7 +347,7 @@ describe("lease.renew(ttl)", () => {
     expect(lease.state).toBe("held");
   });
 
-  it("after release and after loss: rejects and sends nothing", async () => {
+  it("after release or loss rejects and sends nothing", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     await lease.release();
@@ -358,7 +358,7 @@ describe("lease.renew(ttl)", () => {
     expect(on.store.renewals).toEqual([]);
   });
 
-  it("released meanwhile: rejects, and leaves no timer", async () => {
+  it("rejects when the lease is released meanwhile, and leaves no timer", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     on.store.onRenew = () => never();
@@ -370,7 +370,7 @@ describe("lease.renew(ttl)", () => {
     expect(on.clock.timers).toBe(0);
   });
 
-  it("bad ttls are refused and change nothing", async () => {
+  it("refuses a bad ttl and changes nothing", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     for (const bad of [0, -1, "1d", Number.NaN, Number.POSITIVE_INFINITY, null, "19ms"]) {
@@ -378,5 +378,39 @@ describe("lease.renew(ttl)", () => {
     }
     expect(lease.remainingMs).toBe(GOOD_FOR);
     expect(on.store.renewals).toEqual([]);
+  });
+});
+
+describe("a store that says that a grant is gone", () => {
+  it.each([true, false])("has a renewal sent to it at once (renew: %s)", async (renew) => {
+    const on = stage({ ttl: "10s" });
+    const lease = await on.locks.acquire("a", { renew });
+    on.store.onRenew = () => [{ kind: "lost", reason: "expired" }];
+    on.store.claims[0]!.push({ kind: "lost" });
+    await on.clock.advance(0);
+    expect(lease.state).toBe("lost");
+    expect(on.store.renewals.map(({ atMs }) => atMs)).toEqual([on.clock.elapsedMs()]);
+  });
+
+  it("is not believed without that: the push may be about a former grant", async () => {
+    const on = stage({ ttl: "10s" });
+    const lease = await on.locks.acquire("a");
+    on.store.claims[0]!.push({ kind: "lost" });
+    await on.clock.advance(0);
+    expect(lease.state).toBe("held");
+  });
+
+  it("disturbs neither a waiter nor a lease that is over", async () => {
+    const on = stage({ ttl: "10s" });
+    const lease = await on.locks.acquire("a");
+    const waiting = watch(on.locks.acquire("a"));
+    on.store.claims[1]!.push({ kind: "lost" });
+    await on.clock.advance(0);
+    expect(on.store.renewals).toEqual([]);
+    await lease.release();
+    on.store.claims[0]!.push({ kind: "lost" });
+    await on.clock.advance(0);
+    expect(on.store.renewals).toEqual([]);
+    expect(waiting.outcome).toBe("resolved");
   });
 });

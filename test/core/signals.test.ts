@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { onAbort } from "../../src/core/abort.js";
-import { createLocks } from "../../src/core/locks.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { createLocks } from "../../src/locks.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 import { stage, watch } from "./helpers.js";
 
 const MANY = 12;
@@ -24,7 +24,7 @@ describe("more than ten listeners", () => {
     return warnings;
   }
 
-  it("on signals of ours and on one of the user's print nothing", async () => {
+  it("on our signals and on one of the user's print no warning", async () => {
     const locks = createLocks(memoryStore(), { wait: "1m" });
     const reentrant = { reentrant: true } as const;
     const inner = warned(() =>
@@ -61,8 +61,8 @@ describe("more than ten listeners", () => {
   });
 });
 
-describe("one listener for all waits on a signal", () => {
-  it("is there while any of them waits, and calls each that still does", () => {
+describe("the one listener that all waits share on a signal", () => {
+  it("is installed while any of them waits, and calls each that still waits", () => {
     const user = new AbortController();
     const { signal } = user;
     let listeners = 0;
@@ -81,7 +81,7 @@ describe("one listener for all waits on a signal", () => {
     for (const each of [...undo, ...undo]) each();
     expect(listeners).toBe(0);
     const forget = onAbort(signal, () => called.push("three"));
-    // One that ends the next before its turn has come.
+    // This listener removes the next one before its turn has come.
     onAbort(signal, () => forgetLast());
     const forgetLast = onAbort(signal, () => called.push("five"));
     expect(listeners).toBe(1);
@@ -92,34 +92,34 @@ describe("one listener for all waits on a signal", () => {
 });
 
 describe("a listener of a lease", () => {
-  it("that comes after the loss is called, once, and not within the call", async () => {
+  it("that is added after the loss is called once, and not inside the call that adds it", async () => {
     const on = stage({ ttl: "1s" });
     const lease = await on.locks.acquire("a", { renew: false });
-    const heard: unknown[] = [];
-    const twice = (): void => void heard.push("taken off again");
+    const received: unknown[] = [];
+    const twice = (): void => void received.push("taken off again");
     on.clock.stall(5_000);
     expect(lease.state).toBe("lost");
-    lease.on("lost", (error) => heard.push(error.reason));
+    lease.on("lost", (error) => received.push(error.reason));
     lease.on("lost", twice).off("lost", twice);
-    lease.on("jeopardy", () => heard.push("jeopardy"));
-    expect(heard).toEqual([]);
+    lease.on("jeopardy", () => received.push("jeopardy"));
+    expect(received).toEqual([]);
     await on.clock.advance(0);
-    expect(heard).toEqual(["expired"]);
+    expect(received).toEqual(["expired"]);
     await lease.release();
     await on.clock.advance(10_000);
-    expect(heard).toEqual(["expired"]);
+    expect(received).toEqual(["expired"]);
   });
 
   it("is never called when the lease was released", async () => {
     const on = stage();
     const lease = await on.locks.acquire("a");
     await lease.release();
-    const told = watch(new Promise((resolve) => lease.on("lost", resolve)));
+    const lost = watch(new Promise((resolve) => lease.on("lost", resolve)));
     await on.clock.advance(60_000);
-    expect(told.outcome).toBe("pending");
+    expect(lost.outcome).toBe("pending");
   });
 
-  it("of an event that there is none of, or that is no function, is refused", async () => {
+  it("is refused if it is no function, or if there is no such event", async () => {
     const lease = await stage().locks.acquire("a");
     for (const [event, listener, words] of [
       ["lost", null, "the listener is null"],

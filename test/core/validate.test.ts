@@ -26,7 +26,7 @@ function refused(run: () => unknown, ...inMessage: string[]): void {
 }
 
 describe("durations", () => {
-  it("with another unit is refused by the compiler already", () => {
+  it("with an unknown unit is refused by the compiler already", () => {
     const good: Duration[] = [5, "250ms", "1.5s", "5m", "1h"];
     // @ts-expect-error: no unit that we know
     const bad: Duration = "30 seconds";
@@ -107,11 +107,11 @@ describe("durations", () => {
     [Object(5), "a Number"],
     [new Date(0), "a Date"],
     [Symbol("x"), "Symbol(x)"],
-  ])("what is neither number nor text is refused: %s", (value, shown) => {
+  ])("a value that is neither number nor text is refused: %s", (value, shown) => {
     refused(() => parseDuration(value, "ttl", any), `ttl is ${shown};`);
   });
 
-  it("Infinity counts only where it is allowed, and only as the number", () => {
+  it("Infinity is allowed only where it makes sense, and only as the number", () => {
     const rule = { min: 0, infinite: true };
     expect(parseDuration(Number.POSITIVE_INFINITY, "wait", rule)).toBe(Number.POSITIVE_INFINITY);
     refused(() => parseDuration(Number.NEGATIVE_INFINITY, "wait", rule), "or Infinity");
@@ -120,7 +120,7 @@ describe("durations", () => {
     refused(() => parseDuration(`${"9".repeat(400)}s`, "wait", rule));
   });
 
-  it("keeps to the bounds that it is given", () => {
+  it("must be within the bounds of the option", () => {
     const rule = { min: 20, max: 50 };
     expect(parseDuration(20, "ttl", rule)).toBe(20);
     expect(parseDuration("50ms", "ttl", rule)).toBe(50);
@@ -161,7 +161,7 @@ describe("names", () => {
     ["a no-break space, the first after the control characters", "\u00a0"],
     ["the highest code point", "\u{10ffff}"],
     ["prototype words", "__proto__"],
-  ])("%s is a name", (_what, name) => {
+  ])("may be %s", (_what, name) => {
     expect(checkName(name)).toBe(name);
   });
 
@@ -190,11 +190,11 @@ describe("names", () => {
     ["a symbol", Symbol("a")],
     ["a bigint", 1n],
     ["bytes", Buffer.from("a")],
-  ])("%s is none", (_what, name) => {
+  ])("may not be %s", (_what, name) => {
     refused(() => checkName(name), "the name is ", "1 to 255 bytes of UTF-8");
   });
 
-  it("the limit is in bytes, whatever the characters", () => {
+  it("are limited in bytes, whatever the characters", () => {
     fc.assert(
       fc.property(
         fc.string({ unit: "grapheme", minLength: 1, maxLength: 260 }),
@@ -222,7 +222,7 @@ describe("other values", () => {
     }
   });
 
-  it("numbers keep to their bounds, and NaN to none", () => {
+  it("numbers must be within their bounds, and NaN never is", () => {
     const rule = { min: 0, max: 1 };
     for (const good of [0, 0.5, 1]) expect(checkNumber(good, "jitter", rule)).toBe(good);
     for (const bad of [Number.NaN, -0.1, 1.1, "0.5", null, undefined, 1n, true]) {
@@ -231,7 +231,7 @@ describe("other values", () => {
     refused(() => checkNumber(1.5, "limit", { min: 1, max: 9, integer: true }), "whole number");
   });
 
-  it("words are compared exactly", () => {
+  it("words are compared exactly, case included", () => {
     const all = ["a", "b"] as const;
     expect(checkOneOf("a", "mode", all)).toBe("a");
     for (const bad of ["A", "a ", "", undefined, null, ["a"], 0]) {
@@ -246,7 +246,7 @@ describe("other values", () => {
 });
 
 describe("options objects", () => {
-  it("an unknown key is named, with those that are known", () => {
+  it("with an unknown key are refused; the message names the key and the known ones", () => {
     refused(
       () => checkOptions({ ttl: 1, tll: 2 }, "the options of x", ["ttl", "wait"]),
       '"tll"',
@@ -257,7 +257,7 @@ describe("options objects", () => {
     refused(() => checkOptions({ constructor: 1 }, "options", ["ttl"]), '"constructor"');
   });
 
-  it("an object without a prototype will do", () => {
+  it("may have no prototype", () => {
     expect(() => checkOptions(Object.assign(Object.create(null), { ttl: 1 }), "o", ["ttl"]))
       .not //
       .toThrow();
@@ -270,7 +270,7 @@ describe("options objects", () => {
     ["a number", 1],
     ["an array", []],
     ["a function", () => {}],
-  ])("%s is no options object", (_what, value) => {
+  ])("can't be %s", (_what, value) => {
     refused(() => checkOptions(value, "the options of x", ["ttl"]), "they must be a plain object");
   });
 
@@ -280,13 +280,13 @@ describe("options objects", () => {
     ["a Map", new Map([["ttl", 1]])],
     ["a Date", new Date(0)],
     ["a promise", Promise.resolve({ ttl: 1 })],
-  ])("%s is no options object either", (_what, value) => {
+  ])("can't be %s either", (_what, value) => {
     refused(() => checkOptions(value, "the options of x", ["ttl"]), "they must be a plain object");
   });
 });
 
-describe("how values are shown", () => {
-  it("is short, whatever the value", () => {
+describe("a value in an error message", () => {
+  it("is shown briefly, whatever it is", () => {
     const secret = (): string => "a function's source does not belong into a message, least of all";
     const values = ["x".repeat(10_000), secret, { a: "x".repeat(100) }, [1, 2, 3], Symbol("s")];
     for (const value of values) expect(show(value).length).toBeLessThan(60);
@@ -294,7 +294,7 @@ describe("how values are shown", () => {
     expect(show({ password: "secret" })).toBe("an object");
   });
 
-  it("never throws", () => {
+  it("never makes the message fail", () => {
     fc.assert(
       fc.property(fc.anything({ withBigInt: true, withNullPrototype: true }), (value) => {
         expect(typeof show(value)).toBe("string");

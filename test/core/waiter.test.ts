@@ -8,13 +8,13 @@ import {
   UnsupportedError,
 } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
-import { createLocksOn } from "../../src/core/locks.js";
 import { type ClaimAnswer, MOST_WAITERS, type ReleaseAnswer } from "../../src/core/store.js";
+import { createLocksOn } from "../../src/locks.js";
 import { FaultyStore } from "../../src/testing/faulty-store.js";
 import { Deferred, fixedRandom, never, rejection, stage, watch } from "./helpers.js";
 
-describe("waiting", () => {
-  it("is pushed the moment that the name is free, without asking again", async () => {
+describe("a waiter", () => {
+  it("is granted the name the moment that it is free, without another claim", async () => {
     const on = stage({ ttl: "30s" });
     const first = await on.locks.acquire("a");
     const waiting = watch(on.locks.acquire("a"));
@@ -26,7 +26,32 @@ describe("waiting", () => {
     expect(on.store.claims).toHaveLength(2);
   });
 
-  it("a handed-over grant counts from the ask that its ticket rests on", async () => {
+  it("is not told of a loss when its grant arrives twice, and requests overtake each other", async () => {
+    const on = stage({ ttl: "10s", wait: "1m" });
+    const first = await on.locks.acquire("a");
+    const reply = new Deferred<ClaimAnswer>();
+    on.store.onClaim = (apply) => {
+      apply();
+      return reply.promise;
+    };
+    const waiting = on.locks.acquire("a");
+    await first.release();
+    // By a push; the reply to the claim is still on its way.
+    const lease = await waiting;
+    const { token } = lease;
+    // The release is slow, and whatever is released after it is not.
+    on.store.onRelease = (apply) => {
+      on.store.onRelease = (later) => later();
+      return new Promise((resolve) => on.clock.after(100, () => resolve(apply())));
+    };
+    const released = lease.release();
+    const grant = { token, floor: token, ttlMs: 10_000, seq: 1, handedOver: false };
+    reply.resolve({ kind: "granted", grants: [grant] });
+    await on.clock.advance(200);
+    expect(await released).toBe("released");
+  });
+
+  it("has its lease counted from the request that its ticket rests on, when the name is handed over", async () => {
     const on = stage({ ttl: "10s", wait: "1m" });
     const first = await on.locks.acquire("a");
     const waiting = on.locks.acquire("a");
@@ -37,7 +62,7 @@ describe("waiting", () => {
     expect(lease.remainingMs).toBe(sentMs + 8_898 - on.clock.elapsedMs());
   });
 
-  it("and not from a later one that the store has not heard of", async () => {
+  it("does not count its lease from a later request that the store has not received", async () => {
     const on = stage({ ttl: "10s", wait: "1m" });
     const first = await on.locks.acquire("a", { ttl: "1m" });
     const waiting = on.locks.acquire("a");
@@ -61,7 +86,7 @@ describe("waiting", () => {
     expect((await waiting).state).toBe("held");
   });
 
-  it("comes first when it came first, one after the other", async () => {
+  it("is served in the order of arrival", async () => {
     const on = stage({ wait: "1h" });
     const holder = await on.locks.acquire("a");
     const order: number[] = [];
@@ -76,7 +101,7 @@ describe("waiting", () => {
     expect(order).toEqual(Array.from({ length: 20 }, (_, i) => i));
   });
 
-  it("asks at the holder's expiry when nobody tells it", async () => {
+  it("claims when the holder's lease expires, if no push arrives", async () => {
     const on = stage({ ttl: "10s", wait: "1m" });
     await on.locks.acquire("a", { renew: false });
     const waiting = watch(on.locks.acquire("a"));
@@ -86,7 +111,7 @@ describe("waiting", () => {
     expect(waiting.outcome).toBe("resolved");
   });
 
-  it("a push that names an unknown ask is no grant", async () => {
+  it("is not granted the name by a push that names an unknown request", async () => {
     const on = stage({ ttl: "10s", wait: "1m" });
     await on.locks.acquire("a");
     const waiting = watch(on.locks.acquire("a"));
@@ -97,7 +122,7 @@ describe("waiting", () => {
     expect(on.store.claims).toHaveLength(3);
   });
 
-  it("pushes to look become one batch of renewals, however many wait", async () => {
+  it("that is notified checks its ticket; all notified waiters share one batch of renewals", async () => {
     const on = stage({ ttl: "10s", wait: "1m" });
     await on.locks.acquire("a");
     for (let i = 0; i < 3; i++) watch(on.locks.acquire("a"));
@@ -108,7 +133,7 @@ describe("waiting", () => {
     expect(on.store.claims).toHaveLength(4);
   });
 
-  it("a push to look that overtakes the answer to the claim is not forgotten", async () => {
+  it("that is notified before the reply to its claim arrives still checks its ticket", async () => {
     const on = stage({ ttl: "30s", wait: "1m" });
     const holder = await on.locks.acquire("a");
     const late = new Deferred<ClaimAnswer>();
@@ -118,7 +143,7 @@ describe("waiting", () => {
       return late.promise;
     };
     const waiting = watch(on.locks.acquire("a"));
-    // It is handed over, and only told to look; the answer says that it waits.
+    // The name is handed over, but the push only says to check; the reply to the claim says "waiting".
     on.store.onPush = () => on.store.claims[1]!.push({ kind: "look" });
     await holder.release();
     await on.clock.advance(10);
@@ -128,7 +153,7 @@ describe("waiting", () => {
     expect(waiting.outcome).toBe("resolved");
   });
 
-  it("and looks once", async () => {
+  it("that is notified before the reply to its claim arrives sends one renewal, not more", async () => {
     const on = stage({ ttl: "30s", wait: "1m" });
     await on.locks.acquire("a", { ttl: "1m" });
     on.store.onClaim = (apply) => Promise.resolve(apply());
@@ -139,7 +164,7 @@ describe("waiting", () => {
     expect(waiting.outcome).toBe("pending");
   });
 
-  it("polls with growing pauses where the store can't push", async () => {
+  it("polls at growing intervals where the store can't push", async () => {
     const on = stage({ wait: "1m", poll: { jitter: 0 } }, { traits: { waiting: "polled" } });
     await on.locks.acquire("a");
     watch(on.locks.acquire("a"));
@@ -147,10 +172,33 @@ describe("waiting", () => {
     const times = on.store.claims.slice(1).map((one) => one.atMs - 1_000);
     expect(times).toEqual([0, 50, 150, 350, 750, 1_550, 2_550, 3_550, 4_550]);
   });
+
+  it("gets the name soon after a shorter lease has ended, though it was far behind in the queue", async () => {
+    const on = stage({ ttl: "1m", wait: "2m" });
+    await on.locks.acquire("a", { ttl: "1s", renew: false });
+    const first = [1, 2, 3].map(() => watch(on.locks.acquire("a", { wait: 300 })));
+    const last = watch(on.locks.acquire("a"));
+    await on.clock.advance(2_000);
+    expect(first.map(({ outcome }) => outcome)).toEqual(["rejected", "rejected", "rejected"]);
+    expect(last.outcome).toBe("resolved");
+  });
+
+  it("far behind in the queue of a short lease does not poll as often as that lease is renewed", async () => {
+    const on = stage({ ttl: "1m", wait: "2m" });
+    await on.locks.acquire("a", { ttl: "1s" });
+    const many = 200;
+    for (let i = 0; i < many; i++) void on.locks.acquire("a").catch(() => {});
+    await on.clock.advance(0);
+    const fromMs = on.clock.elapsedMs();
+    await on.clock.advance(20_000);
+    // The first three claim, and the holder renews, about once in a second.
+    expect(on.store.renewedBetween(fromMs, fromMs + 20_000)).toBeLessThan(5 * many);
+    await on.locks.close();
+  });
 });
 
 describe("the end of a wait", () => {
-  it("busy: a timeout that names the holder, and the ticket is gone", async () => {
+  it("by a timeout: the error names the holder, and the ticket is gone", async () => {
     const on = stage({ wait: "1s" });
     await on.locks.acquire("a", { note: "first" });
     const waiting = watch(on.locks.acquire("a"));
@@ -165,7 +213,7 @@ describe("the end of a wait", () => {
   it.each([
     ["hangs", () => never<ClaimAnswer>()],
     ["rejects", () => Promise.reject(new Error("down"))],
-  ])("a store that %s: unavailable, never a timeout", async (_how, answer) => {
+  ])("when the store %s: the error is unavailable, never a timeout", async (_how, answer) => {
     const on = stage({ wait: "1s", commandTimeout: "5s" });
     on.store.onClaim = answer;
     for (const wait of ["1s", 0] as const) {
@@ -176,7 +224,7 @@ describe("the end of a wait", () => {
     }
   });
 
-  it("busy, and the event loop too: the timer fires before the reply is read, and it is a timeout", async () => {
+  it("when the event loop was too busy to read the reply: a timeout", async () => {
     const on = stage({ wait: "1s" });
     await on.locks.acquire("a");
     const read = new Deferred<void>();
@@ -195,7 +243,7 @@ describe("the end of a wait", () => {
     expect(waiting.value).toBeInstanceOf(AcquireTimeoutError);
   });
 
-  it("busy at first, then down: unavailable", async () => {
+  it("when the name was busy at first and then the store went down: unavailable", async () => {
     const on = stage({ wait: "1s" });
     await on.locks.acquire("a");
     const waiting = watch(on.locks.acquire("a"));
@@ -205,12 +253,12 @@ describe("the end of a wait", () => {
     expect(waiting.value).toBeInstanceOf(StoreUnavailableError);
   });
 
-  it("down at first, then granted: a retry finds its own grant", async () => {
+  it("when the first reply was lost: a retry finds its own grant", async () => {
     const on = stage({ ttl: "10s" });
-    let asks = 0;
+    let claims = 0;
     on.store.onClaim = (apply) => {
       const answer = apply();
-      return ++asks === 1 ? Promise.reject(new Error("reset")) : answer;
+      return ++claims === 1 ? Promise.reject(new Error("reset")) : answer;
     };
     const acquiring = on.locks.acquire("a");
     await on.clock.advance(200);
@@ -219,11 +267,11 @@ describe("the end of a wait", () => {
     const [first, second] = on.store.claims;
     expect(second!.claim.grantId).toBe(first!.claim.grantId);
     expect([first!.claim.seq, second!.claim.seq]).toEqual([1, 2]);
-    // The deadline counts from the ask that was answered.
+    // The deadline counts from the claim that got a reply.
     expect(lease.remainingMs).toBe(second!.atMs + 8_898 - on.clock.elapsedMs());
   });
 
-  it("what can't succeed is not tried again", async () => {
+  it("when the store refuses the claim for good: it is not retried", async () => {
     const on = stage({ wait: "1h" });
     on.store.onClaim = () => Promise.reject(new UnsupportedError("never"));
     expect(await rejection(on.locks.acquire("a"))).toBeInstanceOf(UnsupportedError);
@@ -236,7 +284,7 @@ describe("the end of a wait", () => {
     expect(on.clock.timers).toBe(0);
   });
 
-  it("aborted: rejects with the signal's reason at once, and gives the ticket back", async () => {
+  it("by an abort: rejects with the signal's reason at once, and releases the ticket", async () => {
     const on = stage({ wait: "1h" });
     await on.locks.acquire("a");
     const abort = new AbortController();
@@ -249,26 +297,26 @@ describe("the end of a wait", () => {
     expect(on.store.inspect("default:a")!.waiters).toEqual([]);
   });
 
-  it("aborted before: nothing is asked", async () => {
+  it("by a signal that aborted before: nothing is claimed", async () => {
     const on = stage();
     const signal = AbortSignal.abort(new Error("before"));
     expect((await rejection(on.locks.acquire("a", { signal }))).message).toBe("before");
     expect(on.store.claims).toEqual([]);
   });
 
-  it("aborted by who hears that it asks: not overlooked", async () => {
+  it("by a subscriber of the event asked that aborts the signal: the wait ends", async () => {
     const on = stage({ wait: "1h" });
     await on.locks.acquire("a");
     const abort = new AbortController();
-    const hear = (): void => abort.abort(new Error("at once"));
-    subscribe("holdfast:asked", hear);
+    const onEvent = (): void => abort.abort(new Error("at once"));
+    subscribe("holdfast:asked", onEvent);
     const waiting = watch(on.locks.acquire("a", { signal: abort.signal }));
-    unsubscribe("holdfast:asked", hear);
+    unsubscribe("holdfast:asked", onEvent);
     await on.clock.advance(1_000);
     expect(waiting.outcome).toBe("rejected");
   });
 
-  it("a claim granted after it was given up is given back", async () => {
+  it("a claim that is granted after the wait ended is released", async () => {
     const on = stage({ wait: "1s" });
     const late = new Deferred<void>();
     on.store.onClaim = (apply) => late.promise.then(apply);
@@ -282,7 +330,7 @@ describe("the end of a wait", () => {
     expect(on.clock.timers).toBe(0);
   });
 
-  it("a removal that fails is owed, and tried again until one ttl is over", async () => {
+  it("a release of the ticket that fails is retried until one ttl is over", async () => {
     const on = stage({ ttl: "10s", wait: "1s" });
     await on.locks.acquire("a", { ttl: "1h" });
     const waiting = watch(on.locks.acquire("a"));
@@ -300,7 +348,7 @@ describe("the end of a wait", () => {
 });
 
 describe("a queue that is full", () => {
-  it("refuses one more waiter with the number of those before it, and takes it when one has left", async () => {
+  it("refuses one more waiter and says how many wait, and takes it when one has left", async () => {
     const on = stage({ wait: "1m" });
     const held = await on.locks.acquire("a");
     const ticket = { ...on.store.claims[0]!.claim, queue: true, ttlMs: 3_600_000 };
@@ -312,7 +360,7 @@ describe("a queue that is full", () => {
     expect(full).toMatchObject({ code: "QUEUE_FULL", retryable: true, lockName: "a" });
     expect(full).toMatchObject({ waiting: MOST_WAITERS });
     expect(full.message).toContain('"a" has 5000 waiters already');
-    // Whoever asks once is no waiter.
+    // A caller that does not wait takes no place in the queue.
     expect(await on.locks.tryAcquire("a")).toBeNull();
     on.store.inner.release([{ name: "default:a", grantId: "ticket 7" }]);
     const waiting = watch(on.locks.acquire("a"));
@@ -325,27 +373,27 @@ describe("a queue that is full", () => {
   });
 });
 
-describe("a grant that comes too late", () => {
-  it("is no lease: asked again while there is time, and nobody hears of a loss", async () => {
+describe("a grant whose reply comes too late", () => {
+  it("is no lease: the waiter claims again while there is time, and no loss is reported", async () => {
     const on = stage({ ttl: "1s", wait: "1m", commandTimeout: "10s" });
-    let asks = 0;
+    let claims = 0;
     on.store.onClaim = (apply) => {
       const answer = apply();
-      if (++asks > 1) return answer;
+      if (++claims > 1) return answer;
       return new Promise((resolve) => on.clock.after(2_000, () => resolve(answer)));
     };
     const lost: unknown[] = [];
-    const hear = (fields: unknown): void => void lost.push(fields);
-    subscribe("holdfast:lost", hear);
+    const onEvent = (fields: unknown): void => void lost.push(fields);
+    subscribe("holdfast:lost", onEvent);
     const acquiring = watch(on.locks.acquire("a"));
     await on.clock.advance(2_500);
-    unsubscribe("holdfast:lost", hear);
+    unsubscribe("holdfast:lost", onEvent);
     expect(acquiring.outcome).toBe("resolved");
-    expect(asks).toBe(2);
+    expect(claims).toBe(2);
     expect(lost).toEqual([]);
   });
 
-  it("from a store in this process that is always too slow: an error in time, not an endless loop", async () => {
+  it("on a store in this process that is always too slow: an error in time, not an endless loop", async () => {
     const on = stage({ ttl: 20, wait: 200 }, { random: fixedRandom(0) });
     on.store.onClaim = (apply) => {
       const answer = apply();
@@ -361,24 +409,24 @@ describe("a grant that comes too late", () => {
   });
 });
 
-describe("several names in one step", () => {
-  it("an ask of unknown outcome that granted some is given up when the rest is gone", async () => {
+describe("a claim of several names in one step", () => {
+  it("whose outcome was unknown and which had been granted is released when one of the names is busy now", async () => {
     const on = stage({ ttl: "10s", wait: "1m", holder: "me" });
-    let asks = 0;
+    let claims = 0;
     on.store.onClaim = (apply, claim) => {
       const answer = apply();
-      if (claim.names.length > 1 && ++asks === 1) return Promise.reject(new Error("reset"));
+      if (claim.names.length > 1 && ++claims === 1) return Promise.reject(new Error("reset"));
       return answer;
     };
     const acquiring = watch(on.locks.acquireAll(["a", "b"]));
     await on.clock.advance(0);
-    // Granted both, and nobody knows. One is taken away before it is asked again.
+    // Both are granted, and the reply is lost. One is revoked before the claim is retried.
     on.store.inner.revoke("default:b", { holder: "x", why: "y" });
     const other = { ...on.store.claims[0]!.claim, names: ["default:b"], grantId: "another" };
     on.store.inner.claim(other, () => {});
     await on.clock.advance(1_000);
     expect(acquiring.outcome).toBe("pending");
-    // It goes on one by one, with the first name and no second grant of it.
+    // acquireAll goes on one by one: the first name has one grant, not two.
     expect(on.store.inspect("default:a")!.holders).toHaveLength(1);
     expect(on.store.inspect("default:b")!.waiters).toHaveLength(1);
     await on.store.inner.release([{ name: "default:b", grantId: "another" }]);
@@ -386,14 +434,14 @@ describe("several names in one step", () => {
     expect(acquiring.outcome).toBe("resolved");
   });
 
-  it("an ask under way when an earlier one is answered busy is given up", async () => {
+  it("that is still in flight is released when an earlier one gets the reply busy", async () => {
     const on = stage({ ttl: "1h", wait: "10s", commandTimeout: "1s", holder: "me" });
     const held = await on.locks.acquire("b");
     const late = new Deferred<void>();
     on.store.onClaim = (apply, claim) => {
       if (claim.names.length === 1) return apply();
       const answer = apply();
-      // The first is answered late, the second is granted, and its answer is lost.
+      // The reply to the first claim is late; the second claim is granted, and its reply is lost.
       return on.store.claims.length === 2 ? late.promise.then(() => answer) : never();
     };
     const acquiring = watch(on.locks.acquireAll(["a", "b"]));
@@ -406,7 +454,7 @@ describe("several names in one step", () => {
     expect(acquiring.outcome).toBe("resolved");
   });
 
-  it("a late answer takes back only names that are not held", async () => {
+  it("that gets a late reply releases only the names that are not held", async () => {
     const on = stage({ ttl: "10s", wait: "1m", commandTimeout: "1s" });
     const late = new Deferred<ClaimAnswer>();
     on.store.onClaim = (apply) => {
@@ -437,8 +485,8 @@ describe("several names in one step", () => {
   });
 });
 
-describe("a grant that is revoked before its waiter has seen it", () => {
-  /** The first ask was granted, its answer is late, and the grant is revoked meanwhile. */
+describe("a grant that is revoked before its waiter has received it", () => {
+  /** The first claim is granted, its reply is late, and the grant is revoked meanwhile. */
   async function revokedUnseen() {
     const on = stage({ ttl: "10s", wait: "1m", commandTimeout: "1s", holder: "me" });
     const late = new Deferred<void>();
@@ -452,9 +500,9 @@ describe("a grant that is revoked before its waiter has seen it", () => {
     return { on, late, acquiring };
   }
 
-  it("is asked for again under another id, and late answers about the old one count for nothing", async () => {
+  it("is claimed again under another id, and late replies for the old id are ignored", async () => {
     const { on, late, acquiring } = await revokedUnseen();
-    // Unanswered, it asks again, and is told; the name is free, so another id has it at once.
+    // The retry learns that the grant was revoked; the name is free, so another id has it at once.
     await on.clock.advance(1_000);
     const ids = on.store.claims.map(({ claim }) => claim.grantId);
     expect(ids[1]).toBe(ids[0]);
@@ -467,7 +515,7 @@ describe("a grant that is revoked before its waiter has seen it", () => {
     expect(on.store.inspect("default:a")!.holders.map(({ token }) => token)).toEqual([lease.token]);
   });
 
-  it("also when the late answer comes while the name is waited for under the other id", async () => {
+  it("is claimed again also when the late reply comes during the wait under the other id", async () => {
     const { on, late, acquiring } = await revokedUnseen();
     const other = { ...on.store.claims[0]!.claim, grantId: "another", holder: "other" };
     on.store.inner.claim(other, () => {});
@@ -481,8 +529,8 @@ describe("a grant that is revoked before its waiter has seen it", () => {
   });
 });
 
-describe("a claim that reaches the store after its id was given up", () => {
-  it.each(["granted", "failed"] as const)("and is %s: is released again", async (how) => {
+describe("a claim that reaches the store after its id was replaced", () => {
+  it.each(["granted", "failed"] as const)("is released again when it is %s", async (how) => {
     const on = stage(
       { ttl: "10s", wait: "1m", commandTimeout: "1s" },
       { traits: { liveness: "session" } },
@@ -499,7 +547,7 @@ describe("a claim that reaches the store after its id was given up", () => {
     };
     const acquiring = watch(on.locks.acquire("a"));
     await on.clock.advance(2_000);
-    // Its session is gone, and its ticket with it: it asks under another id.
+    // The session is gone, and the ticket with it: the waiter claims under another id.
     const [first] = on.store.claims.slice(-1);
     on.store.inner.release([{ name: "default:a", grantId: first!.claim.grantId }]);
     await on.clock.advance(4_000);
@@ -513,50 +561,54 @@ describe("a claim that reaches the store after its id was given up", () => {
   });
 });
 
-describe("a waiter that hears nothing for one ttl, but may be heard", () => {
+describe("a waiter that gets no reply for one ttl, while the store may receive its requests", () => {
   const ttlMs = 10_000;
   const commandTimeoutMs = 4_000;
 
-  /** Two clients of one store; the way from the store to the deaf one can go wrong. */
-  function deafened(wait: number) {
+  /** Two clients of one store; replies and pushes to one of them can be lost or late. */
+  function withFaultyLink(wait: number) {
     const on = stage({ ttl: ttlMs, wait: "1h", holder: "other" });
     const link = new FaultyStore(on.store, on.clock);
-    const options = { ttl: ttlMs, wait, commandTimeout: commandTimeoutMs, holder: "deaf" };
-    const deaf = createLocksOn({ ...on.runtime, random: fixedRandom(0.5, "DEAF") }, link, options);
+    const options = { ttl: ttlMs, wait, commandTimeout: commandTimeoutMs, holder: "cut off" };
+    const cutOff = createLocksOn(
+      { ...on.runtime, random: fixedRandom(0.5, "CUTOFF") },
+      link,
+      options,
+    );
     const has = (): readonly string[] => {
       const info = on.store.inspect("default:a");
       return [...(info?.holders ?? []), ...(info?.waiters ?? [])].map(({ holder }) => holder);
     };
-    return { ...on, link, deaf, has };
+    return { ...on, link, cutOff, has };
   }
 
-  it("lets go of a ticket that was made a grant: another has the name within two ttl", async () => {
-    const { clock, locks, link, deaf, has } = deafened(600_000);
+  it("stops extending a ticket that became a grant: another client has the name within two ttl", async () => {
+    const { clock, locks, link, cutOff, has } = withFaultyLink(600_000);
     const first = await locks.acquire("a");
-    const waiting = watch(deaf.acquire("a"));
+    const waiting = watch(cutOff.acquire("a"));
     await clock.advance(0);
     const other = watch(locks.acquire("a"));
-    const heard = link.sent.renew;
+    const before = link.sent.renew;
     link.all = "lose-reply";
     link.faults.push = "hold";
-    while (link.sent.renew === heard) await clock.advance(100);
+    while (link.sent.renew === before) await clock.advance(100);
     await first.release();
-    expect(has()).toEqual(["deaf", "other"]);
+    expect(has()).toEqual(["cut off", "other"]);
     await clock.advance(2 * ttlMs);
     expect(other.outcome).toBe("resolved");
     await (other.value as Lease).release();
-    // It does not come back to hold what it does not know of.
+    // The waiter does not come back to hold a name without knowing it.
     await clock.advance(10 * ttlMs);
     expect(has()).toEqual([]);
     expect(waiting.outcome).toBe("pending");
   });
 
   it.each(["none", 4 * ttlMs] as const)(
-    "also where looks are answered, and claims are not: a claim costs others one ttl (late: %s)",
+    "delays others by one ttl at most when only its claims get no reply (renewals late by: %s)",
     async (fault) => {
-      const { clock, locks, link, deaf } = deafened(600_000);
+      const { clock, locks, link, cutOff } = withFaultyLink(600_000);
       link.faults = { ...link.faults, claim: "lose-reply", renew: fault, push: "hold" };
-      const waiting = watch(deaf.acquire("a"));
+      const waiting = watch(cutOff.acquire("a"));
       await clock.advance(0);
       for (let i = 0; i < 10; i++) {
         const other = watch(locks.acquire("a"));
@@ -569,17 +621,17 @@ describe("a waiter that hears nothing for one ttl, but may be heard", () => {
     },
   );
 
-  it("also where it is so far behind that it only renews", async () => {
-    const { clock, locks, link, deaf } = deafened(600_000);
+  it("stops extending also when it is so far behind that it only renews", async () => {
+    const { clock, locks, link, cutOff } = withFaultyLink(600_000);
     const ahead = Array.from({ length: 5 }, () => locks.acquire("a"));
     await clock.advance(0);
-    watch(deaf.acquire("a"));
+    watch(cutOff.acquire("a"));
     await clock.advance(0);
     link.all = "lose-reply";
     link.faults.push = "hold";
     await clock.advance(2 * ttlMs);
     expect(link.sent.claim).toBe(1);
-    // Looks are answered, and claims are not.
+    // Renewals get replies, and claims do not.
     link.faults.renew = "none";
     for (const one of ahead) await (await one).release();
     for (let i = 0; i < 5; i++) {
@@ -591,25 +643,25 @@ describe("a waiter that hears nothing for one ttl, but may be heard", () => {
   });
 
   it.each(["lose-reply", "hang", "refuse", "fail-reply"] as const)(
-    "has its lock soon after the store answers again, and asks no more than before (%s)",
+    "has its lock soon after the store replies again, and sends no more requests than before (%s)",
     async (fault) => {
       for (const queued of [true, false]) {
-        const { clock, locks, link, deaf } = deafened(600_000);
+        const { clock, locks, link, cutOff } = withFaultyLink(600_000);
         const first = queued ? await locks.acquire("a") : null;
         link.faults.push = "hold";
         if (!queued) link.all = fault;
-        const waiting = watch(deaf.acquire("a"));
+        const waiting = watch(cutOff.acquire("a"));
         await clock.advance(100);
         link.all = fault;
         await first?.release();
         await clock.advance(2 * ttlMs);
         const before = link.sent.claim + link.sent.renew;
         await clock.advance(10 * ttlMs);
-        // One that hangs is waited for; after one that failed there is a pause of 150 ms.
+        // A request that hangs is waited for; after one that failed there is a pause of 150 ms.
         const pauseMs = fault === "refuse" || fault === "fail-reply" ? 150 : commandTimeoutMs;
-        const asked = link.sent.claim + link.sent.renew - before;
-        expect(asked).toBeGreaterThan(0);
-        expect(asked).toBeLessThanOrEqual((10 * ttlMs) / pauseMs + 1);
+        const requests = link.sent.claim + link.sent.renew - before;
+        expect(requests).toBeGreaterThan(0);
+        expect(requests).toBeLessThanOrEqual((10 * ttlMs) / pauseMs + 1);
         expect(waiting.outcome).toBe("pending");
         link.all = "none";
         await clock.advance(commandTimeoutMs + 200);
@@ -619,10 +671,10 @@ describe("a waiter that hears nothing for one ttl, but may be heard", () => {
     },
   );
 
-  it("is down to whoever waits: a wait that ends in it is no timeout", async () => {
-    const { clock, locks, link, deaf, has } = deafened(45_000);
+  it("rejects as unavailable when its wait ends, not with a timeout", async () => {
+    const { clock, locks, link, cutOff, has } = withFaultyLink(45_000);
     await locks.acquire("a");
-    const waiting = watch(deaf.acquire("a"));
+    const waiting = watch(cutOff.acquire("a"));
     await clock.advance(100);
     link.all = "lose-reply";
     link.faults.push = "hold";
@@ -633,14 +685,14 @@ describe("a waiter that hears nothing for one ttl, but may be heard", () => {
     expect(link.sent.renew).toBeLessThan(20);
   });
 
-  it("answers that come late make no lease of what ran out, and take none away", async () => {
-    const { clock, locks, link, deaf, store } = deafened(600_000);
+  it("makes no lease of an expired grant when replies come late, and loses no lease by them", async () => {
+    const { clock, locks, link, cutOff, store } = withFaultyLink(600_000);
     link.all = 2.5 * ttlMs;
-    const waiting = watch(deaf.acquire("a"));
+    const waiting = watch(cutOff.acquire("a"));
     const other = watch(locks.acquire("a"));
     await clock.advance(2 * ttlMs + 100);
     expect(other.outcome).toBe("resolved");
-    // "Granted", to an ask of long ago.
+    // The reply "granted" arrives, for a claim of long ago.
     await clock.advance(ttlMs);
     expect(waiting.outcome).toBe("pending");
     link.all = "none";
@@ -654,12 +706,12 @@ describe("a waiter that hears nothing for one ttl, but may be heard", () => {
   });
 
   it.each([1.1, 1.5, 2.5])(
-    "a store whose every answer comes %d ttl late gives it nothing, and others the name, again and again",
+    "gets nothing from a store that replies %d ttl late, and others get the name, again and again",
     async (late) => {
-      const { clock, locks, link, deaf } = deafened(3_600_000);
+      const { clock, locks, link, cutOff } = withFaultyLink(3_600_000);
       link.all = late * ttlMs;
       link.faults.push = "hold";
-      const waiting = watch(deaf.acquire("a"));
+      const waiting = watch(cutOff.acquire("a"));
       await clock.advance(0);
       for (let i = 0; i < 20; i++) {
         const other = watch(locks.acquire("a"));
@@ -671,14 +723,14 @@ describe("a waiter that hears nothing for one ttl, but may be heard", () => {
     },
   );
 
-  it("a process that was stopped goes on with the answer that waits for it", async () => {
-    const { clock, locks, link, deaf } = deafened(600_000);
+  it("uses the reply that arrived while its process was stopped", async () => {
+    const { clock, locks, link, cutOff } = withFaultyLink(600_000);
     const first = await locks.acquire("a");
-    const waiting = watch(deaf.acquire("a"));
+    const waiting = watch(cutOff.acquire("a"));
     await clock.advance(100);
-    const heard = link.sent.renew;
+    const before = link.sent.renew;
     link.faults.renew = 50;
-    while (link.sent.renew === heard) await clock.advance(10);
+    while (link.sent.renew === before) await clock.advance(10);
     clock.stall(2 * ttlMs);
     link.all = "none";
     await clock.advance(100);

@@ -10,9 +10,9 @@ async function hold(on: Stage, count: number, options = {}): Promise<Lease[]> {
 }
 
 describe("renewals go in batches", () => {
-  it("10,000 leases of 10 s cost at most 20 commands a second, of at most 256 each", async () => {
+  it("10,000 leases of 10 s cost at most 20 requests a second, of at most 256 leases each", async () => {
     const on = stage({ ttl: "10s" });
-    // Taken over a second, as they come.
+    // Granted over the course of a second.
     const leases: Lease[] = [];
     for (let i = 0; i < 10_000; i++) {
       leases.push(await on.locks.acquire(`name-${i}`));
@@ -24,7 +24,7 @@ describe("renewals go in batches", () => {
     await on.clock.advance(20_000);
     expect(on.store.renewals.length / 20).toBeLessThanOrEqual(20);
     expect(Math.max(...on.store.renewals.map((one) => one.items.length))).toBeLessThanOrEqual(256);
-    // Each was renewed about every third of its ttl, and not much more often.
+    // Each was renewed about once in a third of its ttl, and not much more often.
     const each = on.store.renewedBetween(from, from + 20_000) / 10_000;
     expect(each).toBeGreaterThanOrEqual(5);
     expect(each).toBeLessThanOrEqual(7);
@@ -33,7 +33,7 @@ describe("renewals go in batches", () => {
     expect(on.clock.timers).toBe(0);
   });
 
-  it("leases that fall due together are one command, whatever their number below 257", async () => {
+  it("leases that fall due together are one request, up to 256 of them", async () => {
     for (const [count, commands] of [
       [1, 1],
       [256, 1],
@@ -56,7 +56,7 @@ describe("renewals go in batches", () => {
     expect(new Set(sent).size).toBe(1_300);
   });
 
-  it("different ttls share batches only when due together, and each keeps its own", async () => {
+  it("leases of different ttls share a batch only when they are due together, and each keeps its ttl", async () => {
     const on = stage({ ttl: "10s" });
     await on.locks.acquire("short", { ttl: "3s" });
     await on.locks.acquire("long", { ttl: "30s" });
@@ -70,7 +70,7 @@ describe("renewals go in batches", () => {
     ]);
   });
 
-  it("falls due between 7/24 and 8/24 of the ttl", async () => {
+  it("a lease is renewed when between 7/24 and 8/24 of its ttl have passed", async () => {
     for (const unit of [0, 0.25, 0.5, 0.999]) {
       const on = stage({ ttl: "24s" }, { random: fixedRandom(unit) });
       const from = on.clock.elapsedMs();
@@ -98,7 +98,7 @@ describe("renewals go in batches", () => {
   });
 });
 
-describe("no hot loop", () => {
+describe("renewals never run in a hot loop", () => {
   const answers: Record<string, (apply: () => readonly RenewAnswer[]) => unknown> = {
     answers: (apply) => apply(),
     "answers later": (apply) => Promise.resolve().then(apply),
@@ -113,7 +113,7 @@ describe("no hot loop", () => {
   const most: Record<string, number> = { answers: 4, "answers later": 4, hangs: 7 };
 
   for (const ttl of [20, 50, 100, 1_000]) {
-    it.each(Object.keys(answers))(`ttl ${ttl} ms, a store that %s`, async (how) => {
+    it.each(Object.keys(answers))(`with a ttl of ${ttl} ms, on a store that %s`, async (how) => {
       const on = stage({ ttl, retry: { pause: 1, jitter: 0 } });
       const retrying = stage({ ttl });
       for (const { store, locks, clock } of [retrying, on]) {
@@ -127,7 +127,7 @@ describe("no hot loop", () => {
     });
   }
 
-  it("asking assertHeld again and again under a suspicion sends one renewal at a time", async () => {
+  it("calling assertHeld again and again while the clock is in doubt sends one renewal at a time", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     on.store.onRenew = () => never();
@@ -142,7 +142,7 @@ describe("no hot loop", () => {
 });
 
 describe("renewal and release are single flight", () => {
-  it("a released lease sends no renewal, also when it was in line for the next batch", async () => {
+  it("a released lease is not renewed, even when it was in line for the next batch", async () => {
     const on = stage({ ttl: "10s" });
     const leases = await hold(on, 300);
     let goes: Lease | undefined;
@@ -159,7 +159,7 @@ describe("renewal and release are single flight", () => {
     expect(leases.filter((lease) => lease.state === "held")).toHaveLength(299);
   });
 
-  it("a renewal answered after release changes nothing, and arms no timer", async () => {
+  it("a reply to a renewal after the release changes nothing, and starts no timer", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     const late = new Deferred<readonly RenewAnswer[]>();
@@ -170,13 +170,13 @@ describe("renewal and release are single flight", () => {
     await on.clock.advance(3_400);
     expect(on.store.renewals).toHaveLength(1);
     expect(await lease.release()).toBe("released");
-    const heard: string[] = [];
-    lease.on("lost", () => heard.push("lost")).on("recovered", () => heard.push("recovered"));
+    const received: string[] = [];
+    lease.on("lost", () => received.push("lost")).on("recovered", () => received.push("recovered"));
     await on.clock.advance(60_000);
     expect(lease.state).toBe("released");
     expect(lease.remainingMs).toBe(0);
     expect(on.store.inspect("default:a")).toBeNull();
-    expect([heard, on.store.renewals.length, on.clock.timers]).toEqual([[], 1, 0]);
+    expect([received, on.store.renewals.length, on.clock.timers]).toEqual([[], 1, 0]);
   });
 
   it("a renewal that reaches the store after the release does not bring the lease back", async () => {
@@ -192,7 +192,7 @@ describe("renewal and release are single flight", () => {
     expect([lease.state, next.state]).toEqual(["released", "held"]);
   });
 
-  it("lost is told once, however many answers say so", async () => {
+  it("the loss is reported once, however many replies say so", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     const waiting: (() => void)[] = [];
@@ -200,23 +200,23 @@ describe("renewal and release are single flight", () => {
       new Promise((resolve) => {
         waiting.push(() => resolve([{ kind: "lost", reason: "revoked" }]));
       });
-    let told = 0;
+    let losses = 0;
     lease.on("lost", (error) => {
-      told++;
+      losses++;
       expect(error.reason).toBe("revoked");
     });
     await on.clock.advance(8_000);
     expect(waiting.length).toBeGreaterThan(1);
     for (const answer of waiting) answer();
     await on.clock.advance(60_000);
-    expect(told).toBe(1);
+    expect(losses).toBe(1);
     expect(lease.signal.aborted).toBe(true);
     expect(on.clock.timers).toBe(0);
   });
 });
 
 describe("renew: false", () => {
-  it("sends none, and the lease ends at its deadline", async () => {
+  it("sends no renewal, and the lease ends at its deadline", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a", { renew: false });
     await on.clock.advance(8_897);
@@ -229,8 +229,8 @@ describe("renew: false", () => {
   });
 });
 
-describe("one that fails does not stop the others", () => {
-  it("one stuck item of a batch is in jeopardy alone", async () => {
+describe("a failure does not spread", () => {
+  it("one lease of a batch that can't be renewed is in jeopardy alone", async () => {
     const on = stage({ ttl: "10s" });
     const leases = await hold(on, 3);
     on.store.onRenew = (apply, items) =>
@@ -249,7 +249,7 @@ describe("one that fails does not stop the others", () => {
     ["an object without a prototype", Object.create(null)],
     ["an error without a message", Object.assign(new Error("x"), { message: undefined })],
     ["an error whose message is no text", Object.assign(new Error("x"), { message: { a: 1 } })],
-  ])("a store that fails with %s is a store that fails", async (_what, odd) => {
+  ])("a store that rejects with %s counts as failed, like any other", async (_what, odd) => {
     const on = stage({ ttl: "10s", wait: "1s", logger: { debug() {}, info() {}, warn() {} } });
     const lease = await on.locks.acquire("a");
     for (const fail of [
@@ -274,14 +274,14 @@ describe("one that fails does not stop the others", () => {
     expect(await lease.release()).toBe("unknown");
   });
 
-  it("a logger that throws does not stop the watchdog, nor lose a lease", async () => {
+  it("a logger that throws stops no renewal and loses no lease", async () => {
     const uncaught: unknown[] = [];
     const before = process.rawListeners("uncaughtException");
     process.removeAllListeners("uncaughtException");
     const collect = (error: unknown): void => void uncaught.push(error);
     process.on("uncaughtException", collect).on("unhandledRejection", collect);
     try {
-      // As a logger does that writes JSON: a token is a bigint.
+      // Throws as a logger that writes JSON does: a token is a bigint.
       const json = (message: string, fields: object): void => {
         if (!message.endsWith("asked")) JSON.stringify(fields);
       };
@@ -305,13 +305,13 @@ describe("one that fails does not stop the others", () => {
 describe.each([
   ["at once", <T>(answers: T): Awaitable<T> => answers],
   ["later", <T>(answers: T): Awaitable<T> => Promise.resolve(answers)],
-])("a reply with the wrong number of answers, given %s", (_when, reply) => {
-  it("a renewal without an answer is unknown, and the others are renewed", async () => {
+])("a reply with too few or too many answers, given %s", (_when, reply) => {
+  it("a renewal without an answer has an unknown outcome, and the others are renewed", async () => {
     const on = stage({ ttl: "10s" });
     const leases = await hold(on, 3);
     on.store.onRenew = (apply) => reply(apply().slice(0, -1));
     await on.clock.advance(3_400);
-    // A batch has no promised order.
+    // The order within a batch is not promised.
     expect(leases.map((lease) => lease.state).sort()).toEqual(["held", "held", "jeopardy"]);
     on.store.onRenew = (apply) => reply(apply());
     await on.clock.advance(1_100);
@@ -347,7 +347,7 @@ describe.each([
     ["no answer", []],
     ["no list", undefined as never],
   ])(
-    "a release with %s is unknown, and sent again until it is answered",
+    "a release with %s has an unknown outcome, and is retried until there is an answer",
     async (_what, answers) => {
       const on = stage({ ttl: "10s" });
       const [lease] = await hold(on, 1);

@@ -12,7 +12,7 @@ const [withFence, withGuardTxn] = [...page.matchAll(/^```js\n(.*?)^```/gms)].map
   ([, code]) => code!,
 );
 
-describeWith(["etcd"], "the page on fences: etcd", () => {
+describeWith(["etcd"], "the code of the page on fences runs on etcd", () => {
   let lab: Lab;
   let server: EtcdServer;
   let built: ReturnType<typeof build>;
@@ -28,7 +28,7 @@ describeWith(["etcd"], "the page on fences: etcd", () => {
     await lab?.close();
   });
 
-  /** As it stands, but for the addresses and where this package lies. */
+  /** The block as it stands, except for the addresses and the location of this package. */
   const run = (code: string): ReturnType<typeof runNode> =>
     runNode(
       code

@@ -3,14 +3,14 @@ import fc from "fast-check";
 import { afterAll, beforeAll, expect, onTestFinished, type TestContext, test } from "vitest";
 import { fenceCases } from "../../src/conformance/fences.js";
 import { StaleTokenError, StoreUnavailableError } from "../../src/core/errors.js";
-import { createLocks } from "../../src/core/locks.js";
 import { type EtcdFence, type EtcdTx, etcdFence } from "../../src/fence/etcd.js";
 import type { Fenced } from "../../src/fence/fence.js";
+import { createLocks } from "../../src/locks.js";
 import { type EtcdClient, openEtcdClient } from "../../src/stores/etcd/rpc/client.js";
 import { Code, EtcdError } from "../../src/stores/etcd/rpc/errors.js";
 import type { KeyValue } from "../../src/stores/etcd/rpc/messages.js";
-import { memoryStore } from "../../src/stores/memory.js";
-import { type FencedCell, runCase } from "../../src/testing/index.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
+import { type FencedCell, runCase } from "../../src/testing.js";
 import { TcpProxy } from "../../src/verify/faults/proxy.js";
 import type { EtcdServer } from "../../src/verify/lab/etcd.js";
 import { Lab } from "../../src/verify/lab/lab.js";
@@ -65,7 +65,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     return { proxy, through };
   }
 
-  /** What is asked of etcd by it. */
+  /** The requests that it sends to etcd. */
   function counted(): { asked: string[]; counting: Client } {
     const asked: string[] = [];
     const counting: Client = {
@@ -108,7 +108,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     });
   }
 
-  test("what is kept: one key for a resource, without a lease, a number of one width", async () => {
+  test("keeps one key for a resource, without a lease, whose value is a number of fixed width", async () => {
     const { fence, resource, key } = fresh();
     await fence.enter(undefined, resource, exclusive(42n));
     expect(await get(key)).toMatchObject({ value: "1:00000000000000000042", lease: 0n });
@@ -120,7 +120,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     expect(await fence.commit(tx)).toMatchObject({ succeeded: true });
   });
 
-  test("a stale holder's transaction that was put together before the next entered", async () => {
+  test("refuses a stale holder's transaction that was built before the next holder entered", async () => {
     type Add = (fence: EtcdFence, tx: EtcdTx, resource: string, lease: Fenced) => Promise<void>;
     const ways: Add[] = [
       (fence, ...more) => fence.enter(...more),
@@ -134,16 +134,16 @@ describeWith(["etcd"], "the fence in etcd", () => {
       await add(fence, tx, resource, exclusive(5n));
       tx.success.push({ put: { key: data, value: "stale" } });
       await etcdFence(client).enter(undefined, resource, exclusive(10n));
-      const told: unknown[] = [];
-      const hear = (event: unknown): unknown => told.push(event);
-      subscribe("holdfast:stale-token", hear);
+      const events: unknown[] = [];
+      const onEvent = (event: unknown): unknown => events.push(event);
+      subscribe("holdfast:stale-token", onEvent);
       const error = await rejection(fence.commit(tx));
-      unsubscribe("holdfast:stale-token", hear);
+      unsubscribe("holdfast:stale-token", onEvent);
       expect(error).toBeInstanceOf(StaleTokenError);
       expect(error).toMatchObject({ resource, token: 5n, highest: 10n });
-      expect(told).toMatchObject([{ resource, token: 5n, highest: 10n }]);
+      expect(events).toMatchObject([{ resource, token: 5n, highest: 10n }]);
       expect(await get(data)).toBeUndefined();
-      // Committed by another way it is refused as well, and also with other comparisons.
+      // A transaction that is committed by other means is refused as well, also with other comparisons.
       expect(await client.txn(tx)).toMatchObject({ succeeded: false });
       tx.compare = [];
       expect(await rejection(fence.commit(tx))).toBeInstanceOf(StaleTokenError);
@@ -151,7 +151,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     }
   });
 
-  test("several resources in one transaction: one that refuses is enough", async () => {
+  test("guards several resources in one transaction, and one refusal is enough", async () => {
     const [one, two] = [fresh(), fresh()];
     const tx: EtcdTx = { compare: [], success: [{ put: { key: one.data, value: "" } }] };
     await one.fence.guard(tx, one.resource, exclusive(5n));
@@ -164,7 +164,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     expect(await get(one.data)).toBeUndefined();
   });
 
-  test("a comparison of the user's own that is not so: no refusal, and the answers are the user's", async () => {
+  test("reports no refusal when a comparison of the user's own fails; the replies are the user's", async () => {
     const { fence, resource, data } = fresh();
     await put(data, "there");
     const tx: EtcdTx = {
@@ -180,7 +180,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     expect(await fence.commit(tx)).toMatchObject({ succeeded: true, responses: [{ put: {} }] });
   });
 
-  test("who has not entered: strict refuses, otherwise guard enters first", async () => {
+  test("refuses with strict a holder that has not entered; without strict, guard enters first", async () => {
     const { fence, resource, data } = fresh();
     const write = async (lease: Fenced, strict: boolean): Promise<unknown> => {
       const tx: EtcdTx = { compare: [], success: [{ put: { key: data, value: "" } }] };
@@ -194,7 +194,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     expect((await rejection(write(exclusive(6n), true))).message).toMatch(/has not entered/);
     await write(exclusive(6n), false);
     expect(await rejection(write(exclusive(5n), false))).toBeInstanceOf(StaleTokenError);
-    // Of those who hold together, one has entered for all: its floor is theirs.
+    // Of several holders at the same time, one has entered for all: its floor is theirs.
     await write({ token: 9n, floor: 6n }, true);
     await fence.enter(undefined, resource, { token: 12n, floor: 8n });
     await write({ token: 9n, floor: 6n }, true);
@@ -206,28 +206,30 @@ describeWith(["etcd"], "the fence in etcd", () => {
     expect(await none.fence.commit(tx)).toMatchObject({ succeeded: true });
   });
 
-  test("what it asks: once to enter, nothing for a strict guard, one read for another", async () => {
+  test("sends one request to enter, none for a strict guard, one read for another guard", async () => {
     const { resource, data } = fresh();
     const { asked, counting } = counted();
     const fence = etcdFence(counting);
-    const asks = async (step: () => Promise<unknown>): Promise<string> => {
+    const requestsOf = async (step: () => Promise<unknown>): Promise<string> => {
       asked.length = 0;
       await step();
       return asked.join(" ");
     };
     const lease = exclusive(5n);
-    expect(await asks(() => fence.enter(undefined, resource, lease))).toBe("txn txn");
-    expect(await asks(() => fence.enter(undefined, resource, lease))).toBe("txn");
-    expect(await asks(() => fence.enter(undefined, resource, exclusive(6n)))).toBe("txn");
+    expect(await requestsOf(() => fence.enter(undefined, resource, lease))).toBe("txn txn");
+    expect(await requestsOf(() => fence.enter(undefined, resource, lease))).toBe("txn");
+    expect(await requestsOf(() => fence.enter(undefined, resource, exclusive(6n)))).toBe("txn");
     const tx: EtcdTx = { compare: [], success: [{ put: { key: data, value: "" } }] };
-    expect(await asks(() => fence.guard(tx, resource, exclusive(6n), { strict: true }))).toBe("");
-    expect(await asks(() => fence.guard(tx, resource, exclusive(6n)))).toBe("range");
-    expect(await asks(() => fence.enter(tx, resource, exclusive(6n)))).toBe("txn");
-    expect(await asks(() => fence.commit(tx))).toBe("txn");
+    expect(await requestsOf(() => fence.guard(tx, resource, exclusive(6n), { strict: true }))).toBe(
+      "",
+    );
+    expect(await requestsOf(() => fence.guard(tx, resource, exclusive(6n)))).toBe("range");
+    expect(await requestsOf(() => fence.enter(tx, resource, exclusive(6n)))).toBe("txn");
+    expect(await requestsOf(() => fence.commit(tx))).toBe("txn");
     expect(await get(`holdfast/fence/${resource}`)).toMatchObject({ version: 2n });
   });
 
-  test.concurrent("etcd that is out of reach: unavailable, and never stale", async (context) => {
+  test.concurrent("says unavailable when etcd can't be reached, and never stale", async (context) => {
     const { resource } = fresh();
     const { proxy, through } = await proxied(context);
     const fence = etcdFence(through);
@@ -240,7 +242,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     expect(closed.message).toBe("the fence can't read: etcd: the client is closed");
   });
 
-  test.concurrent("many enter at the same time: the highest floor stays", {
+  test.concurrent("keeps the highest floor when many enter at the same time", {
     timeout: 60_000,
   }, async () => {
     const lease = fc
@@ -270,7 +272,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     );
   });
 
-  test.concurrent("holders that overlap in every way lose no update", {
+  test.concurrent("loses no update of holders that overlap in every way", {
     timeout: 60_000,
   }, async () => {
     let refused = 0;
@@ -281,11 +283,11 @@ describeWith(["etcd"], "the fence in etcd", () => {
         fc.scheduler(),
         async (tokens, strict, scheduler) => {
           const { resource, data } = fresh();
-          const asking = interleaved(scheduler);
-          const fence = etcdFence(asking);
+          const scheduled = interleaved(scheduler);
+          const fence = etcdFence(scheduled);
           const work = async (token: bigint): Promise<bigint> => {
             await fence.enter(undefined, resource, exclusive(token));
-            const before = (await asking.range({ key: data })).kvs[0]?.value ?? "0";
+            const before = (await scheduled.range({ key: data })).kvs[0]?.value ?? "0";
             const tx = empty();
             await fence.guard(tx, resource, exclusive(token), { strict });
             tx.success.push({ put: { key: data, value: String(Number(before) + 1) } });
@@ -316,7 +318,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     expect(refused).toBeGreaterThan(0);
   });
 
-  /** Requests leave and answers arrive in an order that is drawn. */
+  /** Requests and replies arrive in a random order. */
   const interleaved = (scheduler: fc.Scheduler): Client => ({
     txn: async (...args) => {
       await scheduler.schedule(Promise.resolve());
@@ -328,7 +330,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     },
   });
 
-  test("names of resources: each its own, whatever is in it", async () => {
+  test("keeps resources apart, whatever is in their names", async () => {
     const some = ["a", "a/", "a/b", "/", "..", "ä", "🎩 hat", " ", "%2F", '"', "x".repeat(255)];
     const fence = etcdFence(client, { prefix: `names-${++names}/` });
     for (const [i, resource] of some.entries()) {
@@ -349,7 +351,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     }
   });
 
-  test("a value of another format, or of somebody else, is refused and left alone", async () => {
+  test("refuses a value of another format, or of somebody else, and leaves it alone", async () => {
     const later = ["2:00000000000000000001", "2:x", "10:00000000000000000001", "0:"];
     const strange = ["", "hello", "1:", "1:5", "1:5000000000000000000x", "00000000000000000001"];
     for (const value of [...later, ...strange]) {
@@ -375,7 +377,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     }
   });
 
-  test("enter: a lost reply is safe, and it was done once", async (context) => {
+  test("enters once, even if a reply is lost", async (context) => {
     const { key, resource } = fresh();
     const { proxy, through } = await proxied(context);
     const fence = etcdFence(through);
@@ -394,10 +396,10 @@ describeWith(["etcd"], "the fence in etcd", () => {
     );
   });
 
-  test("commit and reset: a lost reply is said to be one, and nothing is sent again", async () => {
+  test("reports a lost reply to commit or reset as such, and sends nothing again", async () => {
     const { fence, key, resource, data } = fresh();
     await fence.enter(undefined, resource, exclusive(5n));
-    // Behind the client, so that it is known to be done when its reply is lost.
+    // Behind the client, so that the request is known to be executed when its reply is lost.
     const losing = etcdFence({
       range: (...args) => client.range(...args),
       txn: async (txn, options) => {
@@ -412,17 +414,15 @@ describeWith(["etcd"], "the fence in etcd", () => {
     const error = await rejection(losing.commit(tx));
     expect(error).toBeInstanceOf(StoreUnavailableError);
     expect(error).toMatchObject({ retryable: true, cause: expect.any(EtcdError) });
-    expect(error.message).toBe(
-      "the fence can't commit: etcd: lost; whether it was done is not known",
-    );
+    expect(error.message).toBe("the fence can't commit: etcd: lost; the outcome is unknown");
     expect(await get(data)).toMatchObject({ version: 1n });
     expect((await rejection(losing.reset(undefined, resource, 2n))).message).toMatch(
-      /can't reset: .*not known/,
+      /can't reset: .*outcome is unknown/,
     );
     expect(await get(key)).toMatchObject({ value: "1:00000000000000000002", version: 2n });
   });
 
-  test("reset: by itself over what is there, in a transaction only if nobody enters meanwhile", async () => {
+  test("resets by itself over any value, and in a transaction only if nobody enters meanwhile", async () => {
     const { fence, resource, data } = fresh();
     await fence.reset(undefined, resource, 50n);
     await fence.reset(undefined, resource, 40n);
@@ -441,7 +441,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     expect(await get(data)).toMatchObject({ value: "moved" });
   });
 
-  test("withLock enters by itself", async () => {
+  test("is entered by withLock", async () => {
     const { fence, resource } = fresh();
     const locks = createLocks(memoryStore());
     onTestFinished(() => locks.close());
@@ -451,7 +451,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     });
   });
 
-  test("transactions and options that are none", async () => {
+  test("refuses bad transactions and options", async () => {
     const { fence, resource, data } = fresh();
     const write = { put: { key: data, value: "" } };
     const refused = async (step: Promise<unknown>, words: RegExp): Promise<void> => {
@@ -464,14 +464,14 @@ describeWith(["etcd"], "the fence in etcd", () => {
       await refused(fence.reset(bad as never, resource, 1n), /the transaction is/);
     }
     await refused(fence.commit(undefined as never), /the transaction is/);
-    await refused(fence.commit(empty()), /nothing guards/);
+    await refused(fence.commit(empty()), /is not guarded/);
     const tx = empty();
     await fence.guard(tx, resource, exclusive(1n));
-    // A copy is not known, but carries the comparisons.
-    await refused(fence.commit({ ...tx }), /nothing guards/);
+    // A copy is not recognised, but carries the comparisons.
+    await refused(fence.commit({ ...tx }), /is not guarded/);
     for (const op of [write, { delete: { key: data } }, { range: { key: data }, ...write }, {}]) {
       tx.failure = [op as never];
-      await refused(fence.commit(tx), /failure may only read/);
+      await refused(fence.commit(tx), /failure may only contain reads/);
     }
     expect(await get(data)).toBeUndefined();
     expect(() => etcdFence(client, { prefix: "" })).toThrow(/prefix/);

@@ -1,12 +1,12 @@
 import { expect, it } from "vitest";
-import { createLocks } from "../../src/core/locks.js";
 import { type MemoryTx, memoryFence } from "../../src/fence/memory.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { createLocks } from "../../src/locks.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 
 const OLD = { token: 1n, floor: 1n };
 const NEW = { token: 2n, floor: 2n };
 
-it("lets nobody enter between a guard and the write after it, so no update is lost", async () => {
+it("the memory fence lets nobody enter between a guard and the write after it, so no update is lost", async () => {
   const fence = memoryFence();
   const locks = createLocks(memoryStore());
   let value = 0;
@@ -34,26 +34,29 @@ it("lets nobody enter between a guard and the write after it, so no update is lo
   await locks.close();
 });
 
-it.each(["enter", "guard", "reset"] as const)("runs %s without a tx in its turn", async (call) => {
-  const fence = memoryFence();
-  const calls = {
-    enter: () => fence.enter(undefined, "r", NEW),
-    guard: () => fence.guard(undefined, "r", NEW),
-    reset: () => fence.reset(undefined, "r", NEW.token),
-  };
-  let later: Promise<void> | undefined;
-  await fence.transaction(async (tx) => {
-    await fence.guard(tx, "r", OLD);
-    // As if from other work: setImmediate outside of the transaction would start it.
-    later = outside(calls[call]);
-    for (let turns = 0; turns < 5; turns++) await new Promise(setImmediate);
-    expect(await fence.highest(tx, "r")).toBe(OLD.floor);
-  });
-  await later;
-  expect(await fence.highest(undefined, "r")).toBe(NEW.floor);
-});
+it.each(["enter", "guard", "reset"] as const)(
+  "the memory fence runs %s without a tx in its turn",
+  async (call) => {
+    const fence = memoryFence();
+    const calls = {
+      enter: () => fence.enter(undefined, "r", NEW),
+      guard: () => fence.guard(undefined, "r", NEW),
+      reset: () => fence.reset(undefined, "r", NEW.token),
+    };
+    let later: Promise<void> | undefined;
+    await fence.transaction(async (tx) => {
+      await fence.guard(tx, "r", OLD);
+      // Starts it outside the transaction, as other work would.
+      later = outside(calls[call]);
+      for (let turns = 0; turns < 5; turns++) await new Promise(setImmediate);
+      expect(await fence.highest(tx, "r")).toBe(OLD.floor);
+    });
+    await later;
+    expect(await fence.highest(undefined, "r")).toBe(NEW.floor);
+  },
+);
 
-it("refuses what would wait for itself: a transaction, or a call without tx, inside a transaction", async () => {
+it("the memory fence refuses calls that would wait for themselves: a transaction, or a call without tx, inside a transaction", async () => {
   const fence = memoryFence();
   for (const nested of [
     () => fence.transaction(async () => {}),
@@ -66,7 +69,7 @@ it("refuses what would wait for itself: a transaction, or a call without tx, ins
       message: expect.stringContaining("inside a transaction"),
     });
   }
-  // Work that outlives its transaction is inside no longer.
+  // Work that outlives its transaction is no longer inside it.
   let outlives: Promise<void> | undefined;
   await fence.transaction(async () => {
     outlives = new Promise<void>(setImmediate).then(() => fence.enter(undefined, "r", OLD));
@@ -75,7 +78,7 @@ it("refuses what would wait for itself: a transaction, or a call without tx, ins
   expect(await fence.highest(undefined, "r")).toBe(1n);
 });
 
-it("refuses a tx that has ended or is another fence's", async () => {
+it("the memory fence refuses a tx that has ended or belongs to another fence", async () => {
   const fence = memoryFence();
   let ended: MemoryTx | undefined;
   await fence.transaction((tx) => {
@@ -90,5 +93,5 @@ it("refuses a tx that has ended or is another fence's", async () => {
 const { AsyncResource } = await import("node:async_hooks");
 const root = new AsyncResource("test");
 
-/** Runs it in the context of the test file: not inside the transaction that calls this. */
+/** Runs it in the context of the test file, outside the transaction that calls this. */
 const outside = <T>(call: () => T): T => root.runInAsyncScope(call);

@@ -25,7 +25,7 @@ async function counter(): Promise<{ db: SqliteDatabase; fence: SqliteFence }> {
 const countOf = (db: SqliteDatabase): number =>
   (db.prepare("SELECT value FROM counter").get() as { value: number }).value;
 
-it("lets nobody enter by the same connection between a guard and the write after it", async () => {
+it("the SQLite fence lets nobody enter by the same connection between a guard and the write after it", async () => {
   const { db, fence } = await counter();
   await fence.enter(undefined, "counter", OLD);
   db.exec("BEGIN IMMEDIATE");
@@ -40,7 +40,7 @@ it("lets nobody enter by the same connection between a guard and the write after
   });
 });
 
-it("keeps an entry although the transaction that was open is rolled back", async () => {
+it("the SQLite fence keeps an entry although the transaction that was open is rolled back", async () => {
   const { db, fence } = await counter();
   db.exec("BEGIN IMMEDIATE");
   const entered = fence.enter(undefined, "counter", NEW);
@@ -52,7 +52,16 @@ it("keeps an entry although the transaction that was open is rolled back", async
   expect(await fence.highest(undefined, "other")).toBe(7n);
 });
 
-it("says what to do when the transaction that is open does not end", async () => {
+it("the SQLite fence refuses a stale holder at once, whatever words the name of the resource has", async () => {
+  const { fence } = await counter();
+  const resource = "stock within a transaction";
+  await fence.enter(undefined, resource, NEW);
+  await expect(fence.enter(undefined, resource, OLD)).rejects.toMatchObject({
+    code: "STALE_TOKEN",
+  });
+});
+
+it("the SQLite fence says what to do when the open transaction does not end", async () => {
   const { db, fence } = await counter();
   db.exec("BEGIN IMMEDIATE");
   await expect(fence.enter(undefined, "counter", NEW)).rejects.toMatchObject({

@@ -1,13 +1,13 @@
 import type { LocksOptions } from "../../src/core/options.js";
 import type { Traits } from "../../src/core/store.js";
-import { type MemoryStore, memoryStore } from "../../src/stores/memory.js";
+import { type MemoryStore, memoryStore } from "../../src/stores/memory/index.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
 import { fixedRandom, never, type Stage, stage } from "../core/helpers.js";
 
 export interface Clients {
   readonly clock: VirtualClock;
   readonly store: MemoryStore;
-  /** Each with its own locks, and labelled by its name. */
+  /** A client with its own locks, labelled by its name. */
   on(holder: string, traits?: Partial<Traits>): Stage;
 }
 
@@ -30,7 +30,7 @@ export function clients(options: LocksOptions = {}): Clients {
   };
 }
 
-/** Nothing of it reaches the store any more, and nothing comes back. */
+/** Cuts the client off: no request reaches the store any more, and no reply comes back. */
 export function crash({ store }: Stage): void {
   store.onClaim = never;
   store.onRenew = never;

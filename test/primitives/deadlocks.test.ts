@@ -1,9 +1,9 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
-import { createLocksOn, type Locks } from "../../src/core/locks.js";
 import { LOCK_LIMIT, modeOf, type NameInfo } from "../../src/core/store.js";
+import { createLocksOn, type Locks } from "../../src/locks.js";
 import { type Deadlock, findDeadlocks } from "../../src/primitives/deadlocks.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 import { delegate } from "../../src/testing/delegate.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
 import { fixedRandom, watch } from "../core/helpers.js";
@@ -15,7 +15,7 @@ interface Part {
   readonly closed?: boolean;
 }
 
-/** One name as a test writes it down. */
+/** One name, as a test writes it down. */
 interface Drawn {
   readonly name: string;
   readonly limit: number;
@@ -39,7 +39,7 @@ const lock = (name: string, holders: string, queue: string): Drawn => ({
   queue: parts(queue, LOCK_LIMIT),
 });
 
-/** Of so many permits; each holds or asks for one, or `label:permits`. */
+/** A semaphore; each client holds or waits for one permit, or for `label:permits`. */
 const semaphore = (name: string, limit: number, holders: string, queue: string): Drawn => ({
   name,
   limit,
@@ -47,7 +47,7 @@ const semaphore = (name: string, limit: number, holders: string, queue: string):
   queue: parts(queue, 1),
 });
 
-/** Readers hold it, and those who wait want it alone, or `label:1`. */
+/** A lock that readers hold; those who wait want to write, or to read if written `label:1`. */
 const readers = (name: string, holders: string, queue: string): Drawn => ({
   ...lock(name, "", queue),
   holders: parts(holders, 1),
@@ -81,13 +81,13 @@ function infoOf({ name, limit, holders, queue }: Drawn): NameInfo {
 const find = (...all: Drawn[]): Promise<readonly Deadlock[]> => findDeadlocks(all.map(infoOf));
 
 /** `["A waits for b of B", …]` */
-const told = (found: readonly Deadlock[]): string[][] =>
+const describeCircles = (found: readonly Deadlock[]): string[][] =>
   found.map((circle) =>
     circle.map((one) => `${one.holder} waits for ${one.waitsFor} of ${one.blockedBy}`),
   );
 
 describe("findDeadlocks", () => {
-  it("two who hold what the other waits for, and what each of them holds", async () => {
+  it("finds two clients that each hold what the other waits for, and lists what each of them holds", async () => {
     const found = await find(lock("x", "A", "B"), lock("y", "B", "A"), lock("z", "A", ""));
     expect(found).toEqual([
       [
@@ -97,23 +97,23 @@ describe("findDeadlocks", () => {
     ]);
   });
 
-  it("nothing where somebody can go on", async () => {
+  it("finds nothing where somebody can go on", async () => {
     expect(await find()).toEqual([]);
     expect(await find(lock("x", "A", ""))).toEqual([]);
     expect(await find(lock("x", "A", "B C"))).toEqual([]);
     expect(await find(lock("x", "A", "B"), lock("y", "B", "C"), lock("z", "C", "D"))).toEqual([]);
   });
 
-  it("three in a circle are one deadlock, from whichever name it is looked at", async () => {
+  it("reports three clients in a circle as one deadlock, in whatever order the names are listed", async () => {
     const circle = [lock("x", "A", "C"), lock("y", "B", "A"), lock("z", "C", "B")];
     for (const order of [circle, circle.toReversed()]) {
-      expect(told(await find(...order))).toEqual([
+      expect(describeCircles(await find(...order))).toEqual([
         ["A waits for y of B", "B waits for z of C", "C waits for x of A"],
       ]);
     }
   });
 
-  it("two circles are two deadlocks", async () => {
+  it("reports two circles as two deadlocks", async () => {
     const found = await find(
       lock("x", "A", "B"),
       lock("y", "B", "A"),
@@ -126,73 +126,75 @@ describe("findDeadlocks", () => {
     ]);
   });
 
-  it("a victim behind a circle is stuck too, but in none", async () => {
+  it("leaves out a client that is stuck behind a circle but not part of it", async () => {
     const found = await find(
       lock("x", "A", "B victim"),
       lock("y", "B", "A"),
       lock("z", "victim", "behind"),
     );
-    expect(told(found)).toEqual([["A waits for y of B", "B waits for x of A"]]);
+    expect(describeCircles(found)).toEqual([["A waits for y of B", "B waits for x of A"]]);
   });
 
-  it("two readers who both want to write wait for each other; one alone does not", async () => {
-    expect(told(await find(readers("x", "A B", "A B")))).toEqual([
+  it("finds two readers that both want to write; one alone is no deadlock", async () => {
+    expect(describeCircles(await find(readers("x", "A B", "A B")))).toEqual([
       ["A waits for x of B", "B waits for x of A"],
     ]);
     expect(await find(readers("x", "A", "A"))).toEqual([]);
     expect(await find(readers("x", "A B", "A"))).toEqual([]);
   });
 
-  it("a reader behind a writer who waits for it, by another name", async () => {
+  it("finds a reader that holds up a writer and waits for it by another name", async () => {
     // B has read x, and wants y; A holds y, and wants to write x. C reads x and will end.
-    expect(told(await find(readers("x", "B C", "A"), lock("y", "A", "B")))).toEqual([
+    expect(describeCircles(await find(readers("x", "B C", "A"), lock("y", "A", "B")))).toEqual([
       ["A waits for x of B", "B waits for y of A"],
     ]);
-    // B only wants to read x too, but stands behind the writer.
-    expect(told(await find(readers("x", "D", "A B:1"), lock("y", "B", "D")))).toEqual([
+    // B wants to read x too, but stands behind the writer.
+    expect(describeCircles(await find(readers("x", "D", "A B:1"), lock("y", "B", "D")))).toEqual([
       ["A waits for x of D", "D waits for y of B", "B waits for x of A"],
     ]);
   });
 
-  it("a circle of permits is none when others will come free", async () => {
-    // A and B wait for each other, but C will give back one that B can have.
+  it("finds no deadlock among permits when others will come free", async () => {
+    // A and B wait for each other, but C will release one permit, which B can have.
     expect(await find(semaphore("s", 2, "A C", "B"), lock("y", "B", "A"))).toEqual([]);
     expect(await find(semaphore("s", 3, "A C", "B:2"), lock("y", "B", "A"))).toEqual([]);
-    expect(told(await find(semaphore("s", 3, "A C", "B:3"), lock("y", "B", "A")))).toEqual([
-      ["A waits for y of B", "B waits for s of A"],
-    ]);
-    // Unless C waits too.
-    expect(told(await find(semaphore("s", 2, "A C", "B"), lock("y", "B", "A C")))).toEqual([
+    expect(
+      describeCircles(await find(semaphore("s", 3, "A C", "B:3"), lock("y", "B", "A"))),
+    ).toEqual([["A waits for y of B", "B waits for s of A"]]);
+    // It is a deadlock if C waits too.
+    expect(
+      describeCircles(await find(semaphore("s", 2, "A C", "B"), lock("y", "B", "A C"))),
+    ).toEqual([
       ["A waits for y of B", "B waits for s of A"],
       ["C waits for y of B", "B waits for s of C"],
     ]);
   });
 
-  it("a waiter who stands behind an earlier ticket is blocked by it, though what it asks would fit", async () => {
+  it("counts a waiter as blocked by the ticket in front of it, even if its own permits would fit", async () => {
     // One permit is free, but B:2 is first in line and waits for A, who waits for C behind B.
     const found = await find(semaphore("s", 3, "A:2", "B:2 C"), lock("y", "C", "A"));
-    expect(told(found)).toEqual([
+    expect(describeCircles(found)).toEqual([
       ["A waits for y of C", "C waits for s of B", "B waits for s of A"],
     ]);
     const without = await find(semaphore("s", 3, "A:2", "C"), lock("y", "C", "A"));
     expect(without).toEqual([]);
   });
 
-  it("one label may do several things at a time: it is not in its own way, and ends when all of it has", async () => {
+  it("takes one label for one client: it does not block itself, and goes on only when all its waits end", async () => {
     expect(await find(lock("x", "A", "A A"))).toEqual([]);
     expect(await find(lock("x", "A", "A B"), lock("y", "A", "B"))).toEqual([]);
     // A's ticket on z is granted when C ends; the one on y is not.
-    expect(told(await find(lock("x", "A", "B"), lock("y", "B", "A"), lock("z", "C", "A")))).toEqual(
-      [["A waits for y of B", "B waits for x of A"]],
-    );
-    // A waits twice, and neither circle is the other.
+    expect(
+      describeCircles(await find(lock("x", "A", "B"), lock("y", "B", "A"), lock("z", "C", "A"))),
+    ).toEqual([["A waits for y of B", "B waits for x of A"]]);
+    // A waits twice, in two different circles.
     const twice = await find(lock("w", "A", "B C"), lock("x", "B", "A"), lock("y", "C", "A"));
     expect(twice.flat().map(({ holder }) => holder)).toEqual(
       expect.arrayContaining(["A", "B", "C"]),
     );
   });
 
-  it("a name that atLeast keeps closed opens by itself", async () => {
+  it("knows that a name that atLeast keeps closed opens by itself", async () => {
     const closed = {
       ...lock("x", "", "B"),
       holders: [{ label: "A", permits: LOCK_LIMIT, closed: true }],
@@ -202,17 +204,17 @@ describe("findDeadlocks", () => {
     expect(a!.holds).toEqual(["v"]);
   });
 
-  it("a name as a label, and labels that are words of JavaScript", async () => {
+  it("takes labels that are words of JavaScript, such as __proto__", async () => {
     expect(
-      told(
+      describeCircles(
         await find(lock("x", "__proto__", "constructor"), lock("y", "constructor", "__proto__")),
       ),
     ).toEqual([["__proto__ waits for y of constructor", "constructor waits for x of __proto__"]]);
   });
 
-  it("looks through 16,000 names in many turns of the event loop, in time that grows with them", async () => {
+  it("searches 16,000 names in many turns of the event loop, in time that grows linearly", async () => {
     const count = 8_000;
-    // Each waits for what the one before holds: the last of the list goes on first.
+    // Each client waits for the one before: the last of the list goes on first.
     const chain = Array.from({ length: count }, (_, i) => lock(`n${i}`, `w${i + 1}`, `w${i}`));
     const circle = Array.from({ length: count }, (_, i) =>
       lock(`c${i}`, `v${i}`, `v${(i + 1) % count}`),
@@ -232,7 +234,7 @@ describe("findDeadlocks", () => {
     expect(turns).toBeGreaterThan(20);
   }, 60_000);
 
-  it("is right about who can ever go on, and every circle is one: against all orders of ending", async () => {
+  it("agrees with a search of all orders in which clients can end", async () => {
     let stuckStates = 0;
     await fc.assert(
       fc.asyncProperty(states, async (state) => {
@@ -246,7 +248,7 @@ describe("findDeadlocks", () => {
         for (const label of inCircles) expect(stuck).toContain(label);
         const next = blockersOf(state, stuck);
         for (const circle of found) checkCircle(state, next, circle);
-        // Nobody who is in a circle of the stuck goes untold.
+        // Every client that is in a circle is reported.
         for (const label of stuck) expect(inCircles.has(label)).toBe(comesBack(next, label));
       }),
       runs(1_000),
@@ -255,25 +257,25 @@ describe("findDeadlocks", () => {
   });
 });
 
-// A small state, and what is true of it by trying everything.
+// A small state, and the truth about it, found by trying everything.
 
 const label = fc.constantFrom("A", "B", "C", "D");
 const states: fc.Arbitrary<Drawn[]> = fc
   .array(
     fc.record({
       limit: fc.constantFrom(1, 2, 3),
-      asks: fc.array(fc.record({ label, permits: fc.integer({ min: 1, max: 3 }) }), {
+      claims: fc.array(fc.record({ label, permits: fc.integer({ min: 1, max: 3 }) }), {
         maxLength: 5,
       }),
     }),
     { minLength: 1, maxLength: 4 },
   )
   .map((all) =>
-    all.map(({ limit, asks }, i) => {
+    all.map(({ limit, claims }, i) => {
       const holders: Part[] = [];
       const queue: Part[] = [];
-      for (const ask of asks) {
-        const part = { ...ask, permits: Math.min(ask.permits, limit) };
+      for (const claim of claims) {
+        const part = { ...claim, permits: Math.min(claim.permits, limit) };
         const inUse = holders.reduce((sum, { permits }) => sum + permits, 0);
         if (queue.length === 0 && inUse + part.permits <= limit) holders.push(part);
         else queue.push(part);
@@ -282,7 +284,7 @@ const states: fc.Arbitrary<Drawn[]> = fc
     }),
   );
 
-/** Tries every order in which those who wait for nothing can give something back. */
+/** Tries every order in which clients that wait for nothing can release something. */
 function neverFinish(state: readonly Drawn[]): Set<string> {
   const stuck = new Set(state.flatMap(({ queue }) => queue.map((one) => one.label)));
   const seen = new Set<string>();
@@ -311,7 +313,7 @@ function neverFinish(state: readonly Drawn[]): Set<string> {
   return stuck;
 }
 
-/** By whom each of the stuck is blocked: who is stuck too, and waits in front, or holds what it needs. */
+/** For each stuck client, the stuck clients that block it: those in front of it, or with what it needs. */
 function blockersOf(state: readonly Drawn[], stuck: ReadonlySet<string>): Map<string, Set<string>> {
   const next = new Map([...stuck].map((one) => [one, new Set<string>()]));
   for (const { limit, holders, queue } of remains(state, stuck)) {
@@ -327,7 +329,7 @@ function blockersOf(state: readonly Drawn[], stuck: ReadonlySet<string>): Map<st
   return next;
 }
 
-/** What is left when everybody has gone on who can. */
+/** The clients that are left when everybody who can go on has ended. */
 function remains(state: readonly Drawn[], stuck: ReadonlySet<string>): readonly Drawn[] {
   const now = state.map((place) => ({
     ...place,
@@ -364,7 +366,7 @@ function comesBack(next: Map<string, Set<string>>, from: string): boolean {
   return reached.has(from);
 }
 
-/** Each link is there to be seen in the state, and the last leads to the first. */
+/** Each link of the circle is in the state, and the last leads to the first. */
 function checkCircle(
   state: readonly Drawn[],
   next: Map<string, Set<string>>,
@@ -418,7 +420,7 @@ describe("locks.deadlocks", () => {
     return made;
   }
 
-  /** Both hold one and wait for the other's. */
+  /** Each holds one name and waits for the other's. */
   async function stuck(on: Scene) {
     const x = await on.a.acquire("x");
     const y = await on.b.acquire("y");
@@ -431,7 +433,7 @@ describe("locks.deadlocks", () => {
     return { x, y, forX, forY, abort };
   }
 
-  it("names a circle, with names as users know them, and looks twice only then", async () => {
+  it("reports a circle with the names that users know, and reads the store twice only if it finds one", async () => {
     const on = scene();
     expect(await on.watcher.deadlocks()).toEqual([]);
     expect(on.lists).toBe(1);
@@ -450,7 +452,7 @@ describe("locks.deadlocks", () => {
     expect(await on.watcher.deadlocks()).toEqual([]);
   });
 
-  it("does not tell a deadlock that a timeout, a release or an abort has ended between the looks", async () => {
+  it("does not report a deadlock that a release or an abort has ended between the two reads", async () => {
     const release = scene();
     const { x } = await stuck(release);
     release.beforeList = async (n) => {
@@ -467,10 +469,10 @@ describe("locks.deadlocks", () => {
     expect(aborted.lists).toBe(2);
   });
 
-  it("does not tell one whose grant is another by the second look", async () => {
+  it("does not report a deadlock if a name was granted anew between the two reads", async () => {
     const on = scene();
     const x = await on.a.acquire("x");
-    // A has asked for x once more, in front of B: it holds x all the time, but not by one grant.
+    // A waits for x once more, in front of B: it holds x all the time, but under two grants.
     on.a.acquire("x").catch(() => {});
     await on.b.acquire("y");
     on.b.acquire("x").catch(() => {});
@@ -483,19 +485,19 @@ describe("locks.deadlocks", () => {
     expect(await on.watcher.deadlocks()).toHaveLength(1);
   });
 
-  it("does not tell one whose tickets are others by the second look", async () => {
+  it("does not report a deadlock if a waiter has a new ticket at the second read", async () => {
     const on = scene();
     const { abort } = await stuck(on);
     on.beforeList = async (n) => {
       if (n !== 2) return;
-      // A gave up and asks again: it has not waited all the time between.
+      // A gave up and waits again: it has not waited all the time between the reads.
       abort.abort();
       await on.clock.advance(1_000);
       on.a.acquire("y").catch(() => {});
       await on.clock.advance(100);
     };
     expect(await on.watcher.deadlocks()).toEqual([]);
-    // And if they stay as they are, the next call tells it.
+    // If nothing changes between the reads, the next call reports the deadlock.
     expect(await on.watcher.deadlocks()).toHaveLength(1);
   });
 });

@@ -3,14 +3,14 @@ import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { StaleTokenError } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
-import { createLocksOn, type Locks } from "../../src/core/locks.js";
 import type { LocksOptions } from "../../src/core/options.js";
-import { honest } from "../../src/core/runtime.js";
+import { standardSeams } from "../../src/core/runtime.js";
 import type { Store } from "../../src/core/store.js";
+import { createLocksOn, type Locks } from "../../src/locks.js";
 import type { Election, ElectionOptions, Leader } from "../../src/primitives/election.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 import { delegate } from "../../src/testing/delegate.js";
-import { FaultyStore, seededRandom, VirtualClock } from "../../src/testing/index.js";
+import { FaultyStore, seededRandom, VirtualClock } from "../../src/testing.js";
 import { Deferred, refusal, rejection, watch } from "../core/helpers.js";
 import { runs } from "../support/chance.js";
 
@@ -20,20 +20,20 @@ interface Candidate {
   election: Election;
 }
 
-/** Candidates for one office, each with a link of its own to one store. */
+/** Candidates for one leadership, each with a link of its own to one store. */
 function candidates(count: number, options: LocksOptions = {}, office: ElectionOptions = {}) {
   const clock = new VirtualClock();
   const store = memoryStore({ clock: clock.forStore() });
   const all = Array.from({ length: count }, (_, i): Candidate => {
     const link = new FaultyStore(store, clock);
-    const runtime = { clock, random: seededRandom(i + 1), seams: honest };
+    const runtime = { clock, random: seededRandom(i + 1), seams: standardSeams };
     const locks = createLocksOn(runtime, link, { ttl: "10s", holder: `c${i + 1}`, ...options });
     return { locks, link, election: locks.election("boss", office) };
   });
   return { clock, store, all };
 }
 
-/** Work that stops when it is told to, and writes down what happens to it. */
+/** Work that stops when its signal aborts, and records what happens to it. */
 function work(log: string[], who: string) {
   return (lease: Lease, stop: AbortSignal): Promise<string> => {
     log.push(`${who} begins`);
@@ -48,14 +48,14 @@ function work(log: string[], who: string) {
   };
 }
 
-/** Rejects with the signal's reason, as most things do that are given a signal. */
+/** Rejects with the signal's reason, as most functions do that take a signal. */
 const untilStopped = (_: Lease, stop: AbortSignal): Promise<never> =>
   new Promise((_resolve, reject) => {
     stop.addEventListener("abort", () => reject(stop.reason));
   });
 
 describe("campaign", () => {
-  it("gives leadership as a lease, to one at a time", async () => {
+  it("gives leadership as a lease, to one candidate at a time", async () => {
     const { clock, all } = candidates(2);
     const [a, b] = all as [Candidate, Candidate];
     const first = await a.election.campaign();
@@ -73,7 +73,7 @@ describe("campaign", () => {
     expect(clock.timers).toBe(0);
   });
 
-  it("called again is the same candidacy, and later the same leadership", async () => {
+  it("called again joins the same candidacy, and later returns the same leadership", async () => {
     const { clock, all } = candidates(2);
     const [a, b] = all as [Candidate, Candidate];
     await a.election.campaign();
@@ -86,7 +86,7 @@ describe("campaign", () => {
     expect(await b.election.campaign()).toBe(one);
   });
 
-  it("after a loss is a new one", async () => {
+  it("after a loss starts a new candidacy", async () => {
     const { clock, all } = candidates(1);
     const [a] = all as [Candidate];
     const first = await a.election.campaign();
@@ -98,46 +98,46 @@ describe("campaign", () => {
     expect(second.token).toBeGreaterThan(first.token);
   });
 
-  it("ends with its signal, and leaves no ticket", async () => {
+  it("ends when its signal aborts, and leaves no ticket", async () => {
     const { clock, all, store } = candidates(2);
     const [a, b] = all as [Candidate, Candidate];
     await a.election.campaign();
     const giveUp = new AbortController();
-    const asked = watch(b.election.campaign({ signal: giveUp.signal }));
+    const campaigning = watch(b.election.campaign({ signal: giveUp.signal }));
     await clock.advance(100);
     const reason = new Error("enough");
     giveUp.abort(reason);
     await clock.advance(0);
-    expect(asked).toEqual({ outcome: "rejected", value: reason });
+    expect(campaigning).toEqual({ outcome: "rejected", value: reason });
     expect(store.inspect("default:boss")!.waiters).toEqual([]);
     expect(await rejection(b.election.campaign({ signal: giveUp.signal }))).toBe(reason);
     expect(await b.election.resign()).toBeNull();
   });
 
   it.each(["campaign", "runAsLeader"] as const)(
-    "%s is given up when a subscriber of `asked` aborts its signal",
+    "%s ends when a subscriber of `asked` aborts its signal",
     async (how) => {
       const { clock, all } = candidates(2);
       const [a, b] = all as [Candidate, Candidate];
       await a.election.campaign();
       const giveUp = new AbortController();
       const reason = new Error("at once");
-      const hear = (): void => giveUp.abort(reason);
+      const onEvent = (): void => giveUp.abort(reason);
       const options = { signal: giveUp.signal };
-      subscribe("holdfast:asked", hear);
-      const asked = watch(
+      subscribe("holdfast:asked", onEvent);
+      const campaigning = watch(
         how === "campaign"
           ? b.election.campaign(options)
           : b.election.runAsLeader(() => {}, options),
       );
-      unsubscribe("holdfast:asked", hear);
+      unsubscribe("holdfast:asked", onEvent);
       await clock.advance(60_000);
-      expect(asked).toEqual({ outcome: "rejected", value: reason });
+      expect(campaigning).toEqual({ outcome: "rejected", value: reason });
       expect((await a.locks.inspect("boss"))!.waiters).toEqual([]);
     },
   );
 
-  it("is not ended for others who wait with it by one caller's signal", async () => {
+  it("goes on for other callers when one caller's signal aborts", async () => {
     const { clock, all } = candidates(2);
     const [a, b] = all as [Candidate, Candidate];
     await a.election.campaign();
@@ -152,7 +152,7 @@ describe("campaign", () => {
     expect(patient.outcome).toBe("resolved");
   });
 
-  it("checks what it is given", async () => {
+  it("refuses bad arguments", async () => {
     const { all } = candidates(1);
     const [{ locks, election }] = all as [Candidate];
     expect(refusal(() => locks.election("")).code).toBe("INVALID_ARGUMENT");
@@ -176,7 +176,7 @@ describe("campaign", () => {
 });
 
 describe("resign", () => {
-  it("when neither candidate nor leader has nothing to give up", async () => {
+  it("by a client that is neither candidate nor leader does nothing", async () => {
     const { all } = candidates(1);
     expect(await all[0]!.election.resign()).toBeNull();
     await all[0]!.election.campaign();
@@ -184,39 +184,40 @@ describe("resign", () => {
     expect(await all[0]!.election.resign()).toBeNull();
   });
 
-  it("while a candidate ends the candidacy, and leaves no ticket", async () => {
+  it("by a candidate ends the candidacy, and leaves no ticket", async () => {
     const { clock, all, store } = candidates(2);
     const [a, b] = all as [Candidate, Candidate];
     await a.election.campaign();
-    const asked = watch(b.election.campaign());
+    const campaigning = watch(b.election.campaign());
     await clock.advance(0);
     expect(await b.election.resign()).toBeNull();
-    expect(asked).toMatchObject({ outcome: "rejected", value: { name: "AbortError" } });
+    expect(campaigning).toMatchObject({ outcome: "rejected", value: { name: "AbortError" } });
     expect(store.inspect("default:boss")!.waiters).toEqual([]);
-    // And may stand again.
+    // The candidate may campaign again.
     const again = watch(b.election.campaign());
     await a.election.resign();
     await clock.advance(0);
     expect(again.outcome).toBe("resolved");
   });
 
-  it("in the moment of the election gives back what was won", async () => {
+  it("in the moment of the election gives the leadership back", async () => {
     const { clock, all, store } = candidates(2);
     const [a, b] = all as [Candidate, Candidate];
     const first = await a.election.campaign();
-    const asked = watch(b.election.campaign());
+    const campaigning = watch(b.election.campaign());
     await clock.advance(0);
     // The store has handed over to b before this returns.
     first.release();
     await b.election.resign();
     await clock.advance(0);
-    // A leader that has resigned, or a candidate that has: as it happens.
-    expect(asked.outcome).not.toBe("pending");
-    if (asked.outcome === "resolved") expect((asked.value as Lease).state).toBe("released");
+    // Either the leader or the candidate has resigned, as it happens.
+    expect(campaigning.outcome).not.toBe("pending");
+    if (campaigning.outcome === "resolved")
+      expect((campaigning.value as Lease).state).toBe("released");
     expect(store.inspect("default:boss")).toBeNull();
   });
 
-  it("while work runs stops it first, and gives back after it has ended", async () => {
+  it("while work runs stops the work first, and gives leadership back after the work has ended", async () => {
     const { clock, all, store } = candidates(1);
     const [{ election }] = all as [Candidate];
     const stopped = new Deferred<void>();
@@ -266,41 +267,44 @@ describe("resign", () => {
   it.each([
     ["before", 0],
     ["after", 1],
-  ])("%s the loss of leadership, while work still stops, ends runAsLeader", async (_, order) => {
-    const { clock, all, store } = candidates(1, { commandTimeout: "1s" });
-    const [a] = all as [Candidate];
-    const ended = new Deferred<void>();
-    let begun = 0;
-    const run = watch(
-      a.election.runAsLeader(() => {
-        begun++;
-        return ended.promise;
-      }),
-    );
-    await clock.advance(0);
-    let resigned = { outcome: "", value: undefined as unknown };
-    const steps = [
-      async () => {
-        resigned = watch(a.election.resign());
-      },
-      async () => {
-        a.link.all = "hang";
-        await clock.advance(20_000);
-        a.link.all = "none";
-      },
-    ];
-    for (const step of order === 0 ? steps : steps.toReversed()) await step();
-    ended.resolve();
-    await clock.advance(60_000);
-    expect(resigned.value).toBe("lost");
-    expect(begun).toBe(1);
-    expect(run.outcome).not.toBe("pending");
-    expect(store.inspect("default:boss")).toBeNull();
-  });
+  ])(
+    "%s the loss of leadership, while the work still stops, ends runAsLeader",
+    async (_, order) => {
+      const { clock, all, store } = candidates(1, { commandTimeout: "1s" });
+      const [a] = all as [Candidate];
+      const ended = new Deferred<void>();
+      let begun = 0;
+      const run = watch(
+        a.election.runAsLeader(() => {
+          begun++;
+          return ended.promise;
+        }),
+      );
+      await clock.advance(0);
+      let resigned = { outcome: "", value: undefined as unknown };
+      const steps = [
+        async () => {
+          resigned = watch(a.election.resign());
+        },
+        async () => {
+          a.link.all = "hang";
+          await clock.advance(20_000);
+          a.link.all = "none";
+        },
+      ];
+      for (const step of order === 0 ? steps : steps.toReversed()) await step();
+      ended.resolve();
+      await clock.advance(60_000);
+      expect(resigned.value).toBe("lost");
+      expect(begun).toBe(1);
+      expect(run.outcome).not.toBe("pending");
+      expect(store.inspect("default:boss")).toBeNull();
+    },
+  );
 });
 
 describe("runAsLeader", () => {
-  it("resolves with what fn returns, and has resigned by then", async () => {
+  it("resolves with what fn returns, after it has resigned", async () => {
     const { all, store } = candidates(1);
     const [{ election }] = all as [Candidate];
     const value = await election.runAsLeader((lease, stop) => {
@@ -312,7 +316,7 @@ describe("runAsLeader", () => {
     expect(await election.resign()).toBeNull();
   });
 
-  it("rejects with what fn throws, and has resigned by then", async () => {
+  it("rejects with what fn throws, after it has resigned", async () => {
     const { all, store } = candidates(1);
     const mine = new Error("mine");
     const failing = (): never => {
@@ -320,12 +324,12 @@ describe("runAsLeader", () => {
     };
     expect(await rejection(all[0]!.election.runAsLeader(failing))).toBe(mine);
     expect(store.inspect("default:boss")).toBeNull();
-    // An abort that is none of ours is an error like any other.
+    // An abort that is not ours is an error like any other.
     const abort = new DOMException("mine", "AbortError");
     expect(await rejection(all[0]!.election.runAsLeader(() => Promise.reject(abort)))).toBe(abort);
   });
 
-  it("a leader that is cut off stops by its own deadline, before another can be elected", async () => {
+  it("stops a leader that is cut off at its own deadline, before another can be elected", async () => {
     const { clock, all } = candidates(2, { commandTimeout: "1s" });
     const [a, b] = all as [Candidate, Candidate];
     const log: string[] = [];
@@ -335,7 +339,7 @@ describe("runAsLeader", () => {
     await clock.advance(0);
     const cutAtMs = clock.elapsedMs();
     a.link.all = "hang";
-    // A tenth of the ttl before the end, and the drift.
+    // A tenth of the ttl, and the drift, before the end.
     await clock.advance(9_000);
     expect(log).toEqual(["a begins", "a ends: expired"]);
     await clock.advance(cutAtMs + 10_000 + 100 - clock.elapsedMs());
@@ -352,7 +356,7 @@ describe("runAsLeader", () => {
         lease.assertHeld();
       },
     ],
-  ])("after a loss, when fn %s, campaigns again and runs it in the next term", async (_, fn) => {
+  ])("after a loss, when fn %s, campaigns again and runs fn in the next term", async (_, fn) => {
     const { clock, all } = candidates(1, { commandTimeout: "1s" });
     const [a] = all as [Candidate];
     const tokens: bigint[] = [];
@@ -383,25 +387,22 @@ describe("runAsLeader", () => {
         throw new Error("not saved", { cause: new StaleTokenError("file", 1n, 2n) });
       },
     ],
-  ])(
-    "a leader that was stopped past its lease, and whose fn then %s, leads again",
-    async (_, fn) => {
-      const { clock, all } = candidates(1);
-      const [a] = all as [Candidate];
-      let terms = 0;
-      const run = watch(
-        a.election.runAsLeader<unknown>(() => {
-          if (++terms === 2) return "done";
-          // No timer has run: the signal has not aborted yet.
-          clock.stall(15_000);
-          return fn();
-        }),
-      );
-      await clock.advance(1_000);
-      expect(run).toEqual({ outcome: "resolved", value: "done" });
-      expect(terms).toBe(2);
-    },
-  );
+  ])("leads again when the process was stopped past its lease and fn then %s", async (_, fn) => {
+    const { clock, all } = candidates(1);
+    const [a] = all as [Candidate];
+    let terms = 0;
+    const run = watch(
+      a.election.runAsLeader<unknown>(() => {
+        if (++terms === 2) return "done";
+        // No timer has run: the signal has not aborted yet.
+        clock.stall(15_000);
+        return fn();
+      }),
+    );
+    await clock.advance(1_000);
+    expect(run).toEqual({ outcome: "resolved", value: "done" });
+    expect(terms).toBe(2);
+  });
 
   it.each<[string, () => unknown]>([
     ["returns", () => "too late"],
@@ -411,7 +412,7 @@ describe("runAsLeader", () => {
         throw new StaleTokenError("file", 1n, 2n);
       },
     ],
-  ])("a leader that was deposed unseen, and whose fn %s, leads again", async (_, fn) => {
+  ])("leads again when the leader was deposed without notice and fn %s", async (_, fn) => {
     const { clock, all } = candidates(2);
     const [a, operator] = all as [Candidate, Candidate];
     let terms = 0;
@@ -426,14 +427,14 @@ describe("runAsLeader", () => {
     expect(run).toEqual({ outcome: "resolved", value: "done" });
   });
 
-  it("a fence's refusal while it leads comes out: it is no loss", async () => {
+  it("rejects with a fence's refusal while it leads: a refusal is no loss", async () => {
     const { all } = candidates(1);
     const refused = new StaleTokenError("file", 1n, 2n);
     const run = (all[0] as Candidate).election.runAsLeader(() => Promise.reject(refused));
     expect(await rejection(run)).toBe(refused);
   });
 
-  it("leaves the office open where fn never ran, whatever atLeast says", async () => {
+  it("leaves the leadership free where fn never ran, whatever atLeast says", async () => {
     const { all } = candidates(2, {}, { atLeast: "1h" });
     const [a, b] = all as [Candidate, Candidate];
     const enough = new AbortController();
@@ -444,20 +445,20 @@ describe("runAsLeader", () => {
       },
       { signal: enough.signal },
     );
-    // It is elected in this very turn.
+    // The leader is elected in this very turn.
     enough.abort(new Error("enough"));
     expect((await rejection(run)).message).toBe("enough");
     expect([ran, await b.locks.inspect("boss")]).toEqual([false, null]);
   });
 
-  it("after a doubt that only assertHeld tells of, likewise", async () => {
+  it("leads again when only assertHeld noticed that the lease is in doubt", async () => {
     const { clock, all } = candidates(1);
     const [a] = all as [Candidate];
     const tokens: bigint[] = [];
     const run = watch(
       a.election.runAsLeader((lease) => {
         tokens.push(lease.token);
-        // The machine may have been frozen: not proved until a renewal is answered.
+        // The machine may have been frozen: the lease is in doubt until a renewal gets its reply.
         if (tokens.length === 1) clock.jumpWall(60_000);
         lease.assertHeld();
         return "done";
@@ -469,7 +470,7 @@ describe("runAsLeader", () => {
     expect(tokens[1]).toBeGreaterThan(tokens[0]!);
   });
 
-  it("does not begin a second fn before the first has ended, however long it takes", async () => {
+  it("does not run fn again before the first run has ended, however long it takes", async () => {
     const { clock, all } = candidates(1, { commandTimeout: "1s" });
     const [a] = all as [Candidate];
     const ends: Deferred<string>[] = [];
@@ -494,7 +495,7 @@ describe("runAsLeader", () => {
     expect(run).toEqual({ outcome: "resolved", value: "in time" });
   });
 
-  it("somebody else's campaign while work still stops is not forgotten", async () => {
+  it("keeps the result of a campaign() that is called while the work of a lost term still stops", async () => {
     const { clock, all, store } = candidates(1, { commandTimeout: "1s" });
     const [a] = all as [Candidate];
     const ended = new Deferred<void>();
@@ -513,7 +514,7 @@ describe("runAsLeader", () => {
     expect(store.inspect("default:boss")).toBeNull();
   });
 
-  it("is at work once: a second call is refused, and costs the first nothing", async () => {
+  it("refuses a second call while it is at work, and the first goes on", async () => {
     const { clock, all, store } = candidates(1, { commandTimeout: "1s" });
     const [a] = all as [Candidate];
     const log: string[] = [];
@@ -542,7 +543,7 @@ describe("runAsLeader", () => {
     expect(store.inspect("default:boss")).toBeNull();
   });
 
-  it("ends when it is no longer wanted: as a candidate, at work, before it has begun", async () => {
+  it("ends when its signal aborts: as a candidate, at work, before it has begun", async () => {
     const { clock, all, store } = candidates(2);
     const [a, b] = all as [Candidate, Candidate];
     const reason = new Error("enough");
@@ -566,7 +567,7 @@ describe("runAsLeader", () => {
     expect(log).toHaveLength(2);
   });
 
-  it("aborted in the moment of the election does not begin", async () => {
+  it("does not run fn when its signal aborts in the moment of the election", async () => {
     const { clock, all, store } = candidates(2);
     const [a, b] = all as [Candidate, Candidate];
     const log: string[] = [];
@@ -582,7 +583,7 @@ describe("runAsLeader", () => {
     expect(store.inspect("default:boss")).toBeNull();
   });
 
-  it("leaves no listener on the signal that it was given", async () => {
+  it("leaves no listener on the caller's signal", async () => {
     const { clock, all } = candidates(1, { commandTimeout: "1s" });
     const [a] = all as [Candidate];
     const { signal } = new AbortController();
@@ -609,7 +610,7 @@ describe("runAsLeader", () => {
 });
 
 describe("close", () => {
-  it("during a candidacy, leadership, work and while work stops: all end, nothing is left", async () => {
+  it("ends a candidacy, a leadership and work that runs or stops, and leaves nothing behind", async () => {
     for (const grace of [0, 5_000]) {
       const { clock, all, store } = candidates(4, { commandTimeout: "1s" });
       const [standing, leading, working, stopping] = all as Candidate[];
@@ -647,7 +648,7 @@ describe("close", () => {
 describe("observe", () => {
   const next = (observing: AsyncIterator<Leader | null>) => watch(observing.next());
 
-  it("tells who leads, each change, and when nobody does", async () => {
+  it("yields the leader, each change, and null when nobody leads", async () => {
     const { clock, all } = candidates(3);
     const [a, b, watcher] = all as [Candidate, Candidate, Candidate];
     const first = await a.election.campaign();
@@ -669,7 +670,7 @@ describe("observe", () => {
       done: false,
       value: { holder: "c2 (candidate for boss)", token: lease.token },
     });
-    // The same one in a new term is a change: the token says so.
+    // A new term of the same leader is a change: the token says so.
     const fourth = next(observing);
     await b.election.resign();
     const again = await b.election.campaign();
@@ -679,7 +680,7 @@ describe("observe", () => {
     expect(await observing.next()).toEqual({ done: true, value: undefined });
   });
 
-  it("says null first when nobody leads, also while atLeast keeps the office closed", async () => {
+  it("yields null first when nobody leads, also while atLeast keeps the name closed", async () => {
     const { clock, all } = candidates(2, {}, { atLeast: "1m" });
     const [a, b] = all as [Candidate, Candidate];
     const observing = b.election.observe();
@@ -694,7 +695,7 @@ describe("observe", () => {
     expect(resigned.value).toMatchObject({ value: null });
   });
 
-  it("looks as often as it is told to", async () => {
+  it("reads the store as often as the option every says", async () => {
     const { clock, all } = candidates(2);
     const [a, b] = all as [Candidate, Candidate];
     const observing = b.election.observe({ every: "1m" });
@@ -708,16 +709,16 @@ describe("observe", () => {
     expect(elected.outcome).toBe("resolved");
   });
 
-  it("ends when the locks close: while it waits, and while its user is at work", async () => {
+  it("ends when the locks close: while it waits, and while its caller is at work", async () => {
     const { clock, all } = candidates(2);
     const [a, b] = all as [Candidate, Candidate];
     const waiting = a.election.observe({ every: "1h" });
     await waiting.next();
-    const asked = next(waiting);
+    const pending = next(waiting);
     await clock.advance(0);
     await a.locks.close();
     await clock.advance(0);
-    expect(asked.value).toEqual({ done: true, value: undefined });
+    expect(pending.value).toEqual({ done: true, value: undefined });
 
     const busy = b.election.observe({ every: "1h" });
     await busy.next();
@@ -729,7 +730,7 @@ describe("observe", () => {
     expect((await b.election.observe().next()).done).toBe(true);
   });
 
-  it("ends by its signal: before, while it waits, and while its user is at work", async () => {
+  it("ends when its signal aborts: before it starts, while it waits, and while its caller is at work", async () => {
     const { clock, all } = candidates(1);
     const [{ election }] = all as [Candidate];
     const reason = new Error("enough");
@@ -741,16 +742,16 @@ describe("observe", () => {
       const observing = election.observe({ every: "1h", signal: enough.signal });
       await observing.next();
       if (when === "busy") enough.abort(reason);
-      const asked = next(observing);
+      const pending = next(observing);
       await clock.advance(0);
       if (when === "waiting") enough.abort(reason);
       await clock.advance(0);
-      expect(asked, when).toEqual({ outcome: "rejected", value: reason });
+      expect(pending, when).toEqual({ outcome: "rejected", value: reason });
       expect(clock.timers, when).toBe(0);
     }
   });
 
-  it("outlasts an outage shorter than a lease, and tells of a longer one", async () => {
+  it("outlasts an outage shorter than a lease, and throws after a longer one", async () => {
     const { clock, all, store } = candidates(1);
     const [a] = all as [Candidate];
     await a.election.campaign();
@@ -760,8 +761,8 @@ describe("observe", () => {
       inspect: (name) =>
         down ? Promise.reject(new Error("connection refused")) : store.inspect(name),
     };
-    const runtime = { clock, random: seededRandom(9), seams: honest };
-    // What counts is how long this office's leases last, not others of the same locks.
+    const runtime = { clock, random: seededRandom(9), seams: standardSeams };
+    // The ttl of this election's leases counts, not that of the other locks.
     const watcher = createLocksOn(runtime, view, { ttl: "1m" });
     const observing = watcher.election("boss", { ttl: "10s" }).observe();
     await observing.next();
@@ -784,8 +785,8 @@ describe("observe", () => {
   });
 
   it.each([
-    ["its user's own time", 1_000, 60_000],
-    ["the pause between two looks", 60_000, 0],
+    ["its caller's own time", 1_000, 60_000],
+    ["the pause between two reads", 60_000, 0],
   ])("does not count %s as an outage", async (_, every, busyMs) => {
     const { clock, all, store } = candidates(1);
     const [a] = all as [Candidate];
@@ -796,7 +797,7 @@ describe("observe", () => {
       inspect: (name) =>
         failures-- > 0 ? Promise.reject(new Error("connection refused")) : store.inspect(name),
     };
-    const runtime = { clock, random: seededRandom(9), seams: honest };
+    const runtime = { clock, random: seededRandom(9), seams: standardSeams };
     const watcher = createLocksOn(runtime, view).election("boss", { ttl: "30s" });
     const observing = watcher.observe({ every });
     await observing.next();
@@ -812,14 +813,14 @@ describe("observe", () => {
 });
 
 describe("two candidates", () => {
-  /** What happens next, and how much time passes after it. */
+  /** The next step, and how much time passes after it. */
   const step = fc.record({
     who: fc.nat(1),
     what: fc.constantFrom("cut off", "heal", "lose replies", "resign", "stall", "wait"),
     thenMs: fc.nat(15_000),
   });
 
-  it("never work at the same time, whatever is lost, and tokens rise", async () => {
+  it("never work at the same time, whatever requests or replies are lost, and tokens rise", async () => {
     let terms = 0;
     let losses = 0;
     const property = fc.asyncProperty(
@@ -842,7 +843,7 @@ describe("two candidates", () => {
                   if (stop.aborted) resolve();
                   else stop.addEventListener("abort", () => resolve());
                 });
-                // Within what abortBefore leaves.
+                // For less time than abortBefore leaves.
                 const ms = stopMs[tokens.length % stopMs.length]!;
                 await new Promise<void>((resolve) => clock.after(ms, resolve));
                 atWork--;
@@ -854,7 +855,7 @@ describe("two candidates", () => {
               () => null,
               (thrown) => thrown,
             );
-            // Resigned as a candidate, or over; anything else is what was expected above.
+            // The candidate resigned or the run is over; anything else was expected above.
             if (error !== null && error.name !== "AbortError") throw error;
           }
         });
@@ -865,7 +866,7 @@ describe("two candidates", () => {
           else if (what === "lose replies") link.all = "lose-reply";
           else if (what === "heal") link.all = "none";
           else if (what === "resign") election.resign();
-          // Nothing runs, for less than what abortBefore leaves.
+          // The process stops for less time than abortBefore leaves.
           else if (what === "stall") clock.stall(50);
           await clock.advance(thenMs);
           if (failed.outcome === "rejected") throw failed.value;

@@ -8,8 +8,8 @@ import { clients } from "./clients.js";
 
 const FOREVER = { wait: Number.POSITIVE_INFINITY };
 
-/** The first ask hangs, the second is granted: what becomes of the first is known much later. */
-async function withLateAsk(options: AcquireOptions) {
+/** The first claim hangs, the second is granted; the first gets its reply much later. */
+async function withLateClaim(options: AcquireOptions) {
   const { clock, on } = clients({
     ttl: 30_000,
     commandTimeout: 1_000,
@@ -23,13 +23,13 @@ async function withLateAsk(options: AcquireOptions) {
   return { clock, a, b, late, lease: await acquiring };
 }
 
-describe("an ask of long ago that fails at last", () => {
+describe("a claim that fails long after a later claim was granted", () => {
   it.each<[string, AcquireOptions, number]>([
     ["maxHold", { maxHold: 5_000 }, 5_000],
     ["abortBefore", { abortBefore: 10_000 }, 19_000],
-  ])("does not give the name away under work that %s has told to stop", async (...test) => {
+  ])("does not free the name while work stops that %s has told to stop", async (...test) => {
     const [, options, afterMs] = test;
-    const { clock, a, b, late, lease } = await withLateAsk(options);
+    const { clock, a, b, late, lease } = await withLateClaim(options);
     const next = watch(b.locks.acquire("n", FOREVER));
     if (options.abortBefore !== undefined) a.store.onRenew = () => never();
     await clock.advance(afterMs);
@@ -39,8 +39,8 @@ describe("an ask of long ago that fails at last", () => {
     expect(next.outcome).toBe("pending");
   });
 
-  it("does not give it away in the grace of a close", async () => {
-    const { clock, a, b, late } = await withLateAsk({});
+  it("does not free the name during the grace of a close", async () => {
+    const { clock, a, b, late } = await withLateClaim({});
     const next = watch(b.locks.acquire("n", FOREVER));
     const closed = watch(a.locks.close({ grace: 10_000 }));
     await clock.advance(1_000);
@@ -49,7 +49,7 @@ describe("an ask of long ago that fails at last", () => {
     expect([closed.outcome, next.outcome]).toEqual(["pending", "pending"]);
   });
 
-  it("closes nothing again when it arrives after the end of atLeast", async () => {
+  it("does not close the name again when it reaches the store after the end of atLeast", async () => {
     const { clock, on } = clients({
       ttl: 30_000,
       commandTimeout: 1_000,
@@ -69,7 +69,7 @@ describe("an ask of long ago that fails at last", () => {
 });
 
 describe("the grace of a close", () => {
-  it("is kept though the lease would run out before", async () => {
+  it("holds the name though the lease would run out before", async () => {
     const { clock, on } = clients({ ttl: 30_000 });
     await on("a").locks.acquire("n", { renew: false });
     await clock.advance(25_000);
@@ -81,7 +81,7 @@ describe("the grace of a close", () => {
     expect([closed.outcome, next.outcome]).toEqual(["resolved", "resolved"]);
   });
 
-  it("is kept though it is longer than the ttl", async () => {
+  it("holds the name though it is longer than the ttl", async () => {
     const { clock, on } = clients({ ttl: 30_000 });
     await on("a").locks.acquire("n");
     const next = watch(on("b").locks.acquire("n", FOREVER));
@@ -94,14 +94,14 @@ describe("the grace of a close", () => {
 });
 
 describe("a period in which nobody ran", () => {
-  it("is not used up when the wall clock ran ahead during the ask", async () => {
+  it("is not used up when the wall clock ran ahead during the claim", async () => {
     const { clock, on } = clients({ ttl: 30_000 });
     on("a").store.onClaim = async (apply) => {
       clock.jumpWall(1_000);
       return apply();
     };
-    const asked = on("a").locks.once("n", { every: "1h" }, () => "a");
-    expect(await rejection(asked)).toMatchObject({ code: "LEASE_LOST" });
+    const running = on("a").locks.once("n", { every: "1h" }, () => "a");
+    expect(await rejection(running)).toMatchObject({ code: "LEASE_LOST" });
     expect(await on("b").locks.once("n", { every: "1h" }, () => "b")).toMatchObject({ value: "b" });
   });
 
@@ -123,7 +123,7 @@ describe("a period in which nobody ran", () => {
   });
 });
 
-it("a release by whoever is told of the release is one release", async () => {
+it("a listener that releases a lease which is being released causes no second request", async () => {
   const { on } = clients({ ttl: 30_000 });
   const { locks, store } = on("a");
   const work = locks.withLock("n", { reentrant: true }, async (lease) => {
@@ -135,7 +135,7 @@ it("a release by whoever is told of the release is one release", async () => {
   expect(store.releases).toHaveLength(1);
 });
 
-it("who hears of a grant can't abort the wait any more", async () => {
+it("a subscriber of the event granted can't abort the wait any more", async () => {
   const { clock, on } = clients({ ttl: 10_000 });
   const held = await on("b").locks.acquire("n");
   const abort = new AbortController();
@@ -149,7 +149,7 @@ it("who hears of a grant can't abort the wait any more", async () => {
   expect(acquiring).toMatchObject({ outcome: "resolved", value: { state: "held" } });
 });
 
-it("acquireAll notices the loss of a name that was over when it was granted, and starts again", async () => {
+it("acquireAll notices that a name had expired when its grant arrived, and starts again", async () => {
   const { clock, on } = clients({ ttl: 10_000 });
   const a = on("a");
   a.store.traits = { ...a.store.traits, cannot: { "many-names": "for a test" } };
@@ -164,7 +164,7 @@ it("acquireAll notices the loss of a name that was over when it was granted, and
   expect(all).toMatchObject({ outcome: "resolved", value: { state: "held" } });
 });
 
-it("a fence that refuses leaves the name open, whatever atLeast says: fn never ran", async () => {
+it("a refusal by the fence leaves the name free, whatever atLeast says: fn never ran", async () => {
   const { on } = clients();
   const refused = new StaleTokenError("n", 1n, 2n);
   const fence = { enter: () => Promise.reject(refused) };
@@ -174,7 +174,7 @@ it("a fence that refuses leaves the name open, whatever atLeast says: fn never r
 });
 
 describe("resigning", () => {
-  it("gives nobody the leadership that is about to be released", async () => {
+  it("does not return the old leadership to a campaign() that is called meanwhile", async () => {
     const { clock, on } = clients({ ttl: 30_000 });
     const election = on("a").locks.election("n");
     await election.campaign();
@@ -187,7 +187,7 @@ describe("resigning", () => {
     expect([other.outcome, again.outcome]).toEqual(["resolved", "pending"]);
   });
 
-  it("is told to work whose lease is given back by hand", async () => {
+  it("aborts the stop signal of work that releases its own lease", async () => {
     const { clock, on } = clients({ ttl: 30_000 });
     let stopped: unknown;
     const running = on("a")

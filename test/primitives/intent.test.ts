@@ -2,17 +2,17 @@ import { channel } from "node:diagnostics_channel";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { LeaseLostError, StoreUnavailableError } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
-import { createLocks } from "../../src/core/locks.js";
 import { memoryFence } from "../../src/fence/memory.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { createLocks } from "../../src/locks.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 import { delegate } from "../../src/testing/delegate.js";
 import { never, refusal, rejection, stage, watch } from "../core/helpers.js";
 
 const RUN = { onUnavailable: "run" } as const;
 const CORRECTNESS = { purpose: "correctness", fenced: true } as const;
 
-/** What is published while the test runs. */
-function heard(event: string): object[] {
+/** The events that are published while the test runs. */
+function collectEvents(event: string): object[] {
   const all: object[] = [];
   const listener = (fields: unknown): void => void all.push(fields as object);
   channel(`holdfast:${event}`).subscribe(listener);
@@ -38,7 +38,7 @@ describe("purpose", () => {
     },
   };
 
-  it("correctness is refused without a fence: why, by which faults of the store, and the way out", () => {
+  it("correctness is refused without a fence; the message says why, by which faults of the store, and what to do", () => {
     const error = refusal(() => createLocks(faulty, { purpose: "correctness" }));
     expect(error.code).toBe("UNSUPPORTED");
     expect(error.message).toContain("a holder that is paused past its lease goes on writing");
@@ -50,7 +50,7 @@ describe("purpose", () => {
     expect(sound.message).not.toContain("twice");
   });
 
-  it("correctness takes every store when the resource checks tokens", () => {
+  it("correctness is allowed on every store when the resource checks tokens", () => {
     createLocks(faulty, CORRECTNESS);
     createLocks(memoryStore(), CORRECTNESS);
     createLocks(faulty, { purpose: "efficiency" });
@@ -61,11 +61,11 @@ describe("purpose", () => {
 describe('onUnavailable "run"', () => {
   it("runs fn without the lock when the store is down, with a lease that says so", async () => {
     const on = down({ ...RUN, holder: "me" });
-    const told = heard("unprotected");
-    const [lost, released] = [heard("lost"), heard("released")];
+    const unprotected = collectEvents("unprotected");
+    const [lost, released] = [collectEvents("lost"), collectEvents("released")];
     const result = await on.locks.withLock("a", { mode: "shared", note: "it" }, async (lease) => {
       expect(lease).toMatchObject({ name: "a", token: 0n, floor: 0n, state: "lost", permits: 1 });
-      // As it was asked for.
+      // The lease has the mode, the name and the holder that the call asked for.
       expect([lease.mode, lease.holder]).toEqual(["shared", "me (it)"]);
       expect(lease.remainingMs).toBe(0);
       expect(lease.toJSON()).toEqual({
@@ -88,13 +88,13 @@ describe('onUnavailable "run"', () => {
       return 7;
     });
     expect(result).toBe(7);
-    expect(told).toEqual([
+    expect(unprotected).toEqual([
       { name: "a", holder: "me (it)", cause: expect.stringContaining("connection refused") },
     ]);
     expect([lost, released]).toEqual([[], []]);
   });
 
-  it("may be said for a call, or unsaid", async () => {
+  it("can be set or unset for one call", async () => {
     const ran = () => "ran";
     expect(await down().locks.withLock("a", RUN, ran)).toBe("ran");
     expect((await rejection(down().locks.withLock("a", ran))).code).toBe("STORE_UNAVAILABLE");
@@ -117,7 +117,7 @@ describe('onUnavailable "run"', () => {
     expect(back.value).toBe(true);
   });
 
-  it("likewise when the store does not answer at all", async () => {
+  it("waits as long when the store does not reply at all", async () => {
     const on = down({ ...RUN, commandTimeout: "1s" });
     on.store.onClaim = () => never();
     const run = watch(on.locks.withLock("a", (lease) => lease.token));
@@ -127,7 +127,7 @@ describe('onUnavailable "run"', () => {
     expect(run.value).toBe(0n);
   });
 
-  it("never runs while another holds the name, or on bad input, or when given up or closed", async () => {
+  it("does not run fn while another holds the name, on bad input, or after an abort or close", async () => {
     const on = stage({ ...RUN, wait: "1s" });
     const held = await on.locks.acquire("a");
     const fn = (): never => {
@@ -159,7 +159,7 @@ describe('onUnavailable "run"', () => {
     expect((await rejection(on.locks.withLock("a", fn))).code).toBe("CLOSED");
   });
 
-  it("never runs when the store says for sure that it can't be used", async () => {
+  it("does not run fn when the store says for sure that it can't be used", async () => {
     const on = stage(RUN);
     const refused = new StoreUnavailableError("a newer format", { retryable: false });
     on.store.onClaim = () => {
@@ -168,7 +168,7 @@ describe('onUnavailable "run"', () => {
     expect(await rejection(on.locks.withLock("a", () => "ran"))).toBe(refused);
   });
 
-  it("runs fn once, and what fn throws comes out once, whatever it is", async () => {
+  it("runs fn once, and rejects once with what fn throws, whatever that is", async () => {
     for (const on of [down(RUN), stage(RUN)]) {
       for (const error of [new Error("mine"), new StoreUnavailableError("fn's own store")]) {
         let ran = 0;
@@ -182,7 +182,7 @@ describe('onUnavailable "run"', () => {
     }
   });
 
-  it("does not touch a lease that is lost because the store goes away later", async () => {
+  it("does not apply to a lease that is lost because the store goes away later", async () => {
     const on = stage({ ...RUN, ttl: "10s" });
     const leases: Lease[] = [];
     const run = watch(
@@ -199,7 +199,7 @@ describe('onUnavailable "run"', () => {
     expect(leases).toHaveLength(1);
   });
 
-  it("is for withLock: who asks for a lease gets one or an error", async () => {
+  it("is for withLock only: acquire gives a lease or an error", async () => {
     const on = down(RUN);
     expect((await rejection(on.locks.acquire("a"))).code).toBe("STORE_UNAVAILABLE");
     expect((await rejection(on.locks.tryAcquire("a"))).code).toBe("STORE_UNAVAILABLE");
@@ -209,7 +209,7 @@ describe('onUnavailable "run"', () => {
     expect((await rejection(all)).code).toBe("STORE_UNAVAILABLE");
   });
 
-  it("is refused with correctness: for the locks, and for a call", async () => {
+  it("is refused together with correctness: for all locks, and for a call", async () => {
     const refused = refusal(() => createLocks(memoryStore(), { ...CORRECTNESS, ...RUN }));
     const on = stage(CORRECTNESS);
     const call = await rejection(on.locks.withLock("a", RUN, () => "ran"));
@@ -220,7 +220,7 @@ describe('onUnavailable "run"', () => {
     expect(on.store.claims).toEqual([]);
   });
 
-  it("is refused with a fence, which needs a token, unless the call unsays it", async () => {
+  it("is refused with a fence, which needs a token, unless the call unsets it", async () => {
     const fence = memoryFence();
     const on = stage(RUN);
     for (const refused of [

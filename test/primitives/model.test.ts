@@ -4,7 +4,6 @@ import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { AcquireTimeoutError, HoldfastError } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
-import { createLocksOn, type Locks } from "../../src/core/locks.js";
 import {
   type Claim,
   type ClaimAnswer,
@@ -16,21 +15,23 @@ import {
   type ReleaseAnswer,
 } from "../../src/core/store.js";
 import type { Fenced } from "../../src/fence/fence.js";
+import { createLocksOn, type Locks } from "../../src/locks.js";
 import type { MultiLease } from "../../src/primitives/multi.js";
-import { MemoryStore } from "../../src/stores/memory.js";
-import { type ClaimRecord, Rule } from "../../src/stores/rule.js";
+import { MemoryStore } from "../../src/stores/memory/index.js";
+import { Rule } from "../../src/stores/rule.js";
+import type { ClaimRecord } from "../../src/stores/shared/claim-record.js";
 import { delegate } from "../../src/testing/delegate.js";
 import { FaultyStore } from "../../src/testing/faulty-store.js";
 import { MUTANTS } from "../../src/testing/mutants.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
 import { fixedRandom } from "../core/helpers.js";
 import { runs } from "../support/chance.js";
-import { type Ask, Model, type Outcome } from "./model.js";
+import { type Call, Model, type Outcome } from "./model.js";
 
 const NAMES = ["a", "b", "c", "d"];
 const CLIENTS = 3;
 const HOUR_MS = 3_600_000;
-/** Shorter than between any two things that happen by themselves, and exact in binary. */
+/** Shorter than the time between any two things that happen by themselves, and exact in binary. */
 const MOMENT_MS = 1 / 4_096;
 /**
  * A client that learns of a loss lets its other names run out, two thirds of a ttl later at the
@@ -50,14 +51,14 @@ type Command =
 
 interface Common {
   ttlMs: number;
-  /** 0: asks once. */
+  /** 0: the client does not wait. */
   waitMs: number;
   atLeastMs: number;
 }
 
 const client = fc.integer({ min: 0, max: CLIENTS - 1 });
 const anyName = fc.constantFrom(...NAMES);
-/** Each name is mostly one thing, so that they meet; now and then the other, which is refused. */
+/** Each name mostly has one use, so that clients meet; sometimes the other, which is refused. */
 const mostly = <T>(usual: fc.Arbitrary<T>, other: fc.Arbitrary<T>): fc.Arbitrary<T> =>
   fc.oneof({ arbitrary: usual, weight: 12 }, { arbitrary: other, weight: 1 });
 const lock = mostly(fc.constantFrom("a", "a", "b", "c"), anyName);
@@ -128,26 +129,27 @@ interface Client {
   readonly store: FaultyStore;
 }
 
-interface Asked {
-  readonly ask: Ask;
+interface Started {
+  readonly call: Call;
   readonly abort: AbortController;
   outcome: Outcome;
   lease: Lease | MultiLease | null;
   released: boolean;
 }
 
-/** The real thing beside the model: several clients of one memory store, on one virtual clock. */
+/** The real locks beside the model: several clients of one memory store, on one virtual clock. */
 class Run {
   readonly clock = new VirtualClock();
   readonly model = new Model(NAMES, this.clock.elapsedMs());
   readonly store: MemoryStore;
   readonly clients: Client[] = [];
-  readonly asked = new Map<string, Asked>();
+  readonly started = new Map<string, Started>();
   readonly dead = new Set<number>();
-  readonly heard = new Map<string, number>();
-  readonly #heardAtMs = (label: string, on: string): number => this.heard.get(`${label} ${on}`)!;
+  readonly received = new Map<string, number>();
+  readonly #receivedAtMs = (label: string, on: string): number =>
+    this.received.get(`${label} ${on}`)!;
   readonly resized = new Set<string>();
-  /** What the store has granted, by name, in the order in which it said so. */
+  /** The store's grants of each name, in the order in which it made them. */
   readonly granted = new Map(NAMES.map((on) => [on, [] as (Fenced & { label: string })[]]));
   #clients = 0;
   #ids = 0;
@@ -169,31 +171,37 @@ class Run {
     switch (one.do) {
       case "acquire":
       case "try": {
-        const ask = this.#ask(one, [one.name], one.do, one.shared ? 1 : LOCK_LIMIT, LOCK_LIMIT);
+        const call = this.#newCall(
+          one,
+          [one.name],
+          one.do,
+          one.shared ? 1 : LOCK_LIMIT,
+          LOCK_LIMIT,
+        );
         const mode = one.shared ? ("shared" as const) : ("exclusive" as const);
-        const { wait, ...options } = { ...optionsOf(ask), mode };
+        const { wait, ...options } = { ...optionsOf(call), mode };
         const { locks } = this.clients[one.client]!;
-        return this.#begin(ask, (signal) =>
+        return this.#begin(call, (signal) =>
           one.do === "try"
             ? locks.tryAcquire(one.name, { ...options, signal })
             : locks.acquire(one.name, { ...options, wait, signal }),
         );
       }
       case "permits": {
-        const ask = this.#ask(one, [one.name], "acquire", one.permits, one.limit);
+        const call = this.#newCall(one, [one.name], "acquire", one.permits, one.limit);
         const { locks } = this.clients[one.client]!;
         const semaphore = locks.semaphore(one.name, { permits: one.limit });
-        return this.#begin(ask, (signal) =>
-          semaphore.acquire({ ...optionsOf(ask), permits: one.permits, signal }),
+        return this.#begin(call, (signal) =>
+          semaphore.acquire({ ...optionsOf(call), permits: one.permits, signal }),
         );
       }
       case "all": {
         const sorted = [...new Set(one.names)].sort();
-        const ask = this.#ask(one, sorted, "all", one.shared ? 1 : LOCK_LIMIT, LOCK_LIMIT);
+        const call = this.#newCall(one, sorted, "all", one.shared ? 1 : LOCK_LIMIT, LOCK_LIMIT);
         const mode = one.shared ? "shared" : "exclusive";
         const { locks } = this.clients[one.client]!;
-        return this.#begin(ask, (signal) =>
-          locks.acquireAll(one.names, { ...optionsOf(ask), mode, signal }),
+        return this.#begin(call, (signal) =>
+          locks.acquireAll(one.names, { ...optionsOf(call), mode, signal }),
         );
       }
       case "release": {
@@ -213,7 +221,7 @@ class Run {
         store.all = "hang";
         store.faults.push = "hold";
         this.dead.add(id);
-        this.model.crash(id, this.#heardAtMs);
+        this.model.crash(id, this.#receivedAtMs);
         this.clients[one.client] = this.#client();
         return;
       }
@@ -237,7 +245,7 @@ class Run {
     }
   }
 
-  /** In steps from one event of the model to the next: nothing in a store happens by itself. */
+  /** Moves in steps from one event of the model to the next: nothing in a store happens by itself. */
   async #pass(ms: number): Promise<void> {
     const untilMs = this.clock.elapsedMs() + ms;
     for (;;) {
@@ -248,7 +256,7 @@ class Run {
       const leftMs = nextMs - this.clock.elapsedMs();
       if (leftMs > MOMENT_MS) await this.clock.advance(leftMs - MOMENT_MS);
       this.clock.stall(nextMs - this.clock.elapsedMs());
-      // Any call repairs a name. What ends on several in the same moment is seen in their order.
+      // Any call repairs a name. Endings of several names in the same moment are seen in the names' order.
       this.store.renew(
         NAMES.map((on) => ({ name: `default:${on}`, grantId: "nobody", seq: 1, ttlMs: 1_000 })),
       );
@@ -261,22 +269,22 @@ class Run {
 
   async #compare(): Promise<void> {
     const expected = this.model.outcomes();
-    for (const { ask, outcome, lease, released } of this.#living()) {
-      same([ask.label, outcome], [ask.label, expected.get(ask.label)]);
+    for (const { call, outcome, lease, released } of this.#living()) {
+      same([call.label, outcome], [call.label, expected.get(call.label)]);
       if (lease === null || released) continue;
-      for (const on of ask.names) {
+      for (const on of call.names) {
         const { token, floor } = "of" in lease ? lease.of(on) : lease;
-        const granted = this.granted.get(on)!.findLast(({ label }) => label === ask.label);
-        same({ label: ask.label, token, floor }, granted);
+        const granted = this.granted.get(on)!.findLast(({ label }) => label === call.label);
+        same({ label: call.label, token, floor }, granted);
       }
-      // Who was made to give it up learns it by a renewal.
-      if (this.model.holds(ask.label)) same([ask.label, lease.state], [ask.label, "held"]);
+      // A holder whose lease was revoked learns of it by a renewal.
+      if (this.model.holds(call.label)) same([call.label, lease.state], [call.label, "held"]);
     }
     for (const on of NAMES) this.#compareName(on, this.store.inspect(`default:${on}`));
   }
 
   #compareName(on: string, info: NameInfo | null): void {
-    const { limit, ...seen } = this.model.see(on);
+    const { limit, ...seen } = this.model.inspect(on);
     const given = info ?? { limit: null, holders: [], waiters: [], revoked: [] };
     const real = {
       on,
@@ -297,21 +305,21 @@ class Run {
     if (limit !== null) same([on, given.limit], [on, limit]);
     this.#invariants(on, given.holders, given.limit ?? 0);
     for (const one of [...given.holders, ...given.waiters]) {
-      const { ask, lease } = this.asked.get(one.holder)!;
-      if (this.dead.has(ask.client) || ("closed" in one && one.closed)) continue;
-      // Of several names one is lost: the others run out.
+      const { call, lease } = this.started.get(one.holder)!;
+      if (this.dead.has(call.client) || ("closed" in one && one.closed)) continue;
+      // One of several names is lost: the others run out.
       if (lease?.state === "lost") continue;
       // Renewed at a third of the ttl, at the latest.
-      ok(one.expiresInMs >= (ask.ttlMs * 2) / 3, `${one.holder} is renewed in time`);
+      ok(one.expiresInMs >= (call.ttlMs * 2) / 3, `${one.holder} is renewed in time`);
     }
   }
 
-  /** What must never be, whatever the model says. */
+  /** What must never happen, whatever the model says. */
   #invariants(on: string, holders: NameInfo["holders"], limit: number): void {
     const alone = holders.some(({ mode }) => mode === "exclusive");
     ok(!alone || holders.length === 1, `${on}: an exclusive holder is alone`);
     const inUse = holders.reduce((sum, { permits: some }) => sum + some, 0);
-    // Who holds permits keeps them when there are to be fewer.
+    // Holders keep their permits when the limit is lowered.
     if (!this.resized.has(on)) ok(inUse <= limit, `${on}: ${inUse} of ${limit} in use`);
     const tokens = holders.map(({ token }) => token);
     ok(
@@ -320,7 +328,7 @@ class Run {
     );
   }
 
-  /** In the model's order, with rising tokens and the floors that it says. */
+  /** Grants are in the model's order, with rising tokens and the model's floors. */
   #compareGrants(on: string): void {
     const granted = this.granted.get(on)!;
     const real = granted.map(({ label, floor }) => {
@@ -334,10 +342,10 @@ class Run {
     }
   }
 
-  /** Everything is given back, and nothing is left. */
+  /** Everything is released, and nothing is left. */
   async #finish(): Promise<void> {
     await this.#releaseAll();
-    // Those that the dead are in the way of.
+    // Clients that wait behind a dead one.
     for (const it of this.#living()) {
       if (it.outcome.kind !== "pending") continue;
       this.#abort(it);
@@ -362,31 +370,31 @@ class Run {
     }
   }
 
-  #abort(it: Asked): void {
+  #abort(it: Started): void {
     it.abort.abort();
-    this.model.abort(it.ask.label);
+    this.model.abort(it.call.label);
   }
 
-  async #release(it: Asked): Promise<void> {
+  async #release(it: Started): Promise<void> {
     it.released = true;
     const [done] = await Promise.all([it.lease!.release(), this.clock.advance(0)]);
-    same([it.ask.label, done], [it.ask.label, this.model.release(it.ask.label)]);
+    same([it.call.label, done], [it.call.label, this.model.release(it.call.label)]);
   }
 
   async #begin(
-    ask: Ask,
-    call: (signal: AbortSignal) => Promise<Lease | MultiLease | null>,
+    call: Call,
+    start: (signal: AbortSignal) => Promise<Lease | MultiLease | null>,
   ): Promise<void> {
     const abort = new AbortController();
-    const it: Asked = {
-      ask,
+    const it: Started = {
+      call,
       abort,
       outcome: { kind: "pending" },
       lease: null,
       released: false,
     };
-    this.asked.set(ask.label, it);
-    call(abort.signal).then(
+    this.started.set(call.label, it);
+    start(abort.signal).then(
       (lease) => {
         it.lease = lease;
         it.outcome = { kind: lease === null ? "busy" : "granted" };
@@ -395,16 +403,16 @@ class Run {
         it.outcome = outcomeOf(error);
       },
     );
-    this.model.ask(ask);
+    this.model.begin(call);
   }
 
-  #ask(
+  #newCall(
     { client: at, ttlMs, waitMs, atLeastMs }: Common & { client: number },
     names: readonly string[],
-    kind: Ask["kind"],
+    kind: Call["kind"],
     some: number,
     limit: number,
-  ): Ask {
+  ): Call {
     const id = ++this.#ids;
     const { id: by } = this.clients[at]!;
     return {
@@ -415,7 +423,7 @@ class Run {
       permits: some,
       limit,
       ttlMs,
-      // Things that happen by themselves do so in moments of their own, as a rule.
+      // As a rule, no two things happen by themselves in the same moment.
       waitMs: waitMs === 0 || kind === "try" ? 0 : waitMs + id / 1_024,
       atLeastMs: atLeastMs === 0 ? 0 : atLeastMs + id / 1_024 + 1 / 2_048,
     };
@@ -430,21 +438,21 @@ class Run {
     return { id, store, locks: createLocksOn({ clock: this.clock, random }, store, options) };
   }
 
-  /** What of a client reaches the store: when it speaks, and what it learns. */
+  /** The traffic of one client with the store: when it sends, and what it learns. */
   #tapped(): ReturnType<typeof delegate> {
     const labels = new Map<string, string>();
     const plain = (key: string): string => key.slice("default:".length);
-    const hear = (label: string, key: string): void => {
-      this.heard.set(`${label} ${plain(key)}`, this.clock.elapsedMs());
+    const recordReceived = (label: string, key: string): void => {
+      this.received.set(`${label} ${plain(key)}`, this.clock.elapsedMs());
     };
     return {
       ...delegate(this.store),
       claim: (claim, push) => {
         labels.set(claim.grantId, claim.holder);
-        for (const key of claim.names) hear(claim.holder, key);
+        for (const key of claim.names) recordReceived(claim.holder, key);
         if (claim.seq > 1) {
           this.model.passTo(this.clock.elapsedMs());
-          this.model.asksAgain(claim.holder);
+          this.model.retry(claim.holder);
         }
         const granted = (i: number, { token, floor }: Grant): void => {
           const all = this.granted.get(plain(claim.names[i]!))!;
@@ -462,32 +470,32 @@ class Run {
       },
       renew: (renewals) => {
         const answers = this.store.renew(renewals);
-        for (const { grantId, name: key } of renewals) hear(labels.get(grantId)!, key);
+        for (const { grantId, name: key } of renewals) recordReceived(labels.get(grantId)!, key);
         for (const [i, { grantId, name: key }] of renewals.entries()) {
           if (answers[i]!.kind !== "lost") continue;
           this.model.passTo(this.clock.elapsedMs());
-          this.model.learnsOfLoss(labels.get(grantId)!, plain(key), this.#heardAtMs);
+          this.model.learnOfLoss(labels.get(grantId)!, plain(key), this.#receivedAtMs);
         }
         return answers;
       },
     };
   }
 
-  #held(): Asked[] {
+  #held(): Started[] {
     return this.#living().filter(({ lease, released }) => lease !== null && !released);
   }
 
-  #living(): Asked[] {
-    return [...this.asked.values()].filter(({ ask }) => !this.dead.has(ask.client));
+  #living(): Started[] {
+    return [...this.started.values()].filter(({ call }) => !this.dead.has(call.client));
   }
 }
 
-/** As `toEqual`, which takes its time. */
+/** Like `toEqual`, but faster. */
 function same(actual: unknown, expected: unknown): void {
   if (!isDeepStrictEqual(actual, expected)) expect(actual).toEqual(expected);
 }
 
-const optionsOf = ({ ttlMs, atLeastMs, waitMs, label }: Ask) => ({
+const optionsOf = ({ ttlMs, atLeastMs, waitMs, label }: Call) => ({
   ttl: ttlMs,
   atLeast: atLeastMs,
   wait: waitMs,
@@ -579,11 +587,11 @@ const BROKEN: readonly (readonly [string, typeof Rule])[] = [
 ];
 
 describe("random interleavings of several clients", () => {
-  it("are what a simple model says: who holds, who waits in which order, tokens and floors", async () => {
+  it("give what a simple model says: who holds, who waits in which order, tokens and floors", async () => {
     await fc.assert(property(Rule), runs(200));
   });
 
-  it.each(BROKEN)("find out a store with %s", async (_what, rule) => {
+  it.each(BROKEN)("expose a store with %s", async (_what, rule) => {
     const found = await fc.check(property(rule), {
       seed: 1,
       numRuns: 2_000,

@@ -1,13 +1,13 @@
 /**
- * What the primitives promise, said as simply as possible: names with a limit, holders and one queue
- * each; asks that go from name to name. It is written from the contract, not from a store's code.
- * Time is a number, and every expiry is seen at its moment.
+ * The promises of the primitives, stated as simply as possible: names with a limit, holders and one
+ * queue each; calls that go from name to name. Written from the contract, not from a store's code.
+ * Time is a number, and every expiry is noticed at its moment.
  */
 
 /** The limit of a name that is a lock. */
 const LOCK = 2 ** 31 - 1;
 
-export interface Ask {
+export interface Call {
   readonly label: string;
   readonly client: number;
   readonly kind: "acquire" | "try" | "all";
@@ -27,10 +27,10 @@ export type Outcome =
 
 /** A claim on one name: in the queue until it is granted. */
 interface Entry {
-  readonly ask: Ask;
+  readonly call: Call;
   readonly name: string;
   sinceMs: number;
-  /** A living client renews it. */
+  /** A client that is alive renews it. */
   expiresAtMs: number;
   closedUntilMs: number;
   released: boolean;
@@ -44,24 +44,24 @@ interface Place {
   readonly log: Granted[];
 }
 
-/** `floor`: who, of those that held the name at that moment, was granted it first. */
+/** `floor`: the label of the oldest grant that held the name at that moment. */
 export interface Granted {
   readonly label: string;
   readonly floor: string;
 }
 
 interface Progress {
-  readonly ask: Ask;
+  readonly call: Call;
   readonly startedAtMs: number;
   outcome: Outcome;
-  /** How many of the names it has. Those of an ask in one step are had at once. */
+  /** How many of the names the call holds. A call in one step gets all at once. */
   held: number;
-  /** Its ticket was dropped, and it does not know yet. */
+  /** The ticket was dropped, and the client does not know yet. */
   dropped: boolean;
 }
 
-/** One name, as people see it. */
-export interface Seen {
+/** One name, as inspect shows it. */
+export interface NameState {
   readonly limit: number | null;
   readonly holders: readonly {
     label: string;
@@ -76,9 +76,9 @@ export interface Seen {
 export class Model {
   nowMs: number;
   readonly #places: Map<string, Place>;
-  readonly #asks = new Map<string, Progress>();
+  readonly #calls = new Map<string, Progress>();
   readonly #dead = new Set<number>();
-  /** What follows in the same moment, one step each, in order; `#last` when nothing else follows. */
+  /** Steps that follow in the same moment, in order; those in `#last` when nothing else follows. */
   readonly #next: (() => void)[] = [];
   readonly #last: (() => void)[] = [];
 
@@ -89,44 +89,44 @@ export class Model {
     );
   }
 
-  // What clients do.
+  // Calls of clients.
 
-  ask(ask: Ask): void {
+  begin(call: Call): void {
     const startedAtMs = this.nowMs;
     const progress: Progress = {
-      ask,
+      call,
       startedAtMs,
       outcome: { kind: "pending" },
       held: 0,
       dropped: false,
     };
-    this.#asks.set(ask.label, progress);
-    if (ask.names.length === 1) this.#step(progress);
+    this.#calls.set(call.label, progress);
+    if (call.names.length === 1) this.#step(progress);
     else this.#allAtOnce(progress);
     this.#drain();
   }
 
   release(label: string): "released" | "lost" {
-    const { ask } = this.#asks.get(label)!;
-    const still = ask.names.map((name) => this.#giveBack(label, name, false));
+    const { call } = this.#calls.get(label)!;
+    const still = call.names.map((name) => this.#giveBack(label, name, false));
     this.#drain();
     return still.every(Boolean) ? "released" : "lost";
   }
 
   abort(label: string): void {
-    this.#fail(this.#asks.get(label)!, { kind: "aborted" }, this.#next);
+    this.#fail(this.#calls.get(label)!, { kind: "aborted" }, this.#next);
     this.#drain();
   }
 
-  /** It is never heard of again. `heardAtMs`: when the store last heard of that claim. */
-  crash(client: number, heardAtMs: (label: string, name: string) => number): void {
+  /** The client is never heard of again. `receivedAtMs`: when the store last received that claim. */
+  crash(client: number, receivedAtMs: (label: string, name: string) => number): void {
     this.#dead.add(client);
-    this.#runOut((one) => one.ask.client === client, heardAtMs);
+    this.#runOut((one) => one.call.client === client, receivedAtMs);
   }
 
   forceRelease(name: string): readonly string[] {
     const place = this.#places.get(name)!;
-    const revoked = place.holders.splice(0).map(({ ask }) => ask.label);
+    const revoked = place.holders.splice(0).map(({ call }) => call.label);
     place.revoked.push(...revoked);
     this.#settle(name);
     this.#drain();
@@ -138,37 +138,37 @@ export class Model {
     if (place.limit === LOCK) return "a lock";
     if (place.limit === null) return "done";
     place.limit = limit;
-    for (const { ask } of place.queue.filter((one) => one.ask.permits > limit)) {
-      this.#asks.get(ask.label)!.dropped = true;
+    for (const { call } of place.queue.filter((one) => one.call.permits > limit)) {
+      this.#calls.get(call.label)!.dropped = true;
     }
-    place.queue = place.queue.filter((one) => one.ask.permits <= limit);
+    place.queue = place.queue.filter((one) => one.call.permits <= limit);
     this.#settle(name);
     this.#drain();
     return "done";
   }
 
-  // What clients learn on their way: when is seen on the wire, what comes of it is said here.
+  // What clients learn from replies: the run says when, the model says what follows.
 
-  /** A client asks the store again about one that waits. */
-  asksAgain(label: string): void {
-    const progress = this.#asks.get(label)!;
+  /** A client sends its claim again while it waits. */
+  retry(label: string): void {
+    const progress = this.#calls.get(label)!;
     if (!progress.dropped) return;
     progress.dropped = false;
     this.#step(progress);
     this.#drain();
   }
 
-  /** A client hears that it no longer holds the name. `heardAtMs`: when the store last heard of that claim. */
-  learnsOfLoss(
+  /** A client learns that it no longer holds the name. `receivedAtMs`: when the store last received that claim. */
+  learnOfLoss(
     label: string,
     name: string,
-    heardAtMs: (label: string, name: string) => number,
+    receivedAtMs: (label: string, name: string) => number,
   ): void {
-    const progress = this.#asks.get(label)!;
-    const { ask, held, outcome } = progress;
-    if (outcome.kind !== "pending") this.#runOut((one) => one.ask.label === label, heardAtMs);
-    if (outcome.kind !== "pending" || ask.names.indexOf(name) >= held) return;
-    // Nobody has worked under its names yet: it asks for all of them again.
+    const progress = this.#calls.get(label)!;
+    const { call, held, outcome } = progress;
+    if (outcome.kind !== "pending") this.#runOut((one) => one.call.label === label, receivedAtMs);
+    if (outcome.kind !== "pending" || call.names.indexOf(name) >= held) return;
+    // Nobody has worked under its names yet: the call starts again with all of them.
     this.#dropTicket(progress);
     this.#next.push(() => {
       this.#giveUp(progress);
@@ -183,7 +183,7 @@ export class Model {
 
   // Time.
 
-  /** When something happens by itself next. `tied`: a wait ends in the moment in which something comes free. */
+  /** The next thing that happens by itself. `tied`: a wait ends in the moment in which a name comes free. */
   next(): { atMs: number; tied: boolean } {
     const entries = [...this.#places.values()].flatMap(({ holders, queue }) => [
       ...holders,
@@ -203,28 +203,28 @@ export class Model {
       for (const name of this.#places.keys()) this.#settle(name);
       for (const one of this.#waiting()) {
         if (deadlineOf(one) > next) continue;
-        const { ask, held } = one;
-        const waitMs = ask.waitMs;
-        // It says so only when the store has let its ticket go.
-        this.#fail(one, { kind: "ACQUIRE_TIMEOUT", name: ask.names[held]!, waitMs }, this.#last);
+        const { call, held } = one;
+        const waitMs = call.waitMs;
+        // The error comes only when the store has dropped the ticket.
+        this.#fail(one, { kind: "ACQUIRE_TIMEOUT", name: call.names[held]!, waitMs }, this.#last);
       }
       this.#drain();
     }
     this.nowMs = untilMs;
   }
 
-  // What there is to see.
+  // Results.
 
   outcomes(): ReadonlyMap<string, Outcome> {
-    return new Map([...this.#asks].map(([label, { outcome }]) => [label, outcome]));
+    return new Map([...this.#calls].map(([label, { outcome }]) => [label, outcome]));
   }
 
-  /** All of its names, still. */
+  /** True while all names of the call are held. */
   holds(label: string): boolean {
     const held = [...this.#places.values()]
       .flatMap(({ holders }) => holders)
-      .filter((one) => one.ask.label === label && this.#holds(one));
-    return held.length === this.#asks.get(label)!.ask.names.length;
+      .filter((one) => one.call.label === label && this.#holds(one));
+    return held.length === this.#calls.get(label)!.call.names.length;
   }
 
   /** Every grant of the name that was ever made, in order. */
@@ -232,19 +232,19 @@ export class Model {
     return this.#places.get(name)!.log;
   }
 
-  see(name: string): Seen {
+  inspect(name: string): NameState {
     const { limit, holders, queue, revoked } = this.#places.get(name)!;
     return {
       limit,
       holders: holders.map((one) => ({
-        label: one.ask.label,
-        permits: one.ask.permits,
+        label: one.call.label,
+        permits: one.call.permits,
         heldMs: this.nowMs - one.sinceMs,
         closed: !this.#holds(one),
       })),
       waiters: queue.map((one) => ({
-        label: one.ask.label,
-        permits: one.ask.permits,
+        label: one.call.label,
+        permits: one.call.permits,
         waitingMs: this.nowMs - one.sinceMs,
       })),
       revoked,
@@ -253,56 +253,56 @@ export class Model {
 
   // The rules.
 
-  /** They are not renewed any more. */
+  /** Nobody renews these any more. */
   #runOut(
     which: (one: Entry) => boolean,
-    heardAtMs: (label: string, name: string) => number,
+    receivedAtMs: (label: string, name: string) => number,
   ): void {
     for (const { holders, queue } of this.#places.values()) {
       for (const one of [...holders, ...queue]) {
         if (!which(one) || one.released) continue;
-        one.expiresAtMs = heardAtMs(one.ask.label, one.name) + one.ask.ttlMs;
+        one.expiresAtMs = receivedAtMs(one.call.label, one.name) + one.call.ttlMs;
       }
     }
   }
 
-  /** Drops what has run out, then grants from the front of the queue while it fits. */
+  /** Drops expired entries, then grants from the front of the queue while permits suffice. */
   #settle(name: string): void {
     const place = this.#places.get(name)!;
     const there = (one: Entry): boolean => endOf(one) > this.nowMs;
     place.holders = place.holders.filter(there);
     place.queue = place.queue.filter(there);
     for (let first = place.queue[0]; first !== undefined; first = place.queue[0]) {
-      if (!fits(place, first.ask)) break;
+      if (!fits(place, first.call)) break;
       place.queue.shift();
       this.#grant(place, first);
-      const { ask } = first;
-      if (!this.#dead.has(ask.client)) this.#next.push(() => this.#goOn(ask.label));
+      const { call } = first;
+      if (!this.#dead.has(call.client)) this.#next.push(() => this.#goOn(call.label));
     }
     if (place.holders.length + place.queue.length === 0) place.limit = null;
   }
 
   #grant(place: Place, entry: Entry): void {
     const first = place.holders.find((one) => this.#holds(one)) ?? entry;
-    place.log.push({ label: entry.ask.label, floor: first.ask.label });
+    place.log.push({ label: entry.call.label, floor: first.call.label });
     entry.sinceMs = this.nowMs;
-    if (entry.ask.atLeastMs > 0) entry.closedUntilMs = this.nowMs + entry.ask.atLeastMs;
+    if (entry.call.atLeastMs > 0) entry.closedUntilMs = this.nowMs + entry.call.atLeastMs;
     place.holders.push(entry);
   }
 
-  #claim(ask: Ask, name: string, queue: boolean): "granted" | "queued" | "busy" | "mismatch" {
+  #claim(call: Call, name: string, queue: boolean): "granted" | "queued" | "busy" | "mismatch" {
     const place = this.#places.get(name)!;
-    if (place.limit !== null && place.limit !== ask.limit) return "mismatch";
+    if (place.limit !== null && place.limit !== call.limit) return "mismatch";
     const entry: Entry = {
-      ask,
+      call,
       name,
       sinceMs: this.nowMs,
       expiresAtMs: Number.POSITIVE_INFINITY,
       closedUntilMs: 0,
       released: false,
     };
-    if (place.queue.length === 0 && (place.limit === null || fits(place, ask))) {
-      place.limit = ask.limit;
+    if (place.queue.length === 0 && (place.limit === null || fits(place, call))) {
+      place.limit = call.limit;
       this.#grant(place, entry);
       return "granted";
     }
@@ -311,10 +311,10 @@ export class Model {
     return "queued";
   }
 
-  /** True if it was there. */
+  /** True if the label held the name. */
   #giveBack(label: string, name: string, unused: boolean): boolean {
     const place = this.#places.get(name)!;
-    const mine = place.holders.find((one) => one.ask.label === label && !one.released);
+    const mine = place.holders.find((one) => one.call.label === label && !one.released);
     if (mine !== undefined && !unused && mine.closedUntilMs > this.nowMs) mine.released = true;
     else place.holders = place.holders.filter((one) => one !== mine);
     this.#settle(name);
@@ -322,37 +322,37 @@ export class Model {
   }
 
   #allAtOnce(progress: Progress): void {
-    const { ask } = progress;
-    for (const name of ask.names) {
+    const { call } = progress;
+    for (const name of call.names) {
       const place = this.#places.get(name)!;
-      if (place.limit !== null && place.limit !== ask.limit) {
+      if (place.limit !== null && place.limit !== call.limit) {
         progress.outcome = { kind: "INVALID_ARGUMENT" };
         return;
       }
-      if (place.queue.length > 0 || (place.limit !== null && !fits(place, ask))) {
-        if (ask.waitMs === 0) progress.outcome = { kind: "ACQUIRE_TIMEOUT", name, waitMs: 0 };
+      if (place.queue.length > 0 || (place.limit !== null && !fits(place, call))) {
+        if (call.waitMs === 0) progress.outcome = { kind: "ACQUIRE_TIMEOUT", name, waitMs: 0 };
         else this.#step(progress);
         return;
       }
     }
-    for (const name of ask.names) this.#claim(ask, name, false);
-    progress.held = ask.names.length;
+    for (const name of call.names) this.#claim(call, name, false);
+    progress.held = call.names.length;
     progress.outcome = { kind: "granted" };
   }
 
-  /** Asks for the next of its names. */
+  /** Claims the next of the call's names. */
   #step(progress: Progress): void {
-    const { ask, held } = progress;
-    const name = ask.names[held]!;
-    switch (this.#claim(ask, name, ask.kind !== "try" && ask.waitMs > 0)) {
+    const { call, held } = progress;
+    const name = call.names[held]!;
+    switch (this.#claim(call, name, call.kind !== "try" && call.waitMs > 0)) {
       case "granted":
-        this.#next.push(() => this.#goOn(ask.label));
+        this.#next.push(() => this.#goOn(call.label));
         break;
       case "queued":
         break;
       case "busy":
         progress.outcome =
-          ask.kind === "try" ? { kind: "busy" } : { kind: "ACQUIRE_TIMEOUT", name, waitMs: 0 };
+          call.kind === "try" ? { kind: "busy" } : { kind: "ACQUIRE_TIMEOUT", name, waitMs: 0 };
         break;
       case "mismatch":
         progress.outcome = { kind: "INVALID_ARGUMENT" };
@@ -362,31 +362,31 @@ export class Model {
   }
 
   #goOn(label: string): void {
-    const progress = this.#asks.get(label)!;
+    const progress = this.#calls.get(label)!;
     if (progress.outcome.kind !== "pending") return;
     progress.held++;
-    if (progress.held === progress.ask.names.length) progress.outcome = { kind: "granted" };
+    if (progress.held === progress.call.names.length) progress.outcome = { kind: "granted" };
     else this.#step(progress);
   }
 
-  /** Its ticket goes at once, and then what it held. */
+  /** The ticket is dropped at once, and then what the call held. */
   #fail(progress: Progress, outcome: Outcome, then: (() => void)[]): void {
     progress.outcome = outcome;
     this.#dropTicket(progress);
     then.push(() => this.#giveUp(progress));
   }
 
-  #dropTicket({ ask, held }: Progress): void {
-    const name = ask.names[held];
+  #dropTicket({ call, held }: Progress): void {
+    const name = call.names[held];
     if (name === undefined) return;
     const place = this.#places.get(name)!;
-    place.queue = place.queue.filter((one) => one.ask.label !== ask.label);
+    place.queue = place.queue.filter((one) => one.call.label !== call.label);
     this.#settle(name);
   }
 
-  /** Nobody has worked under what it held. */
-  #giveUp({ ask, held }: Progress): void {
-    for (const name of ask.names.slice(0, held)) this.#giveBack(ask.label, name, true);
+  /** Releases the call's names as unused. */
+  #giveUp({ call, held }: Progress): void {
+    for (const name of call.names.slice(0, held)) this.#giveBack(call.label, name, true);
   }
 
   #drain(): void {
@@ -398,22 +398,22 @@ export class Model {
   }
 
   #waiting(): Progress[] {
-    return [...this.#asks.values()].filter(
-      ({ ask, outcome }) => outcome.kind === "pending" && !this.#dead.has(ask.client),
+    return [...this.#calls.values()].filter(
+      ({ call, outcome }) => outcome.kind === "pending" && !this.#dead.has(call.client),
     );
   }
 
-  /** Not merely closed by `atLeast`. */
+  /** False if the name is merely kept closed by `atLeast`. */
   #holds(one: Entry): boolean {
     return !one.released && one.expiresAtMs > this.nowMs;
   }
 }
 
-const fits = ({ holders, limit }: Place, ask: Ask): boolean =>
-  holders.reduce((sum, one) => sum + one.ask.permits, 0) + ask.permits <= limit!;
+const fits = ({ holders, limit }: Place, call: Call): boolean =>
+  holders.reduce((sum, one) => sum + one.call.permits, 0) + call.permits <= limit!;
 
-/** When nothing is left of it. */
+/** The moment from which the entry no longer counts. */
 const endOf = (one: Entry): number =>
   Math.max(one.released ? 0 : one.expiresAtMs, one.closedUntilMs);
 
-const deadlineOf = ({ ask, startedAtMs }: Progress): number => startedAtMs + ask.waitMs;
+const deadlineOf = ({ call, startedAtMs }: Progress): number => startedAtMs + call.waitMs;

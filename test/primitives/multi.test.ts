@@ -9,18 +9,18 @@ import {
   StaleTokenError,
 } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
-import { createLocks, type Locks } from "../../src/core/locks.js";
 import type { Store, Traits } from "../../src/core/store.js";
 import { memoryFence } from "../../src/fence/memory.js";
+import { createLocks, type Locks } from "../../src/locks.js";
 import type { MultiLease } from "../../src/primitives/multi.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 import { delegate } from "../../src/testing/delegate.js";
 import { never, rejection, type Stage, stage, travel, watch } from "../core/helpers.js";
 import { type Clients, clients, crash } from "./clients.js";
 
 const ONE_BY_ONE: Partial<Traits> = { cannot: { "many-names": "one key at a time" } };
 
-const asked = ({ store }: Stage): string[][] =>
+const claimedNames = ({ store }: Stage): string[][] =>
   store.claims.map(({ claim }) => claim.names.map((name) => name.replace("default:", "")));
 
 /** A has x and waits for y, which B holds. */
@@ -44,7 +44,7 @@ async function nothingOfA({ on }: Clients): Promise<void> {
 
 describe("acquireAll", () => {
   it.each(["abort", "timeout"])(
-    "ends by %s though the store hangs, without waiting for its releases",
+    "ends by %s though the store hangs, without waiting for the releases",
     async (how) => {
       const inner = memoryStore();
       let hangs = false;
@@ -78,7 +78,7 @@ describe("acquireAll", () => {
     expect(all.names).toEqual(["B", "a", "b", "é", "～", "😀"]);
     expect([...all.tokens.keys()]).toEqual(all.names);
     expect(names).toHaveLength(8);
-    expect(asked(on)).toEqual([all.names]);
+    expect(claimedNames(on)).toEqual([all.names]);
     expect((await on.locks.list()).map(({ name }) => name)).toEqual(all.names);
   });
 
@@ -99,7 +99,7 @@ describe("acquireAll", () => {
     expect(on.clock.timers).toBe(0);
   });
 
-  it("takes none when one is busy and it is to ask once, and says which", async () => {
+  it("takes none with wait: 0 when one is busy, and says which", async () => {
     const { on } = clients();
     await on("B").locks.acquire("y");
     for (const traits of [{}, ONE_BY_ONE]) {
@@ -113,7 +113,7 @@ describe("acquireAll", () => {
     }
   });
 
-  it("of one name is an acquire of it: it leaves a ticket and is handed over", async () => {
+  it("behaves as acquire for a single name: it has a ticket and is handed the name", async () => {
     const { clock, on } = clients();
     const y = await on("B").locks.acquire("y");
     const all = watch(on("A").locks.acquireAll(["y", "y"]));
@@ -121,13 +121,13 @@ describe("acquireAll", () => {
     await y.release();
     await clock.advance(0);
     expect((all.value as MultiLease).names).toEqual(["y"]);
-    expect(asked(on("A"))).toEqual([["y"]]);
+    expect(claimedNames(on("A"))).toEqual([["y"]]);
   });
 
-  it("goes one by one, in order, when one is busy, and waits in its queue", async () => {
+  it("takes them one by one, in order, when one is busy, and waits in that name's queue", async () => {
     const many = clients();
     const { y, all } = await waitingForY(many);
-    expect(asked(many.on("A"))).toEqual([["x", "y"], ["x"], ["y"]]);
+    expect(claimedNames(many.on("A"))).toEqual([["x", "y"], ["x"], ["y"]]);
     const behind = watch(many.on("C").locks.acquire("y"));
     await y.release();
     await many.clock.advance(0);
@@ -139,16 +139,16 @@ describe("acquireAll", () => {
     expect(behind.outcome).toBe("resolved");
   });
 
-  it("goes one by one from the start where the store can't take several", async () => {
+  it("takes them one by one from the start where the store can't take several", async () => {
     const on = stage({}, { traits: ONE_BY_ONE });
     const all = await on.locks.acquireAll(["c", "a", "b"]);
-    expect(asked(on)).toEqual([["a"], ["b"], ["c"]]);
+    expect(claimedNames(on)).toEqual([["a"], ["b"], ["c"]]);
     expect(all.state).toBe("held");
     expect(await all.release()).toBe("released");
     expect(await on.locks.list()).toEqual([]);
   });
 
-  it("does not pass those who wait: a name with a queue is not free", async () => {
+  it("does not overtake waiters: a name with a queue is not free", async () => {
     const { clock, on } = clients({ wait: "1h" });
     const reader = await on("R").locks.acquire("y", { mode: "shared" });
     const writer = watch(on("W").locks.acquire("y"));
@@ -164,7 +164,7 @@ describe("acquireAll", () => {
     expect(await on("B").locks.acquireAll(["x", "y"], { mode: "shared", wait: 0 })).toBeDefined();
   });
 
-  it("asks again after an answer that was lost, and finds what it has", async () => {
+  it("retries when a reply is lost, and finds what it was granted", async () => {
     const on = stage();
     on.store.onClaim = (apply) => {
       on.store.onClaim = (again) => again();
@@ -174,7 +174,7 @@ describe("acquireAll", () => {
     const all = watch(on.locks.acquireAll(["x", "y"]));
     await on.clock.advance(1_000);
     const got = all.value as MultiLease;
-    expect(asked(on)).toEqual([
+    expect(claimedNames(on)).toEqual([
       ["x", "y"],
       ["x", "y"],
     ]);
@@ -195,7 +195,7 @@ describe("acquireAll", () => {
     [[, "a"], /^the name is undefined/],
     [["a", "b\n"], /^the name is/],
     [new Set(["a"]), /^the names are a Set/],
-  ])("refuses names %#", async (names, message) => {
+  ])("refuses a bad list of names (%#)", async (names, message) => {
     const on = stage();
     const refused = await rejection(on.locks.acquireAll(names as string[]));
     expect(refused).toBeInstanceOf(InvalidArgumentError);
@@ -203,7 +203,7 @@ describe("acquireAll", () => {
     expect(on.store.claims).toEqual([]);
   });
 
-  it("refuses options that it has not, and takes as many names as it says", async () => {
+  it("refuses unknown options, and takes up to 256 names", async () => {
     const on = stage();
     const refused = await rejection(on.locks.acquireAll(["a"], { reentrant: true } as object));
     expect(refused.message).toMatch(/no option "reentrant"/);
@@ -220,7 +220,7 @@ describe("acquireAll", () => {
 });
 
 describe("the wait of acquireAll", () => {
-  it("is one for all of them; the error names the busy one and the full wait", async () => {
+  it("is one wait for all names; the error names the busy one and the full wait", async () => {
     const { clock, on } = clients();
     const x = await on("X").locks.acquire("x");
     await on("Y").locks.acquire("y");
@@ -239,13 +239,13 @@ describe("the wait of acquireAll", () => {
     expect((await on("B").locks.inspect("y"))?.waiters).toEqual([]);
   });
 
-  it("that was spent on the first still asks once for the others", async () => {
+  it("still sends one claim for each other name when the first name took all of it", async () => {
     const { clock, on } = clients();
     const at = on("A");
     const x = await on("X").locks.acquire("x");
     const all = watch(at.locks.acquireAll(["x", "y"], { wait: "2s" }));
     await clock.advance(1_999);
-    // The event loop stands still between the grant of x and the ask for y.
+    // The event loop is blocked between the grant of x and the claim of y.
     at.store.onPush = (deliver) => {
       deliver();
       clock.stall(5);
@@ -255,7 +255,7 @@ describe("the wait of acquireAll", () => {
     expect(all.outcome).toBe("resolved");
   });
 
-  it("for ever is one too", async () => {
+  it("may be infinite", async () => {
     const many = clients();
     const { y, all } = await waitingForY(many, { wait: Number.POSITIVE_INFINITY });
     await many.clock.advance(86_400_000 / 24);
@@ -265,7 +265,7 @@ describe("the wait of acquireAll", () => {
     expect(all.outcome).toBe("resolved");
   });
 
-  it("ends with the caller's signal, and nothing is left, not even a listener", async () => {
+  it("ends when the caller's signal aborts, and nothing is left, not even a listener", async () => {
     const many = clients();
     const abort = new AbortController();
     const { all } = await waitingForY(many, { signal: abort.signal });
@@ -286,7 +286,7 @@ describe("the wait of acquireAll", () => {
     expect(many.on("A").store.claims).toHaveLength(claims);
   });
 
-  it("starts again when an earlier name is taken from it by force: it holds nothing meanwhile", async () => {
+  it("begins again from the first name when an earlier one is released by force, and holds nothing meanwhile", async () => {
     const many = clients({ ttl: "6s", wait: "1h" });
     const { y, all } = await waitingForY(many);
     await many.on("op").locks.forceRelease("x", { why: "stuck" });
@@ -303,7 +303,7 @@ describe("the wait of acquireAll", () => {
     expect(lease.tokens.get("x")).toBeGreaterThan(x.token);
   });
 
-  it("starts again when an earlier name can't be renewed in time, within the same wait", async () => {
+  it("begins again from the first name when an earlier one can't be renewed in time, within the same wait", async () => {
     const many = clients({ ttl: "6s", wait: "20s", commandTimeout: "1s" });
     const { y, all } = await waitingForY(many);
     const { store } = many.on("A");
@@ -319,7 +319,7 @@ describe("the wait of acquireAll", () => {
     await y.release();
   });
 
-  it("ends with the caller's signal also when its reason is the loss of another lease", async () => {
+  it("ends when the caller's signal aborts, even if the reason is the loss of another lease", async () => {
     const many = clients({ ttl: "6s", wait: "1h" });
     const outer = await many.on("op").locks.acquire("outer");
     const { all } = await waitingForY(many, { signal: outer.signal });
@@ -329,11 +329,11 @@ describe("the wait of acquireAll", () => {
     await nothingOfA(many);
   });
 
-  it("has no time to start again: the loss comes out, and nothing is left", async () => {
+  it("ends with the loss of an earlier name when no time is left to begin again", async () => {
     const many = clients({ ttl: "6s" });
     const a = many.on("A", ONE_BY_ONE);
     const all = watch(a.locks.acquireAll(["x", "y"], { wait: 0 }));
-    // It has x, and y is answered only when x is over.
+    // A has x, and the reply for y arrives only when x has expired.
     many.clock.stall(6_000);
     await many.clock.advance(0);
     expect(all.value).toMatchObject({ code: "LEASE_LOST", lockName: "x", reason: "expired" });
@@ -354,7 +354,7 @@ describe("the wait of acquireAll", () => {
   });
 
   it.each([0, 1, 2, 3, 4, 5])(
-    "ends when the locks are closed in the moment in which it asks, %i steps later",
+    "ends when the locks are closed %i steps after the claim was sent",
     async (steps) => {
       const many = clients({ wait: "1h" });
       await many.on("B").locks.acquire("y");
@@ -369,7 +369,7 @@ describe("the wait of acquireAll", () => {
     },
   );
 
-  it("ends with a name that is in use as something else, and gives the others back", async () => {
+  it("ends when a name is in use as something else, and the others are released", async () => {
     const { clock, on } = clients();
     const y = await on("B").locks.acquire("y");
     await on("B").locks.semaphore("z", { permits: 3 }).acquire();
@@ -382,7 +382,7 @@ describe("the wait of acquireAll", () => {
     expect((await on("A").locks.list()).map(({ name }) => name)).toEqual(["z"]);
   });
 
-  it("of a client that crashed ends with its leases and its ticket", async () => {
+  it("ends by expiry when its client crashed: leases and ticket", async () => {
     const many = clients({ ttl: "6s", wait: "1h" });
     const { y } = await waitingForY(many);
     crash(many.on("A"));
@@ -404,7 +404,7 @@ describe("atLeast of several names", () => {
     await y.release();
     await many.clock.advance(0);
     await (all.value as MultiLease).release();
-    // Each from its own grant.
+    // The time counts from each name's own grant.
     await many.clock.advance(5_999);
     expect(await many.on("B").locks.tryAcquire("x")).toBeNull();
     await many.clock.advance(1);
@@ -433,7 +433,7 @@ describe("atLeast of several names", () => {
         await clock.advance(25_000);
       },
     ],
-  ])("leaves no name closed when %s before it has all", async (_how, end) => {
+  ])("leaves no name closed when %s before all are held", async (_how, end) => {
     const many = clients({ ttl: "6s", commandTimeout: "1s" });
     const abort = new AbortController();
     const options = { atLeast: "1h", wait: "20s", signal: abort.signal } as const;
@@ -447,7 +447,7 @@ describe("atLeast of several names", () => {
 });
 
 describe("several names held as one", () => {
-  it("are lost when any of them is: one signal, one state", async () => {
+  it("are lost when any of them is: they have one signal and one state", async () => {
     const { clock, on } = clients({ ttl: "6s" });
     const all = await on("A").locks.acquireAll(["x", "y", "z"]);
     const { signal } = all;
@@ -460,7 +460,7 @@ describe("several names held as one", () => {
     expect(reason).toBeInstanceOf(LeaseLostError);
     expect([reason.lockName, reason.reason]).toEqual(["y", "revoked"]);
     expect(() => all.assertHeld()).toThrow(LeaseLostError);
-    // The others run out by themselves, as a single one would: work has that long to stop.
+    // The others run out by themselves, as a single lease would: work has that long to stop.
     await clock.advance(3_000);
     expect(await on("B").locks.tryAcquire("x")).toBeNull();
     await clock.advance(3_500);
@@ -471,7 +471,7 @@ describe("several names held as one", () => {
     }
   });
 
-  it("have a signal that is right when it is first looked at after the loss", async () => {
+  it("have a signal that is aborted when it is first read after the loss", async () => {
     const on = stage({ ttl: "6s" });
     const all = await on.locks.acquireAll(["x", "y"]);
     on.clock.stall(10_000);
@@ -480,7 +480,7 @@ describe("several names held as one", () => {
     expect((all.signal.reason as LeaseLostError).reason).toBe("expired");
   });
 
-  it("have the worst state and the least time of them", async () => {
+  it("have the worst state and the shortest remaining time of them", async () => {
     const { clock, on } = clients({ ttl: "6s", commandTimeout: "1s", drift: { factor: 0, ms: 0 } });
     const at = on("A");
     const all = await at.locks.acquireAll(["x", "y"], { abortBefore: 0 });
@@ -502,7 +502,7 @@ describe("several names held as one", () => {
     expect(() => all.assertHeld()).toThrow(LeaseLostError);
   });
 
-  it("give token and floor of each for a fence, and of nothing else", async () => {
+  it("give a fence the token and floor of each name, and refuse other names", async () => {
     const { on } = clients();
     const fence = memoryFence();
     const reader = await on("R").locks.acquire("x", { mode: "shared" });
@@ -522,7 +522,7 @@ describe("several names held as one", () => {
     expect(() => all.of("z")).toThrow(InvalidArgumentError);
   });
 
-  it("are renewed together, with a ttl of one's own", async () => {
+  it("are renewed together, also with another ttl", async () => {
     const { clock, on } = clients({ ttl: "6s", drift: { factor: 0, ms: 0 } });
     const all = await on("A").locks.acquireAll(["x", "y"], { renew: false, abortBefore: 0 });
     await clock.advance(1_000);
@@ -545,7 +545,7 @@ describe("several names held as one", () => {
     expect(renewals.every(({ items }) => items.length === 3)).toBe(true);
   });
 
-  it("count maxHold from when all are held", async () => {
+  it("count maxHold from the moment when all are held", async () => {
     const many = clients({ ttl: "6s", wait: "1h" });
     const { y, all } = await waitingForY(many, { maxHold: "3s" });
     await many.clock.advance(60_000);
@@ -563,7 +563,7 @@ describe("several names held as one", () => {
     expect(once.remainingMs).toBe(3_000);
   });
 
-  it("say at release what became of them", async () => {
+  it("return from release what became of them", async () => {
     const { clock, on } = clients({ ttl: "6s", commandTimeout: "1s" });
     const at = on("A");
     const fine = await at.locks.acquireAll(["x", "y"]);
@@ -589,7 +589,7 @@ describe("several names held as one", () => {
     expect(lost.value).toBe("lost");
   });
 
-  it("are given back by await using and by withAll, and tell a loss as withLock does", async () => {
+  it("are released by await using and by withAll, which reports a loss as withLock does", async () => {
     const on = stage({ ttl: "6s" });
     await (async () => {
       await using all = await on.locks.acquireAll(["x", "y"]);
@@ -631,7 +631,7 @@ describe("several names held as one", () => {
   });
 });
 
-describe("two who take the same two names in opposite order", () => {
+describe("two clients that take the same two names in opposite order", () => {
   it.each<[string, Partial<Traits>]>([
     ["in one step where they are free", {}],
     ["one by one", ONE_BY_ONE],
@@ -647,7 +647,7 @@ describe("two who take the same two names in opposite order", () => {
         const all = await locks.acquireAll(names);
         inside++;
         most = Math.max(most, inside);
-        // Now and then the other comes while both are held, between the two, or not at all.
+        // Sometimes the other client comes while both are held, sometimes between the two, sometimes not at all.
         if (i % 3 > 0) await turn();
         inside--;
         await all.release();
@@ -687,14 +687,14 @@ describe("two who take the same two names in opposite order", () => {
     expect([both.outcome, done]).toEqual(["resolved", 200]);
   });
 
-  it("that are refused close no name by atLeast, though releases overtake each other", async () => {
+  it("leave no name closed by atLeast when they are refused, though releases overtake each other", async () => {
     const { clock, on } = clients({ ttl: "1s" });
     const [a, b] = [on("A", ONE_BY_ONE), on("B")];
     await b.locks.acquire("x", { renew: false });
     await b.locks.semaphore("y", { permits: 2 }).acquire();
     const all = watch(a.locks.acquireAll(["x", "y"], { atLeast: "1h", wait: "10s" }));
     await clock.advance(0);
-    // A asks at B's expiry: the grant is pushed, and the reply arrives after the release was sent.
+    // A claims at B's expiry: the grant is pushed, and the reply arrives after the release was sent.
     a.store.onClaim = (apply, { names }) =>
       names[0]!.endsWith("x")
         ? travel(clock, { thereMs: 0, backMs: 20, lost: "no" }, apply)
@@ -708,7 +708,7 @@ describe("two who take the same two names in opposite order", () => {
     expect(await b.locks.tryAcquire("x")).not.toBeNull();
   });
 
-  it("do wait for each other with acquire, and it is seen", async () => {
+  it("do wait for each other with acquire, and deadlocks() reports it", async () => {
     const { clock, on } = clients({ wait: "2h" });
     const [a, b] = [on("A").locks, on("B").locks];
     const x = await a.acquire("x");

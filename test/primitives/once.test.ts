@@ -1,10 +1,10 @@
 import { describe, expect, it } from "vitest";
-import { createLocksOn, type Locks } from "../../src/core/locks.js";
-import { honest } from "../../src/core/runtime.js";
+import { standardSeams } from "../../src/core/runtime.js";
 import type { Duration } from "../../src/core/validate.js";
+import { createLocksOn, type Locks } from "../../src/locks.js";
 import type { OnceResult } from "../../src/primitives/once.js";
-import { memoryStore } from "../../src/stores/memory.js";
-import { FaultyStore, seededRandom, VirtualClock } from "../../src/testing/index.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
+import { FaultyStore, seededRandom, VirtualClock } from "../../src/testing.js";
 import { Deferred, rejection, stage, watch } from "../core/helpers.js";
 
 const HOUR_MS = 3_600_000;
@@ -16,7 +16,7 @@ function machines(count: number) {
   const store = memoryStore({ clock: clock.forStore() });
   const all = Array.from({ length: count }, (_, i) => {
     const link = new FaultyStore(store, clock);
-    const runtime = { clock, random: seededRandom(i + 1), seams: honest };
+    const runtime = { clock, random: seededRandom(i + 1), seams: standardSeams };
     const options = { ttl: "30s", holder: `m${i + 1}`, commandTimeout: "1s" } as const;
     return { link, locks: createLocksOn(runtime, link, options) };
   });
@@ -24,26 +24,26 @@ function machines(count: number) {
 }
 
 describe("once", () => {
-  it("runs once per period, whoever asks, and says who has it and when to ask again", async () => {
+  it("runs once per period, whichever machine calls, and tells the others who ran and when to call again", async () => {
     const { clock, locks } = machines(3);
     const ran: number[] = [];
-    const ask = (i: number, every: Duration = "1h"): Promise<OnceResult<number>> =>
+    const run = (i: number, every: Duration = "1h"): Promise<OnceResult<number>> =>
       locks[i]!.once("report", { every, slack: 0 }, () => ran.push(i));
-    const results = await Promise.all([ask(0), ask(1), ask(2)]);
+    const results = await Promise.all([run(0), run(1), run(2)]);
     expect(results).toEqual([
       { ran: true, value: 1 },
       { ran: false, holder: "m1", nextInMs: HOUR_MS },
       { ran: false, holder: "m1", nextInMs: HOUR_MS },
     ]);
     await clock.advance(HOUR_MS - 1);
-    expect(await ask(0)).toEqual({ ran: false, holder: "m1", nextInMs: 1 });
+    expect(await run(0)).toEqual({ ran: false, holder: "m1", nextInMs: 1 });
     await clock.advance(1);
-    expect((await ask(2)).ran).toBe(true);
-    expect((await ask(0)).ran).toBe(false);
+    expect((await run(2)).ran).toBe(true);
+    expect((await run(0)).ran).toBe(false);
     expect(ran).toEqual([0, 2]);
   });
 
-  it("asked again after what it said is right", async () => {
+  it("runs when it is called again after the time that it gave", async () => {
     const { clock, locks } = machines(2);
     await locks[0]!.once("report", { every: "1h" }, () => {});
     const busy = await locks[1]!.once("report", { every: "1h" }, () => {});
@@ -52,24 +52,24 @@ describe("once", () => {
     expect((await locks[1]!.once("report", { every: "1h" }, () => {})).ran).toBe(true);
   });
 
-  it("every day at the same hour, though machines wake a little earlier or later", async () => {
+  it("runs every day at the same hour, though machines wake a little earlier or later", async () => {
     const { clock, locks } = machines(3);
     const runs: number[] = [];
-    // Off the hour, day by day: all of the next day's are earlier than the run of the day before.
+    // Offsets from the hour, day by day: on each next day all wake earlier than the run of the day before.
     const wakes = [20_000, 30_000, 55_000, 0, 15_000, 5_000, -1_000, -5_000, -3_000];
     const startedAtMs = clock.elapsedMs() + 60_000;
-    const asks = wakes
+    const calls = wakes
       .map((offMs, i) => ({ day: Math.floor(i / 3), machine: i % 3, offMs }))
       .map((one) => ({ ...one, atMs: startedAtMs + one.day * DAY_MS + one.offMs }))
       .sort((a, b) => a.atMs - b.atMs);
-    for (const { atMs, machine, day } of asks) {
+    for (const { atMs, machine, day } of calls) {
       await clock.advance(atMs - clock.elapsedMs());
       await locks[machine]!.once("backup", { every: "24h" }, () => runs.push(day));
     }
     expect(runs).toEqual([0, 1, 2]);
   });
 
-  it("slack is a tenth of the period, at most a minute, or what is said", async () => {
+  it("allows a slack of a tenth of the period, at most a minute, or what the option says", async () => {
     for (const [every, slack, openAtMs] of [
       ["24h", undefined, DAY_MS - 60_000],
       ["10m", undefined, 9 * 60_000],
@@ -78,16 +78,16 @@ describe("once", () => {
       ["24h", 0, DAY_MS],
     ] as const) {
       const { clock, locks } = machines(1);
-      const ask = () => locks[0]!.once("a", { every, slack }, () => {});
-      expect((await ask()).ran).toBe(true);
+      const run = () => locks[0]!.once("a", { every, slack }, () => {});
+      expect((await run()).ran).toBe(true);
       await clock.advance(openAtMs - 1);
-      expect((await ask()).ran, `${every} ${slack}`).toBe(false);
+      expect((await run()).ran, `${every} ${slack}`).toBe(false);
       await clock.advance(1);
-      expect((await ask()).ran, `${every} ${slack}`).toBe(true);
+      expect((await run()).ran, `${every} ${slack}`).toBe(true);
     }
   });
 
-  it("slower than its period never overlaps with itself", async () => {
+  it("never overlaps with itself when fn takes longer than the period", async () => {
     const { clock, locks } = machines(2);
     const done = new Deferred<string>();
     const slow = watch(locks[0]!.once("a", { every: "1m" }, () => done.promise));
@@ -95,17 +95,17 @@ describe("once", () => {
       await clock.advance(60_000);
       const other = await locks[1]!.once("a", { every: "1m" }, () => "too early");
       expect(other).toMatchObject({ ran: false, holder: "m1" });
-      // As long as it renews, the lease's end is the best guess.
+      // While the lease is renewed, its end is the best estimate.
       expect((other as { nextInMs: number }).nextInMs).toBeLessThanOrEqual(30_000);
     }
     done.resolve("slow");
     await clock.advance(0);
     expect(slow.value).toEqual({ ran: true, value: "slow" });
-    // The period counted from its beginning, and is long over.
+    // The period counts from the start of the run, and is long over.
     expect(await locks[1]!.once("a", { every: "1m" }, () => 2)).toEqual({ ran: true, value: 2 });
   });
 
-  it("that throws lets the error out, and has used its period", async () => {
+  it("rejects with the error of fn, and the period is used up", async () => {
     const { clock, locks } = machines(2);
     const mine = new Error("mine");
     const failing = locks[0]!.once("a", { every: "1h" }, () => {
@@ -118,7 +118,7 @@ describe("once", () => {
     expect((await locks[1]!.once("a", { every: "1h" }, () => {})).ran).toBe(true);
   });
 
-  it("whose machine dies has used its period too", async () => {
+  it("uses up the period also when the machine dies", async () => {
     const { clock, locks, all } = machines(2);
     locks[0]!.once("a", { every: "1h" }, () => new Promise(() => {}));
     await clock.advance(0);
@@ -130,25 +130,25 @@ describe("once", () => {
   });
 
   it.each(["lose-reply", "fail-reply", 2_000] as const)(
-    "whose ask is granted without an answer (%s) does not close the name for a period",
+    "does not close the name for a period when the reply to its claim is lost (%s)",
     async (fault) => {
       const { clock, locks, all, store } = machines(2);
       all[0]!.link.faults.claim = fault;
       let ran = false;
-      const asked = watch(
+      const running = watch(
         locks[0]!.once("a", { every: "1h" }, () => {
           ran = true;
         }),
       );
       await clock.advance(5_000);
-      expect(asked).toMatchObject({ outcome: "rejected", value: { code: "STORE_UNAVAILABLE" } });
+      expect(running).toMatchObject({ outcome: "rejected", value: { code: "STORE_UNAVAILABLE" } });
       expect(ran).toBe(false);
       expect(store.inspect("default:a")).toBeNull();
       expect((await locks[1]!.once("a", { every: "1h" }, () => {})).ran).toBe(true);
     },
   );
 
-  it("that loses its lease says so, with the value, unless asked not to", async () => {
+  it('rejects with the loss and the value when the lease was lost, unless onLost is "return"', async () => {
     const { clock, locks } = machines(2);
     const slow = (): string => {
       clock.stall(60_000);
@@ -171,14 +171,14 @@ describe("once", () => {
     });
   });
 
-  it("a name that is opened by force runs again", async () => {
+  it("runs again after the name was released by force", async () => {
     const { locks } = machines(2);
     await locks[0]!.once("a", { every: "1h" }, () => {});
     await locks[1]!.forceRelease("a", { why: "run it again" });
     expect((await locks[1]!.once("a", { every: "1h" }, () => {})).ran).toBe(true);
   });
 
-  it("closed locks end the work, and the period stays used", async () => {
+  it("ends the work when the locks are closed, and the period stays used", async () => {
     const { clock, locks } = machines(2);
     const run = watch(
       locks[0]!.once(
@@ -199,18 +199,18 @@ describe("once", () => {
     expect(closed.code).toBe("CLOSED");
   });
 
-  it("given up by its signal before it has begun does not run, and uses nothing", async () => {
+  it("does not run, and uses up nothing, when its signal aborts before it has begun", async () => {
     const { locks, store } = machines(1);
     const reason = new Error("enough");
     const options = { every: "1h", signal: AbortSignal.abort(reason) } as const;
-    const asked = locks[0]!.once("a", options, () => {
+    const running = locks[0]!.once("a", options, () => {
       throw new Error("ran");
     });
-    expect(await rejection(asked)).toBe(reason);
+    expect(await rejection(running)).toBe(reason);
     expect(store.inspect("default:a")).toBeNull();
   });
 
-  it("checks what it is given, before it asks", async () => {
+  it("refuses bad arguments before anything is sent to the store", async () => {
     const on = stage();
     const fn = (): void => {};
     const bad: [string, unknown, unknown][] = [
@@ -234,8 +234,8 @@ describe("once", () => {
       ["a", { every: "1h" }, "fn"],
     ];
     for (const [name, options, what] of bad) {
-      const asked = (on.locks as Locks).once(name, options as never, what as never);
-      expect((await rejection(asked)).code, JSON.stringify(options)).toBe("INVALID_ARGUMENT");
+      const running = (on.locks as Locks).once(name, options as never, what as never);
+      expect((await rejection(running)).code, JSON.stringify(options)).toBe("INVALID_ARGUMENT");
     }
     expect(on.store.claims).toEqual([]);
   });

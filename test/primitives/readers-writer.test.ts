@@ -20,7 +20,7 @@ const granted = (all: readonly Watched[]): boolean[] =>
   all.map(({ outcome }) => outcome === "resolved");
 
 describe("readers and a writer", () => {
-  it("readers hold it together, a writer alone", async () => {
+  it("readers hold the name together, a writer holds it alone", async () => {
     const many = clients({ wait: "1h" });
     const readers = [await read(many, "R1"), await read(many, "R2")];
     expect(readers.map(({ mode, permits }) => [mode, permits])).toEqual([
@@ -58,7 +58,7 @@ describe("readers and a writer", () => {
     expect(granted(later)).not.toContain(true);
     await leaseOf(writer).release();
     await many.clock.advance(0);
-    // All of them at once, in the order in which they came.
+    // All readers at once, in the order in which they came.
     expect(granted(later)).not.toContain(false);
     const tokens = later.map((one) => leaseOf(one).token);
     expect(tokens).toEqual(tokens.toSorted());
@@ -66,7 +66,7 @@ describe("readers and a writer", () => {
     expect(last.token).toBeGreaterThan(leaseOf(writer).token);
   });
 
-  it("nor are readers by writers: whoever comes first is served first", async () => {
+  it("readers are not starved by writers: first come, first served", async () => {
     const many = clients({ wait: "1h" });
     const first = await write(many, "W0");
     const order = ["R1", "R2", "W3", "R4", "W5", "W6", "R7", "R8", "R9"];
@@ -101,7 +101,7 @@ describe("readers and a writer", () => {
     expect(granted(behind)).toEqual([true, true]);
   });
 
-  it("is refused where the store can't, and a mode that is none always", async () => {
+  it("shared mode is refused where the store can't do it, and an unknown mode always", async () => {
     const on = stage({}, { traits: { cannot: { shared: "one owner per key" } } });
     const refused = await rejection(on.locks.acquire("a", { mode: "shared" }));
     expect(refused).toBeInstanceOf(UnsupportedError);
@@ -114,7 +114,7 @@ describe("readers and a writer", () => {
 });
 
 describe("each reader has a lease of its own", () => {
-  it("a crashed one is in a writer's way until its own expiry, whatever the others do", async () => {
+  it("a crashed reader holds up a writer until its own expiry, whatever the others do", async () => {
     const many = clients({ wait: "1h" });
     const { clock, on } = many;
     await on("dead").locks.acquire("a", { mode: "shared", ttl: "10s" });
@@ -134,7 +134,7 @@ describe("each reader has a lease of its own", () => {
     expect(writer.outcome).toBe("resolved");
   });
 
-  it("and the writer gets it at that expiry when the others are gone by then", async () => {
+  it("a writer gets the name when the crashed reader expires, if the others are gone by then", async () => {
     const many = clients({ wait: "1h" });
     const { clock, on } = many;
     await on("dead").locks.acquire("a", { mode: "shared", ttl: "10s" });
@@ -149,7 +149,7 @@ describe("each reader has a lease of its own", () => {
     expect(writer.outcome).toBe("resolved");
   });
 
-  it("a crashed writer in the queue stops the readers behind it for what is left of its ticket", async () => {
+  it("a crashed writer in the queue holds up the readers behind it until its ticket expires", async () => {
     const many = clients({ wait: "1h" });
     const { clock, on } = many;
     const reader = await on("R0").locks.acquire("a", { mode: "shared", ttl: "3s" });
@@ -160,12 +160,12 @@ describe("each reader has a lease of its own", () => {
     const behind = watch(on("R1").locks.acquire("a", { mode: "shared", ttl: "3s" }));
     await clock.advance(5_999);
     expect(behind.outcome).toBe("pending");
-    // Seen at the next renewal of anybody's at the latest: a third of the ttl.
+    // The expiry is noticed at the next renewal by anybody: after a third of the ttl at the latest.
     await clock.advance(1_001);
     expect([behind.outcome, reader.state]).toEqual(["resolved", "held"]);
   });
 
-  it("one that is lost tells nothing about the others", async () => {
+  it("a reader that is lost does not affect the others", async () => {
     const many = clients({ ttl: "6s" });
     const [one, other] = [await read(many, "R1"), await read(many, "R2")];
     many.on("R1").store.onRenew = () => Promise.reject(new Error("down"));
@@ -175,7 +175,7 @@ describe("each reader has a lease of its own", () => {
     expect(other.state).toBe("held");
   });
 
-  it("all of them are taken by force together, and the writer comes next with a higher token", async () => {
+  it("a release by force ends all readers together, and the writer comes next with a higher token", async () => {
     const many = clients({ ttl: "6s", wait: "1h" });
     const readers = [await read(many, "R1"), await read(many, "R2")];
     const writer = watch(write(many, "W"));
@@ -199,7 +199,7 @@ describe("each reader has a lease of its own", () => {
 });
 
 describe("tokens and floors", () => {
-  it("tokens have the order of grants; a floor is the lowest that still holds", async () => {
+  it("tokens rise in the order of grants; a floor is the lowest token that still holds", async () => {
     const many = clients({ wait: "1h" });
     const r1 = await read(many, "R1");
     const r2 = await read(many, "R2");
@@ -207,7 +207,7 @@ describe("tokens and floors", () => {
     await r1.release();
     const r3 = await read(many, "R3");
     expect(r3.floor).toBe(r2.token);
-    // The floor of a grant is that of its moment, and stays.
+    // The floor of a grant is fixed when the grant is made.
     await r2.release();
     expect(r3.floor).toBe(r2.token);
     const writing = watch(write(many, "W"));
@@ -236,7 +236,7 @@ describe("tokens and floors", () => {
     expect((await read(many, "R2")).floor).toBe(alive.token);
   });
 
-  it("one that has ended, and is closed by atLeast, does not count", async () => {
+  it("a reader that has released, but is kept closed by atLeast, does not count for the floor", async () => {
     const many = clients();
     const { locks } = many.on("A");
     const closed = await locks.acquire("a", { mode: "shared", atLeast: "1h" });
@@ -247,7 +247,7 @@ describe("tokens and floors", () => {
   });
 });
 
-describe("a fence for those who hold it together", () => {
+describe("a fence for leases that are held together", () => {
   const accepted = (fence: ReturnType<typeof memoryFence>, lease: Lease): Promise<boolean> =>
     fence.guard(undefined, "r", lease).then(
       () => true,
@@ -257,7 +257,7 @@ describe("a fence for those who hold it together", () => {
       },
     );
 
-  /** Five who hold it at the same time: readers, or permits. */
+  /** Five leases at the same time: readers, or permits. */
   const together = {
     readers: (many: Clients, who: string) => read(many, who),
     permits: ({ on }: Clients, who: string) =>
@@ -265,54 +265,51 @@ describe("a fence for those who hold it together", () => {
   };
 
   it.each(Object.entries(together))(
-    "%s don't fence each other out, in any order",
-    async (_, ask) => {
+    "lets in all %s that are held together, in any order",
+    async (_, acquire) => {
       const many = clients();
       const fence = memoryFence();
       const all: Lease[] = [];
-      for (let i = 0; i < 5; i++) all.push(await ask(many, `H${i}`));
+      for (let i = 0; i < 5; i++) all.push(await acquire(many, `H${i}`));
       for (const lease of [3, 0, 4, 1, 2].map((i) => all[i]!)) {
         await fence.enter(undefined, "r", lease);
         await fence.guard(undefined, "r", lease, { strict: true });
       }
       for (const lease of all) expect(await accepted(fence, lease)).toBe(true);
-      // Some go and others come, as long as one of the first is there.
+      // Some are released and others granted, while at least one of the first is held.
       await all[1]!.release();
       await all[0]!.release();
-      const next = await ask(many, "H5");
+      const next = await acquire(many, "H5");
       await fence.enter(undefined, "r", next);
       for (const lease of [all[2]!, all[3]!, all[4]!, next]) {
         expect(await accepted(fence, lease)).toBe(true);
       }
-      // Those who have gone before it came are refused.
+      // Leases that were released before the new grant are refused.
       expect(await accepted(fence, all[0]!)).toBe(false);
       expect(await accepted(fence, all[1]!)).toBe(false);
     },
   );
 
-  it.each(Object.entries(together))(
-    "zombies of an earlier time are refused: %s",
-    async (_, ask) => {
-      const many = clients({ ttl: "6s", wait: "1h" });
-      const fence = memoryFence();
-      const zombie = await ask(many, "Z");
-      const alive = await ask(many, "H1");
-      await fence.enter(undefined, "r", zombie);
-      await fence.enter(undefined, "r", alive);
-      crash(many.on("Z"));
-      await many.clock.advance(6_000);
-      expect(zombie.state).toBe("lost");
-      // Nobody has come since: its write can do no harm that it could not do before.
-      expect(await accepted(fence, zombie)).toBe(true);
-      const next = await ask(many, "H2");
-      await fence.enter(undefined, "r", next);
-      expect(await accepted(fence, zombie)).toBe(false);
-      expect([await accepted(fence, alive), await accepted(fence, next)]).toEqual([true, true]);
-      expect(await fence.highest(undefined, "r")).toBe(alive.token);
-    },
-  );
+  it.each(Object.entries(together))("refuses %s of an earlier time", async (_, acquire) => {
+    const many = clients({ ttl: "6s", wait: "1h" });
+    const fence = memoryFence();
+    const zombie = await acquire(many, "Z");
+    const alive = await acquire(many, "H1");
+    await fence.enter(undefined, "r", zombie);
+    await fence.enter(undefined, "r", alive);
+    crash(many.on("Z"));
+    await many.clock.advance(6_000);
+    expect(zombie.state).toBe("lost");
+    // Nothing was granted since: this write can do no harm that it could not do before.
+    expect(await accepted(fence, zombie)).toBe(true);
+    const next = await acquire(many, "H2");
+    await fence.enter(undefined, "r", next);
+    expect(await accepted(fence, zombie)).toBe(false);
+    expect([await accepted(fence, alive), await accepted(fence, next)]).toEqual([true, true]);
+    expect(await fence.highest(undefined, "r")).toBe(alive.token);
+  });
 
-  it("a writer refuses all readers before it, and is refused by those after it", async () => {
+  it("refuses all readers before a writer, and the writer once a later reader has entered", async () => {
     const many = clients({ wait: "1h" });
     const fence = memoryFence();
     const before = [await read(many, "R1"), await read(many, "R2")];
@@ -321,7 +318,7 @@ describe("a fence for those who hold it together", () => {
     for (const lease of before) await lease.release();
     await many.clock.advance(0);
     const writer = leaseOf(waiting);
-    // As long as it has not entered, the resource does not know of it.
+    // Until the writer has entered, the resource does not know of it.
     for (const lease of before) expect(await accepted(fence, lease)).toBe(true);
     await fence.enter(undefined, "r", writer);
     for (const lease of before) expect(await accepted(fence, lease)).toBe(false);
@@ -333,7 +330,7 @@ describe("a fence for those who hold it together", () => {
     for (const lease of after) expect(await accepted(fence, lease)).toBe(true);
   });
 
-  it("withLock enters by itself, for readers too", async () => {
+  it("is entered by withLock, for readers too", async () => {
     const many = clients();
     const fence = memoryFence();
     const shared = { mode: "shared", fence, resource: "r" } as const;

@@ -6,8 +6,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { describe, expect, it } from "vitest";
 import { InvalidArgumentError, LeaseLostError } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
-import { createLocks } from "../../src/core/locks.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { createLocks } from "../../src/locks.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 import { Deferred, fixedRandom, never, refusal, rejection, stage, watch } from "../core/helpers.js";
 
 const REENTRANT = { reentrant: true } as const;
@@ -19,8 +19,8 @@ function pair(options = {}) {
   return { ...on, other: stage(options, more).locks };
 }
 
-describe("an acquire of the same name inside", () => {
-  it("waits as anybody would, unless both say reentrant", async () => {
+describe("an acquire of a name inside withLock of that name", () => {
+  it("waits as any other would, unless both say reentrant", async () => {
     const on = stage();
     for (const [outer, inner] of [
       [{}, {}],
@@ -28,15 +28,18 @@ describe("an acquire of the same name inside", () => {
       [REENTRANT, {}],
     ]) {
       await on.locks.withLock("a", outer!, async () => {
-        const asked = watch(on.locks.acquire("a", { ...inner, wait: "5s" }));
+        const acquiring = watch(on.locks.acquire("a", { ...inner, wait: "5s" }));
         expect(await on.locks.tryAcquire("a", inner!)).toBeNull();
         await on.clock.advance(5_000);
-        expect(asked).toMatchObject({ outcome: "rejected", value: { code: "ACQUIRE_TIMEOUT" } });
+        expect(acquiring).toMatchObject({
+          outcome: "rejected",
+          value: { code: "ACQUIRE_TIMEOUT" },
+        });
       });
     }
   });
 
-  it("shares the lease: one grant, one token, given back with the outermost", async () => {
+  it("shares the lease: one grant, one token, released with the outermost", async () => {
     const on = stage();
     await on.locks.withLock("a", REENTRANT, async (outer) => {
       const inner = await on.locks.acquire("a", REENTRANT);
@@ -72,7 +75,7 @@ describe("an acquire of the same name inside", () => {
     expect(on.store.inspect("default:a")).toBeNull();
   });
 
-  it("is counted three deep, whatever the depth at which others ask", async () => {
+  it("is released with the outermost of three levels, and nobody else gets the name before", async () => {
     const { locks, other, store, clock } = pair();
     const tokens: bigint[] = [];
     const waiting = new Deferred<Lease>();
@@ -93,14 +96,14 @@ describe("an acquire of the same name inside", () => {
     expect((await waiting.promise).token).toBeGreaterThan(tokens[0]!);
   });
 
-  it("of another Locks on the same store does not join", async () => {
+  it("by another Locks on the same store does not join", async () => {
     const { locks, other } = pair();
     await locks.withLock("a", REENTRANT, async () => {
       expect(await other.tryAcquire("a", REENTRANT)).toBeNull();
     });
   });
 
-  it("joins only inside a withLock: a lease that was acquired opens no context", async () => {
+  it("joins only inside a withLock: a lease from acquire opens no context", async () => {
     const on = stage();
     await on.locks.acquire("a", REENTRANT);
     expect(await on.locks.tryAcquire("a", REENTRANT)).toBeNull();
@@ -111,7 +114,7 @@ describe("an acquire of the same name inside", () => {
     });
   });
 
-  it("finds its name behind other names around it", async () => {
+  it("joins also across other names in between", async () => {
     const on = stage();
     await on.locks.withLock("a", REENTRANT, (a) =>
       on.locks.withLock("b", REENTRANT, (b) =>
@@ -125,7 +128,7 @@ describe("an acquire of the same name inside", () => {
     expect(on.store.claims).toHaveLength(2);
   });
 
-  it("is not joined when its signal has aborted, or the locks are closed", async () => {
+  it("is refused when its signal has aborted, or the locks are closed", async () => {
     const on = stage();
     const reason = new Error("enough");
     const signal = AbortSignal.abort(reason);
@@ -138,7 +141,7 @@ describe("an acquire of the same name inside", () => {
     expect(await rejection(work)).toMatchObject({ code: "LEASE_LOST", reason: "closed" });
   });
 
-  it("shared inside exclusive joins; exclusive inside shared is refused, and says why", async () => {
+  it("joins as shared inside exclusive; exclusive inside shared is refused with the reason", async () => {
     const on = stage();
     const shared = { ...REENTRANT, mode: "shared" } as const;
     await on.locks.withLock("a", REENTRANT, async (outer) => {
@@ -148,22 +151,25 @@ describe("an acquire of the same name inside", () => {
     await on.locks.withLock("a", shared, async (outer) => {
       const inner = await on.locks.acquire("a", shared);
       expect([inner.token, inner.mode]).toEqual([outer.token, "shared"]);
-      for (const asked of [on.locks.acquire("a", REENTRANT), on.locks.tryAcquire("a", REENTRANT)]) {
-        const error = await rejection(asked);
+      for (const acquiring of [
+        on.locks.acquire("a", REENTRANT),
+        on.locks.tryAcquire("a", REENTRANT),
+      ]) {
+        const error = await rejection(acquiring);
         expect(error).toBeInstanceOf(InvalidArgumentError);
         expect(error.message).toBe(
           '"a" is held shared here and can\'t be made exclusive: two readers that both tried would ' +
             "wait for each other. Take it exclusively from the start",
         );
       }
-      // Without reentrant it is a claim like any other, and waits for the readers.
+      // Without reentrant, the acquire is a claim like any other, and waits for the readers.
       expect(await on.locks.tryAcquire("a")).toBeNull();
     });
   });
 });
 
-describe("flows side by side", () => {
-  it("inside of one withLock both join, and do not exclude each other", async () => {
+describe("two tasks at the same time", () => {
+  it("inside one withLock both join, and do not exclude each other", async () => {
     const on = stage();
     let inside = 0;
     let most = 0;
@@ -181,7 +187,7 @@ describe("flows side by side", () => {
     expect(on.store.claims).toHaveLength(1);
   });
 
-  it("outside of any withLock exclude each other", async () => {
+  it("outside any withLock exclude each other", async () => {
     const on = stage();
     let inside = 0;
     const flow = () =>
@@ -197,7 +203,7 @@ describe("flows side by side", () => {
 });
 
 describe("when the outer lease is lost", () => {
-  it("inner leases are, and no new one is given: nobody is let in in good faith", async () => {
+  it("inner leases are lost too, and no new one is given", async () => {
     const on = stage({ ttl: "10s" });
     const seen: LeaseLostError[] = [];
     const work = on.locks.withLock("a", REENTRANT, async (outer) => {
@@ -219,7 +225,7 @@ describe("when the outer lease is lost", () => {
     expect(seen).toEqual([expect.any(LeaseLostError)]);
   });
 
-  it("the signal of an inner lease aborts in the same moment, before the name can be granted", async () => {
+  it("the signal of an inner lease aborts in the same moment, before the name can be granted to another", async () => {
     const { locks, other, store, clock } = pair({ ttl: "10s" });
     const work = locks.withLock("a", REENTRANT, async () => {
       const inner = await locks.acquire("a", REENTRANT);
@@ -236,7 +242,7 @@ describe("when the outer lease is lost", () => {
     expect((await rejection(work)).code).toBe("LEASE_LOST");
   });
 
-  it("inner work that is told by the outer's end comes out as the loss", async () => {
+  it("an inner withLock rejects with the loss", async () => {
     const on = stage({ ttl: "10s" });
     const outer = on.locks.withLock("a", REENTRANT, async () => {
       const inner = on.locks.withLock("a", REENTRANT, async () => {
@@ -251,23 +257,23 @@ describe("when the outer lease is lost", () => {
 });
 
 describe("work that outlives its context", () => {
-  it("holds nothing any more, and is told before the name is free", async () => {
+  it("holds nothing any more, and is notified before the name is free", async () => {
     const { locks, other, clock } = pair();
     const left = new Deferred<Lease>();
-    const told: string[] = [];
+    const events: string[] = [];
     const goOn = new Deferred<void>();
     const later = new Deferred<Lease | null>();
     await locks.withLock("a", REENTRANT, async () => {
       const inner = await locks.acquire("a", REENTRANT);
-      other.acquire("a", { wait: "1m" }).then(() => told.push("granted"));
-      inner.signal.addEventListener("abort", () => told.push("aborted"));
-      inner.on("lost", ({ reason }) => told.push(`lost: ${reason}`));
+      other.acquire("a", { wait: "1m" }).then(() => events.push("granted"));
+      inner.signal.addEventListener("abort", () => events.push("aborted"));
+      inner.on("lost", ({ reason }) => events.push(`lost: ${reason}`));
       left.resolve(inner);
       goOn.promise.then(() => locks.tryAcquire("a", REENTRANT)).then(later.resolve, later.reject);
     });
     const inner = await left.promise;
     await clock.advance(0);
-    expect(told).toEqual(["aborted", "lost: released", "granted"]);
+    expect(events).toEqual(["aborted", "lost: released", "granted"]);
     expect([inner.state, inner.remainingMs]).toEqual(["lost", 0]);
     expect(inner.signal.reason).toBeInstanceOf(LeaseLostError);
     expect(inner.signal.reason).toMatchObject({ reason: "released" });
@@ -279,14 +285,14 @@ describe("work that outlives its context", () => {
     expect(await later.promise).toBeNull();
   });
 
-  it("finds its signal aborted also if it looks at it only afterwards", async () => {
+  it("finds its signal aborted even if it reads it only afterwards", async () => {
     const on = stage();
     const inner = await on.locks.withLock("a", REENTRANT, () => on.locks.acquire("a", REENTRANT));
     expect(inner.signal.aborted).toBe(true);
     expect(inner.signal.reason).toMatchObject({ reason: "released" });
   });
 
-  it("is told when the outer lease is given back by hand, in the middle of the work", async () => {
+  it("is notified when the outer lease is released in the middle of the work", async () => {
     const { locks, other } = pair();
     await locks.withLock("a", REENTRANT, async (outer) => {
       const inner = await locks.acquire("a", REENTRANT);
@@ -301,7 +307,7 @@ describe("work that outlives its context", () => {
     });
   });
 
-  it("and asks later makes a claim of its own, with a token of its own", async () => {
+  it("and acquires later sends a claim of its own, with a token of its own", async () => {
     const on = stage();
     const goOn = new Deferred<void>();
     const later = new Deferred<bigint[]>();
@@ -322,15 +328,15 @@ describe("work that outlives its context", () => {
     expect(inner).toBe(own);
   });
 
-  it("that begins anew from its own end, again and again, keeps nothing of what is over", async () => {
-    // Not on a stage, which writes everything down.
+  it("and starts itself again and again keeps no ended lease in memory", async () => {
+    // Not on a stage, which records everything and so keeps it in memory.
     const locks = createLocks(memoryStore());
     const alive: WeakRef<Lease>[] = [];
     const done = new Deferred<number>();
     const round = (left: number): Promise<void> =>
       locks.withLock("a", REENTRANT, async (lease) => {
         alive.push(new WeakRef(lease));
-        // Bound to this context, as a timer or a next message would be.
+        // The callback belongs to this context, as that of a timer or of a next message would.
         setImmediate(() => (left === 0 ? last() : round(left - 1)));
       });
     const last = async (): Promise<void> => {
@@ -342,20 +348,26 @@ describe("work that outlives its context", () => {
   });
 });
 
-describe("the context", () => {
-  const places: [string, (ask: () => Promise<Lease>) => Promise<Lease>][] = [
-    ["a timer", (ask) => sleep(1).then(ask)],
-    ["setImmediate", (ask) => new Promise((ok, no) => setImmediate(() => ask().then(ok, no)))],
-    ["nextTick", (ask) => new Promise((ok, no) => process.nextTick(() => ask().then(ok, no)))],
+describe("the context of a withLock", () => {
+  const places: [string, (acquire: () => Promise<Lease>) => Promise<Lease>][] = [
+    ["a timer", (acquire) => sleep(1).then(acquire)],
+    [
+      "setImmediate",
+      (acquire) => new Promise((ok, no) => setImmediate(() => acquire().then(ok, no))),
+    ],
+    [
+      "nextTick",
+      (acquire) => new Promise((ok, no) => process.nextTick(() => acquire().then(ok, no))),
+    ],
     [
       "a stream",
-      async (ask) => {
+      async (acquire) => {
         const got: Lease[] = [];
         await pipeline(
           Readable.from([1]),
           async function* (source) {
             for await (const one of source) {
-              got.push(await ask());
+              got.push(await acquire());
               yield one;
             }
           },
@@ -368,24 +380,24 @@ describe("the context", () => {
     ],
     [
       "a listener that is bound by AsyncResource",
-      (ask) =>
+      (acquire) =>
         new Promise((ok, no) => {
           emitter.once(
             "message",
-            AsyncResource.bind(() => ask().then(ok, no)),
+            AsyncResource.bind(() => acquire().then(ok, no)),
           );
           poke();
         }),
     ],
   ];
-  // Emits from outside of any context.
+  // Emits outside any context.
   const emitter = new EventEmitter();
   const outside = new AsyncResource("outside");
   const poke = (): void => {
     outside.runInAsyncScope(() => setImmediate(() => emitter.emit("message")));
   };
 
-  it.each(places)("goes with the work through %s", async (_, through) => {
+  it.each(places)("follows the work through %s", async (_, through) => {
     const on = stage();
     await on.locks.withLock("a", REENTRANT, async (outer) => {
       const inner = await through(() => on.locks.acquire("a", { ...REENTRANT, wait: 0 }));
@@ -393,50 +405,50 @@ describe("the context", () => {
     });
   });
 
-  it("does not go with a listener that is called from elsewhere", async () => {
+  it("does not follow a listener that is called from elsewhere", async () => {
     const on = stage();
     await on.locks.withLock("a", REENTRANT, async () => {
-      const asked = new Promise<Lease | null>((ok, no) => {
+      const acquiring = new Promise<Lease | null>((ok, no) => {
         emitter.once("message", () => on.locks.tryAcquire("a", REENTRANT).then(ok, no));
       });
       poke();
-      expect(await asked).toBeNull();
+      expect(await acquiring).toBeNull();
     });
   });
 });
 
 describe("an inner lease", () => {
-  it("passes events on until it is released, or no longer wants them", async () => {
+  it("passes events on until it is released or the listener is removed", async () => {
     const on = stage({ ttl: "10s", retry: { pause: 100 } });
     const work = on.locks.withLock("a", REENTRANT, async (outer) => {
-      const told: string[] = [];
+      const events: string[] = [];
       const one = await on.locks.acquire("a", REENTRANT);
       const two = await on.locks.acquire("a", REENTRANT);
       const gone = await on.locks.acquire("a", REENTRANT);
-      const tell = (who: string) => (event: string) => () => void told.push(`${who} ${event}`);
-      const unwanted = tell("one")("jeopardy, unwanted");
-      outer.on("jeopardy", tell("outer")("jeopardy"));
-      one.on("jeopardy", tell("one")("jeopardy")).on("recovered", tell("one")("recovered"));
+      const record = (who: string) => (event: string) => () => void events.push(`${who} ${event}`);
+      const unwanted = record("one")("jeopardy, unwanted");
+      outer.on("jeopardy", record("outer")("jeopardy"));
+      one.on("jeopardy", record("one")("jeopardy")).on("recovered", record("one")("recovered"));
       one.on("jeopardy", unwanted).off("jeopardy", unwanted).off("jeopardy", unwanted);
-      two.on("recovered", tell("two")("recovered")).on("lost", tell("two")("lost"));
-      gone.on("jeopardy", tell("gone")("jeopardy")).on("lost", tell("gone")("lost"));
+      two.on("recovered", record("two")("recovered")).on("lost", record("two")("lost"));
+      gone.on("jeopardy", record("gone")("jeopardy")).on("lost", record("gone")("lost"));
       await gone.release();
-      gone.on("recovered", tell("gone")("recovered"));
+      gone.on("recovered", record("gone")("recovered"));
       on.store.onRenew = () => Promise.reject(new Error("down"));
       await on.clock.advance(4_000);
-      expect(told).toEqual(["outer jeopardy", "one jeopardy"]);
+      expect(events).toEqual(["outer jeopardy", "one jeopardy"]);
       expect([outer.state, one.state]).toEqual(["jeopardy", "jeopardy"]);
       on.store.onRenew = (apply) => apply();
       await on.clock.advance(1_000);
-      expect(told.slice(2)).toEqual(["one recovered", "two recovered"]);
+      expect(events.slice(2)).toEqual(["one recovered", "two recovered"]);
       on.store.onRenew = () => never();
       await on.clock.advance(20_000);
-      expect(told.slice(4)).toEqual(["outer jeopardy", "one jeopardy", "two lost"]);
+      expect(events.slice(4)).toEqual(["outer jeopardy", "one jeopardy", "two lost"]);
     });
     expect((await rejection(work)).code).toBe("LEASE_LOST");
   });
 
-  it("renews what it shares", async () => {
+  it("renews the lease that it shares", async () => {
     const on = stage({ ttl: "10s" });
     await on.locks.withLock("a", REENTRANT, async (outer) => {
       const inner = await on.locks.acquire("a", REENTRANT);
@@ -460,7 +472,7 @@ describe("an inner lease", () => {
   });
 });
 
-/** Listeners that were added to the signal from now on and are still there. */
+/** Counts the listeners that are added to the signal from now on and are still there. */
 function countListeners(signal: AbortSignal): () => number {
   const all = new Set<unknown>();
   const { addEventListener: add, removeEventListener: remove } = signal;

@@ -41,20 +41,20 @@ describe("a semaphore", () => {
     expect((three.value as Lease).floor).toBe(last!.token);
   });
 
-  it("of one permit is like a lock, and none", async () => {
+  it("with one permit excludes like a lock, but can't be taken as a lock", async () => {
     const on = stage({ wait: 0 });
     const single = on.locks.semaphore("s", { permits: 1 });
     const lease = await single.acquire();
     expect(lease.mode).toBe("permits");
     const busy = await rejection(single.acquire());
     expect(busy).toBeInstanceOf(AcquireTimeoutError);
-    expect(busy.message).toMatch(/^"s" is held by .*; asked once/);
+    expect(busy.message).toMatch(/^"s" is held by .*; tried once/);
     expect(await rejection(on.locks.acquire("s"))).toBeInstanceOf(InvalidArgumentError);
     await lease.release();
     expect(await on.locks.inspect("s")).toBeNull();
   });
 
-  it("renews, is lost, and keeps closed what atLeast says, as other leases do", async () => {
+  it("has leases that are renewed, can be lost, and obey atLeast, as others do", async () => {
     const on = stage({ ttl: "3s" });
     const semaphore = on.locks.semaphore("s", { permits: 2 });
     const kept = await semaphore.acquire();
@@ -99,7 +99,7 @@ describe("a semaphore", () => {
     expect(on.clock.timers).toBe(0);
   });
 
-  it("is refused where the store can't, with its reason", () => {
+  it("is refused where the store can't do it, with the store's reason", () => {
     const on = stage({}, { traits: { cannot: { permits: "it has no counters" } } });
     const refused = refusal(() => on.locks.semaphore("s", { permits: 2 }));
     expect(refused).toBeInstanceOf(UnsupportedError);
@@ -107,14 +107,14 @@ describe("a semaphore", () => {
   });
 });
 
-describe("the order of permits", () => {
-  it("a waiter for many is not starved by many for one", async () => {
+describe("the queue for permits", () => {
+  it("does not starve a waiter for many permits behind many waiters for one", async () => {
     const { clock, on } = clients();
     const of = (who: string) => on(who).locks.semaphore("s", { permits: 3 });
     const first = await of("A").acquire();
     const second = await of("B").acquire();
     const many = watch(of("M").acquire({ permits: 3, wait: "1h" }));
-    // One is free all the time, and nobody who comes later gets it.
+    // One permit is free all the time, and nobody who comes later gets it.
     const small: { outcome: string; value: unknown }[] = [];
     for (let i = 0; i < 20; i++) {
       small.push(watch(of(`S${i}`).acquire({ wait: "1h" })));
@@ -138,7 +138,7 @@ describe("the order of permits", () => {
     expect(small.map((one) => one.outcome === "resolved")).toEqual(small.map((_, i) => i < 3));
   });
 
-  it("a waiter for many that gives up lets those behind it in at once", async () => {
+  it("moves at once when a waiter for many permits gives up", async () => {
     const { clock, on } = clients();
     const held = await on("A").locks.semaphore("s", { permits: 3 }).acquire({ permits: 2 });
     const abort = new AbortController();
@@ -152,7 +152,7 @@ describe("the order of permits", () => {
     expect([many.outcome, one.outcome, held.state]).toEqual(["rejected", "resolved", "held"]);
   });
 
-  it("crashed holders' permits come back at their own expiry, not all at once", async () => {
+  it("gets a crashed holder's permits back at that holder's expiry, not all at once", async () => {
     const { clock, on } = clients({ wait: "1h" });
     const of = (who: string) => on(who).locks.semaphore("s", { permits: 3 });
     await of("A").acquire({ ttl: "10s" });
@@ -175,7 +175,7 @@ describe("the order of permits", () => {
     expect(alive.state).toBe("held");
   });
 
-  it("a crashed waiter for many stops those behind it for what is left of its ticket, no longer", async () => {
+  it("is held up by a crashed waiter for many permits until its ticket expires, no longer", async () => {
     const { clock, on } = clients({ wait: "1h" });
     const of = (who: string) => on(who).locks.semaphore("s", { permits: 3 });
     await of("A").acquire({ permits: 2 });
@@ -186,19 +186,19 @@ describe("the order of permits", () => {
     const one = watch(of("B").acquire({ ttl: "3s" }));
     await clock.advance(5_999);
     expect(one.outcome).toBe("pending");
-    // Nobody told it: it is seen when its own ticket is renewed.
+    // No push arrives: the waiter finds out when its own ticket is renewed.
     await clock.advance(1_001);
     expect(one.outcome).toBe("resolved");
   });
 });
 
 describe("the limit of a semaphore", () => {
-  it("is kept while it is in use, and another is a clear error", async () => {
+  it("is fixed while the semaphore is in use, and another limit is an error", async () => {
     const { clock, on } = clients();
     const lease = await on("A").locks.semaphore("gpu", { permits: 4 }).acquire();
     const other = on("B").locks.semaphore("gpu", { permits: 3 });
-    for (const asked of [other.acquire(), other.tryAcquire(), other.acquire({ wait: 0 })]) {
-      const refused = await rejection(asked);
+    for (const acquiring of [other.acquire(), other.tryAcquire(), other.acquire({ wait: 0 })]) {
+      const refused = await rejection(acquiring);
       expect(refused).toBeInstanceOf(InvalidArgumentError);
       expect(refused.message).toBe(
         '"gpu" is in use as a semaphore of 4 permits and can\'t be taken as a semaphore of 3 permits; ' +
@@ -212,11 +212,11 @@ describe("the limit of a semaphore", () => {
     await clock.advance(0);
   });
 
-  it("is what a name that is in use as a lock does not have, and the other way round", async () => {
+  it("can't be set on a name that is in use as a lock, nor the other way round", async () => {
     const { on } = clients({ wait: 0 });
     const { locks } = on("A");
-    const message = (as: string, asked: string): string =>
-      `"n" is in use as ${as} and can't be taken as ${asked}; use another name`;
+    const message = (as: string, wanted: string): string =>
+      `"n" is in use as ${as} and can't be taken as ${wanted}; use another name`;
     const semaphore = locks.semaphore("n", { permits: 2 });
     for (const mode of ["exclusive", "shared"] as const) {
       const lock = await locks.acquire("n", { mode });
@@ -236,7 +236,7 @@ describe("the limit of a semaphore", () => {
       expect(await locks.inspect("m")).toBeNull();
       await permit.release();
     }
-    // Closed by atLeast, it is still in use.
+    // A name that atLeast keeps closed is still in use.
     await (await semaphore.acquire({ atLeast: "1m" })).release();
     expect((await rejection(locks.acquire("n"))).code).toBe("INVALID_ARGUMENT");
   });
@@ -254,8 +254,8 @@ describe("the limit of a semaphore", () => {
     [null, /^permits is null/],
   ])("can't be %s", async (permits, message) => {
     const on = stage();
-    const asked = { permits: permits as number };
-    const refused = refusal(() => on.locks.semaphore("s", asked));
+    const options = { permits: permits as number };
+    const refused = refusal(() => on.locks.semaphore("s", options));
     expect(refused).toBeInstanceOf(InvalidArgumentError);
     expect(refused.message).toMatch(message);
     const resized = await rejection(
@@ -265,7 +265,7 @@ describe("the limit of a semaphore", () => {
     expect(resized.message).toMatch(message);
   });
 
-  it("may be as high as that of a lock, less one", async () => {
+  it("may be as high as 2^31 - 2", async () => {
     const on = stage();
     const most = 2 ** 31 - 2;
     const wide = on.locks.semaphore("s", { permits: most });
@@ -275,7 +275,7 @@ describe("the limit of a semaphore", () => {
   });
 });
 
-describe("bad input", () => {
+describe("bad input of a semaphore", () => {
   const ways = {
     acquire: (semaphore: Semaphore, options: PermitOptions) => semaphore.acquire(options),
     tryAcquire: (semaphore: Semaphore, options: PermitOptions) => semaphore.tryAcquire(options),
@@ -299,11 +299,11 @@ describe("bad input", () => {
     ["2", /options/],
     [[], /options .* an array/],
     [new AbortController().signal, /options .* a plain object/],
-  ])("options %j", async (options, message) => {
-    for (const ask of Object.values(ways)) {
+  ])("is refused: the options %j", async (options, message) => {
+    for (const acquire of Object.values(ways)) {
       const on = stage();
       const refused = await rejection(
-        ask(on.locks.semaphore("s", { permits: 4 }), options as PermitOptions),
+        acquire(on.locks.semaphore("s", { permits: 4 }), options as PermitOptions),
       );
       expect(refused).toBeInstanceOf(InvalidArgumentError);
       expect(refused.message).toMatch(message);
@@ -311,7 +311,7 @@ describe("bad input", () => {
     }
   });
 
-  it("what only one of the calls has", async () => {
+  it("is refused: an option that only another call has", async () => {
     const on = stage();
     const semaphore = on.locks.semaphore("s", { permits: 4 });
     const waiting = await rejection(semaphore.tryAcquire({ wait: 5 } as object));
@@ -328,7 +328,7 @@ describe("bad input", () => {
     expect(on.store.claims).toEqual([]);
   });
 
-  it("of the semaphore itself", () => {
+  it("is refused: a bad name or limit", () => {
     const on = stage();
     const make = (name: unknown, options: unknown) =>
       refusal(() => on.locks.semaphore(name as string, options as { permits: number }));
@@ -343,7 +343,7 @@ describe("bad input", () => {
 });
 
 describe("resize", () => {
-  it("up wakes at once those who fit, in their order", async () => {
+  it("to more permits wakes at once the waiters that fit, in their order", async () => {
     const { clock, on } = clients({ wait: "1h" });
     const of = (who: string, permits = 2) => on(who).locks.semaphore("s", { permits });
     await of("A").acquire({ permits: 2 });
@@ -360,13 +360,13 @@ describe("resize", () => {
     ]);
     expect(semaphore.permits).toBe(6);
     expect((await on("A").locks.inspect("s"))?.limit).toBe(6);
-    // Who knows the new number takes part, who knows the old one is told.
+    // Clients that know the new limit take part; those that know the old one get an error.
     await semaphore.resize(7);
     expect((await rejection(of("F").acquire())).message).toMatch(
       /in use as a semaphore of 7 permits and can't be taken as a semaphore of 2 permits/,
     );
     expect(await of("F", 7).tryAcquire()).toBeNull();
-    // Those that stood in line before know nothing of it, ask and renew as before, and are granted.
+    // Those who waited before do not know the new limit, claim and renew as before, and are granted.
     await clock.advance(300_000);
     expect(waiting[2]!.outcome).toBe("pending");
     await semaphore.resize(9);
@@ -374,7 +374,7 @@ describe("resize", () => {
     expect([waiting[2]!.outcome, last.outcome]).toEqual(["resolved", "resolved"]);
   });
 
-  it("below what is in use takes nothing away, and waits until it has come back", async () => {
+  it("below what is in use takes nothing away, and grants nothing until enough was released", async () => {
     const { clock, on } = clients({ wait: "1h" });
     const of = (who: string, permits: number) => on(who).locks.semaphore("s", { permits });
     const held = await Promise.all(["A", "B", "C"].map((who) => of(who, 3).acquire()));
@@ -396,7 +396,7 @@ describe("resize", () => {
     expect(late.outcome).toBe("resolved");
   });
 
-  it("below what a waiter asks ends its wait with a clear error, and those behind it go on", async () => {
+  it("below what a waiter needs ends its wait with a clear error, and those behind it go on", async () => {
     const { clock, on } = clients({ wait: "1h", ttl: "6s" });
     const of = (who: string, permits = 4) => on(who).locks.semaphore("s", { permits });
     const held = await of("A").acquire();
@@ -407,7 +407,7 @@ describe("resize", () => {
     await of("op").resize(3);
     await clock.advance(0);
     expect(behind.outcome).toBe("resolved");
-    // It is told at its next renewal, or earlier.
+    // The waiter learns it at its next renewal, or earlier.
     await clock.advance(2_000);
     expect(many.value).toBeInstanceOf(InvalidArgumentError);
     expect((many.value as Error).message).toBe(
@@ -420,7 +420,7 @@ describe("resize", () => {
     expect(held.state).toBe("held");
   });
 
-  it("of a name that nobody uses counts here alone, for nothing is kept of it", async () => {
+  it("changes only this object if nobody uses the name, for the store keeps nothing of it", async () => {
     const { on } = clients();
     const semaphore = on("A").locks.semaphore("s", { permits: 2 });
     await semaphore.resize(5);
@@ -428,7 +428,7 @@ describe("resize", () => {
     expect((await semaphore.acquire({ permits: 5 })).permits).toBe(5);
   });
 
-  it("of a lock is refused, and a lock it stays", async () => {
+  it("is refused for a lock, and the lock stays as it is", async () => {
     const { on } = clients();
     const lock = await on("A").locks.acquire("s", { mode: "shared" });
     const semaphore = on("A").locks.semaphore("s", { permits: 2 });
@@ -439,7 +439,7 @@ describe("resize", () => {
     expect((await on("B").locks.tryAcquire("s", { mode: "shared" }))?.mode).toBe("shared");
   });
 
-  it("changes what a waiter for all can have, without moving it in the queue", async () => {
+  it("changes whether a waiter for many permits fits, without moving it in the queue", async () => {
     const { clock, on } = clients({ wait: "1h" });
     const of = (who: string) => on(who).locks.semaphore("s", { permits: 3 });
     const held = await of("A").acquire();
@@ -453,7 +453,7 @@ describe("resize", () => {
     expect(one.outcome).toBe("resolved");
   });
 
-  it("is not told as done when the store did not answer", async () => {
+  it("rejects when the store did not reply", async () => {
     const { on } = clients({ commandTimeout: "1s" });
     const { locks, store, clock } = on("A");
     const semaphore = locks.semaphore("s", { permits: 2 });
@@ -468,7 +468,7 @@ describe("resize", () => {
 });
 
 describe("withPermits", () => {
-  it("runs under its permits, gives them back, and returns what fn returns", async () => {
+  it("runs fn under its permits, releases them, and returns what fn returns", async () => {
     const on = stage();
     const semaphore = on.locks.semaphore("s", { permits: 3 });
     const value = await semaphore.withPermits({ permits: 2, note: "work" }, async (lease) => {
@@ -481,7 +481,7 @@ describe("withPermits", () => {
     expect(on.store.inspect("default:s")).toBeNull();
   });
 
-  it("lets fn's error out, and gives them back", async () => {
+  it("rejects with the error of fn, and releases the permits", async () => {
     const on = stage();
     const semaphore = on.locks.semaphore("s", { permits: 3 });
     const mine = new Error("mine");
@@ -492,7 +492,7 @@ describe("withPermits", () => {
     expect(on.store.inspect("default:s")).toBeNull();
   });
 
-  it("tells a loss on the way, with the value, or returns it if so asked", async () => {
+  it("rejects with the loss and the value when a permit was lost, or returns the value if onLost says so", async () => {
     const on = stage({ ttl: "1s" });
     const semaphore = on.locks.semaphore("s", { permits: 3 });
     const stalls = (): string => {
@@ -505,7 +505,7 @@ describe("withPermits", () => {
     expect(await semaphore.withPermits({ onLost: "return" }, stalls)).toBe("done");
   });
 
-  it("never runs more at a time than there are permits", async () => {
+  it("never runs more at the same time than there are permits", async () => {
     const { clock, on } = clients({ wait: "1h" });
     let running = 0;
     let most = 0;

@@ -5,26 +5,26 @@ import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it, onTestFinished } from "vitest";
 import type { Lease } from "../../src/core/lease.js";
 import { createLocks, type LocksOptions } from "../../src/index.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 import { build, Deferred, fixedRandom, refusal, rejection, stage, watch } from "../core/helpers.js";
 import { freshFile, open } from "../support/sqlite.js";
 import { until } from "../support/worker.js";
 
 const SIGNALS = ["SIGTERM", "SIGINT", "SIGHUP"] as const;
 const TTL_MS = 20_000;
-/** Well before a lease would run out by itself. */
+/** Well before a lease would expire. */
 const SOON_MS = 8_000;
 const ROOT = fileURLToPath(new URL("../../", import.meta.url));
 
 describe("close with a grace", () => {
-  /** One who closes, and another on the same store. */
+  /** One client that closes, and another on the same store. */
   function pair(options: LocksOptions = {}) {
     const on = stage({ ttl: "30s", ...options });
     const more = { clock: on.clock, inner: on.store.inner, random: fixedRandom(0.5, "OTHER") };
     return { ...on, other: stage(options, more).locks };
   }
 
-  it("gives a name back as soon as the work under it has stopped", async () => {
+  it("releases a name as soon as the work under it has stopped", async () => {
     const { locks, other, store, clock } = pair();
     const stopped = new Deferred<void>();
     const seen: string[] = [];
@@ -39,7 +39,7 @@ describe("close with a grace", () => {
     await clock.advance(0);
     const closing = watch(locks.close({ grace: "10s" }));
     await clock.advance(4_000);
-    expect(seen).toEqual([expect.stringContaining("its locks were closed")]);
+    expect(seen).toEqual([expect.stringContaining("close() was called on its Locks object")]);
     expect([closing.outcome, store.closedAtMs]).toEqual(["pending", Number.NaN]);
     stopped.resolve();
     await clock.advance(0);
@@ -49,7 +49,7 @@ describe("close with a grace", () => {
     expect(store.closedAtMs).toBe(clock.elapsedMs());
   });
 
-  it("gives it back at the end of the grace when the work has not stopped", async () => {
+  it("releases a name at the end of the grace when the work has not stopped", async () => {
     const { locks, other, clock } = pair();
     const late = new Deferred<number>();
     const work = watch(locks.withLock("a", () => late.promise));
@@ -66,7 +66,7 @@ describe("close with a grace", () => {
     expect((next.value as Lease).state).toBe("held");
   });
 
-  it("rejects waiters at once, refuses everything new, and leaves nothing", async () => {
+  it("rejects waiters at once, refuses new calls, and leaves nothing behind", async () => {
     const { locks, other, store, clock } = pair();
     const held = await other.acquire("a");
     const mine = await locks.acquire("b");
@@ -76,14 +76,14 @@ describe("close with a grace", () => {
     await clock.advance(0);
     expect(waiting).toMatchObject({ outcome: "rejected", value: { code: "CLOSED" } });
     expect(store.inspect("default:a")!.waiters).toEqual([]);
-    for (const asked of [
+    for (const call of [
       locks.acquire("c"),
       locks.tryAcquire("b"),
       locks.withLock("c", () => {}),
       locks.inspect("b"),
       locks.forceRelease("b", { why: "test" }),
     ]) {
-      expect((await rejection(asked)).code).toBe("CLOSED");
+      expect((await rejection(call)).code).toBe("CLOSED");
     }
     expect(refusal(() => mine.assertHeld())).toMatchObject({ reason: "closed" });
     await clock.advance(5_000);
@@ -94,7 +94,7 @@ describe("close with a grace", () => {
     expect(clock.timers).toBe(0);
   });
 
-  it("does not wait for leases that their users give back when told, at once or later", async () => {
+  it("ends as soon as users have released their leases, at once or later", async () => {
     const { locks, clock } = pair();
     const [one, two, three] = await Promise.all(["a", "b", "c"].map((name) => locks.acquire(name)));
     one!.signal.addEventListener("abort", () => void one!.release());
@@ -108,13 +108,13 @@ describe("close with a grace", () => {
     expect(clock.timers).toBe(0);
   });
 
-  it("is one close, whoever calls it, and checks what it is given", async () => {
+  it("is one close, however often it is called, and refuses bad options", async () => {
     const { locks, clock } = pair();
     await locks.acquire("a");
     for (const bad of [{ grace: -1 }, { grace: "soon" }, { patience: 1 }, null]) {
       expect((await rejection(locks.close(bad as never))).code).toBe("INVALID_ARGUMENT");
     }
-    // Nothing was closed by that.
+    // Those calls closed nothing.
     await (await locks.acquire("b")).release();
     const closing = locks.close({ grace: "5s" });
     expect(locks.close()).toBe(closing);
@@ -122,7 +122,7 @@ describe("close with a grace", () => {
     await closing;
   });
 
-  it("that ends while the store hangs takes the grace and the timeouts, and no more", async () => {
+  it("takes the grace and the request timeout, and no more, when the store hangs", async () => {
     const { locks, store, clock } = pair({ commandTimeout: "1s" });
     await locks.acquire("a");
     store.onRelease = () => new Promise(() => {});
@@ -136,7 +136,7 @@ describe("close with a grace", () => {
 describe("releaseOnExit", () => {
   const counts = () => [...SIGNALS, "beforeExit"].map((event) => process.listenerCount(event));
 
-  it("is by choice: without it nothing is installed", async () => {
+  it("is off by default: without it no listener is installed", async () => {
     const before = counts();
     for (const options of [{}, { releaseOnExit: false }]) {
       const locks = createLocks(memoryStore(), options);
@@ -146,7 +146,7 @@ describe("releaseOnExit", () => {
     }
   });
 
-  it("installs one listener for all, and none is left when all are closed", async () => {
+  it("installs one listener for all Locks, and none is left when all are closed", async () => {
     const before = counts();
     const more = before.map((count) => count + 1);
     const one = createLocks(memoryStore(), { releaseOnExit: true });
@@ -161,7 +161,7 @@ describe("releaseOnExit", () => {
     expect(counts()).toEqual(before);
   });
 
-  it("refuses a signal that can't be heard, and leaves nothing behind", () => {
+  it("refuses a signal that can't be caught, and leaves nothing behind", () => {
     const before = counts();
     for (const signal of ["SIGKILL", "SIGSTOP"] as const) {
       const refused = refusal(() =>
@@ -177,7 +177,7 @@ describe("a process with releaseOnExit", () => {
   let built: ReturnType<typeof build>;
   beforeAll(() => {
     built = build();
-    // As it is installed: the example imports the package by its name, and the store its driver.
+    // Installed as by a user: the example imports the package by its name, and the store its driver.
     const manifest = { name: "holdfast", type: "module", exports: "./index.js" };
     writeFileSync(built.file("package.json"), JSON.stringify(manifest));
     symlinkSync(`${ROOT}node_modules`, built.file("node_modules"));
@@ -186,7 +186,7 @@ describe("a process with releaseOnExit", () => {
   });
   afterAll(() => built.remove());
 
-  /** A real process that says what happens, line by line. */
+  /** A real process that prints what happens, line by line. */
   class Child {
     readonly lines: string[] = [];
     readonly ended: Promise<{ code: number | null; signal: string | null }>;
@@ -200,7 +200,7 @@ describe("a process with releaseOnExit", () => {
       });
       const output = createInterface({ input: this.#process.stdout! });
       output.on("line", (line) => this.lines.push(line));
-      // After its last line.
+      // The process ends after its last line.
       this.ended = new Promise((resolve) => {
         this.#process.once("close", (code, signal) => {
           this.#over = true;
@@ -226,7 +226,7 @@ describe("a process with releaseOnExit", () => {
     }
   }
 
-  /** With work to do for a minute: a process that has none ends by itself. */
+  /** Keeps the process busy for a minute: a process without work ends by itself. */
   const BUSY = "const busy = setInterval(() => {}, 60_000);";
 
   const start = (file: string, body: string) =>
@@ -239,13 +239,13 @@ describe("a process with releaseOnExit", () => {
       const open = (releaseOnExit) =>
         connect(${JSON.stringify(`sqlite:${file}`)}, { ttl: ${TTL_MS}, releaseOnExit });
       const untilAborted = ({ signal }) => new Promise((resolve) => {
-        const told = () => { say("aborted:", signal.reason.reason); resolve(); };
-        if (signal.aborted) told(); else signal.addEventListener("abort", told);
+        const onAbort = () => { say("aborted:", signal.reason.reason); resolve(); };
+        if (signal.aborted) onAbort(); else signal.addEventListener("abort", onAbort);
       });
       ${body}`,
     ]);
 
-  /** Takes the name in this process as soon as it is free. */
+  /** Acquires the name in this process as soon as it is free. */
   async function next(file: string, name = "a") {
     const locks = await open(file, { ttl: TTL_MS });
     const askedAtMs = performance.now();
@@ -253,11 +253,13 @@ describe("a process with releaseOnExit", () => {
     return { lease, waitedMs: performance.now() - askedAtMs };
   }
 
-  it.each(SIGNALS)("tells its work of %s, gives back, and ends as without us", async (signal) => {
-    const file = freshFile();
-    const child = start(
-      file,
-      `${BUSY}
+  it.each(SIGNALS)(
+    "stops its work on %s, releases its names, and ends as it would without us",
+    async (signal) => {
+      const file = freshFile();
+      const child = start(
+        file,
+        `${BUSY}
       const locks = await open(true);
       await locks.withLock("a", async (lease) => {
         say("holds");
@@ -265,18 +267,19 @@ describe("a process with releaseOnExit", () => {
         await sleep(200);
         say("stopped");
       }).catch((error) => say(error.code));`,
-    );
-    await child.says("holds");
-    const waiting = next(file);
-    const stopped = waiting.then(() => child.lines.includes("stopped"));
-    child.signal(signal);
-    const { lease, waitedMs } = await waiting;
-    expect(lease.state).toBe("held");
-    expect(waitedMs).toBeLessThan(SOON_MS);
-    expect(await stopped).toBe(true);
-    expect(await child.ended).toEqual({ code: null, signal });
-    expect(child.lines).toEqual(["holds", "aborted: closed", "stopped", "LEASE_LOST"]);
-  });
+      );
+      await child.says("holds");
+      const waiting = next(file);
+      const stopped = waiting.then(() => child.lines.includes("stopped"));
+      child.signal(signal);
+      const { lease, waitedMs } = await waiting;
+      expect(lease.state).toBe("held");
+      expect(waitedMs).toBeLessThan(SOON_MS);
+      expect(await stopped).toBe(true);
+      expect(await child.ended).toEqual({ code: null, signal });
+      expect(child.lines).toEqual(["holds", "aborted: closed", "stopped", "LEASE_LOST"]);
+    },
+  );
 
   it("rejects an acquire that waits", async () => {
     const file = freshFile();
@@ -299,7 +302,7 @@ describe("a process with releaseOnExit", () => {
     expect(lease.state).toBe("held");
   });
 
-  /** Work that does not stop when it is told to. */
+  /** Work that does not stop when its signal aborts. */
   const stubborn = (file: string, grace: number): Child =>
     start(
       file,
@@ -312,7 +315,7 @@ describe("a process with releaseOnExit", () => {
       });`,
     );
 
-  it("gives back at the end of the grace what its work has not", async () => {
+  it("releases at the end of the grace the names of work that has not stopped", async () => {
     const file = freshFile();
     const child = stubborn(file, 300);
     await child.says("holds");
@@ -322,46 +325,52 @@ describe("a process with releaseOnExit", () => {
     expect(await child.ended).toEqual({ code: null, signal: "SIGTERM" });
   });
 
-  it.each(["SIGTERM", "SIGINT"] as const)("ends at once by %s during the grace", async (second) => {
-    const file = freshFile();
-    const child = stubborn(file, 60_000);
-    await child.says("holds");
-    child.signal("SIGTERM");
-    await child.says("aborted: closed");
-    child.signal(second);
-    expect(await child.ended).toEqual({ code: null, signal: second });
-  });
+  it.each(["SIGTERM", "SIGINT"] as const)(
+    "ends at once by a second signal, %s, during the grace",
+    async (second) => {
+      const file = freshFile();
+      const child = stubborn(file, 60_000);
+      await child.says("holds");
+      child.signal("SIGTERM");
+      await child.says("aborted: closed");
+      child.signal(second);
+      expect(await child.ended).toEqual({ code: null, signal: second });
+    },
+  );
 
   it.each([
     ["on", "before"],
     ["on", "after"],
     ["once", "before"],
     ["once", "after"],
-  ])("leaves the end to a listener of the user's own: %s, installed %s", async (how, when) => {
-    const file = freshFile();
-    const mine = `process.${how}("SIGTERM", async () => {
+  ])(
+    "leaves ending the process to the user's own listener: %s, installed %s",
+    async (how, when) => {
+      const file = freshFile();
+      const mine = `process.${how}("SIGTERM", async () => {
       say("mine begins");
       await sleep(1_500);
       say("mine ends");
       process.exit(7);
     });`;
-    // Done long before the user's is.
-    const ours = "const locks = await open({ grace: 100 });";
-    const child = start(
-      file,
-      `${BUSY}
+      // Our release is done long before the user's own listener ends.
+      const ours = "const locks = await open({ grace: 100 });";
+      const child = start(
+        file,
+        `${BUSY}
       ${when === "before" ? mine + ours : ours + mine}
       await locks.acquire("a");
       say("holds");`,
-    );
-    await child.says("holds");
-    child.signal("SIGTERM");
-    expect((await next(file)).waitedMs).toBeLessThan(SOON_MS);
-    expect(await child.ended).toEqual({ code: 7, signal: null });
-    expect(child.lines).toEqual(["holds", "mine begins", "mine ends"]);
-  });
+      );
+      await child.says("holds");
+      child.signal("SIGTERM");
+      expect((await next(file)).waitedMs).toBeLessThan(SOON_MS);
+      expect(await child.ended).toEqual({ code: 7, signal: null });
+      expect(child.lines).toEqual(["holds", "mine begins", "mine ends"]);
+    },
+  );
 
-  it("closes all of its locks", async () => {
+  it("closes all of its Locks", async () => {
     const file = freshFile();
     const child = start(
       file,
@@ -383,7 +392,7 @@ describe("a process with releaseOnExit", () => {
     expect(child.lines.filter((line) => line === "stopped")).toHaveLength(2);
   });
 
-  it("that has nothing left to do gives back, does not wait for nobody, and ends well", async () => {
+  it("releases its names when it has nothing left to do, does not wait, and ends with code 0", async () => {
     const file = freshFile();
     const child = start(
       file,
@@ -397,7 +406,7 @@ describe("a process with releaseOnExit", () => {
     expect((await next(file)).waitedMs).toBeLessThan(SOON_MS);
   });
 
-  it("whose locks are closed is as if there were none", async () => {
+  it("behaves as if there were none after its locks are closed", async () => {
     const child = start(
       freshFile(),
       `${BUSY}
@@ -411,7 +420,7 @@ describe("a process with releaseOnExit", () => {
     expect(await child.ended).toEqual({ code: null, signal: "SIGTERM" });
   });
 
-  it("hears the signals that it was told", async () => {
+  it("listens to the signals that the option names", async () => {
     const file = freshFile();
     const child = start(
       file,
@@ -429,7 +438,7 @@ describe("a process with releaseOnExit", () => {
     expect(child.lines).toContain("stopped");
   });
 
-  it("examples/shutdown.mjs stops its work, tidies up and hands over", async () => {
+  it("runs examples/shutdown.mjs, which stops its work, cleans up and hands over", async () => {
     const file = freshFile();
     const path = built.file("examples/shutdown.mjs");
     const [first, second] = [0, 1].map(
@@ -446,8 +455,8 @@ describe("a process with releaseOnExit", () => {
     expect(await leading.ended).toEqual({ code: null, signal: "SIGTERM" });
     expect(leading.lines.slice(-3)).toEqual([
       "tidied up; the lease is lost",
-      expect.stringMatching(/^LEASE_LOST: .*its locks were closed/),
-      "CLOSED: these locks are closed",
+      expect.stringMatching(/^LEASE_LOST: .*close\(\) was called on its Locks object/),
+      "CLOSED: close() was called on this Locks object",
     ]);
     const token = (child: Child) => BigInt(/token (\d+)/.exec(child.lines[0]!)![1]!);
     expect(token(other)).toBeGreaterThan(token(leading));

@@ -2,11 +2,11 @@ import { Redis } from "ioredis";
 import { createClient } from "redis";
 import { afterAll, describe, expect, it } from "vitest";
 import { InvalidArgumentError } from "../../src/core/errors.js";
-import { createLocks } from "../../src/core/locks.js";
 import { etcdFence } from "../../src/fence/etcd.js";
 import { sqliteFence } from "../../src/fence/sqlite.js";
+import { createLocks } from "../../src/locks.js";
 import { etcdStore, guardTxn, openEtcdClient } from "../../src/stores/etcd/index.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 import { redisStore } from "../../src/stores/redis/index.js";
 import { openSqlite, sqliteStore } from "../../src/stores/sqlite/index.js";
 
@@ -52,7 +52,7 @@ describe("a misspelt option is refused by", () => {
   });
 });
 
-describe("something else than a client or a connection is refused by", () => {
+describe("a value that is no client or connection is refused by", () => {
   it.each<[string, (wrong: Wrong) => unknown]>([
     ["redisStore", (wrong) => redisStore(wrong)],
     ["etcdStore", (wrong) => etcdStore(wrong)],
@@ -65,7 +65,7 @@ describe("something else than a client or a connection is refused by", () => {
     for (const wrong of [undefined, null, 5, {}]) await refusal(() => make(wrong));
   });
 
-  it("a fence in SQLite, as its tx", async () => {
+  it("a fence in SQLite, for its argument tx", async () => {
     const fence = sqliteFence(db);
     for (const wrong of [null, 5, {}] as Wrong[]) {
       const message = await refusal(() => fence.guard(wrong, "r", { token: 1n, floor: 1n }));
@@ -74,13 +74,13 @@ describe("something else than a client or a connection is refused by", () => {
   });
 });
 
-it("a path where a connection belongs is answered with what to write", async () => {
+it("an SQLite path instead of a connection is refused, and the message says what to write", async () => {
   for (const make of [sqliteStore, sqliteFence] as Wrong[]) {
     expect(await refusal(() => make("./locks.db"))).toMatch(/await openSqlite\(path\)/);
   }
 });
 
-it("a client of node-redis that was never connected is told as that", async () => {
+it("a node-redis client that was never connected is reported as that", async () => {
   const client = createClient({ url: "redis://127.0.0.1:1" });
   const locks = createLocks(redisStore(client));
   await expect(locks.tryAcquire("name")).rejects.toThrow(

@@ -15,7 +15,7 @@ import { until } from "../support/worker.js";
 
 const SECRET = "S3cr3t";
 
-/** Where a text can be found in a value: in all that can be reached, also what is not enumerable. */
+/** Finds a text in everything that can be reached from a value, enumerable or not. */
 function placesOf(text: string, value: unknown): readonly string[] {
   const places: string[] = [];
   const seen = new Set<unknown>();
@@ -42,7 +42,7 @@ async function thrown(fail: () => unknown): Promise<Error> {
   return error;
 }
 
-test("the search finds a text wherever it hides", () => {
+test("the search of these tests finds a password wherever it hides", () => {
   const hidden = new Error("failed", { cause: Object.assign(new Error("x"), { args: [SECRET] }) });
   expect(placesOf(SECRET, hidden)).toContain("error.cause.args.0");
   const invisible = Object.defineProperty(new Error("x"), "a", { value: { b: SECRET } });
@@ -73,11 +73,11 @@ test.each([
   `etcd://u:1234?${SECRET}@127.0.0.1`,
   `memory:?${SECRET}@127.0.0.1`,
   `sqlite://u:${SECRET}@127.0.0.1`,
-])("%s is refused without its password", async (url) => {
+])("%s is refused, and the error does not show the password", async (url) => {
   await thrown(() => connect(url));
 });
 
-test("a URL where a store, a client or an endpoint belongs", async () => {
+test("no error shows the password of a URL that stands where a store, a client or an endpoint belongs", async () => {
   const url = `redis://u:${SECRET}@127.0.0.1`;
   for (const fail of [
     () => createLocks(url as never),
@@ -94,7 +94,7 @@ test("a URL where a store, a client or an endpoint belongs", async () => {
   }
 });
 
-describeWith(["redis"], "Redis", () => {
+describeWith(["redis"], "no error of Redis shows the password", () => {
   let lab: Lab;
   let server: RedisServer;
   beforeAll(async () => {
@@ -108,7 +108,7 @@ describeWith(["redis"], "Redis", () => {
   const user = (on: RedisServer, ...rights: string[]): Promise<string> =>
     on.cli("acl", "setuser", "u", "reset", "on", ...rights, "allkeys", "allchannels", "+@all");
 
-  test("a wrong password: of a server, of a cluster, of nobody", async () => {
+  test("when it is wrong: for a server, for a cluster, where nobody listens", async () => {
     const nodes = await startRedisCluster(lab);
     const nobody = { address: "127.0.0.1", port: await freePort() };
     for (const node of [...nodes, server]) await user(node, ">other");
@@ -124,21 +124,21 @@ describeWith(["redis"], "Redis", () => {
     }
   });
 
-  test("a server that repeats what it does not know", async () => {
+  test("when the server repeats a command that it does not know", async () => {
     const include = join(lab.folder, "old.conf");
     writeFileSync(include, 'rename-command HELLO ""\nrename-command AUTH ""\n');
     const old = await lab.redis({ config: { include } });
     await thrown(() => connect(as(`u:${SECRET}`, old)));
   });
 
-  test("a right password, with which nothing can be done", async () => {
+  test("when it is right, but the user may do nothing", async () => {
     await user(server, `>${SECRET}`, "-evalsha");
     await server.cli("acl", "setuser", "u", "-evalsha", "-select");
     await thrown(() => connect(as(`u:${SECRET}`, server)));
     await thrown(() => connect(`${as(`u:${SECRET}`, server)}/2`));
   });
 
-  test("a password that is changed while locks are in use", async () => {
+  test("when it is changed while locks are in use", async () => {
     await user(server, `>${SECRET}`);
     const locks = await connect(as(`u:${SECRET}`, server), { wait: 0 });
     onTestFinished(() => locks.close().catch(() => {}));
@@ -153,8 +153,8 @@ describeWith(["redis"], "Redis", () => {
   });
 });
 
-describeWith(["etcd"], "etcd", () => {
-  test("a wrong password, and nobody there", async () => {
+describeWith(["etcd"], "no error of etcd shows the password", () => {
+  test("when it is wrong, and where nobody listens", async () => {
     const lab = await Lab.open();
     onTestFinished(() => lab.close());
     const [server] = (await lab.etcd({ flags: { "bcrypt-cost": "4" } })).servers;

@@ -8,7 +8,7 @@ import { findProgram } from "../../src/verify/lab/requirements.js";
 /** A page in a real browser, and what went wrong on it. */
 export interface Opened {
   readonly page: Page;
-  /** Errors and warnings of the console, violations of the page's policy among them. */
+  /** Errors and warnings of the console, including violations of the page's policy. */
   readonly complaints: readonly string[];
   /** All requests but the one for the page itself. */
   readonly requests: readonly string[];

@@ -131,7 +131,7 @@ class Model {
     }
   }
 
-  /** When the worker runs: after its pause, if it is paused then. */
+  /** The time at which the worker runs: after its pause, if it is paused then. */
   #awake(client: string, atMs: number): number {
     const pause = this.#faults.find(
       (one) =>
@@ -143,7 +143,7 @@ class Model {
     return pause === undefined ? atMs : pause.untilMs + this.#draw(0.2, 2);
   }
 
-  /** When a message between the worker and the store arrives. */
+  /** The time at which a message between the worker and the store arrives. */
   #reach(client: string, atMs: number): number {
     const hindering = this.#faults.find(
       (one) =>
@@ -305,7 +305,7 @@ class Model {
   #lose(ask: Ask, read: number): void {
     if (!this.#isAlive(ask)) return;
     this.#record({ kind: "lost", atMs: this.#nowMs, op: ask.op, reason: "expired" });
-    // A write that was under way arrives late, and the fence decides.
+    // A write in flight arrives late, and the fence decides.
     if (ask.permits === LOCK_LIMIT) this.#access(ask, read, "wrote");
     this.#at(this.#nowMs + this.#draw(5, 30), () => this.#isAlive(ask) && this.#ask(ask.client));
   }

@@ -14,3 +14,12 @@ export const runs = (
   numRuns: count * RUNS_FACTOR,
   seed: SEED + part,
 });
+
+/** The same for `compareWithRule`, whose runs draw from one seed after the other. */
+export const ruleRuns = (
+  count: number,
+  part = 0,
+): { readonly runs: number; readonly seed: number } => ({
+  runs: count * RUNS_FACTOR,
+  seed: SEED + part * 1_000_000,
+});

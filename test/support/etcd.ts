@@ -11,8 +11,8 @@ import {
 import { Keys } from "../../src/stores/etcd/keys.js";
 import { Code, EtcdError } from "../../src/stores/etcd/rpc/errors.js";
 import type { KeyValue, Op, Txn, WatchEvent } from "../../src/stores/etcd/rpc/messages.js";
-import type { WatchHearing } from "../../src/stores/etcd/rpc/watches.js";
-import { type Fault, fault, together } from "../../src/verify/faults/fault.js";
+import type { WatchListener } from "../../src/stores/etcd/rpc/watches.js";
+import { type Fault, fault, together } from "../../src/verify/fault.js";
 import { TcpProxy } from "../../src/verify/faults/proxy.js";
 import type { ServerCluster } from "../../src/verify/lab/cluster.js";
 import type { EtcdServer } from "../../src/verify/lab/etcd.js";
@@ -27,22 +27,22 @@ export type EtcdCluster = ServerCluster<EtcdServer>;
 
 const lines = (text: string): string[] => text.split("\n").filter((line) => line !== "");
 
-/** The keys that begin so. */
+/** The keys with this prefix. */
 export const keysOf = async (server: EtcdServer, prefix: string): Promise<string[]> =>
   lines(await server.ctl("get", "--prefix", prefix, "--keys-only"));
 
-/** A lease of etcd that nobody keeps, by its number in base 16. */
+/** Grants an etcd lease that nobody keeps alive; resolves with its number in base 16. */
 export async function grantLease(server: EtcdServer, ttlS: number): Promise<string> {
   const granted = await server.ctl("lease", "grant", String(ttlS));
-  // It fills up with zeros, and keys of the lock RPC do not.
+  // etcdctl pads with zeros, and keys of the lock RPC do not.
   return /lease 0*(\w+) granted/.exec(granted)![1]!;
 }
 
-/** All that there are. */
+/** All etcd leases of the server. */
 export const leases = async (server: EtcdServer): Promise<string[]> =>
   lines(await server.ctl("lease", "list")).slice(1);
 
-/** How many calls of the method it has answered. */
+/** How many calls of the method the server has answered. */
 export async function callsOf({ address, port }: EtcdServer, method: string): Promise<number> {
   const metrics = await (await fetch(`http://${address}:${port}/metrics`)).text();
   return [...metrics.matchAll(/^grpc_server_handled_total\{(.*)\} (\S+)$/gm)]
@@ -57,7 +57,7 @@ export async function revisionOf(server: EtcdServer): Promise<string> {
 const fieldOf = (text: string, field: string): string =>
   new RegExp(`"${field}" : (\\d+)`).exec(text)![1]!;
 
-/** It leads: the others are asked to step aside for it. */
+/** Makes this member the leader: the others move leadership to it. */
 export async function makeLeader(cluster: EtcdCluster, server: EtcdServer): Promise<void> {
   const status = await server.ctl("endpoint", "status", "--write-out=fields");
   const id = BigInt(fieldOf(status, "MemberID")).toString(16);
@@ -69,7 +69,7 @@ export async function makeLeader(cluster: EtcdCluster, server: EtcdServer): Prom
   });
 }
 
-/** Whoever leads, as soon as somebody does. */
+/** Resolves with the leader, as soon as there is one. */
 export async function leaderOf(cluster: EtcdCluster): Promise<EtcdServer> {
   let leader: EtcdServer | undefined;
   await until("one leads", async () => {
@@ -79,14 +79,14 @@ export async function leaderOf(cluster: EtcdCluster): Promise<EtcdServer> {
   return leader!;
 }
 
-/** All of its members run and obey one leader. */
+/** Resolves when all members run and follow one leader. */
 async function makeWhole(cluster: EtcdCluster): Promise<void> {
   for (const one of cluster.servers) if (one.state === "paused") await one.resume();
   await Promise.all(cluster.servers.map((one) => one.start()));
   await leaderOf(cluster);
 }
 
-/** A client's own ways to the members of a cluster. */
+/** A client's own proxies to the members of a cluster. */
 export class Ways {
   readonly #proxies: ReadonlyMap<EtcdServer, TcpProxy>;
   readonly url: string;
@@ -106,7 +106,7 @@ export class Ways {
     return new Ways(proxies);
   }
 
-  /** None but that to one of them is open. */
+  /** Cuts all proxies except the one to this member. */
   only(server: EtcdServer): Fault {
     return together(...this.#except(server).map((proxy) => proxy.cut()));
   }
@@ -116,12 +116,12 @@ export class Ways {
     return fault("a client cut off", both.inject, both.heal);
   }
 
-  /** What it sends to this member is held up, and arrives when it is healed. */
+  /** Holds back everything that is sent to this member, until healed. */
   stall(server: EtcdServer): Fault {
     return this.#proxies.get(server)!.stall("to-server");
   }
 
-  /** The client has something under way that it had not when this was called. */
+  /** Resolves when the client has something in flight that was not when this was called. */
   sends(): Promise<void> {
     const sent = () =>
       this.#all().reduce((sum, { traffic }) => sum + traffic["to-server"].chunks, 0);
@@ -138,14 +138,14 @@ export class Ways {
   }
 }
 
-/** Whole seconds, as etcd has them: short where a loss is waited for … */
+/** Whole seconds, as etcd has them: short where a test waits for a loss … */
 export const TTL_MS = 2_000;
 /** … and longer where an election, and an attempt that meets silence, have to fit in. */
 export const SAFE_MS = 3_000;
 export const SOON_MS = 2_000;
-/** On a busy machine: order and safety are what is checked, not speed. */
+/** For a busy machine: order and safety are checked, not speed. */
 const LIMITS = { lossMs: 1_000, wakeMs: 2_000, freeMs: 2_000, electionMs: 2_000, endMs: 3_000 };
-/** What came of an acquire. */
+/** The result of an acquire. */
 export interface Taken {
   readonly op: string;
   readonly token: bigint;
@@ -154,13 +154,13 @@ export interface Taken {
 export interface SceneOptions extends LocksOptions {
   /** User and password, as in a URL. */
   readonly user?: string;
-  /** Where a worker is: it has the network of there, and no ways of its own. */
+  /** The host of a worker: it has the network of that host, and no proxies of its own. */
   readonly sites?: readonly (Site | undefined)[];
 }
 
 let scenes = 0;
 
-/** Workers on a cluster, and a counter behind a fence beside them. Whatever is done to the cluster is over with the test. */
+/** Workers on a cluster, and a counter behind a fence beside them. All faults end with the test. */
 export class Scene {
   readonly cluster: EtcdCluster;
   readonly timeLine = new TimeLine();
@@ -173,7 +173,7 @@ export class Scene {
     this.cluster = cluster;
   }
 
-  /** A worker on each of these members; on null, wherever chance puts it. */
+  /** Starts a worker on each of these members; null leaves the member to chance. */
   static async open(
     cluster: EtcdCluster,
     members: readonly (EtcdServer | null)[],
@@ -215,7 +215,7 @@ export class Scene {
       ...(site === undefined ? {} : { site }),
     });
     onTestFinished(() => worker.kill());
-    // It is connected, and has a session.
+    // By now the worker is connected, and has a session.
     await worker.release((await worker.acquire(`of ${client}`)).op);
     await only?.heal();
     return worker;
@@ -238,7 +238,7 @@ export class Scene {
     await this.heal(fault);
   }
 
-  /** For longer than by anything that was asked before this was called, or before that moment. */
+  /** Resolves when the lease is good for longer than by any request before this call, or that moment. */
   async isRenewed({ op }: Taken, fromMs = machineMs()): Promise<void> {
     const { ttlMs } = eventsOf(this.timeLine, "asked").find((asked) => asked.op === op)!;
     await happens(
@@ -248,12 +248,12 @@ export class Scene {
     );
   }
 
-  /** It is told; within its time is what the rules check. */
+  /** Resolves when the worker is notified of the loss; the rules check whether it was in time. */
   isLost({ op }: Taken): Promise<{ reason: string }> {
     return happens(this.timeLine, "lost", (lost) => lost.op === op);
   }
 
-  /** What somebody sees who has a connection of its own. */
+  /** The state of the name, read on a connection of its own. */
   async look(name = "name"): Promise<{ holders: bigint[]; waiters: number }> {
     const locks = await connect(this.cluster.url, { namespace: this.#namespace });
     try {
@@ -265,11 +265,11 @@ export class Scene {
     }
   }
 
-  /** All close, and then no claim is there, and no session; and these rules were kept. */
+  /** All close; then no claim and no session is left, and these rules were kept. */
   async ends(rules: readonly string[]): Promise<void> {
     await Promise.all(this.workers.map((one) => one.close()));
     const server = await leaderOf(this.cluster);
-    // A session that was lost, or whose making was, runs out by itself.
+    // A session that was lost, or whose reply was, expires by itself.
     await until("no session is left", async () => (await leases(server)).length === 0);
     expect(await keysOf(server, "holdfast/")).toEqual([]);
     expectKept(this.timeLine, rules, LIMITS);
@@ -282,7 +282,7 @@ export class Scene {
     expect(await this.#who(old).write(old.op)).toBe(false);
   }
 
-  /** From the release of one to the grant of the next. */
+  /** The time from one release to the next grant. */
   expectSoon(released: Taken, next: Taken, soonMs = SOON_MS): void {
     expect(next.token).toBeGreaterThan(released.token);
     const from = eventsOf(this.timeLine, "releasing").find(({ op }) => op === released.op)!;
@@ -299,7 +299,7 @@ export class Scene {
   }
 }
 
-/** Waits for the name, and resolves when its ticket stands. */
+/** Waits for the name, and resolves when its ticket is in the queue. */
 export async function queue(worker: Worker, name = "name"): Promise<{ granted: Promise<Taken> }> {
   const op = `${worker.client}.waits for ${name}`;
   const granted = worker.acquire(name, {}, op);
@@ -319,11 +319,11 @@ export async function expectUnavailable(worker: Worker, name: string, wait: numb
 export const others = ({ servers }: EtcdCluster, one: EtcdServer): EtcdServer[] =>
   servers.filter((other) => other !== one);
 
-// A store alone with a server that is well.
+// One store on a healthy server.
 
 /** Whole seconds, as etcd has them; the shortest, one, is too short for a busy machine. */
 export const SHORT_MS = 2_000;
-/** Nothing of it is renewed or looked after within a test. */
+/** So long that nothing is renewed or reconciled within a test. */
 export const LONG_MS = 60_000;
 /** On a busy machine. */
 export const GRACE_MS = 10_000;
@@ -334,14 +334,14 @@ type Instead<M extends Method> = (
   ...args: Parameters<EtcdClient[M]>
 ) => ReturnType<EtcdClient[M]>;
 
-/** A client whose calls are written down, and done as the test says. */
+/** A client that records its calls, and carries them out as the test says. */
 export class Wire {
   readonly client: EtcdClient;
   readonly inner: EtcdClient;
-  /** Each as it was called, without what is asked beside the locks. */
+  /** The calls in order, without those that do not concern locks. */
   calls: Method[] = [];
   on: { [M in Method]?: Instead<M> } = {};
-  /** By the seconds that were asked for. */
+  /** The granted etcd leases, by the requested seconds. */
   readonly granted: { ttlS: number; lease: bigint }[] = [];
 
   constructor(inner: EtcdClient) {
@@ -376,20 +376,20 @@ export class Wire {
   }
 }
 
-/** Holds back what watches tell. */
+/** Holds back the events of watches. */
 export class Later {
-  /** How many deletions it has heard of since. */
+  /** How many deletions have been received since. */
   held = 0;
-  #back: Map<WatchHearing, WatchEvent[]> | null = null;
+  #back: Map<WatchListener, WatchEvent[]> | null = null;
 
   constructor(wire: Wire) {
-    wire.on.watch = (_, range, hear) => {
-      const events: typeof hear.events = (some, revision) => {
+    wire.on.watch = (_, range, listener) => {
+      const events: typeof listener.events = (some, revision) => {
         this.held += some.filter(({ type }) => type === "DELETE").length;
-        if (this.#back === null) hear.events(some, revision);
-        else this.#back.set(hear, [...(this.#back.get(hear) ?? []), ...some]);
+        if (this.#back === null) listener.events(some, revision);
+        else this.#back.set(listener, [...(this.#back.get(listener) ?? []), ...some]);
       };
-      return wire.inner.watch(range, { ...hear, events });
+      return wire.inner.watch(range, { ...listener, events });
     };
   }
 
@@ -398,24 +398,24 @@ export class Later {
     this.#back = new Map();
   }
 
-  /** To each watch at once, as by a server that was behind. */
+  /** Delivers everything to each watch at once, as from a server that was behind. */
   letGo(): void {
     const back = this.#back ?? [];
     this.#back = null;
-    for (const [hear, events] of back) hear.events(events, events.at(-1)!.kv.modRevision);
+    for (const [listener, events] of back) listener.events(events, events.at(-1)!.kv.modRevision);
   }
 }
 
 export const noAnswer = (): EtcdError =>
   new EtcdError("no answer", { grpcCode: Code.UNAVAILABLE, executed: "unknown", endpoint: null });
 
-/** What it does if it succeeds, also where several go as one. */
+/** The operations for success, also where several transactions are sent as one. */
 export const opsOf = ({ success = [] }: Txn): Op[] =>
   success.flatMap((op) => (op.txn === undefined ? [op] : opsOf(op.txn)));
 
 export const isRelease = (txn: Txn): boolean => opsOf(txn).some((op) => op.delete !== undefined);
 
-/** To another session. */
+/** True for a transaction that moves a claim to another session. */
 export const isMove = (txn: Txn): boolean => opsOf(txn).some(({ put }) => put?.ignoreValue);
 
 export const endpointOf = ({ address, port }: { address: string; port: number }): string =>
@@ -433,9 +433,9 @@ interface Fresh {
   readonly store: EtcdStore;
   readonly wire: Wire;
   readonly locks: Locks;
-  /** Another process, as it were. */
+  /** Another client, as another process would be. */
   another(options?: LocksOptions): Promise<{ store: EtcdStore; wire: Wire; locks: Locks }>;
-  /** Of a name of `locks`. */
+  /** The claims on a name of `locks`. */
   claims(name: string): Promise<KeyValue[]>;
 }
 
@@ -443,7 +443,7 @@ interface Fresh {
 export class OneEtcd {
   lab!: Lab;
   server!: EtcdServer;
-  /** For looking behind the store. */
+  /** A client that bypasses the store. */
   raw!: EtcdClient;
   #prefixes = 0;
 

@@ -5,7 +5,7 @@ const [LOOKUP, FORGET, GETATTR, STATFS, INIT] = [1, 2, 3, 17, 26];
 const [ENOENT, ENOSYS] = [2, 38];
 const [HEADER_BYTES, REQUEST_BYTES] = [16, 256 * 1024];
 
-/** An empty FUSE file system without a daemon of its own, for whoever mounts it with this descriptor. */
+/** An empty FUSE file system without a daemon, for the process that mounts it with this descriptor. */
 export class EmptyFuse {
   readonly #device: FileHandle;
   #closed = false;
@@ -23,7 +23,7 @@ export class EmptyFuse {
     return this.#device.fd;
   }
 
-  /** When nothing is mounted any more. */
+  /** Resolves when nothing is mounted any more. */
   async close(): Promise<void> {
     this.#closed = true;
     await this.#device.close();

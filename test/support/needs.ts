@@ -11,13 +11,13 @@ export function skipUnless({ skip }: Skipping, can: boolean, reason: string): vo
   skip(reason);
 }
 
-/** In a test: servers, tools and rights that it can't do without. */
+/** For one test: the servers, tools and rights that it needs. */
 export function needs(context: Skipping, ...what: readonly (Kind | Right)[]): void {
   const reason = lacking(what);
   skipUnless(context, reason === null, reason ?? "");
 }
 
-/** Around tests that share what they need. */
+/** For a block of tests with the same needs. */
 export function describeWith(
   what: readonly (Kind | Right)[],
   name: string,
@@ -33,7 +33,7 @@ export function describeWith(
   }
 }
 
-/** Null, or the line to paste, or the right that is lacking. */
+/** Null, the line to paste, or the right that is lacking. */
 export function lacking(what: readonly (Kind | Right)[]): string | null {
   const isKind = (one: Kind | Right): one is Kind => KINDS.includes(one as Kind);
   const install = missing(what.filter(isKind));

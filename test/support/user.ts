@@ -1,4 +1,4 @@
-/** Root may read, write and search everything: what permissions do is tried as nobody. */
+/** Root may read, write and search everything: tests of permissions run as nobody. */
 export async function asOrdinaryUser<T>(fn: () => T | Promise<T>): Promise<T> {
   if (process.getuid?.() !== 0) return fn();
   process.seteuid!(65_534);

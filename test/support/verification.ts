@@ -1,4 +1,4 @@
-import { MUTANTS, type MutantName } from "../../src/testing/index.js";
+import { MUTANTS, type MutantName } from "../../src/testing.js";
 import { checkHistory, RULES, type RuleId, type Verdict } from "../../src/verify/check/check.js";
 import type { History } from "../../src/verify/check/history.js";
 import type { CheckResult, FaultRecord, Result } from "../../src/verify/runner/result.js";
@@ -10,7 +10,7 @@ export interface Verification {
   readonly history: History;
 }
 
-/** What a run of real workers would show, from a model of them. */
+/** The result of a run as real workers would have it, from a model of them. */
 export function busyVerification(options: Busy = {}, parts: Partial<Result> = {}): Verification {
   const { history, faults } = busyHistory(options);
   return verificationOf(history, faults, { seed: options.seed ?? 1, ...parts });
@@ -68,11 +68,11 @@ export function verificationOf(
 
 function toCheck({ rule, verdict, why, evidence, checked }: Verdict): CheckResult {
   const { promise } = RULES[rule as RuleId];
-  const told = verdict === "ok" ? "held" : verdict;
-  return { id: rule, promise, verdict: told, checked, expected: 0, why, evidence };
+  const outcome = verdict === "ok" ? "held" : verdict;
+  return { id: rule, promise, verdict: outcome, checked, expected: 0, why, evidence };
 }
 
-/** The same with one violated check as broken where it is not promised. */
+/** The same result, with one violated check counted as expected. */
 export function asExpected({ result, history }: Verification): Verification {
   const checks = result.checks.map((check) =>
     check.verdict === "violated" ? { ...check, verdict: "expected" as const, expected: 3 } : check,

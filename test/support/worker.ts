@@ -24,7 +24,7 @@ export async function startWorkers(
   return { workers, timeLine };
 }
 
-/** No promise was broken, and these were put to the test. */
+/** No promise was broken, and these rules were tested. */
 export function expectKept(
   timeLine: TimeLine,
   rules: readonly string[],
@@ -37,7 +37,7 @@ export function expectKept(
   );
 }
 
-/** Looks until it is so, or fails after a generous time. */
+/** Polls until the condition is true, or fails after a generous time. */
 export const until = (
   what: string,
   isSo: () => boolean | Promise<boolean>,
@@ -48,7 +48,7 @@ export function eventsOf<K extends Event["kind"]>(timeLine: TimeLine, kind: K): 
   return timeLine.history().filter((event): event is EventOf<K> => event.kind === kind);
 }
 
-/** The first of them, as soon as there is one. */
+/** Resolves with the first of these events, as soon as there is one. */
 export async function happens<K extends Event["kind"]>(
   timeLine: TimeLine,
   kind: K,
@@ -65,8 +65,8 @@ export async function happens<K extends Event["kind"]>(
 }
 
 /**
- * Waits until it has entered the resource, where it pauses for a while before it writes: to be
- * stopped there, and not in the middle of a transaction, which would stop everybody else.
+ * Waits until the worker has entered the resource, where it pauses before it writes: it is to be
+ * stopped there, and not in the middle of a transaction, which would block everybody else.
  */
 export async function atWork(worker: Worker): Promise<EventOf<"entered">> {
   const fromMs = machineMs();

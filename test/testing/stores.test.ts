@@ -1,11 +1,11 @@
 import { describe, expect, it } from "vitest";
 import type { Store } from "../../src/core/store.js";
-import { memoryStore } from "../../src/stores/memory.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
 import { delegate } from "../../src/testing/delegate.js";
-import { FaultyStore, VirtualClock } from "../../src/testing/index.js";
+import { FaultyStore, VirtualClock } from "../../src/testing.js";
 
-/** One that tells who observes it. */
-function observed(): { store: Store; tell: () => void; observers: Set<() => void> } {
+/** A store that reports who observes it. */
+function observed(): { store: Store; notify: () => void; observers: Set<() => void> } {
   const observers = new Set<() => void>();
   const store: Store = {
     ...delegate(memoryStore()),
@@ -14,22 +14,22 @@ function observed(): { store: Store; tell: () => void; observers: Set<() => void
       return () => observers.delete(changed);
     },
   };
-  const tell = (): void => {
+  const notify = (): void => {
     for (const changed of observers) changed();
   };
-  return { store, tell, observers };
+  return { store, notify, observers };
 }
 
 describe.each<[string, (store: Store) => Store]>([
   ["a delegate", delegate],
   ["a FaultyStore", (store) => new FaultyStore(store, new VirtualClock())],
 ])("%s", (_, wrap) => {
-  it("observes where the store can", () => {
-    const { store, tell, observers } = observed();
-    let told = 0;
-    const undo = wrap(store).observe?.("name", () => told++);
-    tell();
-    expect(told).toBe(1);
+  it("can observe where the store can", () => {
+    const { store, notify, observers } = observed();
+    let notified = 0;
+    const undo = wrap(store).observe?.("name", () => notified++);
+    notify();
+    expect(notified).toBe(1);
     undo?.();
     expect(observers.size).toBe(0);
   });
@@ -46,14 +46,14 @@ describe.each<[string, (store: Store) => Store]>([
   });
 });
 
-it("a FaultyStore holds back what observers are told, with the pushes", () => {
-  const { store, tell } = observed();
+it("a FaultyStore that holds pushes back holds back the calls to observers too", () => {
+  const { store, notify } = observed();
   const faulty = new FaultyStore(store, new VirtualClock());
-  let told = 0;
-  faulty.observe?.("name", () => told++);
+  let notified = 0;
+  faulty.observe?.("name", () => notified++);
   faulty.faults.push = "hold";
-  tell();
-  expect(told).toBe(0);
+  notify();
+  expect(notified).toBe(0);
   faulty.deliverPushes();
-  expect(told).toBe(1);
+  expect(notified).toBe(1);
 });

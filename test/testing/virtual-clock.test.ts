@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
-import { VirtualClock } from "../../src/testing/index.js";
+import { VirtualClock } from "../../src/testing.js";
 
-/** Both hands, seen at each timer and at the end: neither may ever go back. */
+/** Both clocks, read at each timer and at the end: neither may ever go back. */
 function watched(): {
   clock: VirtualClock;
   look: () => void;
@@ -19,7 +19,7 @@ function watched(): {
 
 const rising = (all: readonly number[]): readonly number[] => all.toSorted((a, b) => a - b);
 
-it("does not go back when a timer stalls beyond the end of advance", async () => {
+it("the virtual clock does not go back when a timer stalls beyond the end of advance", async () => {
   const { clock, look, seen } = watched();
   clock.after(10, () => {
     clock.stall(500);
@@ -33,7 +33,7 @@ it("does not go back when a timer stalls beyond the end of advance", async () =>
   expect(seen.wall.at(-1)! - seen.wall[0]!).toBe(510);
 });
 
-it("does not go back when two advances overlap: each ends when its time has passed", async () => {
+it("the virtual clock does not go back when two advances overlap: each ends when its time has passed", async () => {
   const { clock, look, seen } = watched();
   clock.after(90, look);
   let over = false;
@@ -50,7 +50,7 @@ it("does not go back when two advances overlap: each ends when its time has pass
   expect(clock.elapsedMs()).toBe(1_150);
 });
 
-it("refuses to go back by a negative time", async () => {
+it("the virtual clock refuses to go back by a negative time", async () => {
   const clock = new VirtualClock();
   expect(() => clock.stall(-1)).toThrow("elapsed time never goes back");
   await expect(clock.advance(-1)).rejects.toThrow("never goes back");

@@ -8,7 +8,7 @@ import { busyVerification, type Verification } from "../support/verification.js"
 const BROKEN = busyVerification({ seed: 7, forgetsAtMs: 31_500 });
 const pageOf = ({ result, history }: Verification): string => renderReport(result, history);
 
-/** What the time lines show, in ms since the first event. */
+/** The range that the time lines show, in ms since the first event. */
 async function range(page: Page): Promise<{ fromMs: number; toMs: number; spanMs: number }> {
   // The text changes with the next frame.
   await page.evaluate(() => new Promise((resolve) => requestAnimationFrame(() => resolve(null))));
@@ -25,7 +25,7 @@ async function boxOf(page: Page, selector: string) {
 const tipOf = async (page: Page): Promise<string> =>
   (await page.locator(".tip").isVisible()) ? await page.locator(".tip").innerText() : "";
 
-/** Moves down the canvas until the details say this. */
+/** Moves the mouse down the canvas until the details show this text. */
 async function hoverUntil(page: Page, share: number, wanted: RegExp): Promise<string> {
   const { x, y, width, height } = await boxOf(page, ".stage");
   for (let down = 30; down < height; down += 4) {
@@ -52,7 +52,7 @@ describeWith(["browser"], "a report in a browser", () => {
     return opened;
   }
 
-  test("opens within a second or so, asks for nothing and complains of nothing", async () => {
+  test("opens within a second or so, requests nothing and logs no error", async () => {
     const { page, complaints, requests } = await open(pageOf(BROKEN));
     const loadedMs = await page.evaluate(() => {
       const [navigation] = performance.getEntriesByType("navigation");
@@ -63,7 +63,7 @@ describeWith(["browser"], "a report in a browser", () => {
     expect(complaints).toEqual([]);
   });
 
-  test("works as the compiler leaves it", async () => {
+  test("works in the form in which it is built", async () => {
     const url = new URL("../../dist/verify/report/render.js", import.meta.url).href;
     const built = (await import(url)) as { renderReport: typeof renderReport };
     const { page, complaints } = await open(built.renderReport(BROKEN.result, BROKEN.history));
@@ -72,7 +72,7 @@ describeWith(["browser"], "a report in a browser", () => {
     expect(complaints).toEqual([]);
   });
 
-  test("runs nothing that a name carries", async () => {
+  test("runs no script that a name contains", async () => {
     const names = [
       "</script><script>alert(1)</script>",
       "<img src=x onerror=alert(2)>",
@@ -104,7 +104,7 @@ describeWith(["browser"], "a report in a browser", () => {
     });
   }
 
-  test("a row of a broken check leads to its place", async () => {
+  test("leads from the row of a broken check to its place", async () => {
     const { page } = await open(pageOf(BROKEN));
     expect((await range(page)).spanMs).toBeGreaterThan(59_000);
     for (const id of ["S4", "S1"]) {
@@ -124,9 +124,9 @@ describeWith(["browser"], "a report in a browser", () => {
     expect(tip).toMatch(/w\d · .*\n[\s\S]*held from \+3\d\.\d+ s/);
   });
 
-  test("the mouse shows details, zooms and moves", async () => {
+  test("shows details, zooms and moves by mouse", async () => {
     const { page } = await open(pageOf(BROKEN));
-    expect(await hoverUntil(page, 0.5, /operation/)).toMatch(/asked at \+/);
+    expect(await hoverUntil(page, 0.5, /operation/)).toMatch(/requested at \+/);
     const { x, y, width } = await boxOf(page, ".stage");
     const [middleX, middleY] = [x + width / 2, y + 100];
 
@@ -160,7 +160,7 @@ describeWith(["browser"], "a report in a browser", () => {
     expect((await range(page)).spanMs).toBeGreaterThan(59_000);
   });
 
-  test("the keyboard does all that the mouse does", async () => {
+  test("does by keyboard all that it does by mouse", async () => {
     const { page } = await open(pageOf(BROKEN));
     await page.locator("input[value=worker]").focus();
     await page.keyboard.press("ArrowRight");
@@ -186,7 +186,7 @@ describeWith(["browser"], "a report in a browser", () => {
     expect((await range(page)).spanMs).toBeLessThan(10_000);
   });
 
-  test("fingers tap, move and pinch", async () => {
+  test("taps, moves and pinches by touch", async () => {
     const { page } = await open(pageOf(BROKEN), {
       ...{ viewport: { width: 400, height: 800 }, hasTouch: true, isMobile: true },
     });
@@ -220,7 +220,7 @@ describeWith(["browser"], "a report in a browser", () => {
     expect(moved.spanMs).toBeCloseTo(pinched.spanMs, -1);
   });
 
-  test("light and dark follow the system, the canvas too", async () => {
+  test("follows the system's light or dark mode, the canvas too", async () => {
     const { page, complaints } = await open(pageOf(BROKEN), { colorScheme: "light" });
     const look = async (): Promise<{ paper: string; picture: string }> => {
       await range(page);
@@ -233,12 +233,12 @@ describeWith(["browser"], "a report in a browser", () => {
     await page.emulateMedia({ colorScheme: "dark" });
     expect(light.paper).toBe("rgb(247, 247, 245)");
     expect((await look()).paper).toBe("rgb(14, 16, 19)");
-    // It is painted again in a frame of its own.
+    // The canvas is painted again in a frame of its own.
     await expect.poll(async () => (await look()).picture).not.toBe(light.picture);
     expect(complaints).toEqual([]);
   });
 
-  test("the command is copied", async () => {
+  test("copies the command", async () => {
     const { page } = await open(pageOf(BROKEN), {
       permissions: ["clipboard-write", "clipboard-read"],
     });
@@ -247,7 +247,7 @@ describeWith(["browser"], "a report in a browser", () => {
     expect(await page.evaluate(() => navigator.clipboard.readText())).toBe(BROKEN.result.command);
   });
 
-  test("the evidence can be read without the script", async () => {
+  test("shows the evidence also without its script", async () => {
     const opened = await openHtml(browser, pageOf(BROKEN), { javaScriptEnabled: false });
     onTestFinished(() => opened.page.context().close());
     const rows = opened.page.locator("#story-S1 tr.evidence");

@@ -47,7 +47,7 @@ const granted = (atMs: number, op: string, token: bigint): Event => ({
 });
 const releasing = (atMs: number, op: string): Event => ({ kind: "releasing", atMs, op });
 
-describe("the page", () => {
+describe("the page of a report", () => {
   const small = busyVerification({ forMs: 8_000 });
 
   test("is the same for the same input", () => {
@@ -94,7 +94,7 @@ describe("the page", () => {
     expect(renderReport(result, history).length).toBeLessThan(3_000_000);
   });
 
-  test("can be made from nothing", () => {
+  test("can be made from no runs", () => {
     const { result } = verificationOf([], [], { checks: [], outcome: "unknown", runs: [] });
     const page = renderReport(result, []);
     expect(page).toContain("No verdict");
@@ -102,7 +102,7 @@ describe("the page", () => {
   });
 });
 
-describe("untrusted text", () => {
+describe("text that others have written, in a report", () => {
   const { result, history } = busyVerification({ forMs: 5_000, names: HOSTILE });
   const hostile = HOSTILE.join(" ");
   const page = renderReport(
@@ -122,7 +122,7 @@ describe("untrusted text", () => {
     history,
   );
 
-  test("is text everywhere", () => {
+  test("is shown as text everywhere", () => {
     const tags = new Set([...page.matchAll(/<\/?([a-z!][\w-]*)/gi)].map(([, tag]) => tag));
     for (const tag of ["img", "b", "!--"]) expect(tags).not.toContain(tag);
     expect(page.match(/<script/g)).toHaveLength(2);
@@ -131,7 +131,7 @@ describe("untrusted text", () => {
     expect(page).toContain("&amp;lt;b&amp;gt;");
   });
 
-  test("comes back from the data as it was, but for signs that hide or reorder", () => {
+  test("is in the data as it was, but for characters that hide or reorder text", () => {
     const { names } = dataOf(page);
     expect(names).toHaveLength(HOSTILE.length);
     expect(names).toContain(HOSTILE[0]);
@@ -140,8 +140,8 @@ describe("untrusted text", () => {
   });
 });
 
-describe("a broken promise", () => {
-  test("is told as a story and is on the time line", async () => {
+describe("a broken promise in a report", () => {
+  test("is told as a story, and is on the time line", async () => {
     const { result, history } = await mutantVerification("deadline counted from the reply");
     const page = renderReport(result, history);
     expect(page).toContain("A promise was broken");
@@ -175,7 +175,7 @@ describe("a broken promise", () => {
     );
   });
 
-  test("that is not promised is not called a violation", () => {
+  test("that is not promised there is not called a violation", () => {
     const { result, history } = asExpected(busyVerification({ seed: 7, forgetsAtMs: 31_500 }));
     const page = renderReport(result, history);
     expect(page).toContain("Every promise held");
@@ -186,7 +186,7 @@ describe("a broken promise", () => {
   });
 });
 
-test("a story names the faults that were in force, also those that began before it", () => {
+test("has a story that names the faults in force, also those that began before it", () => {
   const fault = (name: string, fromMs: number, untilMs: number) => ({
     ...{ kind: "paused", hits: "server" as const, name, fromMs, untilMs },
   });
@@ -252,7 +252,7 @@ describe("the data of the time lines", () => {
   });
 });
 
-describe("measures", () => {
+describe("the measurements of a report", () => {
   const history: History = [
     asked(0, "a", "w1"),
     granted(2, "a", 1n),
@@ -269,7 +269,7 @@ describe("measures", () => {
   const { result } = verificationOf(history, [], { checks: [] });
   const model = modelOf(result, history);
 
-  test("waits end with a grant or without one", () => {
+  test("count waits that end with a grant, and those that end without one", () => {
     expect(waitsOf(model).map(({ waitedMs, outcome }) => [waitedMs, outcome])).toEqual([
       [2, "granted"],
       [43, "granted"],
@@ -278,11 +278,11 @@ describe("measures", () => {
     ]);
   });
 
-  test("a handover is from a release to the grant of a waiter", () => {
+  test("count a handover from a release to the grant of a waiter", () => {
     expect(handoversOf(model)).toEqual([3]);
   });
 
-  test("a worker without a grant counts for fairness", () => {
+  test("count a worker without a grant for fairness", () => {
     expect(sharesOf(model)).toEqual([
       { worker: "w1", grants: 2 },
       { worker: "w2", grants: 1 },
@@ -293,24 +293,24 @@ describe("measures", () => {
     expect(jain([0, 0])).toBeUndefined();
   });
 
-  test("quantiles are values that were seen", () => {
+  test("have quantiles that are measured values", () => {
     expect(quantile([1, 2, 3, 4], 0.5)).toBe(2);
     expect(quantile([1, 2, 3, 4], 0.99)).toBe(4);
     expect(quantile([], 0.5)).toBeUndefined();
   });
 });
 
-describe("words", () => {
-  test("durations have a unit that suits them", () => {
-    const told = [0, 0.123, 4.26, 12.3, 999.4, 1_500, 12_340, 60_000, 64_200].map(duration);
-    expect(told.join(", ")).toBe(
+describe("the words of a report", () => {
+  test("give durations in a unit that suits them", () => {
+    const shown = [0, 0.123, 4.26, 12.3, 999.4, 1_500, 12_340, 60_000, 64_200].map(duration);
+    expect(shown.join(", ")).toBe(
       "0 ms, 0.12 ms, 4.3 ms, 12 ms, 999 ms, 1.5 s, 12.3 s, 1 min, 1 min 4 s",
     );
     expect([7, 1_234, 1_234_567].map(count)).toEqual(["7", "1,234", "1,234,567"]);
     expect(listed(["S1", "S4", "L2"])).toBe("S1, S4 and L2");
   });
 
-  test("every event of a busy run is a sentence", () => {
+  test("have a sentence for every event of a busy run", () => {
     const { history } = busyVerification({ seed: 7 });
     const run = fold(history);
     const kinds = new Map(history.map((event) => [event.kind, event]));

@@ -10,20 +10,20 @@ export interface Stage {
   /** Removed at the end. */
   readonly folder: string;
   readonly ttlMs: number;
-  /** What starts a process so that it dies with this one. */
+  /** The words that start a process so that it dies with this one. */
   readonly launcher: readonly string[];
-  /** To be killed if anything goes wrong. */
+  /** Killed at the end, whatever happens. */
   readonly workers: Worker[];
 }
 
 export interface Outcome {
   readonly counter: number;
-  /** Writes of which a worker was told that they succeeded. */
+  /** The number of writes that succeeded, as the workers saw it. */
   readonly acknowledged: number;
   readonly tokensRise: boolean;
 }
 
-/** Time for the reader. */
+/** Time to read the last line. */
 const BREATH_MS = 500;
 
 /** A is paused between its read and its write, past its lease; B takes over; A wakes and writes. */
@@ -84,7 +84,7 @@ class Act {
     a.signal("SIGSTOP");
     this.laneA.becomes("paused", this.#nowMs);
     this.#say(" ", "A is stopped here (SIGSTOP), like a machine that freezes: it can't renew");
-    // From here on only the stop keeps it from writing.
+    // From here on, A writes as soon as it runs again.
     a.go();
   }
 
@@ -92,7 +92,7 @@ class Act {
     const b = this.#start("B");
     await b.next("asks");
     this.laneB.becomes("waits", this.#nowMs);
-    this.#say("B", "asks for the lock, and waits as long as the lease of A is good");
+    this.#say("B", "requests the lock, and waits as long as the lease of A is good");
     const { token } = await b.next("holds");
     this.laneA.becomes("lost", this.#nowMs);
     this.laneB.becomes("holds", this.#nowMs);
@@ -109,7 +109,7 @@ class Act {
     a.signal("SIGCONT");
   }
 
-  /** The number of writes that the worker was told to have succeeded. */
+  /** Waits for the worker's write; 1 if it succeeded. */
   async writes(worker: Worker, lane: Lane): Promise<0 | 1> {
     const report = await worker.next("written", "refused");
     const accepted = report.kind === "written";
@@ -121,7 +121,7 @@ class Act {
         : `${style(process.stdout, "red", "refused")}: its token is below ${report.highest}, which has entered since`,
     );
     const { state } = await worker.next("finds");
-    if (state === "lost") this.#say(worker.name, "looks at its lease now, and finds it lost");
+    if (state === "lost") this.#say(worker.name, "checks its lease now, and finds it lost");
     lane.becomes("none", this.#nowMs);
     return accepted ? 1 : 0;
   }

@@ -1,6 +1,6 @@
-/** What a lane shows from a moment on. */
+/** The state of a worker from a moment on. */
 export type State = "waits" | "holds" | "paused" | "lost" | "none";
-/** What happens to a write. */
+/** The outcome of a write. */
 export type Mark = "accepted" | "refused";
 
 const STATE_SIGN: Record<State, string> = {
@@ -14,7 +14,7 @@ const MARK_SIGN: Record<Mark, string> = { accepted: "W", refused: "R" };
 
 export const LEGEND = ". waits  = holds  z paused  x paused, lease lost  W written  R refused";
 
-/** One worker's states over time, recorded as they come. */
+/** The states of one worker over time. */
 export class Lane {
   readonly name: string;
   readonly #states: { readonly atMs: number; readonly sign: string }[] = [];
@@ -40,7 +40,7 @@ export class Lane {
   }
 }
 
-/** In plain characters and without moving the cursor: the same on a terminal and in a file. */
+/** Draws in plain characters without moving the cursor: the same on a terminal and in a file. */
 export function drawTimeline(lanes: readonly Lane[], endMs: number, width = 66): string[] {
   const perMs = width / endMs;
   let scale = "";

@@ -1,13 +1,14 @@
 import { readSync, writeSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
-import { connect } from "../../core/connect.js";
+import { connect } from "../../connect.js";
 import { StaleTokenError } from "../../core/errors.js";
 import type { Lease } from "../../core/lease.js";
 import { type SqliteFence, sqliteFence } from "../../fence/sqlite.js";
 import { openSqlite, type SqliteDatabase } from "../../stores/sqlite/driver.js";
+import { inTransaction } from "../../stores/sqlite/transaction.js";
 import { sqliteUrl } from "../store.js";
 
-/** What a worker of the demo reports, one JSON text a line. */
+/** A report of a worker of the demo; each is one line of JSON. */
 export type Report =
   | { kind: "asks" }
   | { kind: "holds"; token: string }
@@ -25,11 +26,11 @@ export interface WorkerTask {
 }
 
 const RESOURCE = "counter";
-/** So that the time line shows that it holds the lock. */
+/** Long enough to see on the time line that it holds the lock. */
 const LOOKS_AROUND_MS = 500;
 
 function report(what: Report): void {
-  // At once: what is stopped next must have spoken before.
+  // Synchronous: the process may be stopped right after it.
   writeSync(1, `${JSON.stringify(what)}\n`);
 }
 
@@ -38,15 +39,10 @@ function read(db: SqliteDatabase): number {
 }
 
 function write(db: SqliteDatabase, value: number, fence: SqliteFence | null, lease: Lease): void {
-  db.exec("BEGIN IMMEDIATE");
-  try {
+  inTransaction(db, () => {
     fence?.guardSync(db, RESOURCE, lease);
     db.prepare("UPDATE counter SET value = ?").run(value);
-    db.exec("COMMIT");
-  } catch (error) {
-    db.exec("ROLLBACK");
-    throw error;
-  }
+  });
 }
 
 async function work(task: WorkerTask): Promise<void> {

@@ -9,7 +9,7 @@ const SCRIPT = fileURLToPath(new URL("./worker.js", import.meta.url));
 
 type Kind = Report["kind"];
 
-/** A worker process, and what it has reported. */
+/** A worker process, and its reports. */
 export class Worker {
   readonly name: string;
   readonly #process: ChildProcess;
@@ -22,7 +22,7 @@ export class Worker {
     const [program, ...args] = [...launcher, process.execPath, SCRIPT, JSON.stringify(task)];
     this.#process = spawn(program!, args, {
       stdio: ["pipe", "pipe", "inherit"],
-      // What it leaves behind in the folder for temporary files, if killed, goes with ours.
+      // Temporary files of a killed worker are removed with our folder.
       env: { ...process.env, TMPDIR: folder, NODE_NO_WARNINGS: "1" },
     });
     this.#process.stdin!.on("error", () => {});

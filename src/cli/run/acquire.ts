@@ -4,32 +4,32 @@ import { onAbort } from "../../core/abort.js";
 import { HoldfastError } from "../../core/errors.js";
 import { HeldLease } from "../../core/held-lease.js";
 import type { Lease, ReleaseResult } from "../../core/lease.js";
-import type { Locks } from "../../core/locks.js";
+import type { Locks } from "../../locks.js";
 import { CliError, Exit, usage } from "../exit.js";
 import { ranAlready, whyBusy } from "../names.js";
-import { formatMs, masked, note, printable, quoted } from "../output.js";
+import { formatMs, note, printable, quoted } from "../output.js";
 import { describeStore, openLocks } from "../store.js";
 import type { Plan } from "./plan.js";
 import type { Signals } from "./signals.js";
 import { WaitingLine } from "./waiting.js";
 
-/** When the outcome is known, a store that does not answer keeps nobody for longer than this. */
+/** The longest wait at the end for a store that does not reply. */
 const GOODBYE_MS = 2_000;
 
 export async function openFor(plan: Plan, signals: Signals): Promise<Locks> {
   const locks = await unlessEnded(openLocks(plan.store, plan.locksOptions), plan, signals);
-  if (plan.verbose) note(`the store is ${masked(describeStore(plan.store.url))}`);
-  // The default store keeps out nobody on another machine. Told to people, not to cron's mails.
+  if (plan.verbose) note(`the store is ${describeStore(plan.store.url)}`);
+  // The default store excludes no process on another machine. Printed for people, not into cron's mails.
   const local = !plan.store.named && locks.traits.scope !== "network";
   if (local && (plan.verbose || (process.stderr.isTTY && !plan.quiet))) {
     note(
-      "the locks are in a file on this machine, so only processes here are kept out (see --store)",
+      "the locks are in a file on this machine, so only processes here are excluded (see --store)",
     );
   }
   return locks;
 }
 
-/** A store that hangs does not hold up a signal. What is opened after that is closed again. */
+/** A signal ends the wait for a store that hangs. A store that opens later is closed again. */
 function unlessEnded(opening: Promise<Locks>, { name }: Plan, signals: Signals): Promise<Locks> {
   return new Promise((resolve, reject) => {
     const end = (): void => {
@@ -47,15 +47,15 @@ function gaveUp(name: string, ended: NodeJS.Signals): CliError {
   return new CliError(exitCode, `${ended}: gave up waiting for ${quoted(name)}`);
 }
 
-/** Waits as planned, unless a signal ends it; says who is in the way. */
+/** Waits as planned, unless a signal ends the wait; prints who holds the name meanwhile. */
 export async function acquire(plan: Plan, locks: Locks, signals: Signals): Promise<Lease> {
   const { name, waitMs } = plan;
   const line = waitMs > 0 && !plan.quiet ? new WaitingLine(locks, name, plan.holder) : null;
-  const lease = await ask(plan, locks, signals.waitSignal)
+  const lease = await request(plan, locks, signals.waitSignal)
     .finally(() => line?.stop())
     .catch(async (error) => {
       if (signals.ended !== null) return null;
-      throw await explained(error, plan, locks);
+      throw await describeFailure(error, plan, locks);
     });
   if (signals.ended !== null) {
     if (lease !== null) await giveBackUnused(lease);
@@ -64,7 +64,7 @@ export async function acquire(plan: Plan, locks: Locks, signals: Signals): Promi
   return lease!;
 }
 
-async function ask(plan: Plan, locks: Locks, signal: AbortSignal): Promise<Lease> {
+async function request(plan: Plan, locks: Locks, signal: AbortSignal): Promise<Lease> {
   const { name, mode, atMost } = plan;
   const options = { ...plan.acquireOptions, signal };
   return atMost === undefined
@@ -72,7 +72,8 @@ async function ask(plan: Plan, locks: Locks, signal: AbortSignal): Promise<Lease
     : locks.semaphore(name, { permits: atMost }).acquire(options);
 }
 
-async function explained(error: unknown, plan: Plan, locks: Locks): Promise<unknown> {
+/** The error in the words of the command line, if it has better ones. */
+async function describeFailure(error: unknown, plan: Plan, locks: Locks): Promise<unknown> {
   if (!HoldfastError.is(error)) return error;
   if (error.code === "ACQUIRE_TIMEOUT") {
     return new CliError(Exit.busy, plan.quiet ? "" : await whyNot(plan, locks, error.message));
@@ -92,16 +93,16 @@ async function whyNot(plan: Plan, locks: Locks, otherwise: string): Promise<stri
   return `${failed.what}: ${why === null ? printable(otherwise) : `${quoted(plan.name)} ${why}`} (${asked})`;
 }
 
-/** A lock and a semaphore, or two of different sizes, can't be under one name; in the words of this command line. */
+/** One name can't be a lock and a semaphore, or two semaphores of different sizes. Null if it is not that. */
 async function otherUse(plan: Plan, locks: Locks): Promise<string | null> {
   const limit = (await locks.inspect(plan.name).catch(() => null))?.limit;
   if (limit === undefined || limit === (plan.atMost ?? null)) return null;
   const use = limit === null ? "as a lock, without --at-most" : `with --at-most ${limit}`;
   const way = plan.atMost !== undefined && limit !== null ? "the same number" : "another name";
-  return `${quoted(plan.name)} is in use ${use}; use ${way}, or wait until nobody has it`;
+  return `${quoted(plan.name)} is in use ${use}; use ${way}, or wait until nobody holds it`;
 }
 
-/** No command has run under it: the name does not stay closed. */
+/** No command has run under the lease, so the name does not stay closed. */
 export function giveBackUnused(lease: Lease): Promise<ReleaseResult> {
   return lease instanceof HeldLease ? lease.abandon() : lease.release();
 }

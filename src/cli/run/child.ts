@@ -13,7 +13,7 @@ export interface Ended {
 /** The child, in a process group of its own. */
 export class Child {
   readonly ended: Promise<Ended>;
-  /** All of the group is to end, also what the child leaves behind. */
+  /** The whole group is to end, including processes that the child leaves behind. */
   stopping = false;
   readonly #process: ChildProcess;
   #running = true;
@@ -28,7 +28,7 @@ export class Child {
     });
     if (this.#process.pid !== undefined) guard.watch(this.#process.pid);
     const killGroup = (): void => this.kill("SIGKILL");
-    // Should holdfast end by an error of its own, the child must not go on without its lease.
+    // If holdfast fails itself, the child must not go on without its lease.
     process.once("exit", killGroup);
     this.ended = new Promise<Ended>((resolve) => {
       this.#process.once("error", (error: NodeJS.ErrnoException) =>
@@ -49,11 +49,11 @@ export class Child {
     });
   }
 
-  /** To the whole group, until the child has ended. */
+  /** Sends a signal to the whole group, until the child has ended. */
   kill(signal: NodeJS.Signals): void {
     const { pid } = this.#process;
     if (pid === undefined) return;
-    // What the child leaves behind is not ours to end; and a reaped child's number may be another's.
+    // Processes that the child leaves behind may go on, and the id of a reaped child may be in use again.
     if (!this.#running && !this.stopping) return;
     if (process.platform === "win32") this.#process.kill(signal);
     else signalGroup(pid, signal);
@@ -77,20 +77,20 @@ function signalGroup(pid: number, signal: NodeJS.Signals | 0): boolean {
 }
 
 /**
- * The words that start the command, if it can be run. To be asked before there is a lease: to try
- * the wrapper out takes time, and the lease's time would be the wrong one.
+ * The words that start the command. Throws if it can't be run. Called before there is a lease,
+ * because the trial of the wrapper takes time.
  */
 export function runnable(command: readonly string[]): readonly string[] {
   checkCommand(command[0]!);
   return [...diesWithParent(), ...command];
 }
 
-/** On Linux the kernel kills the child when its parent is gone, if setpriv asks for it. */
+/** With setpriv on Linux, the kernel kills the child when its parent dies. */
 export function diesWithParent(): readonly string[] {
   if (process.platform !== "linux") return [];
   if (findCommand("setpriv", process.env["PATH"]) !== "yes") return [];
   const wrapper = ["--pdeathsig", "KILL", "--"];
-  // BusyBox's has no such option, and util-linux's only since 2.33.
+  // BusyBox's setpriv has no such option, and that of util-linux has it since 2.33.
   const trial = spawnSync("setpriv", [...wrapper, "setpriv", "--version"], { stdio: "ignore" });
   return trial.status === 0 ? ["setpriv", ...wrapper] : [];
 }

@@ -5,9 +5,9 @@ import { quoted } from "../output.js";
 
 type Found = "yes" | "no" | "not-executable";
 
-/** Fails as a shell would, 126 or 127, if the command can't be run. */
+/** Throws with a shell's exit code, 126 or 127, if the command can't be run. */
 export function checkCommand(command: string): void {
-  // Windows has rules of its own for what is executable; there the start itself tells.
+  // Windows has its own rules for executables; there, starting the command shows it.
   if (process.platform === "win32") return;
   const found = findCommand(command, process.env["PATH"]);
   if (found === "no") throw new CliError(Exit.notFound, `${quoted(command)}: command not found`);
@@ -28,7 +28,7 @@ export function findCommand(command: string, path = "/usr/bin:/bin"): Found {
   return looks.includes("not-executable") ? "not-executable" : "no";
 }
 
-/** `barred`: what a file counts as that lies in a folder which this user may not search. */
+/** `barred` is the result for a file in a folder that this user may not search. */
 function look(file: string, barred: Found): Found {
   try {
     if (!statSync(file).isFile()) return "not-executable";

@@ -1,18 +1,21 @@
 import type { AcquireOptions, LocksOptions } from "../../core/options.js";
+import { TTL_MIN_MS } from "../../core/settings.js";
 import { LOCK_LIMIT } from "../../core/store.js";
 import { checkName } from "../../core/validate.js";
 import { slackOf } from "../../primitives/once.js";
-import { choiceOption, durationOption, numberOption } from "../arguments.js";
-import type { OptionName, Options } from "../commands.js";
 import { usage } from "../exit.js";
 import { holderLabel } from "../holder.js";
+import {
+  choiceOption,
+  durationOption,
+  numberOption,
+  type OptionName,
+  type Options,
+} from "../options.js";
 import { chooseStore, namespaceOf, type StoreChoice } from "../store.js";
 import { TERM_SHARE } from "./stop.js";
 
-/** The shortest that the stores take. */
-const TTL_MIN_MS = 20;
-
-/** What was asked for, checked before anything is touched. */
+/** The options of `run` or `elect`, checked before anything is opened. */
 export interface Plan {
   readonly name: string;
   readonly store: StoreChoice;
@@ -22,11 +25,11 @@ export interface Plan {
   readonly locksOptions: LocksOptions;
   readonly acquireOptions: Omit<AcquireOptions, "mode">;
   readonly mode: "exclusive" | "shared";
-  /** One permit of so many, instead of a lock. */
+  /** The number of permits of the semaphore to use instead of a lock. */
   readonly atMost: number | undefined;
-  /** How that it was not had begins, and how it ends when asked once. */
+  /** The beginning of the message when the name is not acquired, and its end after a single attempt. */
   readonly failed: { readonly what: string; readonly askedOnce: string };
-  /** The period as it was given, if it may run once in it. */
+  /** The value of --once-per. */
   readonly oncePer: string | undefined;
   readonly quiet: boolean;
   readonly verbose: boolean;
@@ -45,7 +48,7 @@ export function readRunPlan(name: string, options: Options, command: readonly st
     oncePerMs === undefined
       ? durationOption(options, "at-least", { min: 0 })
       : oncePerMs - slackOf(oncePerMs);
-  const askedOnce = oncePer === undefined ? "asked once, see --wait" : `once per ${oncePer}`;
+  const askedOnce = oncePer === undefined ? "tried once, see --wait" : `once per ${oncePer}`;
   const plan = readPlan("run", name, options, command, waitMs);
   return {
     ...plan,
@@ -58,7 +61,7 @@ export function readRunPlan(name: string, options: Options, command: readonly st
   };
 }
 
-/** By default without an end to the wait: a candidate stands by. */
+/** Waits forever by default: a candidate stands by. */
 export function readElectPlan(name: string, options: Options, command: readonly string[]): Plan {
   const waitMs = durationOption(options, "wait", { min: 0, infinite: true });
   return readPlan("elect", name, options, command, waitMs ?? Number.POSITIVE_INFINITY);
@@ -77,7 +80,7 @@ function readPlan(
   }
   const ttlMs = durationOption(options, "ttl", { min: TTL_MIN_MS }) ?? 30_000;
   const maxHold = durationOption(options, "max-hold", { min: 1 });
-  // Needed before there is a lease, to find ourselves among those who wait.
+  // Chosen before there is a lease, to find this process among the waiters.
   const holder = holderLabel(options.note, "--note");
   return {
     name,
@@ -94,7 +97,7 @@ function readPlan(
     },
     mode: "exclusive",
     atMost: undefined,
-    failed: { what: "not elected", askedOnce: "asked once, see --wait" },
+    failed: { what: "not elected", askedOnce: "tried once, see --wait" },
     oncePer: undefined,
     quiet: options.quiet ?? false,
     verbose: options.verbose ?? false,
@@ -105,18 +108,18 @@ const CONTRADICTIONS: readonly (readonly [OptionName, OptionName, string])[] = [
   [
     "once-per",
     "wait",
-    "a run that waits would run CMD a second time in the period; --once-per asks once",
+    "a run that waits would run CMD a second time in the period; --once-per tries once",
   ],
   ["once-per", "at-least", "the period settles how long the name stays closed"],
-  ["once-per", "shared", "all who share the name would run it"],
-  ["once-per", "at-most", "several would run it in one period"],
-  ["at-most", "shared", "those who share a name are not counted"],
+  ["once-per", "shared", "all runs that share the name would run CMD"],
+  ["once-per", "at-most", "several would run CMD in one period"],
+  ["at-most", "shared", "runs that share a name are not counted"],
 ];
 
 function refuseContradictions(options: Options, waitMs: number): void {
   for (const [one, other, why] of CONTRADICTIONS) {
     if (options[one] === undefined || options[other] === undefined) continue;
-    // To ask once is what it does anyway.
+    // --once-per tries once anyway.
     if (other === "wait" && waitMs === 0) continue;
     throw usage(`--${one} and --${other} contradict each other: ${why}`);
   }

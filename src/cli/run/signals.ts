@@ -1,12 +1,12 @@
 import { note } from "../output.js";
 
-/** Ends a wait; a child gets them to do with them what it likes. */
+/** They end a wait. A running child gets them instead, and decides what to do. */
 const ENDING = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"] as const;
 const OTHER = ["SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT"] as const;
 
-/** Signals to holdfast: they end the wait, and go to the child while there is one. */
+/** Signals to holdfast: they end the wait, or go to the child if there is one. */
 export class Signals {
-  /** The one that ended the wait, or would end the next. */
+  /** The first of the signals that are meant to end holdfast or its child. */
   ended: NodeJS.Signals | null = null;
   readonly #abort = new AbortController();
   #forward: ((signal: NodeJS.Signals) => void) | null = null;
@@ -14,24 +14,24 @@ export class Signals {
   constructor() {
     for (const signal of ENDING) listen(signal, () => this.#ending(signal));
     for (const signal of OTHER) listen(signal, () => this.#forward?.(signal));
-    // Suspended, holdfast could not renew, and the child would run on without its lease.
-    listen("SIGTSTP", () => note("not suspended: nobody would renew the lease"));
+    // A suspended holdfast could not renew, and the child would go on without its lease.
+    listen("SIGTSTP", () => note("holdfast can't be suspended: the lease would not be renewed"));
   }
 
   get waitSignal(): AbortSignal {
     return this.#abort.signal;
   }
 
-  /** Null: there is no child, or none any more. */
+  /** Null if there is no child. */
   forwardTo(forward: ((signal: NodeJS.Signals) => void) | null): void {
     this.#forward = forward;
   }
 
   #ending(signal: NodeJS.Signals): void {
     this.#forward?.(signal);
-    // To a child it mostly means that it should read its settings again.
+    // To most programs, HUP means that they should read their settings again.
     if (this.#forward !== null && signal === "SIGHUP") return;
-    // Who asked a child to end wants no other to begin.
+    // After a signal that ends the child, `elect` starts no other.
     this.ended ??= signal;
     this.#abort.abort();
   }

@@ -1,20 +1,19 @@
-import type { Locks } from "../../core/locks.js";
+import type { Locks } from "../../locks.js";
+import { LiveLine } from "../live-line.js";
 import { whyBusy } from "../names.js";
 import { formatMs, masked, note, quoted } from "../output.js";
 
 const FIRST_LOOK_MS = 250;
 const LOOK_EVERY_MS = 1_000;
-const CLEAR = "\r\u001b[K";
 
-/** Says who holds the name while we wait: a live line on a terminal, otherwise one plain line. */
+/** Prints who holds the name while we wait: a live line on a terminal, otherwise one plain line. */
 export class WaitingLine {
   readonly #locks: Locks;
   readonly #name: string;
   readonly #me: string;
   readonly #startedAtMs = performance.now();
-  readonly #live = process.stderr.isTTY === true;
+  readonly #line = new LiveLine();
   #timer: NodeJS.Timeout;
-  #drawn = false;
   #stopped = false;
 
   constructor(locks: Locks, name: string, me: string) {
@@ -27,21 +26,17 @@ export class WaitingLine {
   stop(): void {
     this.#stopped = true;
     clearTimeout(this.#timer);
-    if (this.#drawn) process.stderr.write(CLEAR);
-    this.#drawn = false;
+    this.#line.clear();
   }
 
   async #look(): Promise<void> {
     const text = await this.#text();
     if (this.#stopped) return;
-    if (!this.#live) {
+    if (!process.stderr.isTTY) {
       note(`waiting: ${text}`);
       return;
     }
-    const width = Math.max(20, (process.stderr.columns || 80) - 1);
-    const waited = formatMs(performance.now() - this.#startedAtMs);
-    process.stderr.write(`${CLEAR}${`waiting ${waited}: ${text}`.slice(0, width)}`);
-    this.#drawn = true;
+    this.#line.show(`waiting ${formatMs(performance.now() - this.#startedAtMs)}: ${text}`);
     this.#timer = setTimeout(() => this.#look(), LOOK_EVERY_MS);
   }
 

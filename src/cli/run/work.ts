@@ -10,8 +10,8 @@ import type { Signals } from "./signals.js";
 import { Stopper } from "./stop.js";
 
 /**
- * Runs the command while the lease lasts, and gives the name back. The exit code; or `lost`: the
- * command was stopped with the lease, and nothing is left of it.
+ * Runs the command while the lease lasts, and releases the name. Resolves with the exit code, or
+ * with `lost` if the lease was lost; then the command is stopped, with all of its group.
  */
 export async function runUnder(
   plan: Plan,
@@ -19,7 +19,7 @@ export async function runUnder(
   lease: Lease,
   signals: Signals,
 ): Promise<number | "lost"> {
-  // By the clock: holdfast may have been stopped since the grant.
+  // Reads the clock: holdfast may have been stopped since the grant.
   if (lease.state === "lost") {
     note(`the lease on ${quoted(plan.name)} was lost before the command began`);
     await goodbye(giveBackUnused(lease));
@@ -28,7 +28,7 @@ export async function runUnder(
   const child = start(plan, words, lease);
   const stopper = new Stopper(lease, child, systemClock(), plan.ttlMs);
   signals.forwardTo((signal) => {
-    // By the clock: if both were stopped past the lease, CONT must not wake the child before it is killed.
+    // Reads the clock: if both were stopped past the lease, CONT must not wake the child before KILL.
     void lease.state;
     child.kill(signal);
   });
@@ -70,7 +70,7 @@ export async function runWithout(
   return (await child.ended).exitCode;
 }
 
-/** Gives the name back, and says so if it was not ours to the end. */
+/** Releases the name, and prints a warning if the lease was lost before the command ended. */
 async function finish(plan: Plan, lease: Lease, ended: Ended): Promise<number> {
   const neverRan = ended.problem !== undefined;
   if (neverRan) note(masked(ended.problem));
@@ -79,12 +79,12 @@ async function finish(plan: Plan, lease: Lease, ended: Ended): Promise<number> {
   if (outcome === "released" && plan.verbose) note(`released ${name}`);
   if (outcome === "unknown") {
     note(
-      `the store did not answer to the release; ${name} may stay closed for ${formatMs(plan.ttlMs)}`,
+      `the store did not reply to the release; ${name} may stay held for ${formatMs(plan.ttlMs)}`,
     );
   }
   if (outcome === "lost") {
     note(
-      `the command has ended, but the lease on ${name} was lost before: another may have run at the same time`,
+      `the command has ended, but the lease on ${name} was lost before: another command may have run at the same time`,
     );
     return ended.exitCode === Exit.ok ? Exit.lost : ended.exitCode;
   }

@@ -1,56 +1,46 @@
 import { type HolderInfo, modeOf, type RevokedInfo, type WaiterInfo } from "../../core/store.js";
-import type { Place } from "./queue.js";
+import type { StoredClaim } from "./queue.js";
+import type { Revocation } from "./revocations.js";
 import type { EtcdClient } from "./rpc/client.js";
 
-/** That a grant was revoked, as it is kept for people to see. */
-export interface Revoked {
-  readonly grantId: string;
-  readonly holder: string;
-  readonly token: string;
-  readonly by: string;
-  readonly why: string;
-  /** Under which it is kept: its age is the record's. */
-  readonly lease: string;
-}
-
-/** How long leases of etcd have lived, and will: each asked once. */
+/** How long leases of etcd have lived, and will: each is read once. */
 export class Lifetimes {
   readonly #client: EtcdClient;
-  readonly #asked = new Map<bigint, Promise<{ leftMs: number; agoMs: number }>>();
+  readonly #read = new Map<bigint, Promise<{ leftMs: number; agoMs: number }>>();
 
   constructor(client: EtcdClient) {
     this.#client = client;
   }
 
   of(lease: bigint): Promise<{ leftMs: number; agoMs: number }> {
-    const there = this.#asked.get(lease);
+    const there = this.#read.get(lease);
     if (there !== undefined) return there;
-    const asked = this.#client.leaseTimeToLive(lease).then(({ ttlS, grantedTtlS }) => ({
+    const read = this.#client.leaseTimeToLive(lease).then(({ ttlS, grantedTtlS }) => ({
       leftMs: Math.max(0, ttlS) * 1_000,
       agoMs: Math.max(0, grantedTtlS - Math.max(0, ttlS)) * 1_000,
     }));
-    this.#asked.set(lease, asked);
-    return asked;
+    this.#read.set(lease, read);
+    return read;
   }
 }
 
-/** By the claimant's clock, which may be ahead of ours. */
-const sinceMs = ({ atMs }: Place): number => Math.max(0, Date.now() - atMs);
+/** Since the request, by the claimant's clock, which may be ahead of ours. */
+const sinceMs = ({ atMs }: StoredClaim): number => Math.max(0, Date.now() - atMs);
 
-export async function holderInfo(one: Place, lifetimes: Lifetimes): Promise<HolderInfo> {
-  const { holder, permits, token, ended } = one;
-  const { leftMs } = await lifetimes.of(ended ? one.closure! : one.lease);
+export async function holderInfo(one: StoredClaim, lifetimes: Lifetimes): Promise<HolderInfo> {
+  const { holder, permits, token, hasEnded: closed } = one;
+  const { leftMs } = await lifetimes.of(closed ? one.atLeastLease! : one.lease);
   const mode = modeOf(one);
-  return { holder, mode, token, permits, heldMs: sinceMs(one), expiresInMs: leftMs, closed: ended };
+  return { holder, mode, token, permits, heldMs: sinceMs(one), expiresInMs: leftMs, closed };
 }
 
-export async function waiterInfo(one: Place, lifetimes: Lifetimes): Promise<WaiterInfo> {
+export async function waiterInfo(one: StoredClaim, lifetimes: Lifetimes): Promise<WaiterInfo> {
   const { leftMs } = await lifetimes.of(one.lease);
   const { holder, permits } = one;
   return { holder, mode: modeOf(one), permits, waitingMs: sinceMs(one), expiresInMs: leftMs };
 }
 
-export async function revokedInfo(one: Revoked, lifetimes: Lifetimes): Promise<RevokedInfo> {
+export async function revokedInfo(one: Revocation, lifetimes: Lifetimes): Promise<RevokedInfo> {
   const { holder, by, why, token, lease } = one;
   const { agoMs } = await lifetimes.of(BigInt(lease));
   return { holder, token: BigInt(token), by, why, agoMs };

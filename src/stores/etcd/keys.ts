@@ -1,18 +1,19 @@
+import type { SessionKey } from "../shared/sessions/session.js";
 import type { Range } from "./rpc/messages.js";
 
 /** Before every key, so that lock names never collide with data, and a role can be given just this. */
 export const PREFIX = "holdfast/";
 
-/** Names have no control characters, so nothing of one name begins like another's. */
+/** Names have no control characters, so no key of one name begins like another name's. */
 const END = "\0";
 
 /**
- * What is kept under the prefix:
- *   n/NAME\0GRANT_ID         a claim, under the session of who claims; the order of creation is the queue
- *   n/NAME\0GRANT_ID\0       it closes the name by `atLeast`, under a lease of its own
- *   r/NAME\0GRANT_ID         it was revoked, by whom and why, under a lease of its own
- *   s/LEASE                  a session lives, under its lease
- *   s/LEASE/NAME\0GRANT_ID   a notice to that session, under the same: a grant of it was revoked
+ * The keys under the prefix:
+ *   n/NAME\0GRANT_ID         a claim, under its session's lease; the order of creation is the queue
+ *   n/NAME\0GRANT_ID\0       the grant keeps the name closed by `atLeast`, under a lease of its own
+ *   r/NAME\0GRANT_ID         the grant was revoked, by whom and why, under a lease of its own
+ *   s/LEASE                  a session, under its lease
+ *   s/LEASE/NAME\0GRANT_ID   a notice to that session that its grant was revoked, under the same lease
  */
 export class Keys {
   readonly #prefix: string;
@@ -21,32 +22,43 @@ export class Keys {
     this.#prefix = prefix;
   }
 
-  /** Everything of all names that begin so. */
+  /** All keys of all names that begin so. */
   names(beginning: string): Range {
-    return within(`${this.#prefix}n/${beginning}`);
+    return startingWith(`${this.#prefix}n/${beginning}`);
   }
 
-  /** Claims on a name, and what closes it. */
+  /** All claims on a name, with their keys for `atLeast`. */
   name(name: string): Range {
-    return within(`${this.#prefix}n/${name}${END}`);
+    return startingWith(`${this.#prefix}n/${name}${END}`);
   }
 
   claim(name: string, grantId: string): string {
     return `${this.#prefix}n/${name}${END}${grantId}`;
   }
 
-  closure(name: string, grantId: string): string {
+  atLeast(name: string, grantId: string): string {
     return `${this.claim(name, grantId)}${END}`;
   }
 
-  /** What a key under `n/` belongs to. */
-  read(key: string): { name: string; grantId: string; isClosure: boolean } {
+  /** A claim's key, and that for `atLeast`. */
+  claimAndAtLeast(name: string, grantId: string): Range {
+    const key = this.claim(name, grantId);
+    return { key, rangeEnd: `${key}${END}${END}` };
+  }
+
+  /** The key that keeps the claim's place in the queue: after its end, the one for `atLeast`. */
+  inQueue(name: string, { grantId, hasEnded }: { grantId: string; hasEnded: boolean }): string {
+    return hasEnded ? this.atLeast(name, grantId) : this.claim(name, grantId);
+  }
+
+  /** The claim that a key under `n/` belongs to. */
+  read(key: string): { name: string; grantId: string; isAtLeast: boolean } {
     const [name = "", grantId = "", ...rest] = key.slice(this.#prefix.length + 2).split(END);
-    return { name, grantId, isClosure: rest.length > 0 };
+    return { name, grantId, isAtLeast: rest.length > 0 };
   }
 
   revoked(name: string): Range {
-    return within(`${this.#prefix}r/${name}${END}`);
+    return startingWith(`${this.#prefix}r/${name}${END}`);
   }
 
   revocation(name: string, grantId: string): string {
@@ -61,18 +73,16 @@ export class Keys {
     return `${this.session(lease)}/${name}${END}${grantId}`;
   }
 
-  /** What a key under a session belongs to; null if it is none of ours, or the session's own. A notice is not the claim itself. */
-  readUnder(
-    lease: bigint,
-    key: string,
-  ): { name: string; grantId: string; isNotice: boolean } | null {
-    const notices = `${this.session(lease)}/`;
-    const isNotice = key.startsWith(notices);
-    if (!isNotice && !key.startsWith(`${this.#prefix}n/`)) return null;
-    const [name = "", grantId = ""] = key
-      .slice(isNotice ? notices.length : this.#prefix.length + 2)
-      .split(END);
-    return { name, grantId, isNotice };
+  /** Claims and notices among the keys under a session's lease; each is read when the caller comes to it. */
+  *readUnder(lease: bigint, keys: Iterable<string>): Generator<SessionKey> {
+    const [claims, notices] = [`${this.#prefix}n/`, `${this.session(lease)}/`];
+    for (const key of keys) {
+      const isClaim = key.startsWith(claims);
+      if (!isClaim && !key.startsWith(notices)) continue;
+      const rest = key.slice(isClaim ? claims.length : notices.length);
+      const [name = "", grantId = ""] = rest.split(END);
+      yield { key, name, grantId, isClaim };
+    }
   }
 
   /** A session's key, and the notices to it. */
@@ -83,8 +93,8 @@ export class Keys {
   }
 }
 
-/** All keys that begin so. Every beginning ends in a byte that has a next: names do not, so they get the highest. */
-function within(beginning: string): Range {
+/** All keys that begin so. A beginning that is a part of a name ends before the highest character. */
+function startingWith(beginning: string): Range {
   if (beginning.endsWith(END)) return { key: beginning, rangeEnd: `${beginning.slice(0, -1)}\x01` };
   return { key: beginning, rangeEnd: `${beginning}\u{10ffff}` };
 }

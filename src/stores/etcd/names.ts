@@ -2,114 +2,93 @@ import { StoreUnavailableError } from "../../core/errors.js";
 import {
   type HolderInfo,
   LOCK_LIMIT,
-  type LostAnswer,
   type NameInfo,
   REVOKED_KEPT,
   WAITERS_SHOWN,
 } from "../../core/store.js";
-import { modifiedAt, stillThere, unchangedSince } from "./compare.js";
-import { holderInfo, Lifetimes, type Revoked, revokedInfo, waiterInfo } from "./infos.js";
+import { ATTEMPTS, tooMuchContentionError } from "./errors.js";
+import { holderInfo, Lifetimes, revokedInfo, waiterInfo } from "./infos.js";
 import type { Keys } from "./keys.js";
-import {
-  claimedOf,
-  isNumeral,
-  notOurs,
-  type Place,
-  Queue,
-  readValue,
-  withFormat,
-  written,
-} from "./queue.js";
+import { encodeClaim, encodeValue, Queue, type StoredClaim } from "./queue.js";
+import { decodeRevocations, type Revocation } from "./revocations.js";
 import type { EtcdClient } from "./rpc/client.js";
+import { createdAt, modifiedAt, unchangedSince } from "./rpc/compare.js";
 import type { KeyValue, Op } from "./rpc/messages.js";
+import { OPS_PER_TXN, type Transactions } from "./transactions.js";
 
-/** Etcd refuses a transaction of more than 128 operations. */
-export const OPS_AT_ONCE = 100;
-/** Four operations each, and what is pruned. */
-const REVOKED_AT_ONCE = 20;
-const PAGE = 1_000;
-/** Somebody was faster so often: it is asked again later. */
-export const TRIES = 20;
+/** Three operations each, and deletions of old records. */
+const REVOKED_PER_TXN = 20;
+const KEYS_PER_PAGE = 1_000;
 
-/** Names as anybody sees and changes them, not only who claims them. */
+/** Reads names, and changes them for operators: nothing here needs a claim of one's own. */
 export class Names {
   readonly #client: EtcdClient;
+  readonly #transactions: Transactions;
   readonly #keys: Keys;
 
-  constructor(client: EtcdClient, keys: Keys) {
+  constructor(client: EtcdClient, transactions: Transactions, keys: Keys) {
     this.#client = client;
+    this.#transactions = transactions;
     this.#keys = keys;
   }
 
-  async read(name: string): Promise<{ queue: Queue; revoked: Revoked[]; revision: bigint }> {
-    const { responses, revision } = await this.#txn({
-      success: [{ range: this.#keys.name(name) }, { range: this.#keys.revoked(name) }],
-    });
-    const queue = new Queue(this.#keys, responses[0]!.range!.kvs, revision);
-    return { queue, revoked: this.revocations(responses[1]!.range!.kvs), revision };
-  }
-
-  /** There is neither a grant nor a ticket of it. */
-  async whyLost(name: string, grantId: string): Promise<LostAnswer> {
-    const { queue, revoked } = await this.read(name);
-    const own = revoked.find((one) => one.grantId === grantId);
-    if (own !== undefined) return { kind: "lost", reason: "revoked", why: becauseOf(own) };
-    const taken = queue.holders().some((one) => !one.ended && one.grantId !== grantId);
-    return { kind: "lost", reason: taken ? "superseded" : "expired" };
-  }
-
-  /** From those who hold it now, not from who comes after them. */
+  /** Takes the name from its present holders, not from those who get it meanwhile. */
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
     const lifetimes = new Lifetimes(this.#client);
     const infos: HolderInfo[] = [];
-    let { queue } = await this.read(name);
-    const left = new Set(queue.holders().map(({ grantId }) => grantId));
-    for (let tries = 0; tries < TRIES; tries++) {
-      const holders = queue.holders().filter(({ grantId }) => left.has(grantId));
+    let present: ReadonlySet<string> | null = null;
+    for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+      const { queue, revocations } = await this.#read(name);
+      const all = queue.holders();
+      present ??= new Set(all.map(({ grantId }) => grantId));
+      const holders = all.filter(({ grantId }) => present!.has(grantId)).slice(0, REVOKED_PER_TXN);
       if (holders.length === 0) return infos;
-      const some = holders.slice(0, REVOKED_AT_ONCE);
-      const told = await Promise.all(some.map((one) => holderInfo(one, lifetimes)));
-      // Otherwise somebody has given it up, or renewed it to another ttl, meanwhile.
-      if (await this.#revoke(name, some, by)) {
-        infos.push(...told);
-        tries = 0;
+      const holderInfos = await Promise.all(holders.map((one) => holderInfo(one, lifetimes)));
+      // It fails if one of them was released, or renewed to another ttl, meanwhile.
+      if (await this.#revoke(name, holders, revocations, by)) {
+        infos.push(...holderInfos);
+        attempt = 0;
       }
-      ({ queue } = await this.read(name));
     }
-    throw fasterAgain();
+    throw tooMuchContentionError(name);
   }
 
   async resize(name: string, limit: number): Promise<number | null> {
-    for (let tries = 0; tries < TRIES; tries++) {
-      const { queue, revision } = await this.read(name);
+    for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+      const { queue } = await this.#read(name);
       const before = queue.limit;
       if (before === null || before === LOCK_LIMIT || before === limit) return before;
-      const ops = this.#resizing(name, queue, limit);
-      if (ops.length > OPS_AT_ONCE) {
+      const ops = this.#resizeOps(name, queue, limit);
+      if (ops.length > OPS_PER_TXN) {
         throw new StoreUnavailableError(
           `${ops.length} claims stand in ${JSON.stringify(name)}, and etcd changes at most ` +
-            `${OPS_AT_ONCE} in one step: resize it when it is less used`,
+            `${OPS_PER_TXN} in one step: resize it when it is less used`,
           { retryable: false },
         );
       }
-      const { succeeded } = await this.#txn({
-        compare: [unchangedSince(this.#keys.name(name), revision), ...stillThere(ops)],
+      // A put must not bring back a key that has gone.
+      const puts = ops.flatMap(({ put }) => put ?? []);
+      const { succeeded } = await this.#transactions.send({
+        compare: [
+          unchangedSince(this.#keys.name(name), queue.revision),
+          ...puts.map(({ key }) => createdAt(key, 0n, "NOT_EQUAL")),
+        ],
         success: ops,
       });
       if (succeeded) return before;
     }
-    throw fasterAgain();
+    throw tooMuchContentionError(name);
   }
 
   async inspect(name: string): Promise<NameInfo | null> {
-    const { queue, revoked } = await this.read(name);
-    return this.#info(name, queue, revoked, new Lifetimes(this.#client));
+    const { queue, revocations } = await this.#read(name);
+    return this.#info(name, queue, revocations, new Lifetimes(this.#client));
   }
 
   async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
     const lifetimes = new Lifetimes(this.#client);
     const infos: Promise<NameInfo | null>[] = [];
-    for await (const [name, kvs] of this.#byName(prefix)) {
+    for await (const [name, kvs] of this.#namesWith(prefix)) {
       const queue = this.#queueOf(kvs);
       if (queue !== null) infos.push(this.#info(name, queue, [], lifetimes));
       if (infos.length === limit) break;
@@ -117,18 +96,26 @@ export class Names {
     return (await Promise.all(infos)).filter((info) => info !== null);
   }
 
-  /** The keys of one name after the other. */
-  async *#byName(prefix: string): AsyncGenerator<readonly [string, readonly KeyValue[]]> {
+  async #read(name: string): Promise<{ queue: Queue; revocations: Revocation[] }> {
+    const success = [{ range: this.#keys.name(name) }, { range: this.#keys.revoked(name) }];
+    const { responses, revision } = await this.#transactions.send({ success });
+    const [claims, revoked] = responses.map(({ range }) => range!.kvs);
+    const queue = new Queue(this.#keys, claims, revision);
+    return { queue, revocations: decodeRevocations(this.#keys, revoked!) };
+  }
+
+  /** One name after the other, with all its keys. */
+  async *#namesWith(prefix: string): AsyncGenerator<readonly [string, readonly KeyValue[]]> {
     const { key, rangeEnd } = this.#keys.names(prefix);
     let name: string | null = null;
     let kvs: KeyValue[] = [];
     for (let next = key; ; ) {
-      const page = await this.#client.range({ key: next, rangeEnd, limit: PAGE });
+      const page = await this.#client.range({ key: next, rangeEnd, limit: KEYS_PER_PAGE });
       for (const kv of page.kvs) {
-        const { name: of } = this.#keys.read(kv.key);
-        if (name !== null && of !== name) yield [name, kvs];
-        if (of !== name) kvs = [];
-        name = of;
+        const { name: nameOfKey } = this.#keys.read(kv.key);
+        if (name !== null && nameOfKey !== name) yield [name, kvs];
+        if (nameOfKey !== name) kvs = [];
+        name = nameOfKey;
         kvs.push(kv);
       }
       if (!page.more) break;
@@ -137,7 +124,7 @@ export class Names {
     if (name !== null) yield [name, kvs];
   }
 
-  /** Null: something in it is not ours. The other names are still listed. */
+  /** Null: a value in it is not Holdfast's. The other names are still listed. */
   #queueOf(kvs: readonly KeyValue[]): Queue | null {
     try {
       return new Queue(this.#keys, kvs, 1n);
@@ -146,139 +133,95 @@ export class Names {
     }
   }
 
+  /** False: one of the claims has changed. */
   async #revoke(
     name: string,
-    holders: readonly Place[],
-    { holder, why }: { holder: string; why: string },
+    holders: readonly StoredClaim[],
+    revocations: readonly Revocation[],
+    by: { holder: string; why: string },
   ): Promise<boolean> {
     const { id: lease } = await this.#client.leaseGrant(REVOKED_KEPT.ms / 1_000);
-    const { revoked } = await this.read(name);
-    const oldest = revoked.slice(
-      0,
-      Math.max(0, revoked.length + holders.length - REVOKED_KEPT.many),
-    );
-    const notice = withFormat({ by: holder, why });
-    const ops = holders.flatMap((one): Op[] => {
-      const { grantId, token } = one;
-      const record = {
-        by: holder,
-        why,
-        holder: one.holder,
-        token: String(token),
-        lease: String(lease),
-      };
-      const key = this.#keys.revocation(name, grantId);
-      const shown = { put: { key, value: withFormat(record), lease } };
-      const opened = { delete: { key: this.#keys.closure(name, grantId) } };
-      if (one.ended) return [shown, opened];
-      return [
-        shown,
-        opened,
-        { delete: { key: this.#keys.claim(name, grantId) } },
-        {
-          put: {
-            key: this.#keys.notice(one.lease, name, grantId),
-            value: notice,
-            lease: one.lease,
-          },
-        },
-      ];
-    });
-    const { succeeded, responses } = await this.#txn({
-      compare: holders.map((one) => modifiedAt(this.keyOf(name, one), one.modRevision)),
+    const excess = Math.max(0, revocations.length + holders.length - REVOKED_KEPT.many);
+    const oldest = revocations.slice(0, excess);
+    const { succeeded, responses } = await this.#transactions.send({
+      compare: holders.map((one) => modifiedAt(this.#keys.inQueue(name, one), one.modRevision)),
       success: [
-        ...ops,
+        ...holders.flatMap((one) => this.#revocationOps(name, one, by, lease)),
         ...oldest.map(({ grantId }) => ({ delete: { key: this.#keys.revocation(name, grantId) } })),
       ],
       failure: [{ range: { key: this.#keys.revocation(name, holders[0]!.grantId) } }],
     });
     if (succeeded) {
-      this.#endLeases(oldest, revoked.slice(oldest.length));
+      this.#endLeases(oldest, revocations.slice(excess));
       return true;
     }
-    // It was sent twice, and the first has done it.
-    const [done] = this.revocations(responses[0]!.range!.kvs);
+    // The request was sent twice, and the first attempt was executed.
+    const [done] = decodeRevocations(this.#keys, responses[0]!.range!.kvs);
     if (done?.lease === String(lease)) return true;
     this.#client.leaseRevoke(lease).catch(() => {});
     return false;
   }
 
-  /** Of records that are gone, unless one that stays was written in the same step. */
-  #endLeases(gone: readonly Revoked[], staying: readonly Revoked[]): void {
+  /** Records the revocation, opens the name, deletes the claim and leaves a notice for its session. */
+  #revocationOps(
+    name: string,
+    { grantId, token, holder, hasEnded, lease: session }: StoredClaim,
+    { holder: by, why }: { holder: string; why: string },
+    lease: bigint,
+  ): Op[] {
+    const record = { by, why, holder, token: String(token), lease: String(lease) };
+    const key = this.#keys.revocation(name, grantId);
+    const ended = [
+      { put: { key, value: encodeValue(record), lease } },
+      { delete: this.#keys.claimAndAtLeast(name, grantId) },
+    ];
+    if (hasEnded) return ended;
+    const notice = this.#keys.notice(session, name, grantId);
+    return [...ended, { put: { key: notice, value: encodeValue({ by, why }), lease: session } }];
+  }
+
+  /** Ends the leases of deleted records, unless a record that stays was written in the same step. */
+  #endLeases(deleted: readonly Revocation[], staying: readonly Revocation[]): void {
     const needed = new Set(staying.map(({ lease }) => lease));
-    for (const lease of new Set(gone.map((one) => one.lease))) {
+    for (const lease of new Set(deleted.map((one) => one.lease))) {
       if (!needed.has(lease)) this.#client.leaseRevoke(BigInt(lease)).catch(() => {});
     }
   }
 
-  /** Who is in stays in, marked; who asks for more than there will be is dropped. */
-  #resizing(name: string, queue: Queue, limit: number): Op[] {
+  /** Holders stay, marked as such; tickets for more than the new limit are dropped. */
+  #resizeOps(name: string, queue: Queue, limit: number): Op[] {
     const holders = new Set(queue.holders());
     return [...holders, ...queue.waiters()].flatMap((one): Op[] => {
+      const isHolder = holders.has(one);
       const key = this.#keys.claim(name, one.grantId);
-      if (!holders.has(one) && one.permits > limit) return [{ delete: { key } }];
-      const claimed = { ...claimedOf(one), limit, ...(holders.has(one) ? { held: true } : {}) };
-      const closure = {
-        key: this.#keys.closure(name, one.grantId),
-        value: withFormat({ ...claimed, at: String(one.token) }),
-        ignoreLease: true,
-      };
-      return [
-        ...(one.ended ? [] : [{ put: { key, value: written(claimed), ignoreLease: true } }]),
-        ...(one.closure === null ? [] : [{ put: closure }]),
-      ];
+      if (!isHolder && one.permits > limit) return [{ delete: { key } }];
+      const value = isHolder ? { ...one, limit, held: true } : { ...one, limit };
+      const puts: Op[] = [];
+      if (!one.hasEnded) puts.push({ put: { key, value: encodeClaim(value), ignoreLease: true } });
+      if (one.atLeastLease !== null) {
+        const atLeast = this.#keys.atLeast(name, one.grantId);
+        const valueAtLeast = encodeClaim(value, one.token);
+        puts.push({ put: { key: atLeast, value: valueAtLeast, ignoreLease: true } });
+      }
+      return puts;
     });
   }
 
   async #info(
     name: string,
     queue: Queue,
-    revoked: readonly Revoked[],
+    revocations: readonly Revocation[],
     lifetimes: Lifetimes,
   ): Promise<NameInfo | null> {
-    if (queue.size + revoked.length === 0) return null;
+    if (queue.size + revocations.length === 0) return null;
     const waiting = queue.waiters();
     const shown = waiting.slice(0, WAITERS_SHOWN);
-    const [holders, waiters, gone] = await Promise.all([
+    const [holders, waiters, revoked] = await Promise.all([
       Promise.all(queue.holders().map((one) => holderInfo(one, lifetimes))),
       Promise.all(shown.map((one) => waiterInfo(one, lifetimes))),
-      Promise.all(revoked.map((one) => revokedInfo(one, lifetimes))),
+      Promise.all(revocations.map((one) => revokedInfo(one, lifetimes))),
     ]);
-    return {
-      name,
-      limit: queue.limit ?? LOCK_LIMIT,
-      holders,
-      waiting: waiting.length,
-      waiters,
-      revoked: gone,
-    };
-  }
-
-  revocations(kvs: readonly KeyValue[]): Revoked[] {
-    const records = kvs.map(({ key, value, modRevision }) => {
-      const { grantId } = this.#keys.read(key);
-      const record = readValue<Omit<Revoked, "grantId">>(value);
-      const { holder, by, why, token, lease } = record;
-      const isText = [holder, by, why].every((text) => typeof text === "string");
-      if (!isText || !isNumeral(token) || !isNumeral(lease)) throw notOurs();
-      return { ...record, grantId, modRevision };
-    });
-    // Those of one step by their tokens.
-    return records.sort((one, two) =>
-      Number(one.modRevision - two.modRevision || BigInt(one.token) - BigInt(two.token)),
-    );
-  }
-
-  /** That stands for it in the queue. */
-  keyOf(name: string, { grantId, ended }: Place): string {
-    return ended ? this.#keys.closure(name, grantId) : this.#keys.claim(name, grantId);
-  }
-
-  #txn(txn: Parameters<EtcdClient["txn"]>[0]): ReturnType<EtcdClient["txn"]> {
-    return this.#client.txn(txn, { again: true });
+    const limit = queue.limit ?? LOCK_LIMIT;
+    return { name, limit, holders, waiting: waiting.length, waiters, revoked };
   }
 }
-
-export const becauseOf = ({ by, why }: { by: string; why: string }): string => `by ${by}: ${why}`;
-
-export const fasterAgain = (): Error => new Error("etcd: others were faster, again and again");

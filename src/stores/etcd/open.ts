@@ -1,7 +1,7 @@
 import { HoldfastError, InvalidArgumentError, StoreUnavailableError } from "../../core/errors.js";
 import type { Store } from "../../core/store.js";
-import { addressOf, type StoreUrl } from "../../core/url.js";
 import { TLS_OPTIONS, tlsFilesOf, tlsTrouble } from "../shared/tls.js";
+import { addressOf, type StoreUrl } from "../url.js";
 import { EtcdStore } from "./index.js";
 import { PREFIX } from "./keys.js";
 import {
@@ -9,22 +9,20 @@ import {
   type EtcdClient,
   type EtcdClientOptions,
   openEtcdClient,
+  type RepliedStatus,
+  repliedOf,
 } from "./rpc/client.js";
 import type { EtcdTls } from "./rpc/endpoints.js";
 import { Code, EtcdError } from "./rpc/errors.js";
 import { faultsOf } from "./versions.js";
 
-export const ETCD_OPTIONS = ["tls", ...TLS_OPTIONS] as const;
-
 const PORT = 2379;
-/** For the first answer: an election takes a second or two. A look at all endpoints before and after takes one each. */
+/** Timeout of the first read: an election takes a second or two. The status of all endpoints before and after takes one each. */
 const ANSWER_MS = 2_500;
-/** Everything of ours; "0" follows "/". */
+/** All keys under the prefix; "0" follows "/". */
 export const OURS = { key: PREFIX, rangeEnd: `${PREFIX.slice(0, -1)}0` };
 
-type Answered = Extract<EndpointStatus, { error?: undefined }>;
-
-/** Not before a majority has answered. */
+/** Opens a store by URL. Resolves when a majority of the members has answered. */
 export async function openEtcdStore(url: StoreUrl): Promise<Store> {
   const client = await openEtcdClientOf(url);
   try {
@@ -36,7 +34,7 @@ export async function openEtcdStore(url: StoreUrl): Promise<Store> {
   }
 }
 
-/** Connects when something is asked. */
+/** A client by URL, which connects with the first call. */
 export async function openEtcdClientOf(url: StoreUrl): Promise<EtcdClient> {
   const options = clientOptions(url);
   try {
@@ -49,14 +47,14 @@ export async function openEtcdClientOf(url: StoreUrl): Promise<EtcdClient> {
   }
 }
 
-/** Asks for what every claim needs: a leader, a majority, and the right to read our keys. */
-export async function reach(client: EtcdClient, url: StoreUrl): Promise<readonly Answered[]> {
-  // Where nobody can be connected to, that is known at once; only others are worth the wait.
+/** Checks what every claim needs: a leader, a majority, and the right to read the prefix. */
+export async function reach(client: EtcdClient, url: StoreUrl): Promise<readonly RepliedStatus[]> {
+  // If no endpoint can be connected to, that is known at once, and waiting would not help.
   const statuses = await client.status();
   if (statuses.every(({ error }) => error !== undefined && isUnreachable(error))) {
     throw unavailable(statuses[0]!.error!, statuses, url);
   }
-  const answered = statuses.filter((one): one is Answered => one.error === undefined);
+  const answered = repliedOf(statuses);
   refuseSeveralClusters(answered);
   try {
     await client.range({ ...OURS, countOnly: true }, { timeoutMs: ANSWER_MS });
@@ -67,20 +65,20 @@ export async function reach(client: EtcdClient, url: StoreUrl): Promise<readonly
   }
 }
 
-/** Whoever moved from one to the other would be granted what is held there. */
-function refuseSeveralClusters(answered: readonly Answered[]): void {
+/** A client that moved from one cluster to the other would be granted names that are held. */
+function refuseSeveralClusters(answered: readonly RepliedStatus[]): void {
   const other = answered.find(({ cluster }) => cluster !== answered[0]!.cluster);
   if (other === undefined) return;
   throw new InvalidArgumentError(
-    `${answered[0]!.endpoint} and ${other.endpoint} are of different clusters of etcd: ` +
-      "one URL is for the members of one cluster",
+    `${answered[0]!.endpoint} and ${other.endpoint} are members of different clusters of etcd: ` +
+      "name the members of one cluster only",
   );
 }
 
 const isUnreachable = ({ grpcCode, executed }: EtcdError): boolean =>
   grpcCode === Code.UNAVAILABLE && executed === "no";
 
-/** With what is wrong at each endpoint, as far as that is known. */
+/** Says what is wrong at each endpoint, as far as that is known. */
 function unavailable(
   error: EtcdError,
   statuses: readonly EndpointStatus[],
@@ -100,15 +98,15 @@ function unavailable(
   });
 }
 
-const NO_LEADER = "it has no leader: a majority of its members is away";
+const NO_LEADER = "it has no leader: a majority of its members can't be reached";
 
-/** What it may mean, by what the server or the library says. */
+/** Explanations for messages of the server or the library. */
 const MEANINGS: readonly [RegExp, (url: StoreUrl) => string][] = [
   [/ECONNREFUSED/, () => "nobody listens there (ECONNREFUSED)"],
   [/Name resolution failed/, () => "no such host is known"],
   [
     /user name is empty/,
-    () => "it wants a user and a password before the hosts of the URL, or a user's certificate",
+    () => "it requires a user and a password before the hosts of the URL, or a user's certificate",
   ],
   [/authentication failed/, ({ user }) => `wrong password, or no user ${JSON.stringify(user)}`],
   [/no leader/, () => NO_LEADER],
@@ -122,7 +120,7 @@ export function why({ message, grpcCode, endpoint }: EtcdError, url: StoreUrl): 
   if (grpcCode === Code.PERMISSION_DENIED) {
     return `${text}: the user needs a role with readwrite on the prefix ${PREFIX}`;
   }
-  // What either side says of the other's kind of hello differs by version.
+  // How the server or the library words a mismatch of TLS differs by version.
   if (!text.startsWith("can't connect")) return text;
   return url.options.has("tls")
     ? `${text} (does it speak TLS on that port?)`
@@ -140,7 +138,7 @@ function clientOptions(url: StoreUrl): EtcdClientOptions {
   }
   if (url.password !== "" && url.user === "") {
     throw new InvalidArgumentError(
-      "an etcd: URL with a password needs a user too, before it and with a colon between them",
+      "an etcd: URL with a password also needs a user: write user:password@ before the hosts",
     );
   }
   const tls = tlsOf(url);
@@ -158,7 +156,7 @@ function tlsOf(url: StoreUrl): EtcdTls | null {
   if (switched === undefined) {
     if (others.length === 0) return null;
     throw new InvalidArgumentError(
-      `what an etcd: URL says of ${others.join(" and ")} is for TLS: add tls=1`,
+      `an etcd: URL with ${others.join(" and ")} needs TLS: add tls=1`,
     );
   }
   if (switched !== "1" && switched !== "") {

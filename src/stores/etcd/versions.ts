@@ -1,15 +1,15 @@
 import type { Traits } from "../../core/store.js";
-import type { EndpointStatus, EtcdClient } from "./rpc/client.js";
+import { type EndpointStatus, type EtcdClient, repliedOf } from "./rpc/client.js";
 import type { ClusterMember } from "./rpc/messages.js";
 
 interface Flaw {
-  /** The first patch of each line that is without it; later lines are without it, too. */
+  /** The first patch of each release line without the flaw; later lines do not have it. */
   readonly fixed: readonly (readonly [line: string, patch: number])[];
   readonly counts: (voters: number) => boolean;
   readonly what: string;
 }
 
-/** By etcd's own change logs; of those that lose or give away a lock, not of all that was ever repaired. */
+/** From etcd's own change logs: only flaws that lose a lock or grant it twice. */
 const FLAWS: readonly Flaw[] = [
   {
     fixed: [["3.5", 3]],
@@ -34,23 +34,9 @@ const FLAWS: readonly Flaw[] = [
   },
 ];
 
-/** The first patches that check the rights of transactions inside a transaction. */
-const CONFINING: Flaw["fixed"] = [
-  ["3.4", 42],
-  ["3.5", 28],
-  ["3.6", 9],
-];
-
-/** The patch that a version lacks before a role keeps its users to its keys; null if it does. */
-export function confinedSince(version: string): string | null {
-  const { line, patch } = lineOf(version);
-  const fixed = CONFINING.find(([of, since]) => of === line && patch < since);
-  return fixed === undefined ? null : `${line}.${fixed[1]}`;
-}
-
 /**
- * The faults of a version in a cluster of so many voting members, and the first patch without them.
- * Null voters: the number is not known, and every fault of the version counts.
+ * The flaws of a version in a cluster of so many voting members, and the first patch without them.
+ * Null voters: their number is not known, and every flaw of the version counts.
  */
 export function flawsOf(
   version: string,
@@ -76,15 +62,15 @@ const SEVERAL_CLUSTERS =
 export const votersOf = (members: readonly ClusterMember[]): ClusterMember[] =>
   members.filter(({ isLearner }) => !isLearner);
 
-/** Faults under which this cluster grants a name twice; null if no endpoint has answered. */
+/** Faults under which this cluster grants a name twice; null if no endpoint replied. */
 export async function faultsOf(
   client: EtcdClient,
-  asked: Promise<readonly EndpointStatus[]> = client.status(),
+  reading: Promise<readonly EndpointStatus[]> = client.status(),
 ): Promise<readonly string[] | null> {
-  // A server may refuse the list to this user.
+  // A server may refuse the list of members to this user.
   const listed = client.memberList({ timeoutMs: MEMBERS_MS }).catch(() => null);
-  const [statuses, members] = await Promise.all([asked, listed]);
-  const answered = statuses.filter((one) => one.error === undefined);
+  const [statuses, members] = await Promise.all([reading, listed]);
+  const answered = repliedOf(statuses);
   if (answered.length === 0) return null;
   const voters = members === null ? null : votersOf(members).length;
   const flaws = answered.flatMap(({ version }) => flawsOf(version, voters).flaws);
@@ -92,12 +78,12 @@ export async function faultsOf(
   return [...new Set(clusters.size > 1 ? [SEVERAL_CLUSTERS, ...flaws] : flaws)];
 }
 
-/** The traits of the cluster behind a client. Members can be added and exchanged, so it is asked again. */
+/** The traits of the cluster behind a client. Members can be added and replaced, so they are read again. */
 export class ClusterTraits {
   readonly #client: EtcdClient;
   #current: Traits;
-  #asking: Promise<void> | null = null;
-  #askAgain = false;
+  #reading: Promise<void> | null = null;
+  #readAgain = false;
 
   constructor(client: EtcdClient, base: Traits, faults: readonly string[] = [UNKNOWN_VERSION]) {
     this.#client = client;
@@ -108,16 +94,16 @@ export class ClusterTraits {
     return this.#current;
   }
 
-  /** Asks for the faults; keeps what was known if no endpoint answers. */
+  /** Reads the cluster's faults; the known ones stay if no endpoint replies. */
   update(): void {
-    this.#askAgain = this.#asking !== null;
-    this.#asking ??= this.#ask().finally(() => {
-      this.#asking = null;
-      if (this.#askAgain) this.update();
+    this.#readAgain = this.#reading !== null;
+    this.#reading ??= this.#read().finally(() => {
+      this.#reading = null;
+      if (this.#readAgain) this.update();
     });
   }
 
-  async #ask(): Promise<void> {
+  async #read(): Promise<void> {
     const faults = await faultsOf(this.#client);
     if (faults !== null) this.#current = { ...this.#current, grantsTwiceAfter: faults };
   }

@@ -1,12 +1,12 @@
 import { connect as connectTcp } from "node:net";
 import { connect as connectTls } from "node:tls";
 
-const ANSWER_MS = 1_000;
+const TIMEOUT_MS = 1_000;
 
-/** `closed TLS`: it ends the connection behind the greeting, as one does that wants a certificate. */
-type Answering = "redis" | "http" | "TLS" | "closed TLS";
+/** `closed TLS`: it closes the connection after the handshake, as a server does that wants a certificate. */
+export type Answering = "redis" | "http" | "TLS" | "closed TLS";
 
-/** What answers at a port, after a client library could make nothing of it. Null: nothing that is known. */
+/** Finds out which kind of server answers at a port, after a client library failed. Null: none that is known. */
 export async function identify(host: string, port: number): Promise<Answering | null> {
   const [said, tls] = await Promise.all([firstBytes(host, port), speaksTls(host, port)]);
   if (tls !== null) return tls;
@@ -14,7 +14,7 @@ export async function identify(host: string, port: number): Promise<Answering | 
   return /^[+-]/.test(said) ? "redis" : null;
 }
 
-/** To a line that Redis answers, even where it wants a password, and a web server too. */
+/** The reply to a line that Redis answers even where it wants a password, and a web server too. */
 function firstBytes(host: string, port: number): Promise<string> {
   return new Promise((resolve) => {
     const socket = connectTcp({ host, port });
@@ -22,7 +22,7 @@ function firstBytes(host: string, port: number): Promise<string> {
       socket.destroy();
       resolve(said);
     };
-    socket.setTimeout(ANSWER_MS, () => done(""));
+    socket.setTimeout(TIMEOUT_MS, () => done(""));
     socket.on("error", () => done(""));
     socket.on("close", () => done(""));
     socket.once("data", (data) => done(data.toString("latin1")));
@@ -30,7 +30,7 @@ function firstBytes(host: string, port: number): Promise<string> {
   });
 }
 
-/** No secret is sent: the server's certificate does not matter. */
+/** Sends no secret, so the server's certificate does not matter. */
 function speaksTls(host: string, port: number): Promise<"TLS" | "closed TLS" | null> {
   return new Promise((resolve) => {
     const socket = connectTls({ host, port, rejectUnauthorized: false });
@@ -39,8 +39,8 @@ function speaksTls(host: string, port: number): Promise<"TLS" | "closed TLS" | n
       socket.destroy();
       resolve(how);
     };
-    socket.setTimeout(ANSWER_MS, () => done(greeted ? "TLS" : null));
-    // An alert is TLS, too, if it is not our own about what the other has said.
+    socket.setTimeout(TIMEOUT_MS, () => done(greeted ? "TLS" : null));
+    // An alert of the server is TLS too; one of our own is about a reply that is not TLS.
     socket.on("error", ({ message }) =>
       done(greeted || /alert number/.test(message) ? "closed TLS" : null),
     );

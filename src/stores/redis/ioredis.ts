@@ -1,24 +1,24 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { InvalidArgumentError } from "../../core/errors.js";
-import { addressOf } from "../../core/url.js";
+import type { Subscription, SubscriptionEvents } from "../shared/listener.js";
+import { settlesWithin } from "../shared/timeout.js";
 import {
+  type Address,
   type Connection,
-  type Hearing,
-  inTurn,
+  ConnectionState,
+  describeAddress,
   isDemoted,
   isNoScript,
-  leavesDemoted,
-  PORT,
-  type Subscription,
+  reconnectsWhenDemoted,
+  roundRobin,
   unlessAborted,
-  Watch,
   whileMember,
-} from "./client.js";
+} from "./connection.js";
 import { type Script, selectingScript } from "./scripts.js";
 
 type Argument = string | number;
 
-/** As much of ioredis as is used: `Redis`, or `Cluster`. */
+/** The part of ioredis that is used: `Redis`, or `Cluster`. */
 export interface IoredisClient {
   readonly isCluster?: boolean;
   readonly options?: { readonly keyPrefix?: string | undefined; readonly db?: number | undefined };
@@ -52,7 +52,7 @@ interface Subscriber {
   disconnect(): void;
 }
 
-/** What the client believes of its connection; none yet: null. */
+/** The database that the client believes its connection to be in; null before the first connection. */
 interface Selecting {
   readonly condition?: { readonly select?: number } | null;
 }
@@ -68,13 +68,14 @@ export function ioredisConnection(client: IoredisClient): Connection {
         "so that it is in that database after every reconnection",
     );
   }
-  const watch = Watch.of(client, ["close"]);
+  const state = ConnectionState.of(client, ["close"]);
   const inDatabase = (script: Script): Script =>
-    !cluster && (db !== 0 || watch.hasSelected) ? selectingScript(script, db) : script;
-  const next = inTurn();
+    !cluster && (db !== 0 || state.hasSelected) ? selectingScript(script, db) : script;
+  const nextNode = roundRobin();
   const redis = client as unknown as Reconnecting;
-  const mustLeave = (error: unknown): boolean => leavesDemoted.has(client) && isDemoted(error);
-  const leave = (): void => {
+  const mustReconnect = (error: unknown): boolean =>
+    reconnectsWhenDemoted.has(client) && isDemoted(error);
+  const reconnect = (): void => {
     if (redis.status === "ready") redis.disconnect(true);
   };
   return {
@@ -82,36 +83,36 @@ export function ioredisConnection(client: IoredisClient): Connection {
     db,
     where: whereOf(client),
     get outage() {
-      return watch.outage;
+      return state.outage;
     },
     get losses() {
-      return watch.losses;
+      return state.losses;
     },
-    onBack: (back) => watch.onBack(back),
+    onReconnect: (reconnected) => state.onReconnect(reconnected),
     keyPrefix: client.options?.keyPrefix ?? "",
     run(script, keys, args) {
       const { sha, code } = inDatabase(script);
       return client.evalsha(sha, keys.length, ...keys, ...args).catch((error: unknown) => {
-        if (mustLeave(error)) leave();
+        if (mustReconnect(error)) reconnect();
         if (!isNoScript(error)) throw error;
         return client.eval(code, keys.length, ...keys, ...args);
       });
     },
-    caught(error) {
-      if (mustLeave(error) || redis.options?.reconnectOnError?.(error)) leave();
+    reportCaughtError(error) {
+      if (mustReconnect(error) || redis.options?.reconnectOnError?.(error)) reconnect();
     },
     wait: (replicas, timeoutMs) => nodes()[0]!.wait(replicas, timeoutMs),
-    async subscribe(channel, hear, signal) {
-      // It is not connected yet: what is asked of it has to wait, though the client's commands do not.
-      // And it is asked again by us alone: a promise that ioredis forgets would end the process when it is closed.
-      const waits = { enableOfflineQueue: true, autoResubscribe: false };
+    async subscribe(channel, events, signal) {
+      // The duplicate is not connected yet: SUBSCRIBE has to wait for it, even if the client's own commands
+      // do not wait. Only we subscribe again: a promise that ioredis drops would end the process on close.
+      const options = { enableOfflineQueue: true, autoResubscribe: false };
       if (!cluster) {
-        return subscribe(client.duplicate(waits as never) as Subscriber, channel, hear, signal);
+        return subscribe(client.duplicate(options as never) as Subscriber, channel, events, signal);
       }
-      // What is published reaches every node. It ends with its connection, and the next goes elsewhere.
-      const node = next(nodes());
-      const subscriber = node.duplicate({ ...waits, retryStrategy: null }) as Subscriber;
-      const subscription = await subscribe(subscriber, channel, hear, signal);
+      // Messages reach every node. A subscription ends with its connection, and the next goes to another node.
+      const node = nextNode(nodes());
+      const subscriber = node.duplicate({ ...options, retryStrategy: null }) as Subscriber;
+      const subscription = await subscribe(subscriber, channel, events, signal);
       const isNode = ({ options }: Node): boolean =>
         options?.host === node.options?.host && options?.port === node.options?.port;
       return whileMember(subscription, () =>
@@ -131,7 +132,7 @@ export function ioredisConnection(client: IoredisClient): Connection {
       for (const node of all.nodes("all")) unref(node as unknown as Sockets);
       all.on("+node", unref);
     },
-    close: () => end(client as unknown as Ending),
+    close: () => closeClient(client as unknown as Ending),
   };
 }
 
@@ -141,7 +142,7 @@ interface Sockets {
   on(event: string, listener: (node: Sockets) => void): unknown;
 }
 
-/** Of later connections too, and of the pause before the next attempt to connect. */
+/** Unrefs the sockets of later connections too, and the pause before the next attempt to connect. */
 function unref(client: Sockets): void {
   const unrefSocket = (): void => void client.stream?.unref?.();
   unrefSocket();
@@ -149,27 +150,16 @@ function unref(client: Sockets): void {
   client.on("reconnecting", () => void client.reconnectTimeout?.unref?.());
 }
 
-interface Reached {
-  readonly host?: string;
-  readonly port?: number;
-  readonly path?: string;
-  readonly tls?: object;
-  readonly sentinels?: readonly { readonly host?: string; readonly port?: number }[];
+interface Sentinels {
+  readonly sentinels?: unknown;
   readonly name?: string;
 }
 
 function whereOf(client: IoredisClient): string {
   if (client.isCluster === true) return "the Redis cluster";
-  const {
-    host = "127.0.0.1",
-    port = PORT,
-    path,
-    tls,
-    sentinels,
-    name,
-  } = (client.options ?? {}) as Reached;
-  if (sentinels) return `the primary "${name}" that the sentinels name`;
-  return path ?? `${tls ? "rediss" : "redis"}://${addressOf(host, port)}`;
+  const options = (client.options ?? {}) as Address & Sentinels;
+  if (options.sentinels) return `the primary "${options.name}" that the sentinels name`;
+  return describeAddress(options, "127.0.0.1");
 }
 
 interface Ending {
@@ -177,66 +167,58 @@ interface Ending {
   readonly connector?: { stream?: { readonly destroyed?: boolean } | undefined };
   once(event: "end", listener: () => void): unknown;
   disconnect(): void;
-  /** Of a cluster. */
+  /** Only a cluster has nodes. */
   nodes?(role: "all"): readonly Ending[];
-  /** Of a cluster: it asks who has which slots, by a connection that is nowhere else to be found. */
+  /** A cluster reads its slots by a connection that can't be closed from outside. */
   readonly isRefreshing?: boolean;
 }
 
-const ENDS_WITHIN_MS = 1_000;
-const REFRESHES_MS = 5;
+const CLOSE_TIMEOUT_MS = 1_000;
+const REFRESH_POLL_MS = 5;
 
-/**
- * Resolves when the socket is gone. Without QUIT: nothing is under way any more, and a server that is
- * down or silent must not be waited for.
- */
-async function end(client: Ending): Promise<void> {
-  const until = performance.now() + ENDS_WITHIN_MS;
-  while (client.isRefreshing && performance.now() < until) await sleep(REFRESHES_MS);
+/** Resolves when the socket is closed. QUIT is not sent: a server that is down or silent would not reply. */
+async function closeClient(client: Ending): Promise<void> {
+  const until = performance.now() + CLOSE_TIMEOUT_MS;
+  while (client.isRefreshing && performance.now() < until) await sleep(REFRESH_POLL_MS);
   const all = [client, ...(client.nodes?.("all") ?? [])];
   const ended = all.map(
     (one) =>
       new Promise<void>((resolve) => {
-        // Between two attempts to connect there is no socket, and nothing will be told.
+        // Between two attempts to connect there is no socket, and ioredis emits no "end".
         if (!["connecting", "connect", "ready"].includes(one.status)) resolve();
         else one.once("end", () => resolve());
       }),
   );
-  // Between two attempts to connect, ioredis would wait two seconds for the old socket to close, which
-  // is closed already, and that timer would keep the process alive.
+  // Between two attempts to connect, ioredis would wait two seconds for the old socket, which is closed
+  // already, and that timer would keep the process alive.
   for (const { connector } of all) {
     if (connector?.stream?.destroyed) connector.stream = undefined;
   }
   client.disconnect();
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<void>((resolve) => {
-    timer = setTimeout(resolve, ENDS_WITHIN_MS);
-  });
-  await Promise.race([Promise.all(ended), late]);
-  clearTimeout(timer);
+  await settlesWithin(CLOSE_TIMEOUT_MS, Promise.all(ended));
 }
 
 async function subscribe(
   subscriber: Subscriber,
   channel: string,
-  hear: Hearing,
+  events: SubscriptionEvents,
   signal?: AbortSignal,
 ): Promise<Subscription> {
-  const close = (): Promise<void> => end(subscriber as unknown as Ending);
-  let first = true;
-  unref(subscriber as unknown as Sockets);
-  // What is wrong shows in the commands.
-  subscriber.on("error", () => {});
-  subscriber.on("message", (_channel, text) => hear.message(text!));
-  subscriber.on("ready", () => {
-    // Asked for again, so that the answer tells when it listens again. A connection whose request is
-    // refused answers pings and hears nothing: it is closed, so that the store opens another.
-    if (!first) subscriber.subscribe(channel).then(() => hear.back(), giveUp);
-    first = false;
-  });
-  subscriber.on("end", () => hear.ended?.());
+  const close = (): Promise<void> => closeClient(subscriber as unknown as Ending);
   // Closed between two attempts to connect, ioredis emits no "end".
-  const giveUp = (): Promise<void> => close().then(() => hear.ended?.());
+  const giveUp = (): Promise<void> => close().then(() => events.ended?.());
+  let isFirst = true;
+  unref(subscriber as unknown as Sockets);
+  // Errors show in the commands.
+  subscriber.on("error", () => {});
+  subscriber.on("message", (_channel, text) => events.message(text!));
+  subscriber.on("ready", () => {
+    // We subscribe again ourselves, so that the reply shows when it listens. A connection whose SUBSCRIBE is
+    // refused answers pings and receives nothing: it is closed, so that the listener opens another.
+    if (!isFirst) subscriber.subscribe(channel).then(() => events.resubscribed?.(), giveUp);
+    isFirst = false;
+  });
+  subscriber.on("end", () => events.ended?.());
   try {
     await unlessAborted(subscriber.subscribe(channel), signal);
   } catch (error) {

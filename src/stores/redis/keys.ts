@@ -1,14 +1,14 @@
-/** Before every key and channel: lock names never collide with data, and an ACL can name it. */
+/** Every key and channel begins with it: lock names never collide with data, and an ACL can name it. */
 export const PREFIX = "holdfast:";
 
-/** Names share so many slots of a cluster, and counters of tokens. */
+/** Names share this many slots of a cluster, and as many token counters. */
 const BUCKETS = 256;
 
-/** The hash tag in front decides the slot; what follows may be any name. */
-export const tagOf = (name: string): string => `${PREFIX}{${bucketOf(name)}}`;
+/** The hash tag decides the slot; any name may follow it. */
+const tagOf = (name: string): string => `${PREFIX}{${bucketOf(name)}}`;
 
-/** Of a name, as the scripts take them: its front, its queue, and the counter of tokens beside them. */
-export function keysOf(name: string): readonly [front: string, queue: string, counter: string] {
+/** The keys of a name, as the scripts take them; many names share a token counter. */
+export function keysOf(name: string): readonly [state: string, queue: string, counter: string] {
   const tag = tagOf(name);
   return [`${tag}n:${name}`, `${tag}q:${name}`, `${tag}last`];
 }
@@ -33,8 +33,8 @@ function bucketOf(name: string): number {
   return (hash >>> 0) % BUCKETS;
 }
 
-/** Matches nothing but this text. */
+/** A pattern that matches this text alone. */
 export const escapePattern = (text: string): string => text.replaceAll(/[*?[\]\\]/g, "\\$&");
 
-/** Of all names that begin so. */
+/** Matches the state keys of all names with this prefix, and some others. */
 export const patternOf = (prefix: string): string => `${PREFIX}{*}n:${escapePattern(prefix)}*`;

@@ -1,18 +1,18 @@
 import { setImmediate as turn } from "node:timers/promises";
-import { addressOf } from "../../core/url.js";
+import type { Subscription, SubscriptionEvents } from "../shared/listener.js";
+import { settlesWithin } from "../shared/timeout.js";
 import {
+  type Address,
   type Connection,
-  type Hearing,
-  inTurn,
+  ConnectionState,
+  describeAddress,
   isDemoted,
   isNoScript,
-  leavesDemoted,
-  PORT,
-  type Subscription,
+  reconnectsWhenDemoted,
+  roundRobin,
   unlessAborted,
-  Watch,
   whileMember,
-} from "./client.js";
+} from "./connection.js";
 import { type Script, selectingScript } from "./scripts.js";
 
 interface Evaluation {
@@ -20,7 +20,7 @@ interface Evaluation {
   arguments: string[];
 }
 
-/** As much of node-redis as is used: a client, or a cluster. */
+/** The part of node-redis that is used: a client, or a cluster. */
 export interface NodeRedisClient {
   evalSha(sha: string, evaluation: Evaluation): Promise<unknown>;
   eval(code: string, evaluation: Evaluation): Promise<unknown>;
@@ -31,7 +31,7 @@ interface Node {
   wait(replicas: number, timeoutMs: number): Promise<number>;
   sendCommand(args: string[]): Promise<unknown>;
   readonly options?: {
-    readonly socket?: object;
+    readonly socket?: Address;
     readonly database?: number;
     /** Since version 6. */
     readonly keyPrefix?: unknown;
@@ -64,49 +64,47 @@ interface Ending {
   disconnect?(): Promise<unknown>;
 }
 
-const ENDS_WITHIN_MS = 1_000;
+const CLOSE_TIMEOUT_MS = 1_000;
 
-/** Nothing is under way any more; and a server that is down or silent must not be waited for. */
-async function end(client: Ending): Promise<void> {
+/** QUIT is not sent: a server that is down or silent would not reply. */
+async function destroyClient(client: Ending): Promise<void> {
   try {
     if (client.destroy !== undefined) client.destroy();
     else await client.disconnect?.();
   } catch {
-    // It was closed already.
+    // The client was closed already.
   }
-  // The socket is gone in the next turn.
+  // The socket is closed in the next turn.
   await turn();
 }
 
 /**
- * While a client connects, destroy() would lose sight of the socket: the client goes on,
- * connected, and can't be closed any more. So it is ended as soon as the attempt has come to something;
- * an attempt that takes long is not waited for, and ends by its own timeout.
+ * While a client connects, destroy() would lose sight of the socket: the client continues, connected, and
+ * can't be closed any more. So it is destroyed as soon as the attempt has succeeded or failed; an attempt
+ * that takes long is left to its own timeout.
  */
-async function endConnecting(client: Ending, watch: Watch): Promise<void> {
-  if (!watch.isConnecting) return end(client);
+async function closeClient(client: Ending, state: ConnectionState): Promise<void> {
+  if (!state.isConnecting) return destroyClient(client);
   const settled = new Promise<void>((resolve) => {
     client.on("connect", resolve);
     client.on("error", resolve);
   });
-  let timer: NodeJS.Timeout | undefined;
-  const late = new Promise<void>((resolve) => {
-    timer = setTimeout(resolve, ENDS_WITHIN_MS);
-  });
-  await Promise.race([settled.then(() => end(client)), late]);
-  clearTimeout(timer);
+  await settlesWithin(
+    CLOSE_TIMEOUT_MS,
+    settled.then(() => destroyClient(client)),
+  );
 }
 
-/** QUIT makes the server end the connection. One that waited for the next connection would end that, too. */
-function leaving(client: Node): (error: unknown) => void {
-  let isLeaving = false;
+/** Sends QUIT to a demoted server, once: a second QUIT could wait for the next connection, and end that. */
+function quitWhenDemoted(client: Node): (error: unknown) => void {
+  let isQuitting = false;
   return (error) => {
-    if (isLeaving || !isDemoted(error) || !leavesDemoted.has(client)) return;
-    isLeaving = true;
-    const left = (): void => {
-      isLeaving = false;
+    if (isQuitting || !isDemoted(error) || !reconnectsWhenDemoted.has(client)) return;
+    isQuitting = true;
+    const done = (): void => {
+      isQuitting = false;
     };
-    client.sendCommand(["QUIT"]).then(left, left);
+    client.sendCommand(["QUIT"]).then(done, done);
   };
 }
 
@@ -117,47 +115,48 @@ export function nodeRedisConnection(client: NodeRedisClient): Connection {
     if (!cluster) return Promise.resolve([client as unknown as Node]);
     return Promise.all(masters.map((one) => (client as unknown as Cluster).nodeClient(one)));
   };
-  const watch = Watch.of(client, ["reconnecting", "end"]);
-  const next = inTurn();
-  const caught = leaving(client as unknown as Node);
-  const db = cluster ? 0 : ((client as unknown as Node).options?.database ?? 0);
+  const state = ConnectionState.of(client, ["reconnecting", "end"]);
+  const nextNode = roundRobin();
+  const reportCaughtError = quitWhenDemoted(client as unknown as Node);
+  const { options } = client as unknown as Node;
+  const db = cluster ? 0 : (options?.database ?? 0);
   const inDatabase = (script: Script): Script => (db === 0 ? script : selectingScript(script, db));
   return {
     cluster,
     db,
-    where: whereOf(client, cluster),
+    where: cluster ? "the Redis cluster" : describeAddress(options?.socket ?? {}, "localhost"),
     get outage() {
-      return watch.outage;
+      return state.outage;
     },
     get losses() {
-      return watch.losses;
+      return state.losses;
     },
-    onBack: (back) => watch.onBack(back),
-    keyPrefix: String((client as unknown as Node).options?.keyPrefix ?? ""),
+    onReconnect: (reconnected) => state.onReconnect(reconnected),
+    keyPrefix: String(options?.keyPrefix ?? ""),
     async run(script, keys, args) {
       const { sha, code } = inDatabase(script);
       const evaluation = { keys: [...keys], arguments: [...args] };
       try {
         return await client.evalSha(sha, evaluation);
       } catch (error) {
-        caught(error);
+        reportCaughtError(error);
         if (!isNoScript(error)) throw error;
         return await client.eval(code, evaluation);
       }
     },
-    caught,
+    reportCaughtError,
     wait: async (replicas, timeoutMs) => (await nodes())[0]!.wait(replicas, timeoutMs),
-    async subscribe(channel, hear, signal) {
+    async subscribe(channel, events, signal) {
       if (!cluster) {
-        return subscribe(client.duplicate() as Subscriber & Ending, channel, hear, signal);
+        return subscribe(client.duplicate() as Subscriber & Ending, channel, events, signal);
       }
-      // What is published reaches every node. It ends with its connection, and the next goes elsewhere.
+      // Messages reach every node. A subscription ends with its connection, and the next goes to another node.
       const all = client as unknown as Cluster;
-      const master = next(all.masters);
+      const master = nextNode(all.masters);
       const node = await unlessAborted(Promise.resolve(all.nodeClient(master)), signal);
       const socket = { ...node.options?.socket, reconnectStrategy: false };
       const subscriber = node.duplicate({ socket }) as Subscriber & Ending;
-      const subscription = await subscribe(subscriber, channel, hear, signal);
+      const subscription = await subscribe(subscriber, channel, events, signal);
       return whileMember(subscription, () =>
         [...all.masters, ...all.replicas].some(({ address }) => address === master.address),
       );
@@ -169,53 +168,39 @@ export function nodeRedisConnection(client: NodeRedisClient): Connection {
         run: (script, args) => node.sendCommand(["EVAL", inDatabase(script).code, "0", ...args]),
       })),
     unref() {
-      // Of a cluster: the nodes that it knows by now.
+      // A cluster unrefs the nodes that it knows by now.
       void nodes().then((all) => {
         for (const node of all) (node as Unrefable).unref?.();
       });
     },
-    close: () => endConnecting(client as unknown as Ending, watch),
+    close: () => closeClient(client as unknown as Ending, state),
   };
-}
-
-interface Reached {
-  readonly host?: string;
-  readonly port?: number;
-  readonly path?: string;
-  readonly tls?: unknown;
-}
-
-function whereOf(client: NodeRedisClient, cluster: boolean): string {
-  if (cluster) return "the Redis cluster";
-  const socket: Reached = (client as unknown as Node).options?.socket ?? {};
-  const { host = "localhost", port = PORT, path, tls } = socket;
-  return path ?? `${tls ? "rediss" : "redis"}://${addressOf(host, port)}`;
 }
 
 async function subscribe(
   subscriber: Subscriber & Ending,
   channel: string,
-  hear: Hearing,
+  events: SubscriptionEvents,
   signal?: AbortSignal,
 ): Promise<Subscription> {
-  let first = true;
+  let isFirst = true;
   (subscriber as Unrefable).unref?.();
-  // What is wrong shows in the commands.
+  // Errors show in the commands.
   subscriber.on("error", () => {
-    if (!subscriber.isOpen) hear.ended?.();
+    if (!subscriber.isOpen) events.ended?.();
   });
   subscriber.on("ready", () => {
-    // It listens again before it says that it is ready.
-    if (!first) hear.back();
-    first = false;
+    // node-redis has subscribed again before it reports ready.
+    if (!isFirst) events.resubscribed?.();
+    isFirst = false;
   });
-  const watch = Watch.of(subscriber, ["reconnecting", "end"]);
-  const close = (): Promise<void> => endConnecting(subscriber, watch);
+  const state = ConnectionState.of(subscriber, ["reconnecting", "end"]);
+  const close = (): Promise<void> => closeClient(subscriber, state);
   const listening = async (): Promise<void> => {
-    watch.isConnecting = true;
+    state.isConnecting = true;
     await subscriber.connect();
     signal?.throwIfAborted();
-    await subscriber.subscribe(channel, (text) => hear.message(text));
+    await subscriber.subscribe(channel, (text) => events.message(text));
   };
   try {
     await unlessAborted(listening(), signal);

@@ -1,11 +1,11 @@
-import type { ClaimRecord, Claims } from "../rule.js";
-import type { SqliteDatabase, SqliteStatement } from "./driver.js";
+import type { ClaimRecord, Claims } from "../shared/claim-record.js";
+import type { SqliteDatabase, SqliteStatement, SqliteValue } from "./driver.js";
 import { FORMAT, refuseOtherFormat } from "./schema.js";
 import { NeedsDurability, type Writer } from "./writer.js";
 
-/** A claim with the socket at which its process is woken. */
 export interface SqliteRecord extends ClaimRecord {
-  readonly wake: string;
+  /** The socket in the wake folder at which the claim's process receives pushes. */
+  readonly socketName: string;
 }
 
 interface Row {
@@ -29,15 +29,32 @@ interface Row {
   wake: string;
 }
 
+/** The columns that a step may change, in the order of `changingValues`. */
+const CHANGING =
+  "max_permits, since_ms, seq, ttl_ms, expires_ms, token, floor, closed_until_ms, ended, ended_by, ended_why";
+
+const changingValues = (record: ClaimRecord): SqliteValue[] => [
+  record.limit,
+  record.sinceMs,
+  record.seq,
+  record.ttlMs,
+  record.expiresAtMs,
+  record.token,
+  record.floor,
+  record.closedUntilMs,
+  record.ended,
+  record.endedBy,
+  record.endedWhy,
+];
+
 const LARGEST_TOKEN = BigInt(Number.MAX_SAFE_INTEGER);
 
-/** The records in the table. Everything but the reads happens inside the writer's transaction. */
+/** The records in the table. All changes are made inside the writer's transaction. */
 export class SqliteClaims implements Claims {
-  /** The socket at which this process is woken. */
-  wake = "";
   readonly #db: SqliteDatabase;
   readonly #file: string;
   readonly #writer: Writer;
+  readonly #socketName: string;
   readonly #nowMs: () => number;
   readonly #next: SqliteStatement;
   readonly #find: SqliteStatement;
@@ -51,10 +68,18 @@ export class SqliteClaims implements Claims {
   readonly #names: SqliteStatement;
   readonly #sweep: SqliteStatement;
 
-  constructor(db: SqliteDatabase, file: string, writer: Writer, nowMs: () => number) {
+  /** `socketName`: for the claims that this process adds. */
+  constructor(
+    db: SqliteDatabase,
+    file: string,
+    writer: Writer,
+    socketName: string,
+    nowMs: () => number,
+  ) {
     this.#db = db;
     this.#file = file;
     this.#writer = writer;
+    this.#socketName = socketName;
     this.#nowMs = nowMs;
     this.#next = db.prepare(
       "SELECT * FROM holdfast_claims WHERE name = ? AND place > ? ORDER BY place LIMIT 1",
@@ -67,15 +92,15 @@ export class SqliteClaims implements Claims {
     );
     this.#lastPlace = db.prepare("SELECT max(place) AS place FROM holdfast_claims WHERE name = ?");
     this.#insert = db.prepare(
-      "INSERT INTO holdfast_claims VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      `INSERT INTO holdfast_claims (name, place, grant_id, permits, at_least_ms, holder, wake, ${CHANGING})
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
     );
     this.#update = db.prepare(
-      `UPDATE holdfast_claims SET max_permits = ?, since_ms = ?, seq = ?, ttl_ms = ?, expires_ms = ?,
-         token = ?, floor = ?, closed_until_ms = ?, ended = ?, ended_by = ?, ended_why = ?
+      `UPDATE holdfast_claims SET (${CHANGING}) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
          WHERE name = ? AND place = ?`,
     );
     this.#delete = db.prepare("DELETE FROM holdfast_claims WHERE name = ? AND place = ?");
-    // Refuses to grant in a file that a newer Holdfast has meanwhile changed.
+    // Draws nothing if a newer version of Holdfast has changed the format meanwhile.
     this.#drawToken = db.prepare(
       `UPDATE holdfast_meta SET last_token = max(last_token + 1, ?), grants = grants + 1
          WHERE format = ${FORMAT} RETURNING last_token`,
@@ -90,7 +115,7 @@ export class SqliteClaims implements Claims {
     );
   }
 
-  /** Row by row: as a rule the first or second decides, and a single row is read fastest. */
+  /** Row by row: as a rule, the reader stops at the first or second. */
   *inOrder(name: string): Generator<SqliteRecord> {
     let row = this.#next.get(name, -1) as Row | undefined;
     while (row !== undefined) {
@@ -118,39 +143,15 @@ export class SqliteClaims implements Claims {
       record.place,
       record.grantId,
       record.permits,
-      record.limit,
       record.atLeastMs,
       record.holder,
-      record.sinceMs,
-      record.seq,
-      record.ttlMs,
-      record.expiresAtMs,
-      record.token,
-      record.floor,
-      record.closedUntilMs,
-      record.ended,
-      record.endedBy,
-      record.endedWhy,
-      this.wake,
+      this.#socketName,
+      ...changingValues(record),
     );
   }
 
   save(record: ClaimRecord): void {
-    this.#update.run(
-      record.limit,
-      record.sinceMs,
-      record.seq,
-      record.ttlMs,
-      record.expiresAtMs,
-      record.token,
-      record.floor,
-      record.closedUntilMs,
-      record.ended,
-      record.endedBy,
-      record.endedWhy,
-      record.name,
-      record.place,
-    );
+    this.#update.run(...changingValues(record), record.name, record.place);
   }
 
   remove(record: ClaimRecord): void {
@@ -166,7 +167,7 @@ export class SqliteClaims implements Claims {
     return token;
   }
 
-  /** How many grants the file has seen. */
+  /** How many grants were ever made in the file. */
   countGrants(): number {
     return (this.#grants.get() as { grants: number } | undefined)?.grants ?? 0;
   }
@@ -176,15 +177,15 @@ export class SqliteClaims implements Claims {
     return rows.map((row) => row.name);
   }
 
-  /** Drops what has run out on names that nobody asks for any more. */
+  /** Removes expired claims on all names, also those that are never claimed again. */
   sweep(wallMs: number): void {
     const nowMs = this.#nowMs();
     this.#sweep.run(wallMs, nowMs, nowMs);
   }
 
   #toRecord(row: Row): SqliteRecord {
-    // An expiry further off than its ttl was written before the machine restarted, and its clock with it.
-    const ofThisBoot = row.expires_ms <= this.#nowMs() + row.ttl_ms;
+    // An expiry further off than its ttl was written before the machine restarted and its clock began anew.
+    const isOfThisBoot = row.expires_ms <= this.#nowMs() + row.ttl_ms;
     return {
       name: row.name,
       grantId: row.grant_id,
@@ -196,14 +197,14 @@ export class SqliteClaims implements Claims {
       sinceMs: row.since_ms,
       seq: row.seq,
       ttlMs: row.ttl_ms,
-      expiresAtMs: ofThisBoot ? row.expires_ms : Number.NEGATIVE_INFINITY,
+      expiresAtMs: isOfThisBoot ? row.expires_ms : Number.NEGATIVE_INFINITY,
       token: BigInt(row.token),
       floor: BigInt(row.floor),
       closedUntilMs: row.closed_until_ms,
       ended: row.ended,
       endedBy: row.ended_by,
       endedWhy: row.ended_why,
-      wake: row.wake,
+      socketName: row.wake,
     };
   }
 }

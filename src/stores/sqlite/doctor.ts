@@ -1,254 +1,272 @@
 import { accessSync, constants, type Stats, statfsSync } from "node:fs";
 import { dirname } from "node:path";
-import { type Finding, megabytes, reasonOf, tryOut } from "../../core/doctor.js";
-import type { StoreUrl } from "../../core/url.js";
+import { reasonOf } from "../../core/cause.js";
+import {
+  check,
+  danger,
+  type Finding,
+  note,
+  ok,
+  type Trial,
+  unknown,
+} from "../../doctor/finding.js";
+import { megabytes } from "../../doctor/measures.js";
+import type { StoreUrl } from "../url.js";
 import { openSqlite } from "./driver.js";
-import { explain } from "./errors.js";
-import { fileAt, look } from "./file.js";
-import { findUnusableLogFile, LOG_SUFFIXES } from "./log-files.js";
+import { toStoreError } from "./errors.js";
+import {
+  describeRights,
+  fileAt,
+  findUnusableLogFile,
+  GROUP_WRITES,
+  LOG_SUFFIXES,
+  OTHERS_WRITE,
+  SET_GROUP,
+  statOrNull,
+} from "./file.js";
 import { openSqliteStore } from "./open.js";
-import { patiently } from "./patience.js";
+import { retryWhileBusy } from "./retry.js";
+import { hasTables, refuseOtherFormat } from "./schema.js";
 import {
   fileSystemTypes,
   refuseSecondPath,
   refuseSharedFileSystem,
   refuseTimeNamespace,
-} from "./refusals.js";
-import { hasTables, refuseOtherFormat } from "./schema.js";
-import { WakeFolder } from "./wake-folder.js";
+} from "./unsafe-file.js";
+import { WakeFolder, wakeFolderOf } from "./wake-folder.js";
 
 const LITTLE_SPACE = 16 * 2 ** 20;
 const MOST_NAMES = 10_000;
 
-/** What endangers locks in a file. Makes nothing that is not there. */
-export async function examineSqlite({ path }: StoreUrl): Promise<readonly Finding[]> {
+/** A path and what `stat` says of it. */
+interface Place {
+  readonly path: string;
+  readonly stats: Stats;
+}
+
+/** Reports what endangers locks in a file. Creates nothing. */
+export async function examineSqlite({ path }: StoreUrl, trial: Trial): Promise<readonly Finding[]> {
   const file = fileAt(path);
   const folder = dirname(file);
-  const there = look(folder);
-  if (there === null || !there.isDirectory()) {
+  const folderStats = statOrNull(folder);
+  if (folderStats === null || !folderStats.isDirectory()) {
     return [
-      {
-        about: "file",
-        level: "danger",
-        what: `there is no folder ${folder}, so the file can't be made: nothing can be locked`,
-        advice: "Make the folder, for the users who are to share the locks alone.",
-      },
+      danger(
+        "file",
+        `there is no folder ${folder}, so the file can't be created: nothing can be locked`,
+        "Make the folder, with rights only for the users that are to share the locks.",
+      ),
     ];
   }
-  const stats = look(file);
-  const second = secondPath(file);
+  const stats = statOrNull(file);
+  const secondPath = checkSecondPath(file);
   return [
-    fileSystem(file),
-    ...second,
-    clock(),
-    ...access(folder, there, file, stats),
-    ...wakeFolder(file),
-    space(folder),
+    ...(await check("file system", () => checkFileSystem(file))),
+    ...secondPath,
+    checkClock(),
+    ...(await check("access", () =>
+      checkAccess({ path: folder, stats: folderStats }, file, stats),
+    )),
+    ...checkWakeFolder(file),
+    ...(await check("space", () => checkSpace(folder))),
     // Opened under a second path, the file would get a second log.
-    ...(stats === null ? [MISSING] : second.length > 0 ? [] : await contents(file)),
+    ...(stats === null ? [MISSING] : secondPath.length > 0 ? [] : await checkContents(file, trial)),
   ];
 }
 
-const MISSING: Finding = {
-  about: "file",
-  level: "note",
-  what: "it does not exist yet; who first locks a name makes it, for this user alone",
-};
+const MISSING = note(
+  "file",
+  "it does not exist yet; the first process that locks a name creates it, for its own user alone",
+);
 
-function fileSystem(file: string): Finding {
-  const about = "file system";
+function checkFileSystem(file: string): Finding {
   const types = fileSystemTypes(file);
   for (const type of types) {
     const refusal = refusalOf(() => refuseSharedFileSystem(type, file));
-    if (refusal !== null) return { about, level: "danger", what: refusal };
+    if (refusal !== null) return danger("file system", refusal);
   }
-  if (types.length > 0) return { about, level: "ok", what: "not one that several machines share" };
-  return {
-    about,
-    level: "unknown",
-    what: "whether several machines share it, where SQLite's locks are not safe: only Linux tells",
-  };
+  if (types.length > 0) return ok("file system", "not one that several machines share");
+  return unknown(
+    "file system",
+    "whether several machines share it, which makes SQLite's locks unsafe: only Linux tells",
+  );
 }
 
-function secondPath(file: string): Finding[] {
+function checkSecondPath(file: string): Finding[] {
   const refusal = refusalOf(() => refuseSecondPath(file));
-  return refusal === null ? [] : [{ about: "path", level: "danger", what: refusal }];
+  return refusal === null ? [] : [danger("path", refusal)];
 }
 
-function clock(): Finding {
-  const about = "clock";
+function checkClock(): Finding {
   const refusal = refusalOf(refuseTimeNamespace);
-  if (refusal !== null) return { about, level: "danger", what: refusal };
-  return { about, level: "ok", what: "the machine's monotonic clock, which nobody can set" };
+  if (refusal !== null) return danger("clock", refusal);
+  return ok("clock", "the machine's monotonic clock, which nobody can set");
 }
 
-function access(folder: string, there: Stats, file: string, stats: Stats | null): Finding[] {
-  const about = "access";
+function checkAccess(folder: Place, file: string, stats: Stats | null): Finding[] {
   const findings: Finding[] = [];
   const { R_OK, W_OK, X_OK } = constants;
   const refusal =
-    refusalOf(() => accessSync(folder, W_OK | X_OK)) ??
+    refusalOf(() => accessSync(folder.path, W_OK | X_OK)) ??
     (stats === null ? null : refusalOf(() => accessSync(file, R_OK | W_OK)));
   if (refusal !== null) {
-    findings.push({
-      about,
-      level: "danger",
-      what: `this user can't lock anything: the file and its folder must be writable (${refusal})`,
-      advice: "Give those who share the locks a group that may write both.",
-    });
+    findings.push(
+      danger(
+        "access",
+        `this user can't lock anything: the file and its folder must be writable (${refusal})`,
+        "Give the users that share the locks a group that may write both.",
+      ),
+    );
   }
   const log = findUnusableLogFile(file);
-  if (log !== null) {
-    findings.push({ about, level: "danger", what: log.what, advice: `${log.advice}.` });
-  }
+  if (log !== null) findings.push(danger("access", log.what, `${log.advice}.`));
   // Windows has other rights than these.
   if (process.platform === "win32") return findings;
-  if (allowed(there, OTHERS_WRITE) && !allowed(there, STICKY)) {
-    findings.push({
-      about,
-      level: "danger",
-      what: "every user of this machine can delete or replace the file: who uses the old one and who uses the new one then hold the same name",
-      advice: `chmod o-w ${folder}`,
-    });
+  if (allows(folder.stats, OTHERS_WRITE) && !allows(folder.stats, STICKY)) {
+    findings.push(
+      danger(
+        "access",
+        "every user of this machine can delete or replace the file: then a process with the old file and one with the new file hold the same name",
+        `chmod o-w ${folder.path}`,
+      ),
+    );
   }
-  if (stats !== null && allowed(stats, OTHERS_WRITE)) {
-    findings.push({
-      about,
-      level: "danger",
-      what: "every user of this machine can write the file: anyone can take, free and delete locks",
-      advice: `chmod o-w ${file}`,
-    });
-  } else if (stats !== null && allowed(stats, GROUP_WRITES)) {
-    findings.push(...sharedByGroup(folder, there, file, stats));
+  if (stats !== null && allows(stats, OTHERS_WRITE)) {
+    findings.push(
+      danger(
+        "access",
+        "every user of this machine can write the file: anyone can take, free and delete locks",
+        `chmod o-w ${file}`,
+      ),
+    );
+  } else if (stats !== null && allows(stats, GROUP_WRITES)) {
+    findings.push(...checkGroup(folder, { path: file, stats }));
   }
   if (findings.length > 0) return findings;
-  const owner = stats === null ? "" : ` (${rightsOf(stats)})`;
-  return [{ about, level: "ok", what: `this user can write it, and not everybody can${owner}` }];
+  const owner = stats === null ? "" : ` (${describeRights(stats)})`;
+  return [ok("access", `this user can write it, and not every user can${owner}`)];
 }
 
-const [OTHERS_WRITE, GROUP_WRITES, GROUP_MAKES, SET_GROUP, STICKY] = [
-  0o002, 0o020, 0o030, 0o2000, 0o1000,
-] as const;
+const GROUP_CREATES = 0o030;
+const STICKY = 0o1000;
 
-const allowed = ({ mode }: Stats, bits: number): boolean => (mode & bits) === bits;
+const allows = ({ mode }: Stats, bits: number): boolean => (mode & bits) === bits;
 
-const rightsOf = ({ uid, gid, mode }: Stats): string =>
-  `user ${uid}, group ${gid}, mode ${(mode & 0o7777).toString(8)}`;
-
-/** Of a file that its group can write: whether the group can also use what SQLite makes beside it. */
-function sharedByGroup(folder: string, there: Stats, file: string, stats: Stats): Finding[] {
-  const about = "access";
+/** For a file that its group can write: whether the group can use SQLite's log beside it, too. */
+function checkGroup(folder: Place, file: Place): Finding[] {
   const findings: Finding[] = [];
-  const advice = `chgrp ${stats.gid} ${folder}; chmod 2770 ${folder}`;
-  if (there.gid !== stats.gid || !allowed(there, GROUP_MAKES)) {
-    findings.push({
-      about,
-      level: "danger",
-      what: `group ${stats.gid} can write the file, but can't make SQLite's log in the folder (${rightsOf(there)})`,
-      advice,
-    });
-  } else if (!allowed(there, SET_GROUP)) {
-    findings.push({
-      about,
-      level: "note",
-      what: "the log that other programs make in the folder gets the primary group of their user, and other users can't open it; Holdfast gives its own log the group of the file",
-      advice,
-    });
+  const { gid, mode } = file.stats;
+  const advice = `chgrp ${gid} ${folder.path}; chmod 2770 ${folder.path}`;
+  if (folder.stats.gid !== gid || !allows(folder.stats, GROUP_CREATES)) {
+    findings.push(
+      danger(
+        "access",
+        `group ${gid} can write the file, but can't create SQLite's log in the folder (${describeRights(folder.stats)})`,
+        advice,
+      ),
+    );
+  } else if (!allows(folder.stats, SET_GROUP)) {
+    findings.push(
+      note(
+        "access",
+        "a log that another program creates in the folder gets the primary group of its user, and other users can't open it; Holdfast gives its own log the group of the file",
+        advice,
+      ),
+    );
   }
   for (const suffix of LOG_SUFFIXES) {
-    const log = look(`${file}${suffix}`);
-    if (log === null || (log.gid === stats.gid && allowed(log, stats.mode & 0o660))) continue;
-    findings.push({
-      about,
-      level: "danger",
-      what: `${file}${suffix} (${rightsOf(log)}) has other rights than the file (${rightsOf(stats)}): some who may write the file can't lock anything`,
-      advice: "Stop all processes that use the file once: the last one removes its log.",
-    });
+    const path = `${file.path}${suffix}`;
+    const log = statOrNull(path);
+    if (log === null || (log.gid === gid && allows(log, mode & 0o660))) continue;
+    findings.push(
+      danger(
+        "access",
+        `${path} (${describeRights(log)}) has other rights than the file (${describeRights(file.stats)}): some users that may write the file can't lock anything`,
+        "Stop all processes that use the file once: the last one removes its log.",
+      ),
+    );
   }
   return findings;
 }
 
-/** Nothing, unless there is one that is not used. */
-function wakeFolder(file: string): Finding[] {
-  if (look(`${file}-wake`) === null) return [];
-  const refusal = refusalOf(() => WakeFolder.open(file).close());
+/** Finds a wake folder that Holdfast refuses to use. */
+function checkWakeFolder(file: string): Finding[] {
+  const folder = wakeFolderOf(file);
+  const refusal = statOrNull(folder) && refusalOf(() => WakeFolder.open(file).close());
   if (refusal === null) return [];
   return [
-    {
-      about: "wake folder",
-      level: "note",
-      what: `${file}-wake is not used, so waiting processes look every 50 ms: ${refusal}`,
-      advice: "Remove it while nobody waits; Holdfast makes another.",
-    },
+    note(
+      "wake folder",
+      `${folder} is not used, so waiting processes poll every 50 ms: ${refusal}`,
+      "Remove it while nobody waits; Holdfast creates another.",
+    ),
   ];
 }
 
-function space(folder: string): Finding {
-  const about = "space";
+function checkSpace(folder: string): Finding {
   const { bavail, bsize } = statfsSync(folder);
   const what = `${megabytes(bavail * bsize)} are free`;
-  if (bavail * bsize >= LITTLE_SPACE) return { about, level: "ok", what };
-  return {
-    about,
-    level: "danger",
-    what: `${what}: when the disk is full, grants and renewals fail, and leases are lost`,
-    advice: "Make room.",
-  };
+  if (bavail * bsize >= LITTLE_SPACE) return ok("space", what);
+  return danger(
+    "space",
+    `${what}: when the disk is full, grants and renewals fail, and leases are lost`,
+    "Make room.",
+  );
 }
 
-/** Of a file that is there. */
-async function contents(file: string): Promise<Finding[]> {
-  const about = "file";
+/** For a file that exists. */
+async function checkContents(file: string, trial: Trial): Promise<Finding[]> {
   try {
-    const db = await openSqlite(file);
-    let ours: boolean;
-    const findings: Finding[] = [];
-    try {
-      db.exec("PRAGMA busy_timeout = 0");
-      ours = await patiently(() => {
-        const [{ quick_check: health }] = db.prepare("PRAGMA quick_check(1)").all() as [
-          { quick_check: string },
-        ];
-        if (health !== "ok") throw new Error(`it is damaged: ${health}`);
-        return hasTables(db);
-      });
-      if (ours) refuseOtherFormat(db, file);
-      findings.push(journal(db.prepare("PRAGMA journal_mode").get() as { journal_mode: string }));
-    } finally {
-      db.close();
-    }
-    if (!ours) {
-      const what = "an SQLite file without Holdfast's tables; who first locks a name adds them";
-      return [...findings, { about, level: "note", what }];
+    const { isOurs, journal } = await readFile(file);
+    if (!isOurs) {
+      const what =
+        "an SQLite file without Holdfast's tables; the first process that locks a name adds them";
+      return [journal, note("file", what)];
     }
     const store = await openSqliteStore(file);
     const names = (await store.list("", MOST_NAMES)).length;
-    const many = names === MOST_NAMES ? " or more" : "";
+    const more = names === MOST_NAMES ? " or more" : "";
     return [
-      ...findings,
-      {
-        about,
-        level: "ok",
-        what: `whole, and of this version's format; names in use: ${names}${many}`,
-      },
-      await tryOut(store),
+      journal,
+      ok("file", `undamaged, and of this version's format; names in use: ${names}${more}`),
+      await trial(store),
     ];
   } catch (error) {
-    return [{ about, level: "danger", what: explain(error, file).message }];
+    return [danger("file", toStoreError(error, file).message)];
   }
 }
 
-function journal({ journal_mode: mode }: { journal_mode: string }): Finding {
-  const about = "journal";
-  if (mode === "wal") return { about, level: "ok", what: "a write-ahead log" };
-  return {
-    about,
-    level: "note",
-    what: `mode ${mode}; who first locks a name changes it to a write-ahead log, or is refused if that can't be`,
-  };
+/** Throws if the file is damaged or has another format. */
+async function readFile(file: string): Promise<{ isOurs: boolean; journal: Finding }> {
+  const db = await openSqlite(file);
+  try {
+    db.exec("PRAGMA busy_timeout = 0");
+    const isOurs = await retryWhileBusy(() => {
+      const [{ quick_check: health }] = db.prepare("PRAGMA quick_check(1)").all() as [
+        { quick_check: string },
+      ];
+      if (health !== "ok") throw new Error(`it is damaged: ${health}`);
+      return hasTables(db);
+    });
+    if (isOurs) refuseOtherFormat(db, file);
+    const { journal_mode: mode } = db.prepare("PRAGMA journal_mode").get() as {
+      journal_mode: string;
+    };
+    return { isOurs, journal: judgeJournal(mode) };
+  } finally {
+    db.close();
+  }
 }
 
-/** Why it can't be; null if it can. */
+const judgeJournal = (mode: string): Finding =>
+  mode === "wal"
+    ? ok("journal", "a write-ahead log")
+    : note(
+        "journal",
+        `mode ${mode}; the first process that locks a name changes it to a write-ahead log, or is refused if that is not possible`,
+      );
+
+/** The reason why a step is refused; null if it is not. */
 function refusalOf(step: () => void): string | null {
   try {
     step();

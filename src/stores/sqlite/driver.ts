@@ -1,18 +1,26 @@
-import { InvalidArgumentError, UnsupportedError } from "../../core/errors.js";
+import { InvalidArgumentError } from "../../core/errors.js";
 import { show } from "../../core/validate.js";
+import { importInstalled } from "../shared/client-library.js";
 
-type SqliteValue = null | number | bigint | string;
+export type SqliteValue = null | number | bigint | string;
 
+/** A prepared statement. */
 export interface SqliteStatement {
+  /** Executes it and ignores its rows. */
   run(...params: SqliteValue[]): unknown;
+  /** The first row as an object; undefined if there is none. */
   get(...params: SqliteValue[]): unknown;
+  /** All rows as objects. */
   all(...params: SqliteValue[]): unknown[];
 }
 
-/** What is needed of a connection: `DatabaseSync` of `node:sqlite`, of `@photostructure/sqlite`, or the like. */
+/** The methods of a connection that the store uses: `DatabaseSync` of `node:sqlite`, of `@photostructure/sqlite`, or the like. */
 export interface SqliteDatabase {
+  /** Executes statements without parameters. */
   exec(sql: string): unknown;
+  /** Compiles one statement. */
   prepare(sql: string): SqliteStatement;
+  /** Closes the connection. */
   close(): unknown;
 }
 
@@ -30,10 +38,14 @@ export function checkDatabase(value: unknown, of: string): SqliteDatabase {
 
 type DatabaseClass = new (path: string) => SqliteDatabase;
 
-/** The same API twice: built into newer versions of Node, or as a package with its own binary. */
+/** Two drivers with the same API: one is part of newer versions of Node, the other a package with its own binary. */
 const DRIVERS = ["node:sqlite", "@photostructure/sqlite"];
 
-/** Opens a connection of its own to a file, with whichever driver there is. */
+/**
+ * Opens a new connection to a file with the first driver that is there: `node:sqlite`, then
+ * `@photostructure/sqlite`. Throws `UnsupportedError` if there is none, and the driver's error if the
+ * file can't be opened.
+ */
 export async function openSqlite(path: string): Promise<SqliteDatabase> {
   if (typeof path !== "string") {
     throw new InvalidArgumentError(`openSqlite needs the path of a file, and got ${show(path)}`);
@@ -43,24 +55,17 @@ export async function openSqlite(path: string): Promise<SqliteDatabase> {
 }
 
 async function loadDriver(): Promise<DatabaseClass> {
-  const errors: unknown[] = [];
-  for (const name of DRIVERS) {
-    try {
-      return (await quietly(() => import(name))).DatabaseSync;
-    } catch (error) {
-      errors.push(error);
-    }
-  }
-  throw new UnsupportedError(
-    `sqlite: needs Node 22.13 or later, or a driver of its own: on this Node ${process.version}, run npm install @photostructure/sqlite`,
-    new AggregateError(errors),
+  const { module } = await withoutWarning(() =>
+    importInstalled(
+      DRIVERS,
+      `sqlite: needs Node 22.13 or later, or a driver of its own: on this Node ${process.version}, run npm install @photostructure/sqlite`,
+    ),
   );
+  return (module as { DatabaseSync: DatabaseClass }).DatabaseSync;
 }
 
 /** Node 22 warns on stderr that its SQLite is experimental; a library prints nothing. */
-async function quietly(
-  load: () => Promise<{ DatabaseSync: DatabaseClass }>,
-): Promise<{ DatabaseSync: DatabaseClass }> {
+async function withoutWarning<T>(load: () => Promise<T>): Promise<T> {
   const { emitWarning } = process;
   process.emitWarning = ((warning: string | Error, ...rest: never[]) => {
     if (!/^SQLite is an experimental feature/.test(String(warning))) emitWarning(warning, ...rest);

@@ -1,53 +1,83 @@
 import { HoldfastError, StoreUnavailableError } from "../../core/errors.js";
-import { findUnusableLogFile } from "./log-files.js";
+import { findUnusableLogFile } from "./file.js";
 
-const BUSY = 5;
-const LOCKED = 6;
-const READ_ONLY = 8;
-const CANT_OPEN = 14;
-
-/** SQLite's primary result codes, and what to tell the user of them. `sure`: nothing was written, and trying again won't help. */
-const EXPLAINED: Record<number, { text: string; sure: boolean }> = {
-  [BUSY]: { text: "is locked by another process", sure: false },
-  [LOCKED]: { text: "is locked by another statement of this connection", sure: false },
-  [READ_ONLY]: {
-    text: "can't be written: the file, its folder or the file system is read-only",
-    sure: true,
-  },
-  10: { text: "can't be read or written (I/O error)", sure: false },
-  11: { text: "is damaged; restore it, or delete it when nobody uses it", sure: true },
-  13: { text: "can't grow: the disk is full", sure: false },
-  [CANT_OPEN]: {
-    text: "can't be opened: is it a file, does its folder exist, and may this user write there?",
-    sure: true,
-  },
-  26: { text: "is not an SQLite database", sure: true },
+/** SQLite's primary result codes. */
+const CODES = {
+  busy: 5,
+  locked: 6,
+  readOnly: 8,
+  inputOutput: 10,
+  corrupt: 11,
+  full: 13,
+  cantOpen: 14,
+  notADatabase: 26,
 };
 
-/** `node:sqlite` and its like give the number, others (better-sqlite3) the name. */
+/** Node's file functions fail with these where SQLite would fail with its own codes. */
+const CODES_OF_SYSTEM_ERRORS: Record<string, number> = {
+  EROFS: CODES.readOnly,
+  ENOSPC: CODES.full,
+  ENOENT: CODES.cantOpen,
+  EACCES: CODES.cantOpen,
+  EISDIR: CODES.cantOpen,
+  ENOTDIR: CODES.cantOpen,
+};
+
+/** The problem with the file for each code. `isFinal`: nothing was written, and a retry won't help. */
+const PROBLEMS: Record<number, { text: string; isFinal: boolean }> = {
+  [CODES.busy]: { text: "is locked by another process", isFinal: false },
+  [CODES.locked]: { text: "is locked by another statement of this connection", isFinal: false },
+  [CODES.readOnly]: {
+    text: "can't be written: the file, its folder or the file system is read-only",
+    isFinal: true,
+  },
+  [CODES.inputOutput]: { text: "can't be read or written (I/O error)", isFinal: false },
+  [CODES.corrupt]: {
+    text: "is damaged; stop all processes that use it, then restore or delete it",
+    isFinal: true,
+  },
+  [CODES.full]: { text: "can't grow: the disk is full", isFinal: false },
+  [CODES.cantOpen]: {
+    text: "can't be opened: is it a file, does its folder exist, and may this user write there?",
+    isFinal: true,
+  },
+  [CODES.notADatabase]: { text: "is not an SQLite database", isFinal: true },
+};
+
+/** `node:sqlite` and `@photostructure/sqlite` give the number, better-sqlite3 the name. */
 function resultCode(error: unknown): number | null {
   const { errcode, code } = (error ?? {}) as { errcode?: unknown; code?: unknown };
   if (typeof errcode === "number") return errcode & 0xff;
-  return code === "SQLITE_BUSY" ? BUSY : null;
+  if (code === "SQLITE_BUSY") return CODES.busy;
+  return CODES_OF_SYSTEM_ERRORS[String(code)] ?? null;
 }
 
-export const isBusy = (error: unknown): boolean => resultCode(error) === BUSY;
+export const isBusy = (error: unknown): boolean => hasCode(error, CODES.busy);
 
-/** Of an opened database: its log can't be opened. */
-export const isUnopenable = (error: unknown): boolean =>
-  [error, (error as Error).cause].some((one) => resultCode(one) === CANT_OPEN);
+export const isFull = (error: unknown): boolean => hasCode(error, CODES.full);
 
-export function explain(error: unknown, file: string): HoldfastError {
+/** On an open connection it means that SQLite can't open the log. */
+export const isCantOpen = (error: unknown): boolean => hasCode(error, CODES.cantOpen);
+
+/** On an open connection it may also mean that the log is open for reading alone. */
+export const isReadOnly = (error: unknown): boolean => hasCode(error, CODES.readOnly);
+
+const hasCode = (error: unknown, code: number): boolean =>
+  [error, (error as Error).cause].some((one) => resultCode(one) === code);
+
+/** `file` follows the words "the SQLite file". */
+export function toStoreError(error: unknown, file: string): HoldfastError {
   if (HoldfastError.is(error)) return error;
   const code = resultCode(error) ?? -1;
-  const log = code === READ_ONLY || code === CANT_OPEN ? findUnusableLogFile(file) : null;
+  const mayBeLog = code === CODES.readOnly || code === CODES.cantOpen;
+  const log = mayBeLog ? findUnusableLogFile(file) : null;
   const known =
     log === null
-      ? EXPLAINED[code]
-      : { text: `can't be used: ${log.what}. ${log.advice}`, sure: true };
+      ? PROBLEMS[code]
+      : { text: `can't be used: ${log.what}. ${log.advice}`, isFinal: true };
   const text = known?.text ?? `failed: ${error instanceof Error ? error.message : String(error)}`;
   return new StoreUnavailableError(`the SQLite file ${file} ${text}`, {
     cause: error,
-    retryable: !(known?.sure ?? false),
+    retryable: !(known?.isFinal ?? false),
   });
 }

@@ -7,8 +7,8 @@ export const FORMAT = 2;
 /**
  * Grants and tickets in one table, so that a handover is an update. `expires_ms` is on the machine's
  * monotonic clock, which all its processes share; `closed_until_ms` on the wall clock, to outlive a
- * restart. `grants` counts them and only rises: if it falls, an older copy was restored over the file.
- * A row is found by its name: the claims on one name lie together, in their order.
+ * restart. `grants` counts all grants: if it falls, an older copy was restored over the file.
+ * The primary key keeps the claims on one name together, in their order. `wake` is the socket of the waiter's process.
  */
 const TABLES = `
 CREATE TABLE IF NOT EXISTS holdfast_meta (
@@ -41,7 +41,7 @@ CREATE TABLE IF NOT EXISTS holdfast_claims (
 INSERT OR IGNORE INTO holdfast_meta VALUES (1, ${FORMAT}, 0, 0);
 `;
 
-/** Earlier versions of the same format neither have it nor mind it. */
+/** Earlier versions with the same format do not have this column, and are not disturbed by it. */
 const ADD_GRANTS = "ALTER TABLE holdfast_meta ADD COLUMN grants INTEGER NOT NULL DEFAULT 0";
 
 /** Inside a write transaction: makes the tables if they are missing, and refuses a newer format. */
@@ -62,7 +62,14 @@ export function hasTables(db: SqliteDatabase): boolean {
 }
 
 export function refuseOtherFormat(db: SqliteDatabase, file: string): void {
-  const { format } = db.prepare("SELECT format FROM holdfast_meta").get() as { format: number };
+  const row = db.prepare("SELECT format FROM holdfast_meta").get();
+  if (row === undefined) {
+    throw new UnsupportedError(
+      `the SQLite file ${file} has lost the row of its table holdfast_meta, with the last token: ` +
+        "stop all processes that use the file, then restore it or use another",
+    );
+  }
+  const { format } = row as { format: number };
   if (format === FORMAT) return;
   throw new UnsupportedError(
     `the SQLite file ${file} has format ${format}, and this version of Holdfast knows ${FORMAT}: ` +

@@ -18,23 +18,20 @@ import {
   unlinkSync,
 } from "node:fs";
 import { dirname, join } from "node:path";
+import { GROUP_RIGHTS, GROUP_WRITES, OTHERS_WRITE, SET_GROUP } from "./file.js";
 
 /** Linux: refers to a file without opening it. Node has no constant for it. */
 const O_PATH = 0o10000000;
 const { O_RDONLY, O_DIRECTORY, O_NOFOLLOW } = constants;
-
-/** Rights that a mode gives, and the bit by which new entries get the group of their folder. */
-const [GROUP_WRITES, OTHERS_WRITE, SET_GROUP] = [0o020, 0o002, 0o2000];
-const GROUP_RIGHTS = 0o060;
 
 /** `sun_path` holds 104 bytes on macOS and 108 on Linux. */
 const ADDRESS_BYTES = 100;
 const LONGEST_NAME_BYTES = 12;
 
 /**
- * The folder beside the database file in which the sockets of waiting processes lie. It is opened only
- * if nobody can write it who can't write the database file, and is then reached by its descriptor:
- * a folder or link that somebody puts in its place afterwards is never used, and no path is too long.
+ * The folder beside the database file with the sockets of waiting processes. It is used only if every
+ * user who can write it can also write the database file. After this check it is reached by its
+ * descriptor: a folder or link that takes its place later is never used, and no path is too long.
  */
 export class WakeFolder {
   readonly #path: string;
@@ -42,21 +39,21 @@ export class WakeFolder {
   readonly #database: Stats;
   readonly #byDescriptor: boolean;
 
-  /** Whether the folder that others find has such an entry. */
+  /** Whether other processes would find such an entry now. */
   static has(file: string, name: string): boolean {
-    return existsSync(join(folderOf(file), name));
+    return existsSync(join(wakeFolderOf(file), name));
   }
 
-  /** Throws if there is none, or if it can't be trusted. */
+  /** To send. Throws if there is no such folder, or if it can't be trusted. */
   static open(file: string): WakeFolder {
     return new WakeFolder(file, false);
   }
 
-  /** Makes it if it is missing; gives it the rights of the database file if it is this user's. */
+  /** To listen: makes the folder if it is missing, and gives it the rights of the database file if it is this user's. */
   static make(file: string): WakeFolder {
     let made = false;
     try {
-      mkdirSync(folderOf(file), { mode: 0o700 });
+      mkdirSync(wakeFolderOf(file), { mode: 0o700 });
       made = true;
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
@@ -64,13 +61,13 @@ export class WakeFolder {
     try {
       return new WakeFolder(file, true);
     } catch (error) {
-      if (made) removeEmpty(folderOf(file));
+      if (made) removeEmpty(wakeFolderOf(file));
       throw error;
     }
   }
 
   private constructor(file: string, toListen: boolean) {
-    this.#path = folderOf(file);
+    this.#path = wakeFolderOf(file);
     this.#fd = openSync(this.#path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
     try {
       this.#database = statSync(file);
@@ -93,7 +90,7 @@ export class WakeFolder {
     return join(this.#byDescriptor ? `/proc/self/fd/${this.#fd}` : this.#path, name);
   }
 
-  /** Calls `use` with a path of this very socket, which stays the same if its entry is replaced. */
+  /** Calls `use` with a path that leads to this socket, even if its entry is replaced meanwhile. */
   withSocket<T>(name: string, use: (path: string, stats: Stats) => T): T {
     const useSocket = (path: string, stats: Stats): T => {
       if (!stats.isSocket()) throw new Error(`${join(this.#path, name)} is not a socket`);
@@ -124,12 +121,11 @@ export class WakeFolder {
     renameSync(this.at(from), this.at(to));
   }
 
-  /** Does nothing if it is gone. */
   remove(name: string): void {
     try {
       unlinkSync(this.at(name));
     } catch {
-      // Somebody else has removed it, or only its owner may.
+      // It is removed already, or only its owner may remove it.
     }
   }
 
@@ -137,26 +133,25 @@ export class WakeFolder {
     closeSync(this.#fd);
   }
 
-  /** After the last socket, the folder goes too. */
   removeIfEmpty(): void {
     removeEmpty(this.#path);
   }
 }
 
-const folderOf = (file: string): string => `${file}-wake`;
+export const wakeFolderOf = (file: string): string => `${file}-wake`;
 
-/** Windows has no users of this kind, and no such sockets. */
+/** Windows has neither such users nor such sockets. */
 const effectiveUser = (): number => process.geteuid?.() ?? 0;
 
 function removeEmpty(folder: string): void {
   try {
     rmdirSync(folder);
   } catch {
-    // Others wait there too, or it is no folder.
+    // Other processes have sockets there, or it is not a folder.
   }
 }
 
-/** Changes a folder of this user only: those of others are used as they are, or refused. */
+/** Changes only a folder of this user. Those of other users are used as they are, or refused. */
 function giveRights(fd: number, database: Stats): void {
   const folder = fstatSync(fd);
   if (folder.uid !== effectiveUser()) return;
@@ -166,17 +161,17 @@ function giveRights(fd: number, database: Stats): void {
   fchmodSync(fd, folderMode(database.mode) | (folder.mode & SET_GROUP));
 }
 
-/** May be searched by those who may read the file; never writable by all. */
+/** The rights of the file, with the right to search for those who may read; never writable by all. */
 const folderMode = (fileMode: number): number =>
   (fileMode & 0o664) | 0o700 | ((fileMode & 0o044) >> 2);
 
 /**
- * A folder whose writers may write the database file too learns nothing from a grant that is sent
- * there. Any other may have been put there in advance to catch grants.
+ * A user who may write the database file learns nothing new from a grant that is sent here. Any other
+ * user may have made the folder in advance to receive grants.
  */
 function refuseUntrusted(folder: Stats, database: Stats, parent: Stats): void {
   const shared = folder.gid === database.gid && (database.mode & GROUP_WRITES) !== 0;
-  // Where everybody may make folders, setgid gives the group to those of strangers too.
+  // If everybody may make folders there, setgid gives the group to the folders of strangers too.
   const byMember = shared && (parent.mode & OTHERS_WRITE) === 0;
   const ownerIsTrusted = folder.uid === 0 || folder.uid === database.uid || byMember;
   const groupIsTrusted = shared || (folder.mode & GROUP_WRITES) === 0;
@@ -184,7 +179,7 @@ function refuseUntrusted(folder: Stats, database: Stats, parent: Stats): void {
   throw new Error("users who may not write the database file may write its wake folder");
 }
 
-/** Not Linux: paths are bounded, and what is at a path may be replaced by all who may write the folder. */
+/** Systems other than Linux: paths are bounded, and every user who may write the folder may replace what a path leads to. */
 function refuseWithoutDescriptor(path: string, folder: Stats, toListen: boolean): void {
   if (Buffer.byteLength(path) + 1 + LONGEST_NAME_BYTES > ADDRESS_BYTES) {
     throw new Error(`the path of ${path} is too long for a socket`);

@@ -1,6 +1,7 @@
 import type { SqliteDatabase, SqliteStatement } from "./driver.js";
-import { explain, isBusy } from "./errors.js";
-import { PATIENCE_MS } from "./patience.js";
+import { isBusy, isFull, toStoreError } from "./errors.js";
+import { BUSY_TIMEOUT_MS } from "./retry.js";
+import { rollBack } from "./transaction.js";
 
 interface Job {
   readonly run: () => unknown;
@@ -10,47 +11,49 @@ interface Job {
   reject(error: unknown): void;
 }
 
-const RETRY_MS = { min: 1, max: 20 };
-/** A transaction ends after this time, so that many jobs do not block the event loop together. */
-const TURN_MS = 3;
+const RETRY_PAUSE_MS = { min: 1, max: 20 };
+/** A transaction takes no further job after this time, so that many jobs do not block the event loop. */
+const TRANSACTION_MS = 3;
 
-/** Thrown by a job that turns out to need durability; the transaction is made again, durably. */
+/** Thrown by a job that needs a durable transaction: its jobs are run again in one. */
 export class NeedsDurability extends Error {}
 
+/** Called within a transaction before its first job, after a commit, and after a rollback. */
+interface Hooks {
+  begun(): void;
+  committed(): void;
+  rolledBack(): void;
+}
+
 /**
- * Runs jobs in write transactions: those of one turn of the event loop share one, and so one sync to
- * the disk. SQLite's own busy timeout would block the event loop, so a busy file is retried from timers.
+ * Runs jobs in write transactions. The jobs of one turn of the event loop share a transaction, and so
+ * one sync to the disk. If the file is busy, a timer retries: SQLite's own timeout would block the event loop.
  */
 export class Writer {
-  /** Whether what the present transaction commits survives a power cut. */
+  /** Whether a power cut after the commit of the current transaction loses nothing of it. */
   durable = false;
   readonly #db: SqliteDatabase;
   readonly #file: string;
-  readonly #hooks: { begun(): void; committed(): void; rolledBack(): void };
+  readonly #hooks: Hooks;
   readonly #begin: SqliteStatement;
   readonly #beginRead: SqliteStatement;
   readonly #commit: SqliteStatement;
-  readonly #rollback: SqliteStatement;
   #jobs: Job[] = [];
   #scheduled = false;
   #synchronous: "FULL" | "NORMAL" | "" = "";
-  #busyTimes = 0;
+  #busyAttempts = 0;
 
-  constructor(
-    db: SqliteDatabase,
-    file: string,
-    hooks: { begun(): void; committed(): void; rolledBack(): void },
-  ) {
+  constructor(db: SqliteDatabase, file: string, hooks: Hooks) {
     this.#db = db;
     this.#file = file;
     this.#hooks = hooks;
     this.#begin = db.prepare("BEGIN IMMEDIATE");
     this.#beginRead = db.prepare("BEGIN");
     this.#commit = db.prepare("COMMIT");
-    this.#rollback = db.prepare("ROLLBACK");
   }
 
-  run<T>(durable: boolean, run: () => T): Promise<T> {
+  /** Resolves with the value of the job after the commit. Unless it is durable, a power cut may undo it. */
+  run<T>(run: () => T, { durable = false } = {}): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       this.#jobs.push({
         run,
@@ -69,33 +72,34 @@ export class Writer {
     try {
       return read();
     } finally {
-      this.#rollBack();
+      rollBack(this.#db);
     }
   }
 
   #schedule(): void {
     if (this.#scheduled || this.#jobs.length === 0) return;
     this.#scheduled = true;
-    if (this.#busyTimes === 0) setImmediate(() => this.#turn());
+    if (this.#busyAttempts === 0) setImmediate(() => this.#runJobs());
     else {
-      const pauseMs = Math.min(RETRY_MS.max, RETRY_MS.min * 2 ** this.#busyTimes);
-      setTimeout(() => this.#turn(), pauseMs * (0.5 + Math.random() / 2));
+      const pauseMs = Math.min(RETRY_PAUSE_MS.max, RETRY_PAUSE_MS.min * 2 ** this.#busyAttempts);
+      setTimeout(() => this.#runJobs(), pauseMs * (0.5 + Math.random() / 2));
     }
   }
 
-  #turn(): void {
+  #runJobs(): void {
     this.#scheduled = false;
     try {
       this.#transaction(this.#jobs.some((job) => job.durable));
-      this.#busyTimes = 0;
+      this.#busyAttempts = 0;
     } catch (error) {
-      if (isBusy(error)) this.#waitOn(error);
+      if (isBusy(error)) this.#rejectTimedOut(error);
       else this.#reject(this.#jobs, error);
+      if (isFull(error)) this.#emptyLog();
     }
     this.#schedule();
   }
 
-  /** Commits as many of the jobs as fit into a turn. */
+  /** Commits the first jobs, as many as TRANSACTION_MS allows. */
   #transaction(durable: boolean): void {
     this.#setSynchronous(durable ? "FULL" : "NORMAL");
     this.#begin.run();
@@ -106,16 +110,16 @@ export class Writer {
       const startedAtMs = performance.now();
       for (const job of this.#jobs) {
         values.push(job.run());
-        if (performance.now() - startedAtMs > TURN_MS) break;
+        if (performance.now() - startedAtMs > TRANSACTION_MS) break;
       }
       this.#commit.run();
     } catch (error) {
       this.#hooks.rolledBack();
-      this.#rollBack();
+      rollBack(this.#db);
       if (error instanceof NeedsDurability) this.#transaction(true);
       else if (isBusy(error) || this.#jobs.length === 1) throw error;
-      // One job may be wrong alone: each is run by itself.
-      else this.#separate();
+      // Only one of the jobs may be at fault, so each gets a transaction of its own.
+      else this.#runSeparately();
       return;
     }
     const done = this.#jobs.splice(0, values.length);
@@ -123,15 +127,7 @@ export class Writer {
     for (const [i, job] of done.entries()) job.resolve(values[i]);
   }
 
-  #rollBack(): void {
-    try {
-      this.#rollback.run();
-    } catch {
-      // SQLite has rolled back by itself.
-    }
-  }
-
-  #separate(): void {
+  #runSeparately(): void {
     const jobs = this.#jobs;
     const added: Job[] = [];
     for (const job of jobs) {
@@ -147,8 +143,8 @@ export class Writer {
   }
 
   /**
-   * Durable is FULL: in WAL mode it syncs the log at each commit. NORMAL leaves the last commits to
-   * a power cut; after one, no process is left whose release or renewal could matter.
+   * In WAL mode, FULL syncs the log at each commit. With NORMAL a power cut may lose the last commits:
+   * harmless for releases and renewals, because no process that sent them is left.
    */
   #setSynchronous(level: "FULL" | "NORMAL"): void {
     if (this.#synchronous === level) return;
@@ -156,19 +152,28 @@ export class Writer {
     this.#synchronous = level;
   }
 
-  #waitOn(error: unknown): void {
-    this.#busyTimes = Math.min(this.#busyTimes + 1, 16);
+  /** SQLite empties its log only after a commit, which a full disk prevents: the log itself may fill the disk. */
+  #emptyLog(): void {
+    try {
+      this.#db.exec("PRAGMA wal_checkpoint(TRUNCATE)");
+    } catch {
+      // Not even that has room; the next failure tries again.
+    }
+  }
+
+  #rejectTimedOut(error: unknown): void {
+    this.#busyAttempts = Math.min(this.#busyAttempts + 1, 16);
     const nowMs = performance.now();
     const waiting: Job[] = [];
     for (const job of this.#jobs) {
-      if (nowMs - job.sinceMs < PATIENCE_MS) waiting.push(job);
-      else job.reject(explain(error, this.#file));
+      if (nowMs - job.sinceMs < BUSY_TIMEOUT_MS) waiting.push(job);
+      else job.reject(toStoreError(error, this.#file));
     }
     this.#jobs = waiting;
   }
 
   #reject(jobs: readonly Job[], error: unknown): void {
     this.#jobs = this.#jobs.filter((job) => !jobs.includes(job));
-    for (const job of jobs) job.reject(explain(error, this.#file));
+    for (const job of jobs) job.reject(toStoreError(error, this.#file));
   }
 }

@@ -24,7 +24,7 @@ import {
 export { type Excuse, LIMITS, type Limits, type RuleId, type Verdict } from "./verdict.js";
 
 export interface Rule {
-  /** One sentence: what must hold. */
+  /** The promise, in one sentence. */
   readonly promise: string;
   check(history: History, limits: Limits): Verdict;
 }
@@ -36,19 +36,23 @@ const PROMISES: Readonly<Record<RuleId, readonly [promise: string, find: Find]>>
   S2: ["Tokens are unique, and rise in the order of the grants.", tokens],
   S3: ["A fence accepts no token below the highest floor seen, and loses no update.", fencing],
   S4: ["A stale release or renewal does not touch a successor.", stale],
-  S5: ["An acquire that was given up is no success, and leaves nothing beyond its ttl.", orphans],
+  S5: ["An acquire that gave up gets no grant later, and leaves nothing beyond its ttl.", orphans],
   S6: ["A running holder is notified of a loss by its own deadline.", losses],
   S7: ["Nothing counts as held after the deadline.", deadlines],
   S8: ["Permits stay within the limit, and a re-entry keeps the token.", permits],
   S9: ["A name that atLeast closes opens at its time, not before.", closing],
   L1: ["A dead holder's name is free again within its ttl and a little more.", freed],
   L2: ["Waiters go on within seconds of healing.", resumed],
-  L3: ["Aborts and timeouts end the wait; closing leaves nothing, and nothing held.", endings],
+  L3: [
+    "Aborts and timeouts end the wait; a closed client holds nothing and leaves nothing.",
+    endings,
+  ],
   L4: ["First come, first served.", order],
   L5: ["Commands per handover do not grow with the number of waiters.", cost],
   L6: ["A client that is not disturbed keeps its lease, and sees no outage.", undisturbed],
 };
 
+/** All rules that a history is checked against, by id. */
 export const RULES = Object.fromEntries(
   Object.entries(PROMISES).map(([id, [promise, find]]): [string, Rule] => [
     id,
@@ -64,11 +68,11 @@ export const RULES = Object.fromEntries(
 
 export interface CheckOptions {
   readonly excuses?: readonly Excuse[];
-  /** From when the times in sentences count; by default from the first event. */
+  /** The moment from which the times in sentences count; by default the first event. */
   readonly startMs?: number | undefined;
 }
 
-/** All rules over one history, in the order of their names. */
+/** Checks one history against all rules, in the order of their ids. */
 export function checkHistory(
   history: History,
   limits: Partial<Limits> = {},
@@ -100,10 +104,10 @@ function conclude(rule: RuleId, run: Run, finding: Finding): Verdict {
   const { checked, lacks } = finding;
   const violated = earliest(finding.violations);
   const undecided = earliest(finding.undecided ?? []);
-  const told = violated ?? undecided;
-  if (told !== undefined) {
+  const reported = violated ?? undecided;
+  if (reported !== undefined) {
     const verdict = violated === undefined ? "unknown" : "violated";
-    return { rule, verdict, why: told.why, evidence: inOrder(run, told.evidence), checked };
+    return { rule, verdict, why: reported.why, evidence: inOrder(run, reported.evidence), checked };
   }
   return checked === 0
     ? { rule, verdict: "unknown", why: lacks, evidence: [], checked }

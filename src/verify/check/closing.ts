@@ -12,15 +12,16 @@ import type { Finding, Limits, Violation } from "./verdict.js";
 
 type Closing = Granted & { readonly asked: { readonly atLeastMs: number } };
 
-/** What is known of a moment: it was not before the one, and not after the other. */
+/** A bound of an unknown moment, and the events that show the bound. */
 interface Known {
   readonly atMs: number;
   readonly by: readonly Event[];
 }
 
 /**
- * S9: a name that is closed by `atLeast` is granted to nobody before its time, unless it was taken
- * by force, and is not kept closed for longer, or by who was never granted it.
+ * S9: a name that `atLeast` keeps closed is granted to nobody before its time, unless a forced
+ * release opens it. It does not stay closed for longer, and a claim that was never granted does not
+ * close it.
  */
 export function closing(run: Run, { recordMs, cleanMs }: Limits): Finding {
   const violations: Violation[] = [];
@@ -72,13 +73,13 @@ function tooEarly(run: Run, op: Closing, next: Granted, recordMs: number): Viola
   return undefined;
 }
 
-/** When the grant was made: as its client knows it, and as the store does. */
+/** The moment of the grant, as its client knows it and, where the store is observed, as the store knows it. */
 function moments(op: Granted, { atMs }: Event): readonly Known[] {
   const made = madeFor(op);
   return [{ atMs, by: [] }, ...(made === undefined ? [] : [{ atMs: made.atMs, by: [made] }])];
 }
 
-/** At the earliest. A wall clock that is set ahead opens it before its time. */
+/** The earliest moment at which the name may open. A wall clock that is set ahead opens it before its time. */
 function opensAt(run: Run, { asked }: Closing, fromMs: number): number {
   const closedMs = fromMs + asked.atLeastMs;
   const ahead = run.clockSets.filter(
@@ -87,7 +88,10 @@ function opensAt(run: Run, { asked }: Closing, fromMs: number): number {
   return ahead.reduce((openMs, { byMs }) => openMs - byMs, closedMs);
 }
 
-/** At the latest; undefined: it is not known. A wall clock that is set back keeps it closed. */
+/**
+ * The latest moment at which the name must be open; undefined if that is unknown. A wall clock that
+ * is set back keeps it closed for longer.
+ */
 function opensBy(run: Run, op: Operation, seen: Event, cleanMs: number): number | undefined {
   const { asked, granted, notGranted, killed } = op;
   const end = granted ?? notGranted;
@@ -96,12 +100,12 @@ function opensBy(run: Run, op: Operation, seen: Event, cleanMs: number): number 
     run.faults.touches(asked.atMs, seen.atMs) ||
     run.pausesOf(asked.client).touches(asked.atMs, seen.atMs);
   if (isDisturbed) return undefined;
-  // Nobody worked under it.
+  // Nobody worked under this claim, so it may not keep the name closed.
   if (granted === undefined) return end.atMs + cleanMs;
   return end.atMs + (asked.atLeastMs ?? 0) + setBackMs(run, asked.atMs);
 }
 
-/** How much longer a name may stay closed since then. */
+/** How much longer a name may stay closed because the wall clock was set back since that moment. */
 export function setBackMs({ clockSets }: Run, sinceMs: number): number {
   const back = clockSets.filter(({ atMs, byMs }) => byMs < 0 && atMs >= sinceMs);
   return back.reduce((sum, { byMs }) => sum - byMs, 0);

@@ -7,7 +7,8 @@ export function cost(run: Run, { growth, extraCommands }: Limits): Finding {
   const counted = run.events.filter(
     (event): event is EventOf<"counted"> => event.kind === "counted" && event.handovers > 0,
   );
-  // Of several counts, those that speak least for growth: others may have been disturbed.
+  // Several counts of equally many waiters: take the pair that shows the least growth, because the
+  // other counts may have been disturbed.
   const few = counted.toSorted((a, b) => a.waiters - b.waiters || each(b) - each(a))[0];
   const many = counted.toSorted((a, b) => b.waiters - a.waiters || each(a) - each(b))[0];
   const lacks = "commands were not counted at two different numbers of waiters";

@@ -3,8 +3,9 @@ import type { Event, History } from "./history.js";
 import { fold, type Run } from "./operations.js";
 
 /**
- * One event a line, in columns: when, who, what, and what about. Of a part, such as a verdict's
- * evidence, the whole history tells the clients and the beginning.
+ * Draws one event per line, in columns: time, client, kind, name or resource, op, details. For a
+ * part of a history, such as a verdict's evidence, `of` is the whole history: it has the clients
+ * and the start.
  */
 export function drawText(events: History, { of = events }: { of?: History } = {}): string {
   const run = fold(of);
@@ -21,8 +22,8 @@ export function drawText(events: History, { of = events }: { of?: History } = {}
   return rows.map((row) => `${line(row)}\n`).join("");
 }
 
-/** What an event says beyond whom it is about. */
-export function tell(event: Event, at: (atMs: number) => string): string {
+/** The details of an event, without its client, name and op. */
+export function describeEvent(event: Event, at: (atMs: number) => string): string {
   switch (event.kind) {
     case "asked": {
       const mode = modeOf(event);
@@ -90,7 +91,7 @@ function cells(run: Run, event: Event): string[] {
     if ("fault" in event) return ["fault", event.fault];
     return ["store", "name" in event ? event.name : ""];
   })();
-  return [run.at(event.atMs), who, event.kind, about, op, tell(event, run.at)];
+  return [run.at(event.atMs), who, event.kind, about, op, describeEvent(event, run.at)];
 }
 
 const tokenOf = ({ token, floor }: { token: bigint; floor: bigint }): string =>
@@ -98,7 +99,7 @@ const tokenOf = ({ token, floor }: { token: bigint; floor: bigint }): string =>
 
 const all = (items: readonly string[]): string => (items.length === 0 ? "none" : items.join(", "));
 
-/** Names come from outside: nothing in them moves a cursor or breaks a line. */
+/** Escapes control characters: names come from outside, and must not move the cursor or break a line. */
 export const plain = (text: string): string =>
   text.replaceAll(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, (sign) => {
     const code = sign.codePointAt(0)!.toString(16);

@@ -4,16 +4,16 @@ import type { Event, EventOf, History } from "./history.js";
 
 const VERSION = 1;
 const HEADER = JSON.stringify({ holdfast: "history", version: VERSION });
-/** As long as a look at a name with many waiters. */
+/** Longer than a snapshot of a name with many waiters. */
 const LONGEST_LINE = 1_000_000;
 const MOST_EVENTS = 5_000_000;
 
-/** JSON lines: a header, then an event each. */
+/** JSON lines: a header, then one event per line. */
 export function encodeHistory(history: History): string {
   return [HEADER, ...history.map(encodeEvent), ""].join("\n");
 }
 
-/** One line, without its end. JSON has neither bigint nor infinity: both are text. */
+/** Encodes one event without a line end. JSON has neither bigint nor infinity, so both become text. */
 export function encodeEvent(event: Event): string {
   return JSON.stringify(event, (_key, value) => {
     if (typeof value === "bigint") return String(value);
@@ -21,7 +21,7 @@ export function encodeEvent(event: Event): string {
   });
 }
 
-/** The header may be missing: lines of several processes can be put together. */
+/** Decodes JSON lines. The header may be missing, so that the lines of several processes can be concatenated. */
 export function decodeHistory(text: string, { most = MOST_EVENTS } = {}): History {
   const events: Event[] = [];
   let number = 0;
@@ -42,7 +42,7 @@ export function decodeHistory(text: string, { most = MOST_EVENTS } = {}): Histor
 }
 
 type Fields = Readonly<Record<string, unknown>>;
-/** Undefined: it is not what it should be. */
+/** Reads one field; undefined if the value is not of the expected form. */
 type Reader = readonly [what: string, read: (value: unknown) => unknown];
 
 const text: Reader = ["text", (value) => (typeof value === "string" ? value : undefined)];
@@ -93,7 +93,7 @@ const optional = ([what, read]: Reader): Reader => [
 
 const access = { op: text, resource: text, step: count, token, floor: token, accepted: yesOrNo };
 
-/** Every field of every kind of event. */
+/** All fields of all kinds of events. */
 const FIELDS: {
   readonly [K in Event["kind"]]: Record<Exclude<keyof EventOf<K>, "kind" | "atMs">, Reader>;
 } = {

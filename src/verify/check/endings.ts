@@ -18,7 +18,7 @@ export function endings(run: Run, { endMs, commandMs }: Limits): Finding {
     ];
     const end = endOfWait(op);
     for (const { fromMs, what, events } of causes) {
-      // Of several names, each that is left when the time is over is still asked for once.
+      // A multi-lock claims each remaining name once more when its time is over.
       const graceMs =
         endMs * op.group.length + run.frozenOf(asked.client).coverMs(asked.atMs, fromMs);
       const dueMs = run.pausesOf(asked.client).graceAfter(fromMs, graceMs);
@@ -28,7 +28,7 @@ export function endings(run: Run, { endMs, commandMs }: Limits): Finding {
       if (late.atMs <= dueMs) continue;
       violations.push({
         atMs: late.atMs,
-        why: `${who(op)} asked for ${JSON.stringify(asked.name)} at ${run.at(asked.atMs)} ${what}, which should have ended it by ${run.at(dueMs)}; it waited until ${run.at(late.atMs)}${end ? "" : " or longer"}`,
+        why: `${who(op)} requested ${JSON.stringify(asked.name)} at ${run.at(asked.atMs)} ${what}, which should have ended it by ${run.at(dueMs)}; it waited until ${run.at(late.atMs)}${end ? "" : " or longer"}`,
         evidence: [...events, late],
       });
       break;
@@ -59,5 +59,5 @@ export function endings(run: Run, { endMs, commandMs }: Limits): Finding {
       evidence: [op.asked, op.granted!, left!],
     });
   }
-  return { checked, violations, lacks: "no wait came to its end, and no client told what it left" };
+  return { checked, violations, lacks: "no wait ended, and no client reported what it left" };
 }

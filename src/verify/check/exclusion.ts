@@ -12,10 +12,10 @@ import {
 import type { Finding, Limits, Violation } from "./verdict.js";
 
 /**
- * S1: while one believes to hold a name exclusively, nobody else believes to hold it. Where the
- * store was looked into, nobody believes for longer than the store keeps the grant: whether another
- * one happened to come in between is chance. Who was made to give it up may believe for what was
- * left then, and keeps nobody out.
+ * S1: while one client believes that it holds a name exclusively, no other client believes that it
+ * holds the name. Where the store is observed, no client may count on a grant for longer than the
+ * store keeps it, even if nobody else takes the name in that time. After a forced release, the old
+ * holder may believe for the rest of its lease, but excludes nobody.
  */
 export function exclusion(run: Run, { recordMs }: Limits): Finding {
   const violations: Violation[] = [];
@@ -49,8 +49,9 @@ export function exclusion(run: Run, { recordMs }: Limits): Finding {
 }
 
 /**
- * S8: what is held of a name at one time stays within its limit, which is the same for all until it
- * is resized; a re-entry has its lease's token. That two exclusive leases overlap is told by S1 alone.
+ * S8: the permits that are held of a name at one time stay within its limit. All claims use the
+ * same limit until a resize, and a re-entry has the token of its lease. S1 alone reports two
+ * exclusive leases that overlap.
  */
 export function permits(run: Run): Finding {
   const violations: Violation[] = [];
@@ -108,9 +109,9 @@ export function permits(run: Run): Finding {
 }
 
 /**
- * The highest limit that was in force between the grant and the moment when its holder heard of it.
- * Among those who believe then, the one whose grant was made last was made in this time, and with
- * all of them in the store.
+ * The highest limit that was in force between the grant and the moment when its holder learned of
+ * it. Among clients that believe at one time, the latest grant was made in that interval, when all
+ * of their grants were in the store.
  */
 function mostInForce({ op, fromMs }: Belief): number {
   const { asked, resizes } = op;
@@ -122,7 +123,7 @@ function mostInForce({ op, fromMs }: Belief): number {
   return most;
 }
 
-/** Unless it was resized since the first of them asked. */
+/** Whether two beliefs rest on different limits, without a resize since the earlier request. */
 function areOfDifferentLimits({ op: other }: Belief, { op, fromMs }: Belief): boolean {
   const sinceMs = Math.min(other.asked.atMs, op.asked.atMs);
   return (
@@ -152,7 +153,7 @@ function together(run: Run, beliefs: readonly Belief[], what: string): Violation
   };
 }
 
-/** The largest first, until they are more than that: none of them can be left out. */
+/** The largest beliefs first, until their sum exceeds `most`: the violation needs each of them. */
 function fewest(beliefs: readonly Belief[], most: number): readonly Belief[] {
   const bySize = beliefs.toSorted((a, b) => b.op.asked.permits - a.op.asked.permits);
   let sum = 0;
@@ -163,7 +164,7 @@ function fewest(beliefs: readonly Belief[], most: number): readonly Belief[] {
   });
 }
 
-/** The first moment at which it counts on more than the store has. */
+/** The first moment at which a client counts on its grant for longer than the store keeps it. */
 function beyondTheStore(run: Run, op: Granted, recordMs: number): Violation | undefined {
   const proofs = [op.granted, ...op.renewals];
   const revokedMs = op.revoked?.sinceMs ?? Number.POSITIVE_INFINITY;
@@ -171,7 +172,7 @@ function beyondTheStore(run: Run, op: Granted, recordMs: number): Violation | un
   const kepts = op.kept.filter(
     (one) =>
       (one.token ?? token) === token &&
-      // A renewal and the forced release may be of the same moment.
+      // A renewal and the forced release may happen at the same moment.
       (one.atMs < revokedMs || (one.atMs === revokedMs && one.untilMs > revokedMs)),
   );
   const moments = [...proofs, ...op.kept].sort((a, b) => a.atMs - b.atMs);
@@ -190,7 +191,7 @@ function beyondTheStore(run: Run, op: Granted, recordMs: number): Violation | un
   return undefined;
 }
 
-/** In order of their beginning. */
+/** Beliefs that exclude others, in the order of their start. */
 function beliefsOf(operations: readonly Operation[]): readonly Belief[] {
   return operations
     .flatMap(({ beliefs }) => beliefs)

@@ -13,8 +13,8 @@ import type { Finding, Violation } from "./verdict.js";
 
 /**
  * S3: a resource accepts no token below the highest floor that it has seen, and loses no update of
- * those who enter before they read. It also refuses nobody who could not have been overtaken: a
- * fence that refuses all would be safe, and of no use.
+ * a holder that enters before it reads. It refuses no holder that nobody can have overtaken: a
+ * fence that refuses everybody would be safe, but useless.
  */
 export function fencing(run: Run): Finding {
   const violations: Violation[] = [];
@@ -69,9 +69,9 @@ function lostUpdates(run: Run, accesses: readonly Access[]) {
     const before = written;
     written = { write: access, index };
     if (before === undefined || access.read === before.write.value) continue;
-    // Concurrent holders are not kept apart by the fence: they may well lose each other's updates.
+    // The fence does not keep concurrent holders apart, so they may lose each other's updates.
     if (areTogether(before.write, access)) continue;
-    // With a step missing in between, somebody who was killed may have written.
+    // A missing step may be a write of a process that was killed before it reported the write.
     if (access.step - before.write.step !== index - before.index) continue;
     const enter = entered.get(access.op);
     const between = accesses.slice(before.index, index + 1);
@@ -95,7 +95,7 @@ function lostUpdates(run: Run, accesses: readonly Access[]) {
   return { lost, undecided };
 }
 
-/** Whether both may have held at one time. */
+/** Whether both holders may have held the name at the same time. */
 function areTogether(one: Access, other: Access): boolean {
   if (one.op === other.op) return false;
   const [lower, higher] = one.token < other.token ? [one, other] : [other, one];
@@ -103,8 +103,9 @@ function areTogether(one: Access, other: Access): boolean {
 }
 
 /**
- * A floor is the lowest token that still holds: an exclusive lease's own; above every exclusive one
- * before it, or zombies get in; not above one that is still held, or holders shut each other out.
+ * Finds wrong floors. A floor is the lowest token that still holds the name: for an exclusive lease
+ * its own token. A floor must be above every earlier exclusive token, or old holders get in, and
+ * not above a token that is still held, or holders shut each other out.
  */
 function wrongFloors(
   run: Run,
@@ -119,11 +120,14 @@ function wrongFloors(
   for (const op of byToken) {
     const { token, floor, atMs } = op.granted;
     before = before.filter((one) => one.beliefs.at(-1)!.excludesUntilMs > atMs);
-    // A store that has lost a grant does not know of its holder; the fence refuses it, which is safe.
+    // A store that lost a grant does not know its holder. The fence refuses that holder, which is
+    // safe.
     const shutOut = before.find(
-      ({ granted }) =>
+      ({ asked, granted }) =>
         floor > granted.token &&
-        !run.storeFaults.touches(granted.atMs, Math.max(granted.atMs, atMs)),
+        // The grant was made after its holder's request, perhaps long before the holder learned of
+        // it.
+        !run.storeFaults.touches(asked.atMs, Math.max(granted.atMs, atMs)),
     );
     const letIn =
       exclusive !== undefined && floor <= exclusive.granted.token ? exclusive : undefined;
@@ -143,7 +147,10 @@ function wrongFloors(
   return { checked: Math.max(0, byToken.length - 1), violations };
 }
 
-/** Nobody who was granted by then had a higher floor, so nobody can have moved the fence beyond this token. */
+/**
+ * Finds refusals without a reason: no grant so far had a higher floor, so nobody can have moved the
+ * fence beyond this token.
+ */
 function wronglyRefused(run: Run): Pick<Finding, "checked" | "violations"> {
   const floors: { readonly atMs: number; readonly floor: bigint }[] = [];
   const raise = (atMs: number, floor: bigint): void => {
@@ -160,7 +167,7 @@ function wronglyRefused(run: Run): Pick<Finding, "checked" | "violations"> {
       raise(event.atMs, event.floor);
       if (event.kind === "entered") entered.set(key, event);
     } else if (event.kind === "entered") refused.push({ access: event, evidence: [event] });
-    // A strict fence also refuses who did not enter.
+    // A strict fence also refuses a holder that did not enter.
     else if (enter !== undefined) refused.push({ access: event, evidence: [enter, event] });
   }
   const violations = refused

@@ -1,10 +1,11 @@
 /**
- * What was seen of a run, in order of time: the one record format of real processes and of the
- * simulator, and all that the checks read. `atMs` is on one time line for all: the machine's
- * monotonic clock, or the simulation's.
+ * The observations of one run, in order of time. Real processes and the simulator use this one
+ * format, and the checks read nothing else. All `atMs` are on one time line: the machine's
+ * monotonic clock, or the simulated one.
  */
 export type History = readonly Event[];
 
+/** One observation and its time. */
 export type Event = At &
   (Asking | Holding | AtResource | InStore | ByForce | OfClients | OfFaults | Counted | Left);
 
@@ -14,13 +15,13 @@ interface At {
   readonly atMs: number;
 }
 
-/** `op` names one acquire and the lease that came of it; it is part of the holder's label in the store. */
+/** The id of one acquire and of its lease; part of the holder's label in the store. */
 export type OpId = string;
 
-/** Of several names that are asked for as one, each has an op of its own. */
+/** A multi-lock has one op for each of its names. */
 export const opFor = (op: OpId, name: string): OpId => `${op}.${name}`;
 
-/** The way of one acquire to its end. */
+/** One acquire, from the request to its end. */
 type Asking =
   | {
       readonly kind: "asked";
@@ -30,33 +31,33 @@ type Asking =
       readonly permits: number;
       readonly limit: number;
       readonly ttlMs: number;
-      /** Where it will be renewed to another: the longest. */
+      /** The longest ttl to which the lease will be renewed, if it differs from `ttlMs`. */
       readonly longestTtlMs?: number;
       readonly maxHoldMs?: number;
-      /** The name stays closed until the grant + this, by the store's wall clock. */
+      /** How long the name stays closed after the grant, by the store's wall clock. */
       readonly atLeastMs?: number;
-      /** `false`: nobody renews it. */
+      /** `false`: the watchdog does not renew the lease. */
       readonly renew?: boolean;
       readonly waitMs: number;
       /** Re-entry: the op whose lease this one shares. */
       readonly within?: OpId;
-      /** All names or none: the same for the ops of one ask. They are granted, lost and given back together. */
+      /** The same text in all ops of one multi-lock: they are granted, lost and released together. */
       readonly together?: string;
     }
-  /** Its ticket stands in the store: whoever asks from now on comes after it. */
+  /** The ticket is in the store: every claim from now on comes after it. */
   | { readonly kind: "queued"; readonly op: OpId }
   /** The caller's signal aborts the wait. */
   | { readonly kind: "aborting"; readonly op: OpId }
-  /** No lease came of it. `unknown`: the store gave no answer, and may have granted. */
+  /** The acquire ended without a lease. `unknown`: the store did not reply, and may have granted. */
   | {
       readonly kind: "not-granted";
       readonly op: OpId;
       readonly outcome: "busy" | "timeout" | "aborted" | "unknown" | "refused";
     };
 
-/** What a client believes of its lease. It holds from `granted` to `releasing`, `lost`, its own deadline, or its death. */
+/** A client's belief about its lease: held from `granted` until `releasing`, `lost`, its own deadline, or its death. */
 type Holding =
-  /** `untilMs`: its deadline as it knows it then; moved by `renewed`. */
+  /** `untilMs`: the client's deadline at this moment; `renewed` moves it. */
   | {
       readonly kind: "granted";
       readonly op: OpId;
@@ -66,8 +67,8 @@ type Holding =
     }
   | { readonly kind: "renewed"; readonly op: OpId; readonly untilMs: number }
   /**
-   * The store made the grant at this moment, and told the client this token: known where the store
-   * is looked into. `limit`: what the name had been resized to by then.
+   * The store made the grant at this moment, with this token. Only where the store is observed.
+   * `limit`: the number of permits after a resize, if there was one.
    */
   | {
       readonly kind: "made";
@@ -76,8 +77,9 @@ type Holding =
       readonly limit?: number;
     }
   /**
-   * From now on the store keeps its grant until then, or has let it go. Known likewise. `token` tells
-   * the grants of one op apart: a late copy of its ask may have made another.
+   * From now on the store keeps the grant until `untilMs`, or has dropped it. Only where the store
+   * is observed. `token` distinguishes the grants of one op: a late copy of its claim may have made
+   * another grant.
    */
   | {
       readonly kind: "kept";
@@ -85,9 +87,12 @@ type Holding =
       readonly untilMs: number;
       readonly token?: bigint;
     }
-  /** It asked whether it holds: `assertHeld`, and not before `atMs`. */
+  /** The client checked its lease with `assertHeld`, not before `atMs`. */
   | { readonly kind: "looked"; readonly op: OpId; readonly held: boolean }
-  /** It was told of the loss: the signal aborted. Of several names, `together` for those that were lost with another. */
+  /**
+   * The client was notified of the loss: the signal aborted. Reason `together`: the lease was lost
+   * with another name of its multi-lock.
+   */
   | { readonly kind: "lost"; readonly op: OpId; readonly reason: string }
   | { readonly kind: "releasing"; readonly op: OpId }
   | {
@@ -97,8 +102,8 @@ type Holding =
     };
 
 /**
- * At a resource behind a fence. `step` counts what the resource did, in its own order: 1, 2, 3 …
- * A number that is missing is a record that was lost with its process.
+ * An access to a resource behind a fence. `step` counts the accesses in the resource's own order:
+ * 1, 2, 3 … A missing number is a record that was lost with its process.
  */
 type AtResource =
   | {
@@ -110,7 +115,7 @@ type AtResource =
       readonly floor: bigint;
       readonly accepted: boolean;
     }
-  /** A read-modify-write: it had read `read` and wanted to write `value`. */
+  /** A read-modify-write that had read `read` and tried to write `value`. */
   | {
       readonly kind: "wrote";
       readonly op: OpId;
@@ -122,7 +127,7 @@ type AtResource =
       readonly read: number;
       readonly value: number;
     }
-  /** A read-modify-write without a fence, which replaced `found`: if that is not what it had read, an update is lost. */
+  /** A read-modify-write without a fence. It replaced `found`: an update is lost if `found` differs from `read`. */
   | {
       readonly kind: "wrote-unfenced";
       readonly op: OpId;
@@ -132,27 +137,27 @@ type AtResource =
       readonly value: number;
     };
 
-/** What the store itself showed when it was looked at, at some moment from `sinceMs` to `atMs`. */
+/** The content of the store for one name, read at some moment from `sinceMs` to `atMs`. */
 type InStore = {
   readonly kind: "seen";
   readonly sinceMs: number;
   readonly name: string;
   readonly holders: readonly { readonly op: OpId; readonly token: bigint }[];
   readonly waiters: readonly OpId[];
-  /** Whose leases have ended, and whose `atLeast` closes the name. */
+  /** Ops whose leases have ended, but whose `atLeast` keeps the name closed. */
   readonly closed?: readonly OpId[];
 };
 
-/** What somebody did to a name, at some moment from `sinceMs` to `atMs`. */
+/** An operator's change to a name, at some moment from `sinceMs` to `atMs`. */
 type ByForce =
-  /** The name was taken from the grant with this token: others may have it before its holder knows. */
+  /** A forced release of the grant with this token: others may get the name before its holder knows. */
   | {
       readonly kind: "revoked";
       readonly sinceMs: number;
       readonly op: OpId;
       readonly token: bigint;
     }
-  /** The semaphore has so many permits now; who holds more keeps them. */
+  /** The semaphore has `limit` permits now; holders of more keep theirs. */
   | {
       readonly kind: "resized";
       readonly sinceMs: number;
@@ -161,12 +166,12 @@ type ByForce =
     };
 
 type OfClients =
-  /** `frozen`: its clocks stood still as well, but for the wall clock. */
+  /** `frozen`: all clocks of the machine but the wall clock stood still as well. */
   | {
       readonly kind: "paused";
       readonly client: string;
       readonly frozen?: boolean;
-      /** It noticed by itself that it stood still, which may overlap with being paused. */
+      /** The process itself noticed that it stood still. This may overlap with a pause that the runner caused. */
       readonly stalled?: boolean;
     }
   | { readonly kind: "resumed"; readonly client: string; readonly stalled?: boolean }
@@ -176,14 +181,14 @@ type OfFaults =
   | {
       readonly kind: "injected";
       readonly fault: string;
-      /** It reaches messages and clients only: the store keeps what it has, and its clock. */
+      /** The fault affects messages and clients only; the store keeps its data and its clock. */
       readonly sparesStore?: boolean;
     }
   | { readonly kind: "healed"; readonly fault: string }
-  /** The store's wall clock was set ahead by so much, or back. */
+  /** The store's wall clock was set ahead, or back if negative. */
   | { readonly kind: "clock-set"; readonly byMs: number };
 
-/** So many handovers of a name with so many waiting cost so many commands, counted at the server. */
+/** Commands that the server counted for some handovers of a name with so many waiters. */
 type Counted = {
   readonly kind: "counted";
   readonly waiters: number;
@@ -191,7 +196,7 @@ type Counted = {
   readonly commands: number;
 };
 
-/** What a client still had after it had closed. */
+/** The resources that a client still had after it had closed. */
 type Left = {
   readonly kind: "left";
   readonly client: string;

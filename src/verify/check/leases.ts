@@ -10,7 +10,7 @@ import {
 import { Spans } from "./spans.js";
 import type { Finding, Limits, Violation } from "./verdict.js";
 
-/** S5: an acquire that was given up is not granted afterwards, and leaves nothing in the store for longer than its ttl. */
+/** S5: an acquire that gave up is not granted later, and leaves nothing in the store for longer than its ttl. */
 export function orphans(run: Run, { orphanMs, cleanMs, repayMs }: Limits): Finding {
   const violations: Violation[] = [];
   let checked = 0;
@@ -22,7 +22,7 @@ export function orphans(run: Run, { orphanMs, cleanMs, repayMs }: Limits): Findi
     const before = op.granted ? `with token ${op.granted.token}` : `"${notGranted!.outcome}"`;
     violations.push({
       atMs: grantedAgain.atMs,
-      why: `${who(op)} was granted ${JSON.stringify(asked.name)} at ${run.at(grantedAgain.atMs)}, though its ask had ended ${before} at ${run.at(first.atMs)}`,
+      why: `${who(op)} was granted ${JSON.stringify(asked.name)} at ${run.at(grantedAgain.atMs)}, though its request had ended ${before} at ${run.at(first.atMs)}`,
       evidence: [asked, first, grantedAgain],
     });
   }
@@ -30,7 +30,7 @@ export function orphans(run: Run, { orphanMs, cleanMs, repayMs }: Limits): Findi
     if (seen.kind !== "seen") continue;
     for (const { op: id, token } of seen.holders) {
       const op = run.operations.get(id);
-      // A late copy of its ask may have made another grant, which has another token.
+      // A late copy of its claim may have made another grant, which has another token.
       if (op === undefined || !isGranted(op) || token !== op.granted.token) continue;
       const left = leftInStore(run, op, seen, repayMs);
       if (left === null) continue;
@@ -42,23 +42,23 @@ export function orphans(run: Run, { orphanMs, cleanMs, repayMs }: Limits): Findi
       const end = op && endOf(op);
       if (op === undefined || end === undefined || end.atMs >= seen.sinceMs) continue;
       checked++;
-      // A fault may have held back a request, or the store's own count.
+      // A fault may have delayed a request, or the expiry in the store.
       const expiryMs = run.faults.graceAfter(end.atMs, longestTtlMs(op)) + orphanMs;
-      // Who lives, and is not disturbed, clears up.
+      // A client that lives undisturbed releases its claim at once.
       const isDisturbed = end.kind === "killed" || end.kind === "lost" || disturbed(run, op, seen);
       const dueMs = isDisturbed ? expiryMs : Math.min(expiryMs, end.atMs + cleanMs);
       if (seen.sinceMs <= dueMs) continue;
       violations.push({
         atMs: seen.atMs,
-        why: `the store still showed ${who(op)} at ${JSON.stringify(op.asked.name)} at ${run.at(seen.sinceMs)}; it had ended (${end.kind}) at ${run.at(end.atMs)}, with a ttl of ${longestTtlMs(op)} ms`,
+        why: `the store still showed ${who(op)} at ${JSON.stringify(op.asked.name)} at ${run.at(seen.sinceMs)}; its op had ended (${end.kind}) at ${run.at(end.atMs)}, with a ttl of ${longestTtlMs(op)} ms`,
         evidence: [op.asked, end, seen],
       });
     }
   }
-  return { checked, violations, lacks: "no acquire was given up, and the store was not looked at" };
+  return { checked, violations, lacks: "no acquire gave up, and the store was not inspected" };
 }
 
-/** A grant that was given back, and is still there; null: it need not be gone yet. */
+/** A grant that is still in the store after its release; null if it need not be gone yet. */
 function leftInStore(
   run: Run,
   op: Granted,
@@ -71,19 +71,19 @@ function leftInStore(
   if (end === undefined || run.storeFaults.touches(granted.atMs, seen.atMs)) return null;
   const dueMs = isDone ? end.atMs : repaidBy(run, op, end, repayMs);
   if (seen.sinceMs <= dueMs) return null;
-  // A client that died or closed owes nothing any more: the ttl does it.
+  // A client that died or closed sends no further release: the grant expires with its ttl.
   if (!isDone && (killed !== undefined || hasLeft(run, asked.client, seen))) return null;
-  const told = isDone
+  const release = isDone
     ? `its release was answered "released" at ${run.at(end.atMs)}`
     : `its release was sent at ${run.at(end.atMs)}, and was due by ${run.at(dueMs)}`;
   return {
     atMs: seen.atMs,
-    why: `the store still showed ${who(op)} with token ${granted.token} at ${JSON.stringify(asked.name)} at ${run.at(seen.sinceMs)}; ${told}`,
+    why: `the store still showed ${who(op)} with token ${granted.token} at ${JSON.stringify(asked.name)} at ${run.at(seen.sinceMs)}; ${release}`,
     evidence: [asked, granted, end, seen],
   };
 }
 
-/** A release that fails is sent again when its client runs and nothing is in the way. */
+/** The time by which a failed release must be done: its client repeats it while it runs and no fault is active. */
 function repaidBy(run: Run, { asked }: Operation, { atMs }: Event, repayMs: number): number {
   if (repayMs === Number.POSITIVE_INFINITY) return repayMs;
   const inTheWay = new Spans([...run.faults, ...run.pausesOf(asked.client)]);
@@ -102,7 +102,7 @@ function disturbed(run: Run, { asked, killed }: Operation, { atMs }: Event): boo
   );
 }
 
-/** The first event with which it gave up all that it may have in the store. */
+/** The first event that ended the client's use of the name. */
 function endOf({ notGranted, lost, releasing, killed }: Operation): Event | undefined {
   return [notGranted, lost, releasing, killed]
     .filter((event) => event !== undefined)
@@ -110,9 +110,9 @@ function endOf({ notGranted, lost, releasing, killed }: Operation): Event | unde
 }
 
 /**
- * S6: a loss is told by the client's own deadline, or as soon as a client that was paused then goes
- * on. Who was made to give its name up learns it within what was left of its lease. The timers of a
- * machine that was frozen are late, and S7 judges what `assertHeld` says there.
+ * S6: a client is notified of a loss by its own deadline, or as soon as it runs again if it was
+ * paused then. After a forced release, the holder learns of the loss within the rest of its lease.
+ * Leases on a frozen machine are left out: its timers are late, and S7 judges its `assertHeld`.
  */
 export function losses(run: Run, { lossMs, wakeMs }: Limits): Finding {
   const violations: Violation[] = [];
@@ -126,7 +126,7 @@ export function losses(run: Run, { lossMs, wakeMs }: Limits): Finding {
       const beyond = beyondTheRest(run, op, lossMs);
       if (beyond !== undefined) violations.push(beyond);
     }
-    // A machine that woke shortly before looks at its clock a little later.
+    // A machine that woke shortly before the deadline reads its clock a little later.
     const dueMs = run
       .pausesOf(asked.client)
       .graceAfter(deadlineMs - wakeMs, wakeMs + lossMs, wakeMs);
@@ -136,10 +136,12 @@ export function losses(run: Run, { lossMs, wakeMs }: Limits): Finding {
       const late = lost ?? run.after(dueMs);
       if (late === undefined) continue;
       checked++;
-      const told = lost ? `was told of the loss at ${run.at(late.atMs)}` : "was never told";
+      const notice = lost
+        ? `was notified of the loss at ${run.at(late.atMs)}`
+        : "was never notified";
       violations.push({
         atMs: late.atMs,
-        why: `${who(op)} ${told}, though its lease on ${JSON.stringify(asked.name)} with token ${op.granted.token} ended at ${run.at(deadlineMs)}`,
+        why: `${who(op)} ${notice}, though its lease on ${JSON.stringify(asked.name)} with token ${op.granted.token} ended at ${run.at(deadlineMs)}`,
         evidence: [asked, op.granted, provedBy, late],
       });
     }
@@ -147,7 +149,7 @@ export function losses(run: Run, { lossMs, wakeMs }: Limits): Finding {
   return { checked, violations, lacks: "no lease came to its deadline" };
 }
 
-/** What was proved before it was taken is good for a ttl from then, at the most. */
+/** A proof from before the forced release is good for at most one ttl from then. */
 function beyondTheRest(run: Run, op: Granted, lossMs: number): Violation | undefined {
   const { asked, granted, revoked } = op;
   const mostMs = revoked!.atMs + longestTtlMs(op) + lossMs;
@@ -160,10 +162,10 @@ function beyondTheRest(run: Run, op: Granted, lossMs: number): Violation | undef
   };
 }
 
-/** A client's clock may run this much slower than the time line. */
+/** A client's clock may run slower than the time line by this factor. */
 const CLOCKS_DIFFER = 1.01;
 
-/** S7: nothing counts as held, is granted or renewed after the deadline, nor after it was told or released. */
+/** S7: a lease is not granted, renewed or reported as held after its deadline, after its loss, or after its release. */
 export function deadlines(run: Run, { recordMs }: Limits): Finding {
   const violations: Violation[] = [];
   let checked = 0;
@@ -177,7 +179,8 @@ export function deadlines(run: Run, { recordMs }: Limits): Finding {
       granted.atMs + (asked.maxHoldMs ?? Number.POSITIVE_INFINITY) / CLOCKS_DIFFER;
     const judge = (event: Event, what: string): void => {
       checked++;
-      // The clock that counts `maxHold` stands still in a freeze. The store's lease is longer than that.
+      // The clock that counts `maxHold` stands still during a freeze; the store's lease is longer
+      // than `maxHold`.
       const isByMaxHold = inForce.untilMs + recordMs >= maxHoldAtMs;
       const stoodMs = isByMaxHold ? frozen.coverMs(inForce.atMs, event.atMs) : 0;
       const isLate = event.atMs >= inForce.untilMs + stoodMs + recordMs;
@@ -203,8 +206,8 @@ export function deadlines(run: Run, { recordMs }: Limits): Finding {
     }
     for (const event of op.course) {
       if (event.kind === "renewed") {
-        // After a freeze, the store may have it though the deadline has passed; and a client that has
-        // suspected one believes again when a renewal is answered.
+        // After a freeze, the store may still have the grant though the deadline has passed. A
+        // client that suspected a freeze believes again when a renewal succeeds.
         const isSuspended = inForce.untilMs <= inForce.atMs;
         if (!isSuspended && !frozen.touches(asked.atMs, event.atMs)) judge(event, "was renewed");
         inForce = event;

@@ -2,18 +2,18 @@ import { LOCK_LIMIT } from "../../core/store.js";
 import type { Event, EventOf, History, OpId } from "./history.js";
 import { firstIndex, type Span, Spans } from "./spans.js";
 
-/** A time in which a client believes that it holds: from the first moment on, up to and without the last. */
+/** An interval in which a client believes that it holds the name; `toMs` itself is not part of it. */
 export interface Belief extends Span {
   readonly op: Operation;
-  /** The client's own deadline; `toMs` is earlier if it released, was told or died. */
+  /** The client's own deadline; `toMs` is earlier if the client released, was notified of a loss, or died. */
   readonly deadlineMs: number;
-  /** What the deadline rests on. */
+  /** The event that set the deadline. */
   readonly provedBy: EventOf<"granted" | "renewed">;
-  /** Up to then it keeps others out: a forced release lets them in before it knows. */
+  /** The belief excludes others until then: a forced release admits them before the holder knows. */
   readonly excludesUntilMs: number;
 }
 
-/** One acquire, and the lease that came of it. The first event of each kind counts. */
+/** One acquire and its lease. For fields of one event, the first event of that kind counts. */
 export interface Operation {
   readonly asked: EventOf<"asked">;
   queued?: EventOf<"queued" | "seen">;
@@ -21,27 +21,30 @@ export interface Operation {
   notGranted?: EventOf<"not-granted">;
   made?: EventOf<"made">;
   granted?: EventOf<"granted">;
-  /** A grant after the end of the ask. */
+  /** A grant after the acquire had ended. */
   grantedAgain?: EventOf<"granted">;
   readonly renewals: EventOf<"renewed">[];
-  /** How long the store kept it, where that is known. */
+  /** How long the store kept the grant, where the store is observed. */
   readonly kept: EventOf<"kept">[];
-  /** Of all its grants: a ticket may be granted, revoked, and stand again before its client hears of it. */
+  /**
+   * Forced releases of all grants of this op: a ticket may be granted, revoked, and queued again
+   * before its client learns of it.
+   */
   readonly revocations: EventOf<"revoked">[];
-  /** Of the lease that came of it. */
+  /** The forced release of the lease itself. */
   revoked?: EventOf<"revoked">;
-  /** Of its name. */
+  /** Resizes of the op's name. */
   readonly resizes: readonly EventOf<"resized">[];
-  /** The names that were asked for at once, itself among them. */
+  /** All ops of the same multi-lock, this one included. */
   readonly group: readonly Operation[];
-  /** What was said of the lease, in the order in which its client said it. */
+  /** The client's reports on its lease, in the order in which it made them. */
   readonly course: EventOf<"renewed" | "looked" | "lost" | "releasing">[];
   lost?: EventOf<"lost">;
   releasing?: EventOf<"releasing">;
   released?: EventOf<"released">;
-  /** The end of its client, wherever the op stood then. */
+  /** The death of its client, at whatever point of the op. */
   killed?: EventOf<"killed">;
-  /** One, unless it was renewed after its deadline. */
+  /** One belief, unless the lease was renewed after its deadline. */
   beliefs: readonly Belief[];
 }
 
@@ -50,55 +53,55 @@ export type Granted = Operation & { readonly granted: EventOf<"granted"> };
 
 export type Access = EventOf<"entered" | "wrote">;
 
-/** A history, folded: what the rules read. */
+/** A history grouped by operations, names and resources, for the rules. */
 export interface Run {
   readonly events: History;
   readonly operations: ReadonlyMap<OpId, Operation>;
-  /** By name, in the order in which they were asked for; re-entries are not among them. */
+  /** Operations by name, in the order of their requests; without re-entries. */
   readonly names: ReadonlyMap<string, readonly Operation[]>;
-  /** By resource, in its own order. */
+  /** Accesses by resource, in the resource's own order. */
   readonly accesses: ReadonlyMap<string, readonly Access[]>;
   readonly faults: Spans;
-  /** Of these, the ones that may have cost the store something. */
+  /** Those faults that may have cost the store data or its clock. */
   readonly storeFaults: Spans;
-  /** Each after which no other fault was there. */
+  /** Heals after which no other fault was active. */
   readonly heals: readonly EventOf<"healed">[];
   readonly clockSets: readonly EventOf<"clock-set">[];
   pausesOf(client: string): Spans;
-  /** Of its pauses, those in which its clocks stood still. */
+  /** Those pauses of a client in which its clocks stood still. */
   frozenOf(client: string): Spans;
-  /** The first event after that moment: time went on. */
+  /** The first event after that moment, which shows that time went on. */
   after(atMs: number): Event | undefined;
-  /** A time for people. */
+  /** A time as text for people. */
   at(atMs: number): string;
 }
 
-/** All that there is; of a semaphore that was resized, that may be less than all. */
+/** Whether the op claims all permits; false for a semaphore that was resized, where these may be fewer than all. */
 export const isExclusive = ({ asked, resizes }: Operation): boolean =>
   asked.permits === asked.limit && (asked.limit === LOCK_LIMIT || resizes.length === 0);
 export const isGranted = (op: Operation): op is Granted => op.granted !== undefined;
 export const who = ({ asked }: Operation): string => `${asked.client} (${asked.op})`;
 
-/** Both fit within the limit of their name, as far as these two alone are concerned. */
+/** Whether the two fit within the limit of their name together. */
 export function fitTogether({ asked }: Operation, other: Operation): boolean {
   const limits = other.resizes.map(({ limit }) => limit);
   return asked.permits + other.asked.permits <= Math.max(other.asked.limit, ...limits);
 }
 
-/** When the store made the grant that its client heard of, where that is known. */
+/** The store's own event for the grant that the client received, where the store is observed. */
 export const madeFor = ({ made, granted }: Operation): EventOf<"made"> | undefined =>
   made !== undefined && made.token === granted?.token ? made : undefined;
 
-/** How long the store may keep what it has of it. */
+/** The longest time for which the store may keep the op's grant. */
 export const longestTtlMs = ({ asked }: Operation): number => asked.longestTtlMs ?? asked.ttlMs;
 
-/** When it waits no longer: the event, if there is one. */
+/** The event that ended the wait, if there is one. */
 export const endOfWait = (
   op: Operation,
 ): EventOf<"granted"> | EventOf<"not-granted"> | EventOf<"killed"> | undefined =>
   op.granted ?? op.notGranted ?? op.killed;
 
-/** The events that show that it believed at that moment. */
+/** The events that show that the client believed at that moment. */
 export function proof({ asked, granted, renewals }: Granted, atMs: number): Event[] {
   if (granted.untilMs > atMs) return [asked, granted];
   const renewed = renewals.findLast((one) => one.atMs <= atMs);
@@ -176,7 +179,7 @@ export function fold(history: History, startsMs?: number): Run {
       case "killed":
         for (const stalled of [false, true]) goOn(keyOf({ ...event, stalled }), event.atMs);
         for (const op of living.get(event.client) ?? []) op.killed = event;
-        // Who takes the name of a dead client later is another one.
+        // A client that takes this label later is another client.
         living.delete(event.client);
         break;
       case "injected":
@@ -320,7 +323,7 @@ function beliefsOf(op: Granted): Belief[] {
   return beliefs;
 }
 
-/** Reports of several processes may come mixed; those of one stay as they were. */
+/** Sorts by time: reports of several processes may be mixed. The order of one process is kept. */
 function inOrder(history: History): History {
   for (let i = 1; i < history.length; i++) {
     if (history[i - 1]!.atMs > history[i]!.atMs) {
@@ -339,7 +342,7 @@ export function listIn<K, V>(map: Map<K, V[]>, key: K): V[] {
   return list;
 }
 
-/** A time since the beginning, for people: `+1.204 s`. */
+/** A time since the start, as text for people: `+1.204 s`. */
 function ago(ms: number): string {
   const text = (Math.abs(ms) / 1_000).toFixed(3);
   return `${ms < 0 && Number(text) > 0 ? "-" : "+"}${text} s`;

@@ -12,12 +12,15 @@ import type { Finding, Limits, Violation } from "./verdict.js";
 
 type Queued = Operation & { readonly queued: NonNullable<Operation["queued"]> };
 
-/** A ticket is renewed after a third of its ttl: so much of it in silence may cost the place. */
+/**
+ * A ticket is renewed after a third of its ttl. A client that is silent for this share of the ttl
+ * may lose its place.
+ */
 const SILENCE = 1 / 2;
-/** Each costs a search through the queue. */
+/** Limits the work: each violation costs a search through the queue. */
 const MOST_VIOLATIONS = 100;
 
-/** L4: who asks when another's ticket stands is granted after it. */
+/** L4: a client whose request comes after another's ticket is granted after that ticket. */
 export function order(run: Run, { fair, endMs }: Limits): Finding {
   const violations: Violation[] = [];
   let checked = 0;
@@ -40,22 +43,22 @@ export function order(run: Run, { fair, endMs }: Limits): Finding {
       violations.push({
         atMs: op.granted.atMs,
         sinceMs: other.asked.atMs,
-        why: `${who(other)} stood in the queue for ${JSON.stringify(op.asked.name)} at ${run.at(other.queued.atMs)}; ${who(op)} asked at ${run.at(op.asked.atMs)} and was granted token ${op.granted.token} ${then}`,
+        why: `${who(other)} was in the queue for ${JSON.stringify(op.asked.name)} at ${run.at(other.queued.atMs)}; ${who(op)} requested it at ${run.at(op.asked.atMs)} and was granted token ${op.granted.token} ${then}`,
         evidence: [other.asked, other.queued, op.asked, op.granted, end],
       });
       if (violations.length >= MOST_VIOLATIONS) break;
     }
   }
   const lacks = fair
-    ? "nobody asked for a name while another's ticket stood"
+    ? "nobody requested a name while another waited for it"
     : "the order is not promised here";
   return { checked, violations, lacks };
 }
 
-/** A queue from which those who are no longer in it are taken out. */
+/** A queue that skips waiters that have left it. */
 class Waiting {
   readonly #queue: readonly Queued[];
-  /** For each place, itself or a later one that is still in the queue. */
+  /** For each place, the same or a later place whose waiter is still in the queue. */
   readonly #next: Int32Array;
   readonly #lastEndMs: readonly number[];
 
@@ -69,12 +72,12 @@ class Waiting {
     });
   }
 
-  /** When the last of so many stopped waiting. */
+  /** The moment when the last of the first `count` waiters stopped waiting. */
   lastEndMs(count: number): number {
     return this.#lastEndMs[count - 1] ?? Number.NEGATIVE_INFINITY;
   }
 
-  /** Of the first so many, one that still waited when the other was granted. */
+  /** The first of `count` waiters that still waited when `other` was granted, and for which `isSo` is true. */
   find(count: number, other: Granted, isSo: (op: Queued) => boolean): Queued | undefined {
     for (let i = this.#from(0); i < count; i = this.#from(i + 1)) {
       const op = this.#queue[i]!;
@@ -96,7 +99,10 @@ class Waiting {
   }
 }
 
-/** It was granted before the other, or gave up; and so before all that are granted later. */
+/**
+ * Whether the waiter was granted before the other, or gave up. Either way it is also served before
+ * all later grants.
+ */
 function isServed({ granted, notGranted, killed }: Queued, other: Granted): boolean {
   if (granted === undefined) {
     return ((notGranted ?? killed)?.atMs ?? Number.POSITIVE_INFINITY) <= other.granted.atMs;
@@ -108,32 +114,35 @@ function isOvertaken(run: Run, op: Queued, by: Granted, endMs: number): boolean 
   const { asked, granted, notGranted, made, kept, revocations, group, resizes } = op;
   const end = granted ?? notGranted;
   if (end === undefined) return false;
-  // One of several names that nobody renews may run out while the others are waited for; then all of
-  // them are asked for again.
+  // A multi-lock that is not renewed may lose one name while it waits for the others; then it
+  // claims all names again.
   if (group.length > 1 && asked.renew === false) return false;
   const pauses = run.pausesOf(asked.client);
   const atMs = by.made?.atMs ?? by.granted.atMs;
-  // Its ticket is gone before it says that it gave up, and a pause may lie in between.
+  // The ticket is gone before the client reports that it gave up, and a pause may lie in between.
   if (granted === undefined) {
     const pausedMs = pauses.coverMs(atMs, end.atMs);
     if (end.atMs - pausedMs - endMs <= atMs) return false;
   }
   // A revoked grant with a lower token was made before the other grant, whenever it was revoked.
   if (revocations.some(({ token }) => token < by.granted.token)) return false;
-  // It was first, and could not take the grant; or another of its names was revoked, and all of them
-  // are asked for again.
+  // The op had its turn and could not take the grant; or another of its names was revoked, and it
+  // claims all names again.
   const others = group.filter((one) => one !== op);
   const turns = [made, kept[0], ...others.map((one) => one.revocations[0])];
   if (turns.some((turn) => turn !== undefined && turn.atMs <= atMs)) return false;
-  // A grant that its client did not hear of may have stood beside the other's grant, and have run out
-  // later. Where the store is looked into, `kept` tells of it.
+  // A grant that its client did not learn of may have stood beside the other's grant and have
+  // expired later. Where the store is observed, `kept` shows it.
+  // A running client learns of its grant by the next renewal of its ticket at the latest, so a pause
+  // that begins sooner may hide the grant, too.
+  const learnsByMs = atMs + asked.ttlMs * SILENCE;
   const isUnheard =
     by.made === undefined &&
     fitTogether(op, by) &&
-    (pauses.touches(by.asked.atMs, atMs) || run.faults.touches(by.asked.atMs, atMs));
+    (pauses.touches(by.asked.atMs, learnsByMs) || run.faults.touches(by.asked.atMs, learnsByMs));
   const untilMs = isUnheard ? end.atMs : atMs;
   if (run.storeFaults.touches(asked.atMs, untilMs)) return false;
-  // It asked for more than there is, and its ticket was dropped.
+  // The op claimed more permits than the resize left, and its ticket was dropped.
   if (resizes.some((one) => one.limit < asked.permits && one.sinceMs <= atMs)) return false;
   const silentMs = pauses.coverMs(asked.atMs, untilMs) + run.faults.coverMs(asked.atMs, untilMs);
   return silentMs <= asked.ttlMs * SILENCE;

@@ -1,4 +1,4 @@
-import { tell } from "./draw.js";
+import { describeEvent } from "./draw.js";
 import type { Event, History } from "./history.js";
 import { endOfWait, fold, type Operation, type Run } from "./operations.js";
 import type { Span } from "./spans.js";
@@ -14,7 +14,7 @@ const MOST_LANES = 24;
 const MOST_OPERATIONS = 1_000;
 const TICKS = 6;
 
-/** Without variables: not every viewer knows them. */
+/** No CSS variables: not every viewer of SVG knows them. */
 const STYLE = `
 .holdfast{font:12px system-ui,sans-serif;fill:#1f2328}
 .holdfast .axis{stroke:#d1d9e0}.holdfast .wait{stroke:#818b98;stroke-dasharray:2 3}
@@ -29,8 +29,9 @@ const STYLE = `
 `.replaceAll("\n", "");
 
 /**
- * Who believed to hold what, and when: a lane for each client. With a verdict, only the time and
- * the clients around it, what shows it numbered, and the time in which it was wrong in red.
+ * Draws a lane for each client, with the times in which it believed that it held a name. With a
+ * verdict: only the clients and the time around it, its evidence numbered, and the time of the
+ * violation in red.
  */
 export function drawBeliefs(history: History, verdict?: Verdict): string {
   const run = fold(history);
@@ -76,7 +77,7 @@ export function drawBeliefs(history: History, verdict?: Verdict): string {
     );
   }
   for (const span of run.faults.touching(view.fromMs, view.toMs)) {
-    parts.push(bar(span, middle, tall, "fault", "a fault was there"));
+    parts.push(bar(span, middle, tall, "fault", "a fault was active"));
   }
   for (const client of lanes) {
     parts.push(`<text x="8" y="${px(y(client) + 4)}">${xml(shorten(client))}</text>`);
@@ -109,17 +110,19 @@ export function drawBeliefs(history: History, verdict?: Verdict): string {
     const client = clientOf(run, event);
     const at = client !== undefined && lanes.includes(client) ? y(client) - BAR / 2 : TOP - 4;
     parts.push(
-      `<circle class="mark" cx="${px(x(event.atMs))}" cy="${px(at)}" r="7">${titled(`${run.at(event.atMs)} ${event.kind} ${tell(event, run.at)}`)}</circle>`,
+      `<circle class="mark" cx="${px(x(event.atMs))}" cy="${px(at)}" r="7">${titled(`${run.at(event.atMs)} ${event.kind} ${describeEvent(event, run.at)}`)}</circle>`,
       `<text class="in" x="${px(x(event.atMs))}" y="${px(at + 3)}">${i + 1}</text>`,
     );
   }
   if (left > 0) parts.push(`<text x="8" y="${height - 6}">and ${left} more clients</text>`);
-  const title =
-    verdict === undefined ? "Who held what, and when" : `${verdict.rule}: ${verdict.why}`;
+  const title = verdict === undefined ? "Holders over time" : `${verdict.rule}: ${verdict.why}`;
   return `<svg xmlns="http://www.w3.org/2000/svg" class="holdfast" role="img" viewBox="0 0 ${WIDTH} ${height}" width="${WIDTH}" height="${height}">${titled(title)}<style>${STYLE}</style>${parts.join("")}</svg>\n`;
 }
 
-/** The evidence, and a little on either side; without any, all. An ask may be long ago: its mark is at the edge then. */
+/**
+ * The time of the evidence, with a margin; without evidence, the whole run. Requests may be long
+ * ago and do not widen the view: their marks are at its edge.
+ */
 export function viewOf(run: Run, evidence: History, wrong: Span | undefined): Span {
   const some = evidence.filter(({ kind }) => kind !== "asked");
   const events = [some, evidence, run.events].find((list) => list.length > 0) ?? [];
@@ -129,7 +132,10 @@ export function viewOf(run: Run, evidence: History, wrong: Span | undefined): Sp
   return { fromMs: fromMs - marginMs, toMs: toMs + marginMs };
 }
 
-/** While more than one of those who show it believed to hold; or from the last but one event to the last. */
+/**
+ * The time in which several operations of the evidence believed that they held; otherwise the time
+ * between the last two events.
+ */
 export function wrongTime(told: ReadonlySet<Operation>, evidence: History): Span | undefined {
   const last = evidence.at(-1);
   if (last === undefined) return undefined;
@@ -168,7 +174,7 @@ const ENTITIES: Readonly<Record<string, string>> = {
   '"': "&quot;",
 };
 
-/** Also what XML can't hold at all. */
+/** Escapes markup, and replaces characters that XML does not allow. */
 const xml = (text: string): string =>
   text
     .toWellFormed()

@@ -13,7 +13,7 @@ import {
 import { firstIndex, type Span, Spans } from "./spans.js";
 import type { Finding, Limits, Violation } from "./verdict.js";
 
-/** L1: a name whose holder died is granted to who waits for it within the ttl and a little more. */
+/** L1: a name whose holder died is granted to a waiter within the ttl and a little more. */
 export function freed(run: Run, { freeMs, electionMs, healMs }: Limits): Finding {
   const violations: Violation[] = [];
   let checked = 0;
@@ -33,7 +33,8 @@ export function freed(run: Run, { freeMs, electionMs, healMs }: Limits): Finding
       const nextMs = next?.granted.atMs ?? Number.POSITIVE_INFINITY;
       const found = stuck.find(({ op: waiter, sinceMs, endMs, gap }) => {
         if (gap.fromMs < killed.atMs || gap.toMs > nextMs) return false;
-        // Not only the dead had to be noticed.
+        // A fault may have hidden the end of the lease from the waiter already before the holder
+        // died.
         const fromMs = Math.min(killed.atMs, toldFromMs(op, waiter));
         const struck = run.faults.touches(fromMs, gap.fromMs);
         return !struck || sinceMs + freeMs + electionMs + healMs < endMs;
@@ -51,15 +52,15 @@ export function freed(run: Run, { freeMs, electionMs, healMs }: Limits): Finding
 }
 
 /**
- * From when on a fault may have kept a waiter from learning when the holder's lease ends. To a waiter
- * that was there before the grant, the step that made the grant pushes it, within one ttl before
- * the holder knows; a later waiter has it in the answer to its ask.
+ * The moment from which a fault may have kept a waiter from learning when the holder's lease ends.
+ * An earlier waiter learns it by a push in the step of the grant, which is at most one ttl before
+ * the holder knows; a later waiter learns it from the reply to its claim.
  */
 function toldFromMs(op: Granted, { asked }: Operation): number {
   return asked.atMs < op.granted.atMs ? op.granted.atMs - longestTtlMs(op) : asked.atMs;
 }
 
-/** L2: after healing, a name that nobody holds goes to who waits for it within seconds. */
+/** L2: after healing, a name that nobody holds is granted to a waiter within seconds. */
 export function resumed(run: Run, { healMs }: Limits): Finding {
   const violations: Violation[] = [];
   const { heals } = run;
@@ -83,13 +84,13 @@ export function resumed(run: Run, { healMs }: Limits): Finding {
   return { checked, violations, lacks: "nobody waited when a fault was healed" };
 }
 
-/** Waits for a name that nothing keeps from it. */
+/** A waiter that should have been granted its name, because nobody else can have had it. */
 interface Stuck {
   readonly op: Operation;
   readonly gap: Span;
   readonly sinceMs: number;
   readonly endMs: number;
-  /** Comes when it should have been granted. */
+  /** The first event after the time at which the name should have been granted. */
   readonly late: Event;
 }
 
@@ -105,7 +106,7 @@ function stuckIn(
   const stuck: Stuck[] = [];
   for (const op of operations) {
     const { asked, aborting, resizes } = op;
-    // It will be refused when it asks again.
+    // The store refuses its next claim, which has the old limit.
     if (resizes.some(({ limit, atMs }) => limit !== asked.limit && atMs >= asked.atMs)) continue;
     const overMs = Math.min(
       endOfWait(op)?.atMs ?? Number.POSITIVE_INFINITY,
@@ -126,8 +127,8 @@ function stuckIn(
 }
 
 /**
- * When a name may have been taken: by who believed so, by what somebody left behind in the store,
- * by `atLeast`, by who waits for another name as well, and by faults.
+ * Times in which a name may have been taken: by a holder, by a grant left behind in the store, by
+ * `atLeast`, by a multi-lock that still waits for its other names, and by faults.
  */
 function takenTimes(run: Run, operations: readonly Operation[]): Spans {
   const taken: Span[] = [...run.faults];
@@ -160,7 +161,7 @@ function takenTimes(run: Run, operations: readonly Operation[]): Spans {
       endMs = killed.atMs;
       taken.push(forgotten(endMs));
     }
-    // A ticket of who is paused may be granted, and stands until it runs out.
+    // The ticket of a paused client may be granted; the grant then stays until it expires.
     for (const { fromMs, toMs } of run.pausesOf(asked.client).touching(asked.atMs, endMs)) {
       const pausedMs = Math.max(fromMs, asked.atMs);
       taken.push({ fromMs: pausedMs, toMs: Math.min(toMs, forgotten(pausedMs).toMs) });
@@ -170,4 +171,4 @@ function takenTimes(run: Run, operations: readonly Operation[]): Spans {
 }
 
 const waits = (run: Run, { op, sinceMs, late }: Stuck): string =>
-  `${who(op)} waited for ${JSON.stringify(op.asked.name)} from ${run.at(op.asked.atMs)}, and in vain since it was free at ${run.at(sinceMs)}, still at ${run.at(late.atMs)}`;
+  `${who(op)} waited for ${JSON.stringify(op.asked.name)} from ${run.at(op.asked.atMs)}, was not granted it though it was free from ${run.at(sinceMs)}, and still waited at ${run.at(late.atMs)}`;

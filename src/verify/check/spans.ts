@@ -3,10 +3,10 @@ export interface Span {
   readonly toMs: number;
 }
 
-/** Times in which something was so: in order, apart from each other. */
+/** Intervals in order of time, without overlaps. */
 export class Spans {
   readonly #spans: readonly Span[];
-  /** What all spans before this one cover. */
+  /** The total length of all intervals before this one. */
   readonly #coveredMs: number[] = [];
 
   constructor(spans: Iterable<Span>) {
@@ -22,7 +22,7 @@ export class Spans {
     return this.#spans[Symbol.iterator]();
   }
 
-  /** Those that touch this time, its ends included. */
+  /** The intervals that touch this time, its ends included. */
   *touching(fromMs: number, toMs: number): Iterable<Span> {
     for (let i = this.#firstEndingFrom(fromMs); i < this.#spans.length; i++) {
       const span = this.#spans[i]!;
@@ -36,12 +36,12 @@ export class Spans {
     return false;
   }
 
-  /** How much of this time they cover. */
+  /** How much of this time the intervals cover. */
   coverMs(fromMs: number, toMs: number): number {
     return fromMs < toMs ? this.#coverUntil(toMs) - this.#coverUntil(fromMs) : 0;
   }
 
-  /** The times in which none of them is. */
+  /** The times outside the intervals. */
   gaps(): readonly Span[] {
     const ends = [{ toMs: Number.NEGATIVE_INFINITY }, ...this.#spans];
     const starts = [...this.#spans, { fromMs: Number.POSITIVE_INFINITY }];
@@ -50,7 +50,10 @@ export class Spans {
       .filter(({ fromMs, toMs }) => fromMs < toMs);
   }
 
-  /** So long after a moment; what they cover does not count, and a wait begins anew after each. */
+  /**
+   * The moment `graceMs` after `atMs`; if an interval begins before that moment, at least `anewMs`
+   * after the end of the interval.
+   */
   graceAfter(atMs: number, graceMs: number, anewMs = graceMs): number {
     let dueMs = atMs + graceMs;
     for (const { fromMs, toMs } of this.touching(atMs, Number.POSITIVE_INFINITY)) {
@@ -73,7 +76,7 @@ export class Spans {
   }
 }
 
-/** By bisection: what is so for one is so for all after it. */
+/** The first index for which `isSo` is true, by bisection: it must then be true for all later ones. */
 export function firstIndex<T>(sorted: readonly T[], isSo: (item: T) => boolean): number {
   let low = 0;
   let high = sorted.length;

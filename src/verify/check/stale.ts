@@ -4,9 +4,9 @@ import { firstIndex } from "./spans.js";
 import type { Finding, Limits, Violation } from "./verdict.js";
 
 /**
- * S4: a release or a renewal that comes after a successor's grant is told so, and does the successor
- * no harm. Only exclusive leases have a successor. A fault that may have cost the store something
- * explains as much.
+ * S4: a release or renewal after a successor's grant is answered as lost, and does the successor no
+ * harm. Only exclusive leases have a successor. A fault that may have cost the store data explains
+ * a violation, which is then undecided.
  */
 export function stale(run: Run, limits: Limits): Finding {
   const violations: Violation[] = [];
@@ -40,7 +40,7 @@ export function stale(run: Run, limits: Limits): Finding {
   };
 }
 
-/** For each, the next that was granted with a higher token. */
+/** For each grant, the next grant with a higher token. */
 function successors(exclusive: readonly Granted[]): readonly (Granted | undefined)[] {
   const next: (Granted | undefined)[] = [];
   const higher: Granted[] = [];
@@ -56,9 +56,9 @@ const isAfter = (event: Event | undefined, { granted }: Granted): event is Event
   event !== undefined && event.atMs > granted.atMs;
 
 function renewals(run: Run, old: Granted, next: Granted): Violation[] {
-  // What was left of it when it was revoked is its own, and S6 tells of more.
+  // A revoked lease may count on the rest of its ttl; S6 reports any excess.
   if (old.revoked !== undefined) return [];
-  // An answer that was long under way promises nothing for the successor's time.
+  // A reply that was delayed promises nothing for the successor's time.
   const renewed = old.renewals.find((one) => isAfter(one, next) && one.untilMs > next.granted.atMs);
   if (renewed === undefined) return [];
   return [
@@ -82,7 +82,7 @@ function release(run: Run, old: Granted, next: Granted): Violation[] {
   ];
 }
 
-/** Who believes to hold the name when the old one releases it. */
+/** The client that believes that it holds the name when the old holder releases it. */
 function holderAfter(exclusive: readonly Granted[], old: Granted): Granted | undefined {
   const releasing = old.releasing;
   if (releasing === undefined) return undefined;
@@ -108,7 +108,8 @@ function harm(
   ];
   const after = `after the release of ${who(old)} with token ${old.granted.token} at ${run.at(releasing.atMs)}`;
   const { deadlineMs, excludesUntilMs } = holder.beliefs.at(-1)!;
-  // What it is told after its own release harms nobody: a release that was sent twice finds nothing.
+  // A loss after the holder's own release harms nobody: a release that was sent twice finds
+  // nothing.
   const isOver = (holder.releasing?.atMs ?? Number.POSITIVE_INFINITY) <= (holder.lost?.atMs ?? 0);
   const lost = isOver ? undefined : holder.lost;
   const found: Violation[] = [];
@@ -131,7 +132,7 @@ function harm(
   ) {
     const third = grants[i]!;
     if (third.granted.atMs >= excludesUntilMs) break;
-    // Made before the release: not its doing.
+    // A grant that was made before the release is not its effect.
     if (third.made !== undefined && third.made.atMs <= releasing.atMs) continue;
     found.push({
       atMs: third.granted.atMs,

@@ -3,7 +3,7 @@ import { isExclusive, type Operation, type Run, who } from "./operations.js";
 import { firstIndex } from "./spans.js";
 import type { Finding, Violation } from "./verdict.js";
 
-/** A grant, and what is known of the moment at which the store made it. */
+/** A grant, and the bounds of the moment at which the store made it. */
 interface Drawn {
   readonly op: Operation;
   readonly token: bigint;
@@ -13,10 +13,10 @@ interface Drawn {
 }
 
 /**
- * S2: no token is given twice, and a grant that was made before another has the lower one. Where
- * nobody looked into the store, a grant was made between its ask and its return. Exclusive leases
- * say more: each was alone in the store while it was believed, so they were made in the order in
- * which they were believed, unless the store itself was struck.
+ * S2: no token is given twice, and of two grants the earlier has the lower token. Where the store
+ * is not observed, a grant was made between its request and its return. For exclusive leases the
+ * order is known more exactly: each was alone in the store while its holder believed, so they were
+ * made in the order of the beliefs, unless a fault hit the store itself.
  */
 export function tokens(run: Run): Finding {
   const violations: Violation[] = [];
@@ -92,12 +92,12 @@ function fallingBeliefs(run: Run, drawn: readonly Drawn[]): Pair | undefined {
   return undefined;
 }
 
-/** When it heard of its grant, that was still good, and nobody had taken it by force. */
+/** Whether the grant was still good, and not revoked, when its client learned of it. */
 const isAlone = ({ granted, revoked }: Operation): boolean =>
   granted !== undefined &&
   granted.atMs < Math.min(granted.untilMs, revoked?.sinceMs ?? Number.POSITIVE_INFINITY);
 
-/** For each place, the highest token up to it. */
+/** For each place, the highest token up to that place. */
 function highestSoFar(
   drawn: readonly Drawn[],
   counts: (one: Drawn) => boolean = () => true,

@@ -3,10 +3,10 @@ import type { Operation, Run } from "./operations.js";
 import { who } from "./operations.js";
 import type { Finding, Limits, Violation } from "./verdict.js";
 
-/** What a fault may still cause after its end. */
+/** How long after its end a fault may still have effects. */
 const AFTERMATH_MS = 2_500;
 
-/** L6: who is not disturbed keeps its lease until it gives it back, and is not told of an outage. */
+/** L6: a client that is not disturbed keeps its lease until it releases it, and sees no outage. */
 export function undisturbed(run: Run, { complete }: Limits): Finding {
   const violations: Violation[] = [];
   let checked = 0;
@@ -18,7 +18,7 @@ export function undisturbed(run: Run, { complete }: Limits): Finding {
     if (wrong === undefined) continue;
     violations.push({
       atMs: wrong.atMs,
-      why: `nothing disturbed ${who(op)}, and at ${run.at(wrong.atMs)} its ${JSON.stringify(op.asked.name)} was ${wrong.kind === "not-granted" ? "told as unavailable" : "no longer held"}`,
+      why: `nothing disturbed ${who(op)}, and at ${run.at(wrong.atMs)} its ${JSON.stringify(op.asked.name)} was ${wrong.kind === "not-granted" ? "reported as unavailable" : "no longer held"}`,
       evidence: [op.asked, ...(op.granted ? [op.granted] : []), wrong],
     });
   }
@@ -26,14 +26,14 @@ export function undisturbed(run: Run, { complete }: Limits): Finding {
     checked,
     violations,
     lacks: complete
-      ? "nobody was left undisturbed"
-      : "the history may not tell all that disturbs a client",
+      ? "every client was disturbed"
+      : "the history may not contain everything that disturbs a client",
   };
 }
 
-/** What should not happen by itself. */
+/** An event that should not happen without a disturbance, if there is one. */
 function complaint({ asked, notGranted, granted, course, group }: Operation): Event | undefined {
-  // Taken by force, or never renewed: with one of several names, all are lost, or not had at all.
+  // A forced release or `renew: false` at one name costs all names of a multi-lock.
   if (asked.renew === false || group.some((one) => one.revocations.length > 0)) return undefined;
   if (notGranted?.outcome === "unknown") return notGranted;
   for (const event of granted === undefined ? [] : course) {
@@ -44,7 +44,7 @@ function complaint({ asked, notGranted, granted, course, group }: Operation): Ev
   return undefined;
 }
 
-/** `together`: the other one is judged. `max-hold` and `closed` are the client's own doing. */
+/** `together`: the other name is judged. `max-hold` and `closed` are the client's own decision. */
 const isItsOwn = ({ reason }: EventOf<"lost">): boolean =>
   reason !== "max-hold" && reason !== "closed" && reason !== "together";
 

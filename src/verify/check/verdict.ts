@@ -1,5 +1,6 @@
 import type { Event, History } from "./history.js";
 
+/** S1 to S9 are rules of safety, L1 to L6 rules of liveness. */
 export type RuleId =
   | "S1"
   | "S2"
@@ -17,21 +18,23 @@ export type RuleId =
   | "L5"
   | "L6";
 
-/** `unknown`: nothing in the history speaks of the rule, or not enough to decide. */
+/** `unknown`: the history contains nothing about the rule, or too little to decide. */
 export interface Verdict {
+  /** The rule that was checked. */
   readonly rule: RuleId;
+  /** Whether the history keeps the rule. */
   readonly verdict: "ok" | "violated" | "unknown";
   /** One sentence for people; times count from the history's first event. */
   readonly why: string;
-  /** Only the events that show it, in order of time. */
+  /** The events that show the verdict, in order of time. */
   readonly evidence: History;
-  /** How many things were compared: never 0 with `ok`. */
+  /** How many comparisons were made: never 0 with `ok`. */
   readonly checked: number;
-  /** What was broken only where an excuse covers it. */
+  /** Violations that an excuse covers. */
   readonly excused?: Excused;
 }
 
-/** Under a fault for which the store does not promise these rules, breaking them counts as expected. */
+/** A fault under which the store does not promise these rules: violations count as expected. */
 export interface Excuse {
   readonly rules: readonly RuleId[];
   readonly fromMs: number;
@@ -40,45 +43,46 @@ export interface Excuse {
 
 interface Excused {
   readonly count: number;
-  /** Of the first. */
+  /** The reason of the first one. */
   readonly why: string;
   readonly evidence: History;
 }
 
-/** What is tolerated before a rule counts as violated. */
+/** The tolerances of the rules. */
 export interface Limits {
-  /** S6: how late a loss may be told. */
+  /** S6: how late a client may be notified of a loss. */
   readonly lossMs: number;
-  /** S6: the same after a pause: the timers of a machine that slept stood still. */
+  /** S6: the same after a pause, because the timers of a sleeping machine stand still. */
   readonly wakeMs: number;
-  /** S7: how far the record of a moment may lag behind the moment; 0 in simulated time. */
+  /** S7: how much later than its moment an event may be recorded; 0 in simulated time. */
   readonly recordMs: number;
-  /** S5: what a request that was under way may add to the ttl of something left behind. */
+  /** S5: how much a delayed request may add to the ttl of a record left behind. */
   readonly orphanMs: number;
-  /** S5: how soon who lives and is not disturbed clears up; `Infinity`: the ttl does. */
+  /** S5: how soon a client that lives undisturbed releases its claim; `Infinity`: the claim may expire instead. */
   readonly cleanMs: number;
-  /** S5: how soon after the last fault a release that failed is done; `Infinity`: the ttl does it. */
+  /** S5: how soon after the last fault a failed release is repeated; `Infinity`: the grant may expire instead. */
   readonly repayMs: number;
-  /** L1: the ε after the ttl. */
+  /** L1: the tolerance after the ttl. */
   readonly freeMs: number;
-  /** L1: an election on top, where the store holds one. */
+  /** L1: extra time for an election of the store's own leader. */
   readonly electionMs: number;
-  /** L2: how soon after healing waiters go on. */
+  /** L2: how soon after healing a waiter must be granted. */
   readonly healMs: number;
-  /** L3: how late an abort or a timeout may end the wait; L4: how long before that the ticket may be gone. */
+  /** L3: how late an abort or a timeout may end the wait. L4: how long before that the ticket may be gone. */
   readonly endMs: number;
-  /** L3: what a single ask may take, for `wait: 0`. */
+  /** L3: how long a single claim may take with `wait: 0`. */
   readonly commandMs: number;
   /** L4: whether first come, first served is promised. */
   readonly fair: boolean;
-  /** L6: whether all that can disturb a client is in the history; a busy machine's stalls are not. */
+  /** L6: whether the history has everything that can disturb a client; the stalls of a busy machine are not in it. */
   readonly complete: boolean;
-  /** L5: commands per handover with the most waiters, at most this many times those with the fewest … */
+  /** L5: commands per handover with the most waiters are at most this factor times those with the fewest … */
   readonly growth: number;
   /** … plus this many. */
   readonly extraCommands: number;
 }
 
+/** The limits that apply unless others are given. */
 export const LIMITS: Limits = {
   lossMs: 100,
   wakeMs: 350,
@@ -98,20 +102,20 @@ export const LIMITS: Limits = {
 };
 
 export interface Violation {
-  /** When it was there to be seen: the earliest is the one that is told. */
+  /** The moment at which the violation can be seen; the earliest violation is reported. */
   readonly atMs: number;
-  /** When began what was broken, if that is earlier: an excuse for any of that time counts. */
+  /** The start of the violation, if it is earlier than `atMs`: an excuse for any moment since then counts. */
   readonly sinceMs?: number;
   readonly why: string;
   readonly evidence: readonly Event[];
 }
 
-/** What a rule found. */
+/** The result of one rule. */
 export interface Finding {
   readonly checked: number;
   readonly violations: readonly Violation[];
-  /** Looks like a violation, but something else may explain it. */
+  /** Apparent violations that something else may explain. */
   readonly undecided?: readonly Violation[];
-  /** What the history would have needed to show, when nothing could be compared. */
+  /** The evidence that the history lacks, if nothing could be compared. */
   readonly lacks: string;
 }

@@ -1,4 +1,4 @@
-import { type Fault, fault } from "./fault.js";
+import { type Fault, fault } from "../fault.js";
 import type { Link } from "./link.js";
 import {
   type Direction,
@@ -11,10 +11,10 @@ import {
   type Traffic,
 } from "./rules.js";
 
-/** The faults of a proxy. Several may be in force together. */
+/** The faults of a proxy. Several may be active together. */
 export abstract class FaultyProxy<Kind extends string = string> {
   readonly name: string;
-  /** Delivered in each direction since the proxy was opened. */
+  /** Bytes delivered in each direction since the proxy was opened. */
   readonly traffic: Readonly<Record<Direction, Traffic>> = {
     "to-server": { chunks: 0, bytes: 0 },
     "to-client": { chunks: 0, bytes: 0 },
@@ -26,12 +26,23 @@ export abstract class FaultyProxy<Kind extends string = string> {
     this.name = name;
   }
 
-  /** Existing connections are reset, and new ones refused; with `only`, reset as soon as their kind shows. */
+  /**
+   * Existing connections are reset, and new ones refused; with `only`, a connection is reset as
+   * soon as its kind is known.
+   */
   cut({ only }: Limit<Kind> = {}): Fault {
     return this.#fault("cut off", { cuts: true, only });
   }
 
-  /** Bytes arrive this much later, in order; in both directions if none is named. */
+  /**
+   * Closes the server's side of the existing connections. The clients do not notice, and what they send
+   * vanishes, until healing resets them, as when a router forgets its connections. New connections work.
+   */
+  leaveHalfOpen({ only }: Limit<Kind> = {}): Fault {
+    return this.#fault("half open", { only }, (link, rule) => link.leaveHalfOpen(rule));
+  }
+
+  /** Bytes arrive this much later, in order. Default: in both directions. */
   delay(delayMs: number, direction?: Direction, { only }: Limit<Kind> = {}): Fault {
     return this.#fault(`${delayMs} ms away`, { delayMs, direction, only });
   }
@@ -47,8 +58,9 @@ export abstract class FaultyProxy<Kind extends string = string> {
   }
 
   /**
-   * Half a message arrives, then nothing more in that direction, until healing resets the connection.
-   * Bytes that come in together count as one message; `when` looks at the bytes of that direction.
+   * Half a message arrives, then nothing more in that direction, until healing resets the
+   * connection. Bytes that come in together count as one message; `when` filters by the bytes of
+   * that direction.
    */
   truncate(direction: Direction, { when, times = 1, only }: Strikes<Kind> = {}): ProxyFault {
     const name = `breaks off in mid-message ${direction}`;
@@ -85,8 +97,9 @@ export abstract class FaultyProxy<Kind extends string = string> {
   }
 
   /**
-   * The request takes effect; nothing of the reply arrives. The first bytes that the server sends
-   * after the request count as the reply. The client's connection is reset, or stays open and silent.
+   * The request takes effect, but nothing of the reply arrives. The first bytes that the server
+   * sends after the request count as the reply. The client's connection is reset, or stays open and
+   * silent.
    */
   loseReply({
     when,
@@ -104,7 +117,7 @@ export abstract class FaultyProxy<Kind extends string = string> {
     }));
   }
 
-  /** Makes the rules in force effective on what exists already. */
+  /** Applies the active rules to connections that already exist. */
   protected async obey(): Promise<void> {
     await this.reset(({ isCut }) => isCut);
     for (const link of this.links) link.pump();
@@ -122,10 +135,11 @@ export abstract class FaultyProxy<Kind extends string = string> {
     if (link.isCut) link.reset();
   }
 
-  /** Throws if this proxy cannot tell such a kind. */
+  /** Throws if this proxy can't distinguish such a kind. */
   protected abstract checkKind(only: string): void;
 
-  #fault(effect: string, rule: Rule): Fault {
+  /** `strike` is called for each connection that exists when the fault is injected. */
+  #fault(effect: string, rule: Rule, strike?: (link: Link, rule: Rule) => void): Fault {
     const { only, direction } = rule;
     if (only !== undefined) this.checkKind(only);
     const where = only === undefined ? this.name : `${this.name} (${only})`;
@@ -133,6 +147,7 @@ export abstract class FaultyProxy<Kind extends string = string> {
       `${where} ${effect}${direction === undefined ? "" : ` ${direction}`}`,
       () => {
         this.rules.add(rule);
+        for (const link of this.links) if (link.isOf(rule)) strike?.(link, rule);
         return this.obey();
       },
       () => {

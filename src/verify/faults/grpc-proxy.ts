@@ -1,6 +1,6 @@
 import { once } from "node:events";
 import { createServer } from "node:net";
-import type { Fault } from "./fault.js";
+import type { Fault } from "../fault.js";
 import { FaultyProxy } from "./faulty-proxy.js";
 import { GrpcSession } from "./grpc-session.js";
 import type { GrpcKind } from "./grpc-stream.js";
@@ -18,7 +18,7 @@ export type { GrpcKind } from "./grpc-stream.js";
  * ```ts
  * await using proxy = await GrpcProxy.open(etcd);
  * const deaf = proxy.swallow("to-client", { only: "watch" });
- * await deaf.inject(); // leases are kept alive and calls answered, but no watch hears an event
+ * await deaf.inject(); // leases are kept alive and calls answered, but no watch receives an event
  * await deaf.heal();
  * ```
  */
@@ -46,38 +46,47 @@ export class GrpcProxy implements AsyncDisposable {
     return new GrpcProxy(connections, streams);
   }
 
+  /** The name of the server behind the proxy, for the names of faults. */
   get name(): string {
     return this.#streams.name;
   }
 
+  /** The port on which the proxy listens. */
   get port(): number {
     return this.#connections.port;
   }
 
+  /** The proxy's URL for `connect`. */
   get url(): string {
     return this.#connections.url;
   }
 
-  /** Ever accepted. */
+  /** How many connections were accepted so far. */
   get connections(): number {
     return this.#connections.connections;
   }
 
+  /** How many connections of clients are open. */
   get openConnections(): number {
     return this.#connections.openConnections;
   }
 
-  /** Streams that are open at either side. */
+  /** How many streams of this kind are open at either side. */
   openStreams(kind: GrpcKind): number {
     return this.#streams.count(kind);
   }
 
-  /** Connections are reset and new ones refused; with `only`, that happens to streams of the kind. */
+  /** Connections are reset and new ones refused; with `only`, streams of that kind are. */
   cut(limit: Limit<GrpcKind> = {}): Fault {
     return this.#part(limit).cut(limit);
   }
 
-  /** Messages arrive this much later, in order; in both directions if none is named. */
+  /** Closes only the server's side of connections, until healing resets them; with `only`, of streams of the kind. */
+  leaveHalfOpen(limit: Limit<GrpcKind> = {}): Fault {
+    return this.#part(limit).leaveHalfOpen(limit);
+  }
+
+  /** Messages arrive this much later, in order. Default: in both directions. */
   delay(delayMs: number, direction?: Direction, limit: Limit<GrpcKind> = {}): Fault {
     return this.#part(limit).delay(delayMs, direction, limit);
   }
@@ -103,14 +112,15 @@ export class GrpcProxy implements AsyncDisposable {
   }
 
   /**
-   * The request takes effect; nothing of the reply arrives. The client's stream is reset, or stays
-   * open and silent until healed. Without `only`, this too hits one stream and not the connection.
+   * The request takes effect, but nothing of the reply arrives. The client's stream is reset, or
+   * stays open and silent until healed. Even without `only`, this hits one stream and not the
+   * connection.
    */
   loseReply(strikes: Strikes<GrpcKind> & { readonly silent?: boolean } = {}): ProxyFault {
     return this.#streams.loseReply(strikes);
   }
 
-  /** Leaves no socket and no timer. */
+  /** Closes the proxy. No socket and no timer is left. */
   async close(): Promise<void> {
     await this.#connections.close();
     await this.#streams.close();

@@ -8,12 +8,12 @@ import type { Socket } from "node:net";
 import { GrpcStream } from "./grpc-stream.js";
 import type { Link, LinkSettings } from "./link.js";
 
-/** As long as a client waits for the reply to a keepalive ping. */
+/** How long a client waits for the reply to a keepalive ping. */
 const PING_TIMEOUT_MS = 2_000;
-/** Each stream may hold bytes back, so their number is limited. */
+/** The limit on open streams, because each may hold bytes back. */
 const STREAMS = 1_000;
 
-/** As much is read of a client before its server has answered. */
+/** How many chunks of a client are read before its server is connected. */
 const EARLY_CHUNKS = 16;
 
 /** One HTTP/2 connection of a client, and the one that the proxy has to the server for it. */
@@ -51,7 +51,7 @@ export class GrpcSession {
   reset(): void {
     for (const timer of this.#pings) clearTimeout(timer);
     if (!this.#socket.destroyed) this.#socket.resetAndDestroy();
-    // Later, because Node 20 can hang if a session is destroyed in a callback of its own.
+    // Deferred, because Node 20 can hang if a session is destroyed in a callback of its own.
     setImmediate(() => this.#upstream.destroy());
   }
 
@@ -71,16 +71,19 @@ export class GrpcSession {
       this.#add(link);
     });
     session.on("ping", () => this.#ping());
-    // A server that shuts down lets open streams end; the client opens new ones elsewhere.
+    // A server that shuts down lets open streams end; the client opens new streams elsewhere.
     this.#upstream.on("goaway", () => close(session));
   }
 
-  /** Requests of a client that has gone are still delivered when a stall ends. */
+  /** Closes when both sides are done: requests of a client that has gone are still delivered when a stall ends. */
   #checkEnd(): void {
     if (this.#socket.destroyed && this.#openStreams === 0) this.reset();
   }
 
-  /** HTTP/2 has answered the ping already: a server that does not answer costs the client its connection. */
+  /**
+   * Node has already replied to the client's ping, so the proxy pings the server itself: if the
+   * server does not reply, the client loses its connection.
+   */
   #ping(): void {
     if (this.#upstream.destroyed) return;
     const timer = setTimeout(() => this.reset(), PING_TIMEOUT_MS);
@@ -93,7 +96,7 @@ export class GrpcSession {
 }
 
 /**
- * Reads from a socket that nobody serves yet, to notice when the client leaves. Returns the function
+ * Reads from a socket that is not served yet, to notice when the client leaves. Returns a function
  * that gives the bytes back and begins to serve.
  */
 function readEarly(socket: Socket, serve: () => void): () => void {

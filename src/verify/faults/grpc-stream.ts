@@ -13,7 +13,7 @@ import type { Direction } from "./rules.js";
 const { NGHTTP2_CANCEL, NGHTTP2_FLAG_END_STREAM, NGHTTP2_INTERNAL_ERROR, NGHTTP2_REFUSED_STREAM } =
   constants;
 
-/** What a stream of an etcd client is for; "calls" are all requests with one reply. */
+/** The purpose of an etcd client's stream; "calls" are all requests with one reply. */
 export type GrpcKind = "watch" | "keepalive" | "calls";
 
 type ResponseHeaders = IncomingHttpHeaders & IncomingHttpStatusHeader;
@@ -24,7 +24,7 @@ export class GrpcStream extends Link {
   readonly gone: Promise<unknown>;
   readonly #client: ServerHttp2Stream;
   readonly #session: ClientHttp2Session;
-  /** Opened when the request headers are delivered: rules hold them back too. */
+  /** Opened when the request headers are delivered: rules hold them back, too. */
   #upstream: ClientHttp2Stream | null = null;
   #trailers: IncomingHttpHeaders = {};
   #settleGone: () => void = () => {};
@@ -59,7 +59,7 @@ export class GrpcStream extends Link {
 
   write(direction: Direction, bytes: Buffer): boolean {
     const receiver = direction === "to-server" ? this.#upstream : this.#client;
-    // A stream that has closed takes everything, and its lane is dropped when it reports that.
+    // A closed stream accepts everything; its lane is dropped when the stream reports the close.
     return receiver === null || receiver.closed || receiver.writableEnded || receiver.write(bytes);
   }
 
@@ -77,10 +77,15 @@ export class GrpcStream extends Link {
   }
 
   protected resetSides(): void {
-    // The client may repeat a refused request by itself: that is right only if it never left.
+    // A client may repeat a refused request by itself, which is right only if the request was never
+    // sent.
     reset(this.#client, this.#upstream === null ? NGHTTP2_REFUSED_STREAM : NGHTTP2_INTERNAL_ERROR);
-    if (this.#upstream !== null) reset(this.#upstream, NGHTTP2_CANCEL);
+    this.resetServer();
     this.#checkGone();
+  }
+
+  protected resetServer(): void {
+    if (this.#upstream !== null) reset(this.#upstream, NGHTTP2_CANCEL);
   }
 
   protected resetClient(): void {
@@ -108,7 +113,7 @@ export class GrpcStream extends Link {
     upstream.on("close", () => {
       this.toServer.drop();
       const { rstCode } = upstream;
-      // A lost connection ends its streams too; the client then loses its own connection.
+      // A lost connection ends its streams, too; the client then loses its own connection.
       if (rstCode !== 0 && !this.#session.destroyed)
         this.toClient.take(() => reset(this.#client, rstCode));
       this.#checkGone();
@@ -116,7 +121,7 @@ export class GrpcStream extends Link {
   }
 
   #respond(response: ResponseHeaders, isLast: boolean): void {
-    // Headers alone are no reply yet: the server may send them before the request has any effect.
+    // Headers alone are no reply yet: the server may send them before the request takes effect.
     if (isLast && this.loseReply()) return;
     if (this.#client.closed || this.#client.headersSent) return;
     const options = { endStream: isLast, waitForTrailers: !isLast, sendDate: false };
@@ -146,11 +151,11 @@ function kindOf(path: string | undefined): GrpcKind {
   return path === "/etcdserverpb.Lease/LeaseKeepAlive" ? "keepalive" : "calls";
 }
 
-/** Later, because Node 20 can hang in native code if a stream is reset in a callback of its session. */
+/** Deferred, because Node 20 can hang in native code if a stream is reset in a callback of its session. */
 function reset(stream: Http2Stream, code: number): void {
   setImmediate(() => {
     if (!stream.closed) stream.close(code);
-    // Unread data would keep it open.
+    // Unread data would keep the stream open.
     stream.resume();
   });
 }

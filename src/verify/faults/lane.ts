@@ -1,25 +1,37 @@
-import type { Link } from "./link.js";
-import type { Direction, Rule } from "./rules.js";
+import type { Direction, Rule, Traffic } from "./rules.js";
 
-/** Bytes, or a step that has its place in their order: headers, an end, a reset. */
+/** Bytes, or a step with a place in their order: headers, an end, a reset. */
 export type Parcel = Buffer | (() => void);
 
-/** Bytes held in one direction of one link before its sender has to wait. */
+/** How many bytes one direction of a link holds before its sender has to wait. */
 const HELD_BYTES = 1024 * 1024;
+
+/** The methods of the link that a lane uses. */
+interface Ends {
+  readonly traffic: Readonly<Record<Direction, Traffic>>;
+  /** The active rules for the link's kind. */
+  rules(): Rule[];
+  /** Whether bytes may be delivered as they are. */
+  passes(direction: Direction, bytes: Buffer): boolean;
+  /** Writes bytes to the receiver of this direction; false if it accepts no more until it has drained. */
+  write(direction: Direction, bytes: Buffer): boolean;
+  /** Makes the sender of this direction wait, or continue. */
+  hold(direction: Direction, waits: boolean): void;
+}
 
 /** One direction of a link: delivers parcels in order, each when the rules let it pass. */
 export class Lane {
   readonly direction: Direction;
-  /** The rule by which something vanished here; from then on everything does. */
+  /** The rule by which bytes vanished here; from then on all bytes vanish. */
   hole: Rule | null = null;
-  readonly #link: Link;
+  readonly #link: Ends;
   #sealed = false;
   #full = false;
   #heldBytes = 0;
   #timer: NodeJS.Timeout | undefined;
   readonly #held: { readonly parcel: Parcel; readonly cameMs: number }[] = [];
 
-  constructor(direction: Direction, link: Link) {
+  constructor(direction: Direction, link: Ends) {
     this.direction = direction;
     this.#link = link;
   }
@@ -35,13 +47,13 @@ export class Lane {
     this.pump();
   }
 
-  /** The receiver takes bytes again. */
+  /** The receiver accepts bytes again. */
   drained(): void {
     this.#full = false;
     this.pump();
   }
 
-  /** Takes nothing more. Held parcels are still delivered. */
+  /** Accepts nothing more. Held parcels are still delivered. */
   seal(): void {
     this.#sealed = true;
   }
@@ -94,7 +106,7 @@ export class Lane {
     return this.#rules().some((rule) => rule.stalls);
   }
 
-  /** How long a parcel that came then has still to wait. */
+  /** How long a parcel that arrived at that time still has to wait. */
   #delayMs(cameMs: number): number {
     const delayMs = this.#rules().reduce((sum, rule) => sum + (rule.delayMs ?? 0), 0);
     return delayMs === 0 ? 0 : cameMs + delayMs - performance.now();

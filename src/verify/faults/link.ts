@@ -1,7 +1,14 @@
 import { Lane } from "./lane.js";
-import { type Direction, type Filter, matches, type Rule, type Traffic } from "./rules.js";
+import {
+  type Direction,
+  type Filter,
+  matches,
+  type Rule,
+  type Struck,
+  type Traffic,
+} from "./rules.js";
 
-/** As much of a request is kept to be looked at. */
+/** How much of a request is kept for filters. */
 const REQUEST_BYTES = 64 * 1024;
 const NOTHING = Buffer.alloc(0);
 
@@ -12,10 +19,10 @@ export interface LinkSettings {
 }
 
 /** One connection or stream of a client, and its continuation to the server. */
-export abstract class Link {
+export abstract class Link implements Struck {
   /** Resolves when both sides are closed. */
   abstract readonly gone: Promise<unknown>;
-  /** Undefined as long as it is not known: until then, faults limited to a kind do not apply. */
+  /** Undefined until the kind is known; until then, faults that are limited to a kind do not apply. */
   abstract readonly kind: string | undefined;
   readonly traffic: Readonly<Record<Direction, Traffic>>;
   protected readonly toServer = new Lane("to-server", this);
@@ -30,27 +37,33 @@ export abstract class Link {
     this.traffic = traffic;
   }
 
-  /** Hands bytes to the receiver of this direction; false if it takes no more until it has drained. */
+  /** Writes bytes to the receiver of this direction; false if it accepts no more until it has drained. */
   abstract write(direction: Direction, bytes: Buffer): boolean;
 
-  /** Makes the sender of this direction wait, or go on. */
+  /** Makes the sender of this direction wait, or continue. */
   abstract hold(direction: Direction, waits: boolean): void;
 
-  /** The server gets these last bytes before both sides are reset. */
   abstract resetAfter(bytes: Buffer): void;
 
   protected abstract resetSides(): void;
 
+  protected abstract resetServer(): void;
+
   /** Resets the client's side. The server keeps the effect of all requests. */
   protected abstract resetClient(): void;
 
-  /** The rules in force for its kind. */
+  /** The active rules for the link's kind. */
   rules(): Rule[] {
-    return [...this.#rules].filter(({ only }) => only === undefined || only === this.kind);
+    return [...this.#rules].filter((rule) => this.isOf(rule));
   }
 
   get isCut(): boolean {
     return this.rules().some((rule) => rule.cuts);
+  }
+
+  /** Whether rules with this limit apply to it. */
+  isOf({ only }: Rule): boolean {
+    return only === undefined || only === this.kind;
   }
 
   pump(): void {
@@ -64,7 +77,6 @@ export abstract class Link {
     this.resetSides();
   }
 
-  /** Whether the request that is under way matches. */
   asks(when?: Filter): boolean {
     return matches(this.#request, when);
   }
@@ -75,8 +87,16 @@ export abstract class Link {
 
   losesReply(silent: boolean, rule: Rule): void {
     this.#losing ??= { silent, rule };
-    // One request, one strike: it is not looked at again with the bytes that follow.
+    // A request is struck at most once: it is not filtered again with the bytes that follow.
     this.#request = NOTHING;
+  }
+
+  /** Closes the server's side. The client's side stays open and silent until the rule is healed. */
+  leaveHalfOpen(rule: Rule): void {
+    this.toServer.hole = rule;
+    this.toClient.hole = rule;
+    this.toServer.drop();
+    this.resetServer();
   }
 
   /** Called when the rule is healed. */
@@ -91,7 +111,7 @@ export abstract class Link {
     return !this.loseReply() && !this.rules().some((rule) => rule.onReply?.(this, bytes));
   }
 
-  /** Called when the server replies; true if the reply is lost. */
+  /** Called when the server replies; true if the reply is to be lost. */
   protected loseReply(): boolean {
     this.#request = NOTHING;
     if (this.#losing === null) return false;

@@ -4,9 +4,11 @@ import { until } from "../lab/until.js";
 
 const SIGNAL_MS = 10_000;
 
-/** Any process of this machine, by its number: a holder, a waiter. */
+/** Any process of this machine, by its pid: a holder, a waiter. */
 export class Process {
+  /** The name in faults, for people. */
   readonly name: string;
+  /** The process id. */
   readonly pid: number;
 
   constructor(name: string, pid: number) {
@@ -14,20 +16,23 @@ export class Process {
     this.pid = pid;
   }
 
+  /** The present state, as the system reports it. */
   get state(): "running" | "paused" | "down" {
     if (isGone(this.pid)) return "down";
     return isStopped(this.pid) ? "paused" : "running";
   }
 
-  /** Resolves when all of its threads stand still. */
+  /** Stops the process; resolves when all of its threads have stopped. */
   async pause(): Promise<void> {
     await this.#signal("SIGSTOP", "paused");
   }
 
+  /** Continues the process (SIGCONT). */
   async resume(): Promise<void> {
     await this.#signal("SIGCONT", "running");
   }
 
+  /** Kills the process (SIGKILL); resolves when it is gone. */
   async kill(): Promise<void> {
     await this.#signal("SIGKILL", "down");
   }
@@ -41,7 +46,7 @@ export class Process {
   }
 }
 
-/** Or has ended, and waits for its parent to notice. */
+/** Whether the process is gone, or has ended and waits for its parent to collect it. */
 function isGone(pid: number): boolean {
   try {
     return /^State:\s+[ZX]/m.test(readFileSync(`/proc/${pid}/status`, "utf8"));

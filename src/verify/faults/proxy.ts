@@ -10,14 +10,14 @@ export interface Target {
   readonly address: string;
   readonly port: number;
   readonly name?: string;
-  /** If it has one, the proxy has the like of it. */
+  /** The server's URL, if it has one. The proxy then has a URL with its own port. */
   readonly url?: string;
 }
 
 export interface TcpProxyOptions {
   /**
-   * Called for each new connection, to tell its kind; without it, no fault can be limited by `only`.
-   * For Redis, give `redisConnectionKind`.
+   * Called for each new connection, to make a reader that finds its kind. Without it, no fault can
+   * be limited by `only`. For Redis, pass `redisConnectionKind`.
    */
   readonly kindOf?: () => KindReader;
 }
@@ -26,9 +26,8 @@ const PORT_TRIES = 20;
 
 /**
  * A TCP proxy on loopback in front of one server, whose network can be made to fail. Faults may be
- * in force together, and each can be limited to one kind of connection. Bytes that vanished never
- * come back, and a stream with a hole is none: where something was swallowed, healing resets the
- * connection.
+ * active together, and each can be limited to one kind of connection. Vanished bytes never come back
+ * and leave a hole in the stream, so healing resets the connections on which bytes were swallowed.
  *
  * @example
  * ```ts
@@ -40,7 +39,7 @@ const PORT_TRIES = 20;
  */
 export class TcpProxy extends FaultyProxy implements AsyncDisposable {
   readonly address = "127.0.0.1";
-  /** Ever accepted. */
+  /** How many connections were accepted so far. */
   connections = 0;
   #port = 0;
   #listener: Listener | null = null;
@@ -61,21 +60,24 @@ export class TcpProxy extends FaultyProxy implements AsyncDisposable {
     return proxy;
   }
 
+  /** The port on which the proxy listens. */
   get port(): number {
     return this.#port;
   }
 
+  /** The proxy's URL for `connect`. */
   get url(): string {
     const { address, port, url } = this.#target;
     const here = `${this.address}:${this.port}`;
     return url?.replace(`${address}:${port}`, here) ?? `tcp://${here}`;
   }
 
+  /** How many connections of clients are open. */
   get openConnections(): number {
     return this.links.size;
   }
 
-  /** Leaves no socket and no timer. */
+  /** Closes the proxy. No socket and no timer is left. */
   async close(): Promise<void> {
     this.#closed = true;
     this.rules.clear();
@@ -118,7 +120,7 @@ export class TcpProxy extends FaultyProxy implements AsyncDisposable {
         this.#port = port;
         break;
       } catch (error) {
-        // Others look for free ports too; after a cut it has to be the same.
+        // Other processes look for free ports, too; after a cut it has to be the same port.
         if (attempt === PORT_TRIES || this.#port !== 0) throw error;
       }
     }
@@ -127,7 +129,7 @@ export class TcpProxy extends FaultyProxy implements AsyncDisposable {
     if (this.#closed) await this.#refuse();
   }
 
-  /** Nobody listens any more as soon as this returns. */
+  /** Stops listening at once; resolves when the port is closed. */
   async #refuse(): Promise<void> {
     const listener = this.#listener;
     this.#listener = null;

@@ -1,13 +1,13 @@
 import type { KindReader } from "./tcp-link.js";
 
 const SUBSCRIBES = new Set(["SUBSCRIBE", "SSUBSCRIBE", "PSUBSCRIBE"]);
-/** Clients send these on every new connection, before its purpose shows. */
+/** Commands that clients send on every new connection, before its purpose shows. */
 const SETS_UP = new Set(["AUTH", "CLIENT", "HELLO", "INFO", "PING", "QUIT", "READONLY", "SELECT"]);
-/** Longer than any line that is looked at. */
+/** Longer than any line that is parsed. */
 const LINE_BYTES = 64;
 
 /**
- * Tells the kinds of Redis connections apart, for `TcpProxy.open(redis, { kindOf: redisConnectionKind })`.
+ * Distinguishes the kinds of Redis connections, for `TcpProxy.open(redis, { kindOf: redisConnectionKind })`.
  * A connection on which SUBSCRIBE, SSUBSCRIBE or PSUBSCRIBE was ever sent is "subscription". Any
  * other is "commands", from its first command that does more than set up the connection.
  */
@@ -25,12 +25,12 @@ export function redisConnectionKind(): KindReader {
   };
 }
 
-/** Reads the names of commands from a stream of them, and skips their arguments. */
+/** Reads the names of commands from a stream of commands, and skips their arguments. */
 class CommandNames {
   #line = "";
   #skipBytes = 0;
   #argumentsLeft = 0;
-  /** The next `$` line announces a name, or the next line is one. */
+  /** Whether the next `$` line announces a name, or the next line is one. */
   #expects: "size of name" | "name" | "size of argument" = "size of argument";
 
   *read(bytes: Buffer): Generator<string> {

@@ -1,9 +1,8 @@
-import type { Fault } from "./fault.js";
-import type { Link } from "./link.js";
+import type { Fault } from "../fault.js";
 
 export type Direction = "to-server" | "to-client";
 
-/** Which bytes: those that contain the text, or for which the function returns true. */
+/** Selects bytes: those that contain the text, or for which the function returns true. */
 export type Filter = string | ((bytes: Buffer) => boolean);
 
 export interface Traffic {
@@ -13,35 +12,47 @@ export interface Traffic {
 
 /** Limits a fault to a part of the traffic. */
 export interface Limit<Kind extends string = string> {
-  /** The kind of connection or stream that the fault hits; every one if left out. */
+  /** The kind of connection or stream that the fault hits. Default: all. */
   readonly only?: Kind | undefined;
 }
 
 export interface Strikes<Kind extends string = string> extends Limit<Kind> {
-  /** Any request, if left out. */
+  /** The requests that the fault hits. Default: any request. */
   readonly when?: Filter;
-  /** How often; once if left out, `Infinity` for as long as it is not healed. */
+  /** How often the fault strikes. Default: once; `Infinity`: until it is healed. */
   readonly times?: number;
 }
 
-/** A fault that waits for its occasion. */
+/** A fault that waits for a matching request. */
 export interface ProxyFault extends Fault {
   /** How often it has struck since it was injected. */
   readonly struck: number;
 }
 
-/** One fault in force. Lanes apply rules when bytes are delivered, not when bytes come in. */
+/** The effects of a rule on the connection or stream whose bytes it sees. */
+export interface Struck {
+  /** Whether the pending request matches. */
+  asks(when?: Filter): boolean;
+  /** Delivers these last bytes; the rest vanishes until the rule is healed. */
+  breakOff(direction: Direction, bytes: Buffer, rule: Rule): void;
+  /** Delivers these last bytes to the server, then resets both sides. */
+  resetAfter(bytes: Buffer): void;
+  /** Loses the reply to the pending request. */
+  losesReply(silent: boolean, rule: Rule): void;
+}
+
+/** One active fault. Lanes apply rules when bytes are delivered, not when they come in. */
 export interface Rule {
   readonly only?: string | undefined;
-  /** Both, if left out. */
+  /** The direction that the rule affects. Default: both. */
   readonly direction?: Direction | undefined;
   readonly cuts?: boolean;
   readonly delayMs?: number;
   readonly stalls?: boolean;
   readonly swallows?: boolean;
-  /** Called before bytes are delivered; true if the rule has disposed of them. */
-  readonly onRequest?: (link: Link, bytes: Buffer) => boolean;
-  readonly onReply?: (link: Link, bytes: Buffer) => boolean;
+  /** Called before bytes are delivered; true if the rule has handled them. */
+  readonly onRequest?: (link: Struck, bytes: Buffer) => boolean;
+  readonly onReply?: (link: Struck, bytes: Buffer) => boolean;
 }
 
 export const matches = (bytes: Buffer, when: Filter | undefined): boolean => {
@@ -49,7 +60,7 @@ export const matches = (bytes: Buffer, when: Filter | undefined): boolean => {
   return typeof when === "string" ? bytes.includes(when) : when(bytes);
 };
 
-/** The first half, cut inside the text that was looked for: bytes before it may be whole messages. */
+/** The first half of the bytes, cut inside the text of the filter: bytes before that text may be whole messages. */
 export function firstHalf(bytes: Buffer, when?: Filter): Buffer {
   const at = typeof when === "string" ? bytes.indexOf(when) : -1;
   return bytes.subarray(0, Math.floor(at === -1 ? bytes.length / 2 : at + when!.length / 2));

@@ -4,8 +4,8 @@ import { Link, type LinkSettings } from "./link.js";
 import type { Direction } from "./rules.js";
 
 /**
- * Reads the bytes that the client sends on one connection, in order and in pieces of any size.
- * Returns the kind of the connection, as far as it is known; undefined as long as it is not.
+ * Reads the bytes that the client sends on one connection, in order and in chunks of any size.
+ * Returns the kind of the connection, or undefined while it is unknown.
  */
 export type KindReader = (bytes: Buffer) => string | undefined;
 
@@ -20,7 +20,8 @@ export class TcpLink extends Link {
     super(settings);
     this.#client = client;
     this.#upstream = upstream;
-    // Before the lane takes them: bytes that show the kind of a connection are subject to its rules.
+    // The kind is read before the lane takes the bytes, so that they are subject to the rules for
+    // their kind.
     if (readKind !== undefined) client.on("data", (bytes) => this.#learn(readKind(bytes)));
     join(client, upstream, this.toServer);
     join(upstream, client, this.toClient);
@@ -54,8 +55,12 @@ export class TcpLink extends Link {
     reset(this.#upstream);
   }
 
+  protected resetServer(): void {
+    reset(this.#upstream);
+  }
+
   protected resetClient(): void {
-    // The server is not reset: it might throw away what it has not read yet.
+    // The server's side is not reset, because the server might drop bytes that it has not read yet.
     this.toServer.take(() => this.#upstream.end());
     this.toServer.seal();
     this.toClient.drop();
@@ -70,7 +75,7 @@ export class TcpLink extends Link {
   }
 }
 
-/** Everything that the source sends, and how it ends, goes through the lane to the sink. */
+/** Passes everything that the source sends, and its end, through the lane to the sink. */
 function join(source: Socket, sink: Socket, lane: Lane): void {
   source.on("data", (bytes) => lane.take(bytes));
   source.on("end", () => lane.take(() => sink.end()));
@@ -84,8 +89,8 @@ function join(source: Socket, sink: Socket, lane: Lane): void {
 }
 
 /**
- * One that is still connecting would be reset only when it is connected; one that is being shut down
- * refuses to be reset, and would then never close.
+ * Resets a socket. A socket that is still connecting would be reset only once it is connected. A
+ * socket that is being shut down refuses the reset, and would then never close.
  */
 function reset(socket: Socket): void {
   const { connecting, writableEnded, writableFinished, writableLength } = socket;

@@ -12,30 +12,30 @@ const STOP_MS = 30_000;
 const SIGNAL_MS = 10_000;
 const LOG_LINES = 12;
 
-/** What the lab gives to each of its servers. */
+/** The things that the lab gives to each of its servers. */
 export interface Place {
   readonly name: string;
   readonly site: Site;
-  /** The one for clients first. */
+  /** The ports, beginning with the one for clients. */
   readonly ports: readonly number[];
-  /** Its log and its settings. */
+  /** The folder of the log and the settings. */
   readonly home: string;
   readonly data: string;
-  /** The path of a program; throws with what to install. */
+  /** The path of a program; throws an error that says what to install. */
   find(file: string): string;
-  /** As the lab's. */
+  /** The same as `Lab.onEnd`. */
   onEnd(command: string): () => void;
-  /** What this command line prints at the server's site. */
+  /** Runs a command line at the server's site, and resolves to its output. */
   run(argv: readonly string[], options?: RunOptions): Promise<string>;
-  /** Throws once the lab is closed: what starts later would be left behind. */
+  /** Throws once the lab is closed: a server that starts later would be left behind. */
   checkOpen(): void;
 }
 
-/** The verbs, for any server that is one child process with its own children; the rest is in each one's file. */
+/** The operations for any server that is one child process with children of its own. */
 export abstract class ChildServer implements Server {
   abstract readonly url: string;
   protected readonly place: Place;
-  /** How it is asked to end. */
+  /** The signal for a regular end. */
   protected readonly stopSignal: NodeJS.Signals = "SIGTERM";
   #child: ChildProcess | null = null;
   #starting: Promise<void> | null = null;
@@ -45,10 +45,10 @@ export abstract class ChildServer implements Server {
     this.place = place;
   }
 
-  /** Makes its first data, in an empty folder. */
+  /** Creates the initial data, in an empty folder. */
   protected async prepare(): Promise<void> {}
   protected abstract command(): readonly string[];
-  /** Whether it answers a real command. May reject while it does not. */
+  /** Whether the server replies to a real command. May reject while it does not. */
   protected abstract answers(): Promise<boolean>;
   protected async afterStart(): Promise<void> {}
   protected async afterKill(): Promise<void> {}
@@ -86,7 +86,7 @@ export abstract class ChildServer implements Server {
     try {
       await until("it answers", START_MS, async () => {
         if (this.#child !== child) throw new Error(howEnded(child));
-        // An answer proves nothing if another's server has the port.
+        // A reply proves nothing if another process's server has the port.
         if (!listensOn(child.pid!, this.port)) return false;
         return this.answers().catch(() => false);
       });
@@ -179,7 +179,7 @@ export abstract class ChildServer implements Server {
     return child;
   }
 
-  /** The one that makes the others first, so that it makes no more. */
+  /** The parent first, so that it starts no more children. */
   #pids(): number[] {
     const first = this.pid === null ? [] : [this.pid];
     return [...new Set([...first, ...processesIn([this.place.home, this.place.data])])];

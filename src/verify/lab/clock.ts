@@ -1,16 +1,16 @@
 import { spawnSync } from "node:child_process";
 import { chmodSync, mkdtempSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { type Fault, fault } from "../faults/fault.js";
+import { type Fault, fault } from "../fault.js";
 import type { Lab } from "./lab.js";
 import { findProgram } from "./requirements.js";
 import { LOOPBACK, type Site } from "./server.js";
 
 /**
- * libfaketime before 0.9.11 makes a semaphore and a piece of shared memory for each process, by its
- * number: who is killed leaves them behind, and who changes its user, as PostgreSQL does, can't open
- * them. So there is one pair for all, under a number that no process can have, made by a shell that
- * gives away its own and dies before it can take them back.
+ * libfaketime before 0.9.11 makes a semaphore and a piece of shared memory for each process, named
+ * by its pid. A killed process leaves them behind, and a process that changes its user, as
+ * PostgreSQL does, can't open them. So all processes share one pair, under a number that no pid can
+ * have. A shell makes the pair, gives it away and dies before it can remove it.
  */
 const GIVE_AWAY = `unset LD_PRELOAD
 [ -e /dev/shm/sem.faketime_sem_$$ ] || exit 0
@@ -22,11 +22,12 @@ kill -KILL $$`;
 const ABOVE_ALL_PIDS = 2 ** 22 + 1;
 
 /**
- * A wall clock that can be set, for those who run under it: Redis, PostgreSQL, Node, ZooKeeper. Not
- * for etcd: a program in Go asks the kernel by itself, and sees true time. Monotonic time stays true
- * for all.
+ * A wall clock that can be set, for processes that run under it: Redis, PostgreSQL, Node,
+ * ZooKeeper. It does not work for etcd: a Go program reads the kernel's clock directly, and sees
+ * true time. Monotonic time stays true for all.
  */
 export class FalseClock {
+  /** The name in faults, for people. */
   readonly name: string;
   readonly #file: string;
   readonly #preload: string;
@@ -40,6 +41,7 @@ export class FalseClock {
     this.#set();
   }
 
+  /** Makes a clock that shows true time at first. Rejects if libfaketime is missing. */
   static async open(lab: Lab, name = "clock"): Promise<FalseClock> {
     const library = findProgram("libfaketimeMT.so.1");
     const file = join(mkdtempSync(join(lab.folder, "clock-")), "ahead");
@@ -57,11 +59,12 @@ export class FalseClock {
     return clock;
   }
 
+  /** How far the clock is ahead of true time, in milliseconds. */
   get aheadMs(): number {
     return [...this.#jumpsMs.values()].reduce((sum, ms) => sum + ms, 0);
   }
 
-  /** For a process that is started under it: a server's site, or a child's environment. */
+  /** The environment of a process under this clock: for a server's site, or for a child process. */
   get env(): Readonly<Record<string, string>> {
     return {
       LD_PRELOAD: this.#preload,
@@ -69,18 +72,19 @@ export class FalseClock {
       FAKETIME_NO_CACHE: "1",
       FAKETIME_DONT_FAKE_MONOTONIC: "1",
       FAKETIME_DISABLE_SHM: "1",
-      // Or every stat would wait for the semaphore, which one who is stopped or killed may hold.
+      // Otherwise every stat would wait for the semaphore, which a stopped or killed process may
+      // hold.
       NO_FAKE_STAT: "1",
       ...(this.#shared !== null && { FAKETIME_SHARED: this.#shared }),
     };
   }
 
-  /** The same site, under this clock. */
+  /** The same site under this clock. */
   site(site: Site = LOOPBACK): Site {
     return { ...site, env: { ...site.env, ...this.env } };
   }
 
-  /** Ahead, or back if negative; healed: back by as much. */
+  /** Sets the clock ahead, or back if negative; healing reverses that. */
   jump(byMs: number): Fault {
     const key = {};
     return fault(
@@ -96,7 +100,7 @@ export class FalseClock {
     );
   }
 
-  /** Replaced as a whole: it is read at every look at the clock. */
+  /** The file is replaced as a whole, because it is read at every reading of the clock. */
   #set(): void {
     const seconds = (this.aheadMs / 1_000).toFixed(3);
     writeFileSync(`${this.#file}.new`, seconds.startsWith("-") ? seconds : `+${seconds}`);
@@ -104,7 +108,10 @@ export class FalseClock {
   }
 }
 
-/** Loaded after libfaketime by name, or redis-server, whose allocator starts early, aborts. */
+/**
+ * The path of libc. It must be loaded by name after libfaketime, otherwise redis-server, whose
+ * allocator starts early, aborts.
+ */
 function libc(): string {
   const path = /\/\S+\/libc\.so\.6$/m.exec(readFileSync("/proc/self/maps", "utf8"))?.[0];
   if (path === undefined) throw new Error("a false clock needs the GNU libc");

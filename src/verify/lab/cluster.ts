@@ -2,7 +2,7 @@ import type { ChildServer } from "./child-server.js";
 import type { Cluster } from "./server.js";
 
 export interface Member extends ChildServer {
-  /** The term that it leads in; null if it does not. Rejects if it does not answer. */
+  /** The term in which the member leads; null if it does not lead. Rejects if it does not reply. */
   leads(): Promise<bigint | null>;
 }
 
@@ -18,7 +18,7 @@ export class ServerCluster<S extends Member> implements Cluster<S> {
   async leader(): Promise<S> {
     const running = this.servers.filter(({ state }) => state === "running");
     const terms = await Promise.all(running.map((server) => server.leads().catch(() => null)));
-    // One that was cut off may still think that it leads.
+    // A member that was cut off may still think that it leads.
     const last = terms.reduce((a, b) => (a === null || (b !== null && b > a) ? b : a), null);
     if (last === null) {
       throw new Error(`nobody leads ${this.servers.map(({ name }) => name).join(", ")}`);

@@ -1,7 +1,7 @@
 import { chmodSync, mkdirSync, mkdtempSync } from "node:fs";
+import { type FileHandle, open, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { type Fault, fault } from "../faults/fault.js";
-import type { Victim } from "../faults/server.js";
+import { type Fault, fault } from "../fault.js";
 import type { Lab } from "./lab.js";
 import { findProgram } from "./requirements.js";
 import { runTool } from "./run.js";
@@ -9,12 +9,12 @@ import { LOOPBACK, type Site } from "./server.js";
 import { until } from "./until.js";
 
 const UNMOUNT_MS = 10_000;
-/** Metadata is not written by itself in the course of a test: what was not synced is lost. */
+/** The kernel writes no metadata by itself in the course of a test, so data without a sync is lost. */
 const OPTIONS = "loop,noatime,commit=300";
 /**
- * EXT4_IOC_SHUTDOWN with NOLOGFLUSH: from now on nothing reaches the disk. Node has no ioctl. A sync
- * that is under way then may report success and be lost. So whoever uses the disk is stopped before,
- * even in the middle of a system call, and never gets to see the answer.
+ * EXT4_IOC_SHUTDOWN with NOLOGFLUSH: from then on nothing reaches the disk. Perl sends it, because
+ * Node has no ioctl. A pending sync may report success and yet be lost. So every process that uses
+ * the disk is stopped before, even in the middle of a system call, and never sees the result.
  */
 const CUT = `
   my ($folder, $owner) = @ARGV;
@@ -33,8 +33,9 @@ const CUT = `
   kill("KILL", keys %stopped);
   die "$error\\n" unless $done`;
 
-/** A disk of its own, whose power can be cut: what was synced is there afterwards, and the rest is gone. */
+/** A separate disk whose power can be cut: synced data is there afterwards, and the rest is gone. */
 export class Disk implements AsyncDisposable {
+  /** The folder where the disk is mounted. */
   readonly folder: string;
   readonly #image: string;
   readonly #undo: () => Promise<void>;
@@ -45,13 +46,14 @@ export class Disk implements AsyncDisposable {
     this.#undo = undo;
   }
 
+  /** Makes and mounts a disk. Rejects where loop mounts are not permitted. */
   static async open(lab: Lab, { sizeMb = 64 }: { readonly sizeMb?: number } = {}): Promise<Disk> {
     const home = mkdtempSync(join(lab.folder, "disk-"));
     const folder = join(home, "root");
     const image = join(home, "image");
     chmodSync(home, 0o711);
     mkdirSync(folder);
-    // Detached from its loop device with the last unmount.
+    // The last unmount also detaches the loop device.
     const [mountpoint, umount] = [findProgram("mountpoint"), findProgram("umount")];
     const undo = `! ${mountpoint} -q '${folder}' || ${umount} -l '${folder}'`;
     const forget = lab.onEnd(undo);
@@ -70,19 +72,22 @@ export class Disk implements AsyncDisposable {
     }
   }
 
-  /** The same site, with this disk. */
+  /** The same site with this disk. */
   site(site: Site = LOOPBACK): Site {
     return { ...site, folder: this.folder };
   }
 
-  /** Nothing is written any more. Whoever works there or has a file open there dies in the same moment, but for this process. */
+  /**
+   * Stops all writes. Every process that works there or has a file open there dies at the same
+   * moment, except this one.
+   */
   async cutPower(): Promise<void> {
     await runTool(["perl", "-e", CUT, this.folder, String(process.pid)]);
   }
 
-  /** The disk as it was left. */
+  /** Mounts the disk with the data that was synced. */
   async powerOn(): Promise<void> {
-    // A process that was killed may still be on its way out.
+    // A killed process may not have ended yet.
     await until(`nobody uses ${this.folder}`, UNMOUNT_MS, () =>
       runTool(["umount", this.folder]).then(
         () => true,
@@ -92,14 +97,28 @@ export class Disk implements AsyncDisposable {
         },
       ),
     );
-    // Another process may have been given mounts of its own meanwhile, a copy of ours among them.
+    // Another process may have got mounts of its own meanwhile, with a copy of ours.
     await until(`nobody has ${this.#image} mounted`, UNMOUNT_MS, async () => {
       return (await runTool(["losetup", "-j", this.#image])) === "";
     });
     await this.#mount();
   }
 
-  /** The processes on it have to end first. */
+  /** Another file takes all space that is left. `free` frees space before the rest is taken. */
+  full(free: () => Promise<void> = async () => {}): Fault {
+    const file = join(this.folder, "filler");
+    return fault(
+      "the disk is full",
+      async () => {
+        await fillWith(file);
+        await free();
+        await fillWith(file);
+      },
+      () => rm(file, { force: true }),
+    );
+  }
+
+  /** Unmounts the disk. Its processes have to end first. */
   async close(): Promise<void> {
     await this.#undo();
   }
@@ -113,22 +132,25 @@ export class Disk implements AsyncDisposable {
   }
 }
 
-/** The power of a disk, and of these who use it; healed: all are on again, as far as they can be started. */
-export function powerLoss(
-  disk: Disk,
-  users: readonly Pick<Victim, "name" | "kill" | "start">[],
-): Fault {
-  return fault(
-    `power loss of ${users.map(({ name }) => name).join(", ")}`,
-    async () => {
-      await disk.cutPower();
-      await Promise.all(users.map((user) => user.kill()));
-    },
-    async () => {
-      // Whom an earlier try has started.
-      await Promise.all(users.map((user) => user.kill()));
-      await disk.powerOn();
-      await Promise.all(users.map((user) => user.start?.()));
-    },
-  );
+/** Appends until nothing more fits: first in large pieces, then in small ones. */
+async function fillWith(file: string): Promise<void> {
+  const handle = await open(file, "a");
+  try {
+    for (const bytes of [65_536, 4_096, 512]) {
+      const piece = Buffer.alloc(bytes);
+      while ((await writes(handle, piece)) === bytes);
+    }
+  } finally {
+    await handle.close();
+  }
+}
+
+/** How much of the piece fits. */
+async function writes(handle: FileHandle, piece: Buffer): Promise<number> {
+  try {
+    return (await handle.write(piece)).bytesWritten;
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOSPC") return 0;
+    throw error;
+  }
 }

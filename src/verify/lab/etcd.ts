@@ -6,9 +6,9 @@ import { until } from "./until.js";
 export interface EtcdOptions {
   /** `fast`: elections in a fifth of the time; a ttl below the election's timeout is raised. */
   readonly timing?: "fast" | "default";
-  /** More of its flags, without the dashes. */
+  /** Further flags of etcd, without the dashes. */
   readonly flags?: Readonly<Record<string, string>>;
-  /** Beside its plain port, by which the lab asks it: a second port for clients, with TLS. */
+  /** A second port for clients, with TLS. The lab uses the plain port. */
   readonly tls?: EtcdTls;
 }
 
@@ -17,7 +17,7 @@ interface EtcdTls {
   readonly port: number;
   readonly cert: string;
   readonly key: string;
-  /** Clients have to show a certificate that this one signed. */
+  /** The CA of client certificates, which clients then must present. */
   readonly clientCa?: string;
 }
 
@@ -47,7 +47,7 @@ export class EtcdServer extends ChildServer {
     return members;
   }
 
-  /** What etcdctl prints, asking this member. */
+  /** Runs etcdctl against this member, and resolves to its output. */
   ctl(...args: readonly string[]): Promise<string> {
     const limits = ["--dial-timeout=2s", "--command-timeout=2s"];
     const argv = [this.#etcdctl, `--endpoints=${this.#clientUrl}`, ...limits, ...args];
@@ -59,12 +59,13 @@ export class EtcdServer extends ChildServer {
     return status("Leader") === status("MemberID") ? status("RaftTerm") : null;
   }
 
-  /** One that has lost its data can't come back as itself: it is removed and joins anew. */
+  /** A member without its data can't return as itself: it is removed and joins anew. */
   override async wipe(): Promise<void> {
     await this.kill();
     if (this.#members.length > 1) {
       const other = this.#members.find((one) => one !== this && one.state === "running");
-      if (other === undefined) throw new Error(`${this.name} has nobody to join again`);
+      if (other === undefined)
+        throw new Error(`${this.name} can't join again: no other member is there`);
       await until(`${other.name} has a leader`, ELECTION_MS, () => other.answers());
       const member = new RegExp(`^(\\w+), \\w+, ${this.name},`, "m").exec(
         await other.ctl("member", "list"),
@@ -76,9 +77,10 @@ export class EtcdServer extends ChildServer {
     await super.wipe();
   }
 
-  /** Starts again, alone, with the data that `ctl("snapshot", "save", file)` has written. */
+  /** Starts again, alone, with the data of `ctl("snapshot", "save", file)`. */
   async restore(file: string): Promise<void> {
-    if (this.#members.length > 1) throw new Error(`${this.name} is not alone: restore needs that`);
+    if (this.#members.length > 1)
+      throw new Error(`${this.name} has other members: restore needs a cluster of one`);
     await this.kill();
     await rm(this.place.data, { recursive: true, force: true });
     const names = ["--name", this.name, "--initial-cluster", `${this.name}=${this.#peerUrl}`];
@@ -88,7 +90,19 @@ export class EtcdServer extends ChildServer {
     await this.start();
   }
 
-  /** Messages of gRPC from clients: requests, and what they send on streams. */
+  /**
+   * Raises the alarm of a used-up quota: every member refuses writes that take space until it is
+   * disarmed. Raised by hand, because filling a quota takes longer than a fault lasts.
+   */
+  async raiseNoSpace(): Promise<void> {
+    const memberID = String((await this.#status())("MemberID"));
+    const body = JSON.stringify({ action: "ACTIVATE", memberID, alarm: "NOSPACE" });
+    const head = `POST /v3/maintenance/alarm HTTP/1.0\r\nContent-Length: ${body.length}\r\n\r\n`;
+    const answer = await talk(this.place, `${head}${body}`);
+    if (!answer.includes("NOSPACE")) throw new Error(`${this.name} raised no alarm: ${answer}`);
+  }
+
+  /** How many gRPC messages clients sent: requests, and messages on streams. */
   async commands(): Promise<number> {
     const metrics = await this.#get("/metrics");
     return [...metrics.matchAll(/^grpc_server_msg_received_total\{(.*)\} (\S+)$/gm)]
@@ -104,7 +118,7 @@ export class EtcdServer extends ChildServer {
       ...["--listen-client-urls", this.#clientUrls, "--advertise-client-urls", this.#clientUrl],
       ...["--listen-peer-urls", this.#peerUrl, "--initial-advertise-peer-urls", this.#peerUrl],
       ...["--initial-cluster", cluster, "--initial-cluster-state", this.#joins],
-      // Otherwise nobody may join for five seconds after a restart.
+      // Otherwise no member can join for five seconds after a restart.
       "--strict-reconfig-check=false",
       ...["--logger", "zap", "--log-level", "warn"],
       ...(this.#options.timing === "default" ? [] : FAST),
@@ -123,7 +137,7 @@ export class EtcdServer extends ChildServer {
     ];
   }
 
-  /** It answers yes after a read of its own that needs the leader and a majority. */
+  /** The member replies after a read that needs the leader and a majority. */
   protected async answers(): Promise<boolean> {
     return (await this.#get("/health")).includes('"health":"true"');
   }
@@ -147,7 +161,7 @@ export class EtcdServer extends ChildServer {
     return talk(this.place, `GET ${path} HTTP/1.0\r\n\r\n`);
   }
 
-  /** Its numbers, of 64 bits. */
+  /** The member's status, in numbers of 64 bits. */
   async #status(): Promise<(field: string) => bigint> {
     const text = await this.ctl("endpoint", "status", "--write-out=fields");
     return (field) => BigInt(new RegExp(`"${field}" : (\\d+)`).exec(text)?.[1] ?? 0);

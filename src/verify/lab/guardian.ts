@@ -4,9 +4,9 @@ import { rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
 /**
- * Reads until the pipe from the lab is at its end: closed, or its process is gone, however it went.
- * Then every process that works in the folder is killed, what was registered is run, newest first,
- * and the folder is removed, but nothing that is still mounted there.
+ * Reads until the pipe from the lab is closed, by the lab or by the end of its process. Then it
+ * kills every process that works in the folder, runs the registered commands, newest first, and
+ * removes the folder, except for anything that is still mounted there.
  */
 const SCRIPT = `
 trap '' HUP INT TERM PIPE
@@ -32,7 +32,7 @@ rm -rf --one-file-system "$folder" || failed=1
 exit $failed
 `;
 
-/** Cleans up after the lab in every case: close() and SIGKILL go the same way. */
+/** Cleans up after the lab in every case: `close()` and SIGKILL go the same way. */
 export class Guardian {
   readonly #folder: string;
   readonly #shell: ChildProcess;
@@ -41,7 +41,7 @@ export class Guardian {
 
   constructor(folder: string) {
     this.#folder = folder;
-    // In a session of its own: Ctrl-C in the terminal does not reach it.
+    // In a session of its own, which Ctrl-C in the terminal does not reach.
     this.#shell = spawn("sh", ["-c", SCRIPT], {
       cwd: "/",
       env: { PATH: process.env["PATH"], LC_ALL: "C", folder },
@@ -55,7 +55,7 @@ export class Guardian {
     for (const pipe of [this.#shell.stdin, this.#shell.stderr]) (pipe as unknown as Unref).unref();
   }
 
-  /** A file, not a message: it is there before the thing that it undoes. */
+  /** Registers by a file, not by a message, so that the command is known before the thing that it undoes exists. */
   register(command: string): () => void {
     const number = String(++this.#registered).padStart(6, "0");
     const file = join(this.#folder, `${number}.end`);

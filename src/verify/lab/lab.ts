@@ -20,7 +20,7 @@ const PORT_TRIES = 5;
 const END_MS = 10_000;
 
 export interface LabOptions {
-  /** Where a program, a library or a jar lies; null if it is not there. */
+  /** Finds the path of a program, a library or a jar; null if it is not there. */
   readonly find?: Find;
   readonly freePort?: () => Promise<number>;
 }
@@ -31,13 +31,13 @@ export interface Sited {
 
 export interface Nodes {
   readonly nodes?: 1 | 3;
-  /** One for each node. */
+  /** The site of each node. */
   readonly sites?: readonly Site[] | undefined;
 }
 
-/** Real servers in a temporary folder; nothing of them outlives the lab, however its process ends. */
+/** Real servers in a temporary folder. None of them outlives the lab, however its process ends. */
 export class Lab implements AsyncDisposable {
-  /** A process that works in it, or below, ends with the lab. Folders of sites lie in it. */
+  /** The lab's folder. A process whose working directory is in it ends with the lab. Folders of sites are in it. */
   readonly folder: string;
   readonly #guardian: Guardian;
   readonly #find: Find | undefined;
@@ -51,22 +51,24 @@ export class Lab implements AsyncDisposable {
     this.#freePort = options.freePort ?? freePort;
     this.folder = realpathSync(mkdtempSync(join(tmpdir(), "holdfast-lab-")));
     this.#guardian = new Guardian(this.folder);
-    // PostgreSQL has a user of its own.
+    // PostgreSQL runs as another user, who must be able to enter the folder.
     chmodSync(this.folder, 0o711);
   }
 
+  /** Makes an empty lab in a fresh temporary folder. */
   static async open(options: LabOptions = {}): Promise<Lab> {
     if (process.platform !== "linux") {
-      throw new Error("the lab needs Linux: it knows its processes by /proc");
+      throw new Error("the lab needs Linux: it finds its processes by /proc");
     }
     return new Lab(options);
   }
 
+  /** Starts a Redis server; resolves when it replies. */
   redis({ site, ...options }: RedisOptions & Sited = {}): Promise<RedisServer> {
     return this.#launchOne("redis", site, (place) => new RedisServer(place, options));
   }
 
-  /** Independent of each other, as a quorum needs them. */
+  /** Starts independent Redis servers, as a quorum needs them. */
   redisNodes(
     count: number,
     { sites, ...options }: RedisOptions & Pick<Nodes, "sites"> = {},
@@ -76,14 +78,17 @@ export class Lab implements AsyncDisposable {
     );
   }
 
+  /** Starts a PostgreSQL server; resolves when it replies. */
   postgres({ site, ...options }: PostgresOptions & Sited = {}): Promise<PostgresServer> {
     return this.#launchOne("postgres", site, (place) => new PostgresServer(place, options));
   }
 
+  /** Starts a PgBouncer in front of a PostgreSQL server. */
   pgbouncer(postgres: PostgresServer, { site }: Sited = {}): Promise<PgBouncer> {
     return this.#launchOne("pgbouncer", site, (place) => new PgBouncer(place, postgres));
   }
 
+  /** Starts an etcd cluster of one member or three; resolves when it has a leader. */
   async etcd({
     nodes = 1,
     sites,
@@ -95,6 +100,7 @@ export class Lab implements AsyncDisposable {
     return new ServerCluster("etcd", servers);
   }
 
+  /** Starts a ZooKeeper ensemble of one server or three; resolves when it replies. */
   async zookeeper({
     nodes = 1,
     sites,
@@ -107,14 +113,16 @@ export class Lab implements AsyncDisposable {
   }
 
   /**
-   * A command of the shell that is run when the lab ends, however it ends: after the processes are
-   * killed, the newest first. Register before making what it undoes; call the answer when it is undone.
+   * Registers a shell command that runs when the lab ends, however it ends: after the processes are
+   * killed, the newest command first. Register it before you make the thing that it undoes, and
+   * call the returned function once that is undone.
    */
   onEnd(command: string): () => void {
     this.#checkOpen();
     return this.#guardian.register(command);
   }
 
+  /** Ends all servers and removes the folder. */
   close(): Promise<void> {
     this.#closing ??= this.#guardian
       .finish()
@@ -139,7 +147,7 @@ export class Lab implements AsyncDisposable {
     return server!;
   }
 
-  /** Servers that start together; on other ports if someone takes one in between. */
+  /** Starts servers together; tries again on other ports if another process takes one of theirs. */
   async #launch<S extends ChildServer>(
     kind: string,
     sites: readonly (Site | undefined)[],
@@ -182,7 +190,9 @@ export class Lab implements AsyncDisposable {
 
   async #place(name: string, site: Site, portsEach: number): Promise<Place> {
     if (site.folder !== undefined && !site.folder.startsWith(`${this.folder}/`)) {
-      throw new Error(`${site.folder} does not lie in ${this.folder}: it would be left behind`);
+      throw new Error(
+        `${site.folder} is not in the lab's folder ${this.folder}, so it would be left behind`,
+      );
     }
     const home = join(this.folder, name);
     const ports: number[] = [];

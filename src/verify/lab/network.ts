@@ -1,10 +1,10 @@
-import { type Fault, fault } from "../faults/fault.js";
+import { type Fault, fault } from "../fault.js";
 import type { Lab } from "./lab.js";
 import { findProgram } from "./requirements.js";
 import { runTool } from "./run.js";
 import type { Site } from "./server.js";
 
-/** Reserved for tests of network devices (RFC 2544): of all private ranges the one least in use. */
+/** Reserved for tests of network devices (RFC 2544), and the private ranges that are least in use. */
 const RANGES = ["198.18", "198.19"];
 const MOST_HOSTS = 200;
 let opened = 0;
@@ -15,16 +15,17 @@ export interface Member {
   readonly address: string;
 }
 
-/** A network namespace of its own; servers and clients are started in it as at any site. */
+/** A host with a network namespace of its own, in which servers and clients can be started. */
 export interface Host extends Member, Site {}
 
 /**
- * Hosts in network namespaces, and a switch between them, in one more, in which packets can be
- * dropped. Nothing is changed in the machine's own namespace but one interface, by which it is a
- * member too. Dropped is what passes the switch: what a connection lost it sends again when healed,
- * after a pause that has doubled with each try.
+ * Hosts in network namespaces, and a switch between them in one more namespace, which can drop
+ * packets. The machine's own namespace gets one interface, by which the machine is a member, and no
+ * other change. After healing, a connection sends its lost packets again, after a pause that
+ * doubled with each attempt.
  */
 export class Network implements AsyncDisposable {
+  /** The hosts, in order. */
   readonly hosts: readonly Host[];
   /** The machine itself, where the lab's owner runs. */
   readonly outside: Member;
@@ -48,11 +49,12 @@ export class Network implements AsyncDisposable {
     }));
   }
 
+  /** Makes a network of `hosts` hosts. Rejects where namespaces are not permitted. */
   static async open(lab: Lab, { hosts }: { readonly hosts: number }): Promise<Network> {
     if (!(hosts >= 1 && hosts <= MOST_HOSTS)) throw new RangeError(`hosts: 1 to ${MOST_HOSTS}`);
     const name = `hf-${lab.folder.slice(-6)}-${++opened}`;
     const ip = findProgram("ip");
-    // The link by itself: it would go with the switch, but some time later.
+    // The link is deleted explicitly: it would go with the switch, but some time later.
     const undo = `${ip} link del ${name} 2> /dev/null
       for space in $(${ip} netns list | grep -o '^${name}-[^ ]*'); do ${ip} netns del $space; done`;
     const forget = lab.onEnd(undo);
@@ -70,7 +72,7 @@ export class Network implements AsyncDisposable {
     }
   }
 
-  /** Neither side hears the other. */
+  /** Drops all packets between the two sides. */
   partition(side: readonly Member[], other: readonly Member[]): Fault {
     return this.#fault(`${names(side)} | ${names(other)}`, [
       `${between(side, other)} drop`,
@@ -78,12 +80,12 @@ export class Network implements AsyncDisposable {
     ]);
   }
 
-  /** One way: what these send does not reach those. */
+  /** Drops packets in one direction: from these members to those. */
   blocks(from: readonly Member[], to: readonly Member[]): Fault {
     return this.#fault(`${names(from)} unheard by ${names(to)}`, [`${between(from, to)} drop`]);
   }
 
-  /** Of all packets, or of those from some to others. */
+  /** Drops a share of all packets, or of those from some members to others. */
   loss(percent: number, from = this.#all(), to = this.#all()): Fault {
     if (!(percent >= 1 && percent <= 100)) throw new RangeError("percent: 1 to 100");
     return this.#fault(`${percent} % of packets lost`, [
@@ -91,14 +93,17 @@ export class Network implements AsyncDisposable {
     ]);
   }
 
-  /** Connections to the server stay up, requests take effect, and no reply is complete: what ends one is dropped. */
+  /**
+   * Connections to the server stay up and requests take effect, but no reply is complete: its last
+   * packet is dropped.
+   */
   loseReplies(server: Member & { readonly port: number }): Fault {
     return this.#fault(`replies of ${server.name} lost`, [
       `ip saddr ${server.address} tcp sport ${server.port} tcp flags & psh == psh drop`,
     ]);
   }
 
-  /** The processes on its hosts have to end first. */
+  /** Removes the network. The processes on its hosts have to end first. */
   async close(): Promise<void> {
     this.#closed = true;
     await this.#turn;
@@ -116,7 +121,7 @@ export class Network implements AsyncDisposable {
   async #build(): Promise<void> {
     const ports = this.hosts.map((_, i) => `port${i + 1}`);
     const spaces = this.hosts.map((_, i) => `${this.#name}-${i + 1}`);
-    // Made where they belong: no other run can have an interface of the same name.
+    // Interfaces are made in their namespaces, so that no other run can have one of the same name.
     await runTool(
       ["ip", "-batch", "-"],
       spaces
@@ -167,7 +172,7 @@ export class Network implements AsyncDisposable {
     );
   }
 
-  /** All rules anew, in one transaction of the kernel. */
+  /** Replaces all rules in one transaction of the kernel. */
   async #obey(): Promise<void> {
     if (this.#closed) return;
     const rules = [...this.#drops.values()].flat();
@@ -191,8 +196,8 @@ export class Network implements AsyncDisposable {
 }
 
 /**
- * The switch, and this machine's interface to it. The route is what claims the subnet: of two runs
- * that add the same one, the kernel refuses one.
+ * Makes the switch, and this machine's interface to it. The route claims the subnet: if two runs
+ * add the same route, the kernel refuses one.
  */
 async function plugIn(name: string): Promise<string> {
   await runTool(
@@ -220,7 +225,7 @@ async function plugIn(name: string): Promise<string> {
   throw new Error(`no free subnet in ${RANGES.join(" and ")}`);
 }
 
-/** Whether a route is about the subnet. One that is about half of the world is no reason to keep away. */
+/** Whether a route concerns the subnet. A route for a large part of all addresses does not count. */
 function meets(route: string, subnet: string): boolean {
   const [, base, length = "32"] = /\b(\d+\.\d+\.\d+\.\d+)(?:\/(\d+))?/.exec(route) ?? [];
   if (base === undefined || route.startsWith("default") || Number(length) < 8) return false;
@@ -237,7 +242,7 @@ const shuffled = <T>(list: readonly T[]): T[] =>
     .sort((a, b) => a.order - b.order)
     .map(({ item }) => item);
 
-/** Not by `ip netns exec`: that gives a process mounts of its own, and a disk would stay mounted there. */
+/** Not by `ip netns exec`, which gives a process mounts of its own, in which a disk would stay mounted. */
 const inSpace = (space: string, argv: readonly string[]): [string, ...string[]] => [
   findProgram("nsenter"),
   `--net=/run/netns/${space}`,

@@ -2,7 +2,10 @@ import { join } from "node:path";
 import { ChildServer, type Place } from "./child-server.js";
 import { asPostgres, type PostgresServer, psql, writeForPostgres } from "./postgres.js";
 
-/** In front of a PostgreSQL server, in transaction mode: a client's session is no session of the server. */
+/**
+ * A PgBouncer in front of a PostgreSQL server, in transaction mode: a client's session is not a
+ * session of the server.
+ */
 export class PgBouncer extends ChildServer {
   readonly url: string;
   readonly #postgres: PostgresServer;
@@ -19,7 +22,7 @@ export class PgBouncer extends ChildServer {
     return psql(this.place, "postgres", text, this.#postgres.password);
   }
 
-  /** Queries that it passed on. */
+  /** How many queries it passed on. */
   async commands(): Promise<number> {
     const databases = (await this.#console("\\x\nSHOW STATS")).split("\n\n");
     return databases

@@ -1,8 +1,8 @@
 import { createServer } from "node:net";
 
 /**
- * Below those that the kernel gives to outgoing connections: from there a client that keeps trying
- * to reach a dead server would sooner or later get the server's own port, and reach itself.
+ * Below the kernel's ports for outgoing connections: from these, a client that keeps trying to
+ * reach a dead server would sooner or later get the server's own port, and reach itself.
  */
 const FIRST = 10_000;
 const LAST = 32_000;

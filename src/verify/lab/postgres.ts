@@ -8,15 +8,17 @@ const USER = "postgres";
 const AUTH = "scram-sha-256";
 
 export interface PostgresOptions {
-  /** More of postgresql.conf. */
+  /** The server is a standby that follows this one, asynchronously. */
+  readonly standbyOf?: PostgresServer;
+  /** Further settings of postgresql.conf. */
   readonly config?: Readonly<Record<string, string>>;
 }
 
 export class PostgresServer extends ChildServer {
   readonly url: string;
-  /** Other users of the machine reach its port, and its superuser can run programs. */
-  readonly password = randomBytes(16).toString("hex");
-  /** Fast: clients are disconnected, data is written. */
+  /** A random password: other users of the machine can reach the port, and the superuser can run programs. */
+  readonly password: string;
+  /** Fast shutdown: clients are disconnected, data is written. */
   protected override readonly stopSignal = "SIGINT";
   readonly #options: PostgresOptions;
   readonly #initdb: string;
@@ -25,27 +27,39 @@ export class PostgresServer extends ChildServer {
   constructor(place: Place, options: PostgresOptions) {
     super(place);
     this.#options = options;
+    // A standby has the users of its primary.
+    this.password = options.standbyOf?.password ?? randomBytes(16).toString("hex");
     this.#initdb = place.find("initdb");
     this.#postgres = place.find("postgres");
     this.url = `postgres://${USER}:${this.password}@${this.address}:${this.port}/postgres`;
     place.onEnd(this.#dropSharedMemory);
   }
 
-  /** What psql prints, without decoration; rejects on the first error. */
+  /** Runs psql, and resolves to its output without decoration; rejects on the first error. */
   sql(text: string): Promise<string> {
     return psql(this.place, "postgres", text, this.password);
   }
 
-  /** Statements that clients sent, those of transaction control too; not those inside functions. */
+  /** How many statements clients sent, with those of transaction control, without those inside functions. */
   async commands(): Promise<number> {
     const count = `SELECT coalesce(sum(calls), 0) FROM pg_stat_statements
       WHERE query NOT LIKE '%pg_stat_statements%'`;
     return Number(await this.sql(count));
   }
 
+  /** Ends the recovery of a standby: it is a primary from now on. */
+  async promote(): Promise<void> {
+    await this.sql("SELECT pg_promote()");
+  }
+
   protected override async prepare(): Promise<void> {
     const { home, data, run } = this.place;
     if (isRoot()) await run(["chown", USER, data]);
+    const { standbyOf } = this.#options;
+    if (standbyOf !== undefined) {
+      await this.#copy(standbyOf);
+      return;
+    }
     const file = join(home, "password");
     await writeForPostgres(this.place, file, this.password);
     const make = [this.#initdb, "-D", data, "-U", USER, "-A", AUTH, `--pwfile=${file}`];
@@ -53,8 +67,19 @@ export class PostgresServer extends ChildServer {
       timeoutMs: 30_000,
     });
     await rm(file);
-    // From other namespaces than its own.
+    // Admits clients in other network namespaces.
     await appendFile(join(data, "pg_hba.conf"), `host all all all ${AUTH}\n`);
+  }
+
+  async #copy({ address, port, password }: PostgresServer): Promise<void> {
+    const { data, find, run } = this.place;
+    const from = ["-h", address, "-p", String(port), "-U", USER];
+    const copy = [find("pg_basebackup"), ...from, "-D", data, "-R", "-X", "stream", "-c", "fast"];
+    await run([...asPostgres(this.place), ...copy, "--no-sync"], {
+      timeoutMs: 30_000,
+      env: { PGPASSWORD: password },
+    });
+    if (isRoot()) await run(["chmod", "700", data]);
   }
 
   protected command(): readonly string[] {
@@ -81,6 +106,8 @@ export class PostgresServer extends ChildServer {
   }
 
   protected override async afterStart(): Promise<void> {
+    // A standby can't be written to.
+    if ((await this.sql("SELECT pg_is_in_recovery()")) === "t") return;
     await this.sql(`SET client_min_messages = warning;
       CREATE EXTENSION IF NOT EXISTS pg_stat_statements; SELECT pg_stat_statements_reset()`);
   }
@@ -89,20 +116,23 @@ export class PostgresServer extends ChildServer {
     await this.place.run(["sh", "-c", this.#dropSharedMemory]);
   }
 
-  /** A segment by which it knows whether an earlier one still runs; its number stands in the lock file. */
+  /**
+   * Removes the shared memory segment by which PostgreSQL finds out whether an earlier server still
+   * runs; the lock file has its number.
+   */
   get #dropSharedMemory(): string {
     const file = `'${join(this.place.data, "postmaster.pid")}'`;
     return `[ ! -e ${file} ] || { ipcrm -m "$(awk 'NR == 7 { print $2 }' ${file})" || :; } 2> /dev/null`;
   }
 }
 
-/** It refuses to run as root. */
+/** Runs a command as another user, because PostgreSQL refuses to run as root. */
 export function asPostgres(place: Place): readonly string[] {
   if (!isRoot()) return [];
   return [place.find("setpriv"), `--reuid=${USER}`, `--regid=${USER}`, "--init-groups", "--"];
 }
 
-/** A file that its user alone can read. */
+/** Writes a file that only PostgreSQL's user can read. */
 export async function writeForPostgres(place: Place, file: string, text: string): Promise<void> {
   await writeFile(file, text, { mode: 0o600 });
   if (isRoot()) await place.run(["chown", USER, file]);

@@ -1,8 +1,9 @@
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 
 /**
- * The processes that work in one of these folders. That is how the lab knows its own: a number can
- * be another's by now, and PostgreSQL's processes leave the group of their parent.
+ * The processes whose working directory is in one of these folders. The lab finds its own processes
+ * so, because a pid may belong to another process by now, and PostgreSQL's processes leave the
+ * group of their parent.
  */
 export function processesIn(folders: readonly string[]): number[] {
   return list("/proc")
@@ -14,16 +15,16 @@ export function processesIn(folders: readonly string[]): number[] {
     .map(Number);
 }
 
-/** All of its threads: each stops for itself. */
+/** Whether all threads of the process are stopped: each stops on its own. */
 export function isStopped(pid: number): boolean {
   return list(`/proc/${pid}/task`).every((thread) => {
     const stat = read(`/proc/${pid}/task/${thread}/stat`);
-    // After the last bracket: the program's name may hold any.
+    // After the last bracket: the program's name may contain brackets.
     return stat === "" || /^[TtZX]/.test(stat.slice(stat.lastIndexOf(")") + 2));
   });
 }
 
-/** Whether it is this process, and no other, that listens there. */
+/** Whether this very process listens on the port. */
 export function listensOn(pid: number, port: number): boolean {
   const hex = port.toString(16).toUpperCase().padStart(4, "0");
   const listening = new RegExp(`:${hex} [0-9A-F]+:0000 0A (?:\\S+ +){5}(\\d+)`, "g");
@@ -42,7 +43,7 @@ export function signal(pid: number, name: NodeJS.Signals): void {
   }
 }
 
-// A process may end while it is looked at, and another's may be hidden.
+// A process may end while it is read, and processes of other users may be hidden.
 const list = (folder: string): string[] => orElse(() => readdirSync(folder), []);
 const read = (file: string): string => orElse(() => readFileSync(file, "utf8"), "");
 const readLink = (link: string): string => orElse(() => readlinkSync(link), "");

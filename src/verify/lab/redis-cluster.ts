@@ -4,15 +4,16 @@ import type { RedisOptions, RedisServer } from "./redis.js";
 import { until } from "./until.js";
 
 const UP_MS = 10_000;
+const PRIMARIES = 3;
 
-/** A Redis Cluster of three primaries, ready to serve. */
+/** Starts a Redis Cluster of three primaries, each with `replicas` replicas; resolves when it serves. */
 export async function startRedisCluster(
   lab: Lab,
-  options: RedisOptions = {},
+  { replicas = 0, ...options }: RedisOptions & { readonly replicas?: number } = {},
 ): Promise<readonly RedisServer[]> {
   const servers = await Promise.all(
-    [1, 2, 3].map(async () => {
-      // Its other port is 10,000 above the first, if nothing is said, where anything may be.
+    Array.from({ length: PRIMARIES * (1 + replicas) }, async () => {
+      // The default bus port is 10,000 above the first port, where another server may listen.
       const bus = String(await freePort());
       const config = {
         "cluster-enabled": "yes",
@@ -24,12 +25,24 @@ export async function startRedisCluster(
     }),
   );
   const addresses = servers.map(({ address, port }) => `${address}:${port}`);
-  await servers[0]!.cli("--cluster", "create", ...addresses, "--cluster-yes");
+  await servers[0]!.cli(
+    "--cluster",
+    "create",
+    ...addresses,
+    "--cluster-replicas",
+    String(replicas),
+    "--cluster-yes",
+  );
   await clusterIsUp(servers);
+  await until("every replica is connected to its primary", UP_MS, async () => {
+    const roles = await Promise.all(servers.map((server) => server.cli("role")));
+    const isConnected = (role: string): boolean => linesOf(role)[3] === "connected";
+    return roles.filter(isConnected).length === PRIMARIES * replicas;
+  });
   return servers;
 }
 
-/** Resolves when every node that runs says that the cluster serves all slots. */
+/** Resolves when every running node reports that the cluster serves all slots. */
 export async function clusterIsUp(servers: readonly RedisServer[]): Promise<void> {
   for (const server of servers) {
     await until("the cluster is up", UP_MS, async () =>
@@ -38,17 +51,20 @@ export async function clusterIsUp(servers: readonly RedisServer[]): Promise<void
   }
 }
 
+/** Assigns slots that no node serves any more, as after a takeover during a move, to a node. */
+export async function repairCluster(servers: readonly RedisServer[]): Promise<void> {
+  const one = servers[0]!;
+  await one.cli("--cluster", "fix", `${one.address}:${one.port}`, "--cluster-yes");
+  await clusterIsUp(servers);
+}
+
 /** The node that serves a slot. */
 export async function ownerOfSlot(
   servers: readonly RedisServer[],
   slot: string,
 ): Promise<RedisServer> {
   for (const one of servers) {
-    const nodes = linesOf(await one.cli("cluster", "nodes"));
-    const ranges = nodes
-      .find((line) => line.includes("myself"))!
-      .split(" ")
-      .slice(8);
+    const ranges = (await ownLine(one)).slice(8);
     const has = (range: string): boolean => {
       const [from, to = from] = range.split("-").map(Number);
       return from! <= Number(slot) && Number(slot) <= to!;
@@ -58,7 +74,18 @@ export async function ownerOfSlot(
   throw new Error(`nobody has slot ${slot}`);
 }
 
-/** Moves a slot key by key, as redis-cli does it, with a rest after the first key. */
+/** The id of the node that this one replicates; "-" if it is a primary. */
+export async function primaryIdOf(server: RedisServer): Promise<string> {
+  return (await ownLine(server))[3]!;
+}
+
+/** The node's own line in CLUSTER NODES, as words. */
+async function ownLine(server: RedisServer): Promise<readonly string[]> {
+  const lines = linesOf(await server.cli("cluster", "nodes"));
+  return lines.find((line) => line.includes("myself"))!.split(" ");
+}
+
+/** Moves a slot key by key, as redis-cli does, with a pause after the first key. */
 export async function moveSlot(
   servers: readonly RedisServer[],
   slot: string,

@@ -2,14 +2,14 @@ import { ChildServer, type Place } from "./child-server.js";
 import { until } from "./until.js";
 
 const SYNC_MS = 30_000;
-/** Asked by the lab, or by a server of its own accord. */
+/** Commands that the lab sends, or a server by itself. */
 const NOT_OF_CLIENTS = /^(info|ping|config|command|client|hello|replconf|psync|sync|replicaof)\b/;
 
 export interface RedisOptions {
-  /** What outlives a kill: nothing, all but the last second, all. */
+  /** The data that survives a kill: none, all but the last second, or all. */
   readonly persistence?: "none" | "everysec" | "always";
   readonly replicaOf?: RedisServer;
-  /** More of redis.conf. */
+  /** Further settings of redis.conf. */
   readonly config?: Readonly<Record<string, string>>;
 }
 
@@ -29,28 +29,28 @@ export class RedisServer extends ChildServer {
     this.url = `redis://${this.address}:${this.port}`;
   }
 
-  /** What redis-cli prints for a command; rejects if the server's answer is an error. */
+  /** Runs a command by redis-cli, and resolves to its output; rejects if the reply is an error. */
   async cli(...args: readonly string[]): Promise<string> {
     const cli = [this.#cli, "-e", "-h", this.address, "-p", String(this.port)];
     return (await this.place.run([...cli, ...args])).replace(/\r?\n$/, "");
   }
 
-  /** A primary from now on, also after a restart. */
+  /** Makes the server a primary, also after a restart. */
   async promote(): Promise<void> {
     await this.cli("replicaof", "no", "one");
     this.#primary = null;
   }
 
-  /** A replica of another one from now on, also after a restart. */
+  /** Makes the server a replica of another one, also after a restart. */
   async follow(primary: RedisServer): Promise<void> {
     await this.cli("replicaof", primary.address, String(primary.port));
     this.#primary = primary;
   }
 
-  /** Resolves when this replica has all that its primary has now. */
+  /** Resolves when this replica has everything that its primary has now. */
   async synced(): Promise<void> {
     const primary = this.#primary;
-    if (primary === null) throw new Error(`${this.name} is no replica`);
+    if (primary === null) throw new Error(`${this.name} is not a replica`);
     const { master_repl_offset: goal } = await primary.#info("replication");
     await until(`${this.name} has caught up`, SYNC_MS, async () => {
       const own = await this.#info("replication");
@@ -58,7 +58,7 @@ export class RedisServer extends ChildServer {
     });
   }
 
-  /** Of each command, how often; those that a script runs count too. */
+  /** How often each command ran, with those that scripts ran. */
   async calls(): Promise<Map<string, number>> {
     const stats = Object.entries(await this.#info("commandstats"));
     return new Map(

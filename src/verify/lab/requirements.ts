@@ -1,18 +1,20 @@
 import { accessSync, constants, existsSync, readdirSync, statSync } from "node:fs";
 import { delimiter, join } from "node:path";
 
-/** For each kind, what has to be found by its name, and the package of Debian and Ubuntu that brings it. */
+/** For each kind, the files that must be found, and the package of Debian and Ubuntu that has them. */
 const REQUIREMENTS = {
   redis: { "redis-server": "redis-server", "redis-cli": "redis-tools" },
   postgres: {
     postgres: "postgresql",
     initdb: "postgresql",
+    pg_basebackup: "postgresql",
     psql: "postgresql",
     setpriv: "util-linux",
   },
   pgbouncer: { pgbouncer: "pgbouncer", psql: "postgresql" },
   etcd: { etcd: "etcd-server", etcdctl: "etcd-client" },
   zookeeper: { java: "default-jre-headless", "zookeeper.jar": "libzookeeper-java" },
+  sqlite: { sqlite3: "sqlite3" },
   faketime: { "libfaketimeMT.so.1": "faketime" },
   network: { ip: "iproute2", nft: "nftables", nsenter: "util-linux" },
   tls: { openssl: "openssl" },
@@ -20,22 +22,26 @@ const REQUIREMENTS = {
   browser: { chromium: "chromium" },
 } as const satisfies Record<string, Readonly<Record<string, string>>>;
 
+/** A kind of server or tool that a lab can need. */
 export type Kind = keyof typeof REQUIREMENTS;
 export const KINDS = Object.keys(REQUIREMENTS) as readonly Kind[];
 
 export type Find = (file: string) => string | null;
 
-/** Which of these can't be had here, and what would help: a line to paste where one is known. */
+/** The kinds that are missing on this machine, and how to install them. */
 export interface Missing {
+  /** The kinds that are missing. */
   readonly kinds: readonly Kind[];
+  /** The packages of Debian and Ubuntu that contain them. */
   readonly packages: readonly string[];
+  /** How to install them: a command to paste where one is known. */
   readonly advice: string;
 }
 
 export const packagesOf = (kinds: readonly Kind[]): readonly string[] =>
   unique(kinds.flatMap((kind) => Object.values(REQUIREMENTS[kind])));
 
-/** Null when nothing is. */
+/** The missing kinds; null if none is missing. */
 export function missing(kinds: readonly Kind[], find: Find = findFile): Missing | null {
   const files = (kind: Kind): [string, string][] =>
     Object.entries(REQUIREMENTS[kind]).filter(([file]) => find(file) === null);
@@ -49,7 +55,7 @@ export function missing(kinds: readonly Kind[], find: Find = findFile): Missing 
   return { kinds: lacking, packages, advice };
 }
 
-/** The path of a file of some kind; throws with what to install. */
+/** The path of a file of some kind; throws an error that says what to install. */
 export function findProgram(file: string, find: Find = findFile): string {
   const path = find(file);
   if (path !== null) return path;
@@ -74,7 +80,7 @@ function foldersOf(file: string): readonly string[] {
       join(folder, "faketime"),
     );
   }
-  // Before PATH: there Debian has a script in Perl for psql, and nothing of the server.
+  // Searched before PATH, where Debian has a Perl script for psql, and no server.
   const postgres = "/usr/lib/postgresql";
   const versions = existsSync(postgres) ? readdirSync(postgres) : [];
   return [
@@ -82,7 +88,7 @@ function foldersOf(file: string): readonly string[] {
       .sort((a, b) => Number(b) - Number(a))
       .map((version) => join(postgres, version, "bin")),
     ...(process.env["PATH"] ?? "").split(delimiter).filter((folder) => folder !== ""),
-    // Not in everyone's PATH.
+    // Not in every user's PATH.
     "/usr/local/sbin",
     "/usr/sbin",
     "/sbin",

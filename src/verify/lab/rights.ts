@@ -1,6 +1,8 @@
 import { spawnSync } from "node:child_process";
+import { statSync } from "node:fs";
+import { dirname } from "node:path";
 
-/** What the kernel has to permit; each is tried in namespaces that go away with the trial. */
+/** Rights that the kernel must grant. Each is tried in namespaces that end with the trial. */
 const TRIALS = {
   "network namespaces": {
     script: "ip link add left type veth peer name right && ip link add middle type bridge",
@@ -21,12 +23,13 @@ const TRIALS = {
   },
 } as const;
 
+/** A right that the kernel may refuse. */
 export type Right = keyof typeof TRIALS;
 export const RIGHTS = Object.keys(TRIALS) as readonly Right[];
 
 const tried = new Map<Right, string | null>();
 
-/** Null, or which right is lacking, in words. Tried once. */
+/** Null, or the reason why the right is missing. Tried once. */
 export function lackingRight(right: Right): string | null {
   let lacking = tried.get(right);
   if (lacking === undefined) {
@@ -41,4 +44,16 @@ function permits(script: string): boolean {
   const env = { PATH: `${process.env["PATH"]}:/usr/sbin:/sbin` };
   const args = ["--net", "--mount", "--propagation", "private", "sh", "-c", script];
   return spawnSync("unshare", args, { env, stdio: "ignore", timeout: 10_000 }).status === 0;
+}
+
+const OTHERS = { read: 0o4, search: 0o1 };
+
+/** Null, or the reason why another user can't load a program from this file. */
+export function hiddenFromOthers(file: string): string | null {
+  const lacks = (path: string, right: number): boolean => (statSync(path).mode & right) === 0;
+  if (lacks(file, OTHERS.read)) return `other users may not read ${file}`;
+  for (let folder = dirname(file); ; folder = dirname(folder)) {
+    if (lacks(folder, OTHERS.search)) return `other users may not search ${folder}`;
+    if (folder === dirname(folder)) return null;
+  }
 }

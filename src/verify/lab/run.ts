@@ -12,7 +12,7 @@ export interface RunOptions {
   readonly timeoutMs?: number;
 }
 
-/** What a program prints; rejects with its complaint. */
+/** Runs a program, and resolves to its output; rejects with its error output. */
 export function run(
   [program, ...args]: readonly string[],
   { input = "", cwd, env = plainEnv(), timeoutMs = RUN_MS }: RunOptions = {},
@@ -24,13 +24,13 @@ export function run(
       const why = error.killed ? `no answer in ${timeoutMs} ms` : stderr.trim() || error.message;
       reject(new Error(`${program}: ${why}`, { cause: error }));
     });
-    // It may end without reading.
+    // The program may end without reading its input.
     child.stdin?.on("error", () => {});
     child.stdin?.end(input);
   });
 }
 
-/** What a tool of the system prints, wherever it lies. */
+/** Runs a tool of the system, wherever it is installed. */
 export function runTool(
   [tool, ...args]: readonly [string, ...string[]],
   input = "",
@@ -39,7 +39,7 @@ export function runTool(
   return run([program, ...args], { input, timeoutMs: TOOL_MS });
 }
 
-/** No setting of the user's reaches a server or its clients. */
+/** An environment in which no setting of the user reaches a server or its clients. */
 export function plainEnv(home = "/"): Record<string, string> {
   return { PATH: process.env["PATH"] ?? "/usr/bin:/bin", HOME: home, LC_ALL: "C" };
 }

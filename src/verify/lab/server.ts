@@ -1,48 +1,56 @@
 /**
- * A server of the lab: a child process on a port of its own, with its data in a folder of its own.
- * Every verb resolves when it has come true: started means that it answered a real command.
+ * A server of the lab: a child process with its own port and its own data folder. Every method
+ * resolves when its effect is complete: after `start`, the server has replied to a real command.
  */
 export interface Server {
-  /** "redis-1": unique in its lab. */
+  /** The name, such as "redis-1", unique in the lab. */
   readonly name: string;
+  /** The IP address at which it listens. */
   readonly address: string;
+  /** The port at which it listens. */
   readonly port: number;
-  /** As `connect` takes it. */
+  /** The URL for `connect`. */
   readonly url: string;
   /** The process to signal; null when it does not run. */
   readonly pid: number | null;
+  /** Whether its process runs, is stopped by a signal, or is gone. */
   readonly state: "running" | "paused" | "down";
+  /** Starts the server on its present data. */
   start(): Promise<void>;
-  /** Asked to end; its data stays. */
+  /** Ends the server regularly; its data stays. */
   stop(): Promise<void>;
-  /** SIGKILL; its data stays as far as it was written. */
+  /** Kills the server (SIGKILL); its data stays as far as it was written. */
   kill(): Promise<void>;
-  /** SIGSTOP: connections are still accepted, nothing answers. */
+  /** Pauses the server (SIGSTOP): connections are still accepted, but nothing replies. */
   pause(): Promise<void>;
+  /** Resumes the server (SIGCONT) after `pause`. */
   resume(): Promise<void>;
-  /** Killed and started again, on the same port. */
+  /** Kills and starts the server, on the same port. */
   restart(): Promise<void>;
-  /** Killed, its data deleted, started again. */
+  /** Kills the server, deletes its data, and starts it again. */
   wipe(): Promise<void>;
-  /** Commands of clients that it has run since it started, by its own count. */
+  /** How many commands of clients the server has run since it started, by its own count. */
   commands(): Promise<number>;
 }
 
-/** Servers that are one store together. */
+/** Servers that form one store. */
 export interface Cluster<S extends Server = Server> {
+  /** Its members, in order. */
   readonly servers: readonly S[];
   readonly url: string;
-  /** Who leads now; rejects while nobody does. */
+  /** The present leader; rejects while there is none. */
   leader(): Promise<S>;
 }
 
-/** Where a server runs: on loopback, or in a network namespace, under a false clock, on a disk of its own. */
+/** The place where a server runs: on loopback, in a network namespace, under a false clock, on its own disk. */
 export interface Site {
+  /** The IP address at which a server listens there. */
   readonly address: string;
   /** The command line that runs `argv` there, by exec: its process is the server's. */
   command(argv: readonly string[]): readonly string[];
+  /** Variables to add to the environment of a process there. */
   readonly env: Readonly<Record<string, string>>;
-  /** Under which it keeps its data: in the lab's folder, so that it ends with the lab. */
+  /** The folder for the server's data, inside the lab's folder, so that it ends with the lab. */
   readonly folder?: string;
 }
 

@@ -3,7 +3,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 const FIRST_PAUSE_MS = 2;
 const LAST_PAUSE_MS = 50;
 
-/** Asks until the answer is yes; rejects after `timeoutMs`. What `holds` throws goes through. */
+/** Calls `holds` until it returns true; rejects after `timeoutMs`, or when `holds` throws. */
 export async function until(
   what: string,
   timeoutMs: number,

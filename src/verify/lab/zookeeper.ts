@@ -9,7 +9,7 @@ export interface ZooKeeperOptions {
 }
 
 const JAVA = ["-Xms16m", "-Xmx48m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
-/** Otherwise it leaves a file in /tmp when it is killed. */
+/** Otherwise the JVM leaves a file in /tmp when it is killed. */
 const NO_TRACES = "-XX:-UsePerfData";
 const MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 
@@ -29,7 +29,7 @@ export class ZooKeeperServer extends ChildServer {
     this.url = `zookeeper://${this.address}:${this.port}`;
   }
 
-  /** What it answers to one of the four-letter commands. */
+  /** Sends one of the four-letter commands, and resolves to the reply. */
   ask(word: string): Promise<string> {
     return talk(this.place, word);
   }
@@ -41,7 +41,7 @@ export class ZooKeeperServer extends ChildServer {
     return BigInt(zxid) >> 32n;
   }
 
-  /** Reads and updates that clients asked this server for; no pings. */
+  /** How many reads and updates clients sent to this server, without pings. */
   async commands(): Promise<number> {
     const answer = await this.ask("mntr");
     return [...answer.matchAll(/^zk_cnt_(?:read|update)latency\t(\d+)$/gm)].reduce(

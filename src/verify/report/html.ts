@@ -21,7 +21,7 @@ export function html(parts: TemplateStringsArray, ...values: readonly Content[])
   return new Markup(parts.map((part, i) => part + textOf(values[i])).join(""));
 }
 
-/** Nothing in an untrusted text reorders, hides or breaks the text around it. */
+/** Escapes control characters, so that an untrusted text can't reorder, hide or break the text around it. */
 export const harmless = (text: string): string => plain(text.toWellFormed());
 
 /** JSON that is safe inside `<script>`: without `<`, and without separators that end a line in JavaScript. */

@@ -47,9 +47,9 @@ export function jain(values: readonly number[]): number | undefined {
 }
 
 /**
- * Times from the start of a release to the next grant of the same name, where the next holder was
- * waiting already. Both exclude all others, and the next one asked for no other name: nothing else
- * can hold it up.
+ * Times from the start of a release to the next grant of the same name, if the next holder already
+ * waited. Both leases are exclusive, and the next holder requested no other name, so nothing else
+ * can delay it.
  */
 export function handoversOf({ runs }: Model): readonly number[] {
   return runs.flatMap((run) =>
@@ -72,7 +72,7 @@ export function handoversOf({ runs }: Model): readonly number[] {
   );
 }
 
-/** By the nearest rank; undefined without values. */
+/** The quantile by the nearest rank; undefined without values. */
 export function quantile(sorted: readonly number[], share: number): number | undefined {
   return sorted[Math.min(sorted.length - 1, Math.max(0, Math.ceil(share * sorted.length) - 1))];
 }

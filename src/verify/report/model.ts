@@ -3,27 +3,27 @@ import { fold, type Operation, type Run } from "../check/operations.js";
 import { firstIndex } from "../check/spans.js";
 import type { CheckResult, FaultRecord, Result, RunRecord } from "../runner/result.js";
 
-/** A verification, folded: what every section of the report reads. */
+/** A verification, grouped for the sections of the report. */
 export interface Model {
   readonly result: Result;
-  /** One for each run: workers of two runs may share names and ops. */
+  /** Each run folded by itself: workers of two runs may share names and ops. */
   readonly runs: readonly Run[];
   readonly operations: readonly Operation[];
   readonly faults: readonly FaultRecord[];
   /** The workers of all runs, in order. */
   readonly workers: readonly string[];
   readonly names: readonly string[];
-  /** Checks with evidence that is told: violated, or broken where not promised. */
-  readonly told: readonly CheckResult[];
-  /** The beginning of the first run: times are counted from here. */
+  /** Checks whose evidence the report shows: violated, or broken where not promised. */
+  readonly broken: readonly CheckResult[];
+  /** The start of the first run, from which times count. */
   readonly startMs: number;
-  /** The time that the time lines cover. */
+  /** The start of the time lines. */
   readonly fromMs: number;
   readonly toMs: number;
   runAt(atMs: number): Run;
-  /** The end of the run that this moment belongs to: nothing of the run lasts longer. */
+  /** The end of the run that this moment belongs to: no belief or fault of the run lasts longer. */
   runEndMs(atMs: number): number;
-  /** A time since then: "+1.204 s". */
+  /** A time since `startMs`: "+1.204 s". */
   at(atMs: number): string;
 }
 
@@ -48,7 +48,7 @@ export function modelOf(result: Result, history: History): Model {
       ...sorted.flatMap((event) => ("client" in event ? [event.client] : [])),
     ]),
     names: inOrder(operations.map(({ asked }) => asked.name)),
-    told: result.checks.filter(
+    broken: result.checks.filter(
       ({ verdict, evidence }) =>
         (verdict === "violated" || verdict === "expected") && evidence.length > 0,
     ),
@@ -64,7 +64,7 @@ export function modelOf(result: Result, history: History): Model {
   };
 }
 
-/** The events of each run; what comes between two runs belongs to the earlier one. */
+/** Splits events by runs; events between two runs belong to the earlier one. */
 function split(sorted: readonly Event[], runs: readonly RunRecord[]): readonly History[] {
   if (runs.length < 2) return [sorted];
   const starts = runs.map(({ fromMs }, i) =>
@@ -80,7 +80,7 @@ function runIndex(runs: readonly RunRecord[], atMs: number): number {
 
 const COLLATOR = new Intl.Collator("en", { numeric: true });
 
-/** Each once; w2 comes before w10. */
+/** Without duplicates; w2 comes before w10. */
 const inOrder = (texts: readonly string[]): readonly string[] =>
   [...new Set(texts)].sort((a, b) => COLLATOR.compare(a, b) || (a < b ? -1 : 1));
 

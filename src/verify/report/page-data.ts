@@ -7,11 +7,11 @@ import type { Model } from "./model.js";
 import type { OperationRow, PageData, StoryRow } from "./page/data.js";
 import { describeEvent } from "./words.js";
 
-/** Around the evidence of a story, so that the reader sees what came before and after. */
+/** The margin around the evidence of a story, so that the reader sees what came before and after. */
 const MARGIN = 0.35;
 const SHORTEST_STORY_MS = 300;
 
-/** What the browser needs to draw the time lines. */
+/** The data with which the browser draws the time lines. */
 export function pageData(model: Model): PageData {
   const index = new Indices(model);
   const { clamped } = index;
@@ -43,7 +43,7 @@ export function pageData(model: Model): PageData {
       op.lost === undefined ? [] : [[i, clamped(op.lost.atMs), harmless(op.lost.reason)] as const],
     ),
     runs: model.result.runs.map(({ fromMs, seed }) => [clamped(fromMs), seed] as const),
-    stories: model.told.map((check) => storyRow(model, index, check)),
+    stories: model.broken.map((check) => storyRow(model, index, check)),
   };
 }
 
@@ -60,7 +60,7 @@ class Indices {
     this.#operations = new Map(model.operations.map((op, i) => [op, i]));
   }
 
-  /** Since the first event, within the time line, to a hundredth of a millisecond. */
+  /** A time since the first event, within the time line, rounded to a hundredth of a millisecond. */
   readonly clamped = (atMs: number): number => {
     const { fromMs, toMs, startMs } = this.#model;
     return Math.round((Math.min(toMs, Math.max(fromMs, atMs)) - startMs) * 100) / 100;

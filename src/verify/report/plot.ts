@@ -1,14 +1,14 @@
 import { html, type Markup } from "./html.js";
 import { duration } from "./words.js";
 
-/** A coordinate, short. */
+/** A coordinate as short text. */
 export const px = (value: number): string => String(Math.round(value * 10) / 10);
 
 const WIDTH_PX = 420;
 const RIGHT_PX = 8;
 const BINS_PER_DECADE = 8;
 
-/** Bins that are equally wide on a logarithmic axis. Values below the first edge count into the first bin. */
+/** Bins of equal width on a logarithmic axis. Values below the first edge count in the first bin. */
 export interface Histogram {
   readonly fromMs: number;
   readonly toMs: number;
@@ -16,7 +16,7 @@ export interface Histogram {
   count(values: readonly number[]): readonly number[];
 }
 
-/** Whole decades around the values; nothing below 0.1 ms is told apart. */
+/** Bins over whole decades around the values; values below 0.1 ms are not distinguished. */
 export function decadeBins(values: readonly number[]): Histogram {
   const least = values.reduce((min, value) => Math.min(min, value), Number.POSITIVE_INFINITY);
   const most = values.reduce((max, value) => Math.max(max, value), 1);
@@ -55,7 +55,7 @@ export class Axes {
     this.bottomY = heightPx - bottomPx;
   }
 
-  /** From a share of the width, 0 to 1. */
+  /** Converts a share of the width, 0 to 1. */
   x(share: number): number {
     return this.leftPx + share * (this.rightPx - this.leftPx);
   }

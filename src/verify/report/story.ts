@@ -3,31 +3,31 @@ import { clientOf } from "../check/picture.js";
 import type { CheckResult, FaultRecord } from "../runner/result.js";
 import type { Model } from "./model.js";
 
-/** One line of a story. Context has no number: it is not needed to show the break. */
+/** One line of a story. Context lines have no number: the evidence is complete without them. */
 export interface StoryLine {
   readonly event: Event;
   readonly number?: number;
 }
 
-/** A story is read in a minute. Longer evidence is told from its end, which shows the break. */
+/** A story should take a minute to read. Longer evidence is shortened to its end, which shows the violation. */
 const MOST_LINES = 12;
-/** What comes later than this after the evidence is another story. */
+/** Events later than this after the evidence are not part of the story. */
 const LATER_MS = 3_000;
-/** A fault that was healed this long before the evidence may still have caused the break. */
+/** A fault that was healed this long before the evidence may still have caused the violation. */
 const EARLIER_MS = 1_000;
 const NEAR_MS = 50;
 
-/** The evidence of a check, and what happened to the same operations, workers and store meanwhile. */
+/** The evidence of a check, with the other events of the same operations, workers and store at that time. */
 export function storyLines(model: Model, { evidence }: CheckResult): readonly StoryLine[] {
   const numbered = evidence.map((event, i): StoryLine => ({ event, number: i + 1 }));
-  const told = numbered.slice(-MOST_LINES);
+  const shown = numbered.slice(-MOST_LINES);
   const lastMs = evidence.at(-1)!.atMs;
   const away = ({ atMs }: Event): number => Math.abs(atMs - lastMs);
   const context = contextOf(model, evidence)
     .sort((a, b) => away(a) - away(b))
-    .slice(0, MOST_LINES - told.length)
+    .slice(0, MOST_LINES - shown.length)
     .map((event): StoryLine => ({ event }));
-  return [...told, ...context].sort((a, b) => a.event.atMs - b.event.atMs);
+  return [...shown, ...context].sort((a, b) => a.event.atMs - b.event.atMs);
 }
 
 function contextOf(model: Model, evidence: readonly Event[]): Event[] {
@@ -53,13 +53,16 @@ function contextOf(model: Model, evidence: readonly Event[]): Event[] {
   );
 }
 
-/** A fault of one name may come several times; its record and its events are not of the same instant. */
+/**
+ * Whether the record is the one of this event. A fault of one name may occur several times, and its
+ * record and its events differ slightly in time.
+ */
 const isOf = (
   { fault, atMs }: Extract<Event, { fault: string }>,
   { name, fromMs, untilMs }: FaultRecord,
 ): boolean => fault === name && atMs >= fromMs - NEAR_MS && atMs <= untilMs + NEAR_MS;
 
-/** Whether it changes what the worker believes, or what its belief is worth. */
+/** Whether the event changes the worker's belief, or whether that belief is right. */
 function isTurn(event: Event): boolean {
   switch (event.kind) {
     case "granted":
@@ -77,7 +80,7 @@ function isTurn(event: Event): boolean {
   }
 }
 
-/** Evidence may have been read from a file: it is found again by what it says. */
+/** Identifies an event by its content, because evidence may have been read from a file. */
 const keyOf = (event: Event): string =>
   [
     event.kind,

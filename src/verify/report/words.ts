@@ -2,7 +2,7 @@ import { modeOf } from "../../core/store.js";
 import type { Event, EventOf } from "../check/history.js";
 import type { Run } from "../check/operations.js";
 
-/** One event as a sentence: the subject, and what it does. */
+/** One event as a sentence: subject and predicate. */
 export interface Sentence {
   readonly subject: string;
   readonly predicate: string;
@@ -28,7 +28,7 @@ export function duration(ms: number): string {
   return seconds % 60 === 0 ? `${minutes} min` : `${minutes} min ${seconds % 60} s`;
 }
 
-/** Ends a sentence that may or may not have its full stop. */
+/** Adds a full stop if the text has none. */
 export const sentence = (text: string): string => (/[.!?]$/.test(text) ? text : `${text}.`);
 
 /** "S1", "S1 and S4", "S1, S4 and L2". */
@@ -88,7 +88,7 @@ type OfWorker = Exclude<Extract<Event, { op: string }>, EventOf<"made" | "kept" 
 function predicateOf(event: OfWorker, name: string, at: (atMs: number) => string): string {
   switch (event.kind) {
     case "asked":
-      return `asks for ${quoted(event.name)}${modeWords(event)}, ttl ${duration(event.ttlMs)}, ${waitWords(event.waitMs)}`;
+      return `requests ${quoted(event.name)}${modeWords(event)}, ttl ${duration(event.ttlMs)}, ${waitWords(event.waitMs)}`;
     case "queued":
       return `has its place in the queue of ${name}`;
     case "aborting":
@@ -100,7 +100,7 @@ function predicateOf(event: OfWorker, name: string, at: (atMs: number) => string
     case "renewed":
       return `renews its lease of ${name} until ${at(event.untilMs)}`;
     case "looked":
-      return `looks at its lease of ${name}: ${event.held ? "held" : "not held"}`;
+      return `checks its lease of ${name}: ${event.held ? "held" : "not held"}`;
     case "lost":
       return `is notified that ${name} is lost: ${event.reason}`;
     case "releasing":
@@ -118,7 +118,7 @@ function predicateOf(event: OfWorker, name: string, at: (atMs: number) => string
 
 const OUTCOMES: Readonly<Record<EventOf<"not-granted">["outcome"], string>> = {
   busy: "another worker holds it",
-  timeout: "its time to wait is over",
+  timeout: "its wait timed out",
   aborted: "the wait was aborted",
   unknown: "the store gave no reply, and may have granted it",
   refused: "the store refused the request",
@@ -126,7 +126,7 @@ const OUTCOMES: Readonly<Record<EventOf<"not-granted">["outcome"], string>> = {
 
 const RELEASES: Readonly<Record<EventOf<"released">["result"], (name: string) => string>> = {
   released: (name) => `has released ${name}`,
-  lost: (name) => `wants to release ${name}, and the lease was lost already`,
+  lost: (name) => `releases ${name}, but the lease was already lost`,
   unknown: (name) => `gets no reply to its release of ${name}`,
 };
 

@@ -1,10 +1,11 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { LocksOptions } from "../../core/options.js";
 import type { MutantName } from "../../testing/mutants.js";
+import { LOOPBACK, type Site } from "../lab/server.js";
 import type { Connections, Program } from "../traffic/protocol.js";
 import { machineMs, type TimeLine } from "../traffic/time-line.js";
 import { Worker } from "../traffic/worker.js";
-import type { Way } from "./target.js";
+import type { Way } from "./way.js";
 
 const START_AGAIN_MS = 300;
 const FIRST_START_MS = 30_000;
@@ -21,7 +22,7 @@ export interface MemberOptions {
   readonly module?: string | undefined;
 }
 
-/** A worker of a run; when its process was killed, another process takes its place. */
+/** A worker of a run. When its process is killed, another process takes its place. */
 export class Member {
   readonly client: string;
   readonly way: Way;
@@ -29,14 +30,15 @@ export class Member {
   readonly #programs = new Set<Promise<number>>();
   #worker: Worker | null = null;
   #starting: Promise<void> = Promise.resolve();
+  #isStarting = false;
   #processes = 0;
-  /** By their URLs: several faults may have one each at the same time. */
-  readonly #twins = new Map<string, Worker>();
-  #twinLanes = 0;
+  /** Extra processes: each of several faults may start one. */
+  readonly #twins = new Set<Worker>();
+  #startedTwins = 0;
   #isKilled = false;
-  /** When its programs end; null before they begin. */
+  /** The end of its programs; null before they begin. */
   #untilMs: number | null = null;
-  /** What should not have happened to its processes. */
+  /** Misbehaviour of its processes: crashes and printed text. */
   readonly faults: string[] = [];
 
   constructor(options: MemberOptions) {
@@ -49,13 +51,21 @@ export class Member {
     return this.#worker!;
   }
 
-  /** Starts a process, and its programs if they have begun; again in a moment while the store is down. */
+  /**
+   * Starts a process, and its programs if they have begun; while the store is down, tries again
+   * after a pause. Two faults that killed the process both restart it: one process takes its place,
+   * not two.
+   */
   start(): Promise<void> {
-    this.#starting = this.#start();
+    if (this.isRunning || this.#isStarting) return this.#starting;
+    this.#isStarting = true;
+    this.#starting = this.#start().finally(() => {
+      this.#isStarting = false;
+    });
     return this.#starting;
   }
 
-  /** Begins its programs, which go on until then in this process and in those that take its place. */
+  /** Begins the programs. They run until `untilMs`, in this process and in those that replace it. */
   begin(untilMs: number): void {
     this.#untilMs = untilMs;
     if (this.isRunning) this.#perform(this.#worker!, untilMs);
@@ -67,40 +77,59 @@ export class Member {
 
   async kill(): Promise<void> {
     this.#isKilled = true;
-    const twins = [...this.#twins.keys()].map((url) => this.endTwin(url));
-    await Promise.all([this.#worker?.kill(), ...twins]);
+    const twins = [...this.#twins];
+    this.#twins.clear();
+    await Promise.all([this.#worker, ...twins].map((one) => one?.kill()));
   }
 
-  /** Another process of the same programs, by another URL. A refusal to connect is no fault. */
-  async startTwin(url: string): Promise<void> {
-    const client = `${this.client}-twin`;
-    const twin = await this.#open({ client, url }).catch(() => null);
-    if (twin === null) return;
-    this.#twins.set(url, twin);
-    for (const program of this.#options.programs) {
-      const lane = `${program.lane}-twin${++this.#twinLanes}`;
-      twin.program({ ...program, lane, untilMs: this.#untilMs ?? 0 }).catch(() => {});
+  /**
+   * Starts another process with the same programs, by another URL or as another user; the returned
+   * function ends it. A store that refuses to be opened is not an error of the process.
+   */
+  async startTwin({
+    url,
+    ...as
+  }: {
+    readonly url: string;
+    readonly uid?: number;
+    readonly gid?: number;
+  }): Promise<() => Promise<void>> {
+    const number = ++this.#startedTwins;
+    const site = as.uid === undefined ? this.way.site : siteOfUser(as, this.way.site);
+    const client = `${this.client}-twin${number}`;
+    const twin = await this.#open({ client, url, site, hasResource: as.uid === undefined }).catch(
+      (error: Error) => error,
+    );
+    if (!(twin instanceof Worker)) {
+      if (!isStoreDown(twin)) this.faults.push(twin.message);
+      return async () => {};
     }
+    this.#twins.add(twin);
+    for (const program of this.#options.programs) {
+      const lane = `${program.lane}-twin${number}`;
+      twin.program({ ...program, lane, untilMs: this.#untilMs ?? 0 }).catch((error: Error) => {
+        if (this.#twins.has(twin)) this.faults.push(error.message);
+      });
+    }
+    return async () => {
+      this.#twins.delete(twin);
+      await twin.kill();
+      this.#note(twin);
+    };
   }
 
-  async endTwin(url: string): Promise<void> {
-    const twin = this.#twins.get(url);
-    this.#twins.delete(url);
-    await twin?.kill();
-  }
-
-  /** Resolves when its programs are done; false if they are not within the time. */
+  /** Resolves to true when its programs are done, or to false after `withinMs`. */
   async finished(withinMs: number): Promise<boolean> {
     await this.#starting;
     return inTime(Promise.all(this.#programs), withinMs);
   }
 
-  /** Aborts what waits. */
+  /** Aborts pending acquires. */
   async finish(): Promise<void> {
     if (this.isRunning) await this.#worker!.finish().catch(() => {});
   }
 
-  /** Closes its locks and ends the process; false if that is not done within the time. */
+  /** Closes its locks and ends the process; false if that takes longer than `withinMs`. */
   async close(withinMs: number): Promise<boolean> {
     if (!this.isRunning) return true;
     const worker = this.#worker!;
@@ -118,7 +147,9 @@ export class Member {
     this.#processes++;
     const givesUpMs = this.#untilMs ?? machineMs() + FIRST_START_MS;
     while (machineMs() < givesUpMs) {
-      const worker = await this.#open({ client, url: way.url }).catch((error: Error) => error);
+      const worker = await this.#open({ client, url: way.url, site: way.site }).catch(
+        (error: Error) => error,
+      );
       if (worker instanceof Worker) {
         this.#isKilled = false;
         this.#worker = worker;
@@ -133,16 +164,26 @@ export class Member {
     }
   }
 
-  #open(as: { readonly client: string; readonly url: string }): Promise<Worker> {
-    const { way, timeLine, locks, connections, resourceFile, mutant, module } = this.#options;
+  /** `hasResource`: false for another user, who can't open the file of the resources. */
+  #open({
+    site,
+    hasResource = true,
+    ...as
+  }: {
+    readonly client: string;
+    readonly url: string;
+    readonly site: Site | undefined;
+    readonly hasResource?: boolean;
+  }): Promise<Worker> {
+    const { timeLine, locks, connections, resourceFile, mutant, module } = this.#options;
     return Worker.start({
       ...as,
       locks,
       connections,
       timeLine,
-      resourceFile,
       reportsStalls: true,
-      ...(way.site === undefined ? {} : { site: way.site }),
+      ...(hasResource ? { resourceFile } : {}),
+      ...(site === undefined ? {} : { site }),
       ...(mutant === undefined ? {} : { mutant }),
       ...(module === undefined ? {} : { module }),
     });
@@ -151,7 +192,7 @@ export class Member {
   #perform(worker: Worker, untilMs: number): void {
     const number = this.#processes;
     for (const program of this.#options.programs) {
-      // Ops of another process are others.
+      // The ops of a later process need ids of their own.
       const lane = number === 1 ? program.lane : `${program.lane}'${number}`;
       const performing = worker.program({ ...program, lane, untilMs }).catch((error: Error) => {
         if (!this.#isKilled) this.faults.push(error.message);
@@ -162,7 +203,7 @@ export class Member {
     }
   }
 
-  /** A library prints nothing. */
+  /** Printed text is an error: a library prints nothing. */
   #note({ printed, client }: Worker): void {
     if (printed.length === 0) return;
     this.faults.push(`${client} printed: ${printed.splice(0).join("\n").slice(0, 2_000)}`);
@@ -179,6 +220,15 @@ async function inTime(done: Promise<unknown>, withinMs: number): Promise<boolean
   return isDone;
 }
 
-/** Or refuses, as a file with two names does. */
+/** Whether the store is down, or refuses to be opened, as for a file with two names. */
 const isStoreDown = ({ message }: Error): boolean =>
   /StoreUnavailableError|UnsupportedError/.test(message);
+
+/** The same site as another user, who needs no entry in passwd. */
+function siteOfUser(
+  { uid, gid = uid }: { readonly uid?: number; readonly gid?: number },
+  site: Site = LOOPBACK,
+): Site {
+  const as = ["setpriv", `--reuid=${uid}`, `--regid=${uid}`, `--groups=${gid}`];
+  return { ...site, command: (argv) => site.command([...as, ...argv]) };
+}

@@ -6,7 +6,7 @@ import type { FaultKind, StoreFault } from "./kinds.js";
 import type { PlannedFault } from "./plan.js";
 import type { FaultRecord } from "./result.js";
 
-/** A fault may explain something for so many ttls after it is healed. */
+/** A fault may have effects for this many ttls after it is healed. */
 const AFTERMATH_TTLS = 2.5;
 const AFTERMATH_MS = 2_000;
 
@@ -19,9 +19,9 @@ export class Injector {
   readonly #inForce = new Map<StoreFault, { record: FaultRecord; kind: FaultKind }>();
   readonly #acting = new Set<Promise<void>>();
   readonly records: FaultRecord[] = [];
-  /** Faults that could not be injected or healed: the verifier's own trouble. */
+  /** Faults that could not be injected or healed. They are errors of the verifier, not of the store. */
   readonly troubles: string[] = [];
-  /** Counts faults of the same name at the same time. */
+  /** Numbers faults of the same name that are active at the same time. */
   #repeated = 1;
   #over = false;
 
@@ -35,14 +35,14 @@ export class Injector {
     return [...this.#inForce.values()].map(({ record }) => record.name);
   }
 
-  /** Whether something other than workers and their connections is hit now. */
+  /** Whether a fault other than those of workers and their connections is active. */
   get isStoreStruck(): boolean {
     return [...this.#inForce.values()].some(
-      ({ record: { hits } }) => hits !== "worker" && hits !== "connection",
+      ({ kind: { hits, hitsRunner = hits !== "worker" && hits !== "connection" } }) => hitsRunner,
     );
   }
 
-  /** Whether workers can't use the store any more before they are started anew. */
+  /** Whether workers must be restarted before they can use the store again. */
   get isLockedOut(): boolean {
     return this.records.some(({ kind }) => this.#kinds.get(kind)?.locksOut);
   }
@@ -53,7 +53,7 @@ export class Injector {
     }
   }
 
-  /** Heals everything; nothing is injected afterwards. */
+  /** Heals all faults and injects no more. */
   async end(): Promise<void> {
     this.#over = true;
     for (const timer of this.#timers) clearTimeout(timer);
@@ -61,12 +61,13 @@ export class Injector {
     for (const one of [...this.#inForce.keys()].reverse()) await this.#heal(one);
   }
 
-  /** Where these faults are known to break a promise. */
+  /** The times in which active faults are known to break a promise. */
   excuses(longestTtlMs: number): readonly Excuse[] {
     return this.records.flatMap(({ kind, fromMs, untilMs }) => {
       const { breaks = [] } = this.#kinds.get(kind)!;
       return breaks.map((rule) => {
-        // A place in the queue is lost while the fault is there; a grant that it cost is believed for a ttl.
+        // A place in the queue can only be lost while the fault is active; a grant that was lost is
+        // believed for one ttl more.
         const ttls = rule === "L4" ? 0 : AFTERMATH_TTLS;
         return { rules: [rule], fromMs, toMs: untilMs + ttls * longestTtlMs + AFTERMATH_MS };
       });
@@ -90,7 +91,7 @@ export class Injector {
       untilMs: Number.POSITIVE_INFINITY,
     };
     this.#inForce.set(one, { record, kind });
-    // A worker's pause or death is in the history already.
+    // The history already has the pause or death of a worker.
     if (kind.hits !== "worker") {
       this.#timeLine.now({
         kind: "injected",

@@ -5,23 +5,23 @@ import type { Excuse, Limits, RuleId } from "../check/verdict.js";
 import type { CheckId, CheckResult, RegisterCount } from "./result.js";
 import type { RollCall } from "./roll-call.js";
 
-/** How the processes of a run behaved, beyond what a history tells. */
+/** The conduct of a run's processes, which is not in the history. */
 export interface Conduct {
-  /** Processes that ended by themselves, rejections that nobody handled, text that was printed. */
+  /** Processes that ended by themselves, unhandled rejections, printed text. */
   readonly crashes: readonly string[];
-  /** What did not come to its end in time. */
+  /** Calls and processes that did not end in time. */
   readonly hung: readonly string[];
-  /** What was left in the store; null if it could not be asked. */
+  /** Records that were left in the store; null if the store did not reply. */
   readonly left: readonly string[] | null;
   readonly roll: RollCall;
-  /** Whether the store is ours: an outage is nobody else's then. */
+  /** Whether the verifier started the store: then nobody else can have caused an outage. */
   readonly isOurs: boolean;
-  /** Commands that the store ran; null if they are not counted. */
+  /** Commands that the store ran; null if it does not count them. */
   readonly commands: number | null;
   readonly workers: number;
 }
 
-/** The promises of a whole run. */
+/** The promises about a whole run. */
 const CONDUCT: Readonly<Record<Exclude<CheckId, RuleId>, string>> = {
   P1: "No process crashes, leaves a rejection unhandled or prints anything.",
   P2: "Every call settles in time, and every process can close.",
@@ -30,7 +30,11 @@ const CONDUCT: Readonly<Record<Exclude<CheckId, RuleId>, string>> = {
   P5: "Once all faults are healed, every worker gets every name soon, and keeps it.",
 };
 
-/** Commands are not counted by the number of waiters here, and the machine disturbs everybody a little. */
+/**
+ * The server counts the commands of all traffic, not of handovers alone (L5). The history does not
+ * contain stalls of the server, its disk and the proxies, and each of them can cost a short lease
+ * (L6).
+ */
 const NOT_SEEN_HERE: readonly RuleId[] = ["L5", "L6"];
 
 const PROMISES = {
@@ -42,7 +46,7 @@ const PROMISES = {
   ...CONDUCT,
 } as Readonly<Record<CheckId, string>>;
 
-/** Far above what any traffic needs, far below what a hot loop takes. */
+/** Far above the need of any traffic, and far below that of a hot loop. */
 const COMMANDS = { perOperation: 40, perWorkerSecond: 100 };
 
 export function judge(
@@ -57,7 +61,7 @@ export function judge(
     readonly limits: Partial<Limits>;
     readonly excuses: readonly Excuse[];
     readonly lastedMs: number;
-    /** From when times count, for people. */
+    /** The moment from which times count, for people. */
     readonly startMs: number;
   },
 ): readonly CheckResult[] {
@@ -87,7 +91,7 @@ export function judge(
       conduct.workers,
       hung.map((what) => `${what} did not end in time`),
     ),
-    left === null ? unseen("P3", "the store could not be asked") : conductOf("P3", 1, left),
+    left === null ? unseen("P3", "the store did not reply") : conductOf("P3", 1, left),
     commands === null
       ? unseen("P4", "the store does not count its commands")
       : conductOf(
@@ -101,7 +105,7 @@ export function judge(
   ];
 }
 
-/** A user's store may be down for reasons of its own. */
+/** A user's own store may be down for other reasons, so its outages prove nothing. */
 function rollCallOf({ roll, isOurs }: Conduct): CheckResult {
   const { asked, failures, outages } = roll;
   if (!isOurs && outages > 0 && outages === failures.length) return unseen("P5", failures[0]!);
@@ -135,7 +139,7 @@ const unseen = (id: CheckId, why: string): CheckResult => ({
   evidence: [],
 });
 
-/** The checks of several runs as one: the first violation counts, otherwise the first expected one. */
+/** Merges the checks of several runs: the first violation counts, otherwise the first expected one. */
 export function merge(runs: readonly (readonly CheckResult[])[]): readonly CheckResult[] {
   return (Object.keys(PROMISES) as CheckId[]).map((id) => {
     const all = runs.flatMap((checks) => checks.filter((one) => one.id === id));
@@ -152,7 +156,7 @@ export function merge(runs: readonly (readonly CheckResult[])[]): readonly Check
   });
 }
 
-/** What became of the two numbers that holders read, change and write again. */
+/** The two numbers that holders read, change and write: one behind a fence, one without. */
 export interface Registers {
   readonly fenced: RegisterCount;
   readonly unfenced: RegisterCount;
@@ -175,7 +179,7 @@ export function countRegisters(history: History): Registers {
     let written: { readonly step: number; readonly value: number } | null = null;
     let step = 0;
     for (const access of list.sort((a, b) => a.step - b.step)) {
-      // With a step missing in between, a process that was killed may have written.
+      // A missing step may be a write of a process that was killed before it reported the write.
       if (access.step !== step + 1) written = null;
       step = access.step;
       if (access.kind !== "wrote" || !access.accepted) continue;

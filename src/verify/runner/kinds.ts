@@ -1,32 +1,38 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Random } from "../../core/random.js";
 import type { RuleId } from "../check/verdict.js";
-import { type Fault, fault } from "../faults/fault.js";
-import type { FaultyProxy } from "../faults/faulty-proxy.js";
+import { type Fault, fault } from "../fault.js";
 import type { Direction } from "../faults/rules.js";
+import type { Worker } from "../traffic/worker.js";
 import type { Member } from "./crew.js";
 import type { Hits } from "./result.js";
+import type { Strikable } from "./way.js";
 
-/** A kind of fault that a target can be struck by. */
+/** A kind of fault for a target. */
 export interface FaultKind {
-  /** As `--faults` names it. */
+  /** The name for `--faults`. */
   readonly name: string;
   readonly hits: Hits;
-  /** How often it is drawn, against 1 for the usual. Default 1. */
+  /** How often the kind is drawn, relative to the others. Default 1. */
   readonly weight?: number;
-  /** How long it is in force, as a share of the shortest ttl. */
+  /** How long the fault is active, relative to the shortest ttl. */
   readonly lasts: { readonly min: number; readonly max: number };
-  /** The store keeps what it has, and its clock: only messages and clients are hit. */
+  /** The fault affects messages and clients only; the store keeps its data and its clock. */
   readonly sparesStore?: boolean;
-  /** What the store does not promise under it; counted as expected until a while after it is healed. */
+  /** The fault also affects the runner's own connection, so the operator does nothing meanwhile. */
+  readonly hitsRunner?: boolean;
+  /**
+   * Rules that the store does not promise under this fault: violations count as expected until some
+   * time after it is healed.
+   */
   readonly breaks?: readonly RuleId[];
-  /** Why it is not promised, for people. */
+  /** The reason why the rules are not promised, for people. */
   readonly because?: string;
-  /** Workers have to be started anew before they can use the store again: there is no roll call. */
+  /** Workers must be restarted before they can use the store again, so there is no roll call. */
   readonly locksOut?: boolean;
-  /** Kinds that are not drawn in the same run: together they break more. */
+  /** Kinds that are not drawn in the same run, because together they break more. */
   readonly excludes?: readonly string[];
-  /** Null: it can't be made just now. `forMs`: how long it will be in force. */
+  /** Makes a fault that is active for `forMs`; null if that is impossible at the moment. */
   make(member: Member, random: Random, forMs: number): StoreFault | null;
 }
 
@@ -35,21 +41,34 @@ export interface StoreFault extends Fault {
   readonly clockByMs?: number;
 }
 
-/** What every promise that rests on the store's data breaks with: the name is granted again. */
+/** The rules that break when the store loses data and grants a name again. */
 export const EXCLUSION: readonly RuleId[] = ["S1", "S4", "S8", "S9", "L4"];
 
 const SHORT = { min: 0.02, max: 0.6 };
 const PAST_THE_TTL = { min: 0.2, max: 2.2 };
+/** From a connection that is replaced at once to one that is lost while leases expire. */
+const ANY_TIME = { min: 0.02, max: 2.2 };
 
-/** A lease that is held for so long is mostly held for much longer. */
+/** A worker that has held a lease for this long mostly holds it for much longer. */
 const LONG_HOLD_MS = 45;
+/** A client that has been queued for this long mostly waits for a long lease, or for one that has to expire. */
+const LONG_WAIT_MS = 150;
 
-/** A worker that holds a lease has more to lose: it is mostly struck then. */
-async function mostlyHolding({ worker }: Member, random: Random): Promise<void> {
+/** Waits until the worker holds a lease, in most cases: the fault can do more harm then. */
+const mostlyHolding = (member: Member, random: Random): Promise<void> =>
+  mostlyWhen(member, random, ({ heldForMs }) => heldForMs >= LONG_HOLD_MS);
+
+/** Waits until the worker has a ticket in a queue, in most cases: no other client needs a notification. */
+const mostlyWaiting = (member: Member, random: Random): Promise<void> =>
+  mostlyWhen(member, random, ({ queuedForMs }) => queuedForMs >= LONG_WAIT_MS);
+
+async function mostlyWhen(
+  member: Member,
+  random: Random,
+  isSo: (worker: Worker) => boolean,
+): Promise<void> {
   const tries = random.unit() < 0.7 ? 250 : 0;
-  for (let i = 0; i < tries && worker.heldForMs < LONG_HOLD_MS && worker.ended === null; i++) {
-    await sleep(2);
-  }
+  for (let i = 0; i < tries && member.isRunning && !isSo(member.worker); i++) await sleep(2);
 }
 
 export const WORKER_KINDS: readonly FaultKind[] = [
@@ -79,7 +98,7 @@ export const WORKER_KINDS: readonly FaultKind[] = [
           await mostlyHolding(member, random);
           await member.kill();
         },
-        // Not waited for: the store may be down.
+        // The restart is not awaited: the store may be down.
         () => void member.start(),
       ),
   },
@@ -88,33 +107,42 @@ export const WORKER_KINDS: readonly FaultKind[] = [
     hits: "worker",
     lasts: { min: 0.05, max: 1.5 },
     make: (member, _random, forMs) =>
-      // Not waited for: nothing else of it answers meanwhile.
+      // The call is not awaited: a blocked worker does not reply to anything.
       fault(`${member.client} busy`, () => void member.worker.block(forMs).catch(() => {})),
   },
   {
     name: "worker clock jumps",
     hits: "worker",
     lasts: PAST_THE_TTL,
-    make: ({ way }, random) => way.clock?.jump(jumpMs(random)) ?? null,
+    make: (member, random) => {
+      const jump = member.way.clock?.jump(jumpMs(random));
+      if (jump === undefined) return null;
+      return fault(
+        jump.name,
+        async () => {
+          await mostlyHolding(member, random);
+          await jump.inject();
+        },
+        () => jump.heal(),
+      );
+    },
   },
 ];
 
-/** Seconds to minutes, ahead or back. */
+/** Draws a jump of seconds to minutes, ahead or back. */
 export const jumpMs = (random: Random): number => {
   const byMs = Math.round(1_000 * 10 ** (random.unit() * 2));
   return random.unit() < 0.5 ? byMs : -byMs;
 };
 
-/** A proxy whose faults can be limited to one kind of connection. */
-export type Strikable = Pick<
-  FaultyProxy,
-  "cut" | "delay" | "swallow" | "stall" | "loseReply" | "truncate"
->;
-
-/** All of them, whatever their kind. */
+/** The name prefix of faults that affect all connections of a worker. */
 const ALL = "connection";
+/** Redis counts the subscribers of a channel, so it matters which side knows that a subscription has ended. */
+const SUBSCRIPTION = "subscription";
+/** Waiters are notified by these connections. */
+const NOTIFY_WAITERS: readonly string[] = [SUBSCRIPTION, "watch"];
 
-/** The faults of one kind of a worker's connections, while its others work; "connection": of all. */
+/** The faults of one kind of a worker's connections, while its others work; `"connection"`: of all its connections. */
 export function connectionKinds(
   only: string,
   more: Pick<FaultKind, "breaks" | "because"> = {},
@@ -129,15 +157,19 @@ export function connectionKinds(
     lasts,
     sparesStore: true,
     ...more,
-    make: ({ client, way }, random) => {
-      const { proxies } = way;
+    make: (member, random) => {
+      const { proxies } = member.way;
       if (proxies.length === 0) return null;
-      // Mostly all of them, as when a worker's network fails; otherwise the one to one server.
+      // Mostly all connections, as when a worker's network fails; otherwise the one to a single
+      // server.
       const one = proxies[Math.floor(random.unit() * proxies.length)]!;
       const all = (random.unit() < 0.6 ? proxies : [one]).map((proxy) => make(proxy, random));
       return fault(
-        `${client}: ${only} ${what}`,
-        () => Promise.all(all.map((one) => one.inject())),
+        `${member.client}: ${only} ${what}`,
+        async () => {
+          if (NOTIFY_WAITERS.includes(only)) await mostlyWaiting(member, random);
+          await Promise.all(all.map((one) => one.inject()));
+        },
         () => Promise.all(all.map((one) => one.heal())),
       );
     },
@@ -146,7 +178,10 @@ export function connectionKinds(
   const direction = (random: Random): Direction =>
     random.unit() < 0.5 ? "to-server" : "to-client";
   return [
-    kind("cut", SHORT, (proxy) => proxy.cut(limit)),
+    kind("cut", ANY_TIME, (proxy) => proxy.cut(limit)),
+    ...(only === SUBSCRIPTION
+      ? [kind("half open", PAST_THE_TTL, (proxy) => proxy.leaveHalfOpen(limit))]
+      : []),
     kind("delayed", PAST_THE_TTL, (proxy, random) =>
       proxy.delay(Math.round(10 + random.unit() ** 2 * 600), undefined, limit),
     ),

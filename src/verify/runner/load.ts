@@ -1,7 +1,7 @@
 const BEAT_MS = 10;
 const TRIAL_MS = 300;
 
-/** How late the timers of this process are: a busy machine makes everybody late. */
+/** Measures how late the timers of this process are: on a busy machine everything is late. */
 export class Load {
   readonly #timer: NodeJS.Timeout;
   #beatAtMs = performance.now();
@@ -11,7 +11,7 @@ export class Load {
     this.#timer = setInterval(() => this.#beat(), BEAT_MS).unref();
   }
 
-  /** The latest timer since this was last called. */
+  /** The delay of the latest timer since the last call. */
   takeWorstMs(): number {
     this.#beat();
     const worstMs = this.#worstMs;
@@ -19,12 +19,12 @@ export class Load {
     return worstMs;
   }
 
-  /** How much slower than usual things should go: 1 on a quiet machine, at most 3. */
+  /** The factor by which the run should be slower than usual: 1 on a quiet machine, at most 3. */
   async pace(): Promise<number> {
     this.takeWorstMs();
     const cpu = process.cpuUsage();
     const fromMs = performance.now();
-    // So much work as a quiet machine does in a third of the time.
+    // A quiet machine does this much work in a third of the time.
     let turns = 0;
     while (performance.now() - fromMs < TRIAL_MS) {
       await new Promise((resolve) => setImmediate(resolve));

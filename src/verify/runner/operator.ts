@@ -1,4 +1,4 @@
-import type { Locks } from "../../core/locks.js";
+import type { Locks } from "../../locks.js";
 import { type Event, opFor } from "../check/history.js";
 import type { Excuse } from "../check/verdict.js";
 import { machineMs, type TimeLine } from "../traffic/time-line.js";
@@ -16,14 +16,14 @@ interface Revocation {
 /** A request that got no reply takes effect within this time, or never. */
 const LATER_MS = 10_000;
 
-/** Forces releases and resizes semaphores, by a connection of its own. */
+/** Forces releases and resizes semaphores, over a connection of its own. */
 export class Operator {
   readonly #locks: Locks;
   readonly #timeLine: TimeLine;
   readonly #timers: NodeJS.Timeout[] = [];
   readonly #acting = new Set<Promise<void>>();
   readonly #revocations: Revocation[] = [];
-  /** Where it is not known whether an intervention took effect. */
+  /** Times in which it is unknown whether an intervention took effect. */
   readonly excuses: Excuse[] = [];
 
   constructor(locks: Locks, timeLine: TimeLine) {
@@ -35,25 +35,26 @@ export class Operator {
     for (const one of interventions) {
       const timer = setTimeout(() => {
         if (!mayAct()) return;
-        const acting = this.#act(one).finally(() => this.#acting.delete(acting));
+        const acting = this.#act(one, mayAct).finally(() => this.#acting.delete(acting));
         this.#acting.add(acting);
       }, one.atMs);
       this.#timers.push(timer);
     }
   }
 
-  /** Ends, and adds what it did to the time line. */
+  /** Stops, and adds its interventions to the time line. */
   async end(): Promise<void> {
     for (const timer of this.#timers) clearTimeout(timer);
     await Promise.all(this.#acting);
-    // A holder may have heard of its grant after it was taken: only now all grants are known.
+    // A holder may have learned of its grant after the forced release, so all grants are known only
+    // now.
     for (const { name, holder, token, ...when } of this.#revocations) {
       const op = this.#timeLine.opOf(name, token) ?? this.#opBy(holder, name);
       if (op !== undefined) this.#timeLine.add({ kind: "revoked", op, token, ...when } as Event);
     }
   }
 
-  /** The op of a grant that its holder never heard of, by the holder's label. */
+  /** The op of a grant that its holder never learned of, found by the holder's label. */
   #opBy(holder: string, name: string): string | undefined {
     const acquire = /\((.*)\)$/.exec(holder)?.[1] ?? "";
     const ops = [acquire, opFor(acquire, name)];
@@ -63,13 +64,14 @@ export class Operator {
     return asked?.kind === "asked" ? asked.op : undefined;
   }
 
-  async #act(intervention: Intervention): Promise<void> {
+  async #act(intervention: Intervention, mayAct: () => boolean): Promise<void> {
     const { name } = intervention;
     const sinceMs = machineMs();
     try {
       if (intervention.does === "resize") {
         const { limit } = intervention;
-        // Before it is sent, too: it counts for whoever is granted meanwhile.
+        // Recorded before it is sent, too, because the new limit may count for a grant in the
+        // meantime.
         this.#timeLine.add({ kind: "resized", atMs: sinceMs, sinceMs, name, limit });
         await this.#locks.semaphore(name, { permits: limit }).resize(limit);
         this.#timeLine.now({ kind: "resized", sinceMs, name, limit });
@@ -80,10 +82,24 @@ export class Operator {
       for (const { holder, token } of holders) {
         this.#revocations.push({ name, holder, token, sinceMs, atMs });
       }
+      // A fault may have lost the reply: when the request was repeated, nobody held the name any
+      // more.
+      if (!mayAct()) this.#mayHaveDone(name, sinceMs);
     } catch {
-      // It may have taken effect, or do so later.
-      const rules = [...EXCLUSION, "S6", "L1", "L2"] as const;
-      this.excuses.push({ rules, fromMs: sinceMs, toMs: machineMs() + LATER_MS });
+      this.#mayHaveDone(name, sinceMs);
     }
+  }
+
+  /**
+   * Records that an intervention may have taken effect, or may do so later. For the checks, this is
+   * a store that may have lost grants.
+   */
+  #mayHaveDone(name: string, sinceMs: number): void {
+    const rules = [...EXCLUSION, "S6", "L1", "L2"] as const;
+    const toMs = machineMs() + LATER_MS;
+    this.excuses.push({ rules, fromMs: sinceMs, toMs });
+    const fault = `an intervention on ${JSON.stringify(name)} without a reply`;
+    this.#timeLine.add({ kind: "injected", fault, atMs: sinceMs });
+    this.#timeLine.add({ kind: "healed", fault, atMs: toMs });
   }
 }

@@ -4,10 +4,10 @@ import type { Connections, ContendedName, Program } from "../traffic/protocol.js
 import type { FaultKind } from "./kinds.js";
 import type { Target } from "./target.js";
 
-/** All that is drawn of one run. What really happens then also hangs on the machine. */
+/** Everything that is drawn for one run. The course of the run also depends on the machine. */
 export interface Plan {
   readonly seed: number;
-  /** How long programs begin new operations. Faults end before that. */
+  /** For how long programs begin new operations. Faults end earlier. */
   readonly forMs: number;
   readonly commandTimeoutMs: number;
   readonly workers: readonly WorkerPlan[];
@@ -24,15 +24,15 @@ interface WorkerPlan {
 
 export interface PlannedFault {
   readonly kind: string;
-  /** The number of the worker that it hits, or by which it is made. */
+  /** The number of the worker that the fault hits, or that makes it. */
   readonly worker: number;
   readonly atMs: number;
   readonly forMs: number;
-  /** Draws what is left to chance. */
+  /** The seed of the fault's own random choices. */
   readonly seed: number;
 }
 
-/** What an operator does to a name, by a connection of its own. */
+/** An operator's action on a name, over a connection of its own. */
 export type Intervention = { readonly atMs: number; readonly name: string } & (
   | { readonly does: "force a release" }
   | { readonly does: "resize"; readonly limit: number }
@@ -41,15 +41,20 @@ export type Intervention = { readonly atMs: number; readonly name: string } & (
 export interface PlanOptions {
   readonly workers: number;
   readonly forMs: number;
-  /** How much slower than usual everything is: 1 on a quiet machine. */
+  /** The factor by which everything is slower than usual: 1 on a quiet machine. */
   readonly pace: number;
   /** The mean pause between two operations of a program. */
   readonly pauseMs: number;
 }
 
-/** At the end of a run nothing is injected: what should go on has time to. */
+/** The last part of a run, in which nothing is injected, so that waiters have time to go on. */
 const CALM = 0.3;
 const MS_PER_FAULT = 900;
+/** One of this many runs has more names, and leases that mostly expire: other runs seldom show an expiry. */
+const EXPIRING_RUN_OF = 3;
+const EXPIRING_SHARE = 0.6;
+/** The share of connection faults that hit all workers at the same time, as when their network fails. */
+const HITS_ALL = 0.25;
 
 export function drawPlan(
   seed: number,
@@ -60,18 +65,21 @@ export function drawPlan(
   const { forMs, pace } = options;
   const chance = (share: number): boolean => random.unit() < share;
   const pick = <T>(from: readonly T[]): T => from[Math.floor(random.unit() * from.length)]!;
+  const isExpiring = seed % EXPIRING_RUN_OF === 0;
   const names: ContendedName[] = [{ name: "a", permits: 0 }];
-  if (chance(0.6)) names.push({ name: "b", permits: 0 });
+  if (isExpiring || chance(0.6)) names.push({ name: "b", permits: 0 });
+  if (isExpiring) names.push({ name: "c", permits: 0 });
   if (chance(0.4)) names.push({ name: "permits", permits: 2 + Math.floor(random.unit() * 3) });
   if (chance(0.2)) names.push({ name: "once", permits: 0, onceEveryMs: 400 });
   const ttlsMs = target.ttlsMs.map((ttlMs) => Math.round(ttlMs * pace));
   const workers = Array.from({ length: options.workers }, (_, i) =>
     drawWorker(random, `w${i + 1}`, seed, {
       names,
-      // Half of the time they all have the same.
+      // In half of the cases all workers have the same ttl.
       ttlsMs: chance(0.5) ? [ttlsMs[0]!] : ttlsMs,
       waitMs: pick([500, 2_000, 5_000]) * pace,
       pauseMs: options.pauseMs,
+      ...(isExpiring ? { expiringShare: EXPIRING_SHARE } : {}),
       connections: target.drawConnections(random),
     }),
   );
@@ -96,7 +104,7 @@ function drawWorker(
   random: Random,
   client: string,
   seed: number,
-  traffic: Pick<Program, "names" | "ttlsMs" | "waitMs" | "pauseMs"> &
+  traffic: Pick<Program, "names" | "ttlsMs" | "waitMs" | "pauseMs" | "expiringShare"> &
     Pick<WorkerPlan, "connections">,
 ): WorkerPlan {
   const { connections, ...rest } = traffic;
@@ -137,25 +145,33 @@ function drawFaults(
     const lastsMs = (min + random.unit() ** 2 * (max - min)) * ttlMs;
     // A short run may be over before a long ttl is.
     const forMs = Math.floor(Math.min(lastsMs, untilMs));
-    const atMs = Math.floor(drawMoment(random, faults, untilMs - forMs, ttlMs));
-    const worker = Math.floor(random.unit() * workers);
-    const seed = Math.floor(random.unit() * 2 ** 31);
-    faults.push({ kind: kind.name, worker, atMs, forMs, seed });
+    const atMs = Math.floor(drawMoment(random, faults, { forMs, untilMs, ttlMs }));
+    const one = Math.floor(random.unit() * workers);
+    const hitsAll = kind.hits === "connection" && random.unit() < HITS_ALL;
+    for (let worker = 0; worker < workers; worker++) {
+      if (!hitsAll && worker !== one) continue;
+      const seed = Math.floor(random.unit() * 2 ** 31);
+      faults.push({ kind: kind.name, worker, atMs, forMs, seed });
+    }
   }
   return faults.sort((a, b) => a.atMs - b.atMs);
 }
 
-/** Often about the time of an earlier fault, or about a ttl after it: that is when what it struck expires. */
+/**
+ * Draws the time of a fault. Half of them are in force near an earlier fault, or near one ttl after
+ * it, when the leases that it hit expire.
+ */
 function drawMoment(
   random: Random,
   earlier: readonly PlannedFault[],
-  lastMs: number,
-  ttlMs: number,
+  { forMs, untilMs, ttlMs }: { forMs: number; untilMs: number; ttlMs: number },
 ): number {
+  const lastMs = untilMs - forMs;
   const one = earlier[Math.floor(random.unit() * earlier.length)];
   if (one === undefined || random.unit() < 0.5) return random.unit() * lastMs;
   const afterMs = (random.unit() < 0.4 ? 0 : ttlMs) + (random.unit() - 0.7) * 0.4 * ttlMs;
-  return Math.min(lastMs, Math.max(0, one.atMs + afterMs));
+  const soonerMs = random.unit() * Math.min(forMs, ttlMs);
+  return Math.min(lastMs, Math.max(0, one.atMs + afterMs - soonerMs));
 }
 
 const excludes = (one: FaultKind, other: FaultKind): boolean =>

@@ -1,43 +1,49 @@
 import type { History } from "../check/history.js";
 import type { RuleId } from "../check/verdict.js";
 
-/** What a fault hits. */
+/** The part of a setup that a fault hits. */
 export type Hits = "worker" | "connection" | "server" | "cluster" | "files";
 
-/** The rules over a history, and what is checked of a whole run besides. */
+/** The rules about a history, and the promises about a whole run. */
 export type CheckId = RuleId | "P1" | "P2" | "P3" | "P4" | "P5";
 
 /**
- * `expected`: broken only where the store does not promise it: under a fault that is known to break
- * it. `unknown`: nothing was seen of it.
+ * `expected`: broken only under a fault for which the store does not promise it. `unknown`: the run
+ * showed nothing about it.
  */
 export type CheckVerdict = "held" | "violated" | "expected" | "unknown";
 
+/** The outcome of one check over a run, or over all runs. */
 export interface CheckResult {
+  /** The id of the check. */
   readonly id: CheckId;
-  /** One sentence: what must hold. */
+  /** The promise, in one sentence. */
   readonly promise: string;
+  /** Whether the promise was kept. */
   readonly verdict: CheckVerdict;
-  /** How many things were compared. */
+  /** How many comparisons were made. */
   readonly checked: number;
-  /** How often it was broken under a fault for which the store does not promise it. */
+  /** How often the promise was broken under a fault for which the store does not give it. */
   readonly expected: number;
-  /** For people: what was seen. */
+  /** The reason of the verdict, for people. */
   readonly why: string;
   /** The events that show a violation, or the first expected one; in order of time. */
   readonly evidence: History;
 }
 
-/** A fault that was in force. `untilMs` is when it was healed. */
+/** A fault that was active from `fromMs` to `untilMs`. */
 export interface FaultRecord {
-  /** Which kind, as `--faults` names it: "subscription cut". */
+  /** The kind as `--faults` names it: "subscription cut". */
   readonly kind: string;
+  /** The part of the setup that the fault hits. */
   readonly hits: Hits;
-  /** As the history has it: "w2: subscription cut". */
+  /** The name in the history: "w2: subscription cut". */
   readonly name: string;
-  /** The worker that it hits, if it hits one. */
+  /** The worker that the fault hits, if it hits one. */
   readonly client?: string;
+  /** When it was injected, on the time line of the history. */
   readonly fromMs: number;
+  /** When it was healed, on the time line of the history. */
   readonly untilMs: number;
 }
 
@@ -46,52 +52,67 @@ interface KindRecord {
   readonly name: string;
   readonly hits: Hits;
   readonly breaks: readonly RuleId[];
-  /** Why that is not promised; empty if everything is. */
+  /** The reason why these rules are not promised; empty if all are. */
   readonly because: string;
 }
 
 /** One run: workers, traffic and faults drawn from one seed, and checked as one history. */
 export interface RunRecord {
+  /** The seed from which the run was drawn. */
   readonly seed: number;
-  /** On the time line of the history. */
+  /** The start of the run, on the time line of the history. */
   readonly fromMs: number;
+  /** The end of the run, on the same time line. */
   readonly untilMs: number;
+  /** The names of its workers. */
   readonly clients: readonly string[];
+  /** The faults that were active. */
   readonly faults: readonly FaultRecord[];
+  /** The checks over this run alone. */
   readonly checks: readonly CheckResult[];
 }
 
-/** Of a register that is read, changed and written again by each holder. */
+/** The updates of a register that each holder reads, changes and writes. */
 export interface RegisterCount {
   readonly writes: number;
-  /** Updates that a later write did not know of. */
+  /** Updates that a later write overwrote without having read them. */
   readonly lost: number;
   /** Writes that the fence refused; 0 where there is no fence. */
   readonly refused: number;
 }
 
-/** All that one verification saw: what the terminal, the report and `--json` show. */
+/** All results of one verification, for the terminal, the report and `--json`. */
 export interface Result {
-  /** "redis-cluster", or the store of `--store`. */
+  /** The name of the lab, such as "redis-cluster", or the store of `--store`. */
   readonly target: string;
-  /** What it is, for people: "a Redis Cluster of three nodes". */
+  /** A description for people: "a Redis Cluster of three nodes". */
   readonly about: string;
   /** Versions of Node, the server and the client libraries. */
   readonly versions: Readonly<Record<string, string>>;
-  /** ISO 8601. */
+  /** The start of the verification, ISO 8601. */
   readonly startedAt: string;
+  /** How long the verification took, in milliseconds. */
   readonly lastedMs: number;
+  /** The seed of the first run. */
   readonly seed: number;
   /** The command that repeats it. */
   readonly command: string;
+  /** All runs, in order. */
   readonly runs: readonly RunRecord[];
+  /** The kinds of faults that could be drawn. */
   readonly kinds: readonly KindRecord[];
-  /** Over all runs. */
+  /** The checks over all runs. */
   readonly checks: readonly CheckResult[];
+  /** `violated` if a check is violated; `unknown` if too little was compared. */
   readonly outcome: "held" | "violated" | "unknown";
+  /** How many acquires began. */
   readonly operations: number;
+  /** How many leases were granted. */
   readonly grants: number;
+  /** How many faults were injected. */
   readonly faults: number;
+  /** The register behind a fence. */
   readonly fenced: RegisterCount;
+  /** The register without a fence. */
   readonly unfenced: RegisterCount;
 }

@@ -3,16 +3,19 @@ import type { EventOf, History } from "../check/history.js";
 import type { Member } from "./crew.js";
 import type { Plan } from "./plan.js";
 
-/** Longer than any handover should take, and shorter than a third of the ttl, when a deaf waiter would find its grant. */
+/**
+ * Longer than any handover should take, but shorter than a third of the ttl, when a waiter that got
+ * no push would find its grant.
+ */
 const HANDOVER_MS = 1_500;
 const TTL_MS = 6_000;
 const WAIT_MS = 15_000;
-/** A lease is kept for so much longer than its ttl. */
+/** A lease is kept for this many ttls, so it must be renewed. */
 const KEPT = 1.6;
-/** A machine that stands still for a moment may cost a lease, but not one after another. */
+/** A machine that stands still for a moment may cost one lease, but not several in a row. */
 const TRIES = 3;
 
-/** What a roll call found. `outages`: of these, how many were told as an outage of the store. */
+/** The result of a roll call. `outages`: how many of the failures were reported as an outage of the store. */
 export interface RollCall {
   readonly asked: number;
   readonly failures: readonly string[];
@@ -20,9 +23,9 @@ export interface RollCall {
 }
 
 /**
- * When all faults are healed, every worker takes every lock once, one after another, and keeps a name
- * of its own for longer than its ttl. A library that grants nothing, releases nothing, renews nothing
- * or tells its waiters nothing breaks no rule of safety: here it is found.
+ * When all faults are healed, every worker takes every lock once, one after another, and keeps a
+ * name of its own for longer than its ttl. This finds a library that grants, releases, renews or
+ * notifies nothing, which breaks no rule of safety.
  */
 export async function callTheRoll(
   members: readonly Member[],
@@ -41,7 +44,7 @@ export async function callTheRoll(
     await act().catch((error: Error & { code?: string }) => {
       if (error.code === "STORE_UNAVAILABLE") outages++;
       failures.push(
-        `with nothing wrong any more, ${client} could not use "${name}": ${error.message}`,
+        `after all faults were healed, ${client} could not use "${name}": ${error.message}`,
       );
     });
   };
@@ -58,7 +61,7 @@ export async function callTheRoll(
           await worker.release(op);
           if (isKept) return;
         }
-        throw new Error(`its lease was not kept, ${TRIES} times`);
+        throw new Error(`its lease was lost ${TRIES} times in a row`);
       }),
       ...names.map((name) =>
         call(client, name, async () => {
@@ -73,13 +76,17 @@ export async function callTheRoll(
   return { asked, failures, outages };
 }
 
-/** Handovers of the roll call that took too long, if most did: a single one may be the machine's. */
+/** Handovers of the roll call that took too long, if most of them did: the machine may have delayed a single one. */
 export function slowHandovers(
   history: History,
   plan: Plan,
-  { pace, slackMs }: { readonly pace: number; readonly slackMs: number },
+  {
+    pace,
+    slackMs,
+    handoverMs = HANDOVER_MS,
+  }: { readonly pace: number; readonly slackMs: number; readonly handoverMs?: number | undefined },
 ): readonly string[] {
-  const mostMs = HANDOVER_MS * pace + 2 * slackMs;
+  const mostMs = handoverMs * pace + 2 * slackMs;
   let handovers = 0;
   const slow = plan.names.flatMap(({ name }) => {
     const ops = plan.workers.map(({ client }) => opOf(plan, client, name));
@@ -98,7 +105,7 @@ export function slowHandovers(
       const tookMs = granted.atMs - Math.max(freed.atMs, own.atMs);
       if (tookMs <= mostMs) return [];
       return [
-        `with nothing wrong any more, "${name}" took ${Math.round(tookMs)} ms from ${freed.op}'s release to ${granted.op}`,
+        `after all faults were healed, "${name}" took ${Math.round(tookMs)} ms from ${freed.op}'s release to ${granted.op}`,
       ];
     });
   });

@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import { connect } from "../../core/connect.js";
-import type { Locks } from "../../core/locks.js";
+import { connect } from "../../connect.js";
+import type { Locks } from "../../locks.js";
 import type { MutantName } from "../../testing/mutants.js";
 import type { Event, History } from "../check/history.js";
 import type { Limits } from "../check/verdict.js";
@@ -18,12 +18,12 @@ import type { Target } from "./target.js";
 export interface RunOptions {
   readonly load: Load;
   readonly pace: number;
-  /** The beginning of the first run, from which times count for people; its own if left out. */
+  /** The start of the first run, from which times count for people; by default the start of this run. */
   readonly startMs?: number | undefined;
-  /** A file for the resources that the workers write to. */
+  /** The file of the resources that the workers write to. */
   readonly resourceFile: string;
   readonly mutant?: MutantName | undefined;
-  /** The built module of a worker's process, if it is another one. */
+  /** The built module of the worker processes, if it is not the usual one. */
   readonly module?: string | undefined;
   readonly signal?: AbortSignal | undefined;
   /** Called a few times a second. */
@@ -38,15 +38,15 @@ export interface Progress {
 export interface RunOutcome {
   readonly record: RunRecord;
   readonly history: History;
-  /** How many acquires were asked for; of several names, each counts. */
+  /** How many acquires began; each name of a multi-lock counts. */
   readonly operations: number;
   readonly grants: number;
   readonly registers: Registers;
-  /** What the verifier itself could not do; nothing is concluded from it. */
+  /** Errors of the verifier itself; they do not affect the verdicts. */
   readonly troubles: readonly string[];
 }
 
-/** How late things may be on a quiet machine, through proxies and with several clients to a core. */
+/** Tolerances on a quiet machine, through proxies and with several clients per processor. */
 const LIMITS: Partial<Limits> = {
   lossMs: 500,
   wakeMs: 500,
@@ -63,11 +63,18 @@ const CLOSE_MS = 12_000;
 const LEFTOVER_MS = 4_000;
 let namespaces = 0;
 
-/** Carries out one plan with real processes, and checks what they saw. */
+/** Carries out one plan with real processes, and checks the history. */
 export async function run(target: Target, plan: Plan, options: RunOptions): Promise<RunOutcome> {
   const timeLine = new TimeLine();
   const namespace = `verify-${process.pid}-${++namespaces}-${plan.seed}`;
-  const operatorLocks = await connect(target.url, { namespace, holder: "operator", ttl: "10s" });
+  const operatorLocks = await connect(target.url, {
+    namespace,
+    holder: "operator",
+    ttl: "10s",
+    // A user's store is opened at once, so that a mistake in its URL shows. Otherwise only when an operator
+    // acts: as long as this process has an SQLite file open, nobody removes the log under the workers.
+    lazy: target.isOurs,
+  });
   options.load.takeWorstMs();
   const fromMs = machineMs();
   const members = await enlist(target, plan, { ...options, timeLine, namespace });
@@ -94,13 +101,17 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
     const left = await leftovers(operatorLocks, plan, LEFTOVER_MS * options.pace);
     const slackMs = options.load.takeWorstMs();
     const history = timeLine.history();
-    const slow = slowHandovers(history, plan, { pace: options.pace, slackMs });
+    const slow = slowHandovers(history, plan, {
+      pace: options.pace,
+      slackMs,
+      handoverMs: target.handoverMs,
+    });
     const conduct: Conduct = {
       crashes: members.flatMap(({ faults }) => faults),
       hung,
       left,
       roll: { ...roll, failures: [...roll.failures, ...slow] },
-      // A server that was restarted counts from 0 again.
+      // A restarted server counts from 0 again.
       commands: before === null || after === null || after < before ? null : after - before,
       workers: members.length,
       isOurs: target.isOurs,
@@ -131,7 +142,7 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
 
 const NO_ROLL: RollCall = { asked: 0, failures: [], outages: 0 };
 
-/** Traffic and faults, until the time is over and everything is healed. */
+/** Runs traffic and faults until the time is over and all faults are healed. */
 async function contend(
   plan: Plan,
   members: readonly Member[],
@@ -139,7 +150,7 @@ async function contend(
   operator: Operator,
   signal: AbortSignal | undefined,
 ): Promise<void> {
-  // Counted from here: on a busy machine the processes take seconds to start.
+  // The time counts from here: on a busy machine the processes take seconds to start.
   const untilMs = machineMs() + plan.forMs;
   for (const member of members) member.begin(untilMs);
   injector.start(plan.faults);
@@ -148,7 +159,7 @@ async function contend(
   await injector.end();
 }
 
-/** Ends the programs; what did not end in time. */
+/** Ends the programs, and returns those that did not end in time. */
 async function finish(members: readonly Member[], pace: number): Promise<string[]> {
   const hung: string[] = [];
   for (const member of members) await member.finish();
@@ -197,8 +208,9 @@ function enlist(
 }
 
 /**
- * What is still in the store when everybody has been gone for a ttl; null if it did not answer. Only
- * the names of this run are looked at: on a store of somebody else's, a list would read all keys.
+ * The records that are still in the store one ttl after all clients have gone; null if the store
+ * did not reply. Only the names of this run are read: on a user's own store, a list would read all
+ * keys.
  */
 async function leftovers(
   locks: Locks,
@@ -230,7 +242,10 @@ async function leftovers(
 const longestTtl = ({ workers }: Plan): number =>
   Math.max(...workers.flatMap(({ programs }) => programs.flatMap(({ ttlsMs }) => ttlsMs)));
 
-/** A busy machine is late with everything; what a record may lag stays below what `atLeast` is. */
+/**
+ * Scales the tolerances: a busy machine is late with everything. The lag of a record stays below
+ * the `atLeast` of the programs.
+ */
 function scaled(limits: Partial<Limits>, pace: number, slackMs: number): Partial<Limits> {
   const times = Object.entries(limits).map(([name, value]) => [
     name,

@@ -2,7 +2,7 @@ import type { Plan } from "./plan.js";
 import type { CheckId } from "./result.js";
 import type { RunOutcome } from "./run.js";
 
-/** What is kept of a plan: numbers of its workers and faults, and how long it goes on. */
+/** The part of a plan that is kept: the numbers of its workers and faults, and its duration. */
 export interface Pick {
   readonly workers: readonly number[];
   readonly faults: readonly number[];
@@ -15,7 +15,7 @@ export const wholeOf = ({ workers, faults, forMs }: Plan): Pick => ({
   forMs,
 });
 
-/** The plan with only this of it: faults of workers that are left out are left out, too. */
+/** The plan reduced to a part. Faults of workers that are left out are left out, too. */
 export function pickFrom(plan: Plan, { workers, faults, forMs }: Pick): Plan {
   return {
     ...plan,
@@ -28,7 +28,7 @@ export function pickFrom(plan: Plan, { workers, faults, forMs }: Pick): Plan {
   };
 }
 
-/** `w1,w3,f2,t4200`: worker 1 and 3, the second fault, for 4,200 ms. */
+/** Encodes a part as text. `w1,w3,f2,t4200`: workers 1 and 3, the second fault, for 4,200 ms. */
 export const encodePick = ({ workers, faults, forMs }: Pick): string =>
   [
     ...workers.map((i) => `w${i + 1}`),
@@ -36,7 +36,7 @@ export const encodePick = ({ workers, faults, forMs }: Pick): string =>
     `t${Math.round(forMs)}`,
   ].join(",");
 
-/** Null: the text is none. */
+/** Decodes a part; null if the text is not one. */
 export function decodePick(text: string): Pick | null {
   const pick = { workers: [] as number[], faults: [] as number[], forMs: Number.NaN };
   for (const part of text.split(",")) {
@@ -48,12 +48,12 @@ export function decodePick(text: string): Pick | null {
     else if (kind === "t" && Number.isNaN(pick.forMs)) pick.forMs = number;
     else return null;
   }
-  // In the order of the plan, which numbers the workers of faults anew.
+  // In the order of the plan, because the workers of faults are numbered anew.
   const workers = [...new Set(pick.workers)].sort((a, b) => a - b);
   return workers.length > 0 && pick.forMs > 0 ? { ...pick, workers } : null;
 }
 
-/** Broken rules of an outcome. */
+/** The rules that the run broke. */
 export const brokenBy = ({ record }: RunOutcome): readonly CheckId[] =>
   record.checks.filter(({ verdict }) => verdict === "violated").map(({ id }) => id);
 
@@ -68,9 +68,9 @@ const TIME_AFTER_MS = 1_500;
 const TRIES_EACH = 2;
 
 /**
- * Repeats a run that broke a promise with less and less of its plan, as long as one of the same
- * promises breaks again and there is time. Real processes do not repeat themselves exactly: what
- * fails to break it is tried twice.
+ * Repeats a run that broke a promise with smaller and smaller parts of its plan, as long as one of
+ * the same promises breaks again and there is time. Real processes do not repeat themselves
+ * exactly, so a part that does not break a promise is tried twice.
  */
 export async function shorten(
   plan: Plan,
@@ -107,7 +107,7 @@ export async function shorten(
     const forMs = Math.min(plan.forMs, Math.round(brokenAtMs + TIME_AFTER_MS));
     await isBroken({ ...best.pick, forMs });
   }
-  // Halves first, then one by one.
+  // First halves, then single faults.
   for (let size = Math.ceil(plan.faults.length / 2); size >= 1; size = Math.floor(size / 2)) {
     for (let from = 0; from < best.pick.faults.length; ) {
       const { faults } = best.pick;

@@ -1,41 +1,41 @@
 import type { Random } from "../../core/random.js";
 import type { Limits } from "../check/verdict.js";
-import type { FalseClock } from "../lab/clock.js";
-import type { Site } from "../lab/server.js";
 import type { Connections } from "../traffic/protocol.js";
-import type { FaultKind, Strikable } from "./kinds.js";
+import type { FaultKind } from "./kinds.js";
+import type { Way } from "./way.js";
 
-/** A store that is verified: servers of a lab, or a user's own store. */
+/** A store to verify: servers of a lab, or a user's own store. */
 export interface Target extends AsyncDisposable {
-  /** As `--lab` names it. */
+  /** The name for `--lab`. */
   readonly name: string;
-  /** For people: "one Redis server, appendfsync always". */
+  /** A description for people: "one Redis server, appendfsync always". */
   readonly about: string;
-  /** False: it is a user's own. Nothing is done to it but taking locks, and nothing is left there. */
+  /** False for a user's own store: the verifier only takes locks there, and leaves nothing behind. */
   readonly isOurs: boolean;
-  /** For the runner's own connection, which no fault of a connection hits. */
+  /** The URL of the runner's own connection, which no connection fault hits. */
   readonly url: string;
   readonly ttlsMs: readonly number[];
-  /** What differs from the usual limits. */
+  /** Tolerances that differ from the usual ones. */
   readonly limits: Partial<Limits>;
+  /** The time of a handover without faults, where waiters poll. */
+  readonly handoverMs?: number;
   readonly kinds: readonly FaultKind[];
-  /** How a worker is connected. */
+  /** Kinds of faults that can't be made on this machine. */
+  readonly leftOut?: readonly LeftOut[];
+  /** Draws the connections of a worker. */
   drawConnections(random: Random): readonly Connections[];
-  /** The way of one worker to the store. */
+  /** Opens the proxies between one worker and the store. */
   openWay(client: string): Promise<Way>;
   /** Versions of the servers and client libraries. */
   versions(): Promise<Readonly<Record<string, string>>>;
-  /** Commands that the store has run; null if it does not say. */
+  /** How many commands the store has run; null if it does not count them. */
   commands(): Promise<number | null>;
-  /** Brings everything back to health after a run. */
+  /** Restores the servers after a run. */
   recover(): Promise<void>;
 }
 
-/** The proxies and the clock of one worker. */
-export interface Way {
-  readonly url: string;
-  readonly proxies: readonly Strikable[];
-  readonly site?: Site;
-  readonly clock?: FalseClock;
-  close(): Promise<void>;
+/** A kind of fault that can't be made here, and the right that is missing. */
+export interface LeftOut {
+  readonly name: string;
+  readonly because: string;
 }

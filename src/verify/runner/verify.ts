@@ -1,8 +1,9 @@
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, realpathSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { MutantName } from "../../testing/mutants.js";
 import type { Event, History } from "../check/history.js";
+import { Guardian } from "../lab/guardian.js";
 import { merge, type Registers } from "./judge.js";
 import { Load } from "./load.js";
 import { drawPlan, type Plan } from "./plan.js";
@@ -11,44 +12,55 @@ import { type Progress, type RunOutcome, run } from "./run.js";
 import { brokenBy, type Pick, pickFrom, type Shortened, shorten } from "./shorten.js";
 import type { Target } from "./target.js";
 
+/** Options of a verification. */
 export interface VerifyOptions {
+  /** The seed of the first run; the next ones count up. */
   readonly seed: number;
-  /** How long new runs begin. */
+  /** For how long new runs begin. */
   readonly forMs?: number | undefined;
-  /** At most so many runs. */
+  /** The highest number of runs. */
   readonly runs?: number | undefined;
+  /** How many worker processes each run has. */
   readonly workers: number;
   /** How long the traffic of one run lasts. */
   readonly runMs?: number | undefined;
   /** The mean pause between two operations of a program. */
   readonly pauseMs?: number | undefined;
+  /** Breaks the workers on purpose, to show that the verifier notices. */
   readonly mutant?: MutantName | undefined;
-  /** The built module of a worker's process, if it is another one. */
+  /** The built module of the worker processes, if it is not the usual one. */
   readonly module?: string | undefined;
+  /** Ends the verification early, with the result so far. */
   readonly signal?: AbortSignal | undefined;
+  /** Called while a run goes on. */
   readonly onProgress?: ((progress: Progress & { readonly runs: number }) => void) | undefined;
+  /** Called after each run. */
   readonly onRun?: ((run: RunRecord) => void) | undefined;
   /** Keeps the events of all runs, for a report; otherwise only those of a run that broke a promise. */
   readonly keepsHistory?: boolean | undefined;
-  /** Only this of each plan. */
+  /** The part of each plan to run. */
   readonly pick?: Pick | undefined;
-  /** How long a run that broke a promise is repeated to shorten it; 0, the default: not at all. */
+  /** For how long a run that broke a promise is repeated to shorten it. Default 0: not at all. */
   readonly shortenMs?: number | undefined;
+  /** Called after each repetition of a run that is being shortened. */
   readonly onShorten?: ((tries: number) => void) | undefined;
-  /** The command that repeats it, for people. */
+  /** The command that repeats the verification, for people. */
   readonly command: string;
 }
 
+/** The outcome of a verification. */
 export interface Verification {
+  /** Verdicts, counts and runs, as data. */
   readonly result: Result;
   /** The events of all runs that were kept, on one time line. */
   readonly history: History;
+  /** The first run that broke a promise; null if none did. */
   readonly failure: VerifyFailure | null;
-  /** What the verifier itself could not do. */
+  /** Errors of the verifier itself. */
   readonly troubles: readonly string[];
 }
 
-/** The first run that broke a promise, and the least of its plan that broke it again. */
+/** The first run that broke a promise, and the smallest part of its plan that broke it again. */
 export interface VerifyFailure {
   readonly seed: number;
   readonly outcome: RunOutcome;
@@ -75,13 +87,17 @@ export async function verify(target: Target, options: VerifyOptions): Promise<Ve
         const seed = options.seed + i;
         const plan = await runner.draw(seed);
         const outcome = await runner.carryOut(plan, outcomes.length);
-        // Ctrl-C reaches servers and workers, too: what they did then proves nothing.
+        // Ctrl-C reaches servers and workers, too, so their conduct from then on proves nothing.
         if (signal?.aborted) break;
         const isBroken = brokenBy(outcome).length > 0;
         outcomes.push(isBroken || options.keepsHistory ? outcome : { ...outcome, history: [] });
         options.onRun?.(outcome.record);
-        if (!isBroken) continue;
-        failure = { seed, outcome, shortened: await runner.shorten(plan, outcome) };
+        // The result so far counts, even if the servers do not recover.
+        if (isBroken) {
+          const shortened = runner.canGoOn ? await runner.shorten(plan, outcome) : null;
+          failure = { seed, outcome, shortened };
+        }
+        if (!runner.canGoOn) break;
       }
     } finally {
       load.stop();
@@ -99,6 +115,8 @@ class Runner {
   #pace = 1;
   #startMs: number | undefined;
   #resources = 0;
+  /** False: the servers did not recover from the faults of the last run. */
+  canGoOn = true;
 
   constructor(target: Target, options: VerifyOptions, load: Load, folder: string) {
     this.#target = target;
@@ -128,8 +146,14 @@ class Runner {
       onProgress: onProgress && ((progress) => onProgress({ ...progress, runs })),
     });
     this.#startMs ??= outcome.record.fromMs;
-    await this.#target.recover();
-    return outcome;
+    try {
+      await this.#target.recover();
+      return outcome;
+    } catch (error) {
+      this.canGoOn = false;
+      const trouble = `the servers did not recover, so no further run was made: ${(error as Error).message}`;
+      return { ...outcome, troubles: [...outcome.troubles, trouble] };
+    }
   }
 
   async shorten(plan: Plan, outcome: RunOutcome): Promise<Shortened | null> {
@@ -143,27 +167,29 @@ class Runner {
   }
 }
 
-/** A temporary folder, removed afterwards. */
+/** Runs `act` in a temporary folder and removes it; with a guardian, also if this process is killed. */
 async function inFolder<T>(act: (folder: string) => Promise<T>): Promise<T> {
-  const folder = mkdtempSync(join(tmpdir(), "holdfast-verify-"));
+  const folder = realpathSync(mkdtempSync(join(tmpdir(), "holdfast-verify-")));
+  const guardian = process.platform === "linux" ? new Guardian(folder) : null;
   try {
     return await act(folder);
   } finally {
-    rmSync(folder, { recursive: true, force: true });
+    if (guardian === null) rmSync(folder, { recursive: true, force: true });
+    else await guardian.finish();
   }
 }
 
-/** Each run has registers of its own. */
-/** So many pairs of holders of one name must have been compared. */
+/** At least this many pairs of holders of one name must have been compared. */
 const ENOUGH = 10;
 
-/** Whether exclusion was put to the test, and workers could work in the end. */
+/** Whether exclusion was tested, and workers could use the store in the end. */
 const isEnough = (checks: readonly CheckResult[]): boolean =>
   checks.every(
     ({ id, verdict, checked }) =>
       (id !== "S1" || checked >= ENOUGH) && (id !== "P5" || verdict === "held"),
   );
 
+/** Sums up the registers of all runs: each run has its own. */
 function sumRegisters(all: readonly Registers[]): Registers {
   const sum = (of: (one: Registers) => RegisterCount): RegisterCount =>
     all.map(of).reduce(

@@ -1,18 +1,18 @@
-import { isPromise } from "../../core/commands.js";
+import { isPromise } from "../../core/requests.js";
 import type { Awaitable, Store } from "../../core/store.js";
 import { delegate } from "../../testing/delegate.js";
-import type { Weather } from "./schedule.js";
+import type { MessageFault } from "./schedule.js";
 import type { World } from "./world.js";
 
 /**
- * A store whose replies to batches have too few or too many answers while the weather is so. A request
- * without an answer may have been done or not.
+ * A store that replies to batches with too few or too many answers while such a fault is active. A
+ * request without an answer may have been carried out or not.
  */
 export function malformedBatches(
   world: World,
   client: string,
   store: Store,
-  isSo: (weather: Weather) => boolean,
+  isActive: (fault: MessageFault) => boolean,
 ): Store {
   let batches = 0;
   const send = <Request, Answer>(
@@ -20,7 +20,7 @@ export function malformedBatches(
     command: (some: readonly Request[]) => Awaitable<readonly Answer[]>,
   ): Awaitable<readonly Answer[]> => {
     const chance = world.chance(`${client} sends batch ${++batches}`);
-    const happens = (weather: Weather): boolean => isSo(weather) && chance.unit() < 0.5;
+    const happens = (fault: MessageFault): boolean => isActive(fault) && chance.unit() < 0.5;
     const some = (): number => Math.floor(chance.unit() * requests.length);
     if (happens("answers are missing")) {
       const answered = some();
@@ -39,7 +39,7 @@ export function malformedBatches(
   };
 }
 
-/** At once, if the store answers at once. */
+/** Applies `read` to the answer, at once if the store answers at once. */
 export function whenAnswered<T, R>(answer: Awaitable<T>, read: (known: T) => R): Awaitable<R> {
   return isPromise(answer) ? answer.then(read) : read(answer);
 }

@@ -1,9 +1,9 @@
 import type { LeaseLostError } from "../../core/errors.js";
 import type { Lease, ReleaseResult } from "../../core/lease.js";
-import { createLocksOn, type Locks } from "../../core/locks.js";
 import type { Runtime } from "../../core/runtime.js";
 import { LOCK_LIMIT, type Store } from "../../core/store.js";
 import type { Fenced } from "../../fence/fence.js";
+import { createLocksOn, type Locks } from "../../locks.js";
 import type { MultiLease } from "../../primitives/multi.js";
 import { type Event, opFor } from "../check/history.js";
 import { outcomeOf } from "../traffic/outcome.js";
@@ -13,37 +13,37 @@ import type { SimulatedProcess } from "./process.js";
 import type { Resource } from "./resource.js";
 import type { Task } from "./schedule.js";
 
-/** What a client needs of the simulation around it. */
+/** The parts of the simulation that a client uses. */
 export interface Surroundings {
   readonly name: string;
   readonly runtime: Runtime;
   readonly store: Store;
   readonly abortBefore: boolean;
-  /** By the number of their name. */
+  /** The resources, by the number of their name. */
   readonly resources: readonly Resource[];
-  /** How many permits the name has at present, as every program has it; 0: it is a lock. */
+  /** The present number of permits of a name, as all programs know it; 0 if the name is a lock. */
   permitsOf(name: number): number;
   record(event: Event): void;
-  /** Whether its process runs the locks of others, which are not closed yet. */
+  /** Whether other clients of the same process are not closed yet. */
   isShared(): boolean;
-  /** Something rejected that never does. */
+  /** Reports a rejection that must never happen. */
   wrong(error: unknown): void;
 }
 
-/** As a logger gets it. */
+/** The fields of the logger's message. */
 interface Renewed {
   readonly name: string;
   readonly token: string;
 }
 
-/** One name of an acquire: an op of the history. */
+/** One name of an acquire, with its op in the history. */
 interface Part {
   readonly op: string;
   readonly name: string;
   readonly resource: Resource;
 }
 
-/** What came of an acquire: a lease, or several as one. */
+/** The result of an acquire: one lease, or several as one. */
 interface Acquired {
   readonly held: Lease | MultiLease;
   release(): Promise<ReleaseResult | null>;
@@ -51,20 +51,23 @@ interface Acquired {
 
 interface Taken extends Acquired {
   readonly parts: readonly Part[];
-  /** How long its machine had been frozen when it asked. */
+  /** How long its machine had been frozen in total when the acquire began. */
   readonly frozenBeforeMs: number;
-  /** What was last told of its deadline. */
+  /** The deadline that was last recorded. */
   untilMs: number;
   lost: boolean;
 }
 
-/** A program with a `Locks` of its own on a simulated process: it takes locks as its tasks have it, and tells what it believes. */
+/**
+ * A program with its own `Locks` on a simulated process. It takes locks as its tasks say, and
+ * records what it believes.
+ */
 export class Client {
   readonly name: string;
   readonly process: SimulatedProcess;
   readonly #around: Surroundings;
   readonly #locks: Locks;
-  /** By name and token, as events name them. */
+  /** Leases by name and token, as events name them. */
   readonly #taken = new Map<string, Taken>();
   #tasks = 0;
   #waiting = 0;
@@ -76,9 +79,10 @@ export class Client {
     this.#around = around;
     this.#locks = createLocksOn(around.runtime, around.store, {
       holder: around.name,
-      // Shorter than any ttl: a ticket whose answer was lost is asked for again before it runs out.
+      // Shorter than any ttl: if the reply to a ticket is lost, the claim is repeated before the
+      // ticket expires.
       commandTimeout: 200,
-      // A name that is free is asked for well within what L1 allows.
+      // A free name is claimed well within the time that L1 allows.
       poll: { max: 500 },
       ...(around.abortBefore ? {} : { abortBefore: 0 }),
       logger: {
@@ -111,8 +115,8 @@ export class Client {
   close(graceMs = 0): void {
     if (this.#closing !== "no" || this.process.isDead) return;
     this.#closing = "yes";
-    // It gives back what it holds; a task that comes to its own release later finds it done. With a
-    // grace, the task's own release comes first, or `lost` is the end of it.
+    // `close` releases its leases, and a later release by a task finds that done. With a grace, the
+    // task's own release comes first, or the lease ends as `lost`.
     for (const { parts } of graceMs > 0 ? [] : this.#taken.values()) {
       this.#recordFor(parts, { kind: "releasing" });
     }
@@ -127,12 +131,12 @@ export class Client {
         sockets: 0,
       });
     };
-    // In a turn of its own: those whose wait ended in the same moment have heard of it then.
+    // In a turn of its own, so that acquires whose wait ended at the same moment have settled.
     const inTurn = (): void => void this.process.later(0, closed);
     this.#locks.close({ grace: graceMs }).then(inTurn, (error) => this.#around.wrong(error));
   }
 
-  /** What became of these is seen in the store; that nobody answered is no news here. */
+  /** The observer records the effect at the store, so a missing reply does not matter here. */
   forceRelease(name: number): void {
     if (this.#closing !== "no") return;
     this.#locks.forceRelease(nameOf(name), { why: "simulated" }).catch(() => {});
@@ -146,14 +150,14 @@ export class Client {
       .catch(() => {});
   }
 
-  /** Leads until it is done, term after term. */
+  /** Campaigns again after each lost term, up to `terms` terms. */
   async #campaign(task: Task, op: string): Promise<void> {
     for (let term = 1; term <= task.terms!; term++) {
       if ((await this.#perform(task, `${op}.${term}`)) !== "lost") return;
     }
   }
 
-  /** One acquire from the ask to the end of its lease. */
+  /** One acquire, from the request to the end of its lease. */
   async #perform(task: Task, op: string): Promise<"lost" | "done"> {
     const parts = this.#partsOf(task, op);
     const { frozenMs } = this.process;
@@ -197,7 +201,7 @@ export class Client {
     return taken.lost ? "lost" : "done";
   }
 
-  /** By the call that its kind of lock has. */
+  /** Acquires by the method for the task's kind of lock. */
   async #acquire(
     task: Task,
     { limit, permits }: { limit: number; permits: number },
@@ -223,7 +227,7 @@ export class Client {
     return { held, release: () => held.release() };
   }
 
-  /** Several names are taken as locks, whatever they are. */
+  /** A multi-lock takes its names as locks, even if a name is a semaphore. */
   #limitFor({ name, also, permits, limit }: Task): number {
     const isLock = permits === undefined || also !== undefined;
     return isLock ? LOCK_LIMIT : (limit ?? this.#around.permitsOf(name));
@@ -237,7 +241,7 @@ export class Client {
     }));
   }
 
-  /** From here on it believes that it holds. */
+  /** Records the grant: from here on the client believes that it holds. */
   #take(parts: readonly Part[], acquired: Acquired, frozenBeforeMs: number): Taken {
     const { held } = acquired;
     const untilMs = this.#believesUntilMs(held, frozenBeforeMs);
@@ -247,11 +251,11 @@ export class Client {
       this.#taken.set(`${name} ${token}`, taken);
       this.#record({ kind: "granted", op, token, floor, untilMs });
     }
-    this.#tellLoss(taken);
+    this.#recordLoss(taken);
     return taken;
   }
 
-  /** Reads and writes behind the fences as the protocol has it, and does not ask whether it still holds. */
+  /** Enters, reads and writes behind the fences as the protocol requires, without checking whether it still holds. */
   async #use(task: Task, taken: Taken): Promise<void> {
     const { process } = this;
     const { parts, held } = taken;
@@ -276,8 +280,8 @@ export class Client {
     }
   }
 
-  /** By the signal or by the event: both are promised. */
-  #tellLoss(taken: Taken): void {
+  /** Records the loss, by the signal or by the event: both are promised. */
+  #recordLoss(taken: Taken): void {
     const { parts, held } = taken;
     const lost = ({ reason, lockName }: LeaseLostError): void => {
       taken.lost = true;
@@ -292,18 +296,18 @@ export class Client {
 
   async #renew(taken: Taken, ttlMs: number): Promise<void> {
     const renewing = taken.held.renew(ttlMs).catch(() => {});
-    // A shorter one counts from the call.
-    this.#tellRenewed(taken);
+    // A shorter ttl counts from the call.
+    this.#recordRenewal(taken);
     await renewing;
   }
 
   #renewed({ name, token }: Renewed): void {
     const taken = this.#taken.get(`${name} ${token}`);
-    if (taken !== undefined) this.#tellRenewed(taken);
+    if (taken !== undefined) this.#recordRenewal(taken);
   }
 
-  /** Several are good for as long as the first of them that ends. */
-  #tellRenewed(taken: Taken): void {
+  /** Records the new deadline. A multi-lock is good until the first of its leases ends. */
+  #recordRenewal(taken: Taken): void {
     if (taken.lost || taken.held.remainingMs <= 0) return;
     const untilMs = this.#believesUntilMs(taken.held, taken.frozenBeforeMs);
     const { nowMs } = this.process;
@@ -312,7 +316,10 @@ export class Client {
     this.#recordFor(taken.parts, { kind: "renewed", untilMs });
   }
 
-  /** On a machine that was frozen since the ask, only `assertHeld` counts: the deadline is later than it looks. */
+  /**
+   * After a freeze since the request, the own deadline of the process is too late in simulated time,
+   * so only `assertHeld` counts.
+   */
   #believesUntilMs(held: Lease | MultiLease, frozenBeforeMs: number): number {
     const { process } = this;
     if (process.frozenMs > frozenBeforeMs && !isHeld(held)) return process.nowMs;
@@ -338,7 +345,10 @@ export class Client {
     for (const { op } of parts) this.#record({ ...event, op } as EventWithoutTime);
   }
 
-  /** At its own present, which is later than the world's if it was stopped in mid-turn. */
+  /**
+   * Records an event at the process's own time, which is ahead of the simulated time if the process
+   * stopped in mid-turn.
+   */
   #record(event: EventWithoutTime): void {
     this.#around.record({ atMs: this.process.nowMs, ...event } as Event);
   }

@@ -1,14 +1,14 @@
-import { lazyStore } from "../../core/lazy-store.js";
 import type { Store } from "../../core/store.js";
+import { lazyStore } from "../../stores/shared/lazy-store.js";
 import type { SimulatedProcess } from "./process.js";
 import type { World } from "./world.js";
 
-/** How long it takes to open a store that is there. */
+/** How long it takes to open a store that is available. */
 export const OPENING_MS = 30;
 
 /**
- * The store behind `connect(url, { lazy: true })`: the first request opens it. Until `isThereAtMs()`, an
- * attempt to open it fails, or hangs until then.
+ * The store behind `connect(url, { lazy: true })`, which the first request opens. Until
+ * `isThereAtMs()`, an attempt to open it fails, or hangs until then.
  */
 export function opensLate(
   world: World,

@@ -13,26 +13,26 @@ import type {
   Traits,
 } from "../../core/store.js";
 import type { SimulatedProcess } from "./process.js";
-import type { Weather } from "./schedule.js";
+import type { MessageFault } from "./schedule.js";
 import type { World } from "./world.js";
 
-/** What a link asks of the world around it. */
+/** The state of the network, and the process's control. */
 export interface Network {
-  isSo(weather: Weather): boolean;
-  /** The process is stopped where it is, for a while, unless it was already in this turn. */
+  isActive(fault: MessageFault): boolean;
+  /** Stops the process in the middle of its turn for a while, at most once per turn. */
   stop(): void;
-  /** Until when the store hangs; now, if it does not. */
+  /** Until when the store hangs; the present if it does not. */
   storeAnswersAtMs(): number;
 }
 
 const USUAL_DELAY_MS = 3;
-/** How late a message can be. */
+/** The longest delay of a late message. */
 export const LATE_MS = 6_000;
 
 /**
- * The way from one process to the store and back: every message takes its time, overtakes others,
- * and is lost, late or doubled as the weather has it. Pushes have a connection of their own, which
- * can be down or slow while commands work.
+ * The connection of one process to the store. Every message has its own delay and may overtake
+ * others; it is lost, late or doubled according to the active faults. Pushes have a connection of
+ * their own, which can be down or slow while commands work.
  */
 export class Link implements Store {
   readonly traits: Traits;
@@ -40,7 +40,7 @@ export class Link implements Store {
   readonly #process: SimulatedProcess;
   readonly #store: Store;
   readonly #network: Network;
-  /** By grantId: everything that may still wait. */
+  /** The push callbacks by grantId, of all claims that may still wait. */
   readonly #waiting = new Map<string, (push: Push) => void>();
   #messages = 0;
 
@@ -84,15 +84,15 @@ export class Link implements Store {
 
   close(): void {}
 
-  /** The subscription is back: pushes may have been missed, so every waiter is told to look. */
+  /** After the subscription is back, every waiter checks its claim, because pushes may have been missed. */
   resubscribed(): void {
     for (const push of this.#waiting.values()) this.#push(() => push({ kind: "look" }));
   }
 
   #trip<T>(command: () => Awaitable<T>): Promise<T> {
     const chance = this.#world.chance(`${this.#process.name} sends ${++this.#messages}`);
-    const happens = (weather: Weather): boolean =>
-      this.#network.isSo(weather) && chance.unit() < 0.5;
+    const happens = (fault: MessageFault): boolean =>
+      this.#network.isActive(fault) && chance.unit() < 0.5;
     const delayMs = (): number =>
       chance.unit() * (happens("messages are late") ? LATE_MS : USUAL_DELAY_MS);
     return new Promise((resolve, reject) => {
@@ -100,12 +100,12 @@ export class Link implements Store {
         this.#world.at(this.#world.nowMs + delayMs(), () => this.#process.deliver(run));
       };
       const fail = (why: string): void => answer(() => reject(new Error(why)));
-      // A lost message is noticed by a reset connection, or by nobody.
+      // A lost message shows as a reset connection, or not at all.
       const vanish = (): void => {
         if (chance.unit() < 0.5) fail("connection reset");
       };
       const stops = happens("stops between statements");
-      // Before it is sent, or after.
+      // The process stops before it sends, or after.
       const stopsFirst = stops && chance.unit() < 0.5;
       if (stopsFirst) this.#network.stop();
       const sentAtMs = this.#process.nowMs;
@@ -135,9 +135,9 @@ export class Link implements Store {
 
   #push(deliver: () => void): void {
     const chance = this.#world.chance(`pushed to ${this.#process.name}: ${++this.#messages}`);
-    const happens = (weather: Weather): boolean =>
-      this.#network.isSo(weather) && chance.unit() < 0.5;
-    if (this.#network.isSo("subscription is down") || happens("pushes are lost")) return;
+    const happens = (fault: MessageFault): boolean =>
+      this.#network.isActive(fault) && chance.unit() < 0.5;
+    if (this.#network.isActive("subscription is down") || happens("pushes are lost")) return;
     for (let copies = happens("messages arrive twice") ? 2 : 1; copies > 0; copies--) {
       const isLate = happens("messages are late") || happens("pushes are late");
       const delayMs = chance.unit() * (isLate ? LATE_MS : USUAL_DELAY_MS);

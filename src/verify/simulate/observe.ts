@@ -1,39 +1,39 @@
 import { LOCK_LIMIT, type Push, type Store } from "../../core/store.js";
-import type { MemoryStore } from "../../stores/memory.js";
-import type { ClaimRecord } from "../../stores/rule.js";
+import type { MemoryStore } from "../../stores/memory/index.js";
+import type { ClaimRecord } from "../../stores/shared/claim-record.js";
 import { delegate } from "../../testing/delegate.js";
 import { type Event, type OpId, opFor } from "../check/history.js";
 import { whenAnswered } from "./batches.js";
 import type { World } from "./world.js";
 
-/** What a holder's label has of its op: the label is the same for all names of an ask. */
+/** The note in a holder's label that names its op; one label serves all names of a multi-lock. */
 export const noteFor = (op: OpId, isForSeveral: boolean): string =>
   isForSeveral ? opFor(op, "*") : op;
 
-/** The op that a holder's label names, at this name. */
+/** The op of a holder's label, for one name. */
 export const opOf = (holder: string, name: string): OpId =>
   (/\(([^()]*)\)$/.exec(holder)?.[1] ?? holder).replace("*", name);
 
-/** Without the namespace. */
+/** The name without its namespace. */
 export const plainName = (key: string): string => key.slice(key.indexOf(":") + 1);
 
-/** A grant, when the store made it, and what the name had been resized to. */
+/** The moment at which the store made a grant, and the limit after a resize. */
 interface Made {
   readonly atMs: number;
   readonly limit: number | undefined;
 }
 
-/** Looks into the store, which no client can: when a ticket stood, and when a grant was made. */
+/** Observes the store itself, which no client can: when a ticket was queued, and when a grant was made. */
 export class Observer {
   readonly #world: World;
   readonly #record: (event: Event) => void;
   readonly #queued = new Set<OpId>();
-  /** By token; and by op the latest, for a client that is told another token than the store drew. */
+  /** By token; and the latest by op, for a client that receives another token than the store drew. */
   readonly #made = new Map<bigint | OpId, Made>();
-  readonly #told = new Set<bigint>();
-  /** By token. */
+  readonly #received = new Set<bigint>();
+  /** The expiry of each grant, by token. */
   #kept = new Map<bigint, { readonly op: OpId; readonly untilMs: number }>();
-  /** What names have been resized to, until nobody uses them any more. */
+  /** The limits of resized names that are still in use. */
   readonly #limits = new Map<string, number>();
 
   constructor(world: World, record: (event: Event) => void) {
@@ -41,13 +41,13 @@ export class Observer {
     this.#record = record;
   }
 
-  /** The store granted it and took the grant back within one step. */
+  /** The store granted the claim and took the grant back within one step. */
   skipped({ holder, name }: ClaimRecord): void {
     const atMs = this.#world.nowMs;
     this.#record({ kind: "kept", atMs, op: opOf(holder, plainName(name)), untilMs: atMs });
   }
 
-  /** At the store itself. It answers at once, as the store does. */
+  /** Wraps the store itself. The wrapper replies at once, as the store does. */
   atStore(store: MemoryStore): Store {
     const made = (name: string, op: OpId, token: bigint): void => {
       if (this.#made.has(token)) return;
@@ -102,7 +102,7 @@ export class Observer {
           const atMs = this.#world.nowMs;
           const { limit: before = LOCK_LIMIT } = store.inspect(key) ?? {};
           const isResized = before !== LOCK_LIMIT && isInUse(store, key);
-          // The same step grants what was due before, and then what fits by the new one.
+          // The same step first grants by the old limit and then by the new one.
           if (isResized) this.#limits.set(key, Math.max(before, limit));
           const answer = store.resize(key, limit);
           if (isResized) {
@@ -114,7 +114,7 @@ export class Observer {
     };
   }
 
-  /** Until when the store keeps what, wherever a command has changed that. */
+  /** Records the expiry of each grant that a command has changed. */
   #look(store: MemoryStore): void {
     const atMs = this.#world.nowMs;
     const kept = new Map<bigint, { readonly op: OpId; readonly untilMs: number }>();
@@ -135,14 +135,14 @@ export class Observer {
     }
   }
 
-  /** At a client: what its core is told in the end. */
+  /** Wraps a client's store: records the grants that its core receives. */
   atClient(store: Store): Store {
     const ops = new Map<string, OpId>();
-    const told = (grantId: string, name: string, token: bigint): void => {
+    const recordGrant = (grantId: string, name: string, token: bigint): void => {
       const op = ops.get(`${grantId} ${name}`);
       const made = op === undefined ? undefined : (this.#made.get(token) ?? this.#made.get(op));
-      if (op === undefined || made === undefined || this.#told.has(token)) return;
-      this.#told.add(token);
+      if (op === undefined || made === undefined || this.#received.has(token)) return;
+      this.#received.add(token);
       const { atMs, limit } = made;
       this.#record({ kind: "made", atMs, op, token, ...(limit === undefined ? {} : { limit }) });
     };
@@ -154,12 +154,12 @@ export class Observer {
           ops.set(`${grantId} ${name}`, opOf(claim.holder, plainName(name)));
         }
         const answer = store.claim(claim, (one) => {
-          if (one.kind === "granted") told(grantId, names[0]!, one.grant.token);
+          if (one.kind === "granted") recordGrant(grantId, names[0]!, one.grant.token);
           push(one);
         });
         return whenAnswered(answer, (known) => {
           const grants = known.kind === "granted" ? known.grants : [];
-          for (const [i, { token }] of grants.entries()) told(grantId, names[i]!, token);
+          for (const [i, { token }] of grants.entries()) recordGrant(grantId, names[i]!, token);
           return known;
         });
       },
@@ -167,7 +167,7 @@ export class Observer {
         whenAnswered(store.renew(renewals), (answers) => {
           for (const [i, { grantId, name }] of renewals.entries()) {
             const answer = answers[i];
-            if (answer?.kind === "granted") told(grantId, name, answer.grant.token);
+            if (answer?.kind === "granted") recordGrant(grantId, name, answer.grant.token);
           }
           return answers;
         }),

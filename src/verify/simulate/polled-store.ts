@@ -1,7 +1,7 @@
 import type { Store } from "../../core/store.js";
 import { delegate } from "../../testing/delegate.js";
 
-/** A store that pushes nothing, so its waiters poll; `queues: false`: it keeps no tickets either. */
+/** A store without pushes, so its waiters poll. `queues: false`: it keeps no tickets either. */
 export function polledStore(store: Store, { queues }: { readonly queues: boolean }): Store {
   return {
     ...delegate(store),

@@ -1,12 +1,12 @@
 import { type Clock, systemClock, type Timer } from "../../core/clock.js";
 import type { World } from "./world.js";
 
-/** What stands still: the process alone, or its machine too. */
+/** The extent of a pause: the process alone, or its machine too. */
 export type Pause = "paused" | "machine suspended" | "machine frozen";
 
 /**
- * One process of a simulation: what is delivered to it waits while it is paused, and is dropped
- * once it is dead. Its clock is the real one over simulated sources, and runs a little fast or slow.
+ * One process of a simulation. Deliveries wait while it is paused and are dropped once it is dead.
+ * Its clock is the real one over simulated sources, and runs a little fast or slow.
  */
 export class SimulatedProcess {
   readonly name: string;
@@ -17,12 +17,15 @@ export class SimulatedProcess {
   #dead = false;
   #timers = 0;
   #wallAheadMs = Date.UTC(2030, 0, 1);
-  /** A suspended machine: hrtime and timers stand still, uptime does not. */
+  /** The start of the machine's suspension, during which hrtime and timers stand still but uptime does not. */
   #suspendedAtMs: number | null = null;
-  /** Stopped in the middle of a turn: for what is left of the turn it is that much later. */
+  /** How long the process has stopped in the middle of the present turn: the rest of the turn is that much later. */
   #stalledMs = 0;
   #sleptMs = 0;
-  /** A frozen machine: all its clocks stand still but the wall clock, which is right again after the thaw. */
+  /**
+   * The start of a freeze, during which all clocks of the machine stand still. The wall clock is
+   * right again afterwards.
+   */
   #frozenAtMs: number | null = null;
   #frozenMs = 0;
 
@@ -49,34 +52,37 @@ export class SimulatedProcess {
     return this.#dead;
   }
 
-  /** How long it was frozen so far: by so much, a deadline of before is later than it thinks. */
+  /**
+   * The total time of its freezes: a deadline computed before them is that much later in simulated
+   * time than the process thinks.
+   */
   get frozenMs(): number {
     return this.#frozenMs;
   }
 
-  /** Timers of the library that would still fire. */
+  /** How many timers of the library would still fire. */
   get timers(): number {
     return this.#timers;
   }
 
-  /** The present as this process lives it, on the one time line. */
+  /** The present of this process in simulated time. */
   get nowMs(): number {
     return this.#world.nowMs + this.#stalledMs;
   }
 
-  /** Where a moment so far ahead on its clock is on the one time line. */
+  /** Converts an interval on its clock into a moment in simulated time. */
   worldMs(aheadMs: number): number {
     return this.nowMs + aheadMs / this.#rate;
   }
 
-  /** Something reaches it: now, or when it goes on. */
+  /** Runs `run` now, or when the process goes on. */
   deliver(run: () => void): void {
     if (this.#dead) return;
     if (this.#heldBack !== null) this.#heldBack.push(run);
     else run();
   }
 
-  /** For its own program; the library's timers are those of the clock, and are counted. */
+  /** A timer of the program. The library's timers are those of the clock, and are counted. */
   later(ms: number, run: () => void): Timer {
     return this.#after(ms, run, () => {});
   }
@@ -85,7 +91,7 @@ export class SimulatedProcess {
     return new Promise((resolve) => this.later(ms, resolve));
   }
 
-  /** Between two statements, so long. */
+  /** Stops the process between two statements for `ms`. */
   stall(ms: number): void {
     this.#stalledMs = ms;
     this.pause("paused");
@@ -102,7 +108,7 @@ export class SimulatedProcess {
     if (what === "machine frozen") this.#frozenAtMs ??= this.#world.nowMs;
   }
 
-  /** What was held back happens now, in any order. */
+  /** Goes on: the deliveries of the pause happen now, in random order. */
   resume(): void {
     if (this.#suspendedAtMs !== null) this.#sleptMs += this.#world.nowMs - this.#suspendedAtMs;
     if (this.#frozenAtMs !== null) this.#frozenMs += this.#world.nowMs - this.#frozenAtMs;
@@ -113,7 +119,7 @@ export class SimulatedProcess {
     const chance = this.#world.chance(`${this.name} resumes at ${this.#world.nowMs}`);
     while (held.length > 0) {
       const [run] = held.splice(Math.floor(chance.unit() * held.length), 1);
-      // Each in a turn of its own.
+      // Each delivery gets a turn of its own.
       this.#world.at(this.#world.nowMs, () => this.deliver(run!));
     }
   }
@@ -131,7 +137,7 @@ export class SimulatedProcess {
   }
 
   #after(ms: number, run: () => void, count: (by: 1 | -1) => void): Timer {
-    // Whole milliseconds, as Node's are.
+    // Node's timers have whole milliseconds.
     const waitMs = Math.max(0, Math.ceil(ms));
     const dueMs = this.#hrtimeMs() + waitMs;
     let pending = true;
@@ -142,7 +148,7 @@ export class SimulatedProcess {
     };
     const fire = (): void => {
       const leftMs = dueMs - this.#hrtimeMs();
-      // The machine slept meanwhile, and its timers with it.
+      // The machine slept meanwhile, so its timers did not advance.
       if (leftMs > 1e-6) this.#world.at(this.worldMs(leftMs), () => this.deliver(fire));
       else if (pending) {
         done();

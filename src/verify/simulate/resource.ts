@@ -9,7 +9,7 @@ type AnyFence = Fence<MemoryTx | undefined>;
 
 const DELAY_MS = 40;
 
-/** A number behind a fence, reached over the network: a write that was sent arrives, whatever became of its sender. */
+/** A number behind a fence, reached over the network: a write that was sent arrives even if its sender dies. */
 export class Resource {
   readonly #world: World;
   readonly #name: string;

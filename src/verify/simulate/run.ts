@@ -1,6 +1,6 @@
-import { honest, type Runtime } from "../../core/runtime.js";
+import { type Runtime, standardSeams } from "../../core/runtime.js";
 import type { Store } from "../../core/store.js";
-import { MemoryStore } from "../../stores/memory.js";
+import { MemoryStore } from "../../stores/memory/index.js";
 import { Rule } from "../../stores/rule.js";
 import { delegate } from "../../testing/delegate.js";
 import type { Mutant } from "../../testing/mutants.js";
@@ -15,37 +15,41 @@ import { Observer, opOf, plainName } from "./observe.js";
 import { polledStore } from "./polled-store.js";
 import { type Pause, SimulatedProcess } from "./process.js";
 import { Resource } from "./resource.js";
-import type { Schedule, Trouble, Weather } from "./schedule.js";
+import type { MessageFault, Schedule, Trouble } from "./schedule.js";
 import { skippingRule } from "./skipping-rule.js";
 import { World } from "./world.js";
 
+/** A simulated run: its schedule and its result. */
 export interface Outcome {
+  /** The plan of the run. */
   readonly schedule: Schedule;
+  /** The observed events. */
   readonly history: History;
+  /** The verdict of each rule. */
   readonly verdicts: readonly Verdict[];
 }
 
-/** A request and its answer may both be late. */
+/** A request and its reply may both be late. */
 const SLACK_MS = 2 * LATE_MS + 1_000;
 const LOOKS_EVERY_MS = 1_000;
 const DOUBT_MS = 5_000;
-/** How often a client with a lease reads its clock, at least. */
+/** The longest interval between two readings of the clock by a client with a lease. */
 const LOOKS_AT_CLOCK_MS = 250;
 const LONGEST_STOP_MS = 6_000;
 const ENDS_WITHIN_MS = 120_000;
 
-/** One run of the real core, on several processes, over one store. */
+/** Runs the real core on several simulated processes over one store. */
 export async function simulate(schedule: Schedule, mutant: Mutant = {}): Promise<Outcome> {
   const history = await new Simulation(schedule, mutant).run();
   const fair = schedule.place !== "ticketless";
   return { schedule, history, verdicts: checkHistory(history, { ...LIMITS, fair }) };
 }
 
-/** Simulated time is exact. After a suspended machine's sleep, the agenda looks within 250 ms. */
+/** Simulated time is exact. After a suspension, the agenda reads the clock within 250 ms. */
 const LIMITS: Partial<Limits> = {
   lossMs: 5,
   wakeMs: 260,
-  // What rounding leaves.
+  // Tolerates rounding errors.
   recordMs: 0.001,
   orphanMs: SLACK_MS,
   cleanMs: 50,
@@ -59,11 +63,11 @@ class Simulation {
   readonly #world: World;
   readonly #store: MemoryStore;
   readonly #clients: readonly Client[];
-  /** By client; none where the store is in the process. */
+  /** By client; undefined where the store is in the process. */
   readonly #links: readonly (Link | undefined)[];
   readonly #history: Event[] = [];
   #storeWallAheadMs = Date.UTC(2030, 0, 1);
-  /** Something rejected that never does. */
+  /** A rejection that must never happen. */
   #wrong: { readonly error: unknown } | null = null;
 
   constructor(schedule: Schedule, mutant: Mutant) {
@@ -90,8 +94,8 @@ class Simulation {
       .map((rate, number) => new SimulatedProcess(this.#world, clientName(number), rate));
     const processOf = (client: number): SimulatedProcess => processes[client] ?? processes[0]!;
     const replying = schedule.rates.map((_, number) => {
-      const { isSo } = this.#networkOf(number);
-      return malformedBatches(this.#world, clientName(number), atStore, isSo);
+      const { isActive } = this.#networkOf(number);
+      return malformedBatches(this.#world, clientName(number), atStore, isActive);
     });
     this.#links = processes.map((process, number) =>
       inProcess
@@ -106,7 +110,7 @@ class Simulation {
       const runtime: Runtime = {
         clock: process.clock,
         random: this.#world.chance(`${name} of ${schedule.seed}`),
-        seams: honest,
+        seams: standardSeams,
       };
       return new Client(process, {
         name,
@@ -142,7 +146,7 @@ class Simulation {
     await this.#world.run(this.#world.nowMs + ENDS_WITHIN_MS, () =>
       this.#clients.every((one) => one.isClosed),
     );
-    // Whatever was on its way arrives, and runs out.
+    // Messages that are still under way arrive, and their claims expire.
     await this.#world.run(this.#world.nowMs + SLACK_MS + 5_000);
     this.#look();
     if (this.#wrong !== null) throw this.#wrong.error;
@@ -153,23 +157,23 @@ class Simulation {
     if (this.#schedule.place !== "skipping") return rule;
     const reaches = (holder: string): boolean => {
       const number = this.#clients.findIndex(({ name }) => holder.startsWith(name));
-      const isDown = this.#networkOf(number).isSo("subscription is down");
+      const isDown = this.#networkOf(number).isActive("subscription is down");
       return !isDown && !this.#clients[number]!.process.isDead;
     };
     const skipped = observer.skipped.bind(observer);
     return skippingRule(rule, { reaches, skipped }, skipsAnswered);
   }
 
-  /** As the place has it, and the traits. */
+  /** Applies the schedule's place and traits to the store. */
   #placed(store: Store): Store {
     const { place, traits } = this.#schedule;
-    const told = { ...delegate(store), traits: { ...store.traits, ...traits } };
+    const described = { ...delegate(store), traits: { ...store.traits, ...traits } };
     return place === "polled" || place === "ticketless"
-      ? polledStore(told, { queues: place === "polled" })
-      : told;
+      ? polledStore(described, { queues: place === "polled" })
+      : described;
   }
 
-  /** A claim that is sent after the end of close() would leave a grant for nobody. */
+  /** Reports a claim after the end of `close()`, which would leave a grant for nobody. */
   #refusedAfterClose(client: number, store: Store): Store {
     return {
       ...delegate(store),
@@ -183,7 +187,7 @@ class Simulation {
     };
   }
 
-  /** Opened by the first request, where the schedule says that it opens late. */
+  /** Wraps the store so that the first request opens it, if the schedule says that it opens late. */
   #opened(client: number, process: SimulatedProcess, store: Store): Store {
     const late = this.#schedule.troubles.filter(
       (one) => one.kind === "store opens late" && one.client === client,
@@ -240,11 +244,11 @@ class Simulation {
       case "wall clock jumps":
         if (trouble.byMs < 0 && this.#isFrozenAround(trouble.client, fromMs)) return;
         at(fromMs, () => process.jumpWall(trouble.byMs));
-        // A lease may be doubted until its next renewal.
+        // A client may doubt its lease until the next renewal.
         this.#window(`${process.name}: ${kind}`, { fromMs, toMs: fromMs + DOUBT_MS });
         return;
       case "machine frozen":
-        // As after a jump of the wall clock.
+        // The client may doubt its lease, as after a jump of the wall clock.
         this.#window(`${process.name}: ${kind}`, { fromMs, toMs: trouble.toMs + DOUBT_MS });
         at(fromMs, () => this.#pause(process, trouble));
         return;
@@ -258,7 +262,7 @@ class Simulation {
         return;
       case "messages are late":
       case "pushes are late":
-        // It is over when the last of them has arrived.
+        // The fault ends when the last late message has arrived.
         this.#window(`${process.name}: ${kind}`, { ...trouble, toMs: trouble.toMs + LATE_MS });
         return;
       case "store opens late":
@@ -268,7 +272,7 @@ class Simulation {
         });
         return;
       case "stops between statements":
-        // Told as pauses, one by one.
+        // Each stop is recorded as a pause.
         return;
       default:
         this.#window(`${process.name}: ${kind}`, trouble);
@@ -276,8 +280,8 @@ class Simulation {
   }
 
   /**
-   * A freeze shows by the wall clock alone, which is right after the thaw. Were it set back before a
-   * client has looked at it again, nothing would show, and nothing is promised.
+   * Only the wall clock reveals a freeze, because it is right afterwards. If it were set back
+   * before a client reads it again, nothing would reveal the freeze, so nothing is promised then.
    */
   #isFrozenAround(client: number, atMs: number): boolean {
     return this.#schedule.troubles.some(
@@ -306,7 +310,8 @@ class Simulation {
   }
 
   #kill(process: SimulatedProcess): void {
-    // What is left of a turn in which it was stopped has been done already: it dies after that.
+    // The process has already carried out the rest of a turn in which it stopped, so it dies after
+    // that turn.
     if (process.nowMs > this.#world.nowMs) {
       this.#world.at(process.nowMs, () => this.#kill(process));
     } else if (!process.isDead) {
@@ -330,7 +335,7 @@ class Simulation {
   }
 
   #window(what: string, { fromMs, toMs }: { fromMs: number; toMs: number }): void {
-    // Two of a kind may overlap, and each is healed by its own name.
+    // Two faults of a kind may overlap, and each is healed by its own name.
     const fault = `${what} (${fromMs}–${toMs} ms)`;
     this.#world.at(fromMs, () => this.#record({ kind: "injected", fault, sparesStore: true }));
     this.#world.at(toMs, () => this.#record({ kind: "healed", fault }));
@@ -350,9 +355,9 @@ class Simulation {
     const now = (one: Trouble): boolean =>
       "toMs" in one && this.#world.nowMs >= one.fromMs && this.#world.nowMs < one.toMs;
     return {
-      isSo: (weather: Weather): boolean =>
+      isActive: (fault: MessageFault): boolean =>
         this.#schedule.troubles.some(
-          (one) => one.kind === weather && one.client === client && now(one),
+          (one) => one.kind === fault && one.client === client && now(one),
         ),
       stop: (): void => this.#stop(client),
       storeAnswersAtMs: (): number =>
@@ -369,7 +374,7 @@ class Simulation {
     this.#world.at(this.#world.nowMs + ms, () => this.#lookEvery(ms));
   }
 
-  /** What the store itself shows. */
+  /** Records the content of the store. */
   #look(): void {
     for (const info of this.#store.list("", 100)) {
       const name = plainName(info.name);

@@ -7,59 +7,59 @@ import type { Pause } from "./process.js";
 export interface Task {
   readonly client: number;
   readonly name: number;
-  /** All of these too, asked for at once, in this order. */
+  /** Further names of a multi-lock, in the order of the call. */
   readonly also?: readonly number[];
   readonly atMs: number;
   readonly shared: boolean;
-  /** So many of a semaphore's. */
+  /** How many permits of a semaphore the task claims. */
   readonly permits?: number;
-  /** A program that thinks that the semaphore has so many. */
+  /** The number of permits that the program assumes, if it differs from the real one. */
   readonly limit?: number;
-  /** A candidate, so many times at the most: waits for ever, and after a loss campaigns again. */
+  /** The task is a candidate for at most this many terms: it waits for ever, and campaigns again after a loss. */
   readonly terms?: number;
   readonly ttlMs: number;
   readonly waitMs: number;
   readonly holdMs: number;
-  /** The caller's signal aborts so long after the ask. */
+  /** How long after the request the caller's signal aborts. */
   readonly abortAfterMs?: number;
   readonly maxHoldMs?: number;
   readonly atLeastMs?: number;
-  /** `false`: the lease is not renewed by itself. */
+  /** `false`: the watchdog does not renew the lease. */
   readonly renew?: false;
-  /** `lease.renew` to another ttl, half-way through. */
+  /** The other ttl of a `lease.renew` halfway through. */
   readonly renewToMs?: number;
 }
 
-/** What befalls the messages between a client and the store; half of them, each by its own chance. */
-export type Weather =
+/** Faults of the messages between a client and the store. Each message is affected with a chance of one half. */
+export type MessageFault =
   | "requests are lost"
   | "replies are lost"
   | "pushes are lost"
   | "pushes are late"
-  /** Pushes reach nobody, and the store knows; commands work. */
+  /** Pushes reach nobody, and the store knows that; commands work. */
   | "subscription is down"
   | "messages arrive twice"
   | "messages are late"
   | "refused"
-  /** A reply to a batch has an answer for the first requests only; the others were done, or not. */
+  /** A reply to a batch answers the first requests only; the others were carried out, or not. */
   | "answers are missing"
   /** A reply to a batch has more answers than the batch had requests. */
   | "answers are doubled"
-  /** No weather, but it strikes like one: the process, in the middle of sending. */
+  /** The process stops in the middle of sending. */
   | "stops between statements";
 
 export type Trouble = { readonly fromMs: number } & (
-  | { readonly kind: Weather; readonly client: number; readonly toMs: number }
+  | { readonly kind: MessageFault; readonly client: number; readonly toMs: number }
   | {
       readonly kind: Pause;
       readonly client: number;
       readonly toMs: number;
     }
   | { readonly kind: "killed"; readonly client: number }
-  /** Its program closes its locks, with leases held and acquires waiting; work has this grace to end. */
+  /** The program closes its locks while it holds leases and waits for others; work has this grace to end. */
   | { readonly kind: "closed"; readonly client: number; readonly graceMs?: number }
   | { readonly kind: "forces a release"; readonly client: number; readonly name: number }
-  /** And from then on, every program takes it that there are so many. */
+  /** From then on, all programs use the new number of permits. */
   | {
       readonly kind: "resizes a semaphore";
       readonly client: number;
@@ -74,31 +74,37 @@ export type Trouble = { readonly fromMs: number } & (
 );
 
 /**
- * Where the store is. `network`: each client is a process of its own and reaches the store by
- * messages. `skipping`: likewise, and the store hands over past a waiter that its push does not
- * reach, as Redis does. `process`: all clients are in one process with the store, which answers at once.
- * `polled`: as `network`, and the store keeps tickets but pushes nothing. `ticketless`: likewise, and
- * the store keeps no tickets: a claim that is not granted is busy.
+ * The place of the store. `network`: each client is a process of its own and reaches the store by
+ * messages. `skipping`: the same, and the store skips a waiter that its push does not reach, as
+ * Redis does. `process`: all clients are in one process with the store, which replies at once.
+ * `polled`: as `network`, and the store keeps tickets but pushes nothing. `ticketless`: as
+ * `polled`, and the store keeps no tickets: a claim that is not granted is busy.
  */
 export type Place = "network" | "skipping" | "process" | "polled" | "ticketless";
 
-/** All that happens in one run, but for the chance of each message, which hangs on the seed. */
+/** The whole course of a run, except for the chance of each message, which depends on the seed. */
 export interface Schedule {
+  /** The seed of the schedule, and of the chance of each message. */
   readonly seed: number;
+  /** Where the store is. */
   readonly place: Place;
-  /** A client's clock runs so much faster than the store's. */
+  /** The speed of each client's clock relative to the store's. */
   readonly rates: readonly number[];
+  /** How many names there are. */
   readonly names: number;
-  /** By name: how many permits it has; 0: it is a lock. */
+  /** The number of permits of each name; 0 for a lock. */
   readonly semaphores: readonly number[];
+  /** Whether leases end before the deadline, by `abortBefore`. */
   readonly abortBefore: boolean;
-  /** What the store says of itself, where the core acts by it. */
+  /** Traits of the store that change what the core does. */
   readonly traits?: Pick<Traits, "liveness" | "namesAtOnce">;
+  /** The acquires of the clients. */
   readonly tasks: readonly Task[];
+  /** The faults of the run. */
   readonly troubles: readonly Trouble[];
 }
 
-const WEATHERS: readonly Weather[] = [
+const MESSAGE_FAULTS: readonly MessageFault[] = [
   "requests are lost",
   "replies are lost",
   "pushes are lost",
@@ -115,10 +121,10 @@ const LASTS_MS = 20_000;
 const TTLS_MS = [500, 1_000, 2_000, 4_000, 10_000];
 const SHORT_TTLS_MS = [500, 750, 1_000, 1_500];
 
-/** So long nobody asks: longer than a store may keep what nobody uses. */
+/** A time without requests: longer than a store may keep data that nobody uses. */
 const IDLE_MS = 70_000;
 
-/** Every fourth seed, from 1 on, has locks and nothing else. */
+/** Draws a schedule. Every fourth seed, from 1 on, has locks and nothing else. */
 export function drawSchedule(seed: number): Schedule {
   const plain = drawLocks(seed);
   const all = seed % 4 === 1 ? plain : drawMore(seededRandom(seed ^ 0x5bd1e995), plain);
@@ -207,7 +213,7 @@ function drawMoreOf(random: Random, task: Task, semaphores: readonly number[]): 
   const names = semaphores.length;
   const name = chance(0.3) ? Math.floor(random.unit() * names) : task.name;
   const permits = semaphores[name]!;
-  // At a semaphore too: it is no lock, and refuses.
+  // Also at a semaphore, where a multi-lock is refused.
   const isForAll = names > 1 && chance(permits > 0 ? 0.05 : 0.4);
   const isElection = !isForAll && permits === 0 && chance(0.1);
   const more = {
@@ -230,7 +236,7 @@ function drawMoreOf(random: Random, task: Task, semaphores: readonly number[]): 
   };
 }
 
-/** Where the store is, and what may happen there. */
+/** Draws the place of the store, and faults that are possible there. */
 function drawPlace(random: Random, drawn: Schedule): Schedule {
   const which = random.unit();
   const place = which < 0.45 ? "network" : which < 0.75 ? "skipping" : "process";
@@ -264,7 +270,7 @@ function drawPlace(random: Random, drawn: Schedule): Schedule {
   return place !== "process" && random.unit() < 0.2 ? drawFrost(random, placed) : placed;
 }
 
-/** How the store answers, and when it can be had. Half of the seeds are left as they are. */
+/** Draws malformed replies and late openings of the store. Half of the seeds are left unchanged. */
 function drawStore(random: Random, drawn: Schedule): Schedule {
   const chance = (share: number): boolean => random.unit() < share;
   if (chance(0.5)) return drawn;
@@ -289,7 +295,7 @@ function drawStore(random: Random, drawn: Schedule): Schedule {
     fromMs: 0,
     toMs: 1 + whole(random.unit() * 10_000),
   });
-  // While its acquire is under way, or soon after.
+  // While its acquire is pending, or soon after.
   const closed = (): Trouble => {
     const { client, atMs } = pick(random, drawn.tasks);
     return { kind: "closed", client, fromMs: atMs + whole(random.unit() ** 3 * 2_000) };
@@ -319,7 +325,7 @@ function drawStore(random: Random, drawn: Schedule): Schedule {
   };
 }
 
-/** Short leases on machines that are frozen, for less than `abortBefore` covers and for more. */
+/** Draws short leases on machines that freeze, for less than `abortBefore` covers and for more. */
 function drawFrost(random: Random, schedule: Schedule): Schedule {
   const frozen = Array.from({ length: 2 + Math.floor(random.unit() * 10) }, (): Trouble => {
     const fromMs = whole(random.unit() * LASTS_MS);
@@ -338,7 +344,7 @@ function drawFrost(random: Random, schedule: Schedule): Schedule {
   };
 }
 
-/** Two clients that ask for more at once, so that several acquires of one `Locks` wait together. */
+/** Two clients with more concurrent acquires, so that several of one `Locks` wait together. */
 function crowded(schedule: Schedule): Schedule {
   const { rates, tasks, troubles } = schedule;
   return {
@@ -353,11 +359,11 @@ function crowded(schedule: Schedule): Schedule {
   };
 }
 
-/** What can strike clients that are in one process with the store. */
+/** Whether the fault can hit clients that are in one process with the store. */
 const isInProcess = ({ kind }: Trouble): boolean =>
-  kind !== "store hangs" && !WEATHERS.includes(kind as Weather);
+  kind !== "store hangs" && !MESSAGE_FAULTS.includes(kind as MessageFault);
 
-/** Nobody asks for more than a minute, and then the store's wall clock is set back. */
+/** Draws more than a minute without requests, and then sets the store's wall clock back. */
 function drawIdle(random: Random, schedule: Schedule): Schedule {
   const fromMs = whole((0.2 + random.unit() * 0.6) * LASTS_MS);
   const later = (atMs: number): number => (atMs < fromMs ? atMs : atMs + IDLE_MS);
@@ -379,7 +385,7 @@ function drawIdle(random: Random, schedule: Schedule): Schedule {
   };
 }
 
-/** One or more, in any order. */
+/** Draws one or more other names, in any order. */
 function drawOthers(random: Random, names: number, but: number): readonly number[] {
   const others = Array.from({ length: names }, (_, name) => name).filter((name) => name !== but);
   const from = Math.floor(random.unit() * others.length);
@@ -392,7 +398,7 @@ function drawTrouble(random: Random, clients: number): Trouble {
   const toMs = fromMs + whole(100 + random.unit() ** 2 * 8_000);
   const client = Math.floor(random.unit() * clients);
   const which = random.unit();
-  if (which < 0.5) return { kind: pick(random, WEATHERS), client, fromMs, toMs };
+  if (which < 0.5) return { kind: pick(random, MESSAGE_FAULTS), client, fromMs, toMs };
   if (which < 0.65) return { kind: "paused", client, fromMs, toMs };
   if (which < 0.72) return { kind: "machine suspended", client, fromMs, toMs };
   if (which < 0.79) return { kind: "killed", client, fromMs };
@@ -403,7 +409,7 @@ function drawTrouble(random: Random, clients: number): Trouble {
   return { kind: "store's wall clock jumps", fromMs, byMs };
 }
 
-/** For whoever reads it. */
+/** Whole numbers are easier to read in a schedule. */
 const whole = Math.round;
 
 function pick<T>(random: Random, from: readonly T[]): T {

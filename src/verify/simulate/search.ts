@@ -4,25 +4,35 @@ import { type Outcome, simulate } from "./run.js";
 import { drawSchedule, type Schedule } from "./schedule.js";
 import { shorten } from "./shorten.js";
 
+/** The options of a search. */
 export interface Search {
   /** The seed of the first run; the next ones count up. */
   readonly seed: number;
+  /** How many runs at most. */
   readonly runs: number;
+  /** Breaks the core, the store or a fence on purpose. */
   readonly mutant?: Mutant;
+  /** Called after each run with the number of runs so far. */
   readonly onRun?: (done: number) => void;
+  /** Ends the search early. */
   readonly signal?: AbortSignal;
 }
 
+/** The outcome of a search. */
 export interface Found {
+  /** How many runs there were. */
   readonly runs: number;
-  /** What all runs compared, by rule. */
+  /** How many comparisons all runs made, by rule. */
   readonly checked: ReadonlyMap<RuleId, number>;
   /** The first run that broke a rule. */
   readonly failure: Failure | null;
 }
 
+/** A run that broke a rule. */
 export interface Failure {
+  /** The run. */
   readonly outcome: Outcome;
+  /** The rule that it broke, and the evidence. */
   readonly verdict: Verdict;
 }
 
@@ -43,7 +53,7 @@ export async function search({ seed, runs, mutant, onRun, signal }: Search): Pro
   return { runs: done, checked, failure };
 }
 
-/** The same failure with as little as it takes: the same rule is broken. */
+/** Shortens the schedule of a failure as long as the same rule is broken. */
 export async function shortestFailure(failure: Failure, mutant?: Mutant): Promise<Failure> {
   let shortest = failure;
   await shorten(failure.outcome.schedule, async (schedule) => {
@@ -57,12 +67,12 @@ export async function shortestFailure(failure: Failure, mutant?: Mutant): Promis
   return shortest;
 }
 
-/** A run that does not come to its end is a finding too. */
+/** Runs one schedule. A run that does not end is a finding, too. */
 async function attempt(schedule: Schedule, mutant?: Mutant): Promise<Outcome> {
   try {
     return await simulate(schedule, mutant);
   } catch (error) {
-    const why = `the run did not come to its end: ${error instanceof Error ? error.message : error}`;
+    const why = `the run did not end: ${error instanceof Error ? error.message : error}`;
     const verdict = { rule: "L3", verdict: "violated", why, evidence: [], checked: 1 } as const;
     return { schedule, history: [], verdicts: [verdict] };
   }

@@ -2,7 +2,7 @@ import type { Schedule, Task, Trouble } from "./schedule.js";
 
 type Item = { readonly task: Task } | { readonly trouble: Trouble };
 
-/** Leaves out of a schedule whatever it does not need to fail in the same way. */
+/** Removes everything from a schedule that it does not need to fail in the same way. */
 export async function shorten(
   schedule: Schedule,
   fails: (shorter: Schedule) => Promise<boolean>,
@@ -22,7 +22,7 @@ export async function shorten(
   return shortest;
 }
 
-/** Delta debugging: tries without ever smaller parts, until none can go. */
+/** Delta debugging: leaves out ever smaller parts, until none can be left out. */
 async function fewest<T>(
   items: readonly T[],
   fails: (some: readonly T[]) => Promise<boolean>,
@@ -51,7 +51,7 @@ function withItems(schedule: Schedule, items: readonly Item[]): Schedule {
   };
 }
 
-/** Ways to make a task easier to read; null where there is nothing to do. */
+/** Ways to simplify a task; null where there is nothing to simplify. */
 const plainerThan: readonly ((schedule: Schedule, task: number) => Schedule | null)[] = [
   without("abortAfterMs"),
   without("maxHoldMs"),

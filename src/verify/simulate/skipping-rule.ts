@@ -7,9 +7,10 @@ import type {
   RenewAnswer,
   Renewal,
 } from "../../core/store.js";
-import type { ClaimRecord, Handover, Rule } from "../../stores/rule.js";
+import type { DuePush, Rule } from "../../stores/rule.js";
+import type { ClaimRecord } from "../../stores/shared/claim-record.js";
 
-/** What the store knows of the clients that listen for pushes. */
+/** The clients that the store's pushes reach. */
 export interface Subscribers {
   /** Whether a push would reach the client of this holder. */
   reaches(holder: string): boolean;
@@ -17,9 +18,9 @@ export interface Subscribers {
 }
 
 /**
- * The rule as Redis has it: when the push of a handover reaches nobody, the name passes on to the
- * next waiter. A waiter that this very call answers is alive and keeps its grant, unless
- * `skipsAnswered`: then its reply says `granted`, and another waiter is granted too.
+ * The rule as Redis has it: when the push of a handover reaches nobody, the name passes to the next
+ * waiter. A waiter whose own request is being answered is alive and keeps its grant, unless
+ * `skipsAnswered`: then its reply says `granted`, and another waiter is granted, too.
  */
 export function skippingRule(
   base: typeof Rule,
@@ -27,8 +28,8 @@ export function skippingRule(
   skipsAnswered = false,
 ): typeof Rule {
   return class extends base {
-    /** A batch looks at its handovers after each of its items. */
-    readonly #seen = new WeakSet<Handover>();
+    /** A batch checks its handovers after each of its items. */
+    readonly #seen = new WeakSet<DuePush>();
 
     override claim(claim: Claim): ClaimAnswer {
       return this.#passOn(super.claim(claim), claim.grantId);
@@ -52,14 +53,14 @@ export function skippingRule(
 
     #passOn<T>(answer: T, answered?: string): T {
       for (;;) {
-        const fresh = this.handedOver.find((one) => !this.#seen.has(one));
+        const fresh = this.handovers.find((one) => !this.#seen.has(one));
         if (fresh === undefined) return answer;
         this.#seen.add(fresh);
         const { record } = fresh;
         const isAnswered = record.grantId === answered && !skipsAnswered;
         if (isAnswered || subscribers.reaches(record.holder)) continue;
-        this.handedOver = this.handedOver.filter((one) => one !== fresh);
-        // The step that granted it may have been its own release.
+        this.handovers = this.handovers.filter((one) => one !== fresh);
+        // The step that granted the claim may have been its own release.
         if (this.claims.find(record.name, record.grantId) !== record) continue;
         this.claims.remove(record);
         subscribers.skipped(record);

@@ -6,13 +6,16 @@ interface Pending {
   readonly run: () => void;
 }
 
-/** More happenings than this at one moment are a loop. */
+/** More events than this at one moment are an endless loop. */
 const MOST_AT_ONCE = 10_000;
 
-/** Time and chance of a simulation: one queue of happenings, one after another, the same for the same seed. */
+/**
+ * The time and the randomness of a simulation: one queue of events, which run one after another,
+ * the same for the same seed.
+ */
 export class World {
   readonly #seed: number;
-  /** By time, the latest first; among equals the first that was planned comes first. */
+  /** By time, the latest first; events of the same time run in the order of their planning. */
   readonly #queue: Pending[] = [];
   #nowMs = 0;
 
@@ -36,24 +39,28 @@ export class World {
     this.#queue.splice(low, 0, one);
   }
 
-  /** Chance of its own for each thing, so that leaving one thing out changes little for the others. */
+  /** A random source for each purpose, so that leaving one thing out of a schedule changes little for the others. */
   chance(of: string): Random {
     let hash = 0x811c9dc5 ^ this.#seed;
     for (let i = 0; i < of.length; i++) hash = Math.imul(hash ^ of.charCodeAt(i), 0x01000193);
     return seededRandom(Math.imul(hash ^ (hash >>> 15), 0x2c1b3c6d));
   }
 
-  /** Lets time pass until then, or until it is so. What follows from one happening is over before the next. */
-  async run(untilMs: number, isSo: () => boolean = () => false): Promise<void> {
+  /**
+   * Lets time pass until `untilMs`, or until `isDone()` is true. All consequences of one event are
+   * over before the next.
+   */
+  async run(untilMs: number, isDone: () => boolean = () => false): Promise<void> {
     await settle();
     let still = 0;
     for (;;) {
-      if (isSo()) return;
+      if (isDone()) return;
       const next = this.#queue.at(-1);
       if (next === undefined || next.atMs > untilMs) break;
       this.#queue.pop();
       still = next.atMs > this.#nowMs ? 0 : still + 1;
-      if (still > MOST_AT_ONCE) throw new Error("time stands still: something happens for ever");
+      if (still > MOST_AT_ONCE)
+        throw new Error("simulated time stands still: events repeat for ever");
       this.#nowMs = next.atMs;
       next.run();
       await settle();
@@ -62,7 +69,7 @@ export class World {
   }
 }
 
-/** All promise callbacks that are ready have run after one turn of the event loop. */
+/** After one turn of the event loop, all promise callbacks that were ready have run. */
 function settle(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

@@ -1,5 +1,5 @@
 import type { Random } from "../../core/random.js";
-import { type Fault, fault } from "../faults/fault.js";
+import { type Fault, fault } from "../fault.js";
 import { GrpcProxy } from "../faults/grpc-proxy.js";
 import { killed, paused } from "../faults/server.js";
 import { FalseClock } from "../lab/clock.js";
@@ -10,7 +10,8 @@ import { type Host, Network } from "../lab/network.js";
 import { lackingRight } from "../lab/rights.js";
 import { until } from "../lab/until.js";
 import { connectionKinds, EXCLUSION, type FaultKind, WORKER_KINDS } from "../runner/kinds.js";
-import type { Target, Way } from "../runner/target.js";
+import type { Target } from "../runner/target.js";
+import type { Way } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
 
 const SHORT = { min: 0.05, max: 0.5 };
@@ -29,10 +30,10 @@ export async function etcdTarget(lab: Lab, isClocked: boolean): Promise<Target> 
   });
 }
 
-/** Three members, each on a host of its own where network namespaces are to be had. */
+/** Three members, each on its own host where network namespaces are available. */
 export async function etcdClusterTarget(lab: Lab, isClocked: boolean): Promise<Target> {
-  const hasNetwork = lackingRight("network namespaces") === null && lackingRight("nft") === null;
-  const network = hasNetwork ? await Network.open(lab, { hosts: 3 }) : null;
+  const noNetwork = lackingRight("network namespaces") ?? lackingRight("nft");
+  const network = noNetwork === null ? await Network.open(lab, { hosts: 3 }) : null;
   const sites = network === null ? {} : { sites: network.hosts };
   const cluster = await lab.etcd({ nodes: 3, ...sites });
   return targetOn(lab, isClocked, cluster, {
@@ -43,6 +44,10 @@ export async function etcdClusterTarget(lab: Lab, isClocked: boolean): Promise<T
       ...clusterKinds(cluster),
       ...(network === null ? [] : networkKinds(cluster, network)),
     ],
+    leftOut:
+      noNetwork === null
+        ? []
+        : Object.values(NETWORK_FAULTS).map((name) => ({ name, because: noNetwork })),
   });
 }
 
@@ -50,7 +55,7 @@ function targetOn(
   lab: Lab,
   isClocked: boolean,
   cluster: EtcdCluster,
-  { kinds, ...about }: Pick<Target, "name" | "about" | "kinds">,
+  { kinds, ...about }: Pick<Target, "name" | "about" | "kinds" | "leftOut">,
 ): Target {
   return {
     ...about,
@@ -107,6 +112,23 @@ async function recover(cluster: EtcdCluster): Promise<void> {
   for (const one of cluster.servers) if (one.state === "paused") await one.resume();
   await Promise.all(cluster.servers.map((one) => one.start()));
   await leaderOf(cluster);
+  await disarmed(cluster);
+}
+
+/** Disarms the alarm by any member that replies: the alarm belongs to the cluster. */
+async function disarmed({ servers }: EtcdCluster): Promise<void> {
+  await until("the alarm is disarmed", LEADER_MS, async () => {
+    for (const one of servers.filter(({ state }) => state === "running")) {
+      if (
+        await one.ctl("alarm", "disarm").then(
+          () => true,
+          () => false,
+        )
+      )
+        return true;
+    }
+    return false;
+  });
 }
 
 async function leaderOf(cluster: EtcdCluster): Promise<EtcdServer> {
@@ -118,7 +140,7 @@ async function leaderOf(cluster: EtcdCluster): Promise<EtcdServer> {
   return leader!;
 }
 
-/** A leader that hung may revoke leases that are alive when it comes back. */
+/** A leader that hung may revoke live leases when it comes back. */
 const REVOKES_LIVING = {
   breaks: EXCLUSION,
   because:
@@ -148,6 +170,15 @@ function memberKinds(cluster: EtcdCluster): readonly FaultKind[] {
         const status = await one.ctl("endpoint", "status", "--write-out=fields");
         await one.ctl("compact", /"Revision" : (\d+)/.exec(status)![1]!);
       }),
+    ),
+    // Held leases stay, because renewing and releasing a lease take no space.
+    kind("space used up", LONG, (one) =>
+      fault(
+        "the alarm NOSPACE is raised",
+        // Another fault may have stopped that member; the alarm belongs to the cluster.
+        () => (servers.find(({ state }) => state === "running") ?? one).raiseNoSpace(),
+        () => disarmed(cluster),
+      ),
     ),
     kind("member defragmented", ONCE, (one) =>
       fault(`${one.name} is defragmented`, () => one.ctl("defrag")),
@@ -197,6 +228,13 @@ function clusterKinds(cluster: EtcdCluster): readonly FaultKind[] {
   ];
 }
 
+/** Faults that need a host for each member. */
+const NETWORK_FAULTS = {
+  isolated: "leader isolated from the members",
+  unheard: "leader unheard by the members",
+  lossy: "packets between members lost",
+} as const;
+
 function networkKinds(cluster: EtcdCluster, network: Network): readonly FaultKind[] {
   const hostOf = (server: EtcdServer): Host =>
     network.hosts.find(({ address }) => address === server.address)!;
@@ -208,10 +246,10 @@ function networkKinds(cluster: EtcdCluster, network: Network): readonly FaultKin
     make: () => onLeader(cluster, name, (leader) => cut(hostOf(leader))),
   });
   return [
-    isolated("leader isolated from the members", (host) => network.partition([host], others(host))),
-    isolated("leader unheard by the members", (host) => network.blocks([host], others(host))),
+    isolated(NETWORK_FAULTS.isolated, (host) => network.partition([host], others(host))),
+    isolated(NETWORK_FAULTS.unheard, (host) => network.blocks([host], others(host))),
     {
-      name: "packets between members lost",
+      name: NETWORK_FAULTS.lossy,
       hits: "cluster",
       lasts: LONG,
       make: (_member, random) =>
@@ -220,7 +258,7 @@ function networkKinds(cluster: EtcdCluster, network: Network): readonly FaultKin
   ];
 }
 
-/** A fault of whichever member leads when it is injected. */
+/** A fault of the member that leads when the fault is injected. */
 function onLeader(cluster: EtcdCluster, name: string, make: (leader: EtcdServer) => Fault): Fault {
   let one: Fault | null = null;
   return fault(

@@ -1,27 +1,26 @@
 import { UnsupportedError } from "../../core/errors.js";
 import type { Random } from "../../core/random.js";
-import { addressOf, parseStoreUrl, type StoreUrl } from "../../core/url.js";
+import { parseStoreUrl } from "../../stores/registry.js";
+import { addressOf, type StoreUrl } from "../../stores/url.js";
 import { GrpcProxy } from "../faults/grpc-proxy.js";
 import { TcpProxy } from "../faults/proxy.js";
 import { redisConnectionKind } from "../faults/redis-kind.js";
-import { connectionKinds, type FaultKind, type Strikable, WORKER_KINDS } from "../runner/kinds.js";
+import { connectionKinds, type FaultKind, WORKER_KINDS } from "../runner/kinds.js";
 import type { Target } from "../runner/target.js";
+import type { Strikable } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
 
 /** A proxy to one host of the store. */
 type HostProxy = Strikable & AsyncDisposable & { readonly address: string; readonly port: number };
 
-/** How clients of a store are connected, as far as a proxy can stand between. */
+/** The kinds of a store's connections, as far as a proxy can stand in between. */
 interface Wiring {
   readonly port: number;
   readonly kinds: readonly string[];
   open(host: { readonly address: string; readonly port: number }): Promise<HostProxy>;
 }
 
-/**
- * A store that is not ours: only workers and their own connections are struck, nobody else is
- * touched, and nothing is left behind.
- */
+/** A user's own store: faults hit only the verifier's workers and their connections, and nothing is left behind. */
 export function givenTarget(url: string): Target {
   const parsed = parseStoreUrl(url);
   if (parsed.scheme === "memory") {
@@ -61,7 +60,7 @@ export function givenTarget(url: string): Target {
   };
 }
 
-/** Where the certificate or the server itself names an address, a proxy can't stand between. */
+/** Null where a certificate or the server names an address, because a proxy can't stand in between. */
 function wiringOf({ scheme, options }: StoreUrl): Wiring | null {
   if (scheme === "redis" && !options.has("cluster") && !options.has("sentinel")) {
     return {
@@ -80,7 +79,7 @@ function wiringOf({ scheme, options }: StoreUrl): Wiring | null {
   return null;
 }
 
-/** A process that is stopped in the middle of a transaction locks an SQLite file for everybody. */
+/** A process that stops in the middle of a transaction locks an SQLite file for everybody. */
 const workerKinds = ({ scheme }: StoreUrl): readonly FaultKind[] =>
   WORKER_KINDS.filter(
     ({ name }) =>
@@ -91,7 +90,7 @@ const kindsOf = (only: string): readonly FaultKind[] =>
   only === "subscription" || only === "connection"
     ? connectionKinds(only, {
         breaks: ["L4"],
-        because: "a waiter that can't be told of its turn may go to the end of the queue",
+        because: "a waiter that can't be notified may go to the end of the queue",
       })
     : connectionKinds(only);
 

@@ -2,24 +2,29 @@ import type { Lab } from "../lab/lab.js";
 import type { Kind } from "../lab/requirements.js";
 import type { Target } from "../runner/target.js";
 import { etcdClusterTarget, etcdTarget } from "./etcd.js";
-import { redisClusterTarget, redisReplicaTarget, redisTarget } from "./redis.js";
+import { pgbouncerTarget, postgresTarget } from "./postgres.js";
+import { redisReplicaTarget, redisTarget } from "./redis.js";
+import { redisClusterTarget } from "./redis-cluster.js";
 import { sqliteTarget } from "./sqlite.js";
 
-/** A store that the lab can start by itself. */
+/** A store that the lab can start. */
 export interface LabTarget {
   readonly needs: readonly Kind[];
-  /** `isClocked`: wall clocks can be set, by libfaketime. */
+  /** Starts the store. `isClocked`: libfaketime is there, so wall clocks can be set. */
   open(lab: Lab, isClocked: boolean): Promise<Target>;
 }
 
-/** By the names of `--lab`. */
+/** The targets by their name for `--lab`. */
 export const LAB_TARGETS = {
   sqlite: { needs: [], open: sqliteTarget },
   redis: { needs: ["redis"], open: redisTarget },
   "redis-replica": { needs: ["redis"], open: redisReplicaTarget },
   "redis-cluster": { needs: ["redis"], open: redisClusterTarget },
+  postgres: { needs: ["postgres"], open: postgresTarget },
+  pgbouncer: { needs: ["postgres", "pgbouncer"], open: pgbouncerTarget },
   etcd: { needs: ["etcd"], open: etcdTarget },
   "etcd-cluster": { needs: ["etcd"], open: etcdClusterTarget },
 } as const satisfies Readonly<Record<string, LabTarget>>;
 
+/** The name of a store that the lab can start, for `--lab`. */
 export type LabName = keyof typeof LAB_TARGETS;

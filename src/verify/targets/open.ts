@@ -6,7 +6,7 @@ import { type Verification, type VerifyOptions, verify } from "../runner/verify.
 import { givenTarget } from "./given.js";
 import { LAB_TARGETS, type LabName } from "./index.js";
 
-/** Servers of our own, or a user's store by its URL. */
+/** The name of a lab, or the URL of a user's store. */
 export type Wanted = { readonly lab: LabName } | { readonly store: string };
 
 /** Opens a target, and closes it and its servers afterwards. */
@@ -24,7 +24,7 @@ export async function withTarget<T>(
   return await act(limited(target, faults));
 }
 
-/** Verifies a store that is started for it; `faults` as the command line has them. */
+/** Verifies a store that is started for it; `faults` as on the command line. */
 export function verifyInLab(
   lab: LabName,
   {
@@ -37,7 +37,7 @@ export function verifyInLab(
   );
 }
 
-/** The same target with these faults only: by their names, or by what they hit. */
+/** The same target with only these faults: by their names, or by the part that they hit. */
 export function limited(target: Target, faults: readonly string[] | undefined): Target {
   if (faults === undefined) return target;
   const kinds = faults.includes("none") ? [] : target.kinds.filter((kind) => isNamed(kind, faults));
@@ -47,6 +47,6 @@ export function limited(target: Target, faults: readonly string[] | undefined): 
 const isNamed = ({ name, hits }: FaultKind, faults: readonly string[]): boolean =>
   faults.includes(name) || faults.includes(hits);
 
-/** The faults that a target has not. */
+/** The faults that the target does not have. */
 export const unknownFaults = ({ kinds }: Target, faults: readonly string[]): readonly string[] =>
   faults.filter((one) => one !== "none" && !kinds.some((kind) => isNamed(kind, [one])));

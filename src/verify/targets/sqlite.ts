@@ -1,26 +1,53 @@
-import { chmodSync, linkSync, mkdirSync, renameSync, rmSync } from "node:fs";
+import {
+  chmodSync,
+  chownSync,
+  existsSync,
+  mkdirSync,
+  rmSync,
+  truncateSync,
+  writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import type { Random } from "../../core/random.js";
-import { openSqlite, type SqliteDatabase } from "../../stores/sqlite/driver.js";
-import { type Fault, fault } from "../faults/fault.js";
+import { openSqlite } from "../../stores/sqlite/driver.js";
 import { FalseClock } from "../lab/clock.js";
+import { Disk } from "../lab/disk.js";
 import type { Lab } from "../lab/lab.js";
-import type { Member } from "../runner/crew.js";
-import { EXCLUSION, type FaultKind, jumpMs, WORKER_KINDS } from "../runner/kinds.js";
-import type { Target, Way } from "../runner/target.js";
+import { hiddenFromOthers, lackingRight } from "../lab/rights.js";
+import { type FaultKind, jumpMs, WORKER_KINDS } from "../runner/kinds.js";
+import type { LeftOut, Target } from "../runner/target.js";
+import type { Way } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
+import { WORKER_PROGRAM } from "../traffic/worker.js";
+import { CLOCK_JUMPS, DISK_FULL, diskKinds, fileKinds, GROUP, userKinds } from "./sqlite-faults.js";
 
-const SHORT = { min: 0.05, max: 0.8 };
-const ONCE = { min: 0.01, max: 0.01 };
+const DISK_MB = 64;
+const ONLY_ROOT = "only root can act as several users";
 
-/** A file in a folder of the lab. */
+/** A file in a folder of the lab, on a small disk of its own where possible. */
 export async function sqliteTarget(lab: Lab, isClocked: boolean): Promise<Target> {
-  const folder = join(lab.folder, "sqlite");
+  const noDisk = lackingRight("loop mounts");
+  const disk = noDisk === null ? await Disk.open(lab, { sizeMb: DISK_MB }) : null;
+  const isRoot = process.getuid?.() === 0;
+  const noUsers = isRoot
+    ? (hiddenFromOthers(process.execPath) ?? hiddenFromOthers(WORKER_PROGRAM))
+    : ONLY_ROOT;
+  const folder = join(disk?.folder ?? lab.folder, "sqlite");
   mkdirSync(folder);
   // All processes of a machine share its clock.
   const clock = isClocked ? await FalseClock.open(lab, "the machine's clock") : null;
-  let file = join(folder, "locks.db");
-  let files = 1;
+  let files = 0;
+  /** The file is shared by the users of a group, as the docs describe. */
+  const nextFile = (): string => {
+    const next = join(folder, `locks-${++files}.db`);
+    if (!isRoot) return next;
+    writeFileSync(next, "");
+    share(next, 0o660);
+    return next;
+  };
+  if (isRoot) share(folder, 0o2770);
+  let file = nextFile();
+  const users = userKinds(() => file);
   return {
     name: "sqlite",
     about: "SQLite, one file",
@@ -34,6 +61,12 @@ export async function sqliteTarget(lab: Lab, isClocked: boolean): Promise<Target
       ...WORKER_KINDS.filter(({ name }) => name !== "worker clock jumps"),
       ...(clock === null ? [] : [clockKind(clock)]),
       ...fileKinds(() => file),
+      ...(disk === null ? [] : diskKinds(disk, () => file)),
+      ...(noUsers === null ? users : []),
+    ],
+    leftOut: [
+      ...(noDisk === null ? [] : [{ name: DISK_FULL, because: noDisk }]),
+      ...(noUsers === null ? [] : users.map(({ name }): LeftOut => ({ name, because: noUsers }))),
     ],
     drawConnections,
     async openWay(): Promise<Way> {
@@ -49,11 +82,23 @@ export async function sqliteTarget(lab: Lab, isClocked: boolean): Promise<Target
     commands: async () => null,
     /** A file that was replaced is not used again. */
     async recover() {
-      files++;
-      file = join(folder, `locks-${files}.db`);
+      // Emptied first, because the driver keeps a closed file open until it is collected, and the
+      // disk is small.
+      for (const end of ["", "-wal"])
+        if (existsSync(`${file}${end}`)) truncateSync(`${file}${end}`);
+      for (const end of ["", "-wal", "-shm", "-wake"])
+        rmSync(`${file}${end}`, { recursive: true, force: true });
+      file = nextFile();
     },
-    async [Symbol.asyncDispose]() {},
+    async [Symbol.asyncDispose]() {
+      await disk?.close();
+    },
   };
+}
+
+function share(path: string, mode: number): void {
+  chownSync(path, 0, GROUP);
+  chmodSync(path, mode);
 }
 
 /** Several connections to one file in a process: closing one must not drop the locks of the others. */
@@ -65,45 +110,10 @@ function drawConnections(random: Random): readonly Connections[] {
   return [{ locks: 1, lazy: true }, { locks: 2 }];
 }
 
-function fileKinds(file: () => string): readonly FaultKind[] {
-  const kind = (
-    name: string,
-    make: (random: Random) => Fault,
-    more: Partial<FaultKind> = {},
-  ): FaultKind => ({
-    name,
-    hits: "files",
-    weight: 0.5,
-    lasts: SHORT,
-    make: (_member, random) => make(random),
-    ...more,
-  });
-  return [
-    kind("file locked by another tool", () => heldByAnother(file())),
-    kind("log checkpointed by another tool", () => checkpointed(file()), { lasts: ONCE }),
-    kind("journal mode changed by another tool", () => journalModeChanged(file()), { lasts: ONCE }),
-    {
-      name: "worker uses a second hard link",
-      hits: "files",
-      weight: 0.5,
-      lasts: { min: 0.5, max: 2 },
-      sparesStore: true,
-      make: (member) => hardLinked(file(), member),
-    },
-    kind("wake folder taken away", () => wakeFolderClosed(file())),
-    kind("file moved away and back", () => movedAway(file()), {
-      weight: 0.1,
-      locksOut: true,
-      breaks: EXCLUSION,
-      because: "a process that opens the file meanwhile makes a new one, and both grant",
-    }),
-  ];
-}
-
-/** Leases are on the monotonic clock: a wall clock that is set changes nothing but `atLeast`. */
+/** Leases use the monotonic clock: setting the wall clock affects only `atLeast`. */
 function clockKind(clock: FalseClock): FaultKind {
   return {
-    name: "machine clock jumps",
+    name: CLOCK_JUMPS,
     hits: "server",
     lasts: { min: 0.2, max: 2 },
     make: (_member, random) => {
@@ -111,85 +121,4 @@ function clockKind(clock: FalseClock): FaultKind {
       return { ...clock.jump(clockByMs), clockByMs };
     },
   };
-}
-
-function heldByAnother(file: string): Fault {
-  let db: SqliteDatabase | undefined;
-  return fault(
-    "the file is locked by another tool",
-    async () => {
-      db = await openSqlite(file);
-      db.exec("PRAGMA busy_timeout = 2000; BEGIN IMMEDIATE");
-    },
-    () => {
-      db?.close();
-      db = undefined;
-    },
-  );
-}
-
-function checkpointed(file: string): Fault {
-  return fault("the log is checkpointed by another tool", async () => {
-    const db = await openSqlite(file);
-    db.exec("PRAGMA busy_timeout = 50; PRAGMA wal_checkpoint(TRUNCATE)");
-    db.close();
-  });
-}
-
-function journalModeChanged(file: string): Fault {
-  return fault("another tool changes the journal mode", async () => {
-    const db = await openSqlite(file);
-    try {
-      db.exec("PRAGMA busy_timeout = 0; PRAGMA journal_mode = DELETE");
-    } catch {
-      // Refused while others have it open, as it should be.
-    } finally {
-      db.close();
-    }
-  });
-}
-
-let links = 0;
-
-/** Another process opens the file by its second name, which is refused. */
-function hardLinked(file: string, member: Member): Fault {
-  const link = `${file}-link-${++links}`;
-  return fault(
-    `${member.client}'s twin uses a second hard link`,
-    async () => {
-      linkSync(file, link);
-      await member.startTwin(`sqlite:${link}`);
-    },
-    async () => {
-      await member.endTwin(`sqlite:${link}`);
-      for (const end of ["", "-wal", "-shm"]) rmSync(`${link}${end}`, { force: true });
-    },
-  );
-}
-
-function wakeFolderClosed(file: string): Fault {
-  const folder = `${file}-wake`;
-  return fault(
-    "the wake folder is taken away",
-    () => {
-      try {
-        renameSync(folder, `${folder}-away`);
-        chmodSync(`${folder}-away`, 0o700);
-      } catch {
-        // Nobody has waited yet.
-      }
-    },
-    () => rmSync(`${folder}-away`, { recursive: true, force: true }),
-  );
-}
-
-function movedAway(file: string): Fault {
-  return fault(
-    "the file is moved away",
-    () => renameSync(file, `${file}-away`),
-    () => {
-      for (const end of ["", "-wal", "-shm"]) rmSync(`${file}${end}`, { force: true });
-      renameSync(`${file}-away`, file);
-    },
-  );
 }

@@ -1,15 +1,16 @@
-import { openStore } from "../../core/connect.js";
+import { openStore } from "../../connect.js";
 import type { Store } from "../../core/store.js";
-import { parseStoreUrl, type StoreUrl } from "../../core/url.js";
+import { parseStoreUrl } from "../../stores/registry.js";
+import type { StoreUrl } from "../../stores/url.js";
 import type { Connections } from "./protocol.js";
 
 const REDIS_PORT = 6379;
 
-/** A client of the store, as an application has it. */
+/** A client of the store, as an application opens it. */
 export interface Connected {
-  /** For another `Locks` on the same client; where no client is shared, on another one. */
+  /** A store for a further `Locks` on the same client, or on a new client if none is shared. */
   store(): Promise<Store>;
-  /** Closes the client, if it is shared: the `Locks` that use it do not. */
+  /** Closes a shared client, because the `Locks` that use it do not. */
   close(): Promise<void>;
 }
 
@@ -27,6 +28,8 @@ export async function openConnection({
   switch (parsed.scheme) {
     case "redis":
       return openRedis(parsed, library);
+    case "postgres":
+      return openPostgres(parsed);
     case "etcd":
       return openEtcd(parsed);
     case "sqlite":
@@ -36,7 +39,7 @@ export async function openConnection({
   }
 }
 
-/** A client with the defaults of its library, which queue commands and send them again. */
+/** A client with the defaults of its library, which queues commands and sends them again. */
 async function openRedis(
   { hosts, path, options, user, password }: StoreUrl,
   library: Connections["library"],
@@ -74,6 +77,13 @@ async function openRedis(
 
 const sharing = (store: Store) => async (): Promise<Store> => store;
 
+async function openPostgres(url: StoreUrl): Promise<Connected> {
+  const { openPool } = await import("../../stores/postgres/open.js");
+  const { postgresStore } = await import("../../stores/postgres/index.js");
+  const pool = await openPool(url);
+  return { store: sharing(postgresStore(pool)), close: () => pool.end() };
+}
+
 async function openEtcd(url: StoreUrl): Promise<Connected> {
   const { openEtcdClientOf } = await import("../../stores/etcd/open.js");
   const { etcdStore } = await import("../../stores/etcd/index.js");
@@ -83,13 +93,13 @@ async function openEtcd(url: StoreUrl): Promise<Connected> {
 
 async function openSqliteFile(path: string): Promise<Connected> {
   const { openSqliteStore } = await import("../../stores/sqlite/open.js");
-  // Makes the file, with its tables, if it is missing.
+  // Creates the file and its tables if they are missing.
   await (await openSqliteStore(path)).close();
   const { openSqlite } = await import("../../stores/sqlite/driver.js");
   const { sqliteStore } = await import("../../stores/sqlite/index.js");
-  const { patiently } = await import("../../stores/sqlite/patience.js");
+  const { retryWhileBusy } = await import("../../stores/sqlite/retry.js");
   const db = await openSqlite(path);
   db.exec("PRAGMA busy_timeout = 0");
-  const shared = await patiently(() => sqliteStore(db));
+  const shared = await retryWhileBusy(() => sqliteStore(db));
   return { store: sharing(shared), close: async () => void db.close() };
 }

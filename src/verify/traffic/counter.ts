@@ -2,14 +2,14 @@ import { StaleTokenError } from "../../core/errors.js";
 import type { Fenced } from "../../fence/fence.js";
 import { type SqliteFence, sqliteFence } from "../../fence/sqlite.js";
 import { openSqlite, type SqliteDatabase } from "../../stores/sqlite/driver.js";
-import { patiently } from "../../stores/sqlite/patience.js";
+import { retryWhileBusy } from "../../stores/sqlite/retry.js";
 
 const TABLE = `
 CREATE TABLE IF NOT EXISTS counter (resource TEXT PRIMARY KEY, value INTEGER, unfenced INTEGER, step INTEGER)`;
 
 export interface Answered {
   readonly accepted: boolean;
-  /** How many steps the resource had taken by then, this one included. */
+  /** The number of this step in the resource's order. */
   readonly step: number;
 }
 
@@ -29,8 +29,8 @@ export class Counter {
   static async open(file: string): Promise<Counter> {
     const db = await openSqlite(file);
     db.exec("PRAGMA busy_timeout = 0");
-    return patiently(() => {
-      // What processes write outlives them without a sync, and no power fails here.
+    return retryWhileBusy(() => {
+      // No sync is needed: written data outlives the process, and no fault cuts the power here.
       db.exec("PRAGMA synchronous = OFF; PRAGMA journal_mode = WAL");
       db.exec(TABLE);
       return new Counter(db);
@@ -43,7 +43,7 @@ export class Counter {
 
   async read(resource: string): Promise<{ value: number; unfenced: number }> {
     const read = "SELECT value, unfenced FROM counter WHERE resource = ?";
-    const row = await patiently(() => this.#db.prepare(read).get(resource));
+    const row = await retryWhileBusy(() => this.#db.prepare(read).get(resource));
     return row as { value: number; unfenced: number };
   }
 
@@ -54,7 +54,7 @@ export class Counter {
     });
   }
 
-  /** Asks no fence. Returns the number that it has replaced. */
+  /** Writes without a fence. Returns the number that it replaced. */
   writeUnfenced(resource: string, value: number): Promise<number> {
     return this.#transaction(() => {
       const read = "SELECT unfenced FROM counter WHERE resource = ?";
@@ -68,7 +68,7 @@ export class Counter {
     this.#db.close();
   }
 
-  /** A refusal is counted too: its place in the order is part of what is checked. */
+  /** Counts a refusal, too: its place in the order is part of what is checked. */
   #step(resource: string, act: () => void): Promise<Answered> {
     return this.#transaction(() => {
       const accepted = isAccepted(act);
@@ -80,7 +80,7 @@ export class Counter {
   }
 
   #transaction<T>(act: () => T): Promise<T> {
-    return patiently(() => {
+    return retryWhileBusy(() => {
       this.#db.exec("BEGIN IMMEDIATE");
       try {
         const done = act();

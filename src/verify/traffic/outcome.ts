@@ -1,6 +1,6 @@
 import { HoldfastError } from "../../core/errors.js";
 
-/** How an acquire that threw ended, as a history has it. */
+/** The outcome of an acquire that threw, in the words of a history. */
 export function outcomeOf(error: unknown): "timeout" | "aborted" | "unknown" | "refused" {
   if (!HoldfastError.is(error)) return "aborted";
   if (error.code === "ACQUIRE_TIMEOUT") return "timeout";

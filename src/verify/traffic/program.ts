@@ -1,29 +1,49 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { HoldfastError } from "../../core/errors.js";
-import type { Locks } from "../../core/locks.js";
 import type { Random } from "../../core/random.js";
+import type { Locks } from "../../locks.js";
 import { seededRandom } from "../../testing/seeded-random.js";
+import { lead } from "./operations/lead.js";
+import { observe } from "./operations/observe.js";
+import { once } from "./operations/once.js";
+import { withLock } from "./operations/with-lock.js";
 import type { Performer } from "./performer.js";
 import type { ContendedName, Names, Options, Program } from "./protocol.js";
 import { machineMs } from "./time-line.js";
 
-/** The `Locks` of a worker: a program may close the one that it uses, under those who share it. */
+/** The `Locks` of a worker. A program may close its `Locks` while other programs use the same one. */
 export interface LocksInUse {
   at(index: number): Locks;
   reopen(index: number): Promise<void>;
-  /** Nothing new is to be begun, whatever the time. */
-  readonly isFinishing: boolean;
+  /** When aborted, no new operation begins, whatever the time. */
+  readonly finishing: AbortSignal;
 }
 
-/** What a program does next. */
+/** One operation of a program. */
 type Operation =
   | {
       readonly does: "hold";
       readonly name: Names;
+      /** `try`: claims once, by `tryAcquire`. */
+      readonly by: "acquire" | "try";
       readonly options: Options;
       readonly holdMs: number;
       readonly abortAfterMs: number | null;
       readonly renewToMs: number | null;
+    }
+  | {
+      readonly does: "work";
+      readonly name: string;
+      readonly options: Options;
+      readonly workMs: number;
+      readonly abortAfterMs: number | null;
+      readonly reentrant: boolean;
+    }
+  | {
+      readonly does: "observe";
+      readonly name: string;
+      readonly forMs: number;
+      readonly everyMs: number;
     }
   | { readonly does: "lead"; readonly name: string; readonly forMs: number; readonly ttlMs: number }
   | {
@@ -34,7 +54,10 @@ type Operation =
     }
   | { readonly does: "reopen" };
 
-/** One operation after another until the time is over. Each is drawn by its number, whatever became of the last. */
+/**
+ * Performs one operation after another until the time is over. Each is drawn by its number,
+ * independent of the outcome of the last.
+ */
 export async function perform(
   program: Program,
   performer: Performer,
@@ -42,7 +65,7 @@ export async function perform(
 ): Promise<number> {
   const limits = new Map(program.names.map(({ name, permits }) => [name, permits]));
   let number = 0;
-  for (; machineMs() < program.untilMs && !locks.isFinishing; number++) {
+  for (; machineMs() < program.untilMs && !locks.finishing.aborted; number++) {
     const random = seededRandom(program.seed + number * 0x9e3779b1);
     const operation = draw(random, program, limits);
     await new Lane(performer, locks, program.via, limits).perform(
@@ -68,40 +91,49 @@ class Lane {
     switch (operation.does) {
       case "hold":
         return this.#hold(operation, op);
+      case "work": {
+        const { name, options: wanted, workMs, abortAfterMs, reentrant } = operation;
+        const aborts = this.#abortAfter(op, abortAfterMs);
+        // The outcome is already reported.
+        await withLock(performer, locks, op, name, { wanted, workMs, reentrant }).catch(expected);
+        clearTimeout(aborts);
+        return;
+      }
+      case "observe": {
+        const { name, forMs, everyMs: every } = operation;
+        const signal = AbortSignal.any([AbortSignal.timeout(forMs), this.locks.finishing]);
+        await observe(locks, name, { every, signal }).catch(expected);
+        return;
+      }
       case "lead": {
         const { name, ttlMs, forMs } = operation;
-        const resigns = setTimeout(() => performer.abort(op), forMs);
-        const lead = { name, pauseMs: 20, options: { ttl: ttlMs } };
-        // How it ended is reported.
-        await performer.lead(locks, op, lead).catch(expected);
+        const resigns = this.#abortAfter(op, forMs);
+        const term = { name, pauseMs: 20, options: { ttl: ttlMs } };
+        await lead(performer, locks, op, term).catch(expected);
         clearTimeout(resigns);
         return;
       }
-      case "once":
-        await performer
-          .once(locks, op, {
-            name: operation.name,
-            every: operation.everyMs,
-            ttl: operation.ttlMs,
-            workMs: 10,
-          })
-          .catch(expected);
+      case "once": {
+        const { name, everyMs: every, ttlMs: ttl } = operation;
+        await once(performer, locks, op, { name, every, ttl, workMs: 10 }).catch(expected);
         return;
+      }
       case "reopen":
-        // A store that is down can't be opened: the old one stays.
+        // A store that is down can't be opened: the old one stays in use.
         await this.locks.reopen(this.via).catch(() => {});
     }
   }
 
   async #hold(
-    { name, options, holdMs, abortAfterMs, renewToMs }: Operation & { does: "hold" },
+    { name, by, options, holdMs, abortAfterMs, renewToMs }: Operation & { does: "hold" },
     op: string,
   ): Promise<void> {
     const { performer } = this;
-    const aborts =
-      abortAfterMs === null ? undefined : setTimeout(() => performer.abort(op), abortAfterMs);
+    const locks = this.locks.at(this.via);
+    const aborts = this.#abortAfter(op, abortAfterMs);
     try {
-      await performer.acquire(this.locks.at(this.via), op, name, options);
+      if (by === "acquire") await performer.acquire(locks, op, name, options);
+      else if (!(await performer.tryAcquire(locks, op, name as string, options))) return;
     } catch (error) {
       expected(error);
       if (options.limit !== undefined) await this.#learnLimit(name as string);
@@ -110,13 +142,17 @@ class Lane {
       clearTimeout(aborts);
     }
     if (renewToMs !== null) performer.renew(op, renewToMs).catch(expected);
-    // A resource that can't be used is no reason to keep the lock.
-    await performer.write(op, holdMs).catch(() => {});
+    // An unusable resource is no reason to keep the lock.
+    await performer.use(op, holdMs).catch(() => {});
     performer.look(op);
     await performer.release(op);
   }
 
-  /** Somebody may have resized the semaphore. */
+  #abortAfter(op: string, afterMs: number | null): NodeJS.Timeout | undefined {
+    return afterMs === null ? undefined : setTimeout(() => this.performer.abort(op), afterMs);
+  }
+
+  /** Reads the limit again: the operator may have resized the semaphore. */
   async #learnLimit(name: string): Promise<void> {
     const status = await this.locks
       .at(this.via)
@@ -126,43 +162,58 @@ class Lane {
   }
 }
 
-/** Reported as it ended, if it is an error of ours or an abort; anything else ends the worker. */
+/** Accepts our own errors and aborts, which are already reported. Any other error ends the worker. */
 function expected(error: unknown): void {
   if (!HoldfastError.is(error) && (error as Error | null)?.name !== "AbortError") throw error;
 }
 
 function draw(random: Random, program: Program, limits: ReadonlyMap<string, number>): Operation {
-  const { names, ttlsMs, waitMs } = program;
+  const { names, ttlsMs, waitMs, expiringShare = 0.025 } = program;
   const chance = (share: number): boolean => random.unit() < share;
   const pick = <T>(from: readonly T[]): T => from[Math.floor(random.unit() * from.length)]!;
   const { name, onceEveryMs } = pick(names);
-  const ttlMs = pick(ttlsMs);
+  // Mostly a lease is held for a moment, so that many take turns; sometimes for longer than a ttl, so that
+  // renewals count, or until it expires under those that wait.
+  const expires = chance(expiringShare);
+  const isLong = expires || chance(0.025);
+  const ttlMs = expires ? Math.min(...ttlsMs) : pick(ttlsMs);
   if (chance(0.01)) return { does: "reopen" };
   if (onceEveryMs !== undefined) return { does: "once", name, everyMs: onceEveryMs, ttlMs };
   const limit = limits.get(name)!;
   if (limit === 0 && chance(0.015)) {
     return { does: "lead", name, ttlMs, forMs: 100 + random.unit() * 2 * ttlMs };
   }
+  if (limit === 0 && chance(0.01)) {
+    const everyMs = Math.round(50 + random.unit() * 500);
+    return { does: "observe", name, everyMs, forMs: Math.round(100 + random.unit() * ttlMs) };
+  }
   const renewToMs = chance(0.12) ? pick(ttlsMs) : null;
   const others = names.filter((one) => isLock(one) && one.name !== name);
   const isMulti = limit === 0 && others.length > 0 && chance(0.12);
   const mode = drawMode(random, limit, isMulti);
-  // Mostly short, so that many take turns; sometimes longer than a ttl, so that renewals count.
-  const holdMs = chance(0.05) ? random.unit() * 1.5 * ttlMs : random.unit() ** 3 * 40;
+  const longMs = (expires ? 1 + 0.2 * random.unit() : 1.5 * random.unit()) * ttlMs;
+  const holdMs = isLong ? longMs : random.unit() ** 3 * 40;
+  const abortAfterMs = chance(0.1) ? random.unit() * 800 : null;
+  const options: Options = {
+    ttl: ttlMs,
+    wait: chance(0.15) ? 0 : Math.round(100 + random.unit() * waitMs),
+    ...mode,
+    ...(renewToMs === null ? {} : { longestTtl: Math.max(ttlMs, renewToMs) }),
+    ...(chance(0.04) ? { maxHold: Math.round(50 + random.unit() * ttlMs) } : {}),
+    ...(chance(0.015) ? { atLeast: Math.round(200 + random.unit() * 800) } : {}),
+    ...(expires || chance(0.04) ? { renew: false } : {}),
+  };
+  if (limit === 0 && !isMulti && !mode.elected && renewToMs === null && chance(0.25)) {
+    return { does: "work", name, options, workMs: holdMs, abortAfterMs, reentrant: chance(0.4) };
+  }
+  const isTried = options.wait === 0 && limit === 0 && !isMulti && !mode.elected && chance(0.5);
   return {
     does: "hold",
     name: isMulti ? [name, pick(others).name] : name,
-    options: {
-      ttl: ttlMs,
-      wait: chance(0.15) ? 0 : Math.round(100 + random.unit() * waitMs),
-      ...mode,
-      ...(renewToMs === null ? {} : { longestTtl: Math.max(ttlMs, renewToMs) }),
-      ...(chance(0.04) ? { maxHold: Math.round(50 + random.unit() * ttlMs) } : {}),
-      ...(chance(0.015) ? { atLeast: Math.round(200 + random.unit() * 800) } : {}),
-      ...(chance(0.04) ? { renew: false } : {}),
-    },
+    by: isTried ? "try" : "acquire",
+    options,
     holdMs,
-    abortAfterMs: chance(0.1) ? random.unit() * 800 : null,
+    abortAfterMs,
     renewToMs,
   };
 }

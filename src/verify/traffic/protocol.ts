@@ -3,33 +3,33 @@ import type { Duration } from "../../core/validate.js";
 import type { OnceOptions } from "../../primitives/once.js";
 import type { MutantName } from "../../testing/mutants.js";
 
-/** What a worker's process is to do: the first line of its standard input. */
+/** The task of a worker's process: the first line of its standard input. */
 export interface WorkerTask {
   readonly client: string;
   readonly url: string;
   readonly options: LocksOptions;
   /** An SQLite file with a counter behind a fence, for `write`. */
   readonly resourceFile?: string;
-  /** A core that is wrong in one way: to see that the checks find it. */
+  /** A deliberately wrong core, to show that the checks find it. */
   readonly mutant?: MutantName;
-  /** How it is connected; one connection with one `Locks` if left out. */
+  /** The connections of the worker. Default: one connection with one `Locks`. */
   readonly connections?: readonly Connections[];
-  /** Reports when its event loop stood still, as a pause. */
+  /** Whether the worker reports, as a pause, that its event loop stood still. */
   readonly reportsStalls?: boolean;
 }
 
 /** One client of the store in a worker, and the `Locks` that share it. */
 export interface Connections {
-  /** The worker's own URL if left out. */
+  /** The store's URL. Default: the worker's own. */
   readonly url?: string;
   readonly locks: number;
-  /** A client of this library with its defaults; without it, as `connect` opens one, if it is not shared. */
+  /** The client library, with its defaults. Without it, the client is opened as `connect` does, and is not shared. */
   readonly library?: "ioredis" | "redis";
-  /** Connects when the first lock is asked for. */
+  /** Connects on the first request. */
   readonly lazy?: boolean;
 }
 
-/** What it can be asked: one JSON text a line, to its standard input. */
+/** A request to a worker: one JSON text per line, on its standard input. */
 export type Request =
   | {
       readonly do: "acquire";
@@ -37,16 +37,16 @@ export type Request =
       readonly name: Names;
       readonly options: Options;
     }
-  /** Gives back what came of the acquire; a leader resigns. */
+  /** Releases the lease of the acquire; a leader resigns. */
   | { readonly do: "release"; readonly op: string }
   | { readonly do: "look"; readonly op: string }
   | { readonly do: "renew"; readonly op: string; readonly ttlMs: number }
   | { readonly do: "abort"; readonly op: string }
-  /** A read-modify-write behind the fence: enter, read, so long a pause, write. */
+  /** A read-modify-write behind the fence: enter, read, pause, write. */
   | { readonly do: "write"; readonly op: string; readonly pauseMs: number }
-  /** Again and again until the time is over. */
+  /** Repeats until the time is over. */
   | { readonly do: "loop"; readonly loop: Loop }
-  /** Term after term until it is aborted. */
+  /** Leads term after term until it is aborted. */
   | { readonly do: "lead"; readonly op: string; readonly lead: Lead }
   | { readonly do: "once"; readonly op: string; readonly once: Once }
   | { readonly do: "forceRelease"; readonly name: string; readonly why: string }
@@ -54,42 +54,47 @@ export type Request =
   | { readonly do: "block"; readonly forMs: number }
   /** Draws operations from a seed until the time is over. */
   | { readonly do: "program"; readonly program: Program }
-  /** Aborts everything that waits; programs begin nothing more. */
+  /** Aborts all pending acquires; programs begin nothing more. */
   | { readonly do: "finish" }
   | { readonly do: "close" };
 
-/** Several: all or none. Each is an op of its own in the history, named by `opFor`. */
+/** One name, or several as a multi-lock. Each of several is an op of its own in the history, named by `opFor`. */
 export type Names = string | readonly string[];
 
-/** What is taken of a name: the lock, or permits, or leadership. */
+/** The kind of lock to take: a lock, permits or leadership. */
 export interface Options extends Omit<AcquireOptions, "signal"> {
-  /** The name is a semaphore's with so many permits. */
+  /** The number of permits, if the name is a semaphore. */
   limit?: number;
-  /** How many of them. Default 1. */
+  /** How many permits to take. Default 1. */
   permits?: number;
-  /** Campaigns for it. */
+  /** Campaigns in the election of this name. */
   elected?: boolean;
-  /** It will be renewed to another ttl, and this is the longest. */
+  /** The longest ttl to which the lease will be renewed, if it will be. */
   longestTtl?: Duration;
 }
 
+/** Takes a name again and again. */
 export interface Loop {
+  /** The name or names to take. */
   readonly name: Names;
-  /** Either may end it. */
+  /** How long the loop lasts; it ends at `forMs` or after `rounds`. */
   readonly forMs?: number;
+  /** How many times the name is taken. */
   readonly rounds?: number;
+  /** How long it is held each time, in milliseconds. */
   readonly holdMs: number;
+  /** The options of each acquire. */
   readonly options?: Options;
-  /** Use the resource each time. */
+  /** Whether it uses the resource each time. */
   readonly writes?: boolean;
 }
 
-/** What one lane of a worker does: one operation after another, each drawn from the seed. */
+/** The program of one lane of a worker: one operation after another, each drawn from the seed. */
 export interface Program {
   readonly seed: number;
-  /** Its ops begin so. */
+  /** The prefix of its ops. */
   readonly lane: string;
-  /** Which of the worker's `Locks` it uses. */
+  /** The index of the worker's `Locks` that it uses. */
   readonly via: number;
   readonly names: readonly ContendedName[];
   readonly ttlsMs: readonly number[];
@@ -97,32 +102,39 @@ export interface Program {
   readonly waitMs: number;
   /** The mean pause between two operations. */
   readonly pauseMs: number;
-  /** On the time line: then it begins nothing more. */
+  /** The share of leases that are not renewed, and held until they expire. Default 0.025. */
+  readonly expiringShare?: number;
+  /** The time, on the time line, after which it begins nothing more. */
   readonly untilMs: number;
 }
 
 export interface ContendedName {
   readonly name: string;
-  /** How many permits it has at first; 0: it is a lock. */
+  /** The number of permits at first; 0 for a lock. */
   readonly permits: number;
-  /** For `once`, and nothing else. */
+  /** The period of `once`; such a name is used for nothing else. */
   readonly onceEveryMs?: number;
 }
 
+/** The options for leading an election until aborted. */
 export interface Lead {
+  /** The name of the election. */
   readonly name: string;
-  /** From reading the resource to writing it, all the time while it leads. */
+  /** The pause between reading and writing the resource, again and again while it leads. */
   readonly pauseMs: number;
+  /** Options of the election. */
   readonly options?: Pick<Options, "ttl" | "note">;
 }
 
+/** The options for running work once per period. */
 export interface Once extends Omit<OnceOptions, "signal" | "note" | "onLost"> {
+  /** The name of the work. */
   readonly name: string;
-  /** How long its work takes. */
+  /** How long the work takes, in milliseconds. */
   readonly workMs: number;
 }
 
-/** What it says, a line each: an event as in any encoded history, or this. */
+/** A reply of a worker: one line. Events, as in an encoded history, are the other kind of line. */
 export interface Answered {
   readonly id: number;
   readonly answer: Answer;
@@ -137,7 +149,7 @@ export type Answer =
 /** No name and no label has a control character. */
 const FOR_EVER = "\u0000for ever";
 
-/** JSON has no infinity. */
+/** JSON has no infinity, so it becomes a text. */
 export const toLine = (line: object): string =>
   `${JSON.stringify(line, (_key, value) =>
     value === Number.POSITIVE_INFINITY ? FOR_EVER : value,

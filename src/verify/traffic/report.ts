@@ -4,9 +4,9 @@ import type { Event } from "../check/history.js";
 import { type EventWithoutTime, machineMs } from "./time-line.js";
 
 /**
- * A line to whoever started this process. At once, and not by the event loop: what is stopped or
- * killed next must have spoken before. The pipe does not block: while the one who reads is slow, it
- * is full.
+ * Writes a line to the process that started this one. It writes at once, not by the event loop, so
+ * that the line is out before this process is stopped or killed. The pipe does not block, so it can
+ * be full while the reader is slow.
  */
 export function say(line: string): void {
   let rest = Buffer.from(line);

@@ -2,12 +2,12 @@ import { report } from "./report.js";
 import { machineMs } from "./time-line.js";
 
 const BEAT_MS = 20;
-/** Shorter ones are within what every check tolerates. */
+/** Shorter stalls are within the tolerance of every check. */
 const STALL_MS = 100;
 
 /**
- * Notices when the event loop of this process stood still, whether the process was stopped, was
- * busy, or the machine had no time for it, and reports that as a pause.
+ * Notices when the event loop of this process stood still, because the process was stopped or busy,
+ * or because the machine had no time for it, and reports that as a pause.
  */
 export class Stalls {
   readonly #client: string;

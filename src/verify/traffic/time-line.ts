@@ -6,19 +6,21 @@ export const machineMs = (): number => Number(process.hrtime.bigint()) / 1e6;
 /** An event without its time, kind by kind. */
 export type EventWithoutTime<E extends Event = Event> = E extends unknown ? Omit<E, "atMs"> : never;
 
-/** Where all that is seen of a run comes together: what workers report, and what is done to them. */
+/** Collects the events of a run: the reports of workers, and the faults and interventions. */
 export class TimeLine {
   readonly #events: Event[] = [];
 
+  /** Adds an event that has its time already. */
   add(event: Event): void {
     this.#events.push(event);
   }
 
+  /** Adds an event that happens at this moment. */
   now(event: EventWithoutTime): void {
     this.#events.push({ atMs: machineMs(), ...event } as Event);
   }
 
-  /** Who said that it was granted the name with this token. */
+  /** The op that reported a grant of the name with this token. */
   opOf(name: string, token: bigint): OpId | undefined {
     const ofName = new Set<OpId>();
     for (const event of this.#events) {
@@ -30,12 +32,12 @@ export class TimeLine {
     return undefined;
   }
 
-  /** As they came, so far. */
+  /** The events so far, in the order of their arrival. */
   get events(): History {
     return this.#events;
   }
 
-  /** In order of time: reports of several processes arrive as they please. */
+  /** The events in order of time: reports of several processes arrive in any order. */
   history(): History {
     return this.#events.toSorted((a, b) => a.atMs - b.atMs);
   }

@@ -4,11 +4,14 @@ import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
 import { HoldfastError } from "../../core/errors.js";
 import type { Events } from "../../core/events.js";
-import { createLocksOn, type Locks } from "../../core/locks.js";
 import { systemRuntime } from "../../core/runtime.js";
+import { createLocksOn, type Locks } from "../../locks.js";
 import { MUTANTS, type Mutant } from "../../testing/mutants.js";
 import { openConnection } from "./connections.js";
 import { Counter } from "./counter.js";
+import { lead } from "./operations/lead.js";
+import { loop } from "./operations/loop.js";
+import { once } from "./operations/once.js";
 import { Performer } from "./performer.js";
 import { perform as performProgram } from "./program.js";
 import {
@@ -23,16 +26,18 @@ import {
 import { block, report, say } from "./report.js";
 import { Stalls } from "./stalls.js";
 
-// Ctrl-C at a terminal reaches all processes there; the one that started this worker ends it.
+// Ctrl-C at a terminal reaches all processes there; the process that started this worker ends it.
 process.on("SIGINT", () => {});
-/** The first line is the task. */
+/** The first line of the input is the task. */
 const input = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const first = await input.next();
 if (first.done) process.exit(0);
 const task = fromLine<WorkerTask>(first.value);
 const mutant: Mutant = task.mutant === undefined ? {} : MUTANTS[task.mutant];
 if (mutant.rule !== undefined || mutant.fence !== undefined) {
-  throw new Error(`"${task.mutant}" is wrong in the store or the fence, and a worker's are real`);
+  throw new Error(
+    `a worker can't use the mutant "${task.mutant}": it changes the store or the fence, and a worker's are real`,
+  );
 }
 const { holder = task.client, namespace = "default" } = task.options;
 const settings = { ...task.options, holder, namespace };
@@ -47,7 +52,7 @@ const connections = await Promise.all(
     ...(await openConnection({ url: task.url, ...one })),
   })),
 );
-/** For each `Locks`, how it is opened. */
+/** A function for each `Locks` that opens it. */
 const opens = connections.flatMap(({ count, store }) =>
   Array.from({ length: count }, () => async (): Promise<Locks> => {
     const reporting = performer.reportsQueued(await store());
@@ -62,22 +67,30 @@ const all: Locks[] = [];
 for (const open of opens) all.push(await open());
 const locks = (): Locks => all[0]!;
 
-/** Replaced before it is closed: whoever uses it next has the new one. */
+/** Replaces a `Locks` before it is closed, so that the next operation uses the new one. */
 async function reopen(index: number): Promise<void> {
   const old = all[index]!;
   all[index] = await opens[index]!();
   await performer.close(old);
 }
 
-const locksInUse = { at: (index: number): Locks => all[index]!, reopen, isFinishing: false };
+const finishing = new AbortController();
+const locksInUse = {
+  at: (index: number): Locks => all[index]!,
+  reopen,
+  finishing: finishing.signal,
+};
 
 const isShared = task.connections?.some(({ locks, library }) => locks > 1 || library) ?? false;
 const CLOSES_MS = 4_000;
 
-/** The pipes to the one who asks; opened here, because a library that only looks at one opens it too. */
+/**
+ * The pipes to the parent process. They are opened here, because a library that only reads a
+ * property of one would open it, too.
+ */
 const STDIO = [process.stdin, process.stdout, process.stderr].length;
 
-/** What would keep the process alive, but for them. */
+/** The number of timers and sockets, other than the pipes, that would keep the process alive. */
 function leftOpen(): { timers: number; sockets: number } {
   const left = process.getActiveResourcesInfo();
   return {
@@ -91,7 +104,7 @@ async function close(): Promise<void> {
   await Promise.all(connections.map((one) => one.close()));
   counter?.close();
   stalls?.stop();
-  // A client of an application's own waits for the server to close its socket, too.
+  // A client that an application opened also waits for the server to close its socket.
   const isOpen = (): boolean => leftOpen().sockets + leftOpen().timers > 0;
   for (let i = 0; isShared && isOpen() && i < CLOSES_MS / 20; i++) await sleep(20);
   report({ kind: "left", client: task.client, waiters: performer.waiting, ...leftOpen() });
@@ -114,11 +127,11 @@ async function perform(request: Request): Promise<Value | undefined> {
     case "write":
       return performer.write(request.op, request.pauseMs);
     case "loop":
-      return performer.loop(locks(), request.loop);
+      return loop(performer, locks(), request.loop);
     case "lead":
-      return performer.lead(locks(), request.op, request.lead);
+      return lead(performer, locks(), request.op, request.lead);
     case "once":
-      return performer.once(locks(), request.op, request.once);
+      return once(performer, locks(), request.op, request.once);
     case "forceRelease": {
       const holders = await locks().forceRelease(request.name, { why: request.why });
       return holders.map(({ token }) => String(token));
@@ -129,7 +142,7 @@ async function perform(request: Request): Promise<Value | undefined> {
     case "program":
       return performProgram(request.program, performer, locksInUse);
     case "finish":
-      locksInUse.isFinishing = true;
+      finishing.abort();
       performer.abortAll();
       return undefined;
     case "close":
@@ -145,7 +158,7 @@ function failed(error: unknown): Answer {
 
 const answer = (id: number, answer: Answer): void => say(toLine({ id, answer } satisfies Answered));
 
-// Only now: loading code keeps the event loop busy.
+// Only now, because loading code keeps the event loop busy.
 const stalls = task.reportsStalls ? new Stalls(task.client) : null;
 answer(0, { ok: true });
 for await (const line of input) {

@@ -27,44 +27,54 @@ import {
 } from "./protocol.js";
 import { machineMs, TimeLine } from "./time-line.js";
 
-/** As much of what a worker prints is kept. */
+/** How many lines of a worker's output are kept. */
 const MOST_LINES = 1_000;
 
-/** How an answer begins; no event does. */
+/** The beginning of a reply; no event begins so. */
 const ANSWERED = '{"id":';
 
-/** The built one, whoever runs this. */
-const PROCESS = join(
+/** The built module, even if this file runs from source. */
+export const WORKER_PROGRAM = join(
   createRequire(import.meta.url).resolve("holdfast/package.json"),
   "../dist/verify/traffic/worker-process.js",
 );
 
-/** It dies with us even if it is stopped; where that can't be had, it notices the end of its input. */
+/**
+ * A prefix by which the worker dies with this process even if it is stopped; where that is not
+ * available, the worker notices the end of its input.
+ */
 function dieWithParent(): readonly string[] {
   const setpriv = process.platform === "linux" ? findFile("setpriv") : null;
   return setpriv === null ? [] : [setpriv, "--pdeathsig", "KILL"];
 }
 
+/** Options of `Worker.start`. */
 export interface WorkerOptions {
-  /** Its name in the history, and the holder's in the store. */
+  /** The worker's name in the history, and the holder in the store. */
   readonly client: string;
+  /** The store's URL for `connect`. */
   readonly url: string;
+  /** Options of its `Locks`. */
   readonly locks?: LocksOptions;
-  /** Where its reports go, with those of others. */
+  /** The time line for its reports; several workers may share one. */
   readonly timeLine?: TimeLine;
-  /** An SQLite file, made if missing: a counter behind a fence. */
+  /** An SQLite file, created if missing: a counter behind a fence. */
   readonly resourceFile?: string;
-  /** In which network and under which clock it runs. */
+  /** The network and the clock of its process. */
   readonly site?: Site;
+  /** Breaks its core on purpose. */
   readonly mutant?: MutantName;
+  /** Its clients of the store, and how many `Locks` share each. Default: one client, one `Locks`. */
   readonly connections?: readonly Connections[];
+  /** Whether it reports when its event loop stood still. */
   readonly reportsStalls?: boolean;
-  /** The built module of the worker's process, if it is another one. */
+  /** The built module of the worker processes, if it is not the usual one. */
   readonly module?: string;
 }
 
-/** What a worker answered no to. */
+/** The error of a request that failed in the worker. */
 export class WorkerError extends Error {
+  /** The `code` of the error in the worker. */
   readonly code: string;
 
   constructor(client: string, code: string, message: string) {
@@ -75,14 +85,18 @@ export class WorkerError extends Error {
 
 /** A real process that takes locks on command, to be paused and killed. */
 export class Worker implements AsyncDisposable {
+  /** The worker's name in the history. */
   readonly client: string;
+  /** The time line of its reports. */
   readonly timeLine: TimeLine;
-  /** What its process has written to its standard error. */
+  /** The lines that its process wrote to its standard error. */
   readonly printed: string[] = [];
   readonly #child: ChildProcess;
   readonly #waiting = new Map<number, { resolve(a: Answer): void; reject(error: Error): void }>();
-  /** Ops and when they were granted, in that order. */
+  /** Ops and the times of their grants, in that order. */
   readonly #held = new Map<string, number>();
+  /** The ops that wait in a queue, and when each was queued, in that order. */
+  readonly #queued = new Map<string, number>();
   #ended: Error | null = null;
   #closing = false;
   #asked = 0;
@@ -100,7 +114,7 @@ export class Worker implements AsyncDisposable {
       ...(options.connections === undefined ? {} : { connections: options.connections }),
       ...(options.reportsStalls === undefined ? {} : { reportsStalls: options.reportsStalls }),
     };
-    const argv = [...dieWithParent(), process.execPath, options.module ?? PROCESS];
+    const argv = [...dieWithParent(), process.execPath, options.module ?? WORKER_PROGRAM];
     const [command, ...args] = site.command(argv);
     this.#child = spawn(command!, args, {
       stdio: ["pipe", "pipe", "pipe"],
@@ -111,9 +125,10 @@ export class Worker implements AsyncDisposable {
       if (printed.length < MOST_LINES) printed.push(line);
     });
     createInterface({ input: this.#child.stdout! }).on("line", (line) => this.#hear(line));
-    // What can't be written is answered by the end.
+    // A failed write is not an error here: the end of the process rejects all pending requests.
     this.#child.stdin!.on("error", () => {});
-    // Not on the command line, which every user of the machine can read: a URL may hold a password.
+    // Not on the command line, which every user of the machine can read: a URL may contain a
+    // password.
     this.#child.stdin!.write(toLine(task));
     this.#child.once("error", (error) => this.#end(error));
     this.#child.once("close", (code, signal) => {
@@ -123,30 +138,36 @@ export class Worker implements AsyncDisposable {
     });
   }
 
+  /** Starts the process; resolves when it is connected. */
   static async start(options: WorkerOptions): Promise<Worker> {
     const worker = new Worker(options);
     await worker.#answer(0);
     return worker;
   }
 
-  /** Why its process is gone; null while it runs. */
+  /** The reason why its process is gone; null while it runs. */
   get ended(): Error | null {
     return this.#ended;
   }
 
-  /** For how long it has held the lease that it has held the longest; 0 if it holds none. */
+  /** How long it has held its oldest lease; 0 if it holds none. */
   get heldForMs(): number {
-    const [sinceMs] = this.#held.values();
-    return sinceMs === undefined ? 0 : machineMs() - sinceMs;
+    return sinceFirst(this.#held);
   }
 
+  /** For how long its first ticket has waited in a queue; 0 without a ticket. */
+  get queuedForMs(): number {
+    return sinceFirst(this.#queued);
+  }
+
+  /** The process id. */
   get pid(): number {
     return this.#child.pid!;
   }
 
   /**
-   * The op, and the tokens by name; rejects with a WorkerError when there is no lease. Each of
-   * several names is an op of its own in the history, `${op}.${name}`.
+   * Acquires, and resolves to the op and the tokens by name; rejects with a WorkerError if there is
+   * no lease. Each name of a multi-lock is an op of its own in the history, `${op}.${name}`.
    */
   async acquire(
     name: Names,
@@ -158,44 +179,47 @@ export class Worker implements AsyncDisposable {
     return { op, token: [...tokens.values()][0]!, tokens };
   }
 
+  /** Releases the lease of this op. */
   async release(op: string): Promise<"released" | "lost" | "unknown"> {
     return (await this.#ask({ do: "release", op })) as "released" | "lost" | "unknown";
   }
 
-  /** Whether `assertHeld` is content. */
+  /** Checks the lease of this op by `assertHeld`. */
   async look(op: string): Promise<boolean> {
     return (await this.#ask({ do: "look", op })) as boolean;
   }
 
+  /** Renews the lease of this op to another ttl, in milliseconds. */
   async renew(op: string, ttlMs: number): Promise<void> {
     await this.#ask({ do: "renew", op, ttlMs });
   }
 
+  /** Aborts the wait of this op, by its signal. */
   async abort(op: string): Promise<void> {
     await this.#ask({ do: "abort", op });
   }
 
-  /** Whether the fence let it write. */
+  /** Writes to the resource of this op, and resolves to whether the fence accepted the write. */
   async write(op: string, { pauseMs = 0 } = {}): Promise<boolean> {
     return (await this.#ask({ do: "write", op, pauseMs })) as boolean;
   }
 
-  /** How many grants it had. */
+  /** Runs a loop, and resolves to the number of grants. */
   async loop(loop: Loop): Promise<number> {
     return (await this.#ask({ do: "loop", loop })) as number;
   }
 
-  /** Campaigns, and writes to the resource while it leads, until it is aborted. How many terms it had. */
+  /** Campaigns, and writes to the resource while it leads, until it is aborted. Resolves to the number of terms. */
   async lead(lead: Lead, op = this.#nextOp()): Promise<number> {
     return (await this.#ask({ do: "lead", op, lead })) as number;
   }
 
-  /** Whether it ran. */
+  /** Runs work once per period, and resolves to whether it ran. */
   async once(once: Once, op = this.#nextOp()): Promise<boolean> {
     return (await this.#ask({ do: "once", op, once })) as boolean;
   }
 
-  /** The tokens of those who held it. */
+  /** Releases a name by force, and resolves to the tokens of its holders. */
   async forceRelease(name: string, why: string): Promise<readonly bigint[]> {
     const sinceMs = machineMs();
     const value = await this.#ask({ do: "forceRelease", name, why });
@@ -207,33 +231,36 @@ export class Worker implements AsyncDisposable {
     return tokens;
   }
 
-  /** Draws operations from a seed until the time is over. How many there were. */
+  /** Draws operations from a seed until the time is over, and resolves to their number. */
   async program(program: Program): Promise<number> {
     return (await this.#ask({ do: "program", program })) as number;
   }
 
-  /** Aborts everything that waits; programs begin nothing more. */
+  /** Aborts all pending acquires; programs begin nothing more. */
   async finish(): Promise<void> {
     await this.#ask({ do: "finish" });
   }
 
-  /** Its event loop runs nothing else meanwhile. */
+  /** Blocks its event loop. */
   async block(forMs: number): Promise<void> {
     await this.#ask({ do: "block", forMs });
   }
 
+  /** Pauses the process (SIGSTOP). */
   pause(): void {
     if (this.#ended !== null) return;
     this.timeLine.now({ kind: "paused", client: this.client });
     this.#child.kill("SIGSTOP");
   }
 
+  /** Resumes the process (SIGCONT). */
   resume(): void {
     if (this.#ended !== null) return;
     this.#child.kill("SIGCONT");
     this.timeLine.now({ kind: "resumed", client: this.client });
   }
 
+  /** Kills the process (SIGKILL); resolves when it is gone. */
   async kill(): Promise<void> {
     if (this.#ended !== null) return;
     const gone = once(this.#child, "close");
@@ -241,7 +268,7 @@ export class Worker implements AsyncDisposable {
     await gone;
   }
 
-  /** Closes its locks and reports what is left then; the process ends. */
+  /** Closes its locks and reports what is left; the process ends. */
   async close(): Promise<void> {
     if (this.#ended !== null) return;
     await this.#ask({ do: "close" });
@@ -280,14 +307,20 @@ export class Worker implements AsyncDisposable {
       if (text.startsWith(ANSWERED)) this.#answered(fromLine<Answered>(text));
       else for (const event of decodeHistory(text)) this.#report(event);
     } catch {
-      // Killed in the middle of a line; or something else writes there.
-      this.#end(new Error(`worker ${this.client} said what is no report: ${text.slice(0, 200)}`));
+      // The process was killed in the middle of a line, or something else writes there.
+      this.#end(
+        new Error(
+          `worker ${this.client} printed a line that is not a report: ${text.slice(0, 200)}`,
+        ),
+      );
       this.#child.kill("SIGKILL");
     }
   }
 
   #report(event: Event): void {
     this.timeLine.add(event);
+    if (event.kind === "queued") this.#queued.set(event.op, event.atMs);
+    if (event.kind === "granted" || event.kind === "not-granted") this.#queued.delete(event.op);
     if (event.kind === "granted") this.#held.set(event.op, event.atMs);
     if (event.kind === "releasing" || event.kind === "lost") this.#held.delete(event.op);
   }
@@ -302,4 +335,9 @@ export class Worker implements AsyncDisposable {
     for (const { reject } of this.#waiting.values()) reject(this.#ended);
     this.#waiting.clear();
   }
+}
+
+function sinceFirst(moments: ReadonlyMap<string, number>): number {
+  const [sinceMs] = moments.values();
+  return sinceMs === undefined ? 0 : machineMs() - sinceMs;
 }

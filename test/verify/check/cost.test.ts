@@ -1,13 +1,13 @@
 import { describe, it } from "vitest";
 import { counted, ok, unknown, violated } from "./story.js";
 
-describe("L5", () => {
+describe("L5, commands per handover do not grow with the number of waiters", () => {
   it("holds when handovers cost the same, or a little more", () => {
     ok("L5", [counted(0, 1, 100, 200), counted(1, 100, 100, 200)]);
     ok("L5", [counted(0, 1, 100, 200), counted(1, 100, 100, 400)]);
   });
 
-  it("is violated when they grow with the waiters", () => {
+  it("is violated when the cost grows with the waiters", () => {
     violated(
       "L5",
       [counted(0, 10, 100, 900), counted(1, 1, 100, 200), counted(2, 100, 100, 401)],
@@ -16,7 +16,7 @@ describe("L5", () => {
     );
   });
 
-  it("believes the calmer of two counts", () => {
+  it("takes the lower of two counts", () => {
     ok("L5", [counted(0, 1, 100, 200), counted(1, 100, 100, 900), counted(2, 100, 100, 210)]);
   });
 

@@ -45,7 +45,7 @@ const story = [
 ];
 
 describe("a history as lines", () => {
-  it("has columns for time, who, what and what about", () => {
+  it("has columns for the time, the client, the event and its details", () => {
     expect(drawText(story)).toBe(`\
 +0.000 s  worker-1  asked     order:1  a  exclusive, ttl 100 ms, wait 1000 ms
 +0.001 s  worker-1  granted   order:1  a  token 16, until +0.900 s
@@ -60,7 +60,7 @@ describe("a history as lines", () => {
 `);
   });
 
-  it("says what each kind of event has to say", () => {
+  it("has a sentence for each kind of event", () => {
     const about = (event: Event): string =>
       drawText([asked(0, "a", SHARED), event])
         .split("\n")[1]!
@@ -96,7 +96,7 @@ describe("a history as lines", () => {
     expect(about(left(1, 2))).toMatch(/\|0 waiters, 2 timers, 0 sockets$/);
   });
 
-  it("shows a part with the clients and the beginning of the whole", () => {
+  it("shows a part with the clients and the start time of the whole", () => {
     expect(drawText([story[6]!], { of: story })).toBe(
       "+0.850 s  worker-2  granted  order:1  b  token 17, until +1.700 s\n",
     );
@@ -111,7 +111,7 @@ describe("a history as lines", () => {
 });
 
 describe("a history as a picture", () => {
-  it("has a lane for each client, and their beliefs", () => {
+  it("has a lane for each client, with the times in which it believes that it holds", () => {
     const svg = drawBeliefs(story);
     expect(svg).toMatch(/^<svg xmlns/);
     expect(svg).toContain(">worker-1</text>");
@@ -124,7 +124,7 @@ describe("a history as a picture", () => {
     expect(svg).toContain("prefers-color-scheme:dark");
   });
 
-  it("marks what a verdict shows, and the time in which it was wrong", () => {
+  it("marks the evidence of a verdict, and the time in which the promise was broken", () => {
     const verdict = judge("S1", story);
     const svg = drawBeliefs(story, verdict);
     expect(svg.match(/class="told"/g)).toHaveLength(2);
@@ -133,7 +133,7 @@ describe("a history as a picture", () => {
     expect(svg).toContain(`<title>S1: ${verdict.why.replaceAll('"', "&quot;")}</title>`);
   });
 
-  it("is well formed whatever the names are", () => {
+  it("is well formed, whatever the names are", () => {
     const bad = '<script>&"\u0000\ud800';
     const svg = drawBeliefs([asked(0, bad, { name: bad }), granted(1, bad, 1, 90), lost(90, bad)]);
     expect(svg).not.toContain("<script>");

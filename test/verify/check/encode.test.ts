@@ -65,13 +65,13 @@ const every: History = [
 ];
 
 describe("a history as text", () => {
-  it("comes back as it was, with or without its header", () => {
+  it("is read back as it was, with or without its header", () => {
     expect(decodeHistory(encodeHistory(every))).toEqual(every);
     expect(decodeHistory(every.map(encodeEvent).join("\r\n"))).toEqual(every);
     expect(decodeHistory("")).toEqual([]);
   });
 
-  it("is a line for each event, tokens as text", () => {
+  it("has a line for each event, with tokens as text", () => {
     expect(encodeHistory([made(1, "a", 2)])).toBe(
       '{"holdfast":"history","version":1}\n{"kind":"made","atMs":1,"op":"a","token":"2"}\n',
     );
@@ -113,21 +113,21 @@ describe("a history as text", () => {
       /version 2; this Holdfast reads version 1/,
     ],
     ["a line too long", `"${"x".repeat(1_000_001)}"`, /has more than 1000000 characters/],
-  ])("is refused with %s, and says where", (_what, bad, message) => {
+  ])("is refused with %s; the error says in which line", (_what, bad, message) => {
     expect(() => decodeHistory(`${line}\n${bad}\n${line}`)).toThrow(message);
     expect(() => decodeHistory(`${line}\n${bad}\n${line}`)).toThrow(
       expect.objectContaining({ code: "INVALID_ARGUMENT" }),
     );
   });
 
-  it("is read up to a bound", () => {
+  it("is read up to a limit", () => {
     expect(decodeHistory(`${line}\n${line}`, { most: 2 })).toHaveLength(2);
     expect(() => decodeHistory(`${line}\n\n${line}`, { most: 1 })).toThrow(
       /line 3: is beyond the 1/,
     );
   });
 
-  it("gives no prototype away", () => {
+  it("is refused with a field __proto__", () => {
     const bad = line.replace("}", ',"__proto__":{"x":1}}');
     expect(() => decodeHistory(bad)).toThrow(/no field "__proto__"/);
   });

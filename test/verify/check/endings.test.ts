@@ -17,7 +17,7 @@ import {
   violated,
 } from "./story.js";
 
-describe("L3", () => {
+describe("L3, waits end in time, and closing leaves nothing", () => {
   const brief = { waitMs: 100 };
 
   it("holds when waits end in time", () => {
@@ -47,7 +47,7 @@ describe("L3", () => {
     );
   });
 
-  it("is violated by an abort that is not heard", () => {
+  it("is violated by an abort that does not end the wait", () => {
     violated(
       "L3",
       [asked(0, "a"), aborting(50, "a"), notGranted(61, "a", "aborted")],
@@ -55,11 +55,11 @@ describe("L3", () => {
       /was aborted/,
     );
     violated("L3", [asked(0, "a"), aborting(50, "a"), later(61)], [0, 1, 2], /or longer/);
-    // The timeout alone shows it.
+    // The timeout alone shows the violation.
     violated("L3", [asked(0, "a", brief), aborting(50, "a"), later(200)], [0, 2], /wait of 100/);
   });
 
-  it("is violated by what is left", () => {
+  it("is violated by waiters, timers or sockets that are left after close", () => {
     violated(
       "L3",
       [left(0, 0), left(1, 2)],
@@ -68,7 +68,7 @@ describe("L3", () => {
     );
   });
 
-  it("is violated by what is held after its client has closed", () => {
+  it("is violated by a lease that is held after its client has closed", () => {
     const held = [asked(0, "a"), granted(10, "a", 1, 95)];
     ok("L3", [...held, lost(50, "a", "closed"), left(50, 0, "a")]);
     ok("L3", [...held, releasing(49, "a"), left(50, 0, "a")]);
@@ -77,17 +77,17 @@ describe("L3", () => {
     const why = /a had closed at \+0\.050 s, and a \(a\) held "name" with token 1 until \+0\.095 s/;
     violated("L3", [...held, left(50, 0, "a"), lost(99, "a")], [0, 1, 2], why);
     violated("L3", [asked(0, "a"), left(50, 0, "a"), granted(60, "a", 1, 95)], [0, 1, 2], why);
-    // Another one of the same name.
+    // Another client of the same name.
     ok("L3", [left(0, 0, "a"), asked(1, "a"), granted(10, "a", 1, 95)]);
   });
 
-  it("gives a machine that was frozen the time that its clock missed", () => {
+  it("allows a machine that was frozen the time that its clock missed", () => {
     const story = [asked(0, "a", brief), frozen(50, "a"), resumed(70, "a")];
     ok("L3", [...story, notGranted(130, "a")]);
     violated("L3", [...story, notGranted(131, "a")], [0, 3], /waited/);
   });
 
-  it("gives who was paused until it goes on", () => {
+  it("allows a client that was paused the time until it goes on", () => {
     const story = [asked(0, "a", brief), paused(50, "a"), resumed(500, "a")];
     ok("L3", [...story, notGranted(510, "a")]);
     violated("L3", [...story, notGranted(511, "a")], [0, 3], /waited/);
@@ -95,7 +95,7 @@ describe("L3", () => {
     unknown("L3", [asked(0, "a"), paused(10, "a"), aborting(50, "a")], /no wait/);
   });
 
-  it("gives each of several names its time to be given up", () => {
+  it("allows time for giving up each of several names", () => {
     const both = { ...brief, together: "ab" };
     const several = [asked(0, "a", both), asked(0, "b", { ...both, client: "a", name: "other" })];
     ok("L3", [...several, notGranted(120, "a"), notGranted(120, "b")]);
@@ -103,7 +103,7 @@ describe("L3", () => {
   });
 
   it("is unknown while waits go on", () => {
-    unknown("L3", [asked(0, "a", brief), queuedAt(110)], /no wait came to its end/);
+    unknown("L3", [asked(0, "a", brief), queuedAt(110)], /no wait ended/);
     unknown(
       "L3",
       [asked(0, "a", { waitMs: Number.POSITIVE_INFINITY }), queuedAt(9_999)],

@@ -21,22 +21,22 @@ import {
   violated,
 } from "./story.js";
 
-describe("S1, where the store was looked into", () => {
+describe("S1, one holder at a time, where the store's own records are known", () => {
   const a = [asked(0, "a"), kept(1, "a", 101), granted(2, "a", 1, 95)];
 
-  it("holds while nobody counts on more than the store keeps", () => {
+  it("holds while no client relies on more time than the store keeps", () => {
     ok("S1", a);
     ok("S1", [...a, kept(30, "a", 130), renewed(31, "a", 125)]);
-    // It counts on less before the store hears of it.
+    // The client relies on less before the store receives the change.
     ok("S1", [...a, renewed(30, "a", 70), kept(31, "a", 80)]);
     ok("S1", [...a, lost(30, "a"), kept(31, "a", 31)]);
     ok("S1", [...a, releasing(30, "a"), kept(31, "a", 31)]);
     ok("S1", [...a, kept(96, "a", 96)]);
-    // Another grant that a late copy of the ask has made.
+    // Another grant, which a late copy of the claim has made.
     ok("S1", [...a, kept(40, "a", 60, { token: 2n }), kept(60, "a", 60, { token: 2n })]);
   });
 
-  it("is violated by who counts on more, though nobody else came", () => {
+  it("is violated by a client that relies on more time, though no other came", () => {
     const why = /a \(a\) counted on "name" with token 1 until/;
     violated("S1", [...a, renewed(30, "a", 130)], [0, 1, 2, 3], why);
     violated("S1", [...a, kept(40, "a", 40)], [0, 2, 3], why);
@@ -44,8 +44,8 @@ describe("S1, where the store was looked into", () => {
   });
 });
 
-describe("S1", () => {
-  it("holds when one belief ends before the next begins, or as it does", () => {
+describe("S1, one holder at a time", () => {
+  it("holds when one client's belief ends before the next one's begins, or in the same moment", () => {
     const a = [asked(0, "a"), granted(1, "a", 1, 90)];
     ok("S1", [...a, asked(2, "b"), releasing(50, "a"), granted(60, "b", 2, 150)]);
     ok("S1", [...a, asked(2, "b"), releasing(50, "a"), granted(50, "b", 2, 150)]);
@@ -55,7 +55,7 @@ describe("S1", () => {
     ok("S1", [...a, asked(2, "b"), killed(40, "a"), granted(41, "b", 2, 150)]);
   });
 
-  it("is violated by an overlap", () => {
+  it("is violated by two beliefs that overlap", () => {
     violated(
       "S1",
       [
@@ -95,7 +95,7 @@ describe("S1", () => {
     ok("S1", [...story, releasing(100, "b"), renewed(120, "a", 200)]);
   });
 
-  it("is violated by readers beside a writer, not by readers", () => {
+  it("is violated by a reader beside a writer, not by two readers", () => {
     const readers = [
       asked(0, "a", SHARED),
       granted(1, "a", 1, 90),
@@ -113,7 +113,7 @@ describe("S1", () => {
     ok("S1", [...readers, asked(4, "w"), granted(92, "w", 3, 180)]);
   });
 
-  it("keeps names apart, and leaves re-entries out", () => {
+  it("judges each name on its own, and leaves re-entries out", () => {
     unknown(
       "S1",
       [
@@ -129,7 +129,7 @@ describe("S1", () => {
     unknown("S1", [], /held more than once/);
   });
 
-  it("tells the earliest of several", () => {
+  it("reports the earliest of several violations", () => {
     const other = { name: "other" };
     violated(
       "S1",
@@ -148,7 +148,7 @@ describe("S1", () => {
     );
   });
 
-  it("takes who comes back under a dead client's name for another", () => {
+  it("takes a client that comes back under a dead client's name for another", () => {
     violated(
       "S1",
       [
@@ -165,19 +165,19 @@ describe("S1", () => {
   });
 });
 
-describe("S1, after a forced release", () => {
+describe("S1, one holder at a time, after a release by force", () => {
   const a = [asked(0, "a"), kept(1, "a", 101), granted(2, "a", 1, 95)];
   const next = [asked(3, "b"), revoked(20, "a", 1), granted(21, "b", 2, 110)];
 
-  it("holds while the old holder does not know, for as long as was left to it", () => {
+  it("holds while the old holder does not know, for as long as its lease had left", () => {
     ok("S1", [...a, ...next, kept(20, "a", 20)]);
     ok("S1", [...a, ...next, lost(40, "a", "revoked")]);
-    // An answer from before.
+    // A reply from before the release by force.
     ok("S1", [...a, kept(15, "a", 115), ...next, kept(20, "a", 20), renewed(22, "a", 105)]);
-    // Renewed and taken at the same moment.
+    // Renewed and revoked at the same moment.
     const renewedFirst = [kept(20, "a", 120), renewed(20, "a", 115), kept(20, "a", 20)];
     ok("S1", [...a, ...renewedFirst, ...next]);
-    // It hears of its grant when that is gone.
+    // The client receives its grant when that is already gone.
     ok("S1", [
       asked(0, "a"),
       asked(1, "b"),
@@ -189,7 +189,7 @@ describe("S1, after a forced release", () => {
     ]);
   });
 
-  it("is violated before it, and by another grant of the same ask", () => {
+  it("is violated before the release, and by another grant of the same claim", () => {
     violated(
       "S1",
       [...a.toSpliced(1, 1), asked(3, "b"), granted(21, "b", 2, 110), revoked(22, "a", 1)],
@@ -210,7 +210,7 @@ describe("S1, after a forced release", () => {
     );
   });
 
-  it("is violated by who counts on more than the store had given until then", () => {
+  it("is violated by a client that relies on more time than the store had given until then", () => {
     violated(
       "S1",
       [...a, revoked(20, "a", 1), kept(20, "a", 20), renewed(30, "a", 125)],
@@ -220,10 +220,10 @@ describe("S1, after a forced release", () => {
   });
 });
 
-describe("S8", () => {
+describe("S8, permits stay within the limit", () => {
   const two = some(2, 4);
 
-  it("holds within the limit", () => {
+  it("holds while no more permits are held than there are", () => {
     ok("S8", [
       asked(0, "a", two),
       granted(1, "a", 1, 90),
@@ -235,7 +235,7 @@ describe("S8", () => {
     ]);
   });
 
-  it("is violated beyond it, shown by as few as can be", () => {
+  it("is violated by one permit too many; the evidence has as few leases as possible", () => {
     violated(
       "S8",
       [
@@ -266,7 +266,7 @@ describe("S8", () => {
     );
   });
 
-  it("is violated by readers beside a writer; two writers are S1's", () => {
+  it("is violated by readers beside a writer; two writers are left to S1", () => {
     violated(
       "S8",
       [asked(0, "r", SHARED), granted(1, "r", 1, 90), asked(2, "w"), granted(50, "w", 2, 140)],
@@ -286,7 +286,7 @@ describe("S8", () => {
     );
   });
 
-  it("is violated by different limits at one time", () => {
+  it("is violated by two limits at the same time", () => {
     violated(
       "S8",
       [
@@ -307,7 +307,7 @@ describe("S8", () => {
     ]);
   });
 
-  it("counts by the limit to which it was resized, and lets holders stay", () => {
+  it("counts by the new limit after a resize, and lets holders stay", () => {
     const held = [
       asked(0, "a", two),
       granted(1, "a", 1, 90),
@@ -316,7 +316,7 @@ describe("S8", () => {
     ];
     const more = [asked(5, "c", some(3, 7)), granted(6, "c", 3, 95)];
     ok("S8", [...held, resized(4, 7), ...more]);
-    // They hold more than there is, until they are fewer.
+    // The holders have more permits than there are, until some are released.
     ok("S8", [
       ...held,
       resized(4, 2),
@@ -325,14 +325,14 @@ describe("S8", () => {
       releasing(60, "b"),
       granted(61, "c", 3, 150),
     ]);
-    // Granted by the old limit, and heard of after the new one.
+    // Granted under the old limit, and received after the new one.
     ok("S8", [...held.toSpliced(3, 1), made(3, "b", 2), resized(4, 1), granted(5, "b", 2, 90)]);
-    // It waited, and the limit was raised.
+    // The client waited, and the limit was raised.
     ok("S8", [...held, asked(5, "c", some(3, 4)), resized(6, 7), granted(7, "c", 3, 95)]);
     const tooMany = [...held, resized(4, 6), asked(5, "c", some(3, 6)), granted(6, "c", 3, 95)];
     const verdict = judge("S8", tooMany);
     expect(verdict.why).toMatch(/^too many for "name"/);
-    // The limit is part of the story, or they would seem to be of different limits.
+    // The resize is part of the evidence: without it, the limits would seem to differ.
     expect(verdict.evidence).toEqual(tooMany);
     violated("S8", [...held, ...more, resized(7, 7)], [0, 1, 4, 5], /of different limits/);
   });
@@ -348,14 +348,14 @@ describe("S8", () => {
     );
   });
 
-  it("leaves out who was made to give its permits up", () => {
+  it("leaves out a client whose permits were released by force", () => {
     const two = some(2, 3);
     const held = [asked(0, "a", two), granted(1, "a", 1, 90), asked(2, "b", two)];
     ok("S8", [...held, revoked(4, "a", 1), granted(6, "b", 2, 95), lost(20, "a", "revoked")]);
     violated("S8", [...held, granted(6, "b", 2, 95), revoked(7, "a", 1)], [0, 1, 2, 3], /too many/);
   });
 
-  it("wants the token of the lease that is re-entered", () => {
+  it("is violated by a re-entry with another token than the lease that it shares", () => {
     const outer = [
       asked(0, "a"),
       granted(1, "a", 7, 90),

@@ -4,6 +4,8 @@ import {
   asked,
   entered,
   granted,
+  healed,
+  injected,
   ok,
   releasing,
   SHARED,
@@ -14,7 +16,7 @@ import {
 
 const refused = { accepted: false };
 
-describe("S3, floors", () => {
+describe("S3, floors of grants", () => {
   const withFloor = (atMs: number, op: string, token: number, floor: number): Event =>
     ({ ...granted(atMs, op, token, atMs + 90), floor: BigInt(floor) }) as Event;
   const writer = [asked(0, "w"), granted(1, "w", 5, 90), releasing(2, "w")];
@@ -25,7 +27,7 @@ describe("S3, floors", () => {
     ok("S3", [...reader, releasing(5, "a"), asked(6, "b", SHARED), withFloor(7, "b", 7, 7)]);
   });
 
-  it("are violated when readers shut each other out", () => {
+  it("are violated when one reader's floor shuts out another reader", () => {
     violated(
       "S3",
       [...reader, asked(5, "b", SHARED), withFloor(6, "b", 7, 7)],
@@ -34,7 +36,19 @@ describe("S3, floors", () => {
     );
   });
 
-  it("are violated when a writer before could come in again", () => {
+  it("may shut out a reader whose grant the store lost before the reader received it", () => {
+    const other = [asked(7, "b", SHARED), withFloor(8, "b", 7, 7)];
+    const late = [asked(3, "a", SHARED), injected(4), healed(5), withFloor(6, "a", 6, 6)];
+    ok("S3", [...late, ...other]);
+    violated(
+      "S3",
+      [injected(1), healed(2), ...reader, ...other],
+      [2, 3, 4, 5],
+      /token 7 and floor 7/,
+    );
+  });
+
+  it("are violated when a floor would let an earlier writer in again", () => {
     violated(
       "S3",
       [...writer, asked(3, "a", SHARED), withFloor(4, "a", 6, 5)],
@@ -43,12 +57,12 @@ describe("S3, floors", () => {
     );
   });
 
-  it("are violated when a writer's is not its own", () => {
+  it("are violated when a writer's floor is not its own token", () => {
     violated("S3", [asked(0, "w"), withFloor(1, "w", 5, 4)], [0, 1], /token 5 and floor 4$/);
   });
 });
 
-describe("S3", () => {
+describe("S3, a fence accepts no stale token, and loses no update", () => {
   it("holds for two holders that enter, read and write", () => {
     ok("S3", [
       entered(1, "a", 5),
@@ -59,7 +73,7 @@ describe("S3", () => {
     ]);
   });
 
-  it("is violated by a stale token that is let in", () => {
+  it("is violated by a stale token that is accepted", () => {
     violated(
       "S3",
       [entered(1, "a", 5), entered(2, "b", 6), wrote(3, "a", 5, [0, 1])],
@@ -79,7 +93,7 @@ describe("S3", () => {
     ok("S3", [entered(2, "b", 6, { atMs: 0 }), entered(1, "a", 5, { atMs: 9 })]);
   });
 
-  it("lets concurrent holders in, down to the floor", () => {
+  it("lets concurrent holders in, down to their floor", () => {
     ok("S3", [
       entered(1, "a", 5),
       entered(2, "b", 6, { floor: 5n }),
@@ -89,7 +103,7 @@ describe("S3", () => {
     violated("S3", [entered(1, "a", 6, { floor: 5n }), entered(2, "b", 4)], [0, 1], /floor 5/);
   });
 
-  it("never lets the floor fall", () => {
+  it("is violated by a token below an earlier floor, though a later one was lower", () => {
     violated(
       "S3",
       [entered(1, "b", 6), entered(2, "c", 7, { floor: 5n }), entered(3, "a", 5)],
@@ -118,7 +132,7 @@ describe("S3", () => {
     );
   });
 
-  it("does not blame the fence for a write without entering", () => {
+  it("does not blame the fence for a write without enter", () => {
     unknown(
       "S3",
       [entered(1, "a", 5), wrote(2, "a", 5, [0, 1]), wrote(3, "b", 6, [0, 2])],
@@ -126,7 +140,7 @@ describe("S3", () => {
     );
   });
 
-  it("does not judge an update across a step that is missing", () => {
+  it("does not judge an update across a step that is missing from the history", () => {
     ok("S3", [
       entered(1, "a", 5),
       wrote(2, "a", 5, [0, 1]),
@@ -135,7 +149,7 @@ describe("S3", () => {
     ]);
   });
 
-  it("is violated by a refusal of who can't have been overtaken", () => {
+  it("is violated by a refusal of a holder that nobody can have overtaken", () => {
     const story = [asked(0, "a"), granted(0, "a", 5, 90)];
     violated("S3", [...story, entered(1, "a", 5, refused)], [2], /refused token 5 of a/);
     violated(
@@ -144,13 +158,13 @@ describe("S3", () => {
       [2, 3],
       /refused/,
     );
-    // Somebody with a higher floor may have entered and died before it was told.
+    // A client with a higher floor may have entered and died before it was recorded.
     ok("S3", [...story, asked(0, "b"), granted(0, "b", 6, 90), entered(1, "a", 5, refused)]);
     // A strict fence.
     ok("S3", [...story, entered(1, "b", 4), wrote(2, "a", 5, [0, 1], refused)]);
   });
 
-  it("is unknown when nothing was used", () => {
+  it("is unknown when no fence was used", () => {
     unknown("S3", [], /no resource/);
     unknown("S3", [entered(1, "a", 5)], /no resource was used twice/);
   });

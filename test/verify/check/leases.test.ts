@@ -24,11 +24,11 @@ import {
   violated,
 } from "./story.js";
 
-describe("S5, who lives clears up", () => {
+describe("S5, a client that runs cleans up what it gave up", () => {
   const clean = { cleanMs: 20 };
   const gaveUp = [asked(0, "a"), notGranted(50, "a", "aborted")];
 
-  it("holds when it is gone in time, or something was in the way", () => {
+  it("holds when it is gone in time, or a fault was in the way", () => {
     ok("S5", [...gaveUp, seen(60, { waiters: ["a"] })], clean);
     ok("S5", [...gaveUp, seen(80, { waiters: ["a"] })]);
     ok("S5", [...gaveUp, paused(55, "a"), seen(80, { waiters: ["a"] })], clean);
@@ -36,7 +36,7 @@ describe("S5, who lives clears up", () => {
     ok("S5", [asked(0, "a"), killed(50, "a"), seen(80, { waiters: ["a"] })], clean);
   });
 
-  it("is violated by what is still there, long before its ttl", () => {
+  it("is violated by a claim that is still in the store, even long before its ttl", () => {
     const why = /the store still showed a \(a\) at "name" at \+0\.080 s/;
     violated("S5", [...gaveUp, seen(80, { waiters: ["a"] })], [0, 1, 2], why, clean);
     const released = [asked(0, "a"), granted(1, "a", 1, 90), releasing(50, "a")];
@@ -44,8 +44,8 @@ describe("S5, who lives clears up", () => {
   });
 });
 
-describe("S7, maxHold", () => {
-  it("bounds what a holder counts on", () => {
+describe("S7, nothing counts as held after maxHold", () => {
+  it("holds when no deadline is later than maxHold allows", () => {
     const short = asked(0, "a", { maxHoldMs: 50 });
     ok("S7", [short, granted(1, "a", 1, 51), renewed(20, "a", 51)]);
     const why = /until \+0\.060 s, with a maxHold of 50 ms from \+0\.001 s/;
@@ -53,7 +53,7 @@ describe("S7, maxHold", () => {
     violated("S7", [short, granted(1, "a", 1, 51), renewed(20, "a", 60)], [0, 1, 2], why);
   });
 
-  it("stands still in a freeze, which the lease is long enough for", () => {
+  it("does not count the time of a freeze, if the lease is long enough", () => {
     const short = [asked(0, "a", { maxHoldMs: 50 }), granted(1, "a", 1, 51)];
     const thawed = [...short, frozen(40, "a"), resumed(60, "a")];
     ok("S7", [...thawed, looked(70, "a")]);
@@ -66,20 +66,20 @@ describe("S7, maxHold", () => {
   });
 });
 
-describe("S5", () => {
+describe("S5, an acquire that was given up leaves nothing beyond its ttl", () => {
   const gaveUp = [asked(0, "a"), notGranted(50, "a", "unknown")];
 
-  it("holds when nothing follows, or what was left runs out", () => {
+  it("holds when nothing follows, or its remains expire", () => {
     ok("S5", gaveUp);
     ok("S5", [...gaveUp, seen(100, { holders: ["a"] }), seen(160, { waiters: ["a"] })]);
   });
 
-  it("is violated by a grant after the end, or a second one", () => {
+  it("is violated by a grant after the acquire has ended, or a second one", () => {
     violated(
       "S5",
       [...gaveUp, granted(60, "a", 1, 100)],
       [0, 1, 2],
-      /though its ask had ended "unknown"/,
+      /though its request had ended "unknown"/,
     );
     violated(
       "S5",
@@ -89,12 +89,12 @@ describe("S5", () => {
     );
   });
 
-  it("is violated by what is still in the store when it should have run out", () => {
+  it("is violated by a claim that is still in the store when it should have expired", () => {
     violated(
       "S5",
       [...gaveUp, seen(161, { holders: ["a"] })],
       [0, 1, 2],
-      /still showed a \(a\) at "name" at \+0\.161 s; it had ended \(not-granted\)/,
+      /still showed a \(a\) at "name" at \+0\.161 s; its op had ended \(not-granted\)/,
     );
     violated(
       "S5",
@@ -122,20 +122,20 @@ describe("S5", () => {
     );
   });
 
-  it("is violated by a grant that is still in the store though its release was answered", () => {
+  it('is violated by a grant that is still in the store after the reply "released"', () => {
     const held = [asked(0, "a"), granted(1, "a", 1, 90), releasing(20, "a")];
     const answered = [...held, released(21, "a")];
     const still = seen(22, { holders: ["a"] });
     const why =
       /still showed a \(a\) with token 1 .* its release was answered "released" at \+0\.021 s/;
     violated("S5", [...answered, still], [0, 1, 3, 4], why);
-    // A message that was lost or doubled does not explain it.
+    // A lost or doubled message does not explain it.
     const spared = { sparesStore: true };
     violated("S5", [...answered, injected(22, spared), still, healed(23)], [0, 1, 3, 5], why);
     ok("S5", [...answered, injected(22), still, healed(23)]);
     ok("S5", [...held, released(21, "a", "unknown"), still]);
     ok("S5", [...answered, seen(21, { holders: ["a"] })]);
-    // A late copy of the ask made it.
+    // A late copy of the claim made this grant.
     ok("S5", [asked(0, "a"), granted(1, "a", 2, 90), ...answered.slice(2), still]);
   });
 
@@ -161,13 +161,13 @@ describe("S5", () => {
     ok("S5", [...failed, left(31, 0, "a"), still(51)], repay);
   });
 
-  it("counts the longest ttl that it was renewed to", () => {
+  it("counts the longest ttl that the lease was renewed to", () => {
     const story = [asked(0, "a", { longestTtlMs: 200 }), notGranted(50, "a", "unknown")];
     ok("S5", [...story, seen(260, { holders: ["a"] })]);
     violated("S5", [...story, seen(261, { holders: ["a"] })], [0, 1, 2], /a ttl of 200 ms/);
   });
 
-  it("leaves alone who holds or waits, and a look that began in time", () => {
+  it("does not judge clients that hold or wait, nor a snapshot whose reading began in time", () => {
     ok("S5", [
       ...gaveUp,
       asked(1, "b"),
@@ -175,40 +175,40 @@ describe("S5", () => {
       renewed(80, "b", 900),
       seen(500, { holders: ["b", "stranger"] }),
     ]);
-    unknown("S5", [asked(1, "b", { waitMs: 9_000 }), seen(5_000, { waiters: ["b"] })], /given up/);
+    unknown("S5", [asked(1, "b", { waitMs: 9_000 }), seen(5_000, { waiters: ["b"] })], /gave up/);
     ok("S5", [...gaveUp, { ...seen(155, { holders: ["a"] }), atMs: 900 }]);
   });
 
-  it("counts the ttl from the healing of a fault that was there", () => {
+  it("counts the ttl from the healing of a fault", () => {
     const story = [asked(0, "a"), injected(40), notGranted(50, "a", "unknown"), healed(300)];
     ok("S5", [...story, seen(410, { holders: ["a"] })]);
     violated("S5", [...story, seen(411, { holders: ["a"] })], [0, 2, 4], /still showed/);
   });
 });
 
-describe("S6", () => {
+describe("S6, a holder is notified of a loss by its deadline", () => {
   const lease = [asked(0, "a"), granted(1, "a", 1, 90)];
 
-  it("holds when the loss is told by the deadline, or a little later", () => {
+  it("holds when the holder is notified by the deadline, or a little later", () => {
     ok("S6", [...lease, lost(90, "a")]);
     ok("S6", [...lease, lost(100, "a"), later(500)]);
     ok("S6", [...lease, renewed(50, "a", 140), lost(150, "a")]);
     ok("S6", [...lease, lost(40, "a", "revoked"), later(500)]);
   });
 
-  it("is violated when it is told too late, or never", () => {
+  it("is violated when the holder is notified too late, or never", () => {
     violated(
       "S6",
       [...lease, lost(101, "a")],
       [0, 1, 2],
-      /was told of the loss at \+0\.101 s, though its lease on "name" with token 1 ended at \+0\.090 s/,
+      /was notified of the loss at \+0\.101 s, though its lease on "name" with token 1 ended at \+0\.090 s/,
     );
-    violated("S6", [...lease, later(50), later(101), later(102)], [0, 1, 3], /was never told/);
+    violated("S6", [...lease, later(50), later(101), later(102)], [0, 1, 3], /was never notified/);
     violated(
       "S6",
       [...lease, renewed(30, "a", 120), renewed(50, "a", 140), lost(151, "a")],
       [0, 1, 3, 4],
-      /told/,
+      /notified/,
     );
     violated(
       "S6",
@@ -218,33 +218,33 @@ describe("S6", () => {
     );
   });
 
-  it("gives a machine that woke shortly before a moment to look at its clock", () => {
+  it("allows a machine that woke up shortly before a moment to read its clock", () => {
     const story = [...lease, paused(20, "a"), resumed(80, "a")];
     ok("S6", [...story, lost(100, "a")]);
-    violated("S6", [...story, lost(101, "a")], [0, 1, 4], /told/);
+    violated("S6", [...story, lost(101, "a")], [0, 1, 4], /notified/);
     ok("S6", [...story.with(3, resumed(85, "a")), lost(105, "a")]);
   });
 
-  it("gives who was paused then until it goes on", () => {
+  it("allows a client that was paused the time until it goes on", () => {
     const story = [...lease, paused(50, "a"), resumed(500, "a")];
     ok("S6", [...story, lost(520, "a")]);
-    violated("S6", [...story, lost(521, "a")], [0, 1, 4], /told/);
+    violated("S6", [...story, lost(521, "a")], [0, 1, 4], /notified/);
     ok("S6", [...lease, paused(95, "a"), resumed(500, "a"), lost(510, "a")]);
     ok("S6", [...story, paused(510, "a"), resumed(900, "a"), lost(910, "a")]);
     violated(
       "S6",
       [...lease, paused(101, "a"), resumed(500, "a"), lost(510, "a")],
       [0, 1, 4],
-      /told/,
+      /notified/,
     );
     unknown("S6", [...lease, paused(50, "a"), later(900)], /deadline/);
   });
 
-  it("has nothing to say of a machine that was frozen", () => {
+  it("does not judge a machine that was frozen", () => {
     unknown("S6", [...lease, frozen(20, "a"), resumed(40, "a"), lost(120, "a")], /deadline/);
   });
 
-  it("has nothing to say of who released or died before, nor of what is to come", () => {
+  it("does not judge a client that released or died before, nor what is yet to come", () => {
     unknown("S6", [...lease, releasing(50, "a"), released(51, "a"), later(900)], /deadline/);
     unknown("S6", [...lease, releasing(95, "a"), later(900)], /deadline/);
     unknown("S6", [...lease, killed(95, "a"), later(900)], /deadline/);
@@ -252,7 +252,7 @@ describe("S6", () => {
   });
 });
 
-describe("S7", () => {
+describe("S7, nothing counts as held after the deadline", () => {
   const lease = [asked(0, "a"), granted(1, "a", 1, 90)];
 
   it("holds until the deadline", () => {
@@ -265,7 +265,7 @@ describe("S7", () => {
     ]);
   });
 
-  it("holds when a client that has suspected a freeze believes again after a renewal", () => {
+  it("holds when a client that suspects a freeze believes again after a renewal", () => {
     ok("S7", [...lease, renewed(50, "a", 50), looked(51, "a", false), renewed(52, "a", 140)]);
     violated(
       "S7",
@@ -275,7 +275,7 @@ describe("S7", () => {
     );
   });
 
-  it("is violated by what counts as held from the deadline on", () => {
+  it("is violated by a lease that counts as held from the deadline on", () => {
     violated(
       "S7",
       [...lease, looked(50, "a"), looked(90, "a")],
@@ -302,7 +302,7 @@ describe("S7", () => {
     ok("S7", [asked(0, "a"), granted(94, "a", 1, 95)]);
   });
 
-  it("is violated by what counts as held after it was told or released", () => {
+  it("is violated by a lease that counts as held after its loss or release", () => {
     violated(
       "S7",
       [...lease, lost(40, "a", "revoked"), looked(50, "a")],
@@ -325,13 +325,13 @@ describe("S7", () => {
     ok("S7", [...lease, looked(40, "a"), lost(40, "a")]);
   });
 
-  it("judges a machine that was frozen by what it says of itself", () => {
+  it("judges a machine that was frozen by what it reports of itself", () => {
     const frost = [...lease, frozen(20, "a"), resumed(50, "a")];
     ok("S7", [...frost, looked(60, "a", false), renewed(100, "a", 190), looked(180, "a")]);
     violated("S7", [...frost, looked(95, "a")], [0, 1, 4], /still counted as held/);
   });
 
-  it("tolerates a record that lags", () => {
+  it("tolerates a record that is late", () => {
     ok("S7", [...lease, looked(90.9, "a")], { recordMs: 1 });
     violated("S7", [...lease, looked(91, "a")], [0, 1, 2], /held/, { recordMs: 1 });
   });
@@ -341,16 +341,16 @@ describe("S7", () => {
   });
 });
 
-describe("S6, after a forced release", () => {
+describe("S6, a holder is notified in time of a release by force", () => {
   const a = [asked(0, "a"), granted(1, "a", 1, 90)];
 
-  it("holds when it is told within what was left", () => {
+  it("holds when the holder is notified while its lease would have lasted", () => {
     ok("S6", [...a, revoked(20, "a", 1), lost(35, "a", "revoked")]);
     ok("S6", [...a, revoked(20, "a", 1), renewed(22, "a", 110), lost(110, "a")]);
     ok("S6", [...a, revoked(20, "a", 1, 10), releasing(30, "a")]);
   });
 
-  it("is violated when a renewal goes on for longer, or the grant itself does", () => {
+  it("is violated when a renewal, or the grant itself, lasts longer", () => {
     const why =
       /counted on it until .*, though its lease on "name" with token 1 was taken by force/;
     violated(
@@ -360,7 +360,7 @@ describe("S6, after a forced release", () => {
       why,
     );
     violated("S6", [asked(0, "a"), revoked(5, "a", 1), granted(6, "a", 1, 3_000)], [0, 1, 2], why);
-    // Of another grant than the one it has.
+    // The revoked grant is not the one that the client has.
     ok("S6", [...a, revoked(20, "a", 7), renewed(50, "a", 131), lost(131, "a")]);
   });
 });

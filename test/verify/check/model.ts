@@ -8,7 +8,7 @@ const USABLE_MS = 270;
 const STEP_MS = 5;
 const NAMES = ["one", "two"];
 
-/** What happens next, after so many steps of time. */
+/** The next action, and the number of time steps before it. */
 export type Action =
   | {
       readonly do: "ask";
@@ -75,7 +75,7 @@ export const plans: fc.Arbitrary<readonly (readonly [steps: number, Action])[]> 
   { minLength: 5, maxLength: 120 },
 ) as fc.Arbitrary<readonly (readonly [number, Action])[]>;
 
-/** A claim as the store has it, and as its client sees it. */
+/** A claim as the store has it, and as its client knows it. */
 interface Claim {
   readonly op: string;
   readonly client: Client;
@@ -85,7 +85,7 @@ interface Claim {
   expiresMs: number;
   token: bigint;
   floor: bigint;
-  /** Of the client. */
+  /** The client's view. */
   sentMs: number;
   untilMs: number;
   state: "asking" | "waiting" | "holding" | "over";
@@ -98,7 +98,7 @@ interface Client {
   claim: Claim | null;
 }
 
-/** A correct lock with a fair queue, one step after another: the history of a run according to plan. */
+/** A correct lock with a fair queue, run step by step: the history of a run of this plan. */
 export function runModel(plan: readonly (readonly [number, Action])[]): History {
   return new Model().run(plan);
 }
@@ -133,7 +133,7 @@ class Model {
       }
     }
     for (const { name } of this.#clients) {
-      this.#tell({ kind: "left", client: name, waiters: 0, timers: 0, sockets: 0 });
+      this.#record({ kind: "left", client: name, waiters: 0, timers: 0, sockets: 0 });
     }
     return this.#events;
   }
@@ -159,7 +159,7 @@ class Model {
           state: "asking",
         };
         who.claim = asked;
-        this.#tell({
+        this.#record({
           kind: "asked",
           op: asked.op,
           client: who.name,
@@ -175,58 +175,59 @@ class Model {
         break;
       case "look":
         if (isReady && claim?.state === "holding") {
-          this.#tell({ kind: "looked", op: claim.op, held: this.#nowMs < claim.untilMs });
+          this.#record({ kind: "looked", op: claim.op, held: this.#nowMs < claim.untilMs });
         }
         break;
       case "release":
         if (isReady && claim?.state === "holding" && this.#nowMs < claim.untilMs) {
           const answer = this.#claims.includes(claim) ? "released" : "lost";
           const result = this.#isStruck ? "unknown" : answer;
-          this.#tell({ kind: "releasing", op: claim.op });
+          this.#record({ kind: "releasing", op: claim.op });
           this.#end(claim);
-          this.#tell({ kind: "released", op: claim.op, result });
+          this.#record({ kind: "released", op: claim.op, result });
         }
         break;
       case "abort":
         if (isReady && (claim?.state === "waiting" || claim?.state === "asking")) {
-          this.#tell({ kind: "aborting", op: claim.op });
+          this.#record({ kind: "aborting", op: claim.op });
           this.#giveUp(claim, "aborted");
         }
         break;
       case "pause":
         if (isReady) {
           who.isPaused = true;
-          this.#tell({ kind: "paused", client: who.name });
+          this.#record({ kind: "paused", client: who.name });
         }
         break;
       case "resume":
         if (who?.isPaused) {
           who.isPaused = false;
-          this.#tell({ kind: "resumed", client: who.name });
+          this.#record({ kind: "resumed", client: who.name });
         }
         break;
       case "kill":
         if (who === null || who.lives > 2) return;
-        this.#tell({ kind: "killed", client: who.name });
+        this.#record({ kind: "killed", client: who.name });
         who.claim = null;
         who.isPaused = false;
-        // Sometimes under its old name.
+        // Sometimes the client comes back under its old name.
         who.lives++;
         if (who.lives === 2) who.name = `${who.name}-again`;
         break;
       case "inject":
-        if (!this.#isStruck) this.#tell({ kind: "injected", fault: "cut off", sparesStore: true });
+        if (!this.#isStruck)
+          this.#record({ kind: "injected", fault: "cut off", sparesStore: true });
         this.#isStruck = true;
         break;
       case "heal":
-        if (this.#isStruck) this.#tell({ kind: "healed", fault: "cut off" });
+        if (this.#isStruck) this.#record({ kind: "healed", fault: "cut off" });
         this.#isStruck = false;
         break;
       case "revoke":
         for (const claim of [...this.#claims]) {
           if (claim.name !== NAMES[action.name] || claim.token === 0n) continue;
           const { op, token } = claim;
-          this.#tell({ kind: "revoked", sinceMs: this.#nowMs, op, token });
+          this.#record({ kind: "revoked", sinceMs: this.#nowMs, op, token });
           this.#claims = this.#claims.filter((one) => one !== claim);
         }
         this.#advance();
@@ -236,7 +237,7 @@ class Model {
           const claims = this.#claims.filter(
             (one) => one.name === name && one.expiresMs > this.#nowMs,
           );
-          this.#tell({
+          this.#record({
             kind: "seen",
             sinceMs: this.#nowMs,
             name,
@@ -261,7 +262,7 @@ class Model {
     }
   }
 
-  /** In the store: what ran out goes, and the first in the queue are granted while they fit. */
+  /** In the store: expired claims go, and the first in the queue are granted while they fit. */
   #advance(): void {
     this.#claims = this.#claims.filter(({ expiresMs }) => expiresMs > this.#nowMs);
     for (const name of NAMES) {
@@ -278,10 +279,10 @@ class Model {
     }
   }
 
-  /** At a client that runs. */
+  /** Steps of a client that runs. */
   #live(claim: Claim): void {
     if (claim.state === "holding" && this.#nowMs >= claim.untilMs) {
-      this.#tell({ kind: "lost", op: claim.op, reason: "expired" });
+      this.#record({ kind: "lost", op: claim.op, reason: "expired" });
       this.#end(claim);
       return;
     }
@@ -293,7 +294,7 @@ class Model {
     }
   }
 
-  /** A claim or a renewal, or no more than hearing of a grant. */
+  /** A claim, a renewal, or only the receipt of a grant. */
   #send(claim: Claim, isDue: boolean): void {
     const isThere = this.#claims.includes(claim);
     if (!isThere && claim.state !== "holding") {
@@ -308,21 +309,21 @@ class Model {
     this.#advance();
     const untilMs = claim.sentMs + USABLE_MS;
     if (claim.state === "holding") {
-      if (isDue) this.#tell({ kind: "renewed", op: claim.op, untilMs });
+      if (isDue) this.#record({ kind: "renewed", op: claim.op, untilMs });
       claim.untilMs = untilMs;
     } else if (claim.token > 0n) {
       if (untilMs <= this.#nowMs) {
-        // Too old: it is no grant until the store has extended it.
+        // Too old: the grant does not count until the store has extended it.
         claim.sentMs = this.#nowMs;
         claim.expiresMs = this.#nowMs + TTL_MS;
       }
       claim.untilMs = claim.sentMs + USABLE_MS;
       claim.state = "holding";
       const { op, token, floor } = claim;
-      this.#tell({ kind: "granted", op, token, floor, untilMs: claim.untilMs });
+      this.#record({ kind: "granted", op, token, floor, untilMs: claim.untilMs });
     } else if (claim.state === "asking") {
       claim.state = "waiting";
-      this.#tell({ kind: "queued", op: claim.op });
+      this.#record({ kind: "queued", op: claim.op });
     }
   }
 
@@ -332,15 +333,15 @@ class Model {
     const accepted = token >= resource.highest;
     if (accepted && floor > resource.highest) resource.highest = floor;
     const about = { op, resource: claim.name, token, floor, accepted };
-    this.#tell({ kind: "entered", ...about, step: ++resource.step });
+    this.#record({ kind: "entered", ...about, step: ++resource.step });
     if (!accepted || claim.shared) return;
     const read = resource.value++;
-    this.#tell({ kind: "wrote", ...about, step: ++resource.step, read, value: resource.value });
+    this.#record({ kind: "wrote", ...about, step: ++resource.step, read, value: resource.value });
   }
 
   #giveUp(claim: Claim, outcome: "aborted" | "timeout" | "unknown"): void {
     this.#end(claim);
-    this.#tell({ kind: "not-granted", op: claim.op, outcome });
+    this.#record({ kind: "not-granted", op: claim.op, outcome });
   }
 
   #end(claim: Claim): void {
@@ -349,7 +350,7 @@ class Model {
     if (!this.#isStruck) this.#claims = this.#claims.filter((one) => one !== claim);
   }
 
-  #tell(event: EventWithoutTime): void {
+  #record(event: EventWithoutTime): void {
     this.#events.push({ atMs: this.#nowMs, ...event } as Event);
   }
 }

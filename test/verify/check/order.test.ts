@@ -21,7 +21,7 @@ import {
   violated,
 } from "./story.js";
 
-describe("L4", () => {
+describe("L4, first come, first served", () => {
   const two = [asked(0, "a"), queued(1, "a"), asked(2, "b")];
 
   it("holds when the first in the queue is granted first", () => {
@@ -32,22 +32,22 @@ describe("L4", () => {
     );
   });
 
-  it("holds when one of several names was revoked, and all of them are asked for again", () => {
+  it("holds when one of several names was revoked, and all of them are claimed again", () => {
     const [x, y] = [{ together: "a", name: "x" }, { together: "a" }];
     const all = [asked(0, "a.x", { ...x, client: "a" }), asked(0, "a", { ...y, client: "a" })];
     const rest = [queued(1, "a"), asked(2, "b"), granted(50, "b", 1, 140), notGranted(150, "a")];
     ok("L4", [...all, revoked(1.5, "a.x", 7), ...rest]);
-    violated("L4", [...all, ...rest], [1, 2, 3, 4, 5], /stood in the queue/);
-    // One that nobody renews may run out meanwhile.
+    violated("L4", [...all, ...rest], [1, 2, 3, 4, 5], /was in the queue/);
+    // A lease that nobody renews may expire meanwhile.
     ok("L4", [...all.map((one) => ({ ...one, renew: false })), ...rest]);
   });
 
-  it("is violated when the second is", () => {
+  it("is violated when the second in the queue is granted first", () => {
     violated(
       "L4",
       [...two, queued(3, "b"), granted(50, "b", 1, 140), granted(150, "a", 2, 240)],
       [0, 1, 2, 4, 5],
-      /a \(a\) stood in the queue for "name" at \+0\.001 s; b \(b\) asked at \+0\.002 s and was granted token 1 before it, with token 2/,
+      /a \(a\) was in the queue for "name" at \+0\.001 s; b \(b\) requested it at \+0\.002 s and was granted token 1 before it, with token 2/,
     );
     violated(
       "L4",
@@ -69,7 +69,7 @@ describe("L4", () => {
     );
   });
 
-  it("goes by tokens, not by who heard of its grant first", () => {
+  it("goes by tokens, not by who received its grant first", () => {
     const readers = [asked(0, "a", SHARED), queued(1, "a"), asked(2, "b", SHARED)];
     ok("L4", [...readers, granted(5, "b", 2, 90), granted(6, "a", 1, 90)]);
     violated(
@@ -80,7 +80,7 @@ describe("L4", () => {
     );
   });
 
-  it("takes a look into the store for the queue", () => {
+  it("takes the queue from a snapshot of the store", () => {
     violated(
       "L4",
       [
@@ -91,11 +91,11 @@ describe("L4", () => {
         granted(150, "a", 2, 240),
       ],
       [0, 1, 2, 3, 4],
-      /stood in the queue/,
+      /was in the queue/,
     );
   });
 
-  it("asks nothing when both came together", () => {
+  it("does not judge two claims that came together", () => {
     unknown(
       "L4",
       [
@@ -105,16 +105,16 @@ describe("L4", () => {
         granted(50, "b", 1, 140),
         granted(150, "a", 2, 240),
       ],
-      /nobody asked/,
+      /nobody requested/,
     );
     unknown(
       "L4",
       [asked(0, "a"), asked(1, "b"), granted(50, "b", 1, 140), granted(150, "a", 2, 240)],
-      /nobody asked/,
+      /nobody requested/,
     );
   });
 
-  it("leaves a token that falls after the first was granted to S2", () => {
+  it("leaves to S2 a token that falls after the first was granted", () => {
     unknown(
       "L4",
       [
@@ -124,14 +124,14 @@ describe("L4", () => {
         asked(6, "b"),
         granted(95, "b", 1, 190),
       ],
-      /nobody asked/,
+      /nobody requested/,
     );
   });
 
-  it("asks nothing for who gave up, died, or could not take its grant", () => {
+  it("does not judge a waiter that gave up, died, or could not take its grant", () => {
     ok("L4", [...two, notGranted(40, "a"), granted(50, "b", 1, 140)]);
     ok("L4", [...two, granted(50, "b", 1, 140), notGranted(60, "a")]);
-    // Stopped after it had taken its ticket back, before it could say so.
+    // Paused after it had dropped its ticket, before it could report it.
     ok("L4", [
       ...two,
       paused(49, "a"),
@@ -145,7 +145,7 @@ describe("L4", () => {
     ok("L4", [...two, granted(50, "b", 1, 140)]);
   });
 
-  it("excuses a ticket that may have run out", () => {
+  it("excuses a ticket that may have expired", () => {
     const overtaken = [granted(150, "b", 1, 240), granted(250, "a", 2, 340)];
     ok("L4", [...two, paused(10, "a"), resumed(61, "a"), ...overtaken]);
     violated(
@@ -171,7 +171,7 @@ describe("L4", () => {
     );
   });
 
-  describe("excuses a grant that stood beside the other's, unheard by its paused client:", () => {
+  describe("excuses a grant beside the other's that its paused client did not receive:", () => {
     const readers = [
       asked(0, "a", SHARED),
       queued(1, "a"),
@@ -180,7 +180,7 @@ describe("L4", () => {
       granted(5, "b", 2, 95),
     ];
 
-    it("it was revoked later, and its token tells that it came first", () => {
+    it("it was revoked later, and its token shows that it came first", () => {
       const later = [resumed(21, "a"), granted(22, "a", 4, 112)];
       ok("L4", [...readers, revoked(20, "a", 1), ...later]);
       violated(
@@ -192,7 +192,7 @@ describe("L4", () => {
       violated("L4", [...readers, ...later], [0, 1, 2, 4, 6], /before it/);
     });
 
-    it("it ran out later", () => {
+    it("it expired later", () => {
       ok("L4", [...readers, resumed(54, "a"), granted(60, "a", 3, 150)]);
       ok("L4", [...readers, resumed(54, "a"), notGranted(80, "a")]);
       violated(
@@ -203,17 +203,18 @@ describe("L4", () => {
       );
     });
 
-    it("not one whose client ran when the other was granted", () => {
-      const late = [paused(6, "a"), resumed(90, "a"), granted(95, "a", 3, 180)];
+    it("its client was paused before the next renewal of the ticket, but not later", () => {
+      const running = readers.filter(({ kind }) => kind !== "paused");
+      ok("L4", [...running, paused(6, "a"), resumed(90, "a"), granted(95, "a", 3, 180)]);
       violated(
         "L4",
-        [...readers.filter(({ kind }) => kind !== "paused"), ...late],
+        [...running, paused(56, "a"), resumed(140, "a"), granted(145, "a", 3, 230)],
         [0, 1, 2, 3, 6],
         /before it/,
       );
     });
 
-    it("not one that can't stand beside the other", () => {
+    it("but not if the two grants exclude each other", () => {
       violated(
         "L4",
         [
@@ -228,7 +229,7 @@ describe("L4", () => {
       );
     });
 
-    it("not one that a look into the store would have shown", () => {
+    it("but not if a snapshot of the store would have shown it", () => {
       const looked = readers.toSpliced(4, 0, made(4, "b", 2));
       const later = [resumed(90, "a"), granted(95, "a", 3, 180)];
       ok("L4", [...looked.toSpliced(3, 0, kept(2.5, "a", 90)), ...later]);
@@ -242,7 +243,7 @@ describe("L4", () => {
     });
   });
 
-  it("looks past those that are excused", () => {
+  it("goes on searching behind those that are excused", () => {
     violated(
       "L4",
       [
@@ -258,11 +259,11 @@ describe("L4", () => {
         granted(350, "z", 3, 440),
       ],
       [3, 4, 5, 6, 7],
-      /a \(a\) stood/,
+      /a \(a\) was in/,
     );
   });
 
-  it("is not asked of a ticket that was dropped, or granted and taken by force", () => {
+  it("does not judge a ticket that was dropped, or granted and then released by force", () => {
     const many = [asked(0, "a", some(3, 4)), queued(1, "a"), asked(2, "b", some(1, 4))];
     const passed = [granted(50, "b", 1, 140), notGranted(150, "a", "refused")];
     ok("L4", [...many, resized(20, 2), ...passed]);

@@ -34,7 +34,7 @@ const ALL = Object.keys(RULES) as RuleId[];
 const kinds = (history: History): readonly string[] =>
   checkHistory(history, LIMITS).map(({ rule, verdict }) => `${rule} ${verdict}`);
 
-/** A reader waits, and pauses before it hears of its grant; the next reader is granted beside it. */
+/** A reader waits, and pauses before it receives its grant; the next reader is granted beside it. */
 const UNHEARD: readonly (readonly [number, Action])[] = [
   [0, { do: "ask", client: 0, name: 1, shared: false, waitMs: 0 }],
   [0, { do: "ask", client: 3, name: 1, shared: true, waitMs: Number.POSITIVE_INFINITY }],
@@ -43,11 +43,11 @@ const UNHEARD: readonly (readonly [number, Action])[] = [
   [1, { do: "ask", client: 0, name: 1, shared: true, waitMs: 0 }],
 ];
 
-describe("a correct lock", () => {
+describe("a correct lock, as a model plays it", () => {
   it.each<[string, readonly [number, Action]]>([
     ["is revoked", [3, { do: "revoke", name: 1 }]],
     ["runs out", [60, { do: "see" }]],
-  ])("is not accused when a grant that its client did not hear of %s", (_, end) => {
+  ])("is not accused when a grant that its client did not receive %s", (_, end) => {
     const history = runModel([...UNHEARD, end]);
     const grants = history.flatMap((event) => (event.kind === "granted" ? [event.op] : []));
     expect(grants).toEqual(["op-1", "op-3", "op-2"]);
@@ -64,18 +64,18 @@ describe("a correct lock", () => {
     );
   });
 
-  it("is judged by every rule that the model can speak of", () => {
+  it("is judged by every rule that the model has events for", () => {
     const judged = new Set<string>();
     for (const plan of fc.sample(plans, { numRuns: 100, seed: 1 })) {
       for (const kind of kinds(runModel(plan))) judged.add(kind);
     }
     const silent = ALL.filter((rule) => !judged.has(`${rule} ok`));
-    // Commands are not counted, its clients release nothing after their deadline, and close nothing.
+    // The model counts no commands, releases nothing after a deadline, and closes nothing.
     expect(silent).toEqual(["S4", "S9", "L5"]);
   });
 });
 
-/** What goes wrong after everything else is over, at a name of the model's. */
+/** For each rule, events that break it after everything else is over, at a name of the model's. */
 const PLANTS: Record<RuleId, (atMs: number, token: number) => readonly Event[]> = {
   S1: (at, token) => [
     planted(at, "x"),
@@ -154,22 +154,25 @@ const lastMs = (history: History): number => history.at(-1)!.atMs;
 const highest = (history: History): number =>
   Math.max(100, ...history.map((event) => ("token" in event ? Number(event.token) : 0)));
 
-describe("what is planted", () => {
-  it.each(ALL)("%s is found, whatever else happened, and shown by it alone", (rule) => {
-    fc.assert(
-      fc.property(plans, (plan) => {
-        const history = runModel(plan);
-        const plant = PLANTS[rule](lastMs(history) + 1_000, highest(history) + 1);
-        const verdict = judge(rule, [...history, ...plant], LIMITS);
-        expect(verdict.verdict).toBe("violated");
-        expect(verdict.evidence.filter((event) => !plant.includes(event))).toEqual([]);
-        expectShortest(verdict, LIMITS);
-      }),
-      runs(25),
-    );
-  });
+describe("a fault that is planted in a history", () => {
+  it.each(ALL)(
+    "is found, whatever else happened, and the evidence is that fault alone: %s",
+    (rule) => {
+      fc.assert(
+        fc.property(plans, (plan) => {
+          const history = runModel(plan);
+          const plant = PLANTS[rule](lastMs(history) + 1_000, highest(history) + 1);
+          const verdict = judge(rule, [...history, ...plant], LIMITS);
+          expect(verdict.verdict).toBe("violated");
+          expect(verdict.evidence.filter((event) => !plant.includes(event))).toEqual([]);
+          expectShortest(verdict, LIMITS);
+        }),
+        runs(25),
+      );
+    },
+  );
 
-  it("in the middle: a second holder beside each that is alone", () => {
+  it("is found in the middle: a second holder beside each that holds alone", () => {
     fc.assert(
       fc.property(plans, fc.nat(), (plan, which) => {
         const history = runModel(plan);
@@ -181,7 +184,7 @@ describe("what is planted", () => {
         const holder = alone[which % alone.length]!;
         const place = history.indexOf(holder) + 1;
         const next = history.slice(place).find((event) => isOfLease(history, event, holder));
-        // Released in the moment of the grant, it leaves no time for a second holder.
+        // A lease that is released in the moment of its grant leaves no time for a second holder.
         if (next === undefined || next.atMs === holder.atMs) return;
         const { name } = askOf(history, holder.op);
         const atMs = holder.atMs + 0.5;
@@ -202,7 +205,7 @@ describe("what is planted", () => {
     );
   });
 
-  it("in the middle: a token that is given again", () => {
+  it("is found in the middle: a token that is given again", () => {
     fc.assert(
       fc.property(plans, fc.nat(), (plan, which) => {
         const history = runModel(plan);
@@ -225,11 +228,11 @@ describe("what is planted", () => {
     );
   });
 
-  it("in the middle: a loss that nobody is told of", () => {
+  it("is found in the middle: a loss of which nobody is notified", () => {
     fc.assert(
       fc.property(plans, fc.nat(), (plan, which) => {
         const history = runModel(plan);
-        // A client that dies soon after need not be told.
+        // A client that dies soon after need not be notified.
         const mortal = new Set(
           history.flatMap((event) => (event.kind === "killed" ? [event.client] : [])),
         );
@@ -251,7 +254,7 @@ describe("what is planted", () => {
     );
   });
 
-  it("in the middle: a write of a holder that was fenced out", () => {
+  it("is found in the middle: a write by a holder that was fenced out", () => {
     fc.assert(
       fc.property(plans, fc.nat(), (plan, which) => {
         const history = runModel(plan);
@@ -271,8 +274,8 @@ describe("what is planted", () => {
   });
 });
 
-describe("verdicts", () => {
-  it("do not hang on the order of what different clients did at one moment", () => {
+describe("the verdicts on a history", () => {
+  it("do not depend on the order of what different clients did in one moment", () => {
     fc.assert(
       fc.property(plans, fc.infiniteStream(fc.nat()), (plan, chance) => {
         const history = runModel(plan);
@@ -282,7 +285,7 @@ describe("verdicts", () => {
     );
   });
 
-  it("do not hang on the order in which reports arrived", () => {
+  it("do not depend on the order in which reports arrived", () => {
     fc.assert(
       fc.property(plans, (plan) => {
         const history = runModel(plan);
@@ -293,7 +296,7 @@ describe("verdicts", () => {
     );
   });
 
-  it("are the same after a trip through a file", () => {
+  it("are the same after the history was written to a file and read", () => {
     fc.assert(
       fc.property(plans, (plan) => {
         const history = runModel(plan);
@@ -310,7 +313,7 @@ describe("verdicts", () => {
     for (let i = 0; history.length < 100_000; i++) {
       history.push(...part.map((event) => moved(event, i, spanMs)));
     }
-    // The machine has other things to do as well: what this process takes of it counts.
+    // The machine may be busy, so the processor time of this process is measured.
     const tookMs = [1, 2, 3].map(() => {
       const before = process.cpuUsage();
       const verdicts = checkHistory(history, LIMITS);
@@ -341,7 +344,7 @@ function streamOf(history: History, event: Event): string {
   return event.kind === "seen" ? "store" : "faults";
 }
 
-/** Of the events of one moment, those of one client stay in their order. */
+/** Reorders events of one moment; those of one client stay in their order. */
 function shuffleMoments(history: History, chance: Iterator<number>): History {
   const moments = groupBy(history, ({ atMs }) => atMs);
   return [...moments.values()].flatMap((events) => {
@@ -356,7 +359,7 @@ function shuffleMoments(history: History, chance: Iterator<number>): History {
   });
 }
 
-/** The same again, later, by others. */
+/** The same events again, later, by other clients. */
 function moved(event: Event, times: number, spanMs: number): Event {
   const by = times * spanMs;
   const copy: Record<string, unknown> = { ...event, atMs: event.atMs + by };

@@ -23,10 +23,10 @@ import {
   violated,
 } from "./story.js";
 
-describe("L1", () => {
+describe("L1, a dead holder's name is free again within its ttl", () => {
   const dead = [asked(0, "a"), granted(1, "a", 1, 90), asked(2, "w"), killed(50, "a")];
 
-  it("holds when somebody is granted within the ttl and ε", () => {
+  it("holds when somebody is granted the name within the ttl and a little more", () => {
     ok("L1", [...dead, granted(160, "w", 2, 250)]);
     ok("L1", [
       ...dead,
@@ -38,7 +38,7 @@ describe("L1", () => {
     ok("L1", [...dead, notGranted(100, "w"), asked(500, "v"), granted(501, "v", 2, 590)]);
   });
 
-  it("is violated when who waits is granted later, or never", () => {
+  it("is violated when a waiter is granted the name later, or never", () => {
     violated(
       "L1",
       [...dead, granted(161, "w", 2, 250)],
@@ -49,7 +49,7 @@ describe("L1", () => {
       "L1",
       [...dead, later(200), later(300)],
       [0, 1, 2, 3, 4],
-      /in vain since it was free at \+0\.150 s/,
+      /though it was free from \+0\.150 s/,
     );
     violated(
       "L1",
@@ -59,7 +59,7 @@ describe("L1", () => {
     );
   });
 
-  it("allows a waiter with a longer ttl no more, though it came before the dead holder's grant", () => {
+  it("allows a waiter with a longer ttl no more time, though it came before the dead holder's grant", () => {
     const behind = [
       asked(0, "w", { ttlMs: 900 }),
       asked(1, "a"),
@@ -67,10 +67,10 @@ describe("L1", () => {
       killed(50, "a"),
     ];
     ok("L1", [...behind, granted(160, "w", 2, 900)]);
-    violated("L1", [...behind, granted(161, "w", 2, 900)], [0, 1, 2, 3, 4], /in vain since/);
+    violated("L1", [...behind, granted(161, "w", 2, 900)], [0, 1, 2, 3, 4], /was free from/);
   });
 
-  it("allows a waiter more that a fault may have kept from learning of the dead holder's grant", () => {
+  it("allows more time to a waiter that a fault may have kept from learning of the dead holder's grant", () => {
     const waits = [asked(0, "w", { ttlMs: 900 }), asked(1, "a")];
     const fault = [injected(20), healed(30)];
     const dies = [granted(40, "a", 1, 130), killed(90, "a")];
@@ -79,17 +79,17 @@ describe("L1", () => {
       "L1",
       [...waits, ...fault, ...dies, granted(251, "w", 2, 900)],
       [0, 1, 4, 5, 6],
-      /in vain since/,
+      /was free from/,
     );
-    // A waiter that came later had it in the answer to its ask.
+    // A waiter that came later learned of it from the reply to its claim.
     const later = [asked(1, "a"), ...fault, dies[0]!, asked(50, "w", { ttlMs: 900 }), dies[1]!];
-    violated("L1", [...later, granted(201, "w", 2, 900)], [0, 3, 4, 5, 6], /in vain since/);
+    violated("L1", [...later, granted(201, "w", 2, 900)], [0, 3, 4, 5, 6], /was free from/);
   });
 
-  it("leaves a name alone that atLeast closes, or that somebody waits for with another", () => {
+  it("does not judge a name that atLeast closes, or that somebody waits for together with another", () => {
     const closing = [asked(0, "a", { atLeastMs: 400 }), ...dead.slice(1)];
     ok("L1", [...closing, granted(560, "w", 2, 650)]);
-    violated("L1", [...closing, granted(561, "w", 2, 650)], [0, 1, 2, 3, 4], /in vain since/);
+    violated("L1", [...closing, granted(561, "w", 2, 650)], [0, 1, 2, 3, 4], /was free from/);
     ok("L1", [...closing, clockSet(60, -100), granted(660, "w", 2, 750)]);
     const both = [
       asked(3, "v", { together: "vw" }),
@@ -104,7 +104,7 @@ describe("L1", () => {
     ]);
   });
 
-  it("does not wait for who will be refused", () => {
+  it("does not judge a waiter that will be refused", () => {
     const permits = some(1, 4);
     const waits = [
       asked(0, "a", permits),
@@ -116,7 +116,7 @@ describe("L1", () => {
     unknown("L1", [...waits, resized(60, 3), later(300)], /no holder was killed/);
   });
 
-  it("shows the renewal with which the dead one held", () => {
+  it("shows the renewal by which the dead holder held", () => {
     violated(
       "L1",
       [
@@ -132,20 +132,20 @@ describe("L1", () => {
     );
   });
 
-  it("adds an election, where there is one", () => {
+  it("allows the time of an election, where there is one", () => {
     ok("L1", [...dead, granted(180, "w", 2, 270)], { electionMs: 20 });
     violated("L1", [...dead, granted(181, "w", 2, 270)], [0, 1, 2, 3, 4], /killed/, {
       electionMs: 20,
     });
   });
 
-  it("gives the ticket of a waiter that died as well its own ttl", () => {
+  it("allows the ticket of a waiter that died too its own ttl", () => {
     const two = [...dead.slice(0, 3), asked(3, "v"), killed(50, "a"), killed(120, "v")];
     ok("L1", [...two, granted(230, "w", 2, 320)]);
-    violated("L1", [...two, granted(231, "w", 2, 320)], [0, 1, 2, 4, 6], /free at \+0\.220 s/);
+    violated("L1", [...two, granted(231, "w", 2, 320)], [0, 1, 2, 4, 6], /free from \+0\.220 s/);
   });
 
-  it("asks nothing for who gives up, is paused or dead itself", () => {
+  it("does not judge a waiter that gives up, or is itself paused or dead", () => {
     unknown("L1", [...dead, notGranted(100, "w"), later(900)], /somebody else wanted/);
     unknown("L1", [...dead, aborting(100, "w"), later(900)], /somebody else wanted/);
     unknown("L1", [...dead, killed(60, "w"), later(900)], /somebody else wanted/);
@@ -171,7 +171,7 @@ describe("L1", () => {
     );
   });
 
-  it("asks nothing while others hold, or something may be left behind", () => {
+  it("does not judge a name while others hold it, or something may be left behind", () => {
     const shared = [
       asked(0, "a", SHARED),
       granted(1, "a", 1, 90),
@@ -195,7 +195,7 @@ describe("L1", () => {
     ]);
   });
 
-  it("does not count what was in vain before the death", () => {
+  it("does not count the wait before the death", () => {
     ok("L1", [
       asked(0, "w"),
       asked(99, "a"),
@@ -212,22 +212,22 @@ describe("L1", () => {
     unknown("L1", [...dead, injected(100), later(900)], /somebody else/);
   });
 
-  it("has nothing to say of a holder that released, or lost its lease, before it died", () => {
+  it("does not judge a holder that released, or lost its lease, before it died", () => {
     const lease = [asked(0, "a"), granted(1, "a", 1, 90), asked(2, "w")];
     unknown("L1", [...lease, releasing(40, "a"), killed(50, "a"), later(900)], /no holder/);
     unknown("L1", [...lease, lost(90, "a"), killed(95, "a"), later(900)], /no holder/);
   });
 });
 
-describe("L2", () => {
+describe("L2, waiters go on within seconds of healing", () => {
   const story = [injected(0), asked(1, "w"), healed(100)];
 
-  it("holds when waiters go on, or end", () => {
+  it("holds when waiters are granted the name, or give up", () => {
     ok("L2", [...story, granted(150, "w", 1, 240)]);
     ok("L2", [...story, notGranted(120, "w"), later(900)]);
   });
 
-  it("is violated when one waits on for a name that nobody holds", () => {
+  it("is violated when a waiter goes on waiting for a name that nobody holds", () => {
     violated(
       "L2",
       [...story, granted(151, "w", 1, 240)],
@@ -238,31 +238,31 @@ describe("L2", () => {
       "L2",
       [...story, later(120), later(151)],
       [1, 2, 4],
-      /in vain since it was free at \+0\.100 s/,
+      /though it was free from \+0\.100 s/,
     );
     violated(
       "L2",
       [injected(0), healed(100), asked(200, "w"), later(251)],
       [1, 2, 3],
-      /free at \+0\.200 s/,
+      /free from \+0\.200 s/,
     );
   });
 
-  it("waits for who holds, and for what may be left behind", () => {
+  it("allows the time of a holder, and of what may be left behind", () => {
     const held = [asked(0, "a"), granted(0, "a", 1, 290), ...story];
     ok("L2", [...held, releasing(200, "a"), released(201, "a"), granted(250, "w", 2, 340)]);
     violated(
       "L2",
       [...held, releasing(200, "a"), released(201, "a"), granted(252, "w", 2, 340)],
       [3, 4, 7],
-      /free at \+0\.201 s/,
+      /free from \+0\.201 s/,
     );
     ok("L2", [...held, lost(290, "a"), granted(440, "w", 2, 530)]);
     violated(
       "L2",
       [...held, lost(290, "a"), granted(441, "w", 2, 530)],
       [3, 4, 6],
-      /free at \+0\.390 s/,
+      /free from \+0\.390 s/,
     );
     ok("L2", [
       ...held,
@@ -282,7 +282,7 @@ describe("L2", () => {
     ok("L2", [...story, injected(140), healed(300), granted(350, "w", 1, 440)]);
   });
 
-  it("asks nothing for who is paused, dead or giving up", () => {
+  it("does not judge a waiter that is paused, dead or giving up", () => {
     unknown("L2", [...story, paused(110, "w"), later(900)], /nobody waited/);
     ok("L2", [...story, killed(110, "w"), later(900)]);
     ok("L2", [...story, paused(110, "w"), resumed(300, "w"), granted(350, "w", 1, 440)]);

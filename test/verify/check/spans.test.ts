@@ -7,7 +7,7 @@ const spans = fc
   .array(fc.tuple(fc.nat(100), fc.nat(20)), { maxLength: 12 })
   .map((all) => all.map(([fromMs, forMs]) => ({ fromMs, toMs: fromMs + forMs })));
 
-it("spans answer as if each moment were looked at", () => {
+it("spans give the same replies as a check of each moment", () => {
   fc.assert(
     fc.property(spans, fc.nat(120), fc.nat(40), (all, fromMs, forMs) => {
       const merged = new Spans(all);
@@ -28,7 +28,7 @@ it("spans answer as if each moment were looked at", () => {
   );
 });
 
-it("a wait begins anew after each span that touches it", () => {
+it("a wait begins again after each span that touches it", () => {
   const merged = new Spans([
     { fromMs: 10, toMs: 20 },
     { fromMs: 24, toMs: 30 },

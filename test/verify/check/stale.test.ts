@@ -18,7 +18,7 @@ import {
   violated,
 } from "./story.js";
 
-describe("S4", () => {
+describe("S4, a stale release or renewal does not touch a successor", () => {
   const handover = [
     asked(0, "a"),
     granted(1, "a", 1, 90),
@@ -28,7 +28,7 @@ describe("S4", () => {
     resumed(110, "a"),
   ];
 
-  it("holds for a stale release that is told so", () => {
+  it("holds for a stale release whose reply says so", () => {
     ok("S4", [
       ...handover,
       releasing(111, "a"),
@@ -37,11 +37,11 @@ describe("S4", () => {
       released(151, "b"),
     ]);
     ok("S4", [...handover, releasing(111, "a"), released(112, "a", "unknown")]);
-    // The successor's own release, sent twice: the second answer says that nothing is there.
+    // The successor's own release, sent twice: the second reply says that nothing is there.
     ok("S4", [...handover, releasing(111, "a"), releasing(150, "b"), lost(151, "b")]);
   });
 
-  it("is violated by a stale release that is answered as if it were none", () => {
+  it('is violated by a stale release whose reply is "released"', () => {
     violated(
       "S4",
       [...handover, releasing(111, "a"), released(112, "a")],
@@ -66,14 +66,14 @@ describe("S4", () => {
     unknown("S4", [], /successor/);
   });
 
-  it("is violated by a renewal of the time in which the successor holds", () => {
+  it("is violated by a renewal in the time in which the successor holds", () => {
     violated(
       "S4",
       [...handover, renewed(111, "a", 200)],
       [0, 1, 3, 4, 6],
       /was renewed at \+0\.111 s/,
     );
-    // It was answered long ago and came late: S7 tells of it.
+    // The reply is from long ago and came late: S7 judges it.
     ok("S4", [...handover, renewed(111, "a", 95)]);
   });
 
@@ -98,7 +98,7 @@ describe("S4", () => {
     ok("S4", [...stale, lost(150, "b", "max-hold")]);
   });
 
-  it("is violated when a third is granted while the successor holds", () => {
+  it("is violated when a third client is granted the name while the successor holds", () => {
     const stale = [...handover, releasing(111, "a"), released(112, "a", "lost"), asked(113, "c")];
     violated(
       "S4",
@@ -107,7 +107,7 @@ describe("S4", () => {
       /c \(c\) was granted .* while b \(b\) held it/,
     );
     ok("S4", [...stale, granted(190, "c", 3, 280)]);
-    // Made before the release: S1 tells of it.
+    // The grant was made before the release: S1 judges it.
     ok("S4", [
       ...handover,
       asked(105, "c"),
@@ -117,7 +117,7 @@ describe("S4", () => {
     ]);
   });
 
-  it("is unknown when the store was struck, not when only messages were", () => {
+  it("is unknown when a fault hit the store, not when it only hit messages", () => {
     const stale = (more: { sparesStore?: boolean }) => [
       ...handover,
       releasing(111, "a"),
@@ -144,7 +144,7 @@ describe("S4", () => {
     );
   });
 
-  it("lets who was made to give it up hear an answer from before", () => {
+  it("allows a holder that was released by force to receive a reply from before", () => {
     const forced = [
       asked(0, "a"),
       granted(1, "a", 1, 90),
@@ -159,7 +159,7 @@ describe("S4", () => {
       [0, 1, 2, 4, 5, 6],
       /was answered "released"/,
     );
-    // The successor too was made to give it up.
+    // The successor was revoked too.
     const stale = [...forced, releasing(30, "a"), released(31, "a", "lost"), asked(32, "c")];
     ok("S4", [...stale, revoked(33, "b", 2), granted(34, "c", 3, 120), lost(40, "b", "revoked")]);
     violated(

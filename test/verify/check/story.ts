@@ -9,7 +9,7 @@ import {
 } from "../../../src/verify/check/check.js";
 import type { Event, EventOf, History } from "../../../src/verify/check/history.js";
 
-/** Tight, so that a story is short. */
+/** Tight limits, so that histories are short. */
 export const TIGHT: Limits = {
   ...LIMITS,
   lossMs: 10,
@@ -28,7 +28,7 @@ export const some = (permits: number, limit: number) => ({ permits, limit });
 
 type Asked = Partial<Omit<EventOf<"asked">, "kind" | "atMs" | "op">>;
 
-/** By a client of the op's own name, exclusive, with a ttl of 100 ms and a wait of 1 s. */
+/** A claim by a client of the op's own name, exclusive, with a ttl of 100 ms and a wait of 1 s. */
 export const asked = (atMs: number, op: string, more: Asked = {}): Event => ({
   kind: "asked",
   atMs,
@@ -195,7 +195,7 @@ export const counted = (
   handovers: number,
   commands: number,
 ): Event => ({ kind: "counted", atMs, waiters, handovers, commands });
-/** Time goes on. */
+/** Only the time passes. */
 export const later = (atMs: number): Event => left(atMs, 0);
 export const left = (atMs: number, timers: number, client = "other"): Event => ({
   kind: "left",
@@ -209,7 +209,7 @@ export const left = (atMs: number, timers: number, client = "other"): Event => (
 export const judge = (rule: RuleId, history: History, limits: Partial<Limits> = {}): Verdict =>
   RULES[rule].check(history, { ...TIGHT, ...limits });
 
-/** It holds, and something was compared. */
+/** The rule holds, and something was compared. */
 export function ok(rule: RuleId, history: History, limits: Partial<Limits> = {}): void {
   const verdict = judge(rule, history, limits);
   expect(verdict).toMatchObject({ rule, verdict: "ok", evidence: [] });
@@ -227,7 +227,7 @@ export function unknown(
   expect(verdict.why).toMatch(why);
 }
 
-/** It is violated, and this alone shows it: the events at these places of the history. */
+/** The rule is violated, and exactly the events at these places of the history are the evidence. */
 export function violated(
   rule: RuleId,
   history: History,
@@ -243,8 +243,8 @@ export function violated(
 }
 
 /**
- * The evidence is enough, and all of it is needed. But for renewals: without its last one a lease
- * would be over even earlier, and that is not how it was.
+ * The evidence suffices, and all of it is needed. Renewals are an exception: without its last one a
+ * lease would have ended earlier, which is not what happened.
  */
 export function expectShortest({ rule, evidence }: Verdict, limits: Partial<Limits> = {}): void {
   expect(judge(rule, evidence, limits).verdict).toBe("violated");

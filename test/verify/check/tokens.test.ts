@@ -13,7 +13,7 @@ import {
   violated,
 } from "./story.js";
 
-describe("S2", () => {
+describe("S2, tokens are unique and rise", () => {
   const first = [asked(0, "a"), granted(1, "a", 5, 90), releasing(10, "a")];
 
   it("holds when tokens rise", () => {
@@ -36,11 +36,11 @@ describe("S2", () => {
     );
   });
 
-  it("lets shared grants that overlap in time come in any order", () => {
+  it("lets shared grants that overlap in time have any order", () => {
     const shared = [asked(0, "a", SHARED), asked(1, "b", SHARED), granted(2, "a", 5, 90)];
     ok("S2", [...shared, granted(3, "b", 4, 90)]);
     violated("S2", [...shared, granted(3, "b", 5, 90)], [0, 1, 2, 3], /also had/);
-    // Asked at the moment of the other's return: either may have been first.
+    // Claimed at the moment of the other's release: either may have been first.
     ok("S2", [
       asked(0, "a", SHARED),
       granted(2, "a", 5, 90),
@@ -60,7 +60,7 @@ describe("S2", () => {
     );
   });
 
-  it("knows the order of leases of which one was alone, unless the store was struck", () => {
+  it("knows the order of leases of which one was exclusive, unless a fault hit the store", () => {
     const story = [asked(0, "a"), asked(1, "b"), granted(2, "b", 6, 90), releasing(10, "b")];
     violated("S2", [...story, granted(20, "a", 5, 110)], [0, 1, 2, 4], /token 5/);
     violated(
@@ -95,11 +95,11 @@ describe("S2", () => {
       [0, 1, 4, 6],
       /token 5/,
     );
-    // Never good for anything: it says nothing of the order.
+    // This lease was never good: it says nothing about the order.
     ok("S2", [...story, granted(20, "a", 5, 15)]);
   });
 
-  it("knows the order of grants that were seen in the store", () => {
+  it("knows the order of grants that were recorded in the store", () => {
     const shared = [asked(0, "a", SHARED), asked(1, "b", SHARED)];
     ok("S2", [
       ...shared,
@@ -112,7 +112,7 @@ describe("S2", () => {
     ok("S2", [...shared, made(2, "b", 5), made(2, "a", 4)]);
   });
 
-  it("is unknown for one grant a name, and leaves re-entries out", () => {
+  it("is unknown with one grant per name, and leaves re-entries out", () => {
     unknown(
       "S2",
       [...first, asked(20, "b", { name: "other" }), granted(21, "b", 5, 110)],
@@ -125,7 +125,7 @@ describe("S2", () => {
     );
   });
 
-  it("lets who heard too late of a grant that was taken by force have a lower one", () => {
+  it("allows a lower token to a client that received too late a grant that was released by force", () => {
     const late = [asked(0, "a"), asked(1, "b"), granted(5, "b", 6, 95), releasing(6, "b")];
     ok("S2", [...late.toSpliced(2, 0, revoked(4, "a", 5)), granted(7, "a", 5, 90)]);
     violated("S2", [...late, granted(7, "a", 5, 90)], [0, 1, 2, 4], /earlier grant/);

@@ -2,7 +2,7 @@ import { once } from "node:events";
 import { connect, type Socket } from "node:net";
 import { onTestFinished } from "vitest";
 
-/** A bare client of Redis: it shows what arrives and what does not, and never tries again. */
+/** A bare client of Redis: it shows which data arrives, and never retries. */
 export class Client {
   readonly socket: Socket;
   readonly #replies: string[] = [];
@@ -52,13 +52,13 @@ export class Client {
     }
   }
 
-  ask(...words: readonly string[]): Promise<string> {
+  request(...words: readonly string[]): Promise<string> {
     this.send(...words);
     return this.reply();
   }
 
-  /** Nothing has come, though there was time for it: another client was answered twice meanwhile. */
-  get heard(): number {
+  /** The number of replies that have arrived and were not read. */
+  get received(): number {
     return this.#replies.length;
   }
 }

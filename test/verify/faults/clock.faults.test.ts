@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { createInterface } from "node:readline";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
-import { together } from "../../../src/verify/faults/fault.js";
+import { together } from "../../../src/verify/fault.js";
 import { FalseClock } from "../../../src/verify/lab/clock.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import { lacking, needs } from "../../support/needs.js";
@@ -14,10 +14,10 @@ beforeAll(async () => {
 });
 afterAll(() => lab?.close());
 
-/** To a second or two: that is the time between two looks at two clocks. */
+/** True if a time is ahead by this, within 2 s: the two clocks are not read at the same moment. */
 const near = (aheadMs: number) => (nowMs: number) => Math.abs(nowMs - Date.now() - aheadMs) < 2_000;
 
-test("Redis: a jump ahead frees a key with its ttl at once, and healing brings true time back", async (context) => {
+test("a Redis clock that jumps ahead expires a key at once, and healing brings true time back", async (context) => {
   needs(context, "redis", "faketime");
   const redis = await lab.redis({ site: clock.site() });
   const nowMs = async (): Promise<number> => Number((await redis.cli("time")).split("\n")[0]) * 1e3;
@@ -33,7 +33,7 @@ test("Redis: a jump ahead frees a key with its ttl at once, and healing brings t
 
   await jump.heal();
   expect(await nowMs()).toSatisfy(near(0));
-  // Granted under the false clock: it expires by the false time.
+  // The key was set under the false clock, and expires by it.
   expect(Number(await redis.cli("pttl", "lock"))).toBeGreaterThan(55_000);
 
   const both = together(clock.jump(-60_000), clock.jump(+10_000));
@@ -44,7 +44,7 @@ test("Redis: a jump ahead frees a key with its ttl at once, and healing brings t
   expect(await nowMs()).toSatisfy(near(0));
 });
 
-test("PostgreSQL, which runs as another user", async (context) => {
+test("the clock of PostgreSQL jumps too, though the server runs as another user", async (context) => {
   needs(context, "postgres", "faketime");
   const postgres = await lab.postgres({ site: clock.site() });
   const sql = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
@@ -56,7 +56,7 @@ test("PostgreSQL, which runs as another user", async (context) => {
   expect(await nowMs()).toSatisfy(near(0));
 });
 
-test("Node: the wall clock jumps, the monotonic one and its timers do not", async (context) => {
+test("in Node the wall clock jumps, the monotonic clock and its timers do not", async (context) => {
   needs(context, "faketime");
   const ask = reporter(clock);
   const before = await ask();
@@ -70,7 +70,7 @@ test("Node: the wall clock jumps, the monotonic one and its timers do not", asyn
   expect(ahead.monotonicMs - before.monotonicMs).toBeLessThan(20_000);
 });
 
-/** A process under the clock that tells the time when asked. */
+/** A process under the false clock that prints the time on request. */
 function reporter(under: FalseClock): () => Promise<{ wallMs: number; monotonicMs: number }> {
   const code = `process.stdin.on("data", () => setTimeout(() => process.stdout.write(
     JSON.stringify({ wallMs: Date.now(), monotonicMs: performance.now() }) + "\\n"), 5))`;

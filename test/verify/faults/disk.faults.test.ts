@@ -1,19 +1,20 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, readFileSync, readlinkSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, readlinkSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { createInterface, type Interface } from "node:readline";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, beforeEach, expect, onTestFinished, test } from "vitest";
+import { powerLoss } from "../../../src/verify/faults/server.js";
 import { FalseClock } from "../../../src/verify/lab/clock.js";
-import { Disk, powerLoss } from "../../../src/verify/lab/disk.js";
+import { Disk } from "../../../src/verify/lab/disk.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import { describeWith, needs } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
 
 const dist = fileURLToPath(new URL("../../../dist", import.meta.url));
 
-describeWith(["disk", "loop mounts"], "a disk", () => {
+describeWith(["disk", "loop mounts"], "a simulated disk", () => {
   let lab: Lab;
   let disk: Disk;
   beforeAll(async () => {
@@ -29,7 +30,7 @@ describeWith(["disk", "loop mounts"], "a disk", () => {
     await disk.powerOn();
   }
 
-  test("what was synced survives a power loss, what was only written does not; a kill loses neither", async () => {
+  test("keeps synced data over a power loss and loses what was only written; a kill loses neither", async () => {
     const [synced, written] = ["synced", "written"].map((name) => join(disk.folder, name));
     const writer = run(`
       const fs = require("node:fs");
@@ -48,7 +49,19 @@ describeWith(["disk", "loop mounts"], "a disk", () => {
     expect(existsSync(written!) ? readFileSync(written!, "utf8") : "").toBe("");
   });
 
-  test("whoever uses the disk is dead after the cut, but not its owner, and it can be cut again", async () => {
+  test("that is full takes nothing more until it is healed, and keeps what was there", async () => {
+    const [old, fresh] = ["old", "fresh"].map((name) => join(disk.folder, name));
+    writeFileSync(old!, "text");
+    const full = disk.full(async () => rmSync(join(disk.folder, "freed"), { force: true }));
+    writeFileSync(join(disk.folder, "freed"), Buffer.alloc(100_000));
+    await full.inject();
+    expect(() => writeFileSync(fresh!, Buffer.alloc(8_192))).toThrow(/ENOSPC/);
+    expect(readFileSync(old!, "utf8")).toBe("text");
+    await full.heal();
+    writeFileSync(fresh!, Buffer.alloc(200_000));
+  });
+
+  test("kills its users at a power loss, but not its owner, and can lose power again", async () => {
     const file = join(disk.folder, "open");
     const user = run(`
       require("node:fs").openSync("${file}", "w");
@@ -63,7 +76,7 @@ describeWith(["disk", "loop mounts"], "a disk", () => {
     writeFileSync(file, "again");
   });
 
-  test("Redis: always keeps what it has acknowledged", async (context) => {
+  test("shows that Redis with appendfsync always keeps what it has acknowledged", async (context) => {
     needs(context, "redis");
     const redis = await lab.redis({ site: disk.site(), persistence: "always" });
     const power = powerLoss(disk, [redis]);
@@ -77,7 +90,7 @@ describeWith(["disk", "loop mounts"], "a disk", () => {
     }
   });
 
-  test("a copy of the mount in another process is waited for", async () => {
+  test("waits for a copy of its mount in another process", async () => {
     const other = spawn("unshare", ["--mount", "--propagation", "private", "sleep", "1"]);
     onTestFinished(() => void other.kill());
     const mountsOf = (pid: number | "self"): string => readlinkSync(`/proc/${pid}/ns/mnt`);
@@ -86,11 +99,11 @@ describeWith(["disk", "loop mounts"], "a disk", () => {
     writeFileSync(join(disk.folder, "file"), "again");
   });
 
-  test("Redis: everysec can lose it", async (context) => {
+  test("shows that Redis with everysec can lose what it has acknowledged", async (context) => {
     needs(context, "redis");
     const redis = await lab.redis({ site: disk.site(), persistence: "everysec" });
     const power = powerLoss(disk, [redis]);
-    // Whether a second is just over is chance.
+    // Whether a second has just passed is chance.
     for (let round = 1, lost = false; !lost; round++) {
       expect(round).toBeLessThan(10);
       await redis.cli("set", "before", String(round));
@@ -101,7 +114,7 @@ describeWith(["disk", "loop mounts"], "a disk", () => {
       await power.inject();
       lost = await power.heal().then(
         async () => (await redis.cli("exists", `round-${round}`)) === "0",
-        // Also seen: half of it is there, and it does not start any more.
+        // It was also seen that half of the write is there, and Redis does not start any more.
         (error) => /Bad file format/.test(String(error)) || Promise.reject(error),
       );
     }
@@ -110,9 +123,11 @@ describeWith(["disk", "loop mounts"], "a disk", () => {
   test.each([
     ["FULL", "kept", 1],
     ["OFF", "lost", 0],
-  ])("SQLite: with synchronous=%s the last commit is %s", async (synchronous, _, rows) => {
-    const file = join(disk.folder, `${synchronous}.db`);
-    const writer = run(`
+  ])(
+    "shows that with SQLite's synchronous=%s the last commit is %s",
+    async (synchronous, _, rows) => {
+      const file = join(disk.folder, `${synchronous}.db`);
+      const writer = run(`
       import("${dist}/stores/sqlite/driver.js").then(async ({ openSqlite }) => {
         const db = await openSqlite("${file}");
         db.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; CREATE TABLE t (n)");
@@ -120,19 +135,20 @@ describeWith(["disk", "loop mounts"], "a disk", () => {
         console.log("committed");
         setInterval(() => db.prepare("SELECT 1"), 1000);
       });`);
-    expect(await writer.line()).toBe("committed");
-    await losePower();
-    const reader = run(`
+      expect(await writer.line()).toBe("committed");
+      await losePower();
+      const reader = run(`
       import("${dist}/stores/sqlite/driver.js").then(async ({ openSqlite }) => {
         const db = await openSqlite("${file}");
         console.log(JSON.stringify(db.prepare("SELECT count(*) AS rows FROM t").get()));
         db.close();
       });`);
-    expect(JSON.parse(await reader.line())).toEqual({ rows });
-    await reader.ended;
-  });
+      expect(JSON.parse(await reader.line())).toEqual({ rows });
+      await reader.ended;
+    },
+  );
 
-  test("Holdfast's tokens rise over a power loss, though the clock has gone back meanwhile", async (context) => {
+  test("shows that Holdfast's tokens rise over a power loss, though the clock has gone back meanwhile", async (context) => {
     needs(context, "faketime");
     const clock = await FalseClock.open(lab);
     const ahead = clock.jump(+3_600_000);
@@ -159,7 +175,7 @@ describeWith(["disk", "loop mounts"], "a disk", () => {
       await disk.powerOn();
     }
     await ahead.heal();
-    // Without what is on the disk it would be the time, which is an hour behind.
+    // Without the token on the disk it would be the time, which is an hour behind.
     expect(highest).toBeGreaterThan(BigInt(Date.now() + 3_000_000) * 1_000n);
     const after = holder();
     expect(BigInt(await after.line())).toBeGreaterThan(highest);
@@ -169,7 +185,7 @@ describeWith(["disk", "loop mounts"], "a disk", () => {
 
 const max = (a: bigint, b: bigint): bigint => (a > b ? a : b);
 
-/** A process of its own, which tells what it has done, line by line. */
+/** A process that prints what it has done, line by line. */
 class Script {
   readonly child: ChildProcess;
   readonly ended: Promise<unknown>;

@@ -1,15 +1,15 @@
 import { onTestFinished, type TestContext } from "vitest";
 import { type EtcdClient, openEtcdClient } from "../../../src/stores/etcd/index.js";
 import type { Op, WatchEvent } from "../../../src/stores/etcd/rpc/messages.js";
-import type { WatchHearing } from "../../../src/stores/etcd/rpc/watches.js";
+import type { WatchListener } from "../../../src/stores/etcd/rpc/watches.js";
 import { GrpcProxy } from "../../../src/verify/faults/grpc-proxy.js";
 import type { Target } from "../../../src/verify/faults/proxy.js";
 import { endpointOf } from "../../support/etcd.js";
 import { until } from "../../support/worker.js";
 
-/** So long is waited to see that no reply comes. */
+/** How long to wait to see that no reply comes. */
 export const SILENCE_MS = 700;
-/** Tests that run side by side have a context of their own. */
+/** Concurrent tests have a context of their own. */
 export type Ending = Pick<TestContext, "onTestFinished">;
 
 /** A proxy that is closed with the test. */
@@ -32,26 +32,26 @@ export async function clientOf(
   return client;
 }
 
-/** Watches a key, and keeps the values that it hears. */
+/** Watches a key, and keeps the values that it receives. */
 export async function watch(client: EtcdClient, key: string): Promise<string[]> {
-  const ear = new Ear();
-  const watching = client.watch({ key }, ear);
+  const recorder = new Recorder();
+  const watching = client.watch({ key }, recorder);
   onTestFinished(() => watching.cancel());
-  await until("it watches", () => ear.timesCreated > 0);
-  return ear.heard;
+  await until("it watches", () => recorder.timesCreated > 0);
+  return recorder.received;
 }
 
-export class Ear implements WatchHearing {
-  readonly heard: string[] = [];
+export class Recorder implements WatchListener {
+  readonly received: string[] = [];
   timesCreated = 0;
   created(): void {
     this.timesCreated++;
   }
   events(events: readonly WatchEvent[]): void {
-    this.heard.push(...events.map(({ kv }) => String(kv.value)));
+    this.received.push(...events.map(({ kv }) => String(kv.value)));
   }
   gap(): void {
-    this.heard.push("gap");
+    this.received.push("gap");
   }
 }
 

@@ -22,7 +22,7 @@ const MIB = 1024 * 1024;
 const portOf = (server: Pick<Http2Server, "address">): number =>
   (server.address() as { port: number }).port;
 
-/** A server of the test in HTTP/2, with the proxy in front of it. */
+/** An HTTP/2 server of the test, with the proxy in front of it. */
 async function serve(onStream: (stream: ServerHttp2Stream) => void): Promise<GrpcProxy> {
   const server = createServer();
   const sessions = new Set<{ destroy(): void }>();
@@ -59,7 +59,7 @@ function request(session: ClientHttp2Session, path = "/any"): ClientHttp2Stream 
   return stream;
 }
 
-test("headers, bytes of both directions and trailers arrive unchanged", async () => {
+test("headers, data of both directions and trailers arrive unchanged", async () => {
   const proxy = await serve((stream) => {
     stream.respond({ ":status": 200, "x-begin": "1" }, { waitForTrailers: true });
     stream.on("wantTrailers", () => stream.sendTrailers({ "grpc-status": "0", "x-end": "2" }));
@@ -76,15 +76,15 @@ test("headers, bytes of both directions and trailers arrive unchanged", async ()
   stream.on("trailers", (some) => {
     trailers = some;
   });
-  const heard: Buffer[] = [];
-  for await (const bytes of stream) heard.push(bytes);
-  expect(Buffer.concat(heard).equals(sent)).toBe(true);
+  const received: Buffer[] = [];
+  for await (const bytes of stream) received.push(bytes);
+  expect(Buffer.concat(received).equals(sent)).toBe(true);
   expect(headers).toMatchObject({ ":status": 200, "x-begin": "1" });
   expect(trailers).toMatchObject({ "grpc-status": "0", "x-end": "2" });
   await until("nothing is left of it", () => proxy.openStreams("calls") === 0);
 });
 
-test("a reply of headers alone stays one: grpc reads its status from them", async () => {
+test("a reply of headers alone stays one: gRPC reads its status from them", async () => {
   const proxy = await serve((stream) => {
     stream.respond({ ":status": 200, "grpc-status": "5" }, { endStream: true });
   });
@@ -94,7 +94,7 @@ test("a reply of headers alone stays one: grpc reads its status from them", asyn
   expect(flags & constants.NGHTTP2_FLAG_END_STREAM).not.toBe(0);
 });
 
-test("a stream that either side resets is reset at the other, and no other one", async () => {
+test("a stream that one side resets is reset on the other side, and no other stream is", async () => {
   const codes: number[] = [];
   const proxy = await serve((stream) => {
     stream.respond({ ":status": 200 });
@@ -120,7 +120,7 @@ test("a stream that either side resets is reset at the other, and no other one",
   expect(codes).toHaveLength(2);
 });
 
-test("a cut of a kind resets its streams on both sides", async () => {
+test("a cut of one kind of call resets its streams on both sides", async () => {
   const codes: number[] = [];
   const proxy = await serve((stream) => {
     stream.respond({ ":status": 200 });
@@ -140,7 +140,7 @@ test("a cut of a kind resets its streams on both sides", async () => {
   expect(call.destroyed).toBe(false);
 });
 
-test("a reader that does not read holds its sender back, and nobody else", async () => {
+test("a reader that does not read slows its sender down, and nobody else", async () => {
   const total = 64 * MIB;
   let sent = 0;
   const proxy = await serve((stream) => {
@@ -174,12 +174,12 @@ test("a reader that does not read holds its sender back, and nobody else", async
   await until("all has arrived", () => read >= total);
 });
 
-test("a stall holds a sender back when it has sent enough", async () => {
-  let heard = 0;
+test("a stall slows a sender down when it has sent enough", async () => {
+  let received = 0;
   const proxy = await serve((stream) => {
     stream.respond({ ":status": 200 });
     stream.on("data", (bytes) => {
-      heard += bytes.length;
+      received += bytes.length;
     });
   });
   const stream = request(open(proxy), WATCH);
@@ -190,17 +190,17 @@ test("a stall holds a sender back when it has sent enough", async () => {
   for (let i = 0; i < 512; i++) stream.write(Buffer.alloc(64 * 1024), () => taken++);
   // The proxy takes about 1 MiB; the rest can't leave the client.
   await new Promise((resolve) => setTimeout(resolve, 500));
-  expect(heard).toBe(0);
+  expect(received).toBe(0);
   expect(taken * 64 * 1024).toBeLessThan(4 * MIB);
   await stall.heal();
-  await until("all has arrived", () => heard === 32 * MIB);
+  await until("all has arrived", () => received === 32 * MIB);
 });
 
-test("what a client that has gone had sent before arrives, when a stall ends", async () => {
-  const heard: string[] = [];
+test("data from a client that has gone arrives when a stall ends", async () => {
+  const received: string[] = [];
   const proxy = await serve((stream) => {
     stream.respond({ ":status": 200 });
-    stream.on("data", (bytes) => heard.push(String(bytes)));
+    stream.on("data", (bytes) => received.push(String(bytes)));
   });
   const stall = proxy.stall("to-server", { only: "calls" });
   await stall.inject();
@@ -211,14 +211,14 @@ test("what a client that has gone had sent before arrives, when a stall ends", a
   await new Promise((resolve) => setTimeout(resolve, 100));
   await destroy(session);
   await until("the client has gone", () => proxy.openConnections === 0);
-  expect(heard).toEqual([]);
+  expect(received).toEqual([]);
   await stall.heal();
-  await until("the request arrives", () => heard.length > 0);
-  expect(heard).toEqual(["late"]);
+  await until("the request arrives", () => received.length > 0);
+  expect(received).toEqual(["late"]);
   await until("nothing is left of it", () => proxy.openStreams("calls") === 0);
 });
 
-test("a client that leaves before the server has said anything takes its connection along", async () => {
+test("a client that leaves before the server has sent anything ends its connection to the server too", async () => {
   const sockets = new Set<Socket>();
   const silent = tcpServer((socket) => {
     sockets.add(socket.on("error", () => {}).on("close", () => sockets.delete(socket)));
@@ -234,7 +234,7 @@ test("a client that leaves before the server has said anything takes its connect
   await until("nothing is left of it", () => proxy.openConnections === 0 && sockets.size === 0);
 });
 
-test("close leaves no socket and no timer, whatever is in force", async () => {
+test("close leaves no socket and no timer, whatever faults are in force", async () => {
   const kept = (): number =>
     process.getActiveResourcesInfo().filter((one) => /TCP|Timeout/.test(one)).length;
   const proxy = await serve((stream) => stream.respond({ ":status": 200 }));

@@ -1,7 +1,7 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { connect, type Locks, type LocksOptions } from "../../../src/index.js";
-import type { Fault } from "../../../src/verify/faults/fault.js";
+import type { Fault } from "../../../src/verify/fault.js";
 import type { GrpcKind, GrpcProxy } from "../../../src/verify/faults/grpc-proxy.js";
 import { rejection } from "../../core/helpers.js";
 import { callsOf, OneEtcd, waitersAre } from "../../support/etcd.js";
@@ -9,19 +9,19 @@ import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
 import {
   clientOf,
-  Ear,
   type Ending,
   openProxy,
   put,
+  Recorder,
   SILENCE_MS,
   succeeds,
   watch,
 } from "./etcd-clients.js";
 
-/** So long a reply may take on a busy machine. */
+/** How long a reply may take on a busy machine. */
 const REPLY_MS = 10_000;
 
-describeWith(["etcd"], "a proxy of gRPC", () => {
+describeWith(["etcd"], "a gRPC proxy", () => {
   const etcd = OneEtcd.forAll();
 
   async function locksAt(url: string, options: LocksOptions): Promise<Locks> {
@@ -30,8 +30,8 @@ describeWith(["etcd"], "a proxy of gRPC", () => {
     return locks;
   }
 
-  describe("locks through it", () => {
-    test("are granted, waited for, handed over and kept", async () => {
+  describe("with locks through it", () => {
+    test("lets names be granted, waited for, handed over and renewed", async () => {
       const proxy = await openProxy(etcd.server);
       const ttlMs = 2_000;
       const [locks, others] = [
@@ -57,7 +57,7 @@ describeWith(["etcd"], "a proxy of gRPC", () => {
       }
     });
 
-    test("watch swallowed: a holder keeps its lease, a waiter hears of its turn when healed", async () => {
+    test("with watches swallowed, a holder keeps its lease, and a waiter learns of its turn after healing", async () => {
       const proxy = await openProxy(etcd.server);
       const holders = await locksAt(proxy.url, { ttl: 2_000, namespace: "deaf" });
       const waiters = await locksAt(proxy.url, { ttl: "60s", namespace: "deaf" });
@@ -75,7 +75,7 @@ describeWith(["etcd"], "a proxy of gRPC", () => {
       (await waiting).assertHeld();
     });
 
-    test("keepalive cut: the lease is lost in time, and calls still work", async () => {
+    test("with keepalives cut, the lease is lost in time, and calls still work", async () => {
       const proxy = await openProxy(etcd.server);
       const locks = await locksAt(proxy.url, { ttl: 2_000, namespace: "dying" });
       const held = await locks.acquire("name");
@@ -90,7 +90,7 @@ describeWith(["etcd"], "a proxy of gRPC", () => {
     });
   });
 
-  describe("a fault of one kind", () => {
+  describe("with a fault of one kind of call", () => {
     const KINDS: readonly GrpcKind[] = ["calls", "keepalive", "watch"];
     const times = Number.POSITIVE_INFINITY;
     const FAULTS: Record<string, (proxy: GrpcProxy, only: GrpcKind) => Fault> = {
@@ -108,13 +108,13 @@ describeWith(["etcd"], "a proxy of gRPC", () => {
     const cases = Object.keys(FAULTS).flatMap((name) => KINDS.map((kind) => [name, kind] as const));
     let keys = 0;
 
-    /** Each kind of traffic, tried once: true if it works within the time. */
+    /** Tries each kind of call once: true if it works within the time. */
     type Probes = Record<GrpcKind, (withinMs: number) => Promise<boolean>>;
 
     async function probes(proxy: GrpcProxy, context: Ending): Promise<Probes> {
       const key = `probe-${++keys}`;
       const { id } = await etcd.raw.leaseGrant(60);
-      // A client of its own for each: a client that gets no reply gives up its connection.
+      // Each kind has its own client: a client that gets no reply gives up its connection.
       const [calls, keepalive, watches] = [
         await clientOf(proxy, context),
         await clientOf(proxy, context),
@@ -126,14 +126,16 @@ describeWith(["etcd"], "a proxy of gRPC", () => {
         keepalive: (timeoutMs) => succeeds(keepalive.leaseKeepAlive(id, { timeoutMs })),
         watch: async (withinMs) => {
           const value = String(++writes);
-          const ear = new Ear();
-          const watching = watches.watch({ key }, ear);
-          const isCreated = await succeeds(until("created", () => ear.timesCreated > 0, withinMs));
+          const recorder = new Recorder();
+          const watching = watches.watch({ key }, recorder);
+          const isCreated = await succeeds(
+            until("created", () => recorder.timesCreated > 0, withinMs),
+          );
           await etcd.raw.txn(put(key, value));
-          const heard = () => ear.heard.includes(value);
-          const hears = isCreated && (await succeeds(until("heard", heard, withinMs)));
+          const received = () => recorder.received.includes(value);
+          const receives = isCreated && (await succeeds(until("received", received, withinMs)));
           watching.cancel();
-          return hears;
+          return receives;
         },
       };
     }
@@ -158,10 +160,10 @@ describeWith(["etcd"], "a proxy of gRPC", () => {
       });
     });
 
-    test("cut: a stream that is open ends, a new one never reaches the server", async () => {
+    test("cuts an open stream, and lets no new one reach the server", async () => {
       const proxy = await openProxy(etcd.server);
       const client = await clientOf(proxy);
-      const heard = await watch(client, "cut");
+      const received = await watch(client, "cut");
       await proxy.cut({ only: "watch" }).inject();
       expect(proxy.openStreams("watch")).toBe(0);
       await client.range({ key: "cut" });
@@ -175,15 +177,15 @@ describeWith(["etcd"], "a proxy of gRPC", () => {
       expect(await callsOf(etcd.server, "Txn")).toBe(before);
       await cut.heal();
       await client.txn(put("cut", "2"));
-      expect(heard).toEqual([]);
+      expect(received).toEqual([]);
       expect(proxy.connections).toBe(1);
     });
   });
 
-  test("a delay keeps the order of a stream", async () => {
+  test("keeps the order of a stream when it delays", async () => {
     const proxy = await openProxy(etcd.server);
     const client = await clientOf(proxy);
-    const heard = await watch(client, "order");
+    const received = await watch(client, "order");
     const late = proxy.delay(200, "to-client", { only: "watch" });
     await late.inject();
     const values = Array.from({ length: 50 }, (_, i) => String(i));
@@ -193,12 +195,12 @@ describeWith(["etcd"], "a proxy of gRPC", () => {
       if (value === "25") await late.heal();
       if (value === "30") await late.inject();
     }
-    await until("all is heard", () => heard.length >= values.length);
-    expect(heard).toEqual(values);
+    await until("all has arrived", () => received.length >= values.length);
+    expect(received).toEqual(values);
     expect(performance.now() - startMs).toBeGreaterThanOrEqual(199);
   });
 
-  test("a stalled request takes effect when healed", async () => {
+  test("lets a stalled request take effect when healed", async () => {
     const proxy = await openProxy(etcd.server);
     const client = await clientOf(proxy);
     await client.range({ key: "late" });
@@ -212,10 +214,10 @@ describeWith(["etcd"], "a proxy of gRPC", () => {
     expect((await etcd.raw.range({ key: "late" })).kvs[0]).toMatchObject({ version: 1n });
   });
 
-  test("a lost reply: the effect is there, and the connection lives on", async () => {
+  test("loses a reply after the effect, and the connection lives on", async () => {
     const proxy = await openProxy(etcd.server);
     const client = await clientOf(proxy);
-    const heard = await watch(client, "lost");
+    const received = await watch(client, "lost");
     const lose = proxy.loseReply({ when: "lost" });
     await lose.inject();
     await client.range({ key: "another" });
@@ -224,11 +226,11 @@ describeWith(["etcd"], "a proxy of gRPC", () => {
     expect(lose.struck).toBe(1);
     expect((await etcd.raw.range({ key: "lost" })).kvs[0]).toMatchObject({ version: 1n });
     await client.txn(put("lost", "2"));
-    await until("both are heard", () => heard.length === 2);
+    await until("both have arrived", () => received.length === 2);
     expect(proxy.connections).toBe(1);
   });
 
-  test("without a kind, a cut resets and refuses connections, on the same port", async () => {
+  test("cuts connections of every kind, and refuses new ones on the same port", async () => {
     const proxy = await openProxy(etcd.server);
     const { port } = proxy;
     const client = await clientOf(proxy);

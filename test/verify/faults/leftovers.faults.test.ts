@@ -9,12 +9,12 @@ import { until } from "../../support/worker.js";
 
 const dist = fileURLToPath(new URL("../../../dist/verify", import.meta.url));
 
-/** A lab with all there is, and faults in force; it closes all when told to. */
+/** A lab with everything it offers, and faults in force; it closes them on request. */
 const OWNER = `
-  import { together } from "${dist}/faults/fault.js";
-  import { paused } from "${dist}/faults/server.js";
+  import { together } from "${dist}/fault.js";
+  import { paused, powerLoss } from "${dist}/faults/server.js";
   import { FalseClock } from "${dist}/lab/clock.js";
-  import { Disk, powerLoss } from "${dist}/lab/disk.js";
+  import { Disk } from "${dist}/lab/disk.js";
   import { Lab } from "${dist}/lab/lab.js";
   import { Network } from "${dist}/lab/network.js";
 
@@ -50,7 +50,7 @@ interface Made {
 const output = (program: string, ...args: string[]): string =>
   execFileSync(program, args, { encoding: "utf8" });
 
-/** What there is of it on this machine. */
+/** The kinds of things that the lab still has on this machine. */
 function left({ folder, pid, shared }: Made): string[] {
   const network = `hf-${folder.slice(-6)}-`;
   const [semaphore = "-", memory = "-"] = shared.split(" ").map((name) => name.slice(1));
@@ -82,7 +82,7 @@ async function startOwner() {
   return { child, lines, made: JSON.parse(text) as Made };
 }
 
-test("closed: nothing is left behind", async (context) => {
+test("faults that are closed leave nothing on the machine", async (context) => {
   needs(context, ...TOOLS, ...RIGHTS);
   const { child, lines, made } = await startOwner();
   expect(left(made)).toEqual(
@@ -91,7 +91,7 @@ test("closed: nothing is left behind", async (context) => {
   const closed = once(lines, "line");
   child.stdin.write("close");
   await closed;
-  // What is still there is the lab's.
+  // The rest belongs to the lab.
   expect(left(made).filter((what) => !["shared memory", "folder"].includes(what))).toEqual([]);
   const exited = once(child, "exit");
   child.stdin.write("close the lab");
@@ -99,7 +99,7 @@ test("closed: nothing is left behind", async (context) => {
   expect(left(made)).toEqual([]);
 });
 
-test("its owner killed, with faults in force: nothing is left behind", async (context) => {
+test("faults in force leave nothing on the machine when their owner is killed", async (context) => {
   needs(context, ...TOOLS, ...RIGHTS);
   const { child, made } = await startOwner();
   child.kill("SIGKILL");

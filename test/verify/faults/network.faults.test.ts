@@ -9,7 +9,7 @@ import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
 import { Client } from "./client.js";
 
-describeWith(["network", "network namespaces", "nft"], "a network of hosts", () => {
+describeWith(["network", "network namespaces", "nft"], "a simulated network of hosts", () => {
   let lab: Lab;
   let network: Network;
   let a: Host;
@@ -21,7 +21,7 @@ describeWith(["network", "network namespaces", "nft"], "a network of hosts", () 
   });
   afterAll(() => lab?.close());
 
-  test("one way or the other: what is dropped, and where; healed, all goes through", async () => {
+  test("drops packets in one direction or the other; healed, everything arrives", async () => {
     const [atA, atB] = await Promise.all([echo(a), echo(b)]);
     await atA.say("before");
     await atB.say("before");
@@ -35,17 +35,17 @@ describeWith(["network", "network namespaces", "nft"], "a network of hosts", () 
     const mute = network.blocks([a], [network.outside]);
     await mute.inject();
     await atA.send("to mute");
-    await until("it is heard there", () => atA.heard.includes("to mute"));
+    await until("it has arrived there", () => atA.received.includes("to mute"));
     await mute.heal();
 
-    // Datagrams of one way stay in order: after this one nothing older arrives.
+    // Datagrams of one direction stay in order: after this one nothing older arrives.
     await atA.say("after");
-    expect(atA.heard).toEqual(["before", "to mute", "after"]);
+    expect(atA.received).toEqual(["before", "to mute", "after"]);
     expect(atA.echoed).toEqual(["before", "after"]);
     expect(atB.echoed).toEqual(["before", "to another"]);
   });
 
-  test("a partition of hosts from each other leaves both in reach of the machine", async () => {
+  test("parts hosts from each other, and this machine reaches both", async () => {
     const [atA, atB] = await Promise.all([echo(a), echo(b)]);
     const [fromA, fromB] = await Promise.all([echo(a, b), echo(b, a)]);
     await Promise.all([fromA.say("before"), fromB.say("before")]);
@@ -55,21 +55,21 @@ describeWith(["network", "network namespaces", "nft"], "a network of hosts", () 
     await Promise.all([atA.say("from outside"), atB.say("from outside")]);
     await partition.heal();
     await Promise.all([fromA.say("after"), fromB.say("after")]);
-    expect(fromA.heard).toEqual(["before", "after"]);
-    expect(fromB.heard).toEqual(["before", "after"]);
+    expect(fromA.received).toEqual(["before", "after"]);
+    expect(fromB.received).toEqual(["before", "after"]);
   });
 
-  test("loss by percent, of all or of one way", async () => {
+  test("loses packets by percent, of both directions or of one", async () => {
     const at = await echo(a);
     const loss = network.loss(50, [network.outside], [a]);
     await loss.inject();
     for (let i = 0; i < 200; i++) await at.send(`lossy ${i}`);
     await loss.heal();
     await at.say("end");
-    const arrived = at.heard.length - 1;
+    const arrived = at.received.length - 1;
     expect(arrived).toBeGreaterThan(50);
     expect(arrived).toBeLessThan(150);
-    // What was heard was answered, and no answer was lost.
+    // Every datagram that arrived got a reply, and no reply was lost.
     expect(at.echoed.length).toBe(arrived + 1);
 
     const all = network.loss(100);
@@ -77,10 +77,10 @@ describeWith(["network", "network namespaces", "nft"], "a network of hosts", () 
     await at.send("never");
     await all.heal();
     await at.say("again");
-    expect(at.heard).not.toContain("never");
+    expect(at.received).not.toContain("never");
   });
 
-  test("no name and no address is another network's", async () => {
+  test("shares no name and no address with another network", async () => {
     const others = await Promise.all([1, 2].map(() => Network.open(lab, { hosts: 1 })));
     const all = [network, ...others].map(({ outside }) => outside.address);
     expect(new Set(all).size).toBe(3);
@@ -94,23 +94,23 @@ describeWith(["network", "network namespaces", "nft"], "a network of hosts", () 
   });
 
   describeWith(["redis"], "with Redis", () => {
-    test("replies lost: the effect is there at once, the reply comes after the healing", async () => {
+    test("loses replies of Redis: the effect is there at once, the reply comes after healing", async () => {
       const redis = await lab.redis({ site: a });
       const client = await Client.open(redis);
-      await client.ask("set", "lost", "1");
+      await client.request("set", "lost", "1");
       const lose = network.loseReplies(redis);
       await lose.inject();
       client.send("incr", "lost");
       await until("the effect", async () => (await redis.cli("get", "lost")) === "2");
-      // Sent before it was known outside, on a way that is shorter.
-      expect(client.heard).toBe(0);
+      // The request took effect before this was known outside, because its way is shorter.
+      expect(client.received).toBe(0);
       await lose.heal();
       expect(await client.reply()).toBe(":2");
     });
   });
 
   describeWith(["etcd"], "with etcd", () => {
-    test("the leader cut off: another one on the other side; healed: one leader, and one history", async () => {
+    test("cuts off etcd's leader: the other side elects another; healed, there is one leader and one history", async () => {
       const etcd = await lab.etcd({ nodes: 3, sites: network.hosts });
       const old = await leaderOf(etcd);
       const alone = network.hosts.filter(({ address }) => address === old.address);
@@ -135,7 +135,7 @@ describeWith(["network", "network namespaces", "nft"], "a network of hosts", () 
   });
 });
 
-/** Elections are fast here, and on a busy machine there may be one more than meant. */
+/** Elections are fast here, and on a busy machine there may be one more than intended. */
 async function leaderOf<S>(cluster: { leader(): Promise<S> }, other?: S): Promise<S> {
   let leader: S | undefined;
   await until("one leads", async () => {
@@ -151,9 +151,9 @@ const succeeds = (promise: Promise<unknown>): Promise<boolean> =>
     () => false,
   );
 
-/** A process on a host that answers datagrams with themselves, and what is said to it from outside, or from another host. */
+/** A process on a host that sends datagrams back, and sends some on request, from outside or to another host. */
 async function echo(host: Host, from?: Host) {
-  const heard: string[] = [];
+  const received: string[] = [];
   const echoed: string[] = [];
   const server = `const socket = require("node:dgram").createSocket("udp4");
     socket.on("message", (text, { port, address }) => {
@@ -164,7 +164,7 @@ async function echo(host: Host, from?: Host) {
   const child = run(from ?? host, server);
   const lines = createInterface({ input: child.stdout! });
   const [port] = (await once(lines, "line")) as [string];
-  lines.on("line", (line) => heard.push(line));
+  lines.on("line", (line) => received.push(line));
 
   let send: (text: string) => Promise<unknown>;
   if (from === undefined) {
@@ -190,9 +190,9 @@ async function echo(host: Host, from?: Host) {
     };
   }
   return {
-    heard,
+    received,
     echoed,
-    /** Resolves when it is on its way. */
+    /** Resolves when the datagram has been sent. */
     send,
     kill: () => child.kill("SIGKILL"),
     async say(text: string): Promise<void> {

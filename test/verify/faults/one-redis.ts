@@ -33,14 +33,14 @@ export class OneRedis {
     return until(`${key} is ${value}`, async () => (await this.server.cli("get", key)) === value);
   }
 
-  /** Time enough for anything on loopback to arrive: both ends have been asked for something since. */
+  /** Long enough for anything on loopback to arrive: both ends have replied to something since. */
   async settle(): Promise<void> {
     const other = await Client.open(this.server);
     for (let i = 0; i < 20; i++) {
-      await other.ask("ping");
+      await other.request("ping");
       await new Promise((resolve) => setImmediate(resolve));
     }
-    // Its own socket would be counted among those that are left.
+    // This socket would be counted among those that are left.
     const closed = once(other.socket, "close");
     other.socket.destroy();
     await closed;

@@ -1,17 +1,17 @@
 import { once } from "node:events";
 import { connect, createServer, type Server as Listener, type Socket } from "node:net";
 import { expect, onTestFinished, test } from "vitest";
-import { together } from "../../../src/verify/faults/fault.js";
+import { together } from "../../../src/verify/fault.js";
 import { TcpProxy } from "../../../src/verify/faults/proxy.js";
 import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
 import { Client } from "./client.js";
 import { OneRedis } from "./one-redis.js";
 
-describeWith(["redis"], "a proxy as a network", () => {
+describeWith(["redis"], "a TCP proxy, as a network", () => {
   const redis = OneRedis.forAll();
 
-  /** A server of the test, which has its own hands on the connection. */
+  /** A server of the test that handles its connections directly. */
   async function listen(onSocket: (socket: Socket) => void): Promise<Listener & { port: number }> {
     const server = createServer({ allowHalfOpen: true }, (socket) => {
       socket.on("error", () => {});
@@ -27,24 +27,24 @@ describeWith(["redis"], "a proxy as a network", () => {
   const kept = (): string[] =>
     process.getActiveResourcesInfo().filter((one) => /TCP|Timeout/.test(one));
 
-  test("half-closed: the reply to what was sent before the end arrives", async () => {
+  test("passes on the reply after one side has ended its half", async () => {
     const server = await listen((socket) => {
       let text = "";
       socket.on("data", (bytes) => {
         text += bytes;
       });
-      socket.on("end", () => socket.end(`heard ${text}`));
+      socket.on("end", () => socket.end(`received ${text}`));
     });
     const proxy = await redis.inFront({ address: "127.0.0.1", port: server.port });
     const socket = connect({ port: proxy.port, host: "127.0.0.1", allowHalfOpen: true });
     socket.end("all");
-    let heard = "";
-    for await (const bytes of socket) heard += bytes;
-    expect(heard).toBe("heard all");
+    let received = "";
+    for await (const bytes of socket) received += bytes;
+    expect(received).toBe("received all");
     await until("both are closed", () => proxy.openConnections === 0);
   });
 
-  test("a reader that does not read holds the sender back", async () => {
+  test("slows a sender down whose reader does not read", async () => {
     const total = 64 * 1024 * 1024;
     let sent = 0;
     const server = await listen((socket) => {
@@ -74,17 +74,17 @@ describeWith(["redis"], "a proxy as a network", () => {
     await until("it goes on", () => read > sent / 2 && sent > before);
   });
 
-  test("a server that is not there: the client is reset, nothing is thrown", async () => {
+  test("resets the client when the server is not there, and throws nothing", async () => {
     const server = await listen(() => {});
     const { port } = server;
     await new Promise((resolve) => server.close(resolve));
     const proxy = await redis.inFront({ address: "127.0.0.1", port });
     const client = await Client.open(proxy);
-    await expect(client.ask("ping")).rejects.toThrow();
+    await expect(client.request("ping")).rejects.toThrow();
     await until("nothing is left of it", () => proxy.openConnections === 0);
   });
 
-  test("a connection that ends takes its timers along", async () => {
+  test("removes the timers of a connection that ends", async () => {
     const proxy = await redis.inFront();
     const late = proxy.delay(60_000, "to-client");
     await late.inject();
@@ -100,7 +100,7 @@ describeWith(["redis"], "a proxy as a network", () => {
     await until("nor a timer", () => timers() < before);
   });
 
-  test("close leaves no socket also where an end has just been passed on", async () => {
+  test("leaves no socket after close, also where an end has just been passed on", async () => {
     const server = await listen((socket) => socket.end());
     await redis.settle();
     const before = kept().length;
@@ -117,7 +117,7 @@ describeWith(["redis"], "a proxy as a network", () => {
     await until("nothing is left", () => kept().length <= before);
   });
 
-  test("close leaves no socket and no timer, whatever is in force", async () => {
+  test("leaves no socket and no timer after close, whatever faults are in force", async () => {
     await redis.settle();
     const before = kept().length;
     const proxy = await TcpProxy.open(redis.server);

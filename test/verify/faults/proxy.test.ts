@@ -1,18 +1,18 @@
 import { describe, expect, test } from "vitest";
-import { together } from "../../../src/verify/faults/fault.js";
+import { together } from "../../../src/verify/fault.js";
 import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
 import { Client } from "./client.js";
 import { OneRedis } from "./one-redis.js";
 
-describeWith(["redis"], "a proxy", () => {
+describeWith(["redis"], "a TCP proxy", () => {
   const redis = OneRedis.forAll();
 
-  test("passes everything on, both ways, and counts it", async () => {
+  test("passes everything on in both directions, and counts it", async () => {
     const proxy = await redis.inFront();
     const client = await Client.open(proxy);
-    expect(await client.ask("set", "plain", "1")).toBe("+OK");
-    expect(await client.ask("incr", "plain")).toBe(":2");
+    expect(await client.request("set", "plain", "1")).toBe("+OK");
+    expect(await client.request("incr", "plain")).toBe(":2");
     expect(proxy.connections).toBe(1);
     expect(proxy.openConnections).toBe(1);
     expect(proxy.traffic["to-client"]).toEqual({ chunks: 2, bytes: "+OK\r\n:2\r\n".length });
@@ -20,12 +20,12 @@ describeWith(["redis"], "a proxy", () => {
     expect(proxy.url).toBe(`redis://127.0.0.1:${proxy.port}`);
   });
 
-  describe("cut", () => {
-    test("connections are reset and new ones refused, until healed, on the same port", async () => {
+  describe("with a cut", () => {
+    test("resets connections and refuses new ones, until healed, on the same port", async () => {
       const proxy = await redis.inFront();
       const { port } = proxy;
       const client = await Client.open(proxy);
-      await client.ask("ping");
+      await client.request("ping");
       const cut = proxy.cut();
 
       await cut.inject();
@@ -36,10 +36,10 @@ describeWith(["redis"], "a proxy", () => {
 
       await cut.heal();
       expect(proxy.port).toBe(port);
-      expect(await (await Client.open(proxy)).ask("ping")).toBe("+PONG");
+      expect(await (await Client.open(proxy)).request("ping")).toBe("+PONG");
     });
 
-    test("two cuts are over when both are healed", async () => {
+    test("is cut until both of two cuts are healed", async () => {
       const proxy = await redis.inFront();
       const [one, other] = [proxy.cut(), proxy.cut()];
       await one.inject();
@@ -47,16 +47,16 @@ describeWith(["redis"], "a proxy", () => {
       await one.heal();
       await expect(Client.open(proxy)).rejects.toMatchObject({ code: "ECONNREFUSED" });
       await other.heal();
-      expect(await (await Client.open(proxy)).ask("ping")).toBe("+PONG");
+      expect(await (await Client.open(proxy)).request("ping")).toBe("+PONG");
     });
   });
 
-  test("delay: later by that much, in order, in the direction that was named, and gone when healed", async () => {
+  test("delays by the given time, in order, in the given direction, until healed", async () => {
     const proxy = await redis.inFront();
     const client = await Client.open(proxy);
     const timed = async (): Promise<number> => {
       const startMs = performance.now();
-      await client.ask("ping");
+      await client.request("ping");
       return performance.now() - startMs;
     };
     await timed();
@@ -70,7 +70,7 @@ describeWith(["redis"], "a proxy", () => {
     const oneWayMs = await timed();
     expect(oneWayMs).toBeGreaterThanOrEqual(59);
 
-    // What is on its way is delivered at once by the healing.
+    // Healing delivers delayed data at once.
     const startMs = performance.now();
     const long = proxy.delay(60_000);
     await long.inject();
@@ -83,55 +83,55 @@ describeWith(["redis"], "a proxy", () => {
     expect(performance.now() - startMs).toBeLessThan(10_000);
   });
 
-  describe("swallow", () => {
-    test("to the server: no effect, no error; healed, the connection with the hole is reset", async () => {
+  describe("that swallows", () => {
+    test("requests: no effect, no error; healed, the connection with the gap is reset", async () => {
       const proxy = await redis.inFront();
       const client = await Client.open(proxy);
-      await client.ask("set", "hole", "1");
+      await client.request("set", "hole", "1");
       const hole = proxy.swallow("to-server");
       await hole.inject();
       client.send("incr", "hole");
       await redis.settle();
       expect(client.ended).toBeNull();
-      expect(client.heard).toBe(0);
+      expect(client.received).toBe(0);
 
       await hole.heal();
       await expect(client.reply()).rejects.toThrow("ECONNRESET");
       expect(await redis.server.cli("get", "hole")).toBe("1");
-      expect(await (await Client.open(proxy)).ask("incr", "hole")).toBe(":2");
+      expect(await (await Client.open(proxy)).request("incr", "hole")).toBe(":2");
     });
 
-    test("to the client: the effect is there, and the reply never comes", async () => {
+    test("replies: the effect is there, and the reply never comes", async () => {
       const proxy = await redis.inFront();
       const client = await Client.open(proxy);
-      await client.ask("set", "mute", "1");
+      await client.request("set", "mute", "1");
       const hole = proxy.swallow("to-client");
       await hole.inject();
       client.send("incr", "mute");
       await redis.valueBecomes("mute", "2");
       await redis.settle();
       expect(client.ended).toBeNull();
-      expect(client.heard).toBe(0);
+      expect(client.received).toBe(0);
       await hole.heal();
       await expect(client.reply()).rejects.toThrow("ECONNRESET");
     });
 
-    test("a connection that lost nothing lives on", async () => {
+    test("leaves a connection alone that lost nothing", async () => {
       const proxy = await redis.inFront();
       const client = await Client.open(proxy);
-      await client.ask("ping");
+      await client.request("ping");
       const hole = proxy.swallow("to-server");
       await hole.inject();
       await hole.heal();
-      expect(await client.ask("ping")).toBe("+PONG");
+      expect(await client.request("ping")).toBe("+PONG");
     });
   });
 
-  describe("stall", () => {
-    test("held back, and delivered late, in order", async () => {
+  describe("with a stall", () => {
+    test("holds data back, and delivers it late, in order", async () => {
       const proxy = await redis.inFront();
       const client = await Client.open(proxy);
-      await client.ask("ping");
+      await client.request("ping");
       const stall = proxy.stall();
       await stall.inject();
       client.send("rpush", "late", "1");
@@ -149,16 +149,16 @@ describeWith(["redis"], "a proxy", () => {
     });
 
     test.each(["end", "resetAndDestroy"] as const)(
-      "a command takes effect after its client has gone (%s)",
+      "lets a command take effect after its client has gone (%s)",
       async (leave) => {
         const proxy = await redis.inFront();
         const key = `orphan-${leave}`;
         const client = await Client.open(proxy);
-        await client.ask("ping");
+        await client.request("ping");
         const stall = proxy.stall("to-server");
         await stall.inject();
         client.send("set", key, "1");
-        // It has left the client's machine.
+        // The command has left the client's machine.
         await until(
           "sent",
           () => client.socket.bytesWritten > 20 && client.socket.writableLength === 0,
@@ -174,22 +174,22 @@ describeWith(["redis"], "a proxy", () => {
     );
   });
 
-  describe("reset in mid-command", () => {
-    test("no effect, both sides reset, and the next goes through", async () => {
+  describe("with a reset in mid-command", () => {
+    test("causes no effect, resets both sides, and lets the next through", async () => {
       const proxy = await redis.inFront();
       const fault = proxy.resetMidCommand({ when: "incr" });
       await fault.inject();
       const client = await Client.open(proxy);
-      expect(await client.ask("set", "torn", "1")).toBe("+OK");
+      expect(await client.request("set", "torn", "1")).toBe("+OK");
       expect(fault.struck).toBe(0);
-      await expect(client.ask("incr", "torn")).rejects.toThrow("ECONNRESET");
+      await expect(client.request("incr", "torn")).rejects.toThrow("ECONNRESET");
       expect(fault.struck).toBe(1);
       await redis.settle();
       expect(await redis.server.cli("get", "torn")).toBe("1");
-      expect(await (await Client.open(proxy)).ask("incr", "torn")).toBe(":2");
+      expect(await (await Client.open(proxy)).request("incr", "torn")).toBe(":2");
     });
 
-    test("until healed, every one is torn, also behind another in the same breath", async () => {
+    test("tears every command until healed, also one sent together with another", async () => {
       const proxy = await redis.inFront();
       const fault = proxy.resetMidCommand({ when: "incr", times: Number.POSITIVE_INFINITY });
       await fault.inject();
@@ -206,26 +206,26 @@ describeWith(["redis"], "a proxy", () => {
       expect(await redis.server.cli("get", "breath")).not.toBe("3");
       await fault.heal();
       const client = await Client.open(proxy);
-      await client.ask("set", "breath", "7");
-      expect(await client.ask("incr", "breath")).toBe(":8");
+      await client.request("set", "breath", "7");
+      expect(await client.request("incr", "breath")).toBe(":8");
     });
   });
 
-  describe("lost reply", () => {
-    test("the effect is there, and the client sees a reset", async () => {
+  describe("with a lost reply", () => {
+    test("lets the effect happen, and the client sees a reset", async () => {
       const proxy = await redis.inFront();
       const fault = proxy.loseReply({ when: "incr" });
       await fault.inject();
       const client = await Client.open(proxy);
-      expect(await client.ask("set", "lost", "1")).toBe("+OK");
-      await expect(client.ask("incr", "lost")).rejects.toThrow("ECONNRESET");
+      expect(await client.request("set", "lost", "1")).toBe("+OK");
+      await expect(client.request("incr", "lost")).rejects.toThrow("ECONNRESET");
       await redis.valueBecomes("lost", "2");
       expect(fault.struck).toBe(1);
-      expect(await (await Client.open(proxy)).ask("incr", "lost")).toBe(":3");
+      expect(await (await Client.open(proxy)).request("incr", "lost")).toBe(":3");
       await until("the server let go", () => proxy.openConnections <= 1);
     });
 
-    test("in silence: nothing more arrives, until healing resets the connection", async () => {
+    test("or with silence instead: nothing more arrives, until healing resets the connection", async () => {
       const proxy = await redis.inFront();
       const fault = proxy.loseReply({
         when: (request) => /incr/i.test(String(request)),
@@ -233,19 +233,19 @@ describeWith(["redis"], "a proxy", () => {
       });
       await fault.inject();
       const client = await Client.open(proxy);
-      await client.ask("set", "silence", "1");
+      await client.request("set", "silence", "1");
       client.send("incr", "silence");
       await redis.valueBecomes("silence", "2");
       client.send("get", "silence");
       await redis.settle();
-      expect(client.heard).toBe(0);
+      expect(client.received).toBe(0);
       expect(client.ended).toBeNull();
-      expect(await (await Client.open(proxy)).ask("incr", "silence")).toBe(":3");
+      expect(await (await Client.open(proxy)).request("incr", "silence")).toBe(":3");
       await fault.heal();
       await expect(client.reply()).rejects.toThrow("ECONNRESET");
     });
 
-    test("a request in two pieces is recognised, and struck once", async () => {
+    test("recognises a request in two pieces, and hits it once", async () => {
       const proxy = await redis.inFront();
       const fault = proxy.loseReply({ when: "incr\r\n$5\r\nsplit", times: 2 });
       await fault.inject();
@@ -260,20 +260,20 @@ describeWith(["redis"], "a proxy", () => {
     });
   });
 
-  describe("truncated message", () => {
+  describe("with a truncated message", () => {
     test("to the server: no effect, then silence, until healing resets the connection", async () => {
       const proxy = await redis.inFront();
       const fault = proxy.truncate("to-server", { when: "incr" });
       await fault.inject();
       const client = await Client.open(proxy);
-      await client.ask("set", "half", "1");
+      await client.request("set", "half", "1");
       client.send("incr", "half");
       await until("the fault has struck", () => fault.struck === 1);
       client.send("incr", "half");
       await redis.settle();
-      expect(client.heard).toBe(0);
+      expect(client.received).toBe(0);
       expect(client.ended).toBeNull();
-      expect(await (await Client.open(proxy)).ask("get", "half")).toMatch(/1$/);
+      expect(await (await Client.open(proxy)).request("get", "half")).toMatch(/1$/);
       await fault.heal();
       await expect(client.reply()).rejects.toThrow("ECONNRESET");
       expect(await redis.server.cli("get", "half")).toBe("1");
@@ -282,15 +282,15 @@ describeWith(["redis"], "a proxy", () => {
     test("to the client: half of the reply arrives after the effect, then nothing", async () => {
       const proxy = await redis.inFront();
       const client = await Client.open(proxy);
-      await client.ask("set", "reply", "abcdefgh");
+      await client.request("set", "reply", "abcdefgh");
       const fault = proxy.truncate("to-client", { when: "abcdefgh" });
       await fault.inject();
-      expect(await client.ask("append", "reply", "i")).toBe(":9");
-      expect(await client.ask("get", "reply")).toBe("$9\r\nabcd");
+      expect(await client.request("append", "reply", "i")).toBe(":9");
+      expect(await client.request("get", "reply")).toBe("$9\r\nabcd");
       client.send("append", "reply", "j");
       await redis.valueBecomes("reply", "abcdefghij");
       await redis.settle();
-      expect(client.heard).toBe(0);
+      expect(client.received).toBe(0);
       expect(client.ended).toBeNull();
       expect(fault.struck).toBe(1);
       await fault.heal();
@@ -298,17 +298,17 @@ describeWith(["redis"], "a proxy", () => {
     });
   });
 
-  test("together: late and lost", async () => {
+  test("combines faults: late and lost", async () => {
     const proxy = await redis.inFront();
     const client = await Client.open(proxy);
-    await client.ask("set", "both", "1");
+    await client.request("set", "both", "1");
     const faults = together(proxy.delay(50, "to-server"), proxy.swallow("to-client"));
     await faults.inject();
     const startMs = performance.now();
     client.send("incr", "both");
     await redis.valueBecomes("both", "2");
     expect(performance.now() - startMs).toBeGreaterThanOrEqual(49);
-    expect(client.heard).toBe(0);
+    expect(client.received).toBe(0);
     await faults.heal();
     await expect(client.reply()).rejects.toThrow("ECONNRESET");
   });

@@ -24,7 +24,7 @@ describe("the kind of a Redis connection", () => {
     expect(kindAfter("")).toBeUndefined();
   });
 
-  test.each(["SUBSCRIBE", "ssubscribe", "PSubscribe"])("%s makes it a subscription", (name) => {
+  test.each(["SUBSCRIBE", "ssubscribe", "PSubscribe"])("is a subscription after %s", (name) => {
     expect(kindAfter(setUp, command(name, "channel"))).toBe("subscription");
     expect(kindAfter(command("get", "a") + command(name, "channel"))).toBe("subscription");
     expect(kindAfter(command(name, "channel"), command("get", "a"))).toBe("subscription");
@@ -38,7 +38,7 @@ describe("the kind of a Redis connection", () => {
     expect(kindAfter("get a\r\n")).toBe("commands");
   });
 
-  test("does not depend on where the bytes are divided", () => {
+  test("does not depend on how the bytes are split", () => {
     const decoy = "\r\n*1\r\n$9\r\nSUBSCRIBE\r\n";
     const before = setUp + command("set", "key", decoy);
     const text = before + command("subscribe", "channel");
@@ -76,18 +76,18 @@ describeWith(["redis"], "a fault of one kind of connection", () => {
       return one;
     };
     const [commands, subscriber] = [client(), client()];
-    const heard: string[] = [];
-    subscriber.on("message", (_channel, text) => heard.push(text));
+    const received: string[] = [];
+    subscriber.on("message", (_channel, text) => received.push(text));
     await subscriber.subscribe(key);
     await commands.set(key, "0");
-    /** Sends past the proxy. */
+    /** Sends directly to the server. */
     const publish = (text: string) => redis.cli("publish", key, text);
-    const hears = async (text: string): Promise<void> => {
-      await until(`a subscription hears ${text}`, async () => (await publish(text)) === "1");
-      await until(`${text} is heard`, () => heard.includes(text));
+    const receives = async (text: string): Promise<void> => {
+      await until(`a subscription receives ${text}`, async () => (await publish(text)) === "1");
+      await until(`${text} has arrived`, () => received.includes(text));
     };
-    await hears("first");
-    return { proxy, key, client, commands, subscriber, heard, publish, hears };
+    await receives("first");
+    return { proxy, key, client, commands, subscriber, received, publish, receives };
   }
 
   const endsOf = (client: Redis): { count: number } => {
@@ -96,14 +96,14 @@ describeWith(["redis"], "a fault of one kind of connection", () => {
     return ends;
   };
 
-  test("cut: subscriptions are reset, also a new one, before the server sees it; commands go on", async () => {
-    const { proxy, key, client, commands, subscriber, heard, publish, hears } = await scene();
+  test("cuts subscriptions, also a new one before the server sees it; commands go on", async () => {
+    const { proxy, key, client, commands, subscriber, received, publish, receives } = await scene();
     const commandEnds = endsOf(commands);
     const subscriberEnds = endsOf(subscriber);
     const cut = proxy.cut({ only: "subscription" });
     expect(cut.name).toBe(`${redis.name} (subscription) cut off`);
     await cut.inject();
-    // Each end after the first is that of a new connection, reset when it subscribed.
+    // Each end after the first is that of a new connection, which was reset when it subscribed.
     await until("it tries again and again", () => subscriberEnds.count >= 3);
     const late = client();
     const lateEnds = endsOf(late);
@@ -115,13 +115,13 @@ describeWith(["redis"], "a fault of one kind of connection", () => {
 
     late.disconnect();
     await cut.heal();
-    await hears("after");
-    expect(heard).not.toContain("unheard");
+    await receives("after");
+    expect(received).not.toContain("unheard");
     expect(commandEnds.count).toBe(0);
   });
 
-  test("cut: commands are reset, subscriptions live on, and new ones can be made", async () => {
-    const { proxy, key, client, commands, subscriber, hears } = await scene();
+  test("cuts commands; subscriptions live on, and new ones can be made", async () => {
+    const { proxy, key, client, commands, subscriber, receives } = await scene();
     const subscriberEnds = endsOf(subscriber);
     const commandEnds = endsOf(commands);
     const cut = proxy.cut({ only: "commands" });
@@ -130,7 +130,7 @@ describeWith(["redis"], "a fault of one kind of connection", () => {
     const late = commands.incr(key);
     await until("and reset again", () => commandEnds.count >= 3);
     expect(await redis.cli("get", key)).toBe("0");
-    await hears("during");
+    await receives("during");
     const another = client();
     await another.subscribe(key);
     another.disconnect();
@@ -139,12 +139,12 @@ describeWith(["redis"], "a fault of one kind of connection", () => {
     expect(subscriberEnds.count).toBe(0);
   });
 
-  test("cut: a connection for commands that turns into a subscription is reset at that moment", async () => {
+  test("cuts a connection for commands at the moment when it becomes a subscription", async () => {
     const { proxy, key, publish } = await scene();
     const client = await Client.open(proxy);
     const cut = proxy.cut({ only: "subscription" });
     await cut.inject();
-    expect(await client.ask("incr", key)).toBe(":1");
+    expect(await client.request("incr", key)).toBe(":1");
     client.socket.cork();
     client.send("incr", key);
     client.send("subscribe", key);
@@ -154,59 +154,87 @@ describeWith(["redis"], "a fault of one kind of connection", () => {
     expect(await publish("unheard")).toBe("0");
   });
 
-  test("swallow: messages vanish and commands are answered; healing resets only subscriptions", async () => {
-    const { proxy, key, commands, subscriber, heard, publish, hears } = await scene();
+  test("leaves a subscription half open: the server has closed it, and its client notices when it is healed", async () => {
+    const { proxy, key, client, commands, subscriber, received, publish, receives } = await scene();
+    const commandEnds = endsOf(commands);
+    const subscriberEnds = endsOf(subscriber);
+    const halfOpen = proxy.leaveHalfOpen({ only: "subscription" });
+    expect(halfOpen.name).toBe(`${redis.name} (subscription) half open`);
+    await halfOpen.inject();
+    await until("the server has noticed", async () => (await publish("unheard")) === "0");
+    const ping = subscriber.ping();
+    for (let i = 1; i <= 20; i++) expect(await commands.incr(key)).toBe(i);
+    const late = client();
+    await late.subscribe(key);
+    expect(await publish("to the new one")).toBe("1");
+    late.disconnect();
+    // A fault that comes later makes nothing half open again.
+    const delay = proxy.delay(1);
+    await delay.inject();
+    await delay.heal();
+    expect(await Promise.race([ping, commands.get(key)])).toBe("20");
+    expect(subscriberEnds.count).toBe(0);
+
+    await halfOpen.heal();
+    await receives("after");
+    expect(received).toEqual(["first", "after"]);
+    expect(subscriberEnds.count).toBe(1);
+    expect(commandEnds.count).toBe(0);
+  });
+
+  test("swallows messages while commands get replies; healing resets only subscriptions", async () => {
+    const { proxy, key, commands, subscriber, received, publish, receives } = await scene();
     const commandEnds = endsOf(commands);
     const subscriberEnds = endsOf(subscriber);
     const hole = proxy.swallow("to-client", { only: "subscription" });
     await hole.inject();
     expect(await publish("lost")).toBe("1");
     for (let i = 1; i <= 20; i++) expect(await commands.incr(key)).toBe(i);
-    expect(heard).toEqual(["first"]);
+    expect(received).toEqual(["first"]);
     expect(subscriberEnds.count).toBe(0);
     await hole.heal();
-    await hears("after");
-    expect(heard).not.toContain("lost");
+    await receives("after");
+    expect(received).not.toContain("lost");
     expect(subscriberEnds.count).toBe(1);
     expect(commandEnds.count).toBe(0);
   });
 
-  test("stall and delay: messages come late, in order; commands are not held up", async () => {
-    const { proxy, key, commands, heard, publish } = await scene();
+  test("delays messages, which stay in order; commands are not delayed", async () => {
+    const { proxy, key, commands, received, publish } = await scene();
     const stall = proxy.stall("to-client", { only: "subscription" });
     await stall.inject();
     expect(await publish("1")).toBe("1");
     expect(await publish("2")).toBe("1");
     expect(await commands.incr(key)).toBe(1);
-    expect(heard).toEqual(["first"]);
+    expect(received).toEqual(["first"]);
     const late = proxy.delay(60_000, "to-client", { only: "subscription" });
     await late.inject();
     await stall.heal();
     expect(await publish("3")).toBe("1");
     expect(await commands.incr(key)).toBe(2);
-    expect(heard).toEqual(["first"]);
+    expect(received).toEqual(["first"]);
     await late.heal();
-    await until("all is heard", () => heard.length === 4);
-    expect(heard).toEqual(["first", "1", "2", "3"]);
+    await until("all has arrived", () => received.length === 4);
+    expect(received).toEqual(["first", "1", "2", "3"]);
   });
 
-  test("stall: a new subscription is held from the bytes that show it", async () => {
+  test("stalls a new subscription from the bytes that show it", async () => {
     const { proxy, key, publish } = await scene();
     const stall = proxy.stall("to-server", { only: "subscription" });
     await stall.inject();
     const client = await Client.open(proxy);
-    expect(await client.ask("ping")).toBe("+PONG");
+    expect(await client.request("ping")).toBe("+PONG");
     client.send("subscribe", key);
     const other = await Client.open(proxy);
-    for (let i = 1; i <= 20; i++) expect(await other.ask("incr", key)).toBe(`:${i}`);
+    for (let i = 1; i <= 20; i++) expect(await other.request("incr", key)).toBe(`:${i}`);
     expect(await publish("before")).toBe("1");
     await stall.heal();
     expect(await client.reply()).toContain("subscribe");
     expect(await publish("after")).toBe("2");
   });
 
-  test("truncate: half a message of a subscription arrives, then silence until healed", async () => {
-    const { proxy, key, commands, heard, publish, hears } = await scene();
+  test("truncates a message of a subscription; then there is silence until healed", async () => {
+    const { proxy, key, commands, received, publish, receives } = await scene();
     const fault = proxy.truncate("to-client", { only: "subscription" });
     await fault.inject();
     expect(await commands.incr(key)).toBe(1);
@@ -215,13 +243,13 @@ describeWith(["redis"], "a fault of one kind of connection", () => {
     await until("the fault has struck", () => fault.struck === 1);
     expect(await publish("rest")).toBe("1");
     expect(await commands.incr(key)).toBe(2);
-    expect(heard).toEqual(["first"]);
+    expect(received).toEqual(["first"]);
     await fault.heal();
-    await hears("after");
-    expect(heard).not.toContain("half");
+    await receives("after");
+    expect(received).not.toContain("half");
   });
 
-  test("lost replies and torn commands: only those of the kind", async () => {
+  test("loses replies and tears commands only of this kind", async () => {
     const { proxy, key, commands, subscriber } = await scene();
     const commandEnds = endsOf(commands);
     const times = Number.POSITIVE_INFINITY;
@@ -242,7 +270,7 @@ describeWith(["redis"], "a fault of one kind of connection", () => {
     expect(commandEnds.count).toBe(0);
   });
 
-  test("needs a proxy that tells kinds", async () => {
+  test("needs a proxy that knows kinds", async () => {
     const proxy = await TcpProxy.open(redis);
     onTestFinished(() => proxy.close());
     expect(() => proxy.cut({ only: "subscription" })).toThrow("open it with kindOf");

@@ -10,7 +10,7 @@ import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
 import { Client } from "./client.js";
 
-describeWith(["redis"], "a server", () => {
+describeWith(["redis"], "a server of the lab", () => {
   let lab: Lab;
   let redis: RedisServer;
   beforeAll(async () => {
@@ -19,18 +19,18 @@ describeWith(["redis"], "a server", () => {
   });
   afterAll(() => lab?.close());
 
-  test("paused: it accepts and does not answer; healed, it answers what was asked meanwhile", async () => {
+  test("that is paused accepts connections and does not reply; healed, it replies to earlier requests", async () => {
     const fault = paused(redis);
     expect(fault.name).toBe("redis-1 paused");
     await fault.inject();
     const client = await Client.open(redis);
-    const reply = client.ask("incr", "paused");
+    const reply = client.request("incr", "paused");
     expect(await within(reply, 100)).toBe("nothing");
     await fault.heal();
     expect(await reply).toBe(":1");
   });
 
-  test("killed: refused; healed, it is back on the same port with its data", async () => {
+  test("that is killed refuses connections; healed, it is back on the same port with its data", async () => {
     await redis.cli("set", "kept", "1");
     const { port } = redis;
     const fault = killed(redis);
@@ -41,7 +41,7 @@ describeWith(["redis"], "a server", () => {
     expect(await redis.cli("get", "kept")).toBe("1");
   });
 
-  test("killed while it is paused: healing both leaves it running", async () => {
+  test("that is killed while it is paused runs again when both are healed", async () => {
     const [pause, kill] = [paused(redis), killed(redis)];
     await pause.inject();
     await kill.inject();
@@ -51,7 +51,7 @@ describeWith(["redis"], "a server", () => {
     expect(await redis.cli("ping")).toBe("PONG");
   });
 
-  test("restarted: connections are gone, the data is there; wiped: that is gone too", async () => {
+  test("that is restarted has lost its connections and kept its data; wiped, the data is gone too", async () => {
     await redis.cli("set", "kept", "2");
     const client = await Client.open(redis);
     await restarted(redis).inject();
@@ -76,7 +76,7 @@ describe("any process", () => {
       (id) => /\) (\w)/.exec(readFileSync(`/proc/${pid}/task/${id}/stat`, "utf8"))![1]!,
     );
 
-  test("paused: every thread stands still, until healed", async () => {
+  test("that is paused stands still with every thread, until healed", async () => {
     const child = counter();
     await once(child.stdout!, "data");
     const holder = new Process("holder", child.pid!);
@@ -91,7 +91,7 @@ describe("any process", () => {
     expect(holder.state).toBe("running");
   });
 
-  test("killed: it is gone, healing does not bring it back, and a dead one can't be paused", async () => {
+  test("that is killed is gone, healing does not bring it back, and a dead one can't be paused", async () => {
     const child = counter();
     const exited = once(child, "exit");
     const fault = killed(new Process("holder", child.pid!));

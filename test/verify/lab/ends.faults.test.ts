@@ -13,7 +13,7 @@ import { isAlive } from "./verbs.js";
 
 const OWNER = fileURLToPath(new URL("./owner.mjs", import.meta.url));
 
-describeWith(["redis", "postgres"], "nothing is left behind", () => {
+describeWith(["redis", "postgres"], "a lab leaves nothing behind", () => {
   test.concurrent.for([
     { how: "dispose", ends: [0, null] },
     { how: "exit", ends: [3, null] },
@@ -39,19 +39,19 @@ describeWith(["redis", "postgres"], "nothing is left behind", () => {
       const { folder, pids } = JSON.parse(line) as { folder: string; pids: number[] };
       if ("signal" in example) {
         expect(pids.every(isAlive)).toBe(true);
-        // As a terminal does: to all that did not leave the group.
+        // As a terminal does: to all processes that have not left the group.
         process.kill(-owner.pid!, example.signal);
       }
       expect(await ended).toEqual(example.ends);
       await expect.poll(() => existsSync(folder), { timeout: 10_000 }).toBe(false);
       expect(pids.filter(isAlive)).toEqual([]);
       expect(processesIn([folder])).toEqual([]);
-      // What was registered is run, the newest first; what was undone is not.
+      // Registered commands run, the newest first; those that were removed do not.
       expect(readFileSync(mark, "utf8")).toBe("second\nfirst\n");
     },
   );
 
-  test("a process that works in the folder ends with the lab; one beside it does not", async () => {
+  test("and ends processes that work in its folder; a process beside it goes on", async () => {
     const lab = await Lab.open();
     const beside = mkdtempSync(`${lab.folder}-beside-`);
     onTestFinished(() => rmSync(beside, { recursive: true }));
@@ -62,7 +62,7 @@ describeWith(["redis", "postgres"], "nothing is left behind", () => {
     sleepers[1]!.kill();
   });
 
-  test("what can't be cleaned up is said, and the rest is", async () => {
+  test("except what can't be removed, which it names, and it removes the rest", async () => {
     const lab = await Lab.open();
     const redis = await lab.redis();
     const pid = redis.pid!;
@@ -72,7 +72,7 @@ describeWith(["redis", "postgres"], "nothing is left behind", () => {
     expect(existsSync(lab.folder)).toBe(false);
   });
 
-  test("a closed lab starts nothing, and may be closed again", async () => {
+  test("and starts nothing after close, which may be called again", async () => {
     const lab = await Lab.open();
     const redis = await lab.redis();
     const starting = lab.redis();

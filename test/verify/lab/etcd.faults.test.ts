@@ -6,7 +6,7 @@ import { describeWith } from "../../support/needs.js";
 import { newLeader } from "./leader.js";
 import { verbs } from "./verbs.js";
 
-describeWith(["etcd"], "etcd", () => {
+describeWith(["etcd"], "etcd in the lab", () => {
   let lab: Lab;
   let etcd: EtcdServer;
   let three: ServerCluster<EtcdServer>;
@@ -26,7 +26,7 @@ describeWith(["etcd"], "etcd", () => {
     read: () => read(etcd),
   });
 
-  test("of three, one leads; when it is killed another does, and it comes back with what it missed", async () => {
+  test("has one leader of three; when that is killed another leads, and it comes back with what it missed", async () => {
     expect(three.url).toBe(`etcd://${three.servers.map((s) => `127.0.0.1:${s.port}`).join(",")}`);
     const first = await three.leader();
     const terms = await Promise.all(three.servers.map((server) => server.leads()));
@@ -38,14 +38,14 @@ describeWith(["etcd"], "etcd", () => {
     expect(await read(first)).toBe("missed");
   });
 
-  test("a paused leader is no leader", async () => {
+  test("has no leader that is paused", async () => {
     const first = await three.leader();
     await first.pause();
     await newLeader(three, first);
     await first.resume();
   });
 
-  test("one that is wiped joins again and has the data of the others", async () => {
+  test("gives a wiped member the data of the others when it joins again", async () => {
     const leader = await three.leader();
     await leader.ctl("put", "key", "of all");
     await leader.wipe();
@@ -53,7 +53,7 @@ describeWith(["etcd"], "etcd", () => {
     expect((await leader.ctl("member", "list")).match(/started/g)).toHaveLength(3);
   });
 
-  test("nobody leads a minority", async () => {
+  test("has no leader in a minority", async () => {
     const [one, two] = three.servers;
     await Promise.all([one!.kill(), two!.kill()]);
     await expect.poll(() => three.leader().catch((error) => error.message)).toMatch("nobody leads");

@@ -24,7 +24,7 @@ async function taken(): Promise<number> {
 }
 
 describeWith(["redis", "etcd", "zookeeper"], "a lab", () => {
-  test("several labs at once do not meet", async () => {
+  test("does not interfere with other labs", async () => {
     const labs = await Promise.all([open(), open()]);
     const [one, two] = await Promise.all(labs.map((lab) => lab.redis()));
     expect(one!.name).toBe(two!.name);
@@ -34,7 +34,7 @@ describeWith(["redis", "etcd", "zookeeper"], "a lab", () => {
   });
 
   test.each(["redis", "etcd", "zookeeper"] as const)(
-    "%s takes other ports if someone else has one of them",
+    "gives %s other ports if someone else has one of them",
     async (kind) => {
       const port = await taken();
       let asked = 0;
@@ -46,14 +46,14 @@ describeWith(["redis", "etcd", "zookeeper"], "a lab", () => {
     },
   );
 
-  test("another's Redis on the port is not taken for its own", async () => {
+  test("does not take another's Redis on its port for its own", async () => {
     const other = await (await open()).redis();
     let asked = 0;
     const lab = await open({ freePort: async () => (asked++ === 0 ? other.port : freePort()) });
     expect((await lab.redis()).port).not.toBe(other.port);
   });
 
-  test("if no port can be had it says so, with the end of the log", async () => {
+  test("says so if no port can be had, with the end of the log", async () => {
     const port = await taken();
     const lab = await open({ freePort: async () => port });
     await expect(lab.redis()).rejects.toThrow(
@@ -61,7 +61,7 @@ describeWith(["redis", "etcd", "zookeeper"], "a lab", () => {
     );
   });
 
-  test("a server that dies at its start says how, and leaves the lab usable", async () => {
+  test("says how a server died at its start, and stays usable", async () => {
     const lab = await open();
     await expect(lab.redis({ config: { "no-such-setting": "1" } })).rejects.toThrow(
       /redis-1 did not start: it exited with code 1; its log ends with\n.*no-such-setting/s,
@@ -69,7 +69,7 @@ describeWith(["redis", "etcd", "zookeeper"], "a lab", () => {
     expect(await (await lab.redis()).cli("ping")).toBe("PONG");
   });
 
-  test("of three, those that die end the waiting of one that has no majority", async () => {
+  test("stops waiting for one of three servers when the others have died", async () => {
     const lab = await open();
     const dead: Site = { ...LOOPBACK, command: () => ["sh", "-c", "echo broken; exit 7"] };
     await expect(lab.etcd({ nodes: 3, sites: [LOOPBACK, dead, dead] })).rejects.toThrow(
@@ -78,7 +78,7 @@ describeWith(["redis", "etcd", "zookeeper"], "a lab", () => {
   });
 
   test.each(["redis-cli", "redis-server"])(
-    "without %s it says what to install",
+    "says what to install when %s is missing",
     async (program) => {
       const find = (file: string): string | null => (file === program ? null : findFile(file));
       const lab = await open({ find });
@@ -88,7 +88,7 @@ describeWith(["redis", "etcd", "zookeeper"], "a lab", () => {
     },
   );
 
-  test("a site says how, under which settings and where a server runs", async () => {
+  test("runs a server on a site: with its command, settings and address", async () => {
     const lab = await open();
     const site: Site = {
       address: "127.0.0.2",

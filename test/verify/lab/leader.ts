@@ -1,7 +1,7 @@
 import { expect } from "vitest";
 import type { Cluster, Server } from "../../../src/verify/lab/server.js";
 
-/** Who leads once another one than `old` does. */
+/** Resolves with the leader as soon as it is another one than `old`. */
 export async function newLeader<S extends Server>(cluster: Cluster<S>, old: S): Promise<S> {
   let leader = old;
   const poll = async (): Promise<string> => {

@@ -10,7 +10,7 @@ import { findProgram } from "../../../src/verify/lab/requirements.js";
 import { describeWith } from "../../support/needs.js";
 import { isAlive, verbs } from "./verbs.js";
 
-describeWith(["postgres", "pgbouncer"], "PostgreSQL", () => {
+describeWith(["postgres", "pgbouncer"], "PostgreSQL in the lab", () => {
   let lab: Lab;
   let postgres: PostgresServer;
   let pgbouncer: PgBouncer;
@@ -33,7 +33,7 @@ describeWith(["postgres", "pgbouncer"], "PostgreSQL", () => {
         : postgres.sql("SELECT v FROM t"),
   });
 
-  test.each(["PostgreSQL", "pgbouncer"])("%s lets nobody in without the password", (which) => {
+  test.each(["PostgreSQL", "pgbouncer"])("lets nobody in without the password: %s", (which) => {
     const { url } = which === "pgbouncer" ? pgbouncer : postgres;
     const ask = (to: string): string =>
       execFileSync(findProgram("psql"), ["-X", "-w", "-A", "-t", "-d", to, "-c", "SELECT 1"], {
@@ -46,30 +46,30 @@ describeWith(["postgres", "pgbouncer"], "PostgreSQL", () => {
     expect(() => ask(url.replace(/:[^:@]+@/, ":wrong@"))).toThrow(/authentication failed/);
   });
 
-  test("it takes settings", async () => {
+  test("takes settings", async () => {
     expect(await postgres.sql("SHOW max_connections")).toBe("20");
   });
 
-  test("an error of SQL rejects with its words", async () => {
+  test("reports an SQL error in the server's words", async () => {
     await expect(postgres.sql("SELECT nothing")).rejects.toThrow('column "nothing" does not exist');
   });
 
-  test("pausing stops the processes of open sessions too, killing ends them", async () => {
+  test("pauses the processes of open sessions too, and a kill ends them", async () => {
     const session = new Session(postgres);
-    const backend = Number(await session.ask("SELECT pg_backend_pid()"));
+    const backend = Number(await session.query("SELECT pg_backend_pid()"));
     const all = processesIn([`${lab.folder}/${postgres.name}`]);
     expect(all).toContain(backend);
     await postgres.pause();
     expect(all.filter((pid) => !isStopped(pid))).toEqual([]);
     await postgres.resume();
-    expect(await session.ask("SELECT 'again'")).toBe("again");
+    expect(await session.query("SELECT 'again'")).toBe("again");
     await postgres.kill();
     expect(all.filter(isAlive)).toEqual([]);
     await postgres.start();
     expect(await postgres.sql("SELECT 1")).toBe("1");
   });
 
-  test("a kill leaves no shared memory", async () => {
+  test("leaves no shared memory after a kill", async () => {
     const folder = await postgres.sql("SHOW data_directory");
     const segment = readFileSync(`${folder}/postmaster.pid`, "utf8")
       .split("\n")[6]!
@@ -83,18 +83,18 @@ describeWith(["postgres", "pgbouncer"], "PostgreSQL", () => {
     await postgres.start();
   });
 
-  test("behind pgbouncer, one session's transactions land in different sessions of the server", async () => {
+  test("behind pgbouncer runs one client's transactions in different sessions of the server", async () => {
     const [one, two] = [new Session(pgbouncer), new Session(pgbouncer)];
-    const before = await one.ask("SELECT pg_backend_pid()");
-    // While the other one is in a transaction, it has the only session there is.
-    expect(await two.ask("BEGIN; SELECT pg_backend_pid()")).toBe(before);
-    expect(await one.ask("SELECT pg_backend_pid()")).not.toBe(before);
-    expect(await two.ask("COMMIT; SELECT 'done'")).toBe("done");
+    const before = await one.query("SELECT pg_backend_pid()");
+    // While the other client is in a transaction, it has the only session.
+    expect(await two.query("BEGIN; SELECT pg_backend_pid()")).toBe(before);
+    expect(await one.query("SELECT pg_backend_pid()")).not.toBe(before);
+    expect(await two.query("COMMIT; SELECT 'done'")).toBe("done");
     one.end();
     two.end();
   });
 
-  test("pgbouncer counts queries, and can be paused, killed and started again", async () => {
+  test("has a pgbouncer that counts queries, and can be paused, killed and started again", async () => {
     const before = await pgbouncer.commands();
     await pgbouncer.sql("SELECT 1");
     expect(await pgbouncer.commands()).toBe(before + 1);
@@ -123,7 +123,7 @@ class Session {
     this.#lines = createInterface({ input: this.#child.stdout })[Symbol.asyncIterator]();
   }
 
-  async ask(sql: string): Promise<string> {
+  async query(sql: string): Promise<string> {
     this.#child.stdin.write(`${sql};\n`);
     return (await this.#lines.next()).value as string;
   }

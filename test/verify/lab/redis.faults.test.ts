@@ -4,7 +4,7 @@ import type { RedisServer } from "../../../src/verify/lab/redis.js";
 import { describeWith } from "../../support/needs.js";
 import { verbs } from "./verbs.js";
 
-describeWith(["redis"], "Redis", () => {
+describeWith(["redis"], "Redis in the lab", () => {
   let lab: Lab;
   let redis: RedisServer;
   beforeAll(async () => {
@@ -19,24 +19,27 @@ describeWith(["redis"], "Redis", () => {
     read: async () => (await redis.cli("get", "key")) || null,
   });
 
-  describe("what outlives a kill", () => {
+  describe("after a kill", () => {
     test.each([
       { persistence: "none", kept: "", appendonly: "no", appendfsync: "everysec" },
       { persistence: "everysec", kept: "value", appendonly: "yes", appendfsync: "everysec" },
       { persistence: "always", kept: "value", appendonly: "yes", appendfsync: "always" },
-    ] as const)("persistence $persistence", async ({ persistence, kept, ...settings }) => {
-      const server = await lab.redis({ persistence });
-      for (const [name, value] of Object.entries(settings)) {
-        expect(await server.cli("config", "get", name)).toBe(`${name}\n${value}`);
-      }
-      await server.cli("set", "key", "value");
-      await server.restart();
-      expect(await server.cli("get", "key")).toBe(kept);
-      await server.stop();
-    });
+    ] as const)(
+      "has what persistence $persistence keeps",
+      async ({ persistence, kept, ...settings }) => {
+        const server = await lab.redis({ persistence });
+        for (const [name, value] of Object.entries(settings)) {
+          expect(await server.cli("config", "get", name)).toBe(`${name}\n${value}`);
+        }
+        await server.cli("set", "key", "value");
+        await server.restart();
+        expect(await server.cli("get", "key")).toBe(kept);
+        await server.stop();
+      },
+    );
   });
 
-  test("a replica follows, and stays a primary once it is promoted", async () => {
+  test("has replicas that follow, and stay primaries once they are promoted", async () => {
     const primary = await lab.redis();
     const replica = await lab.redis({ replicaOf: primary, persistence: "always" });
     await primary.cli("set", "key", "value");
@@ -48,10 +51,10 @@ describeWith(["redis"], "Redis", () => {
     await replica.promote();
     await replica.restart();
     expect(await replica.cli("set", "key", "other")).toBe("OK");
-    await expect(replica.synced()).rejects.toThrow("is no replica");
+    await expect(replica.synced()).rejects.toThrow("is not a replica");
   });
 
-  test("nodes are independent, and take settings", async () => {
+  test("has independent nodes that take settings", async () => {
     const nodes = await lab.redisNodes(5, { config: { "maxmemory-policy": "noeviction" } });
     expect(new Set(nodes.map(({ port }) => port)).size).toBe(5);
     expect(new Set(nodes.map(({ name }) => name)).size).toBe(5);
@@ -60,7 +63,7 @@ describeWith(["redis"], "Redis", () => {
     expect(await nodes[4]!.cli("config", "get", "maxmemory-policy")).toContain("noeviction");
   });
 
-  test("commands are counted by name, those of scripts too", async () => {
+  test("counts commands by name, those of scripts too", async () => {
     await redis.restart();
     await redis.cli("eval", "redis.call('set', 'a', 1) return redis.call('incr', 'a')", "0");
     await redis.cli("get", "a");

@@ -17,7 +17,7 @@ import { describeWith, lacking, needs, skipUnless } from "../../support/needs.js
 const nothing = (): null => null;
 const everything = (file: string): string => `/usr/bin/${file}`;
 
-test("what is missing is named by package, each once", () => {
+test("missing programs are named by package, each once", () => {
   expect(missing(KINDS, everything)).toBe(null);
   expect(missing([], nothing)).toBe(null);
   const all = missing(["postgres", "pgbouncer", "redis"], nothing)!;
@@ -55,8 +55,8 @@ test("programs are found in PATH", () => {
   expect(() => findProgram("etcd", nothing)).toThrow(/etcd is not installed \(.*etcd/);
 });
 
-describeWith(["postgres", "zookeeper", "faketime"], "special places", () => {
-  test("are looked at", () => {
+describeWith(["postgres", "zookeeper", "faketime"], "programs outside PATH", () => {
+  test("are found where Debian puts them", () => {
     vi.stubEnv("PATH", "");
     onTestFinished(() => void vi.unstubAllEnvs());
     expect(findFile("initdb")).toMatch(/postgresql|bin/);
@@ -65,11 +65,11 @@ describeWith(["postgres", "zookeeper", "faketime"], "special places", () => {
   });
 });
 
-test("a right is there or is named", () => {
+test("each right is available, or the answer says what is not permitted", () => {
   for (const right of RIGHTS) expect(lackingRight(right) ?? "permitted").toMatch(/permitted/);
 });
 
-test("what is lacking skips, or fails if all is required", () => {
+test("a missing requirement skips the test, or fails it if everything is required", () => {
   const skip = vi.fn() as unknown as Parameters<typeof needs>[0]["skip"];
   skipUnless({ skip }, true, "no reason");
   expect(skip).not.toHaveBeenCalled();
@@ -81,7 +81,7 @@ test("what is lacking skips, or fails if all is required", () => {
   expect(() => skipUnless({ skip }, false, "needs a moon")).toThrow("needs a moon");
 });
 
-test("needs looks at servers and rights", (context) => {
+test("needs() checks servers and rights", (context) => {
   needs(context, "redis", "nft");
   expect(lacking(["redis", "nft"])).toBe(null);
 });

@@ -7,15 +7,15 @@ import type { Server } from "../../../src/verify/lab/server.js";
 interface Subject {
   server(): Server;
   write(value: string): Promise<unknown>;
-  /** Null when nothing is there. */
+  /** Null when no value is there. */
   read(): Promise<string | null>;
 }
 
 const QUIET_MS = 150;
 
-/** What the verbs promise, for a server that keeps its data over a kill. */
+/** The promises of start, stop, kill, pause, resume and wipe, for a server that keeps its data over a kill. */
 export function verbs({ server, write, read }: Subject): void {
-  test("stopped it is gone, started again it has its data, on the same port", async () => {
+  test("a stopped server is gone; started again it has its data, on the same port", async () => {
     await write("before stop");
     const { pid, port } = server();
     await server().stop();
@@ -27,7 +27,7 @@ export function verbs({ server, write, read }: Subject): void {
     expect(await read()).toBe("before stop");
   });
 
-  test("killed it is gone at once, restarted it has its data and another process", async () => {
+  test("a killed server is gone at once; restarted it has its data and another process", async () => {
     await write("before kill");
     const first = server().pid;
     await server().kill();
@@ -38,7 +38,7 @@ export function verbs({ server, write, read }: Subject): void {
     expect(await read()).toBe("before kill");
   });
 
-  test("paused it accepts connections and does not answer; resumed it does", async () => {
+  test("a paused server accepts connections and does not reply; resumed it does", async () => {
     await write("before pause");
     await server().pause();
     expect(server().state).toBe("paused");
@@ -55,7 +55,7 @@ export function verbs({ server, write, read }: Subject): void {
     await expect(server().resume()).rejects.toThrow("is running, not paused");
   });
 
-  test("killed while it is paused, it starts again", async () => {
+  test("a server that is killed while it is paused can be started again", async () => {
     await server().pause();
     await server().kill();
     expect(server().state).toBe("down");
@@ -63,13 +63,13 @@ export function verbs({ server, write, read }: Subject): void {
     expect(await read()).toBe("before pause");
   });
 
-  test("wiped it has nothing", async () => {
+  test("a wiped server has no data", async () => {
     await write("before wipe");
     await server().wipe();
     expect(await read()).toBe(null);
   });
 
-  test("it counts what clients ask, and not what the lab asks", async () => {
+  test("a server counts the commands of clients, and not those of the lab", async () => {
     await write("one");
     await server().restart();
     const before = await server().commands();
@@ -81,7 +81,7 @@ export function verbs({ server, write, read }: Subject): void {
     expect(after).toBeLessThanOrEqual(before + 2);
   });
 
-  test("verbs that change nothing resolve", async () => {
+  test("calls that change nothing resolve", async () => {
     const { pid } = server();
     await server().start();
     expect(server().pid).toBe(pid);
@@ -93,7 +93,7 @@ export function verbs({ server, write, read }: Subject): void {
   });
 }
 
-/** A zombie is dead: only that nobody has asked yet how it ended. */
+/** A zombie counts as dead: only its exit code has not been read yet. */
 export function isAlive(pid: number): boolean {
   try {
     return !/\) [ZX] /.test(readFileSync(`/proc/${pid}/stat`, "utf8"));

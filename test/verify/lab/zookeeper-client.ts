@@ -23,7 +23,7 @@ export async function zooGet(server: Server): Promise<string | null> {
   return body.subarray(4, 4 + body.readInt32BE(0)).toString();
 }
 
-/** One session, one request. */
+/** Opens a session for one request. */
 async function ask(
   { address, port }: Server,
   type: number,

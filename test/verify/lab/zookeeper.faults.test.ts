@@ -7,7 +7,7 @@ import { newLeader } from "./leader.js";
 import { verbs } from "./verbs.js";
 import { zooGet, zooSet } from "./zookeeper-client.js";
 
-describeWith(["zookeeper"], "ZooKeeper", () => {
+describeWith(["zookeeper"], "ZooKeeper in the lab", () => {
   let lab: Lab;
   let zookeeper: ZooKeeperServer;
   let three: ServerCluster<ZooKeeperServer>;
@@ -25,11 +25,11 @@ describeWith(["zookeeper"], "ZooKeeper", () => {
     read: () => zooGet(zookeeper),
   });
 
-  test("one alone leads itself", async () => {
+  test("leads itself if it is alone", async () => {
     expect(await zookeeper.leads()).not.toBe(null);
   });
 
-  test("of three, one leads; when it is killed another does, and it comes back with what it missed", async () => {
+  test("has one leader of three; when that is killed another leads, and it comes back with what it missed", async () => {
     expect(three.url).toMatch(/^zookeeper:\/\/127\.0\.0\.1:\d+(,127\.0\.0\.1:\d+){2}$/);
     const first = await three.leader();
     const terms = await Promise.all(three.servers.map((server) => server.leads()));
@@ -41,14 +41,14 @@ describeWith(["zookeeper"], "ZooKeeper", () => {
     expect(await zooGet(first)).toBe("missed");
   });
 
-  test("one that is wiped joins again and has the data of the others", async () => {
+  test("gives a wiped server the data of the others when it joins again", async () => {
     const leader = await three.leader();
     await zooSet(leader, "of all");
     await leader.wipe();
     expect(await zooGet(leader)).toBe("of all");
   });
 
-  test("nobody leads a minority", async () => {
+  test("has no leader in a minority", async () => {
     const [one, two] = three.servers;
     await Promise.all([one!.kill(), two!.kill()]);
     await expect.poll(() => three.leader().catch((error) => error.message)).toMatch("nobody leads");

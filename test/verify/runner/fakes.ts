@@ -4,7 +4,8 @@ import { connectionKinds, type FaultKind, WORKER_KINDS } from "../../../src/veri
 import type { Plan, PlannedFault } from "../../../src/verify/runner/plan.js";
 import type { CheckId, CheckResult } from "../../../src/verify/runner/result.js";
 import type { RunOutcome } from "../../../src/verify/runner/run.js";
-import type { Target, Way } from "../../../src/verify/runner/target.js";
+import type { Target } from "../../../src/verify/runner/target.js";
+import type { Way } from "../../../src/verify/runner/way.js";
 import { TimeLine } from "../../../src/verify/traffic/time-line.js";
 
 /** A kind of fault that does nothing. */
@@ -16,7 +17,7 @@ export const kindOf = (name: string, more: Partial<FaultKind> = {}): FaultKind =
   ...more,
 });
 
-/** A store that exists only on paper. */
+/** A store that is only described, never opened. */
 export function paperTarget(more: Partial<Target> = {}): Target {
   return {
     name: "paper",
@@ -70,7 +71,7 @@ export const checkOf = (id: CheckId, more: Partial<CheckResult> = {}): CheckResu
   ...more,
 });
 
-/** What came of a plan: these checks are violated, each with its evidence at this time. */
+/** The result of a plan: these checks are violated, each with its evidence at this time. */
 export function outcomeOf(plan: Plan, broken: readonly CheckId[], atMs = 0): RunOutcome {
   const evidence: Event[] = atMs === 0 ? [] : [{ kind: "killed", client: "w1", atMs }];
   const none = { writes: 0, lost: 0, refused: 0 };

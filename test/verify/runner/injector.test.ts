@@ -12,7 +12,7 @@ afterEach(() => {
   vi.useRealTimers();
 });
 
-/** A kind whose faults write down what is done to them. */
+/** A kind whose faults record their calls. */
 function recorded(name: string, done: string[], more: Partial<FaultKind> = {}): FaultKind {
   return kindOf(name, {
     make: () => ({
@@ -37,7 +37,7 @@ const withoutTimes = ({ events }: TimeLine): readonly object[] =>
 
 const pass = (ms: number): Promise<unknown> => vi.advanceTimersByTimeAsync(ms);
 
-test("faults overlap: each is injected and healed at its own time", async () => {
+test("faults may overlap: each is injected and healed at its own time", async () => {
   const done: string[] = [];
   const { injector } = injectorOf([recorded("a", done), recorded("b", done)]);
   injector.start([
@@ -60,7 +60,7 @@ test("faults overlap: each is injected and healed at its own time", async () => 
   expect(injector.troubles).toEqual([]);
 });
 
-test("two faults of one name at the same time are told apart", async () => {
+test("two faults of one name at the same time are distinguished", async () => {
   const { injector, timeLine } = injectorOf([kindOf("cut")]);
   injector.start([plannedFault("cut"), plannedFault("cut", { atMs: 50 })]);
   await pass(60);
@@ -74,7 +74,7 @@ test("two faults of one name at the same time are told apart", async () => {
   ]);
 });
 
-test("a fault that can't be injected is healed all the same, and told as trouble", async () => {
+test("a fault that can't be injected is healed all the same, and reported", async () => {
   const done: string[] = [];
   const broken = recorded("broken", done, {
     make: () => ({
@@ -88,12 +88,12 @@ test("a fault that can't be injected is healed all the same, and told as trouble
   await pass(200);
   expect(injector.troubles).toEqual(["broken: no such server"]);
   expect(done).toEqual(["fine injected", "broken healed", "fine healed"]);
-  // It may have been injected halfway: the history has it.
+  // It may have been injected halfway, so it is in the history.
   expect(withoutTimes(timeLine)).toContainEqual({ kind: "injected", fault: "broken" });
   expect(withoutTimes(timeLine)).toContainEqual({ kind: "healed", fault: "broken" });
 });
 
-test("a fault that can't be healed is trouble, and the others are healed", async () => {
+test("a fault that can't be healed is reported, and the others are healed", async () => {
   const done: string[] = [];
   const stuck = recorded("stuck", done, {
     make: () => ({
@@ -111,7 +111,7 @@ test("a fault that can't be healed is trouble, and the others are healed", async
   expect(injector.active).toEqual([]);
 });
 
-test("the end heals everything in the opposite order, and nothing is injected afterwards", async () => {
+test("the end of a run heals everything in the opposite order, and nothing is injected afterwards", async () => {
   const done: string[] = [];
   const { injector } = injectorOf([recorded("a", done), recorded("b", done), recorded("c", done)]);
   injector.start([
@@ -127,7 +127,7 @@ test("the end heals everything in the opposite order, and nothing is injected af
   expect(injector.records.map(({ kind }) => kind)).toEqual(["b", "a"]);
 });
 
-test("the end waits for a fault that is being injected, and heals it", async () => {
+test("the end of a run waits for a fault that is being injected, and heals it", async () => {
   const done: string[] = [];
   const slow = kindOf("slow", {
     make: () => ({
@@ -148,8 +148,8 @@ test("the end waits for a fault that is being injected, and heals it", async () 
   expect(done).toEqual(["injected", "healed", "ended"]);
 });
 
-describe("in the history", () => {
-  test("a fault says whether it spares the store", async () => {
+describe("the history of a run", () => {
+  test("says of a fault whether it spares the store", async () => {
     const { injector, timeLine } = injectorOf([
       kindOf("cut", { hits: "connection", sparesStore: true }),
       kindOf("paused"),
@@ -168,7 +168,7 @@ describe("in the history", () => {
     ]);
   });
 
-  test("only faults of workers and connections leave the store unstruck", async () => {
+  test("counts the store as hit unless the fault is of a worker or a connection", async () => {
     const { injector } = injectorOf([kindOf("cut", { hits: "connection" })]);
     injector.start([plannedFault("cut")]);
     await pass(10);
@@ -176,7 +176,7 @@ describe("in the history", () => {
     await injector.end();
   });
 
-  test("a clock that jumps is set, and set back", async () => {
+  test("has a clock that jumps as set, and set back", async () => {
     const jump = kindOf("jump", {
       make: () => ({
         name: "jump",
@@ -196,7 +196,7 @@ describe("in the history", () => {
     ]);
   });
 
-  test("a fault of a worker is told by its worker, and by the record", async () => {
+  test("has no event for a fault of a worker, which its worker reports; the record has it", async () => {
     const running = { client: "w1", isRunning: true } as Member;
     const { injector, timeLine } = injectorOf([kindOf("killed", { hits: "worker" })], [running]);
     injector.start([plannedFault("killed")]);
@@ -206,7 +206,7 @@ describe("in the history", () => {
   });
 });
 
-test("a fault is left out if its worker is gone, its kind unknown, or it can't be made now", async () => {
+test("a fault is left out if its worker is gone, its kind is unknown, or it can't be made now", async () => {
   const done: string[] = [];
   const { injector, timeLine } = injectorOf([
     recorded("killed", done, { hits: "worker" }),
@@ -223,7 +223,7 @@ test("a fault is left out if its worker is gone, its kind unknown, or it can't b
   expect([done, injector.records, timeLine.events]).toEqual([[], [], []]);
 });
 
-test("the seed of a fault draws what is left to chance", async () => {
+test("the seed of a fault decides everything that is random about it", async () => {
   const drawn: number[] = [];
   const lucky = kindOf("lucky", {
     make: (_member, random) => {
@@ -238,7 +238,7 @@ test("the seed of a fault draws what is left to chance", async () => {
   expect(drawn[0]).not.toBe(drawn[1]);
 });
 
-test("an excuse reaches from the fault to a few ttls after it; a place in the queue to its end", async () => {
+test("an excuse lasts from the fault to a few ttls after it; for the order of the queue, to the end", async () => {
   const { injector } = injectorOf([
     kindOf("lossy", { breaks: ["S1", "L4"], because: "it forgets" }),
     kindOf("harmless"),

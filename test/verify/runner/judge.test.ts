@@ -40,21 +40,21 @@ const judged = (history: History, excuses: readonly Excuse[] = []): readonly Che
   judge(history, GOOD, { ...AROUND, excuses });
 
 describe("a violation", () => {
-  test("without an excuse is told with its evidence", () => {
+  test("without an excuse is reported with its evidence", () => {
     const s1 = find(judged(TWICE_BROKEN), "S1");
     expect(s1).toMatchObject({ verdict: "violated", expected: 0 });
     expect(s1.evidence).toEqual(expect.arrayContaining([TWICE_BROKEN[1], TWICE_BROKEN[3]]));
     expect(s1.promise).toMatch(/nobody else does/);
   });
 
-  test("under an excuse for all of it is expected, and counted", () => {
+  test("that lies within an excuse is expected, and counted", () => {
     const excuses: Excuse[] = [{ rules: ["S1"], fromMs: 0, toMs: 1_000 }];
     const s1 = find(judged(TWICE_BROKEN, excuses), "S1");
     expect(s1).toMatchObject({ verdict: "expected", expected: 2 });
     expect(s1.evidence).toEqual(expect.arrayContaining([TWICE_BROKEN[1], TWICE_BROKEN[3]]));
   });
 
-  test("outside of the excuse stays a violation; the excused one is counted beside it", () => {
+  test("outside the excuse stays a violation; the excused one is counted beside it", () => {
     const excuses: Excuse[] = [{ rules: ["S1"], fromMs: 0, toMs: 100 }];
     const s1 = find(judged(TWICE_BROKEN, excuses), "S1");
     expect(s1).toMatchObject({ verdict: "violated", expected: 1 });
@@ -70,7 +70,7 @@ describe("a violation", () => {
   });
 });
 
-test("a rule without anything to compare is unknown, and one that held says so", () => {
+test("a rule with nothing to compare is unknown, and one that held says so", () => {
   const history = [asked(0, "a"), granted(10, "a", 1, 100), releasing(50, "a")];
   const checks = judged(history);
   expect(find(checks, "S3").verdict).toBe("unknown");
@@ -78,18 +78,18 @@ test("a rule without anything to compare is unknown, and one that held says so",
   expect(find(checks, "P1")).toMatchObject({ verdict: "held", checked: 3 });
 });
 
-test("rules that need a quiet machine or a count of waiters are left out", () => {
+test("rules that need a quiet machine or a known number of waiters are left out", () => {
   const ids = judged(TWICE_BROKEN).map(({ id }) => id);
   expect(ids).not.toContain("L5");
   expect(ids).not.toContain("L6");
   expect(ids.slice(-5)).toEqual(["P1", "P2", "P3", "P4", "P5"]);
 });
 
-describe("the conduct of a run", () => {
+describe("the rules about a run's processes (P1 to P5)", () => {
   const conducted = (more: Partial<Conduct>, history: History = []): readonly CheckResult[] =>
     judge(history, { ...GOOD, ...more }, AROUND);
 
-  test("holds when nothing was seen of the kind", () => {
+  test("hold when nothing of the kind was seen", () => {
     for (const id of ["P1", "P2", "P3", "P4", "P5"] as const) {
       expect(find(conducted({}), id).verdict).toBe("held");
     }
@@ -109,7 +109,7 @@ describe("the conduct of a run", () => {
     expect(others.map(({ verdict }) => verdict)).toEqual(["held", "held", "held", "held"]);
   });
 
-  test("P3 and P5 are unknown where a store of somebody else's could not be asked", () => {
+  test("P3 and P5 are unknown where a store that is not ours could not be reached", () => {
     const roll = { asked: 3, failures: ["it is down"], outages: 1 };
     const checks = conducted({ left: null, roll, isOurs: false });
     expect(find(checks, "P3").verdict).toBe("unknown");
@@ -129,7 +129,7 @@ describe("the conduct of a run", () => {
 });
 
 describe("the checks of several runs", () => {
-  test("are one: a violation counts more than an expected one, that more than held", () => {
+  test("are merged: a violation counts more than an expected one, and that more than held", () => {
     const held = checkOf("S1", { checked: 5 });
     const expected = checkOf("S1", { verdict: "expected", expected: 2, checked: 3, why: "fault" });
     const violated = checkOf("S1", { verdict: "violated", checked: 4, why: "first" });
@@ -152,7 +152,7 @@ describe("the checks of several runs", () => {
     expect(merged(unknown)).toMatchObject({ verdict: "unknown", why: "nothing seen" });
   });
 
-  test("have every promise in order, also without a run", () => {
+  test("list every promise in order, also without a run", () => {
     const none = merge([]);
     expect(none.map(({ id }) => id)).toEqual(judged(TWICE_BROKEN).map(({ id }) => id));
     expect(new Set(none.map(({ verdict }) => verdict))).toEqual(new Set(["unknown"]));
@@ -160,7 +160,7 @@ describe("the checks of several runs", () => {
   });
 });
 
-describe("the registers", () => {
+describe("the counters that a run's workers write", () => {
   const at = { resource: "r", token: 1n, floor: 1n, accepted: true, atMs: 0 };
   const wrote = (step: number, read: number, more = {}) =>
     ({ kind: "wrote", op: `o${step}`, ...at, step, read, value: read + 1, ...more }) as const;
@@ -182,13 +182,13 @@ describe("the registers", () => {
     expect(countRegisters(history).fenced).toEqual({ writes: 3, lost: 1, refused: 0 });
   });
 
-  test("are read in the order of the resource, each resource for itself", () => {
+  test("are read in the order of the resource, each resource on its own", () => {
     const other = { resource: "other" };
     const history = [wrote(2, 1), wrote(1, 0), wrote(2, 4, other), wrote(1, 3, other)];
     expect(countRegisters(history).fenced).toEqual({ writes: 4, lost: 0, refused: 0 });
   });
 
-  test("a missing step may be a write of a process that was killed: nothing counts as lost", () => {
+  test("count nothing as lost when a missing step may be a write of a killed process", () => {
     expect(countRegisters([wrote(1, 0), wrote(3, 7)]).fenced.lost).toBe(0);
     expect(countRegisters([wrote(1, 0), entered(3), wrote(4, 7)]).fenced.lost).toBe(0);
     expect(countRegisters([wrote(1, 0), wrote(3, 7), wrote(4, 7)]).fenced.lost).toBe(1);
@@ -200,7 +200,7 @@ describe("the registers", () => {
     expect(countRegisters(history).fenced).toEqual({ writes: 2, lost: 0, refused: 2 });
   });
 
-  test("without a fence count what a write replaced that it had not read", () => {
+  test("count, without a fence, writes that replaced a value that they had not read", () => {
     const history = [unfenced(0, 0), unfenced(1, 1), unfenced(1, 2)];
     expect(countRegisters(history)).toEqual({
       fenced: { writes: 0, lost: 0, refused: 0 },

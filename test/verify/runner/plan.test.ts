@@ -4,7 +4,7 @@ import { kindOf, paperTarget } from "./fakes.js";
 
 const SEEDS = Array.from({ length: 200 }, (_, i) => i);
 const OPTIONS = { workers: 3, forMs: 10_000, pace: 1, pauseMs: 15 };
-/** From this share of a run on nothing is injected. */
+/** After this share of a run nothing is injected. */
 const CALM_FROM = 0.7;
 
 const plansOf = (target = paperTarget(), options = OPTIONS): readonly Plan[] =>
@@ -91,7 +91,24 @@ test("a fault lasts no longer than its kind allows, and a heavier kind is drawn 
   expect(times("often").length).toBeGreaterThan(3 * times("short").length);
 });
 
-test("a user's own store gets no interventions; a store of ours gets some of both", () => {
+test("a fault of connections hits one worker, or all of them together; every other fault hits one", () => {
+  const all = plansOf().flatMap(({ seed, faults }) =>
+    faults.map((one) => ({ plan: seed, ...one })),
+  );
+  const hits = (isOfConnection: boolean): ReadonlySet<string> => {
+    const some = all.filter(({ kind }) => kind.startsWith("connection") === isOfConnection);
+    const together = new Map<string, number[]>();
+    for (const { plan, kind, atMs, forMs, worker } of some) {
+      const key = `${plan} ${kind} ${atMs} ${forMs}`;
+      together.set(key, [...(together.get(key) ?? []), worker]);
+    }
+    return new Set([...together.values()].map((workers) => workers.join()));
+  };
+  expect([...hits(true)].sort()).toEqual(["0", "0,1,2", "1", "2"]);
+  expect([...hits(false)].sort()).toEqual(["0", "1", "2"]);
+});
+
+test("a user's own store gets no interventions; a store of the lab gets some of both", () => {
   for (const { interventions } of plansOf(paperTarget({ isOurs: false }))) {
     expect(interventions).toEqual([]);
   }
@@ -107,11 +124,25 @@ test("a user's own store gets no interventions; a store of ours gets some of bot
   }
 });
 
-test("a store without faults gets none", () => {
+test("in every third run the programs let most of their leases expire, and have more locks", () => {
+  for (const { seed, workers, names } of plansOf()) {
+    const shares = workers.flatMap(({ programs }) => programs.map((one) => one.expiringShare));
+    const locks = names.filter((one) => one.permits === 0 && one.onceEveryMs === undefined);
+    if (seed % 3 === 0) {
+      for (const share of shares) expect(share).toBeGreaterThan(0.5);
+      expect(locks.length).toBe(3);
+    } else {
+      for (const share of shares) expect(share).toBeUndefined();
+      expect(locks.length).toBeLessThan(3);
+    }
+  }
+});
+
+test("a store without faults gets no faults", () => {
   for (const { faults } of plansOf(paperTarget({ kinds: [] }))) expect(faults).toEqual([]);
 });
 
-test("each Locks of a worker is used by a program, and every lane has a name of its own", () => {
+test("each Locks of a worker is used by a program, and each program has its own lane", () => {
   for (const { workers } of plansOf()) {
     const lanes = workers.flatMap(({ programs }) => programs.map(({ lane }) => lane));
     expect(new Set(lanes).size).toBe(lanes.length);

@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
-import { MUTANTS } from "../../../src/testing/index.js";
+import { MUTANTS } from "../../../src/testing.js";
 import { LAB_TARGETS } from "../../../src/verify/targets/index.js";
 import { unknownFaults, withTarget } from "../../../src/verify/targets/open.js";
 import { needs } from "../../support/needs.js";
@@ -33,7 +33,7 @@ test("every planted fault is an edit or a mutant that workers can have, and has 
 });
 
 for (const lab of new Set(PLANTED.map((one) => one.lab))) {
-  test(`the faults that show planted ones on ${lab} are faults of that lab`, async (context) => {
+  test(`the faults by which planted ones are found on ${lab} are faults of that lab`, async (context) => {
     needs(context, ...LAB_TARGETS[lab].needs);
     const faults = PLANTED.filter((one) => one.lab === lab).flatMap(
       (one) => one.faults?.split(",") ?? [],

@@ -1,7 +1,7 @@
-import type { MutantName } from "../../../src/testing/index.js";
+import type { MutantName } from "../../../src/testing.js";
 import type { LabName } from "../../../src/verify/targets/index.js";
 
-/** A fault that is brought back by edits to a copy of the built code, or by a mutant. */
+/** A fault that is planted by edits to a copy of the built code, or by a mutant. */
 interface Planted {
   readonly name: string;
   readonly lab: LabName;

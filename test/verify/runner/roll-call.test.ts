@@ -14,7 +14,7 @@ const PLAN = {
   workers: [{ client: "w1" }, { client: "w2" }],
 } as unknown as Plan;
 
-/** A worker of the roll call: what it answers. */
+/** A worker of the roll call, with its replies. */
 function member(
   client: string,
   answers: { acquire?: () => Promise<unknown>; look?: boolean },
@@ -32,7 +32,7 @@ function member(
   return { client, isRunning: true, worker } as unknown as Member;
 }
 
-test("every worker takes every lock and a name of its own; semaphores and once are left out", async () => {
+test("at the end of a run every worker acquires every lock and a name of its own; semaphores and once are left out", async () => {
   const names: string[] = [];
   const members = [member("w1", {}, names), member("w2", {}, names)];
   const call = await callTheRoll(members, PLAN, { pace: 0.01, ttlMs: 100 });
@@ -40,19 +40,21 @@ test("every worker takes every lock and a name of its own; semaphores and once a
   expect(names.sort()).toEqual(["w1 a", "w1 own-w1", "w2 a", "w2 own-w2"]);
 });
 
-test("a lease that was not kept, and an acquire that fails, are told; outages are counted", async () => {
+test("a lease that was not kept and an acquire that fails are reported; outages are counted", async () => {
   const down = Object.assign(new Error("it is down"), { code: "STORE_UNAVAILABLE" });
   const members = [
     member("w1", { look: false }),
     member("w2", { acquire: () => Promise.reject(down) }),
   ];
   const { failures, outages } = await callTheRoll(members, PLAN, { pace: 0.01, ttlMs: 100 });
-  expect(failures.join("\n")).toMatch(/w1 could not use "own-w1": its lease was not kept, 3 times/);
+  expect(failures.join("\n")).toMatch(
+    /w1 could not use "own-w1": its lease was lost 3 times in a row/,
+  );
   expect(failures.join("\n")).toMatch(/w2 could not use "a": it is down/);
   expect(outages).toBe(2);
 });
 
-test("a handover that takes longer than it should is told", () => {
+test("a handover that takes too long is reported", () => {
   const name = { name: "a" };
   const history = (secondAtMs: number) => [
     asked(0, "7.call.w1.a", name),

@@ -28,8 +28,8 @@ const PLAN: Plan = {
 const namesOf = ({ faults }: Plan): readonly string[] => faults.map(({ kind }) => kind);
 const clientsOf = ({ workers }: Plan): readonly string[] => workers.map(({ client }) => client);
 
-describe("a pick of a plan", () => {
-  test("is text and back", () => {
+describe("a selection from a plan", () => {
+  test("can be written as text and read back", () => {
     const pick = { workers: [0, 2], faults: [1, 5], forMs: 4_200 };
     expect(encodePick(pick)).toBe("w1,w3,f2,f6,t4200");
     expect(decodePick("w1,w3,f2,f6,t4200")).toEqual(pick);
@@ -56,7 +56,7 @@ describe("a pick of a plan", () => {
     "w0,t100",
     "w1,f0,t100",
     "w1,t100,t200",
-  ])("is not made of %j", (text) => {
+  ])("is not read from %j", (text) => {
     expect(decodePick(text)).toBeNull();
   });
 
@@ -106,7 +106,7 @@ function breaksWith(
 
 const inTime = (ms = SOON_MS) => ({ untilMs: performance.now() + ms });
 
-describe("shortening", () => {
+describe("shortening a run that broke a promise", () => {
   test.each([
     [["fault 5"]],
     [["fault 1", "fault 8"]],
@@ -119,11 +119,11 @@ describe("shortening", () => {
     expect(namesOf(pickFrom(PLAN, { ...pick, workers: [0, 1, 2, 3] }))).toEqual(faults);
     expect(brokenBy(outcome)).toEqual(["S1"]);
     expect(tries).toBe(repeated.length);
-    // The one that is told is the last that broke it.
+    // The last run that broke the promise is reported.
     expect(outcome.record.clients).toEqual(clientsOf(pickFrom(PLAN, pick)));
   });
 
-  test("leaves out workers that it does not need, but keeps two", async () => {
+  test("leaves out workers that are not needed, but keeps two", async () => {
     const some = await shorten(
       PLAN,
       outcomeOf(PLAN, ["S1"]),
@@ -135,7 +135,7 @@ describe("shortening", () => {
     expect(none.pick.workers).toHaveLength(2);
   });
 
-  test("ends a run soon after what showed the violation", async () => {
+  test("ends the run soon after the event that showed the violation", async () => {
     const { repeat, repeated } = breaksWith(["fault 1"]);
     const { pick } = await shorten(PLAN, outcomeOf(PLAN, ["S1"], 2_000), repeat, inTime());
     expect(pick.forMs).toBe(3_500);
@@ -148,7 +148,7 @@ describe("shortening", () => {
     expect(pick).toMatchObject({ faults: [], forMs: 10_000 });
   });
 
-  test("keeps only what breaks one of the same promises", async () => {
+  test("keeps only runs that break one of the same promises", async () => {
     const { repeat } = breaksWith([], [], ["L1"]);
     const failed = outcomeOf(PLAN, ["S1"]);
     const { pick, outcome } = await shorten(PLAN, failed, repeat, inTime());
@@ -156,9 +156,9 @@ describe("shortening", () => {
     expect(outcome).toBe(failed);
   });
 
-  test("copes with a run that never breaks again: each part is tried twice", async () => {
+  test("tries each part twice, and ends also if the run never breaks a promise again", async () => {
     const failed = outcomeOf(PLAN, ["S1"], 2_000);
-    const told: number[] = [];
+    const reported: number[] = [];
     let repeated = 0;
     const repeat = async (plan: Plan) => {
       repeated++;
@@ -166,17 +166,17 @@ describe("shortening", () => {
     };
     const shortened = await shorten(PLAN, failed, repeat, {
       ...inTime(),
-      onTry: (tries) => told.push(tries),
+      onTry: (tries) => reported.push(tries),
     });
     expect(shortened.pick).toEqual(wholeOf(PLAN));
     expect(shortened.outcome).toBe(failed);
     expect(shortened.tries).toBe(repeated);
-    expect(told).toEqual(Array.from({ length: repeated }, (_, i) => i + 1));
-    // The time, then faults by fours, twos and ones, then workers.
+    expect(reported).toEqual(Array.from({ length: repeated }, (_, i) => i + 1));
+    // The time first, then faults by fours, twos and ones, then workers.
     expect(repeated).toBe(2 * (1 + 2 + 4 + 8 + 4));
   });
 
-  test("a run that breaks only every second time is shortened all the same", async () => {
+  test("works also with a run that breaks only every second time", async () => {
     const { repeat } = breaksWith(["fault 3"]);
     let turn = 0;
     const moody = (plan: Plan) =>
@@ -185,7 +185,7 @@ describe("shortening", () => {
     expect(pick.faults).toEqual([2]);
   });
 
-  test("ends when its time is over, with the best so far", async () => {
+  test("ends when its time is over, with the shortest run so far", async () => {
     const { repeat, repeated } = breaksWith(["fault 8"]);
     const isOver = inTime(0);
     const failed = outcomeOf(PLAN, ["S1"], 2_000);

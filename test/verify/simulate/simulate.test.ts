@@ -1,25 +1,25 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
 import { delegate } from "../../../src/testing/delegate.js";
-import { MUTANTS, type Mutant, type MutantName } from "../../../src/testing/index.js";
+import { MUTANTS, type Mutant, type MutantName } from "../../../src/testing.js";
 import type { RuleId } from "../../../src/verify/check/check.js";
 import type { History } from "../../../src/verify/check/history.js";
 import { simulate } from "../../../src/verify/simulate/run.js";
 import {
   drawSchedule,
+  type MessageFault,
   type Place,
   type Schedule,
-  type Weather,
 } from "../../../src/verify/simulate/schedule.js";
 import { search, shortestFailure } from "../../../src/verify/simulate/search.js";
 import { shorten } from "../../../src/verify/simulate/shorten.js";
 import { runs } from "../../support/chance.js";
 
 const RUNS = 200;
-/** Enough for every mutant: each was found within 350. */
+/** Enough for every mutant: each was found within 350 runs. */
 const MUTANT_RUNS = 400;
 
-test("the real core over the memory store breaks no promise, and all but L5 are put to the test", async () => {
+test("the real core over the memory store breaks no promise, and all but L5 are tested", async () => {
   const { runs, checked, failure } = await search({ seed: 1, runs: RUNS });
   expect(failure).toBeNull();
   expect(runs).toBe(RUNS);
@@ -27,7 +27,7 @@ test("the real core over the memory store breaks no promise, and all but L5 are 
   expect(seen.join(" ")).toBe("S1 S2 S3 S4 S5 S6 S7 S8 S9 L1 L2 L3 L4 L6");
 });
 
-/** Which promise is seen broken first is a matter of the seed; which can be is not. */
+/** The rules by which each mutant can be found; the seed decides which comes first. */
 const BREAKS: Record<MutantName, readonly RuleId[]> = {
   "delete without compare": ["S1", "S4"],
   "release that touches the successor": ["L4", "S1"],
@@ -50,7 +50,7 @@ const BREAKS: Record<MutantName, readonly RuleId[]> = {
   "forced release that gives the token again": ["S2"],
   "forced release that drops the queue": ["L4"],
   "forced release that a renewal undoes": ["S1", "S6"],
-  // The core sees through the first, and the second is unkind, but breaks nothing that is checked
+  // The core is immune to the first; the second is unkind, but breaks no promise that is checked
   // here: the conformance suite finds both.
   "forced release that a late ask undoes": [],
   "forced release of who comes next": [],
@@ -63,10 +63,10 @@ const BREAKS: Record<MutantName, readonly RuleId[]> = {
   "fence that is not entered before the read": ["S3"],
 };
 
-describe("finds", () => {
+describe("the simulator finds", () => {
   for (const [name, rules] of Object.entries(BREAKS)) {
     if (rules.length === 0) continue;
-    test(`${name}, and shows it by less than it took`, async () => {
+    test(`${name}, and shows it by a shortened run`, async () => {
       const mutant = MUTANTS[name as MutantName];
       const { failure } = await search({ seed: 1, runs: MUTANT_RUNS, mutant });
       expect(failure).not.toBeNull();
@@ -85,7 +85,7 @@ describe("finds", () => {
   }
 });
 
-test("the same seed is the same run, event by event; another is another", async () => {
+test("the same seed gives the same run, event by event; another seed gives another", async () => {
   const [one, again, other] = [
     await simulate(drawSchedule(42)),
     await simulate(drawSchedule(42)),
@@ -95,7 +95,7 @@ test("the same seed is the same run, event by event; another is another", async 
   expect(other.history).not.toEqual(one!.history);
 });
 
-test("acquireAll never waits in a circle: with time enough and nothing in the way, all are granted", async () => {
+test("acquireAll never deadlocks: with enough time and no fault, all calls are granted", async () => {
   let together = 0;
   for (let seed = 2; seed < 120; seed++) {
     const drawn = drawSchedule(seed);
@@ -104,7 +104,7 @@ test("acquireAll never waits in a circle: with time enough and nothing in the wa
     const tasks = drawn.tasks.slice(0, 12).map((task, i) => ({
       client: task.client,
       name: i % drawn.names,
-      // One way round, and the other.
+      // In one order, and in the opposite one.
       also: (i % 2 === 0 ? names : names.toReversed()).filter((name) => name !== i % drawn.names),
       atMs: 1_000 + (i % 4),
       shared: false,
@@ -117,21 +117,21 @@ test("acquireAll never waits in a circle: with time enough and nothing in the wa
     expect(verdicts.filter(({ verdict }) => verdict === "violated")).toEqual([]);
     const asked = history.filter(({ kind }) => kind === "asked");
     expect(history.filter(({ kind }) => kind === "granted")).toHaveLength(asked.length);
-    // Nobody loses what it has to another that waits.
+    // No client loses a name to another that waits.
     expect(history.filter(({ kind }) => kind === "lost" || kind === "not-granted")).toEqual([]);
     together += tasks.length;
   }
   expect(together).toBeGreaterThan(100);
 });
 
-test("a schedule is the same after a trip through JSON", () => {
+test("a schedule is the same after it was written as JSON and read", () => {
   for (let seed = 0; seed < 200; seed++) {
     const schedule = drawSchedule(seed);
     expect(JSON.parse(JSON.stringify(schedule))).toEqual(schedule);
   }
 });
 
-test("all that a schedule may have is drawn, and every fourth is of locks alone", async () => {
+test("every part that a schedule can have is drawn, and every fourth schedule has locks only", async () => {
   const drawn = Array.from({ length: 100 }, (_, seed) => drawSchedule(seed));
   const keys = new Set(drawn.flatMap(({ tasks }) => tasks.flatMap((task) => Object.keys(task))));
   for (const key of ["also", "permits", "limit", "terms", "atLeastMs", "renew"]) {
@@ -157,7 +157,7 @@ test("all that a schedule may have is drawn, and every fourth is of locks alone"
   );
 });
 
-test("a core that never comes to rest, or rejects what it never rejects, is a finding with its seed", async () => {
+test("a core that never comes to rest, or rejects where it never may, is reported with its seed", async () => {
   const restless: Mutant = {
     runtime: (runtime) => ({
       ...runtime,
@@ -165,7 +165,7 @@ test("a core that never comes to rest, or rejects what it never rejects, is a fi
     }),
   };
   const { failure } = await search({ seed: 3, runs: 5, mutant: restless });
-  expect(failure?.verdict.why).toMatch(/^the run did not come to its end: time stands still/);
+  expect(failure?.verdict.why).toMatch(/^the run did not end: simulated time stands still/);
   expect(failure?.outcome.schedule.seed).toBe(3);
   const rejecting: Mutant = {
     store: () => (store) => ({
@@ -177,7 +177,7 @@ test("a core that never comes to rest, or rejects what it never rejects, is a fi
   expect(rejected.failure?.verdict.why).toMatch(/can't close/);
 });
 
-/** One acquire, and nothing else that would be drawn. */
+/** One acquire, without anything else that a schedule may have. */
 const task = { client: 0, name: 0, atMs: 0, shared: false, ttlMs: 1_000, waitMs: 9_000, holdMs: 0 };
 const calm = { ...drawSchedule(1), names: 1, semaphores: [0], abortBefore: true, troubles: [] };
 
@@ -198,7 +198,7 @@ test("a waiter whose subscription is down is skipped, and goes on when it is bac
   expect(await grantsAt("network")).toEqual(["op-0", "op-1", "op-2"]);
 });
 
-/** What a calm schedule comes to, with no promise broken. */
+/** The history of a schedule without troubles of its own, which must break no promise. */
 async function historyOf(
   place: Place,
   tasks: Schedule["tasks"],
@@ -211,7 +211,7 @@ async function historyOf(
 }
 
 test.each(["polled", "ticketless"] as const)("waiters of a %s store poll", async (place) => {
-  // A ticket of this ttl is renewed every 3 s: only a poll hears of the grant earlier.
+  // A ticket of this ttl is renewed every 3 s: only a poll finds the grant earlier.
   const waits = { ...task, ttlMs: 10_000, holdMs: 100 };
   const tasks = [
     { ...task, holdMs: 2_000 },
@@ -229,7 +229,7 @@ test.each(["polled", "ticketless"] as const)("waiters of a %s store poll", async
 });
 
 test.each(["network", "process"] as const)(
-  "at the place %s, a store that opens late grants when it is open",
+  'on a store at the place "%s" that opens late, a claim is granted when it is open',
   async (place) => {
     const late = { kind: "store opens late", client: 0, fromMs: 0, toMs: 3_000 } as const;
     const history = await historyOf(place, [task], [late]);
@@ -240,10 +240,10 @@ test.each(["network", "process"] as const)(
 );
 
 test.each(["network", "process"] as const)(
-  "at the place %s, a lease outlives batches with missing and with doubled answers",
+  'on a store at the place "%s", a lease outlives batches with missing and with doubled answers',
   async (place) => {
     const long = { ...task, holdMs: 30_000 };
-    const count = async (kind: Weather): Promise<Record<string, number>> => {
+    const count = async (kind: MessageFault): Promise<Record<string, number>> => {
       const history = await historyOf(
         place,
         [long],
@@ -252,19 +252,19 @@ test.each(["network", "process"] as const)(
       expect(history.filter((event) => event.kind === "lost")).toEqual([]);
       const of = (kind: string): number => history.filter((event) => event.kind === kind).length;
       // One for the grant, one for the release.
-      return { extended: of("kept") - 2, told: of("renewed") };
+      return { extended: of("kept") - 2, received: of("renewed") };
     };
     const doubled = await count("answers are doubled");
-    expect(doubled["told"]).toBe(doubled["extended"]);
+    expect(doubled["received"]).toBe(doubled["extended"]);
     const missing = await count("answers are missing");
-    expect(missing["told"]).toBeLessThan(missing["extended"]!);
+    expect(missing["received"]).toBeLessThan(missing["extended"]!);
   },
 );
 
-test("an acquire that is under way when its locks are closed leaves nothing", async () => {
+test("an acquire that is in flight when its locks are closed leaves nothing behind", async () => {
   const tasks = [{ ...task, atMs: 100, ttlMs: 10_000, holdMs: 9_000 }];
   for (const place of ["network", "skipping", "polled", "ticketless"] as const) {
-    // Sent, arrived or answered by then, as chance has it.
+    // By then the claim was sent, has arrived or got its reply, as chance has it.
     for (const fromMs of [100, 101, 102, 103, 104]) {
       const history = await historyOf(place, tasks, [{ kind: "closed", client: 0, fromMs }]);
       const ends = history.filter(({ kind }) => kind === "not-granted" || kind === "lost");
@@ -275,11 +275,11 @@ test("an acquire that is under way when its locks are closed leaves nothing", as
 });
 
 test.each([
-  [5_884, "a lease in doubt, on a machine that was frozen before it asked, was recorded as ended"],
-  [706_716, "a waiter with a long ttl was not told that the holder before it had a short one"],
+  [5_884, "a lease in doubt, on a machine that was frozen before its claim, was recorded as ended"],
+  [706_716, "a waiter with a long ttl was not notified that the holder before it had a short one"],
   [900_195, "the timer of a grace outlived close() on a machine that had slept"],
   [1_001_804, "the wall clock was set back within a freeze, which hid the freeze"],
-  [902_668, "maxHold ended within a freeze, and the machine looked after it"],
+  [902_668, "maxHold ended within a freeze, and the machine read its clock after it"],
 ])("seed %i, in which %s, breaks no promise", async (seed) => {
   const { verdicts } = await simulate(drawSchedule(seed));
   expect(verdicts.filter(({ verdict }) => verdict === "violated")).toEqual([]);
@@ -306,7 +306,7 @@ test("clients of one process share its pauses and its end", async () => {
   expect(grants).toHaveLength(2);
 });
 
-test("a machine that was frozen for longer than abortBefore does not count on its lease", async () => {
+test("a machine that was frozen for longer than abortBefore does not rely on its lease", async () => {
   const tasks = [{ ...task, ttlMs: 4_000, holdMs: 1_600 }];
   const frozen = { kind: "machine frozen", client: 0, fromMs: 300, toMs: 900 } as const;
   const { history, verdicts } = await simulate({
@@ -317,11 +317,11 @@ test("a machine that was frozen for longer than abortBefore does not count on it
     troubles: [frozen],
   });
   expect(verdicts.filter(({ verdict }) => verdict === "violated")).toEqual([]);
-  const looks = history.flatMap((event) => (event.kind === "looked" ? [event.held] : []));
-  expect(looks).toEqual([false, true]);
+  const checks = history.flatMap((event) => (event.kind === "looked" ? [event.held] : []));
+  expect(checks).toEqual([false, true]);
 });
 
-test("what was shortened needs all that is left", async () => {
+test("a shortened run needs every part that is left", async () => {
   const schedule = drawSchedule(7);
   const wanted = [schedule.tasks[1]!, schedule.tasks[3]!];
   let tries = 0;
@@ -334,7 +334,7 @@ test("what was shortened needs all that is left", async () => {
   expect(tries).toBeLessThan(200);
 });
 
-test("a schedule stays within what it may ask for, whatever the seed", () => {
+test("a schedule stays within its limits, whatever the seed", () => {
   fc.assert(
     fc.property(fc.nat(), (seed) => {
       const { rates, tasks, troubles, names, semaphores } = drawSchedule(seed);
@@ -351,7 +351,7 @@ test("a schedule stays within what it may ask for, whatever the seed", () => {
       for (const trouble of troubles) {
         if ("toMs" in trouble) expect(trouble.toMs).toBeGreaterThan(trouble.fromMs);
       }
-      // The drift that a lease allows for is one in a hundred.
+      // A lease allows for a drift of one in a hundred.
       for (const rate of rates) expect(Math.abs(rate - 1)).toBeLessThan(0.01);
     }),
     runs(),
@@ -376,13 +376,13 @@ describe("a waiter with a long ttl behind a holder with a short one that was kil
     history.find((event) => event.kind === "granted" && event.op === "op-2")!.atMs;
 
   test.each(["network", "skipping"] as const)(
-    "is granted in time at the place %s",
+    "is granted the name in time at the place %s",
     async (place) => {
       expect(grantedAtMs(await historyOf(place, tasks, [killed]))).toBeLessThan(1_700);
     },
   );
 
-  test("is granted when it renews its ticket, if the push that tells it was lost", async () => {
+  test("is granted the name when it renews its ticket, if its push was lost", async () => {
     const down = { kind: "subscription is down", client: 2, fromMs: 800, toMs: 1_050 } as const;
     const lost = { ...down, kind: "pushes are lost" } as const;
     expect(grantedAtMs(await historyOf("network", tasks, [down, killed]))).toBeLessThan(1_700);

@@ -1,6 +1,7 @@
 import { describe, expect, onTestFinished, test } from "vitest";
-import { parseStoreUrl } from "../../../src/core/url.js";
-import type { Target, Way } from "../../../src/verify/runner/target.js";
+import { parseStoreUrl } from "../../../src/stores/registry.js";
+import type { Target } from "../../../src/verify/runner/target.js";
+import type { Way } from "../../../src/verify/runner/way.js";
 import { givenTarget } from "../../../src/verify/targets/given.js";
 
 async function wayOf(url: string): Promise<Way> {
@@ -13,7 +14,7 @@ const hitsOf = ({ kinds }: Target): readonly string[] => [
   ...new Set(kinds.map(({ hits }) => hits)),
 ];
 
-describe("a way through proxies", () => {
+describe("the way through proxies to a user's store", () => {
   test.each([
     "redis://127.0.0.1:6390",
     "redis://127.0.0.1:6390/2",
@@ -34,7 +35,7 @@ describe("a way through proxies", () => {
     for (const { host } of after) expect(host).toBe("127.0.0.1");
   });
 
-  test("each worker has proxies of its own", async () => {
+  test("has proxies of its own for each worker", async () => {
     const target = givenTarget("redis://127.0.0.1:6390");
     const ways = [await target.openWay("w1"), await target.openWay("w2")];
     for (const way of ways) onTestFinished(() => way.close());
@@ -42,14 +43,14 @@ describe("a way through proxies", () => {
   });
 });
 
-describe("a store that no proxy can stand before", () => {
+describe("a user's store that no proxy can stand before", () => {
   test.each([
     "rediss://user:secret@127.0.0.1:6390",
     "redis://127.0.0.1:6390,127.0.0.1:6391?cluster",
     "redis://127.0.0.1:26379?sentinel=main",
     "etcd://127.0.0.1:2379?tls=1",
     "sqlite:/tmp/locks.db",
-  ])("%s is reached directly, and only workers are struck", async (url) => {
+  ])("is reached directly, and faults hit only workers: %s", async (url) => {
     const target = givenTarget(url);
     const way = await wayOf(url);
     expect(way.url).toBe(url);
@@ -62,7 +63,7 @@ test("a store in memory is refused: workers are processes of their own", () => {
   expect(() => givenTarget("memory:")).toThrow(/memory: lives in one process.*holdfast simulate/);
 });
 
-test("a user's store is not ours: its servers and clocks are never struck", () => {
+test("a user's store is not ours: faults never hit its servers and clocks", () => {
   for (const url of ["redis://127.0.0.1", "etcd://127.0.0.1", "sqlite:/tmp/locks.db"]) {
     const target = givenTarget(url);
     expect(target.isOurs).toBe(false);
@@ -71,13 +72,13 @@ test("a user's store is not ours: its servers and clocks are never struck", () =
   }
 });
 
-test("a worker on a user's SQLite file is never stopped in a transaction that locks out others", () => {
+test("a worker on a user's SQLite file is never paused in a transaction that locks out others", () => {
   const names = (url: string) => givenTarget(url).kinds.map(({ name }) => name);
   expect(names("sqlite:/tmp/locks.db")).toEqual(["worker killed", "worker busy"]);
   expect(names("redis://127.0.0.1")).toContain("worker paused");
 });
 
-test("a password is not in what people read of a store", () => {
+test("the description of a store does not show its password", () => {
   for (const url of ["redis://me:secret@db:6390/2", "etcd://me:secret@a:1,b:2"]) {
     const { about, name } = givenTarget(url);
     expect(`${about} ${name}`).not.toMatch(/secret|me/);

@@ -1,7 +1,11 @@
 import { expect, test } from "vitest";
+import { connect } from "../../../src/index.js";
+import { seededRandom } from "../../../src/testing/seeded-random.js";
+import { lackingRight } from "../../../src/verify/lab/rights.js";
 import { LAB_TARGETS } from "../../../src/verify/targets/index.js";
 import { limited, unknownFaults, withTarget } from "../../../src/verify/targets/open.js";
-import { kindOf, paperTarget } from "../runner/fakes.js";
+import { describeWith } from "../../support/needs.js";
+import { idleMember, kindOf, paperTarget } from "../runner/fakes.js";
 
 const TARGET = paperTarget({
   kinds: [
@@ -27,7 +31,7 @@ test("faults are chosen by their names, or by what they hit", () => {
   expect(namesOf(["none", "cut"])).toEqual([]);
 });
 
-test("a limited target is the same one in everything else", async () => {
+test("a target that is limited to some faults is unchanged in everything else", async () => {
   let url = "paper:1";
   const moving = Object.defineProperty(paperTarget(), "url", { get: () => url });
   const less = limited(moving, ["worker"]);
@@ -37,12 +41,12 @@ test("a limited target is the same one in everything else", async () => {
   expect(moving.kinds.length).toBeGreaterThan(less.kinds.length);
 });
 
-test("names that are no fault of a target are told", () => {
+test("names that are no fault of a target are reported", () => {
   expect(unknownFaults(TARGET, ["cut", "worker", "none"])).toEqual([]);
   expect(unknownFaults(TARGET, ["cuts", "files", ""])).toEqual(["cuts", "files", ""]);
 });
 
-test("the faults of a lab have names of their own, and a reason for each promise they break", async () => {
+test("each fault of a lab has a name of its own, and a reason if it breaks a promise", async () => {
   await withTarget({ lab: "sqlite" }, undefined, async ({ kinds, isOurs }) => {
     expect(isOurs).toBe(true);
     const names = kinds.map(({ name }) => name);
@@ -53,12 +57,76 @@ test("the faults of a lab have names of their own, and a reason for each promise
   });
 });
 
-test("the labs are those of the docs", () => {
+test("a fault that this machine can't make is left out with a reason, never silently", async () => {
+  const rare = {
+    "disk full": lackingRight("loop mounts"),
+    "worker of another user": process.getuid?.() === 0 ? null : "only root",
+  };
+  await withTarget({ lab: "sqlite" }, undefined, async ({ kinds, leftOut = [] }) => {
+    for (const [fault, lacking] of Object.entries(rare)) {
+      expect(
+        kinds.some(({ name }) => name === fault),
+        fault,
+      ).toBe(lacking === null);
+      const because = leftOut.find(({ name }) => name === fault)?.because;
+      if (lacking === null) expect(because, fault).toBe(undefined);
+      else expect(because, fault).toContain(lacking);
+    }
+  });
+});
+
+describeWith(["redis"], "a Redis Cluster", () => {
+  test("changes the roles of its servers under a fault, and serves all slots again", {
+    timeout: 120_000,
+  }, async () => {
+    await withTarget({ lab: "redis-cluster" }, ["cluster"], async (target) => {
+      const random = seededRandom(1);
+      for (const name of ["replica made the primary", "primary killed, its replica takes over"]) {
+        const kind = target.kinds.find((one) => one.name === name)!;
+        expect(kind.breaks === undefined, name).toBe(name === "replica made the primary");
+        const one = kind.make(idleMember("w1"), random, 100)!;
+        await one.inject();
+        await one.heal();
+      }
+      await target.recover();
+      const locks = await connect(target.url);
+      await Promise.all(
+        Array.from({ length: 20 }, (_, i) =>
+          locks.withLock(`name ${i}`, { wait: "20s" }, () => {}),
+        ),
+      );
+      await locks.close();
+    });
+  });
+});
+
+describeWith(["etcd"], "etcd without space", () => {
+  test("keeps the leases that are held, and grants others once it is healed", {
+    timeout: 60_000,
+  }, async () => {
+    await withTarget({ lab: "etcd" }, ["space used up"], async ({ kinds: [kind], url }) => {
+      const one = kind!.make(idleMember("w1"), seededRandom(1), 100)!;
+      const locks = await connect(url, { ttl: "20s" });
+      const lease = await locks.acquire("held");
+      await one.inject();
+      await lease.renew();
+      lease.assertHeld();
+      await one.heal();
+      const other = await locks.acquire("other", { wait: "10s" });
+      expect([await lease.release(), await other.release()]).toEqual(["released", "released"]);
+      await locks.close();
+    });
+  });
+});
+
+test("the labs are those that the docs list", () => {
   expect(Object.keys(LAB_TARGETS)).toEqual([
     "sqlite",
     "redis",
     "redis-replica",
     "redis-cluster",
+    "postgres",
+    "pgbouncer",
     "etcd",
     "etcd-cluster",
   ]);

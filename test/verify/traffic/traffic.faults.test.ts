@@ -3,9 +3,9 @@ import { once } from "node:events";
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { LOCK_LIMIT } from "../../../src/core/store.js";
-import { seededRandom } from "../../../src/testing/index.js";
+import { seededRandom } from "../../../src/testing.js";
 import { checkHistory } from "../../../src/verify/check/check.js";
-import { carryOut, fault, planFaults } from "../../../src/verify/faults/fault.js";
+import { carryOut, fault, planFaults } from "../../../src/verify/fault.js";
 import { Process } from "../../../src/verify/faults/process.js";
 import { FalseClock } from "../../../src/verify/lab/clock.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
@@ -21,7 +21,7 @@ import { eventsOf, expectKept, startWorkers, until } from "../../support/worker.
 const freshUrl = (): string => `sqlite:${join(freshFolder(), "locks.db")}`;
 const kinds = (timeLine: TimeLine): string[] => timeLine.history().map(({ kind }) => kind);
 
-test("a worker reports what it believed and when, on the time line of all", async () => {
+test("a worker reports what it believes and when, on a time line that all share", async () => {
   const fromMs = machineMs();
   const { workers, timeLine } = await startWorkers(1, freshUrl(), { ttl: 600 });
   const [worker] = workers;
@@ -47,7 +47,7 @@ test("a worker reports what it believed and when, on the time line of all", asyn
   expectKept(timeLine, ["S7", "L3"]);
 });
 
-test("what it is not granted is an answer too: timeout, abort, refusal", async () => {
+test("a worker reports a claim that is not granted: timeout, abort, refusal", async () => {
   const { workers, timeLine } = await startWorkers(2, freshUrl(), { ttl: 5_000 });
   const [holder, other] = workers;
   await holder!.acquire("name");
@@ -55,7 +55,10 @@ test("what it is not granted is an answer too: timeout, abort, refusal", async (
   expect(timedOut).toBeInstanceOf(WorkerError);
   expect(timedOut.code).toBe("ACQUIRE_TIMEOUT");
   const waiting = other!.acquire("name", { wait: Number.POSITIVE_INFINITY }, "aborted-op");
-  await until("it asks", () => kinds(timeLine).filter((kind) => kind === "asked").length === 3);
+  await until(
+    "it has claimed",
+    () => kinds(timeLine).filter((kind) => kind === "asked").length === 3,
+  );
   await other!.abort("aborted-op");
   await expect(waiting).rejects.toThrow();
   await expect(other!.acquire("", {})).rejects.toMatchObject({ code: "INVALID_ARGUMENT" });
@@ -66,7 +69,7 @@ test("what it is not granted is an answer too: timeout, abort, refusal", async (
   expectKept(timeLine, ["S5", "L3"]);
 });
 
-test("permits, shared leases and leadership are asked for as what they are", async () => {
+test("a worker reports permits, shared leases and leadership as what they are", async () => {
   const { workers, timeLine } = await startWorkers(2, freshUrl());
   const [first, second] = workers as [Worker, Worker];
   const permits = await first.acquire("gpu", { limit: 4, permits: 3 });
@@ -80,7 +83,7 @@ test("permits, shared leases and leadership are asked for as what they are", asy
     ["gpu", { limit: 4, elected: true }],
     [["gpu", "cpu"], { limit: 4 }],
   ] as const) {
-    await expect(second.acquire(name, options)).rejects.toThrow("permits are of a limit");
+    await expect(second.acquire(name, options)).rejects.toThrow("permits need a limit");
   }
   const office = await first.acquire("office", { elected: true });
   const next = second.acquire("office", { elected: true });
@@ -104,7 +107,7 @@ test("permits, shared leases and leadership are asked for as what they are", asy
   ]);
 });
 
-test("several names are several ops, granted and lost together, and force is in the history", async () => {
+test("several names are several operations, granted and lost together; a release by force is in the history", async () => {
   const { workers, timeLine } = await startWorkers(2, freshUrl(), { ttl: 600 });
   const [worker, operator] = workers as [Worker, Worker];
   const { op, tokens } = await worker.acquire(["b", "a", "b"], {}, "both");
@@ -114,7 +117,7 @@ test("several names are several ops, granted and lost together, and force is in 
   const [taken] = await operator.forceRelease("a", "a test");
   expect(taken).toBe(tokens.get("a"));
   expect(await operator.forceRelease("nobody's", "a test")).toEqual([]);
-  await until("it is told", () => eventsOf(timeLine, "lost").length === 2);
+  await until("it is notified", () => eventsOf(timeLine, "lost").length === 2);
   expect(await worker.look(op)).toBe(false);
   expect(await worker.release(op)).toBe("lost");
   const course = (of: string) =>
@@ -133,7 +136,7 @@ test("several names are several ops, granted and lost together, and force is in 
   expectKept(timeLine, ["S7"], { lossMs: 2_000 });
 });
 
-test("a leader's terms and a periodic run are ops, ended by who releases them", async () => {
+test("a leader's terms and a periodic run are operations, which end when they are released", async () => {
   const folder = freshFolder();
   const { workers, timeLine } = await startWorkers(
     2,
@@ -175,7 +178,7 @@ test("a leader's terms and a periodic run are ops, ended by who releases them", 
   expectKept(timeLine, ["S1", "S2", "S3", "S7", "L3"], { lossMs: 2_000, endMs: 3_000 });
 });
 
-test("a worker that can't start says why, and one that ended too", async () => {
+test("a worker that can't start says why, and so does one that has ended", async () => {
   await expect(Worker.start({ client: "w", url: "nowhere:" })).rejects.toThrow(/nowhere/);
   const { workers } = await startWorkers(1, freshUrl());
   const waiting = workers[0]!.block(60_000);
@@ -184,12 +187,12 @@ test("a worker that can't start says why, and one that ended too", async () => {
   await expect(workers[0]!.look("w1.1")).rejects.toThrow("ended by SIGKILL");
 });
 
-test("nothing is lost while nobody reads its reports, and ops keep their names apart", async () => {
+test("no report is lost while nobody reads, and operations have different names", async () => {
   const { workers, timeLine } = await startWorkers(1, freshUrl());
   const [worker] = workers;
   const granted = () => timeLine.history().filter(({ kind }) => kind === "granted").length;
   const first = worker!.loop({ name: "name", forMs: 1_000, holdMs: 0 });
-  // More than a pipe holds.
+  // More than a pipe buffers.
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 800);
   const inFirst = await first;
   expect(granted()).toBe(inFirst);
@@ -230,18 +233,20 @@ test("a stopped worker dies with its parent", async (context) => {
   await until("it is gone", () => orphan.state === "down");
 });
 
-test("a worker that says something else is ended, and what it said is told", async () => {
+test("a worker that prints something else is ended, and its output is reported", async () => {
   const env = { NODE_OPTIONS: "--import=data:text/javascript,console.log('hello')" };
   const options = { client: "w", url: freshUrl(), site: { ...LOOPBACK, env } };
-  await expect(Worker.start(options)).rejects.toThrow("worker w said what is no report: hello");
+  await expect(Worker.start(options)).rejects.toThrow(
+    "worker w printed a line that is not a report: hello",
+  );
 });
 
 test("a mutant that a worker can't have is refused", async () => {
   const options = { client: "w", url: freshUrl(), mutant: "barging" } as const;
-  await expect(Worker.start(options)).rejects.toThrow('"barging" is wrong in the store');
+  await expect(Worker.start(options)).rejects.toThrow('a worker can\'t use the mutant "barging"');
 });
 
-test("a blocked event loop is told of its loss when it goes on, and the fence refuses its write", async () => {
+test("a worker with a blocked event loop notices its loss when it goes on, and the fence refuses its write", async () => {
   const folder = freshFolder();
   const { workers, timeLine } = await startWorkers(
     2,
@@ -259,7 +264,7 @@ test("a blocked event loop is told of its loss when it goes on, and the fence re
   await block;
   expect(await blocked!.look(held.op)).toBe(false);
   expect(await late).toBe(false);
-  // Not paused by anyone who would say so: the loss is told late, and that is what a check finds.
+  // Nobody recorded a pause: the check reports the late notice as a violation.
   const [broken, ...others] = checkHistory(timeLine.history()).filter(
     ({ verdict }) => verdict === "violated",
   );
@@ -305,12 +310,12 @@ test("random pauses and kills under traffic break no promise", async () => {
     wakeMs: 2_000,
     freeMs: 2_000,
     endMs: 3_000,
-    // Who is stopped in a transaction stops the file for all, and their tickets run out unseen.
+    // A worker that is paused in a transaction blocks the file for all, and their tickets expire unseen.
     fair: false,
   });
 });
 
-test("a core with its deadline on the wall clock is caught in a real process", async (context) => {
+test("a core that keeps its deadline by the wall clock is caught in a real process", async (context) => {
   needs(context, "faketime");
   const lab = await Lab.open();
   onTestFinished(() => lab.close());

@@ -26,7 +26,7 @@ test("a worker's URL is not in its command line or environment, which others may
   await workers[0]!.close();
 });
 
-test("a worker that never gets its task ends with its input, and says nothing", async () => {
+test("a worker that never gets its task ends when its input does, and prints nothing", async () => {
   const child = spawn(process.execPath, [PROCESS], { stdio: ["pipe", "pipe", "pipe"] });
   let said = "";
   for (const output of [child.stdout, child.stderr]) output.on("data", (text) => (said += text));

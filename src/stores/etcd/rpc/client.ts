@@ -2,65 +2,86 @@ import { setImmediate as turn } from "node:timers/promises";
 import { InvalidArgumentError } from "../../../core/errors.js";
 import { checkOptions, show } from "../../../core/validate.js";
 import { Endpoints, type EtcdTls } from "./endpoints.js";
-import { Code, EtcdError, explain, isStaleToken } from "./errors.js";
-import { cancelLater, type Grpc, type GrpcCall, loadGrpc } from "./grpc.js";
+import { Code, EtcdError, isStaleToken, toEtcdError } from "./errors.js";
+import {
+  callWithin,
+  cancelLater,
+  type Grpc,
+  type GrpcCall,
+  type GrpcMetadata,
+  loadGrpc,
+} from "./grpc.js";
 import { KeepAlives } from "./keep-alive.js";
 import { Login } from "./login.js";
 import {
   type ClusterMember,
   type Header,
-  type KeepAliveAnswer,
+  type KeepAliveReply,
   METHODS,
   type MemberStatus,
   type Method,
+  type OpReply,
   type Range,
-  type RangeAnswer,
+  type RangeReply,
   STATUS,
   type Txn,
-  type TxnAnswer,
   type WatchRange,
 } from "./messages.js";
 import { Caller, type CallOptions, closedError } from "./unary.js";
-import { type Watch, Watches, type WatchHearing } from "./watches.js";
+import { type Watch, Watches, type WatchListener } from "./watches.js";
 
+/** Options of `openEtcdClient`. */
 export interface EtcdClientOptions {
-  /** `host:port`, in any order: the first to be used is drawn. */
+  /** `host:port` of each member, in any order: the first one to be used is drawn at random. */
   readonly endpoints: readonly string[];
+  /** Certificates for TLS; without it, connections are not encrypted. */
   readonly tls?: EtcdTls | undefined;
+  /** The user, where the cluster has authentication enabled. */
   readonly user?: string | undefined;
+  /** The password of `user`. */
   readonly password?: string | undefined;
-  /** For one call with all its attempts; 5 s. */
+  /** Timeout of one call with all its attempts; 5,000 by default. */
   readonly callTimeoutMs?: number | undefined;
-  /** For one attempt, after which the next endpoint is asked; 1 s, and more for a server that is slow. */
+  /** Timeout of one attempt, after which the next endpoint is tried; 1,000 by default, and more for a slow server. */
   readonly attemptTimeoutMs?: number | undefined;
+  /** Replaces `Math.random`, which draws the first endpoint; for tests. */
   readonly random?: (() => number) | undefined;
 }
 
 /**
- * Who answered, and when by the cluster's count. `knownRevision` is the highest revision that this
- * client had seen when it asked: a lower `revision` shows that the cluster's data went back.
+ * Which member replied, and at which revision. `knownRevision` is the highest revision that this client
+ * knew when it sent the request: a lower `revision` shows that the cluster's data went back.
  */
-type Answered<T = object> = T & Header & { knownRevision: bigint };
+type Headed<T> = T & Header & { knownRevision: bigint };
 
-export type EndpointStatus = { endpoint: string } & (
-  | (MemberStatus & { cluster: bigint; member: bigint; error?: undefined })
-  | { error: EtcdError }
-);
+/** `repeated`: the transaction was sent again, and an attempt before the last may have been executed. */
+export type TxnReply = Headed<{ succeeded: boolean; responses: OpReply[]; repeated: boolean }>;
+
+/** The status of an endpoint that replied. */
+export type RepliedStatus = MemberStatus & {
+  endpoint: string;
+  cluster: bigint;
+  member: bigint;
+  error?: undefined;
+};
+
+export type EndpointStatus = RepliedStatus | { endpoint: string; error: EtcdError };
+
+export const repliedOf = (statuses: readonly EndpointStatus[]): RepliedStatus[] =>
+  statuses.filter((one) => one.error === undefined);
 
 /** Calls reject with an `EtcdError`, which says whether they may have been executed. */
 export interface EtcdClient {
-  /**
-   * One atomic step; linearizable, as are its reads. `repeated`: it was sent again, and may have been
-   * executed before the attempt that was answered.
-   */
-  txn(txn: Txn, options?: CallOptions): Promise<Answered<TxnAnswer> & { repeated: boolean }>;
-  range(range: Range, options?: CallOptions): Promise<Answered<RangeAnswer>>;
-  /** Never sent twice; one whose answer was lost runs out by itself. */
+  /** One atomic step; linearizable, as are its reads. */
+  txn(txn: Txn, options?: CallOptions): Promise<TxnReply>;
+  /** Reads keys; linearizable unless the range says otherwise. */
+  range(range: Range, options?: CallOptions): Promise<Headed<RangeReply>>;
+  /** Never sent twice; a lease whose reply was lost expires by itself. */
   leaseGrant(
     ttlS: number,
     options?: Pick<CallOptions, "timeoutMs">,
   ): Promise<Header & { id: bigint; ttlS: number }>;
-  /** A lease that is not there is no error. */
+  /** A lease that does not exist is no error. */
   leaseRevoke(id: bigint, options?: CallOptions): Promise<void>;
   /** On the one stream of this client, and sent once. `ttlS` 0: it is gone. */
   leaseKeepAlive(
@@ -72,15 +93,15 @@ export interface EtcdClient {
     id: bigint,
     options?: CallOptions,
   ): Promise<{ ttlS: number; grantedTtlS: number }>;
-  /** What stands under it; there may be thousands, and each is read when it is asked for. Nothing if it is gone. */
+  /** The keys under the lease; there may be thousands, so each is decoded when it is read. None if it is gone. */
   leaseKeys(id: bigint, options?: CallOptions): Promise<Iterable<string>>;
   /** On the one watch stream of this client. A watch by itself does not keep the process alive. */
-  watch(range: WatchRange, hear: WatchHearing): Watch;
-  /** Of each endpoint; of one that does not answer, its error. */
+  watch(range: WatchRange, listener: WatchListener): Watch;
+  /** The status of each endpoint, or the error of one that does not reply. */
   status(): Promise<EndpointStatus[]>;
-  /** Of the cluster, as the endpoint in use knows it. */
+  /** The members of the cluster, as the endpoint in use knows them. */
   memberList(options?: CallOptions): Promise<ClusterMember[]>;
-  /** Ends streams, connections and timers; what is pending rejects. */
+  /** Ends streams, connections and timers; pending calls reject. */
   close(): Promise<void>;
 }
 
@@ -105,7 +126,13 @@ export function checkClient(client: unknown, otherwise = ""): void {
   );
 }
 
-/** Loads the library; connects when something is asked. */
+/**
+ * Opens a client of etcd for `etcdStore`. It loads `@grpc/grpc-js`, and connects with the first call.
+ * Throws `InvalidArgumentError` for options that it can't use, `UnsupportedError` without the library.
+ *
+ * @example
+ * const client = await openEtcdClient({ endpoints: ["127.0.0.1:2379"] });
+ */
 export async function openEtcdClient(options: EtcdClientOptions): Promise<EtcdClient> {
   checkOptions(options, "the options of openEtcdClient", OPTIONS);
   return new RpcClient(await loadGrpc(), options);
@@ -117,7 +144,7 @@ class RpcClient implements EtcdClient {
   readonly #login: Login;
   readonly #keepAlives: KeepAlives;
   readonly #watches: Watches;
-  readonly #bare: Login["metadata"];
+  readonly #bare: GrpcMetadata;
   readonly #statusCalls = new Set<GrpcCall>();
   #knownRevision = 0n;
   #closed = false;
@@ -129,19 +156,13 @@ class RpcClient implements EtcdClient {
       callMs: options.callTimeoutMs ?? CALL_MS,
       attemptMs: options.attemptTimeoutMs ?? ATTEMPT_MS,
     });
-    const nobody = new Login(grpc);
-    this.#login =
-      user === undefined || user === ""
-        ? nobody
-        : new Login(grpc, {
-            name: user,
-            password,
-            authenticate: async (name, secret) => {
-              const request = { name, password: secret };
-              const again = { again: true };
-              return (await this.#caller.call(METHODS.authenticate, request, nobody, again)).token;
-            },
-          });
+    const nobody = new Login(grpc, null);
+    const authenticate = async (name: string): Promise<string> => {
+      const request = { name, password };
+      const reply = await this.#caller.call(METHODS.authenticate, request, nobody, { again: true });
+      return reply.token;
+    };
+    this.#login = user ? new Login(grpc, () => authenticate(user)) : nobody;
     this.#bare = new grpc.Metadata();
     this.#keepAlives = new KeepAlives(this.#caller, this.#login);
     this.#watches = new Watches(this.#caller, this.#login);
@@ -151,25 +172,25 @@ class RpcClient implements EtcdClient {
     };
   }
 
-  async txn(txn: Txn, options?: CallOptions): Promise<Answered<TxnAnswer> & { repeated: boolean }> {
+  async txn(txn: Txn, options?: CallOptions): Promise<TxnReply> {
     const bare = (txn.success?.length ?? 0) + (txn.failure?.length ?? 0) === 0;
-    const asked = bare ? withRead(txn) : txn;
+    const request = bare ? withRead(txn) : txn;
     const knownRevision = this.#knownRevision;
     let repeated = false;
     const onRepeated = (): void => {
       repeated = true;
     };
     const noticing = { ...options, onRepeated };
-    const { header, succeeded, responses } = await this.#call(METHODS.txn, asked, noticing);
-    const answer = { succeeded, responses: bare ? [] : responses, repeated };
-    return { ...answer, ...this.#heard(header), knownRevision };
+    const { header, succeeded, responses } = await this.#call(METHODS.txn, request, noticing);
+    const reply = { succeeded, responses: bare ? [] : responses, repeated };
+    return { ...reply, ...this.#note(header), knownRevision };
   }
 
-  async range(range: Range, options?: CallOptions): Promise<Answered<RangeAnswer>> {
+  async range(range: Range, options?: CallOptions): Promise<Headed<RangeReply>> {
     const knownRevision = this.#knownRevision;
-    const answer = await this.#call(METHODS.range, range, { again: true, ...options });
-    const { header, kvs, more, count } = answer;
-    return { kvs, more, count, ...this.#heard(header), knownRevision };
+    const reply = await this.#call(METHODS.range, range, { again: true, ...options });
+    const { header, kvs, more, count } = reply;
+    return { kvs, more, count, ...this.#note(header), knownRevision };
   }
 
   async leaseGrant(
@@ -178,7 +199,7 @@ class RpcClient implements EtcdClient {
   ): Promise<Header & { id: bigint; ttlS: number }> {
     const once = { timeoutMs: options?.timeoutMs };
     const { header, id, ttlS: granted } = await this.#call(METHODS.leaseGrant, { ttlS }, once);
-    return { id, ttlS: granted, ...this.#heard(header) };
+    return { id, ttlS: granted, ...this.#note(header) };
   }
 
   async leaseRevoke(id: bigint, options?: CallOptions): Promise<void> {
@@ -194,8 +215,8 @@ class RpcClient implements EtcdClient {
     options?: Pick<CallOptions, "timeoutMs">,
   ): Promise<{ ttlS: number; term: bigint; member: bigint }> {
     const { timeouts } = this.#caller;
-    const patienceMs = this.#endpoints.current.pace.patienceMs(timeouts);
-    const timeoutMs = Math.min(options?.timeoutMs ?? timeouts.attemptMs, patienceMs);
+    const attemptMs = this.#endpoints.current.pace.attemptTimeoutMs(timeouts);
+    const timeoutMs = Math.min(options?.timeoutMs ?? timeouts.attemptMs, attemptMs);
     const { header, ttlS } = await this.#keepAlive(id, timeoutMs);
     const { member, term } = header ?? NO_HEADER;
     return { ttlS, term, member };
@@ -206,8 +227,8 @@ class RpcClient implements EtcdClient {
     options?: CallOptions,
   ): Promise<{ ttlS: number; grantedTtlS: number }> {
     const request = { id, keys: false };
-    const answer = await this.#call(METHODS.leaseTimeToLive, request, { again: true, ...options });
-    return { ttlS: answer.ttlS, grantedTtlS: answer.grantedTtlS };
+    const reply = await this.#call(METHODS.leaseTimeToLive, request, { again: true, ...options });
+    return { ttlS: reply.ttlS, grantedTtlS: reply.grantedTtlS };
   }
 
   async leaseKeys(id: bigint, options?: CallOptions): Promise<Iterable<string>> {
@@ -215,9 +236,9 @@ class RpcClient implements EtcdClient {
     return (await this.#call(METHODS.leaseKeys, request, { again: true, ...options })).keys;
   }
 
-  watch(range: WatchRange, hear: WatchHearing): Watch {
+  watch(range: WatchRange, listener: WatchListener): Watch {
     if (this.#closed) throw closedError();
-    return this.#watches.watch(range, hear);
+    return this.#watches.watch(range, listener);
   }
 
   status(): Promise<EndpointStatus[]> {
@@ -235,26 +256,26 @@ class RpcClient implements EtcdClient {
     this.#keepAlives.close();
     this.#watches.close();
     for (const call of this.#statusCalls) cancelLater(call);
-    // Calls that are cancelled in the next turn have timers until then.
+    // Calls are cancelled in the next turn of the event loop, and have timers until then.
     await turn();
     this.#endpoints.close();
   }
 
-  #heard(header: Header = NO_HEADER): Header {
+  #note(header: Header = NO_HEADER): Header {
     const { member, revision, term } = header;
     if (revision > this.#knownRevision) this.#knownRevision = revision;
     return { member, revision, term };
   }
 
-  #call<Request extends object, Answer extends object>(
-    method: Method<Request, Answer>,
+  #call<Request extends object, Reply extends object>(
+    method: Method<Request, Reply>,
     request: Request,
     options: CallOptions | undefined,
-  ): Promise<Answer> {
+  ): Promise<Reply> {
     return this.#caller.call(method, request, this.#login, options);
   }
 
-  async #keepAlive(id: bigint, timeoutMs: number): Promise<KeepAliveAnswer> {
+  async #keepAlive(id: bigint, timeoutMs: number): Promise<KeepAliveReply> {
     try {
       return await this.#keepAlives.keepAlive(id, timeoutMs);
     } catch (error) {
@@ -264,23 +285,21 @@ class RpcClient implements EtcdClient {
     }
   }
 
-  /** By itself, and also of a member without a leader. */
+  /** Without a login and without retries, so that a member without a leader replies too. */
   #statusOf(endpoint: string, index: number): Promise<EndpointStatus> {
     return new Promise((resolve) => {
       const fail = (error: EtcdError): void => resolve({ endpoint, error });
       if (this.#closed) return fail(closedError());
-      const { path, decode } = METHODS.status;
-      const call = this.#endpoints.client(index).makeUnaryRequest(
-        path,
-        (bytes) => bytes,
-        decode,
+      const call = callWithin(
+        this.#caller.timeouts.attemptMs,
+        this.#endpoints.client(index),
+        METHODS.status,
         STATUS.encode({}),
-        this.#bare!,
-        { deadline: Date.now() + this.#caller.timeouts.attemptMs },
-        (failure, answer) => {
+        this.#bare,
+        (failure, reply) => {
           this.#statusCalls.delete(call);
-          if (failure !== null) return fail(explain(endpoint, failure));
-          const { header, ...status } = answer!;
+          if (failure !== null) return fail(toEtcdError(endpoint, failure));
+          const { header, ...status } = reply!;
           const { cluster, member } = header ?? { cluster: 0n, member: 0n };
           resolve({ endpoint, ...status, cluster, member });
         },
@@ -290,7 +309,7 @@ class RpcClient implements EtcdClient {
   }
 }
 
-/** A transaction without operations is answered by a member from what it has, however old that is. */
+/** Without operations, a member would answer a transaction from its own data, however old that is. */
 function withRead(txn: Txn): Txn {
   const key = txn.compare?.[0]?.key;
   if (key === undefined) return txn;

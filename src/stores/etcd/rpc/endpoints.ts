@@ -15,38 +15,38 @@ export interface Endpoint {
   readonly address: string;
   readonly client: GrpcClient;
   readonly pace: Pace;
-  /** Of which turn this is: what failed in an earlier one is old news. */
-  readonly turn: number;
+  /** Counts the changes of the endpoint in use: a failure from before the last change is ignored. */
+  readonly generation: number;
 }
 
-const PATIENCE = 1.5;
-const HALVED_IN_MS = 10_000;
+const SLACK_FACTOR = 1.5;
+const HALF_LIFE_MS = 10_000;
 
-/** How slowly an address has answered of late, over all connections to it. */
+/** How slowly an address has replied lately, over all connections to it. */
 export class Pace {
-  /** When anything last came from it. */
-  heardAtMs = Number.NEGATIVE_INFINITY;
+  /** When anything was last received from it. */
+  receivedAtMs = Number.NEGATIVE_INFINITY;
   #slowestMs = 0;
   #slowestAtMs = 0;
 
   answered(tookMs: number): void {
-    this.heardAtMs = performance.now();
+    this.receivedAtMs = performance.now();
     this.#learn(tookMs);
   }
 
-  /** The answer would have taken longer than that. */
+  /** The reply would have taken longer than that. */
   timedOut(afterMs: number): void {
-    this.#learn(PATIENCE * afterMs);
+    this.#learn(SLACK_FACTOR * afterMs);
   }
 
-  /** For one attempt. A server that is slow is given more time: what is sent again makes it slower. */
-  patienceMs({ attemptMs, callMs }: { attemptMs: number; callMs: number }): number {
-    return Math.min(Math.max(attemptMs, PATIENCE * this.#latelyMs()), callMs);
+  /** The timeout of one attempt. A slow server gets more time: retries would make it slower. */
+  attemptTimeoutMs({ attemptMs, callMs }: { attemptMs: number; callMs: number }): number {
+    return Math.min(Math.max(attemptMs, SLACK_FACTOR * this.#latelyMs()), callMs);
   }
 
-  /** Fades with time and not with each answer: a server that hangs now and then answers fast in between. */
+  /** Fades with time and not with each reply: a server that hangs now and then replies fast in between. */
   #latelyMs(): number {
-    return this.#slowestMs * 2 ** ((this.#slowestAtMs - performance.now()) / HALVED_IN_MS);
+    return this.#slowestMs * 2 ** ((this.#slowestAtMs - performance.now()) / HALF_LIFE_MS);
   }
 
   #learn(tookMs: number): void {
@@ -65,7 +65,7 @@ const CHANNEL = {
   "grpc.service_config_disable_resolution": 1,
   // A connection of our own: another client in this process may want its process to live.
   "grpc.use_local_subchannel_pool": 1,
-  // A server that is asked more often than every 5 s (its --grpc-keepalive-min-time) hangs up.
+  // A server closes connections that are pinged more often than every 5 s (its --grpc-keepalive-min-time).
   "grpc.keepalive_time_ms": 5_500,
   "grpc.keepalive_timeout_ms": 2_000,
   "grpc.initial_reconnect_backoff_ms": 100,
@@ -74,10 +74,10 @@ const CHANNEL = {
   "grpc.max_send_message_length": MESSAGE_BYTES,
 };
 
-/** One of them is in use at a time, for calls and streams alike; a failure moves all to the next. */
+/** The endpoints of a client. One is in use at a time, for calls and streams alike; a failure moves all to the next. */
 export class Endpoints {
   readonly addresses: readonly string[];
-  /** Called after each move. */
+  /** Called after each change of the endpoint in use. */
   onMove: () => void = () => {};
   readonly #grpc: Grpc;
   readonly #credentials: unknown;
@@ -112,21 +112,21 @@ export class Endpoints {
   }
 
   /**
-   * The caller saw it fail. `silentSinceMs`: it took a request then, and has not answered. If nothing
-   * else came from it either, the connection may be dead: it is replaced, also that of the only
-   * endpoint. Otherwise an only endpoint stays in use: all would be sent again to a server that is slow.
+   * A request to the endpoint failed. `silentSinceMs`: it was sent then, and got no reply. If nothing
+   * else was received since, the connection may be dead, and is replaced, even that of the only
+   * endpoint. Otherwise an only endpoint stays in use: retries would load a server that is slow.
    */
-  failed({ turn, pace }: Endpoint, silentSinceMs: number | null): void {
-    if (turn !== this.#current.turn) return;
-    const isDead = silentSinceMs !== null && pace.heardAtMs < silentSinceMs;
+  failed({ generation, pace }: Endpoint, silentSinceMs: number | null): void {
+    if (generation !== this.#current.generation) return;
+    const isDead = silentSinceMs !== null && pace.receivedAtMs < silentSinceMs;
     if (isDead) this.#forget(this.#index);
     else if (this.addresses.length === 1) return;
     this.#index = (this.#index + 1) % this.addresses.length;
-    this.#current = this.#endpoint(turn + 1);
+    this.#current = this.#endpoint(generation + 1);
     this.onMove();
   }
 
-  /** The channel to one of them, whichever is in use. */
+  /** The channel to one endpoint, whichever is in use. */
   client(index: number): GrpcClient {
     this.#clients[index] ??= new this.#grpc.Client(
       `dns:${this.addresses[index]}`,
@@ -141,16 +141,16 @@ export class Endpoints {
     letSocketsGo(this.addresses);
   }
 
-  /** What is under way on it goes on to its own end. */
+  /** Calls on the old connection go on to their own end. */
   #forget(index: number): void {
     this.#clients[index]?.close();
     this.#clients[index] = undefined;
   }
 
-  #endpoint(turn: number): Endpoint {
+  #endpoint(generation: number): Endpoint {
     const index = this.#index;
     const [address, pace] = [this.addresses[index]!, this.#paces[index]!];
-    return { address, client: this.client(index), pace, turn };
+    return { address, client: this.client(index), pace, generation };
   }
 }
 

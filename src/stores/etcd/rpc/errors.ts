@@ -17,15 +17,15 @@ export const Code = {
   UNAUTHENTICATED: 16,
 } as const;
 
-/** `no`: it was never sent, or the server refused it. */
+/** `no`: the request was never sent, or the server refused it. */
 export type Executed = "no" | "unknown";
 
 export class EtcdError extends Error {
   readonly grpcCode: number;
   executed: Executed;
-  /** `host:port`; null if no endpoint had to do with it. */
+  /** `host:port`; null if the error is not of one endpoint. */
   readonly endpoint: string | null;
-  /** Whether another endpoint, or the same a little later, may do better. */
+  /** Whether another endpoint, or the same one a little later, may answer. */
   readonly moves: boolean;
 
   constructor(
@@ -40,17 +40,17 @@ export class EtcdError extends Error {
     this.moves = more.moves ?? false;
   }
 
-  /** It was sent, and nothing came back within its time. */
+  /** The request was sent, and no reply came within its timeout. */
   get silent(): boolean {
     return this.grpcCode === Code.DEADLINE_EXCEEDED && this.executed === "unknown";
   }
 }
 
-/** What grpc-js says of a request that never left. */
+/** Messages of grpc-js for a request that was never sent. */
 const UNSENT =
   /^No connection established|^Channel closed before call started|^Name resolution failed|^Failed to start HTTP\/2 stream|^Stream refused by server|Waiting for LB pick|waiting for name resolution|waiting for metadata filters/;
 
-/** Refused before anything was proposed. */
+/** The server refused the request before it proposed anything to its cluster. */
 const REFUSED = /no leader|not leader|not capable|too many requests|learner/;
 
 const REFUSALS: readonly number[] = [
@@ -64,11 +64,11 @@ const REFUSALS: readonly number[] = [
   Code.UNAUTHENTICATED,
 ];
 
-/** The connection went, or the server, or its time, or its leader. */
+/** The connection, the server or its leader was lost, or a timeout ended the request. */
 const TROUBLE =
   /RST_STREAM|HTTP\/2 stream|deadline exceeded|context canceled|timed out|no leader|not leader|leader changed|server stopped|learner|unhealthy/;
 
-export function explain(
+export function toEtcdError(
   endpoint: string,
   { code = Code.UNKNOWN, details = "" }: GrpcFailure,
 ): EtcdError {
@@ -76,7 +76,7 @@ export function explain(
   const refused =
     REFUSALS.includes(code) ||
     (ofServer && (REFUSED.test(details) || code === Code.RESOURCE_EXHAUSTED));
-  return new EtcdError(wording(code, details), {
+  return new EtcdError(describeFailure(code, details), {
     grpcCode: code,
     executed: refused || UNSENT.test(details) ? "no" : "unknown",
     endpoint,
@@ -84,7 +84,7 @@ export function explain(
   });
 }
 
-function wording(code: number, details: string): string {
+function describeFailure(code: number, details: string): string {
   if (code === Code.DEADLINE_EXCEEDED) {
     return UNSENT.test(details) ? "no connection could be made in time" : "request timed out";
   }
@@ -95,7 +95,7 @@ function wording(code: number, details: string): string {
   return details.replace(/^etcdserver: /, "") || `failed with code ${code}`;
 }
 
-/** A token that has run out, or was given before users were changed, or before there were any. */
+/** The token has expired, or was given before the users were changed, or before there were any. */
 export const isStaleToken = ({ grpcCode, message }: EtcdError): boolean =>
   grpcCode === Code.UNAUTHENTICATED ||
   /invalid auth token|revision of auth store is old|user name is empty/.test(message);

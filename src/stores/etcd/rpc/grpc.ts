@@ -1,8 +1,8 @@
 import { subscribe } from "node:diagnostics_channel";
 import type { Socket } from "node:net";
-import { UnsupportedError } from "../../../core/errors.js";
+import { importInstalled } from "../../shared/client-library.js";
 
-/** As much of `@grpc/grpc-js` as is used here. */
+/** The part of `@grpc/grpc-js` that is used here. */
 export interface Grpc {
   readonly Client: new (target: string, credentials: unknown, options: object) => GrpcClient;
   readonly Metadata: new () => GrpcMetadata;
@@ -39,46 +39,78 @@ export function cancelLater(call: GrpcCall): void {
   setImmediate(() => call.cancel());
 }
 
-export interface GrpcStream<Request, Answer> extends GrpcCall {
+export interface GrpcStream<Request, Reply> extends GrpcCall {
   write(request: Request): boolean;
-  on(event: "data", listener: (answer: Answer) => void): this;
+  on(event: "data", listener: (reply: Reply) => void): this;
   on(event: "error", listener: (failure: GrpcFailure) => void): this;
   on(event: "end" | "metadata", listener: () => void): this;
 }
 
 export interface GrpcClient {
-  makeUnaryRequest<Answer>(
+  makeUnaryRequest<Reply>(
     path: string,
     serialize: (request: Buffer) => Buffer,
-    deserialize: (bytes: Buffer) => Answer,
+    deserialize: (bytes: Buffer) => Reply,
     request: Buffer,
     metadata: GrpcMetadata,
     options: { deadline: number },
-    callback: (failure: GrpcFailure | null, answer?: Answer) => void,
+    callback: (failure: GrpcFailure | null, reply?: Reply) => void,
   ): GrpcCall;
-  makeBidiStreamRequest<Request, Answer>(
+  makeBidiStreamRequest<Request, Reply>(
     path: string,
     serialize: (request: Request) => Buffer,
-    deserialize: (bytes: Buffer) => Answer,
+    deserialize: (bytes: Buffer) => Reply,
     metadata: GrpcMetadata,
-  ): GrpcStream<Request, Answer>;
+  ): GrpcStream<Request, Reply>;
   close(): void;
 }
 
-/** By a name that is not followed when the package is built or bundled: it is the user's choice. */
-const LIBRARY: string = "@grpc/grpc-js";
+/** A deadline of grpc-js ends a call by itself, as a rule: this much later, a timer does. */
+const OVERDUE_MS = 100;
+/** The failure by which grpc-js reports a passed deadline. */
+const OVERDUE: GrpcFailure = { code: 4, details: "Deadline exceeded" };
+const asItIs = (bytes: Buffer): Buffer => bytes;
+
+/**
+ * Sends one unary call, which ends after `timeoutMs`. grpc-js reads the deadline off the wall clock: if
+ * that is set back by a minute while the call is made, the deadline alone would come a minute late.
+ */
+export function callWithin<Reply>(
+  timeoutMs: number,
+  client: GrpcClient,
+  { path, decode }: { readonly path: string; decode(bytes: Buffer): Reply },
+  request: Buffer,
+  metadata: GrpcMetadata,
+  answered: (failure: GrpcFailure | null, reply?: Reply) => void,
+): GrpcCall {
+  let isOverdue = false;
+  const deadline = Date.now() + timeoutMs;
+  const call = client.makeUnaryRequest(
+    path,
+    asItIs,
+    decode,
+    request,
+    metadata,
+    { deadline },
+    (failure, reply) => {
+      clearTimeout(timer);
+      answered(failure !== null && isOverdue ? OVERDUE : failure, reply);
+    },
+  );
+  const timer = setTimeout(() => {
+    isOverdue = true;
+    cancelLater(call);
+  }, timeoutMs + OVERDUE_MS);
+  return call;
+}
 
 export async function loadGrpc(): Promise<Grpc> {
   noteSockets();
-  try {
-    const module = await import(LIBRARY);
-    return (module.default ?? module) as Grpc;
-  } catch (error) {
-    throw new UnsupportedError(
-      "etcd: needs a client library: npm install @grpc/grpc-js",
-      new AggregateError([error]),
-    );
-  }
+  const { module } = await importInstalled(
+    ["@grpc/grpc-js"],
+    "etcd: needs a client library: npm install @grpc/grpc-js",
+  );
+  return ((module as { default?: unknown }).default ?? module) as Grpc;
 }
 
 /** Sockets that grpc-js has opened. */
@@ -98,8 +130,8 @@ function noteSockets(): void {
 }
 
 /**
- * A channel that is closed leaves a socket as it is that is being connected, or whose peer does not
- * answer; for minutes, where packets are dropped. It need not keep the process alive.
+ * Lets the process end although a closed channel leaves a socket open that is still connecting, or whose
+ * peer does not reply: where packets are dropped, that lasts for minutes.
  */
 export function letSocketsGo(addresses: readonly string[]): void {
   for (const ref of sockets ?? []) {

@@ -1,22 +1,22 @@
 import type { EtcdError } from "./errors.js";
 import type { Login } from "./login.js";
-import { type KeepAliveAnswer, METHODS } from "./messages.js";
+import { type KeepAliveReply, METHODS } from "./messages.js";
 import { movedError, Stream } from "./streams.js";
 import { type Caller, closedError } from "./unary.js";
 
 interface Waiter {
   readonly id: bigint;
-  readonly resolve: (answer: KeepAliveAnswer) => void;
+  readonly resolve: (reply: KeepAliveReply) => void;
   readonly reject: (error: EtcdError) => void;
   readonly timer: NodeJS.Timeout;
 }
 
-/** All keepalives of a client, on one stream that is opened when it is needed. */
+/** All keepalives of a client, on one stream, which the first one opens. */
 export class KeepAlives {
   readonly #caller: Caller;
   readonly #login: Login;
-  #stream: Stream<{ id: bigint }, KeepAliveAnswer> | null = null;
-  /** In the order in which they were sent: so the answers for one lease come. */
+  #stream: Stream<{ id: bigint }, KeepAliveReply> | null = null;
+  /** In the order in which they were sent: the replies for one lease come in that order. */
   readonly #waiters = new Set<Waiter>();
   #closed = false;
 
@@ -25,13 +25,13 @@ export class KeepAlives {
     this.#login = login;
   }
 
-  async keepAlive(id: bigint, timeoutMs: number): Promise<KeepAliveAnswer> {
+  async keepAlive(id: bigint, timeoutMs: number): Promise<KeepAliveReply> {
     const fromMs = performance.now();
     const metadata = this.#login.metadata ?? (await this.#login.ready());
     return new Promise((resolve, reject) => {
       if (this.#closed) return reject(closedError());
       this.#stream ??= new Stream(this.#caller, this.#login, metadata, METHODS.leaseKeepAlive, {
-        hear: (answer) => this.#hear(answer),
+        received: (reply) => this.#received(reply),
         broken: (error) => this.#end(error),
       });
       const stream = this.#stream;
@@ -44,7 +44,7 @@ export class KeepAlives {
     });
   }
 
-  /** The endpoint in use is another. */
+  /** The client uses another endpoint now. */
   moved(): void {
     this.#drop(movedError());
   }
@@ -59,11 +59,11 @@ export class KeepAlives {
     this.#end(error);
   }
 
-  #hear(answer: KeepAliveAnswer): void {
+  #received(reply: KeepAliveReply): void {
     for (const waiter of this.#waiters) {
-      if (waiter.id !== answer.id) continue;
+      if (waiter.id !== reply.id) continue;
       this.#settle(waiter);
-      waiter.resolve(answer);
+      waiter.resolve(reply);
       return;
     }
   }

@@ -1,58 +1,49 @@
 import { Code, EtcdError } from "./errors.js";
 import type { Grpc, GrpcMetadata } from "./grpc.js";
 
-type Authenticate = (name: string, password: string) => Promise<string>;
-
-/** What goes with every call: that a leader is required and, where there is a user, its token. */
+/** The metadata of every call: that a leader is required and, if there is a user, its token. */
 export class Login {
-  /** Null while a token has to be asked for. */
+  /** Null while a token is still to be requested. */
   metadata: GrpcMetadata | null;
   readonly #plain: GrpcMetadata;
   readonly #authenticate: (() => Promise<string>) | null;
-  #asking: Promise<GrpcMetadata> | null = null;
+  #requested: Promise<GrpcMetadata> | null = null;
 
-  constructor(
-    grpc: Grpc,
-    user?: {
-      readonly name: string;
-      readonly password: string;
-      readonly authenticate: Authenticate;
-    },
-  ) {
+  /** `authenticate`: requests a token for the user; null: there is none. */
+  constructor(grpc: Grpc, authenticate: (() => Promise<string>) | null) {
     this.#plain = new grpc.Metadata();
-    // A member that is cut off from its leader refuses at once instead of when time is up.
+    // A member that is cut off from its leader then refuses at once, not after a timeout.
     this.#plain.set("hasleader", "true");
-    this.#authenticate =
-      user === undefined ? null : () => user.authenticate(user.name, user.password);
-    this.metadata = user === undefined ? this.#plain : null;
+    this.#authenticate = authenticate;
+    this.metadata = authenticate === null ? this.#plain : null;
   }
 
-  /** Whether a new token may help who was refused. */
+  /** Whether a new token may help after a refusal. */
   get hasUser(): boolean {
     return this.#authenticate !== null;
   }
 
-  /** One asks for all. */
+  /** All callers share one request. */
   ready(): Promise<GrpcMetadata> {
     if (this.metadata !== null) return Promise.resolve(this.metadata);
-    this.#asking ??= this.#ask().finally(() => {
-      this.#asking = null;
+    this.#requested ??= this.#request().finally(() => {
+      this.#requested = null;
     });
-    return this.#asking;
+    return this.#requested;
   }
 
-  /** This one was refused; another may have brought a new one since. */
+  /** This token was refused; another caller may have renewed it since. */
   renew(stale: GrpcMetadata): void {
     if (this.#authenticate !== null && this.metadata === stale) this.metadata = null;
   }
 
-  async #ask(): Promise<GrpcMetadata> {
+  async #request(): Promise<GrpcMetadata> {
     const metadata = this.#plain.clone();
     try {
       const token = await this.#authenticate!();
       setToken(metadata, token);
     } catch (error) {
-      // There are no users yet: whoever asks may do everything.
+      // The server has no users yet, and lets everybody do everything.
       if (!(error instanceof EtcdError && /authentication is not enabled/.test(error.message))) {
         throw error;
       }
@@ -62,7 +53,7 @@ export class Login {
   }
 }
 
-/** What is refused here would be repeated in the message. */
+/** The library's own error would repeat the token. */
 function setToken(metadata: GrpcMetadata, token: string): void {
   try {
     metadata.set("token", token);

@@ -7,16 +7,73 @@
  * - `int64`, `uint64`: a bigint; `number`: an int64 that is small enough for one
  * - a list of names: an enum; a message: a message
  */
-type Kind = "text" | "int64" | "uint64" | "number" | "bool" | readonly string[];
+type Kind = keyof Scalars | readonly string[] | Message<object>;
 
-export interface Field {
-  readonly kind: Kind | Message<object>;
-  readonly repeated: boolean;
+interface Scalars {
+  text: string;
+  int64: bigint;
+  uint64: bigint;
+  number: number;
+  bool: boolean;
+}
+
+/** `optional`: may be `undefined`. `list`: may be `undefined`, and is only written. */
+type Presence = "one" | "optional" | "many" | "list";
+
+interface Field<K extends Kind = Kind, P extends Presence = Presence> {
+  readonly number: number;
+  readonly kind: K;
+  readonly presence: P;
+}
+
+type Fields = Readonly<Record<string, Field>>;
+
+type ValueOf<K extends Kind> =
+  K extends Message<infer T>
+    ? T
+    : K extends readonly (infer Name)[]
+      ? Name
+      : K extends keyof Scalars
+        ? Scalars[K]
+        : never;
+
+type FieldValue<F extends Field> =
+  F extends Field<infer K, infer P>
+    ? P extends "many"
+      ? ValueOf<K>[]
+      : P extends "list"
+        ? readonly ValueOf<K>[]
+        : ValueOf<K>
+    : never;
+
+type LeftOut = Field<Kind, "optional" | "list">;
+
+/** The values of a message, by the table of its fields. */
+type Values<F extends Fields> = {
+  [N in keyof F as F[N] extends LeftOut ? never : N]: FieldValue<F[N]>;
+} & {
+  [N in keyof F as F[N] extends LeftOut ? N : never]?: FieldValue<F[N]> | undefined;
+};
+
+/** The values that a message is written from, or read into. */
+export type Of<M> = M extends Message<infer T> ? T : never;
+
+const field =
+  <P extends Presence>(presence: P) =>
+  <const K extends Kind>(number: number, kind: K): Field<K, P> => ({ number, kind, presence });
+
+export const one = field("one");
+export const optional = field("optional");
+export const many = field("many");
+export const list = field("list");
+
+export function message<const F extends Fields>(name: string, fields: F): Message<Values<F>> {
+  return new Message(name, fields);
 }
 
 interface NumberedField extends Field {
-  readonly number: number;
   readonly name: string;
+  readonly repeated: boolean;
   /** Number and wire type, as they stand before each value. */
   readonly tag: number;
 }
@@ -33,14 +90,14 @@ export class Message<T extends object> {
   readonly #blank: Record<string, unknown> = {};
   readonly #lists: readonly string[];
 
-  constructor(name: string, fields: { readonly [K in keyof T]-?: readonly [number, Field] }) {
+  constructor(name: string, fields: Fields) {
     this.name = name;
-    this.#fields = Object.entries<readonly [number, Field]>(fields)
-      .map(([key, [number, field]]) => ({
+    this.#fields = Object.entries(fields)
+      .map(([key, field]) => ({
         ...field,
-        number,
         name: key,
-        tag: number * 8 + wireTypeOf(field),
+        repeated: field.presence === "many" || field.presence === "list",
+        tag: field.number * 8 + wireTypeOf(field),
       }))
       .sort((a, b) => a.number - b.number);
     for (const field of this.#fields) {
@@ -63,7 +120,7 @@ export class Message<T extends object> {
     return this.read(new Reader(bytes), bytes.length) as T;
   }
 
-  /** One field of a message that is too long to be read at once: each value when it is asked for. */
+  /** One field of a message that is too long to be read at once: each value is decoded when the caller reads it. */
   *each<K extends keyof T & string>(
     bytes: Buffer,
     name: K,
@@ -143,7 +200,7 @@ function wireTypeOf({ kind }: Field): number {
   return kind === "text" || kind instanceof Message ? DELIMITED : VARINT;
 }
 
-function blankOf({ kind, repeated }: Field): unknown {
+function blankOf({ kind, repeated }: NumberedField): unknown {
   if (repeated || kind instanceof Message) return undefined;
   if (kind === "text") return "";
   if (kind === "bool") return false;
@@ -173,7 +230,7 @@ function writeText(text: string): void {
   writeVarint(size);
 }
 
-/** Of a whole number from 0 to 2^53 - 1. */
+/** Writes a whole number from 0 to 2^53 - 1. */
 function writeVarint(value: number): void {
   if (value < 128) {
     reserve(1);

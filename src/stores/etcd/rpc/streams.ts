@@ -1,5 +1,5 @@
 import type { Endpoint } from "./endpoints.js";
-import { Code, EtcdError, explain, isStaleToken } from "./errors.js";
+import { Code, EtcdError, isStaleToken, toEtcdError } from "./errors.js";
 import {
   cancelLater,
   type GrpcFailure,
@@ -11,44 +11,44 @@ import type { Login } from "./login.js";
 import type { Method } from "./messages.js";
 import type { Caller } from "./unary.js";
 
-export interface StreamEars<Answer> {
-  hear(answer: Answer): void;
+export interface StreamListener<Reply> {
+  received(reply: Reply): void;
   /** Once, and never after `close`. */
   broken(error: EtcdError): void;
 }
 
-/** One stream on the endpoint in use. It never comes back: who needs one opens another. */
-export class Stream<Request extends object, Answer extends object> {
+/** One stream on the endpoint in use. A stream that broke is not reopened: its user opens another. */
+export class Stream<Request extends object, Reply extends object> {
   readonly #caller: Caller;
   readonly #login: Login;
   readonly #endpoint: Endpoint;
   readonly #metadata: GrpcMetadata;
-  readonly #stream: GrpcStream<Request, Answer>;
-  readonly #ears: StreamEars<Answer>;
-  /** Something came: there is a connection, or was. */
-  #heard = false;
+  readonly #stream: GrpcStream<Request, Reply>;
+  readonly #listener: StreamListener<Reply>;
+  /** Something was received: there is a connection, or was. */
+  #hasReceived = false;
   #over = false;
 
   constructor(
     caller: Caller,
     login: Login,
     metadata: GrpcMetadata,
-    method: Method<Request, Answer>,
-    ears: StreamEars<Answer>,
+    method: Method<Request, Reply>,
+    listener: StreamListener<Reply>,
   ) {
     this.#caller = caller;
     this.#login = login;
     this.#metadata = metadata;
-    this.#ears = ears;
+    this.#listener = listener;
     this.#endpoint = caller.endpoints.current;
     const { path, encode, decode } = method;
     this.#stream = this.#endpoint.client.makeBidiStreamRequest(path, encode, decode, metadata);
     this.#stream
       .on("metadata", () => letProcessEnd(this.#stream))
-      .on("data", (answer) => {
-        this.#heard = true;
-        this.#endpoint.pace.heardAtMs = performance.now();
-        if (!this.#over) ears.hear(answer);
+      .on("data", (reply) => {
+        this.#hasReceived = true;
+        this.#endpoint.pace.receivedAtMs = performance.now();
+        if (!this.#over) listener.received(reply);
       })
       .on("error", (failure) => this.#break(failure))
       .on("end", () => this.#break({ code: Code.UNAVAILABLE, details: "the stream has ended" }));
@@ -58,7 +58,7 @@ export class Stream<Request extends object, Answer extends object> {
     this.#stream.write(request);
   }
 
-  /** What was sent then was not answered in time. */
+  /** The request that was sent then got no reply in time. */
   timedOut(sentAtMs: number): void {
     this.#endpoint.pace.timedOut(performance.now() - sentAtMs);
     this.#break({ code: Code.DEADLINE_EXCEEDED, details: "request timed out" }, sentAtMs);
@@ -73,19 +73,22 @@ export class Stream<Request extends object, Answer extends object> {
   #break(failure: GrpcFailure, silentSinceMs = Number.NaN): void {
     if (this.#over) return;
     this.#over = true;
-    const error = explain(this.#endpoint.address, failure);
+    const error = toEtcdError(this.#endpoint.address, failure);
     if (isStaleToken(error)) this.#login.renew(this.#metadata);
-    this.#ears.broken(error);
-    // After its own end was told: the move would close it.
-    const isSilent = this.#heard && !Number.isNaN(silentSinceMs);
+    this.#listener.broken(error);
+    // After the listener knows: a change of the endpoint would close the stream.
+    const isSilent = this.#hasReceived && !Number.isNaN(silentSinceMs);
     if (error.moves) this.#caller.endpoints.failed(this.#endpoint, isSilent ? silentSinceMs : null);
   }
 }
 
 export const movedError = (): EtcdError =>
-  new EtcdError("the client left its endpoint, which did not answer in time", {
-    grpcCode: Code.UNAVAILABLE,
-    executed: "unknown",
-    endpoint: null,
-    moves: true,
-  });
+  new EtcdError(
+    "the client changed to another endpoint, because this one did not reply in time; retry",
+    {
+      grpcCode: Code.UNAVAILABLE,
+      executed: "unknown",
+      endpoint: null,
+      moves: true,
+    },
+  );

@@ -1,15 +1,21 @@
 import type { Endpoint, Endpoints } from "./endpoints.js";
-import { Code, EtcdError, type Executed, explain, isStaleToken } from "./errors.js";
-import { cancelLater, type GrpcCall, type GrpcFailure, type GrpcMetadata } from "./grpc.js";
+import { Code, EtcdError, type Executed, isStaleToken, toEtcdError } from "./errors.js";
+import {
+  callWithin,
+  cancelLater,
+  type GrpcCall,
+  type GrpcFailure,
+  type GrpcMetadata,
+} from "./grpc.js";
 import type { Login } from "./login.js";
 import type { Method } from "./messages.js";
 
 export interface CallOptions {
   /** For all attempts together. */
   readonly timeoutMs?: number | undefined;
-  /** It may be sent again though it may have been executed. */
+  /** The request may be sent again even if an attempt may have been executed. Default false. */
   readonly again?: boolean | undefined;
-  /** Called before the answer is given, if an earlier attempt may have been executed, too. */
+  /** Called before the reply is delivered, if an earlier attempt may have been executed, too. */
   readonly onRepeated?: (() => void) | undefined;
 }
 
@@ -18,15 +24,15 @@ export interface Timeouts {
   readonly attemptMs: number;
 }
 
-/** Between rounds over all endpoints. */
+/** Pause between rounds over all endpoints. */
 const PAUSE_MS = { first: 20, most: 250 };
 const FOR_EVER_MS = 2 ** 30;
 
-/** Sends calls, each to the endpoint in use, and again to the next as long as that is safe and in time. */
+/** Sends each call to the endpoint in use, and retries at the next while that is safe and in time. */
 export class Caller {
   readonly endpoints: Endpoints;
   readonly timeouts: Timeouts;
-  readonly pending = new Set<Call<never>>();
+  readonly #pending = new Set<{ close(): void }>();
   /** Keeps the process alive while something is pending: the connection itself may not. */
   readonly #hold = setInterval(() => {}, FOR_EVER_MS).unref();
   #held = 0;
@@ -37,23 +43,23 @@ export class Caller {
     this.timeouts = timeouts;
   }
 
-  call<Request extends object, Answer extends object>(
-    method: Method<Request, Answer>,
+  call<Request extends object, Reply extends object>(
+    method: Method<Request, Reply>,
     request: Request,
     login: Login,
     options: CallOptions | undefined,
-  ): Promise<Answer> {
+  ): Promise<Reply> {
     return new Promise((resolve, reject) => {
       if (this.#closed) return reject(closedError());
       const call = new Call(this, method, method.encode(request), login, options, resolve, reject);
-      this.pending.add(call as unknown as Call<never>);
+      this.#pending.add(call);
       this.hold();
       call.start();
     });
   }
 
-  done(call: Call<never>): void {
-    if (this.pending.delete(call)) this.letGo();
+  done(call: { close(): void }): void {
+    if (this.#pending.delete(call)) this.letGo();
   }
 
   hold(): void {
@@ -66,7 +72,7 @@ export class Caller {
 
   close(): void {
     this.#closed = true;
-    for (const call of this.pending) call.close();
+    for (const call of this.#pending) call.close();
     clearInterval(this.#hold);
   }
 }
@@ -74,17 +80,15 @@ export class Caller {
 export const closedError = (executed: Executed = "no"): EtcdError =>
   new EtcdError("the client is closed", { grpcCode: Code.CANCELLED, executed, endpoint: null });
 
-const asItIs = (bytes: Buffer): Buffer => bytes;
-
-class Call<Answer extends object> {
+class Call<Reply extends object> {
   readonly #caller: Caller;
-  readonly #method: Method<never, Answer>;
+  readonly #method: Method<never, Reply>;
   readonly #bytes: Buffer;
   readonly #login: Login;
   readonly #again: boolean;
   readonly #onRepeated: (() => void) | undefined;
   readonly #deadline: number;
-  readonly #resolve: (answer: Answer) => void;
+  readonly #resolve: (reply: Reply) => void;
   readonly #reject: (error: unknown) => void;
   #endpoint: Endpoint | null = null;
   #metadata: GrpcMetadata | null = null;
@@ -98,11 +102,11 @@ class Call<Answer extends object> {
 
   constructor(
     caller: Caller,
-    method: Method<never, Answer>,
+    method: Method<never, Reply>,
     bytes: Buffer,
     login: Login,
     options: CallOptions | undefined,
-    resolve: (answer: Answer) => void,
+    resolve: (reply: Reply) => void,
     reject: (error: unknown) => void,
   ) {
     this.#caller = caller;
@@ -132,7 +136,7 @@ class Call<Answer extends object> {
       (metadata) => this.#send(metadata),
       (error) => this.#fail(error),
     );
-    // Logging in has a time of its own, which may be longer.
+    // The login has a timeout of its own, which may be longer.
     this.#pause = setTimeout(() => this.#fail(this.#timedOut()), this.#remainingMs());
   }
 
@@ -148,35 +152,34 @@ class Call<Answer extends object> {
     this.#metadata = metadata;
     this.#attempts++;
     this.#sentAtMs = performance.now();
-    const patienceMs = this.#endpoint.pace.patienceMs(this.#caller.timeouts);
-    const timeoutMs = Math.min(remainingMs, patienceMs);
-    this.#sent = this.#endpoint.client.makeUnaryRequest(
-      this.#method.path,
-      asItIs,
-      this.#method.decode,
+    const attemptMs = this.#endpoint.pace.attemptTimeoutMs(this.#caller.timeouts);
+    const timeoutMs = Math.min(remainingMs, attemptMs);
+    this.#sent = callWithin(
+      timeoutMs,
+      this.#endpoint.client,
+      this.#method,
       this.#bytes,
       metadata,
-      { deadline: Date.now() + timeoutMs },
       this.#answered,
     );
   }
 
-  readonly #answered = (failure: GrpcFailure | null, answer?: Answer): void => {
+  readonly #answered = (failure: GrpcFailure | null, reply?: Reply): void => {
     this.#sent = null;
     if (this.#over) return;
     const { pace, address } = this.#endpoint!;
     const tookMs = performance.now() - this.#sentAtMs;
     if (failure !== null) {
-      const error = explain(address, failure);
+      const error = toEtcdError(address, failure);
       if (error.silent) pace.timedOut(tookMs);
       this.#failed(error);
       return;
     }
     pace.answered(tookMs);
     this.#over = true;
-    this.#caller.done(this as unknown as Call<never>);
+    this.#caller.done(this);
     if (this.#executed === "unknown") this.#onRepeated?.();
-    this.#resolve(answer!);
+    this.#resolve(reply!);
   };
 
   #failed(error: EtcdError): void {
@@ -202,7 +205,7 @@ class Call<Answer extends object> {
     else this.#pause = setTimeout(() => this.start(), pauseMs);
   }
 
-  /** None before each endpoint was asked once. */
+  /** No pause before each endpoint was tried once. */
   #pauseMs(): number {
     const count = this.#caller.endpoints.addresses.length;
     if (this.#attempts % count !== 0) return 0;
@@ -213,8 +216,8 @@ class Call<Answer extends object> {
     if (this.#over) return;
     this.#over = true;
     clearTimeout(this.#pause);
-    this.#caller.done(this as unknown as Call<never>);
-    // The last attempt may not have left, an earlier one may have been executed.
+    this.#caller.done(this);
+    // The last attempt may not have been sent; an earlier one may have been executed.
     if (this.#executed === "unknown") error.executed = "unknown";
     this.#reject(error);
   }

@@ -1,24 +1,24 @@
-import { Code, type EtcdError, explain } from "./errors.js";
+import { Code, type EtcdError, toEtcdError } from "./errors.js";
 import type { GrpcMetadata } from "./grpc.js";
 import type { Login } from "./login.js";
 import {
   METHODS,
-  type WatchAnswer,
   type WatchEvent,
   type WatchRange,
+  type WatchReply,
   type WatchRequest,
 } from "./messages.js";
 import { Stream } from "./streams.js";
 import type { Caller } from "./unary.js";
 
-export interface WatchHearing {
-  /** The server has it: every event after `revision` will be told. Also after each time it was lost and made again. */
+export interface WatchListener {
+  /** The server watches: every event after `revision` will be received. Also each time the watch is made again. */
   created(revision: bigint): void;
   /** All events of one or more revisions, in order, never half a revision; `revision` is that of the last. */
   events(events: WatchEvent[], revision: bigint): void;
-  /** It can't go on where it was: what was known must be read again, when it is created anew. */
+  /** Events were missed: read the keys again when the watch is created anew. */
   gap(): void;
-  /** It is refused (a right that is lacking), or can't be made for now; it goes on trying. */
+  /** The watch is refused (a right is missing), or can't be made for now; it is retried. */
   failed?(error: EtcdError): void;
 }
 
@@ -28,31 +28,31 @@ export interface Watch {
 
 interface Watching {
   readonly range: WatchRange;
-  readonly hear: WatchHearing;
-  /** Ours, and new each time it is made: nothing of an earlier one is taken for this one's. */
+  readonly listener: WatchListener;
+  /** Chosen by the client, and new each time: replies to an earlier watch are not mistaken for this one's. */
   id: bigint;
-  /** Where it begins when it is made again; 0: now. */
+  /** The revision at which it begins when it is made again; 0: now. */
   next: bigint;
   refusals: number;
-  /** Until a refused one is asked for again. */
+  /** Retries a refused watch. */
   timer: NodeJS.Timeout | undefined;
 }
 
 const PAUSE_MS = { first: 20, most: 1_000 };
 const REFUSED_MS = { first: 250, most: 30_000 };
-/** The first refusal, and then one in so many, may be the token's fault. */
+/** At the first refusal, and at one in so many after that, the token is renewed. */
 const RENEW_EVERY = 8;
-/** Of a refusal that does not say to whom it was. */
-const NOBODY = -1n;
+/** The id in a refusal that does not name its watch. */
+const NO_WATCH = -1n;
 
-/** All watches of a client, on one stream; when that breaks, another is opened and each goes on where it was. */
+/** All watches of a client, on one stream. When that breaks, another is opened, and each goes on where it was. */
 export class Watches {
   readonly #caller: Caller;
   readonly #login: Login;
   readonly #watches = new Map<bigint, Watching>();
-  /** Asked for on this stream and not answered; the answers come in this order. */
+  /** Requested on this stream and not answered; the replies come in this order. */
   #creating: bigint[] = [];
-  #stream: Stream<WatchRequest, WatchAnswer> | null = null;
+  #stream: Stream<WatchRequest, WatchReply> | null = null;
   #opening = false;
   #timer: NodeJS.Timeout | undefined;
   #failures = 0;
@@ -64,10 +64,10 @@ export class Watches {
     this.#login = login;
   }
 
-  watch(range: WatchRange, hear: WatchHearing): Watch {
+  watch(range: WatchRange, listener: WatchListener): Watch {
     const watching: Watching = {
       range,
-      hear,
+      listener,
       id: 0n,
       next: range.startRevision ?? 0n,
       refusals: 0,
@@ -77,7 +77,7 @@ export class Watches {
     return { cancel: () => this.#cancel(watching) };
   }
 
-  /** The endpoint in use is another: the old one's member may be cut off though its connection lives. */
+  /** The client uses another endpoint now: the old member may be cut off though its connection lives. */
   moved(): void {
     if (this.#stream !== null) this.#reopen();
   }
@@ -99,7 +99,7 @@ export class Watches {
     else if (this.#timer === undefined) this.#open();
   }
 
-  #create(stream: Stream<WatchRequest, WatchAnswer>, { id, range, next }: Watching): void {
+  #create(stream: Stream<WatchRequest, WatchReply>, { id, range, next }: Watching): void {
     this.#creating.push(id);
     const { key, rangeEnd, prevKv } = range;
     stream.send({
@@ -143,7 +143,7 @@ export class Watches {
   #openWith(metadata: GrpcMetadata): void {
     if (this.#closed || this.#stream !== null || this.#watches.size === 0) return;
     const stream = new Stream(this.#caller, this.#login, metadata, METHODS.watch, {
-      hear: (answer) => this.#hear(answer, metadata),
+      received: (reply) => this.#received(reply, metadata),
       broken: (error) => this.#fail(error),
     });
     this.#stream = stream;
@@ -151,7 +151,7 @@ export class Watches {
   }
 
   #fail(error: EtcdError): void {
-    for (const { hear } of [...this.#watches.values()]) hear.failed?.(error);
+    for (const { listener } of [...this.#watches.values()]) listener.failed?.(error);
     this.#reopen();
   }
 
@@ -165,49 +165,49 @@ export class Watches {
     }, pauseMs).unref();
   }
 
-  #hear(answer: WatchAnswer, metadata: GrpcMetadata): void {
-    const asked = answer.created ? this.#creating.shift() : undefined;
-    const id = answer.watchId === NOBODY ? asked : answer.watchId;
+  #received(reply: WatchReply, metadata: GrpcMetadata): void {
+    const created = reply.created ? this.#creating.shift() : undefined;
+    const id = reply.watchId === NO_WATCH ? created : reply.watchId;
     const watching = id === undefined ? undefined : this.#watches.get(id);
     if (watching === undefined) return;
-    if (answer.canceled) {
-      this.#canceled(watching, answer, metadata);
+    if (reply.canceled) {
+      this.#canceled(watching, reply, metadata);
       return;
     }
-    const revision = answer.header?.revision ?? 0n;
-    if (answer.created) {
+    const revision = reply.header?.revision ?? 0n;
+    if (reply.created) {
       this.#failures = 0;
       watching.refusals = 0;
-      // What begins now has seen all until now; what goes on has not yet.
+      // A watch that begins now has missed nothing; one that goes on still has to catch up.
       if (watching.next === 0n) watching.next = revision + 1n;
-      watching.hear.created(revision);
+      watching.listener.created(revision);
       return;
     }
-    const last = answer.events.at(-1);
-    // Behind by more than one batch, the header is ahead of the events.
+    const last = reply.events.at(-1);
+    // If the watch is behind by more than one batch, the header is ahead of the events.
     const seen = last === undefined ? revision : last.kv.modRevision;
     if (seen >= watching.next) watching.next = seen + 1n;
-    if (last !== undefined) watching.hear.events(answer.events, seen);
+    if (last !== undefined) watching.listener.events(reply.events, seen);
   }
 
-  #canceled(watching: Watching, answer: WatchAnswer, metadata: GrpcMetadata): void {
-    if (answer.compactRevision > 0n) {
+  #canceled(watching: Watching, reply: WatchReply, metadata: GrpcMetadata): void {
+    if (reply.compactRevision > 0n) {
       watching.next = 0n;
-      watching.hear.gap();
-      // Unless whoever heard it has cancelled it, or closed the client.
+      watching.listener.gap();
+      // The listener may have cancelled the watch, or closed the client.
       if (this.#watches.has(watching.id)) this.#add(watching);
       return;
     }
-    watching.hear.failed?.(refusal(this.#caller.endpoints.current.address, answer.cancelReason));
+    watching.listener.failed?.(refusal(this.#caller.endpoints.current.address, reply.cancelReason));
     if (!this.#watches.has(watching.id)) return;
-    // Some versions say "permission denied" of a token that has run out.
+    // Some versions say "permission denied" for a token that has expired.
     if (watching.refusals++ % RENEW_EVERY === 0 && this.#login.hasUser) {
       this.#login.renew(metadata);
       this.#reopen();
     } else this.#addLater(watching);
   }
 
-  /** By itself: the others go on. */
+  /** Retries one refused watch; the others go on. */
   #addLater(watching: Watching): void {
     const pauseMs = Math.min(REFUSED_MS.first * 2 ** watching.refusals, REFUSED_MS.most);
     watching.timer = setTimeout(() => this.#add(watching), pauseMs).unref();
@@ -217,5 +217,5 @@ export class Watches {
 function refusal(address: string, reason: string): EtcdError {
   const details = reason.replace(/^rpc error: code = \w+ desc = /, "");
   const code = /permission denied/.test(details) ? Code.PERMISSION_DENIED : Code.UNKNOWN;
-  return explain(address, { code, details: details || "the watch was cancelled" });
+  return toEtcdError(address, { code, details: details || "the watch was cancelled" });
 }

@@ -1,71 +1,64 @@
-import { type Finding, isLoopback, reasonOf } from "../../../core/doctor.js";
-import type { StoreUrl } from "../../../core/url.js";
-import { ask, open } from "./ask.js";
+import { reasonOf } from "../../../core/cause.js";
+import { danger, type Finding, ok, unknown } from "../../../doctor/finding.js";
+import { isLoopback, unencrypted } from "../../../doctor/measures.js";
+import type { StoreUrl } from "../../url.js";
+import { openConnection, sendCommand } from "./commands.js";
 import { type Facts, type Info, versionOf } from "./facts.js";
 
-/** Who can reach it without a password, and who can listen. */
-export async function accessOf(url: StoreUrl, { info, config }: Facts): Promise<Finding[]> {
-  const about = "access";
+const ADVICE = "Set a password or ACL users, and let only the machines that need it connect.";
+const ANYONE = "anyone who reaches the server can take, free and delete locks";
+
+/** Checks whether anybody can use the server without a password, or read the connection. */
+export async function checkAccess(url: StoreUrl, facts: Facts): Promise<Finding[]> {
   const local = url.hosts.every(({ host }) => isLoopback(host));
-  const findings: Finding[] = [];
   const open = await letsAnyoneIn(url);
-  const advice = "Set a password or ACL users, and let only the machines that need it connect.";
-  const everybody = "anybody who reaches the server can take, free and delete locks";
-  if (open === false) {
-    findings.push({ about, level: "ok", what: "nobody gets in without a password" });
-  } else if (open !== true) {
-    const what = `whether one gets in without a password (${open})`;
-    findings.push({ about, level: "unknown", what });
-  } else if (!local) {
-    const what = `no password is needed: ${everybody}`;
-    findings.push({ about, level: "danger", what, advice });
-  } else if (typeof config === "string") {
-    const what = `no password is needed from this machine; whether it is from others (${config})`;
-    findings.push({ about, level: "unknown", what, advice });
-  } else {
-    const shut = isShutToOthers(info, config);
-    findings.push(
-      shut
-        ? { about, level: "ok", what: "no password is needed, but only this machine can connect" }
-        : {
-            about,
-            level: "danger",
-            what: `no password is needed, and others than this machine can connect (bind ${config.get("bind") || "*"}): ${everybody}`,
-            advice,
-          },
-    );
-  }
-  if (!local && url.scheme === "redis") {
-    findings.push({
-      about: "transport",
-      level: "note",
-      what: "the connection is not encrypted: anybody on the network path can read passwords, and the grantIds that prove ownership of leases",
-      advice: "Use rediss: unless the network is your own.",
-    });
-  }
-  return findings;
+  const access =
+    open === false
+      ? ok("access", "the server lets nobody in without a password")
+      : open !== true
+        ? unknown("access", `whether the server needs a password (${open})`)
+        : judgeOpenServer(facts, local);
+  const plain = !local && url.scheme === "redis";
+  return [access, ...(plain ? [unencrypted("Use rediss: unless the network is your own.")] : [])];
 }
 
-/** Before version 7, protected mode counted only where no address was named. */
-function isShutToOthers(info: Info | string, config: Info): boolean {
+function judgeOpenServer({ info, config }: Facts, local: boolean): Finding {
+  if (!local) return danger("access", `no password is needed: ${ANYONE}`, ADVICE);
+  if (typeof config === "string") {
+    const what = `no password is needed from this machine; whether it is from others (${config})`;
+    return unknown("access", what, ADVICE);
+  }
+  if (isClosedToOthers(info, config)) {
+    return ok("access", "no password is needed, but only this machine can connect");
+  }
+  const bind = config.get("bind") || "*";
+  return danger(
+    "access",
+    `no password is needed, and other machines can connect (bind ${bind}): ${ANYONE}`,
+    ADVICE,
+  );
+}
+
+/** Before version 7, protected mode had an effect only without a bind address. */
+function isClosedToOthers(info: Info | string, config: Info): boolean {
   const addresses = (config.get("bind") ?? "").split(" ").filter((one) => one !== "");
-  if (addresses.length > 0 && addresses.every((one) => isLoopback(one.replace(/^-/, ""))))
-    return true;
+  const local = addresses.every((one) => isLoopback(one.replace(/^-/, "")));
+  if (addresses.length > 0 && local) return true;
   const [major] = typeof info === "string" ? [Number.NaN] : versionOf(info);
   return config.get("protected-mode") === "yes" && (major >= 7 || addresses.length === 0);
 }
 
-/** A text: it can't be told, and why. */
+/** A text says why it is unknown. */
 async function letsAnyoneIn(url: StoreUrl): Promise<boolean | string> {
   if (url.user === "" && url.password === "") return true;
   try {
-    const nobody = await open({ ...url, user: "", password: "" });
+    const stranger = await openConnection({ ...url, user: "", password: "" });
     try {
-      const [server] = await nobody.servers();
-      const answer = await ask(server!, "PING");
-      return !("refused" in answer && /NOAUTH/.test(answer.refused));
+      const [server] = await stranger.servers();
+      const sent = await sendCommand(server!, "PING");
+      return !("refused" in sent && /NOAUTH/.test(sent.refused));
     } finally {
-      await nobody.close().catch(() => {});
+      await stranger.close().catch(() => {});
     }
   } catch (error) {
     return /NOAUTH/.test(reasonOf(error)) ? false : reasonOf(error);

@@ -1,9 +1,9 @@
-import type { OneServer } from "../client.js";
-import { ask, refusal } from "./ask.js";
+import type { OneServer } from "../connection.js";
+import { describeRefusal, sendCommand } from "./commands.js";
 
 export type Info = ReadonlyMap<string, string>;
 
-/** What a server tells about itself. A text instead: why it does not. */
+/** The server's own information; where it is not available, a text with the reason. */
 export interface Facts {
   readonly info: Info | string;
   readonly config: Info | string;
@@ -18,36 +18,38 @@ const SETTINGS = [
   "protected-mode",
 ];
 
-export async function factsOf(server: OneServer): Promise<Facts> {
-  const info = await ask(server, "INFO");
+export async function readFacts(server: OneServer): Promise<Facts> {
+  const info = await sendCommand(server, "INFO");
   const config = new Map<string, string>();
-  // Several in one command are possible only since version 7.
-  const answers = await Promise.all(SETTINGS.map((name) => ask(server, "CONFIG", "GET", name)));
-  let refused: string | undefined;
-  for (const answer of answers) {
-    if ("refused" in answer) refused = refusal("CONFIG", answer);
-    else for (const [key, value] of pairsOf(answer.reply)) config.set(key, value);
+  // Versions before 7 take one setting per command.
+  const replies = await Promise.all(
+    SETTINGS.map((name) => sendCommand(server, "CONFIG", "GET", name)),
+  );
+  let refusal: string | undefined;
+  for (const one of replies) {
+    if ("refused" in one) refusal = describeRefusal("CONFIG", one.refused);
+    else for (const [key, value] of pairsOf(one.reply)) config.set(key, value);
   }
   return {
-    info: "refused" in info ? refusal("INFO", info) : fieldsOf(String(info.reply)),
-    config: refused ?? config,
+    info:
+      "refused" in info ? describeRefusal("INFO", info.refused) : parseFields(String(info.reply)),
+    config: refusal ?? config,
   };
 }
 
-export const number = (info: Info, field: string): number => Number(info.get(field) ?? Number.NaN);
+export const numberOf = (info: Info, field: string): number =>
+  Number(info.get(field) ?? Number.NaN);
 
 export const versionOf = (info: Info): [number, number] => {
   const [major, minor] = (info.get("redis_version") ?? "").split(".").map(Number);
   return [major ?? Number.NaN, minor ?? Number.NaN];
 };
 
-/** Lines such as `role:master`. */
-export function fieldsOf(text: string): Map<string, string> {
-  const lines = text.split(/\r?\n/).filter((line) => /^\w+:/.test(line));
-  return new Map(lines.map((line) => /^(\w+):(.*)$/.exec(line)!.slice(1) as [string, string]));
-}
+/** Parses lines such as `role:master`. */
+export const parseFields = (text: string): Map<string, string> =>
+  new Map([...text.matchAll(/^(\w+):(.*?)\r?$/gm)].map(([, key, value]) => [key!, value!]));
 
-/** A list in turns, or an object, as the client has it. */
+/** Keys and values in turn, or an object: that depends on the client library. */
 function pairsOf(reply: unknown): [string, string][] {
   if (!Array.isArray(reply)) {
     const entries = reply instanceof Map ? [...reply] : Object.entries(reply as object);

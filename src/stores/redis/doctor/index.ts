@@ -1,59 +1,67 @@
-import { type Finding, reasonOf, tryOut } from "../../../core/doctor.js";
-import { HoldfastError, StoreUnavailableError } from "../../../core/errors.js";
-import type { StoreUrl } from "../../../core/url.js";
-import type { OneServer } from "../client.js";
-import { openRedisClient, openUntriedRedisStore, replicasOf } from "../open.js";
-import { accessOf } from "./access.js";
-import { inTime, open } from "./ask.js";
-import { clusterState } from "./cluster.js";
-import { type Facts, factsOf } from "./facts.js";
-import { judge } from "./judge.js";
-import { keysOf } from "./keys.js";
-import { rightsOf } from "./rights.js";
-import { clockOf, latencyOf } from "./time.js";
+import { at, check, type Finding, type Trial } from "../../../doctor/finding.js";
+import type { StoreUrl } from "../../url.js";
+import type { Connection, OneServer } from "../connection.js";
+import { openRedisClient, openUntriedRedisStore } from "../open.js";
+import { replicasOf } from "../target.js";
+import { checkAccess } from "./access.js";
+import { openConnection, withTimeout } from "./commands.js";
+import { type Facts, readFacts } from "./facts.js";
+import { checkKeys } from "./keys.js";
+import { checkRights } from "./rights.js";
+import { checkClock, checkLatency, checkSlots } from "./server.js";
+import { judgeFacts } from "./settings.js";
 
-/** What endangers locks on a server, or on the primaries of a cluster. */
-export async function examineRedis(url: StoreUrl): Promise<readonly Finding[]> {
-  const connection = await open(url);
+/** Reports what endangers locks on a server, or on the primaries of a cluster. */
+export async function examineRedis(url: StoreUrl, trial: Trial): Promise<readonly Finding[]> {
+  const connection = await openConnection(url);
   try {
     const servers = await connection.servers();
-    const trial = await tryOut(openUntriedRedisStore(url, await openRedisClient(url)));
-    const works = trial.level !== "danger";
-    const all: Finding[][] = [];
-    let first: Facts | undefined;
+    const tried = await trial(openUntriedRedisStore(url, await openRedisClient(url)));
+    const works = tried.level !== "danger";
+    const facts: Facts[] = [];
+    const found: (readonly Finding[])[] = [];
     for (const server of servers) {
-      const facts = await factsOf(server);
-      first ??= facts;
-      all.push([
-        ...judge(facts, { cluster: connection.cluster, replicas: replicasOf(url), works }),
-        ...(await clusterState(server, connection.cluster)),
-        await clockOf(server),
-        await latencyOf(server),
-        await rightsOf(server, connection, url),
+      facts.push(await readFacts(server));
+      found.push([
+        ...judgeFacts(facts.at(-1)!, {
+          cluster: connection.cluster,
+          replicas: replicasOf(url),
+          works,
+        }),
+        ...(await checkServer(server, connection, url)),
       ]);
     }
     return [
-      ...merged(all, servers),
-      trial,
-      ...(await keysOf(connection, servers)),
-      ...(await accessOf(url, first!)),
+      ...merge(found, servers),
+      tried,
+      ...(await check("keys", () => checkKeys(connection, servers))),
+      ...(await check("access", () => checkAccess(url, facts[0]!))),
     ];
-  } catch (error) {
-    if (HoldfastError.is(error)) throw error;
-    throw new StoreUnavailableError(`the Redis server is gone: ${reasonOf(error)}`, {
-      cause: error,
-    });
   } finally {
-    // It may have died in the meantime.
-    await inTime("QUIT", connection.close()).catch(() => {});
+    // The server may be gone by now.
+    await withTimeout("QUIT", connection.close()).catch(() => {});
   }
 }
 
-/** What is the same on all servers is said once. */
-function merged(all: readonly Finding[][], servers: readonly OneServer[]): Finding[] {
-  if (servers.length === 1) return all[0]!;
+/** One after the other: the times that are measured must not count each other's commands. */
+const checkServer = async (
+  server: OneServer,
+  connection: Connection,
+  url: StoreUrl,
+): Promise<readonly Finding[]> => [
+  ...(connection.cluster ? await check("cluster", () => checkSlots(server)) : []),
+  ...(await check("clock", () => checkClock(server))),
+  ...(await check("latency", () => checkLatency(server))),
+  ...(await check("rights", () => checkRights(server, connection, url))),
+];
+
+/** Reports a finding that is the same on several servers once. */
+function merge(
+  found: readonly (readonly Finding[])[],
+  servers: readonly OneServer[],
+): readonly Finding[] {
   const places = new Map<string, { finding: Finding; where: string[] }>();
-  for (const [i, findings] of all.entries()) {
+  for (const [i, findings] of found.entries()) {
     for (const finding of findings) {
       const key = JSON.stringify(finding);
       const place = places.get(key) ?? { finding, where: [] };
@@ -61,7 +69,5 @@ function merged(all: readonly Finding[][], servers: readonly OneServer[]): Findi
       places.set(key, place);
     }
   }
-  return [...places.values()].map(({ finding, where }) =>
-    where.length === servers.length ? finding : { ...finding, where: where.join(", ") },
-  );
+  return [...places.values()].map(({ finding, where }) => at(finding, where, servers));
 }

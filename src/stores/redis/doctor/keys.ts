@@ -1,36 +1,34 @@
-import type { Finding } from "../../../core/doctor.js";
-import type { Connection, OneServer } from "../client.js";
-import { isQueue, keyOf, keysOf as keysOfName, nameOfKey, PREFIX } from "../keys.js";
+import { danger, type Finding, note, ok, unknown } from "../../../doctor/finding.js";
+import { slices } from "../../shared/slices.js";
+import type { Connection, OneServer } from "../connection.js";
+import { isQueue, keyOf, keysOf, nameOfKey, PREFIX } from "../keys.js";
 import { SCRIPTS } from "../scripts.js";
-import { answerOf, ask, refusal } from "./ask.js";
+import { describeRefusal, replyTo, sendCommand } from "./commands.js";
 
-/** Others' keys may be many: no more time than this is spent on finding ours. */
+/** A server may have many keys of others: the search for ours takes no longer than this. */
 const SCAN_MS = 3_000;
 const SCAN_COUNT = "1000";
 const MOST_NAMES = 1_000;
 const NAMES_AT_ONCE = 100;
 const MOST_SHOWN = 3;
-/** Beyond it, Lua's numbers have gaps. */
+/** Above it, Lua's numbers have gaps. */
 const HIGHEST_TOKEN = 2 ** 53;
 
-/** What lies under our prefix: names in use, and what is not ours or can't be read. */
-export async function keysOf(
+/** Counts the names in use, and finds keys under our prefix that are not ours or can't be read. */
+export async function checkKeys(
   connection: Connection,
   servers: readonly OneServer[],
 ): Promise<readonly Finding[]> {
-  const about = "keys";
   const strangers: string[] = [];
   const broken: string[] = [];
   const names = new Set<string>();
   let complete = true;
   for (const server of servers) {
-    const { keys, end } = await scan(server);
-    if (typeof end === "string") {
-      const what = `what lies under ${PREFIX}* (${end})`;
-      return [{ about, level: "unknown", what }];
-    }
-    complete &&= end;
-    for (const key of keys) {
+    const scanned = await scan(server);
+    if (typeof scanned === "string")
+      return [unknown("keys", `which keys lie under ${PREFIX}* (${scanned})`)];
+    complete &&= scanned.complete;
+    for (const key of scanned.keys) {
       const name = nameOfKey(key);
       if (key.includes("}n:") && keyOf(name) === key) names.add(name);
       else if (isQueue(key)) continue;
@@ -38,73 +36,79 @@ export async function keysOf(
       else if (!(await isCounter(server, key))) broken.push(key);
     }
   }
-  const looked = [...names].slice(0, MOST_NAMES);
-  for (let i = 0; i < looked.length; i += NAMES_AT_ONCE) {
-    const some = looked.slice(i, i + NAMES_AT_ONCE);
-    const readable = await Promise.all(some.map((name) => isReadable(connection, name)));
-    broken.push(...some.filter((_, at) => !readable[at]));
-  }
-  const most = complete ? "" : ", of those found in time";
-  const checked = names.size > MOST_NAMES ? `, ${MOST_NAMES} of them looked at` : "";
-  const findings: Finding[] = [
-    { about, level: "ok", what: `names in use: ${names.size}${checked}${most}` },
-  ];
+  broken.push(...(await unreadable(connection, [...names].slice(0, MOST_NAMES))));
+  const checked = names.size > MOST_NAMES ? `, ${MOST_NAMES} of them read` : "";
+  const most = complete ? "" : `, of those found within ${SCAN_MS} ms`;
+  const findings = [ok("keys", `names in use: ${names.size}${checked}${most}`)];
   if (broken.length > 0) {
-    findings.unshift({
-      about,
-      level: "danger",
-      what: `kept in another format or type, so that they can't be locked: ${listed(broken)}`,
-      advice: "Use the version of Holdfast that wrote them; if it was none, delete them.",
-    });
+    findings.unshift(
+      danger(
+        "keys",
+        `they have another format or type, so they can't be locked: ${shorten(broken)}`,
+        "Use the version of Holdfast that wrote them; if Holdfast did not write them, delete them.",
+      ),
+    );
   }
   if (strangers.length > 0) {
-    findings.push({
-      about,
-      level: "note",
-      what: `keys under ${PREFIX}* that are not Holdfast's: ${listed(strangers)}`,
-      advice: "Whoever wrote them may also write over locks: use another prefix there.",
-    });
+    findings.push(
+      note(
+        "keys",
+        `keys under ${PREFIX}* that are not Holdfast's: ${shorten(strangers)}`,
+        "The program that wrote them may also overwrite locks: let it use another prefix.",
+      ),
+    );
   }
   return findings;
 }
 
-/** `end`: whether it came to it; a text: why not at all. */
+/** A text says why the server does not list its keys. */
 async function scan(
   server: OneServer,
-): Promise<{ keys: ReadonlySet<string>; end: boolean | string }> {
+): Promise<{ keys: ReadonlySet<string>; complete: boolean } | string> {
   const keys = new Set<string>();
-  const until = performance.now() + SCAN_MS;
+  const untilMs = performance.now() + SCAN_MS;
+  const page = ["MATCH", `${PREFIX}*`, "COUNT", SCAN_COUNT];
   let cursor = "0";
   do {
-    const answer = await ask(server, "SCAN", cursor, "MATCH", `${PREFIX}*`, "COUNT", SCAN_COUNT);
-    if ("refused" in answer) return { keys, end: refusal("SCAN", answer) };
-    const [next, page] = answer.reply as [string, string[]];
-    for (const key of page) keys.add(key);
+    const sent = await sendCommand(server, "SCAN", cursor, ...page);
+    if ("refused" in sent) return describeRefusal("SCAN", sent.refused);
+    const [next, found] = sent.reply as [string, string[]];
+    for (const key of found) keys.add(key);
     cursor = String(next);
-  } while (cursor !== "0" && performance.now() < until);
-  return { keys, end: cursor === "0" };
+  } while (cursor !== "0" && performance.now() < untilMs);
+  return { keys, complete: cursor === "0" };
 }
 
-const listed = (keys: readonly string[]): string => {
+const shorten = (keys: readonly string[]): string => {
   const shown = keys.slice(0, MOST_SHOWN).map((key) => JSON.stringify(key));
   const more = keys.length - shown.length;
   return `${shown.join(", ")}${more > 0 ? ` and ${more} more` : ""}`;
 };
 
-/** By the store's own script. What it may not do is another finding. */
+/** The names among these that the store's own script can't read. */
+async function unreadable(connection: Connection, names: readonly string[]): Promise<string[]> {
+  const found: string[] = [];
+  for (const some of slices(names, NAMES_AT_ONCE)) {
+    const readable = await Promise.all(some.map((name) => isReadable(connection, name)));
+    found.push(...some.filter((_, at) => !readable[at]));
+  }
+  return found;
+}
+
+/** A missing right does not make a name unreadable: another check reports it. */
 async function isReadable(connection: Connection, name: string): Promise<boolean> {
-  const keys = keysOfName(name);
-  const answer = await answerOf("EVALSHA", connection.run(SCRIPTS.inspect, keys, ["0"]));
-  if ("refused" in answer) return true;
-  const [info] = JSON.parse(String(answer.reply)) as [{ problem?: string }];
+  const running = connection.run(SCRIPTS.inspect, keysOf(name), ["0"]);
+  const sent = await replyTo("EVALSHA", running);
+  if ("refused" in sent) return true;
+  const [info] = JSON.parse(String(sent.reply)) as [{ problem?: string }];
   return !/HOLDFAST|WRONGTYPE/.test(info.problem ?? "");
 }
 
-/** A number within what Lua can count. */
+/** Whether it is a number that Lua can count up. */
 async function isCounter(server: OneServer, key: string): Promise<boolean> {
-  const answer = await ask(server, "GET", key);
-  if ("refused" in answer) return !/WRONGTYPE/.test(answer.refused);
-  // It may have run out by now.
-  const text = answer.reply;
+  const sent = await sendCommand(server, "GET", key);
+  if ("refused" in sent) return !/WRONGTYPE/.test(sent.refused);
+  // Null: the key was deleted after the scan.
+  const text = sent.reply;
   return text === null || (/^\d+$/.test(String(text)) && Number(text) < HIGHEST_TOKEN);
 }

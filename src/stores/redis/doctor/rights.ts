@@ -1,14 +1,15 @@
 import { randomUUID } from "node:crypto";
-import { type Finding, reasonOf } from "../../../core/doctor.js";
-import type { StoreUrl } from "../../../core/url.js";
-import type { Connection, OneServer } from "../client.js";
+import { reasonOf } from "../../../core/cause.js";
+import { danger, type Finding, ok } from "../../../doctor/finding.js";
+import type { StoreUrl } from "../../url.js";
+import type { Connection, OneServer } from "../connection.js";
 import { keyOf, PREFIX } from "../keys.js";
-import { replicasOf } from "../open.js";
-import { ask, inTime } from "./ask.js";
+import { replicasOf } from "../target.js";
+import { sendCommand, withTimeout } from "./commands.js";
 
 /**
- * Everything that scripts and store send, in a form that changes nothing: rights are checked before
- * the server sees what is wrong with it. The test holds the list to the scripts.
+ * Every command that scripts and store send, in a form that changes nothing: the server checks
+ * rights before arguments. A test compares the list with the scripts.
  */
 export const TRIED: Record<string, (own: string) => readonly string[]> = {
   TIME: () => [],
@@ -26,54 +27,49 @@ export const TRIED: Record<string, (own: string) => readonly string[]> = {
   PUBLISH: () => [`${PREFIX}wake:doctor`, ""],
 };
 
-/** Everything is tried: that takes no right but those that are in question. */
-export async function rightsOf(
+/** Tries every command: that takes no right except those in question. */
+export async function checkRights(
   server: Pick<OneServer, "command">,
   connection: Pick<Connection, "subscribe">,
   url: StoreUrl,
 ): Promise<Finding> {
-  const about = "rights";
   const own = keyOf(`holdfast-doctor:${randomUUID()}`);
   const tries = Object.entries(TRIED).map(([command, argsOf]) => [command, ...argsOf(own)]);
   if (replicasOf(url) > 0) tries.push(["WAIT", "0", "1"]);
   const lacking = new Map<string, string>();
-  const answers = await Promise.all(tries.map((command) => ask(server, ...command)));
-  for (const [i, answer] of answers.entries()) {
-    const why = "refused" in answer ? lackOf(answer.refused) : null;
-    if (why !== null) lacking.set(tries[i]![0]!, why);
+  const replies = await Promise.all(tries.map((command) => sendCommand(server, ...command)));
+  for (const [i, sent] of replies.entries()) {
+    const lack = "refused" in sent ? describeLack(sent.refused) : null;
+    if (lack !== null) lacking.set(tries[i]![0]!, lack);
   }
   try {
-    const hear = { message: () => {}, back: () => {} };
-    const listening = connection.subscribe(`${PREFIX}wake:doctor`, hear);
-    (await inTime("SUBSCRIBE", listening)).close();
+    const subscribing = connection.subscribe(`${PREFIX}wake:doctor`, { message: () => {} });
+    (await withTimeout("SUBSCRIBE", subscribing)).close();
   } catch (error) {
-    const why = lackOf(reasonOf(error));
-    if (why === null) throw error;
-    lacking.set("SUBSCRIBE", why);
+    const lack = describeLack(reasonOf(error));
+    if (lack === null) throw error;
+    lacking.set("SUBSCRIBE", lack);
   }
-  if (lacking.size === 0) {
-    return { about, level: "ok", what: "all commands that locks need are allowed" };
-  }
+  if (lacking.size === 0) return ok("rights", "all commands that locks need are allowed");
   const user = url.user === "" ? "default" : url.user;
-  const reasons = [...new Set(lacking.values())].map((why) => {
-    const commands = [...lacking].filter(([, one]) => one === why).map(([command]) => command);
-    return `${commands.join(", ")} (${why})`;
+  const reasons = [...new Set(lacking.values())].map((lack) => {
+    const commands = [...lacking].filter(([, one]) => one === lack).map(([command]) => command);
+    return `${commands.join(", ")} (${lack})`;
   });
-  const grants = [...lacking].map(([command]) => `+${command.toLowerCase()}`).join(" ");
-  return {
-    about,
-    level: "danger",
-    what: `the user "${user}" may not use ${reasons.join("; ")}: steps fail, at once or halfway when somebody waits`,
-    advice: [...lacking.values()].includes(NO_COMMAND)
-      ? "Holdfast needs a server with all of them, and nothing in between that filters."
+  const grants = [...lacking.keys()].map((command) => `+${command.toLowerCase()}`).join(" ");
+  return danger(
+    "rights",
+    `the user "${user}" may not use ${reasons.join("; ")}: requests fail, some at once and some only when a name has waiters`,
+    [...lacking.values()].includes(NO_COMMAND)
+      ? "Holdfast needs a server that has all of them, and no proxy that filters commands."
       : `ACL SETUSER ${user} ~${PREFIX}* &${PREFIX}* ${grants}`,
-  };
+  );
 }
 
 const NO_COMMAND = "the server has no such command";
 
-/** Null when it was not for want of a right: other findings are about that. */
-function lackOf(refused: string): string | null {
+/** Null if a right is not the reason for the refusal: other checks report those. */
+function describeLack(refused: string): string | null {
   if (/unknown command/i.test(refused)) return NO_COMMAND;
   if (!/NOPERM/.test(refused)) return null;
   if (/channel/.test(refused)) return `not on channels ${PREFIX}*`;

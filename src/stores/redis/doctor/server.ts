@@ -1,35 +1,50 @@
-import type { Finding } from "../../../core/doctor.js";
-import { type Info, versionOf } from "./facts.js";
+import { danger, type Finding, ok, unknown } from "../../../doctor/finding.js";
+import { compareClocks, latency } from "../../../doctor/measures.js";
+import type { OneServer } from "../connection.js";
+import { describeRefusal, sendCommand } from "./commands.js";
+import { numberOf, parseFields } from "./facts.js";
 
-export function version(info: Info): Finding {
-  const text = info.get("redis_version") ?? "";
-  const [major, minor] = versionOf(info);
-  const about = "version";
-  if (Number.isNaN(major) || Number.isNaN(minor)) {
-    return { about, level: "unknown", what: "INFO names no redis_version; 6.2 or later is needed" };
+const SLOTS = 16_384;
+const PINGS = 15;
+const SLOW_MS = 50;
+
+export async function checkSlots(server: OneServer): Promise<Finding> {
+  const sent = await sendCommand(server, "CLUSTER", "INFO");
+  if ("refused" in sent) {
+    const refusal = describeRefusal("CLUSTER", sent.refused);
+    return unknown("cluster", `whether all slots are served (${refusal})`);
   }
-  if (major > 6 || (major === 6 && minor >= 2))
-    return { about, level: "ok", what: `Redis ${text}` };
-  return {
-    about,
-    level: "danger",
-    what: `Redis ${text} is too old: leases need SET with PXAT, so nothing can be locked`,
-    advice: "Upgrade to Redis 6.2 or later.",
-  };
+  const state = parseFields(String(sent.reply));
+  const served = numberOf(state, "cluster_slots_ok");
+  if (state.get("cluster_state") === "ok" && served === SLOTS) {
+    return ok("cluster", "all slots of the cluster are served");
+  }
+  return danger(
+    "cluster",
+    `${served} of ${SLOTS} slots are served: names in the others can't be locked or renewed`,
+    "See redis-cli --cluster check.",
+  );
 }
 
-export function role(info: Info): Finding {
-  const about = "role";
-  const is = info.get("role");
-  if (is === "master") return { about, level: "ok", what: "a primary" };
-  if (is !== "slave") return { about, level: "unknown", what: "INFO does not tell" };
-  return {
-    about,
-    level: "danger",
-    what:
-      info.get("slave_read_only") === "0"
-        ? "a replica that takes writes: what is granted here, its primary knows nothing of and grants again"
-        : "a replica: it refuses every claim, renewal and release",
-    advice: "Name the primary in the URL, or its sentinels with ?sentinel=NAME.",
-  };
+export const checkClock = (server: OneServer): Promise<Finding> =>
+  compareClocks(async () => {
+    const sent = await sendCommand(server, "TIME");
+    if ("refused" in sent) return describeRefusal("TIME", sent.refused);
+    const [seconds, micros] = sent.reply as [string, string];
+    return Number(seconds) * 1_000 + Number(micros) / 1_000;
+  });
+
+export async function checkLatency(server: OneServer): Promise<Finding> {
+  const tookMs: number[] = [];
+  for (let i = 0; i < PINGS; i++) {
+    const startMs = performance.now();
+    // A refusal takes a round trip too.
+    await sendCommand(server, "PING");
+    tookMs.push(performance.now() - startMs);
+  }
+  return latency("a round trip", tookMs, {
+    fromMs: SLOW_MS,
+    because: "acquire, renew and release take one each",
+    advice: "Use a server nearby",
+  });
 }

@@ -1,15 +1,15 @@
 import type { CheckId } from "../../runner/result.js";
 
 /**
- * What the time lines of the page are drawn from, as JSON in the page. Rows are tuples to keep it
- * small. Times are in ms since the first event. Workers, names and operations are indices.
+ * The data of the time lines, as JSON in the page. Rows are tuples to keep it small. Times are in
+ * ms since the first event. Workers, names and operations are indices.
  */
 export interface PageData {
   readonly fromMs: number;
   readonly toMs: number;
   readonly workers: readonly string[];
   readonly names: readonly string[];
-  /** In the order in which they were asked for. */
+  /** Operations in the order of their requests. */
   readonly operations: readonly OperationRow[];
   readonly kills: readonly (readonly [worker: number, atMs: number])[];
   readonly pauses: readonly (readonly [
@@ -37,15 +37,15 @@ export type OperationRow = readonly [
   /** "" for exclusive, else "shared" or "2 of 4 permits". */
   mode: string,
   askedAtMs: number,
-  /** When the wait ended, or the end of the time line. */
+  /** The end of the wait, or of the time line. */
   waitedUntilMs: number,
   op: string,
-  /** How the wait ended, where no lease came of it; "" otherwise. */
+  /** The reason why no lease was granted; "" if one was. */
   outcome: string,
   token: string,
-  /** How the lease ended; "" where it was not granted. */
+  /** The end of the lease; "" if none was granted. */
   ending: string,
-  /** Begin and end of each time in which it was held, one after the other. */
+  /** Start and end of each interval in which the lease was held, one after the other. */
   ...holds: number[],
 ];
 

@@ -2,14 +2,14 @@
 import type { Picture } from "./painter.js";
 import type { Operation } from "./scene.js";
 
-/** What is told about one place of the time line. */
-export interface Told {
+/** The description of one place on the time line. */
+export interface Description {
   readonly title: string;
   readonly lines: readonly string[];
   readonly operation: Operation | null;
 }
 
-/** Finds what is under the pointer, and says it in words. */
+/** Finds the item under the pointer, and describes it in words. */
 export class Details {
   readonly #nearPx = 8;
   readonly #picture: Picture;
@@ -18,7 +18,7 @@ export class Details {
     this.#picture = picture;
   }
 
-  find(x: number, y: number): Told | null {
+  find(x: number, y: number): Description | null {
     return (
       this.#findEvidence(x, y) ??
       this.#findSign(x, y) ??
@@ -27,7 +27,7 @@ export class Details {
     );
   }
 
-  #findEvidence(x: number, y: number): Told | null {
+  #findEvidence(x: number, y: number): Description | null {
     const { scene, view, lanes } = this.#picture;
     const { story } = scene;
     if (story === null) return null;
@@ -39,7 +39,7 @@ export class Details {
     return { title, lines: [this.time(mark.atMs), mark.text], operation: null };
   }
 
-  #findSign(x: number, y: number): Told | null {
+  #findSign(x: number, y: number): Description | null {
     const { scene, view, lanes } = this.#picture;
     const sign = scene.signs.find((one) => {
       const lane = lanes.lane(one);
@@ -53,7 +53,7 @@ export class Details {
     return { title, lines: [this.time(atMs), ...what], operation };
   }
 
-  #findOperation(x: number, y: number): Told | null {
+  #findOperation(x: number, y: number): Description | null {
     const { scene, view, lanes } = this.#picture;
     const isAt = (row: { topPx: number; heightPx: number } | null, slackPx: number): boolean =>
       row !== null && y >= row.topPx - slackPx && y <= row.topPx + row.heightPx + slackPx;
@@ -77,7 +77,7 @@ export class Details {
     return nearest === null ? null : this.ofOperation(nearest);
   }
 
-  #findTrouble(x: number, y: number): Told | null {
+  #findTrouble(x: number, y: number): Description | null {
     const { scene, view, lanes } = this.#picture;
     const atMs = view.at(x);
     const slackMs = 3 * view.msPerPx;
@@ -100,10 +100,10 @@ export class Details {
     return `${data.workers[worker]} · ${data.names[name]}`;
   }
 
-  ofOperation(one: Operation): Told {
+  ofOperation(one: Operation): Description {
     const mode = one.mode === "" ? "exclusive" : one.mode;
     const waited = this.duration(one.waitedUntilMs - one.askedAtMs);
-    const lines = [`asked at ${this.time(one.askedAtMs)}, waited ${waited}`];
+    const lines = [`requested at ${this.time(one.askedAtMs)}, waited ${waited}`];
     if (one.holds.length === 0) lines.push(`${mode}; not granted: ${one.outcome}`);
     else lines.push(`${mode}; token ${one.token}`);
     for (const { fromMs, toMs } of one.holds) {
@@ -123,7 +123,7 @@ export class Details {
     return ms < 1_000 ? `${Math.round(ms)} ms` : `${Number((ms / 1_000).toFixed(2))} s`;
   }
 
-  /** The middle of an operation on the canvas, for details that the keyboard asks for. */
+  /** The middle of an operation on the canvas, for details that were opened by the keyboard. */
   middle(one: Operation): { x: number; y: number } {
     const { view, lanes } = this.#picture;
     const hold = one.holds[0];

@@ -1,6 +1,6 @@
 /// <reference lib="dom" />
 
-/** What the reader can do to the time lines. Positions are in pixels of the canvas. */
+/** The reader's actions on the time lines. Positions are in pixels of the canvas. */
 export interface Actions {
   zoom(factor: number, x: number): void;
   panPx(byPx: number): void;
@@ -8,7 +8,7 @@ export interface Actions {
   /** The pointer rests here, or a finger has tapped here. */
   point(x: number, y: number): void;
   leave(): void;
-  /** Choose the next or the previous operation. */
+  /** Chooses the next or the previous operation. */
   step(by: 1 | -1): void;
 }
 
@@ -17,7 +17,7 @@ export class Gestures {
   readonly #keyZoom = 1.5;
   readonly #target: HTMLElement;
   readonly #actions: Actions;
-  /** The pointers that are down. */
+  /** The pointers that are pressed. */
   readonly #down = new Map<number, { x: number; y: number }>();
   #movedPx = 0;
 

@@ -8,7 +8,7 @@ export interface Lane {
   readonly label: string;
   readonly topPx: number;
   readonly heightPx: number;
-  /** Where the first bar is. */
+  /** The top of the first bar. */
   readonly barTopPx: number;
   readonly barPx: number;
 }
@@ -30,17 +30,17 @@ export interface Mark {
 
 interface Packed<T> {
   readonly rowOf: ReadonlyMap<T, number>;
-  /** By lane. */
+  /** The number of rows of each lane. */
   readonly rows: readonly number[];
 }
 
-/** Where everything is, from top to bottom: the strip of the store's faults, then a lane for each worker or name. */
+/** The layout from top to bottom: the strip of the store's faults, then a lane for each worker or name. */
 export class Lanes {
   readonly axisPx = 26;
   readonly faultPx = 18;
   readonly labelPx = 15;
   readonly holdPx = 15;
-  /** Many bars that are held at once share this height. */
+  /** The height of a lane that many concurrent bars share. */
   readonly holdsPx = 44;
   readonly waitPx = 4;
   readonly padPx = 7;
@@ -130,7 +130,7 @@ export class Lanes {
     return { topPx: lane.barTopPx + holdsPx + 2 + row * this.waitPx, heightPx: 2 };
   }
 
-  /** The place of a fault of the store, on the strip. */
+  /** The position of a fault of the store on the strip. */
   strip(fault: Trouble): Row {
     const row = this.#faults.rowOf.get(fault) ?? 0;
     return { topPx: this.axisPx + 2 + row * this.faultPx, heightPx: this.faultPx - 3 };
@@ -141,7 +141,7 @@ export class Lanes {
     return this.lanes[this.laneOf(one)] ?? null;
   }
 
-  /** Where the numbers of the evidence stand. Numbers that would cover each other stand side by side. */
+  /** The positions of the numbers of the evidence. Numbers that would cover each other stand side by side. */
   marks({ marks }: StoryRow, view: View): readonly Mark[] {
     const takenPx = new Map<number, number>();
     return marks.flatMap(([atMs, worker, name, text], i) => {
@@ -153,7 +153,7 @@ export class Lanes {
     });
   }
 
-  /** The lane of a pause or fault of a worker; lanes of names have none. */
+  /** The row of a pause or fault of a worker; null in the view by names. */
   trouble(trouble: Trouble): Row | null {
     return this.by === "worker" ? (this.lanes[trouble.worker] ?? null) : null;
   }

@@ -1,11 +1,14 @@
 /// <reference lib="dom" />
 import type { Picture } from "./painter.js";
 
-/** The whole run in one small strip, with the part that the time lines show. Dragging moves that part. */
+/**
+ * The whole run in one small strip, with a frame around the part that the time lines show. Dragging
+ * moves that part.
+ */
 export class Minimap {
   readonly #heightPx = 52;
   readonly #canvas: HTMLCanvasElement;
-  /** All but the frame around the part: drawn once, as it changes only with size, theme and lanes. */
+  /** Everything but the frame: drawn once, because it changes only with size, theme and lanes. */
   readonly #base = document.createElement("canvas");
   #basedOn: readonly unknown[] = [];
 

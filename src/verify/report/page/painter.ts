@@ -4,7 +4,7 @@ import type { Hold, Operation, Scene, Sign, Trouble } from "./scene.js";
 import type { Theme } from "./theme.js";
 import type { View } from "./view.js";
 
-/** What a painter draws from. The time line replaces parts of it when the reader zooms or switches. */
+/** The input of a painter. The time line replaces parts of it when the reader zooms or switches. */
 export interface Picture {
   readonly scene: Scene;
   readonly view: View;
@@ -16,7 +16,7 @@ export interface Picture {
   readonly labelsAbove: boolean;
 }
 
-/** Draws the lanes. Only what is in view is drawn, so a frame takes a few milliseconds. */
+/** Draws the lanes. It draws only the part in view, so a frame takes a few milliseconds. */
 export class Painter {
   readonly #context: CanvasRenderingContext2D;
   #picture!: Picture;
@@ -35,7 +35,7 @@ export class Painter {
     this.#paintAxis();
     c.save();
     c.beginPath();
-    // A sign at either end keeps its other half.
+    // Widened, so that a sign at either end is drawn in full.
     c.rect(view.leftPx - 8, 0, view.widthPx + 16, lanes.heightPx);
     c.clip();
     this.#paintFaults();
@@ -74,7 +74,7 @@ export class Painter {
     }
   }
 
-  /** A rectangle of a time: at least `leastPx` wide, so that nothing vanishes when zoomed out. */
+  /** The rectangle of an interval: at least `leastPx` wide, so that it does not vanish when zoomed out. */
   #box(span: { fromMs: number; toMs: number }, leastPx: number): { x: number; width: number } {
     const { view } = this.#picture;
     const from = Math.max(view.leftPx, view.x(span.fromMs));
@@ -124,7 +124,7 @@ export class Painter {
     c.fillText(text, from, lane.topPx + 9);
   }
 
-  /** Names beside the bars of the strip, as far as the next bar of the same row leaves room. */
+  /** Paints names beside the bars of the strip, as far as the next bar of the same row leaves room. */
   #paintStripNames(faults: readonly Trouble[]): void {
     const { view, lanes, theme } = this.#picture;
     const c = this.#context;
@@ -141,7 +141,7 @@ export class Painter {
     }
   }
 
-  /** The text, or as much of it as has room; "" where less than a few letters would be left. */
+  /** The text, shortened to the room that there is; "" where only a few letters would be left. */
   #fit(text: string, widthPx: number): string {
     const c = this.#context;
     if (widthPx < 20) return "";
@@ -213,7 +213,7 @@ export class Painter {
       c.fillRect(x, row.topPx, width, row.heightPx);
       c.globalAlpha = 1;
       if (width > 4) {
-        // A gap of one pixel keeps two leases apart that follow each other at once.
+        // A gap of one pixel separates two leases that follow each other at once.
         c.fillStyle = theme.panel;
         c.fillRect(x + width - 0.75, row.topPx, 0.75, row.heightPx);
       }
@@ -254,7 +254,7 @@ export class Painter {
         c.fillRect(x, lane.topPx + 3, width, lane.heightPx - 4);
         continue;
       }
-      // Lanes of names: only what the paused worker holds is hatched.
+      // In lanes of names, only the bars of the paused worker are hatched.
       for (const hold of scene.holds) {
         const fromMs = Math.max(hold.fromMs, pause.fromMs);
         const toMs = Math.min(hold.toMs, pause.toMs);

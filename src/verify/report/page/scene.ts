@@ -30,7 +30,7 @@ export interface Sign {
   readonly text: string;
 }
 
-/** A time in which a worker was paused, or a fault was in force. `worker` is -1 for the store. */
+/** An interval in which a worker was paused, or a fault was active. `worker` is -1 for the store. */
 export interface Trouble {
   readonly kind: "pause" | "fault";
   readonly worker: number;
@@ -39,11 +39,11 @@ export interface Trouble {
   readonly text: string;
 }
 
-/** The data of the page as objects. */
+/** The data of the page, as objects. */
 export class Scene {
   readonly data: PageData;
   readonly operations: readonly Operation[];
-  /** In the order in which they begin. */
+  /** Holds in the order of their start. */
   readonly holds: readonly Hold[];
   readonly signs: readonly Sign[];
   readonly pauses: readonly Trouble[];

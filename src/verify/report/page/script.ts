@@ -22,8 +22,8 @@ const CLASSES: Classes = {
 };
 
 /**
- * The script of the page: the source text of these classes, as the compiler left it. A class uses
- * nothing of its module but types, and not its own name either: the compiler may rename that.
+ * The script of the page: the compiled source text of these classes. A class may use nothing of its
+ * module but types, and not its own name either, because the compiler may rename that.
  */
 export const SCRIPT = `"use strict";
 (${String(start)})({

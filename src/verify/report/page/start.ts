@@ -1,29 +1,13 @@
 /// <reference lib="dom" />
 import type { PageData } from "./data.js";
-import type { Details } from "./details.js";
-import type { Gestures } from "./gestures.js";
-import type { Lanes } from "./lanes.js";
-import type { Minimap } from "./minimap.js";
-import type { Painter } from "./painter.js";
-import type { Scene } from "./scene.js";
-import type { Theme } from "./theme.js";
-import type { TimeLine } from "./time-line.js";
-import type { View } from "./view.js";
+import type { Parts, TimeLine } from "./time-line.js";
 
-/** The classes of the page. Each uses the others only through this, so that its source text stands alone. */
-export interface Classes {
-  readonly Details: typeof Details;
-  readonly Gestures: typeof Gestures;
-  readonly Lanes: typeof Lanes;
-  readonly Minimap: typeof Minimap;
-  readonly Painter: typeof Painter;
-  readonly Scene: typeof Scene;
-  readonly Theme: typeof Theme;
+/** The classes of the page. */
+export interface Classes extends Parts {
   readonly TimeLine: typeof TimeLine;
-  readonly View: typeof View;
 }
 
-/** Runs in the browser when the page has been read. */
+/** Runs in the browser when the page is loaded. */
 export function start(classes: Classes): void {
   const data = JSON.parse(document.getElementById("data")!.textContent!) as PageData;
   const timeLine = new classes.TimeLine(document.getElementById("time-lines")!, data, classes);
@@ -42,7 +26,8 @@ export function start(classes: Classes): void {
         copy.textContent = "Copy";
       }, 1_500);
     };
-    // A page that was opened by plain http may not write to the clipboard: the reader copies the selection.
+    // A page that was opened by plain http may not write to the clipboard, so the text is selected
+    // for the reader to copy.
     const select = (): void => getSelection()?.selectAllChildren(command!);
     if (navigator.clipboard === undefined) select();
     else void navigator.clipboard.writeText(command!.textContent!).then(done, select);

@@ -1,13 +1,29 @@
 /// <reference lib="dom" />
 import type { PageData } from "./data.js";
-import type { Told } from "./details.js";
-import type { By } from "./lanes.js";
-import type { Picture } from "./painter.js";
-import type { Classes } from "./start.js";
+import type { Description, Details } from "./details.js";
+import type { Gestures } from "./gestures.js";
+import type { By, Lanes } from "./lanes.js";
+import type { Minimap } from "./minimap.js";
+import type { Painter, Picture } from "./painter.js";
+import type { Scene } from "./scene.js";
+import type { Theme } from "./theme.js";
+import type { View } from "./view.js";
+
+/** The classes that a time line uses. It gets them only by this parameter, because its source text must stand alone. */
+export interface Parts {
+  readonly Details: typeof Details;
+  readonly Gestures: typeof Gestures;
+  readonly Lanes: typeof Lanes;
+  readonly Minimap: typeof Minimap;
+  readonly Painter: typeof Painter;
+  readonly Scene: typeof Scene;
+  readonly Theme: typeof Theme;
+  readonly View: typeof View;
+}
 
 /** The canvas with its lanes, the minimap, the buttons and the details. */
 export class TimeLine {
-  readonly #classes: Classes;
+  readonly #classes: Parts;
   readonly #root: HTMLElement;
   readonly #canvas: HTMLCanvasElement;
   readonly #stage: HTMLElement;
@@ -18,7 +34,7 @@ export class TimeLine {
   #widthPx = 0;
   #frame = 0;
 
-  constructor(root: HTMLElement, data: PageData, classes: Classes) {
+  constructor(root: HTMLElement, data: PageData, classes: Parts) {
     this.#classes = classes;
     this.#root = root;
     this.#stage = root.querySelector<HTMLElement>(".stage")!;
@@ -71,7 +87,7 @@ export class TimeLine {
         this.#leave();
       },
       point: (x: number, y: number): void => {
-        this.#tell(new this.#classes.Details(this.#picture).find(x, y), x, y);
+        this.#describe(new this.#classes.Details(this.#picture).find(x, y), x, y);
       },
       leave: (): void => this.#leave(),
       step: (by: 1 | -1): void => this.#step(by),
@@ -134,7 +150,7 @@ export class TimeLine {
     this.#leave();
   }
 
-  /** Chooses the next operation that begins in view, or goes on to it. */
+  /** Chooses the next operation that begins in view, or moves the view to it. */
   #step(by: 1 | -1): void {
     const { scene, view, chosen } = this.#picture;
     const { operations } = scene;
@@ -150,21 +166,21 @@ export class TimeLine {
     if (!view.shows(atMs, atMs)) view.pan(atMs - (view.fromMs + view.toMs) / 2);
     const details = new this.#classes.Details(this.#picture);
     const { x, y } = details.middle(operation);
-    this.#tell(details.ofOperation(operation), x, y);
+    this.#describe(details.ofOperation(operation), x, y);
   }
 
   #leave(): void {
-    this.#tell(null, 0, 0);
+    this.#describe(null, 0, 0);
   }
 
-  #tell(told: Told | null, x: number, y: number): void {
-    this.#picture = { ...this.#picture, chosen: told?.operation ?? null };
-    this.#tip.hidden = told === null;
-    this.#stage.classList.toggle("pointing", told !== null);
-    if (told !== null) {
+  #describe(description: Description | null, x: number, y: number): void {
+    this.#picture = { ...this.#picture, chosen: description?.operation ?? null };
+    this.#tip.hidden = description === null;
+    this.#stage.classList.toggle("pointing", description !== null);
+    if (description !== null) {
       const title = document.createElement("strong");
-      title.textContent = told.title;
-      const lines = told.lines.map((text) => {
+      title.textContent = description.title;
+      const lines = description.lines.map((text) => {
         const line = document.createElement("span");
         line.textContent = text;
         return line;

@@ -40,7 +40,7 @@ export class View {
     this.toMs = from + spanMs;
   }
 
-  /** The moment `aroundMs` stays where it is. */
+  /** Zooms, so that the moment `aroundMs` keeps its position. */
   zoom(factor: number, aroundMs: number): void {
     const allMs = this.lastMs - this.firstMs;
     const spanMs = Math.min(allMs, Math.max(this.shortestMs, (this.toMs - this.fromMs) / factor));
@@ -53,7 +53,7 @@ export class View {
     this.show(this.fromMs + byMs, this.toMs + byMs);
   }
 
-  /** Moments for the axis: round numbers, about one each `everyPx`. */
+  /** Ticks for the axis: round numbers, about one each `everyPx`. */
   ticks(everyPx: number): { readonly atMs: number; readonly label: string }[] {
     const roughMs = this.msPerPx * everyPx;
     const power = 10 ** Math.floor(Math.log10(roughMs));

@@ -4,27 +4,27 @@ import type { Model } from "../model.js";
 import { count, sentence } from "../words.js";
 
 /** One row for each check. A row with evidence leads to its place on the time lines. */
-export function checksSection({ result, told }: Model): Markup {
+export function checksSection({ result, broken }: Model): Markup {
   return html`<section id="checks">
 <h2>Checks</h2>
 <table class="checks">
 <thead><tr><th scope="col">check</th><th scope="col">promise</th><th scope="col">verdict</th><th scope="col" class="number">compared</th></tr></thead>
-<tbody>${result.checks.map((check) => row(check, told.includes(check)))}</tbody>
+<tbody>${result.checks.map((check) => row(check, broken.includes(check)))}</tbody>
 </table>
 </section>
 `;
 }
 
-function row(check: CheckResult, isTold: boolean): Markup {
+function row(check: CheckResult, isBroken: boolean): Markup {
   const { id, promise, verdict, checked, why } = check;
-  const jump = isTold
+  const jump = isBroken
     ? html` <a href="#time-lines" data-jump="${id}">Show on the time line</a>`
     : undefined;
-  // "held, compared 12 times" repeats the two columns beside it.
+  // "held, compared 12 times" would repeat the two columns beside it.
   const isNews = verdict !== "held" || !why.startsWith("held");
   return html`<tr class="${verdict}" id="check-${id}">
 <th scope="row">${id}</th>
-<td class="promise">${promise}${isNews || isTold ? html`<p class="why">${sentence(why)}${jump}</p>` : undefined}</td>
+<td class="promise">${promise}${isNews || isBroken ? html`<p class="why">${sentence(why)}${jump}</p>` : undefined}</td>
 <td class="verdict"><span>${WORDS[verdict](check)}</span></td>
 <td class="number">${count(checked)}</td>
 </tr>

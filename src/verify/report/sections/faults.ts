@@ -11,7 +11,7 @@ const TARGETS: Readonly<Record<Hits, string>> = {
   files: "files of the store",
 };
 
-/** The kinds of faults: what each hit, how often, and for how long in total. */
+/** The kinds of faults: their targets, how often each was injected, and its total time. */
 export function faultsSection({ faults, toMs }: Model): Markup | undefined {
   if (faults.length === 0) return undefined;
   const kinds = groupByKind(faults);

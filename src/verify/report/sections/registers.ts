@@ -3,7 +3,7 @@ import { html, type Markup } from "../html.js";
 import type { Model } from "../model.js";
 import { count, counted } from "../words.js";
 
-/** What a fence changes for data that each holder reads, changes and writes. */
+/** The effect of a fence on data that each holder reads, changes and writes. */
 export function registersSection({ result: { fenced, unfenced } }: Model): Markup | undefined {
   if (fenced.writes + fenced.refused + unfenced.writes === 0) return undefined;
   return html`<section id="registers">

@@ -4,13 +4,13 @@ import type { Model } from "../model.js";
 import { type StoryLine, storyLines } from "../story.js";
 import { count, counted, describeEvent, duration, sentence } from "../words.js";
 
-/** The evidence of each broken check as a table in plain words. Also the text alternative of the time lines. */
+/** The evidence of each broken check, as a table of sentences. It is also the text alternative of the time lines. */
 export function storiesSection(model: Model): Markup | undefined {
-  if (model.told.length === 0) return undefined;
+  if (model.broken.length === 0) return undefined;
   return html`<section id="stories">
 <h2>Evidence</h2>
 <p class="note">The numbered events show the break. The others are what happened to the same workers and the store meanwhile.</p>
-${model.told.map((check) => story(model, check))}</section>
+${model.broken.map((check) => story(model, check))}</section>
 `;
 }
 
@@ -34,7 +34,7 @@ ${left === 0 ? undefined : html`<p class="note">${counted(left, "earlier event")
 function lead({ verdict, why, expected }: CheckResult): string {
   if (verdict === "violated") return sentence(why);
   const seen = expected === 1 ? "once" : `${count(expected)} times, and this is the first`;
-  return `${sentence(why)} The store does not promise this under the fault that was in force; it was seen ${seen}.`;
+  return `${sentence(why)} The store does not promise this under the fault that was active; it was seen ${seen}.`;
 }
 
 function row(model: Model, { event, number }: StoryLine, before: StoryLine | undefined): Markup {

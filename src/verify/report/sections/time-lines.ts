@@ -2,7 +2,7 @@ import { html, type Markup } from "../html.js";
 import type { Model } from "../model.js";
 import { count } from "../words.js";
 
-/** As many as the style sheet has. */
+/** The number of colours in the style sheet. */
 const COLOURS = 8;
 
 /** The signs of the time lines, as the canvas draws them. */
@@ -25,7 +25,7 @@ const LEGEND: readonly (readonly [string, Markup])[] = [
 ];
 
 /** The frame of the time lines; the browser draws into it. */
-export function timeLinesSection({ operations, told, names, workers }: Model): Markup {
+export function timeLinesSection({ operations, broken, names, workers }: Model): Markup {
   const summary = `Time lines of ${count(operations.length)} operations by ${count(workers.length)} workers on ${count(names.length)} names.`;
   return html`<section id="time-lines" data-by="worker">
 <h2>Time lines</h2>
@@ -33,21 +33,21 @@ export function timeLinesSection({ operations, told, names, workers }: Model): M
 <div class="toolbar">
 <fieldset class="switch"><legend class="hidden">Lanes</legend><label><input type="radio" name="lanes" value="worker" checked><span>Workers</span></label><label><input type="radio" name="lanes" value="name"><span>Names</span></label></fieldset>
 <div class="buttons"><button type="button" data-zoom="out" aria-label="Zoom out">−</button><button type="button" data-zoom="in" aria-label="Zoom in">+</button><button type="button" data-zoom="all">All</button></div>
-${told.length === 0 ? undefined : html`<div class="buttons stories" role="group" aria-label="Evidence">${told.map(({ id, verdict }) => html`<button type="button" class="${verdict}" data-jump="${id}">${id}</button>`)}</div>`}
+${broken.length === 0 ? undefined : html`<div class="buttons stories" role="group" aria-label="Evidence">${broken.map(({ id, verdict }) => html`<button type="button" class="${verdict}" data-jump="${id}">${id}</button>`)}</div>`}
 <span class="range" aria-live="off"></span>
 </div>
-<div class="stage" tabindex="0" role="application" aria-label="${summary} Keys: plus and minus zoom, left and right move, up and down step through the operations, 0 shows all. The evidence is also told as tables below."><canvas class="lanes" aria-hidden="true"></canvas><div class="tip" role="status" hidden></div></div>
+<div class="stage" tabindex="0" role="application" aria-label="${summary} Keys: plus and minus zoom, left and right move, up and down step through the operations, 0 shows all. The tables below show the same evidence as text."><canvas class="lanes" aria-hidden="true"></canvas><div class="tip" role="status" hidden></div></div>
 <canvas class="minimap" aria-hidden="true"></canvas>
 ${colours("when-worker", "Names", names)}${colours("when-name", "Workers", workers)}<ul class="legend" aria-label="Signs">${LEGEND.map(([name, sign]) => html`<li><svg viewBox="0 0 24 18" aria-hidden="true">${sign}</svg>${name}</li>`)}</ul>
 <p class="note keys">Zoom: Ctrl + wheel, pinch, <kbd>+</kbd> <kbd>−</kbd>. Move: drag, <kbd>←</kbd> <kbd>→</kbd>. Details: hover, tap, <kbd>↑</kbd> <kbd>↓</kbd>.</p>
-<noscript><p class="note">The time lines need JavaScript. The tables below tell the evidence without it.</p></noscript>
+<noscript><p class="note">The time lines need JavaScript. The tables below show the evidence without it.</p></noscript>
 </section>
 `;
 }
 
 const MOST_COLOURS = 16;
 
-/** Which colour is which name or worker. */
+/** The legend of colours: one for each name or worker. */
 function colours(when: string, label: string, all: readonly string[]): Markup {
   const left = all.length - MOST_COLOURS;
   return html`<ul class="legend colours ${when}" aria-label="${label}">${all

@@ -50,7 +50,7 @@ function lead({ outcome, about, checks, faults }: Result): string {
   if (outcome === "violated") {
     return `${capital(about)}, ${under}: ${listed(broken)} ${broken.length === 1 ? "is" : "are"} violated.${more}`;
   }
-  return `${capital(about)}, ${under}. Nothing was broken, but too little was seen to say that every promise held.${more}`;
+  return `${capital(about)}, ${under}. No promise was broken, but too little was compared to say that every promise held.${more}`;
 }
 
 const capital = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1);
@@ -58,7 +58,7 @@ const capital = (text: string): string => text.charAt(0).toUpperCase() + text.sl
 const MONTHS =
   "January February March April May June July August September October November December";
 
-/** "17 November 2026, 04:49 UTC"; a text that is no date stays as it is. */
+/** "17 November 2026, 04:49 UTC"; a text that is not a date stays unchanged. */
 function date(iso: string): string {
   const at = new Date(iso);
   if (Number.isNaN(at.getTime())) return iso;

@@ -1,0 +1,185 @@
+import { randomUUID } from "node:crypto";
+import { sleepMs } from "./lib/clock.mjs";
+import { holdfast } from "./lib/holdfast.mjs";
+
+export const title = "PostgreSQL";
+
+/** As many connections for everybody who has a pool. */
+const CONNECTIONS = 10;
+
+async function openPool({ url }) {
+  const { default: pg } = await import("pg");
+  return new pg.Pool({ connectionString: url, max: CONNECTIONS });
+}
+
+/** The bare statements on the same client: a row for a lease, committed synchronously. */
+const raw = {
+  name: "raw",
+  needs: ["pg"],
+  pauseMs: 10,
+  async open(place, { ttlMs }) {
+    const pool = await openPool(place);
+    const take = `INSERT INTO raw_locks VALUES ($1, $2, clock_timestamp() + $3 * interval '1 ms')
+      ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires = excluded.expires
+      WHERE raw_locks.expires <= clock_timestamp() RETURNING name`;
+    return {
+      async acquire(name) {
+        const owner = randomUUID();
+        while ((await pool.query(take, [name, owner, ttlMs])).rows.length === 0) {
+          await sleepMs(raw.pauseMs);
+        }
+        return { name, owner };
+      },
+      release: ({ name, owner }) =>
+        pool.query("DELETE FROM raw_locks WHERE name = $1 AND owner = $2", [name, owner]),
+      close: () => pool.end(),
+      async expiresInMs(name) {
+        const left =
+          "SELECT extract(epoch FROM expires - clock_timestamp()) * 1000 AS ms FROM raw_locks WHERE name = $1";
+        return Number((await pool.query(left, [name])).rows[0].ms);
+      },
+    };
+  },
+};
+
+/** The floor of a handover. */
+const notify = {
+  name: "NOTIFY",
+  needs: ["pg"],
+  async open(place) {
+    const [pool, listener] = [await openPool(place), await (await openPool(place)).connect()];
+    return {
+      async listen(name) {
+        const woken = new Promise((resolve) => listener.once("notification", () => resolve()));
+        await listener.query(`LISTEN "${name}"`);
+        return { woken };
+      },
+      wake: (name) => pool.query("SELECT pg_notify($1, '')", [name]),
+      async close() {
+        await listener.end();
+        await pool.end();
+      },
+    };
+  },
+};
+
+/** Session-level advisory locks, each on the connection that waits for it: no lease, no token. */
+const advisory = {
+  name: "advisory locks",
+  needs: ["pg"],
+  async open(place) {
+    const pool = await openPool(place);
+    return {
+      async acquire(name) {
+        const connection = await pool.connect();
+        await connection.query("SELECT pg_advisory_lock(hashtextextended($1, 0))", [name]);
+        return { connection, name };
+      },
+      async release({ connection, name }) {
+        await connection.query("SELECT pg_advisory_unlock(hashtextextended($1, 0))", [name]);
+        connection.release();
+      },
+      close: () => pool.end(),
+    };
+  },
+};
+
+/** A connection for each lock. */
+const advisoryLock = {
+  name: "advisory-lock",
+  peer: true,
+  needs: ["advisory-lock"],
+  async open({ url }) {
+    const { default: module } = await import("advisory-lock");
+    const createMutex = (module.default ?? module)(url);
+    return {
+      acquire: (name) => createMutex(name).lock(),
+      release: (unlock) => unlock(),
+      close: async () => {},
+    };
+  },
+};
+
+const connected = (name, storeOptions) =>
+  holdfast(async ({ load }, place, options) => {
+    const [{ createLocks }, { postgresStore }] = await Promise.all([
+      load("index.js"),
+      load("stores/postgres/index.js"),
+    ]);
+    const store = postgresStore(await openPool(place), { closeClient: true, ...storeOptions });
+    await store.setUp();
+    return createLocks(store, options);
+  }).map((contestant) => ({
+    ...contestant,
+    name: name === null ? contestant.name : `${contestant.name} ${name}`,
+    needs: ["pg"],
+  }));
+
+const durable = "with durableRelease";
+export const contestants = [
+  raw,
+  notify,
+  advisory,
+  ...connected(null, {}),
+  ...connected(durable, { durableRelease: true }),
+  advisoryLock,
+];
+
+export async function open() {
+  const { Lab } = await import("../dist/verify/lab/lab.js");
+  const lab = await Lab.open();
+  const server = await lab.postgres({ config: { max_connections: "400" } });
+  await server.sql(
+    "CREATE TABLE raw_locks (name text PRIMARY KEY, owner text NOT NULL, expires timestamptz NOT NULL)",
+  );
+  return {
+    place: { url: server.url },
+    commands: () => server.commands(),
+    close: () => lab.close(),
+  };
+}
+
+export const measurements = [
+  {
+    kind: "uncontended",
+    among: ["raw", "advisory locks", "Holdfast", `Holdfast ${durable}`, "advisory-lock"],
+    yardstick: "raw",
+    goals: [
+      { figure: "timeRatio", goal: "≤ 1" },
+      { figure: "throughputRatio", goal: "≥ 3" },
+    ],
+  },
+  {
+    kind: "handover",
+    among: ["NOTIFY", "Holdfast", "advisory-lock"],
+    yardstick: "NOTIFY",
+    goals: [{ figure: "ratio", goal: "≤ 2.5" }],
+  },
+  {
+    kind: "contention",
+    among: ["raw", "Holdfast", "advisory-lock"],
+    yardstick: "advisory-lock",
+    goals: [
+      { figure: "handoversPerSecond", goal: "≥ 0.5 × advisory-lock" },
+      { figure: "commandsPerHandover", goal: "≤ 2.5" },
+      { figure: "fairness", goal: "≥ 0.99" },
+      { figure: "starved", goal: "≤ 0" },
+      { figure: "heldTwice", goal: "≤ 0" },
+    ],
+  },
+  {
+    kind: "growth",
+    among: ["Holdfast"],
+    goals: [
+      { figure: "bytesPerLease", goal: "≤ 600" },
+      { figure: "commandsPerSecond", goal: "≤ 20" },
+      { figure: "lost", goal: "≤ 0" },
+    ],
+  },
+  {
+    kind: "recovery",
+    among: ["raw", "Holdfast"],
+    rounds: 5,
+    goals: [{ figure: "p50Ms", goal: "≤ 50" }],
+  },
+];

@@ -1,0 +1,83 @@
+import { unlimitedController } from "./abort.js";
+import type { LeaseLostError } from "./errors.js";
+import { guarded } from "./events.js";
+import type { LeaseEvents, ReleaseResult } from "./lease.js";
+import type { RenewCalls } from "./renew-calls.js";
+
+type Listeners = { [E in keyof LeaseEvents]?: LeaseEvents[E][] };
+
+/** The parts of a lease that most leases never need: made when needed, so that ten thousand leases stay small. */
+export class LeaseExtras {
+  /** Why the lease is lost. */
+  error: LeaseLostError | null = null;
+  /** Why the last renewal failed, if none has succeeded since. */
+  failure: unknown = undefined;
+  renewCalls: RenewCalls | null = null;
+  releasing: Promise<ReleaseResult> | null = null;
+  /** From when `maxHold` counts, if not from the grant. */
+  holdFromMs: number | null = null;
+  /** The watchdog renews it no more. */
+  runsOut = false;
+  /** Released before anybody has worked under it. */
+  unused = false;
+  /** The longest ttl that the store may still count by: a shorter one was sent, and is not proved. */
+  longestTtlMs = 0;
+  #controller: AbortController | null = null;
+  #listeners: Listeners | null = null;
+  #beforeRelease: (() => void)[] | null = null;
+
+  /** Made when first read; `findLoss` runs before, and may set `error`. */
+  signal(findLoss: () => void): AbortSignal {
+    if (this.#controller === null) {
+      this.#controller = unlimitedController();
+      findLoss();
+      if (this.error !== null) this.#controller.abort(this.error);
+    }
+    return this.#controller.signal;
+  }
+
+  abort(error: LeaseLostError): void {
+    this.#controller?.abort(error);
+  }
+
+  /** `lost`: the loss, if it has happened. A listener that comes after it is called in a microtask. */
+  on<E extends keyof LeaseEvents>(
+    event: E,
+    listener: LeaseEvents[E],
+    lost: LeaseLostError | null,
+  ): void {
+    this.#listeners ??= {};
+    const all: LeaseEvents[E][] = this.#listeners[event] ?? [];
+    all.push(listener);
+    this.#listeners[event] = all as Listeners[E];
+    if (event !== "lost" || lost === null) return;
+    queueMicrotask(() => {
+      if (all.includes(listener)) guarded(() => (listener as LeaseEvents["lost"])(lost));
+    });
+  }
+
+  off<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): void {
+    const all: LeaseEvents[E][] = this.#listeners?.[event] ?? [];
+    const at = all.indexOf(listener);
+    if (at !== -1) all.splice(at, 1);
+  }
+
+  notify<E extends keyof LeaseEvents>(event: E, ...args: Parameters<LeaseEvents[E]>): void {
+    for (const listener of [...(this.#listeners?.[event] ?? [])]) {
+      guarded(() => (listener as (...args: unknown[]) => void)(...args));
+    }
+  }
+
+  beforeRelease(listener: () => void): void {
+    this.#beforeRelease ??= [];
+    this.#beforeRelease.push(listener);
+  }
+
+  /** Calls each listener once, however often the lease is released. */
+  notifyRelease(): void {
+    const listeners = this.#beforeRelease;
+    if (listeners === null) return;
+    this.#beforeRelease = null;
+    for (const listener of listeners) listener();
+  }
+}

@@ -1,0 +1,60 @@
+import type { Acquisition } from "./acquisition.js";
+import { HoldfastError } from "./errors.js";
+import type { ReleaseOutcome } from "./requests.js";
+import type { ClaimAnswer } from "./store.js";
+
+interface ReleaseOptions {
+  /** Nobody has worked under the grant. Default true. */
+  readonly unused?: boolean;
+  /** Default: all names of the acquisition. */
+  readonly names?: readonly string[];
+  readonly timeoutMs?: number;
+}
+
+/** Releases a waiter's grants or ticket. Returns the outcome of the last name. */
+export async function releaseClaim(
+  { context: { requests }, call, names: all }: Acquisition,
+  grantId: string,
+  { unused = true, names = all, timeoutMs }: ReleaseOptions = {},
+): Promise<ReleaseOutcome> {
+  const owedMs = unused ? Math.max(call.ttlMs, call.atLeastMs) : call.ttlMs;
+  const outcomes = names.map((name) =>
+    requests.release({ name: requests.toStoreName(name), grantId, unused }, owedMs, timeoutMs),
+  );
+  return (await Promise.all(outcomes)).at(-1)!;
+}
+
+/** A claim under a former grantId may have arrived after that id's release: releases it again. */
+export function releaseFormer(
+  acquisition: Acquisition,
+  grantId: string,
+  reply: ClaimAnswer | HoldfastError,
+): void {
+  if (HoldfastError.is(reply) || reply.kind === "granted" || reply.kind === "queued") {
+    void releaseClaim(acquisition, grantId);
+  }
+}
+
+/** A claim whose reply comes after the end may have made a grant or a ticket that nobody else would release. */
+export function releaseAfterEnd(
+  acquisition: Acquisition,
+  grantId: string,
+  reply: ClaimAnswer | HoldfastError,
+): void {
+  const grants = !HoldfastError.is(reply) && reply.kind === "granted" ? reply.grants : [];
+  for (const [i, name] of acquisition.names.entries()) {
+    const lease = acquisition.leases?.[i];
+    const grant = grants[i];
+    // The lease rests on an older grant: nobody knows of the one that this reply brings.
+    const isOrphaned = lease === undefined || (grant !== undefined && lease.isOlderThan(grant));
+    // Otherwise the claim has made no grant, the lease's own, or an older one that has ended: work
+    // may go on under the lease, even if it is lost, until the caller releases it.
+    if (!isOrphaned && !lease.releaseHasBegun) continue;
+    const unused = isOrphaned || lease.isUnused;
+    const release = (): unknown => releaseClaim(acquisition, grantId, { names: [name], unused });
+    // Where requests go by several connections, this release could overtake the lease's own, which would
+    // then find nothing and report a loss.
+    if (isOrphaned) void release();
+    else void lease.release().then(release);
+  }
+}

@@ -1,0 +1,70 @@
+import { danger, type Finding, note, ok, unknown } from "./finding.js";
+
+const CLOCK_READINGS = 5;
+/** Synchronised clocks differ by milliseconds. */
+const CLOCK_MS = 1_000;
+
+export const megabytes = (bytes: number): string =>
+  `${(bytes / 2 ** 20).toFixed(bytes < 2 ** 20 ? 1 : 0)} MB`;
+
+export const percent = (part: number, whole: number): string =>
+  `${Math.floor((100 * part) / whole)} %`;
+
+export const isLoopback = (host: string): boolean =>
+  /^(localhost|127(\.\d+){3}|\[?::1\]?)$/i.test(host);
+
+/** Judges the median of measured times, and advises a ttl of a hundred times the median. */
+export function latency(
+  what: string,
+  tookMs: readonly number[],
+  slow: { readonly fromMs: number; readonly because: string; readonly advice: string },
+): Finding {
+  const sorted = [...tookMs].sort((a, b) => a - b);
+  const medianMs = sorted[sorted.length >> 1]!;
+  const text = `${what} takes ${medianMs.toFixed(1)} ms (the slowest of ${sorted.length} took ${sorted.at(-1)!.toFixed(1)} ms)`;
+  if (medianMs < slow.fromMs) return ok("latency", text);
+  const ttl = `a ttl of ${Math.ceil((100 * medianMs) / 1_000)} s or more`;
+  return note("latency", `${text}: ${slow.because}`, `${slow.advice}, and choose ${ttl}.`);
+}
+
+/**
+ * Compares the clock of a server with this machine's, by the reading that took the shortest. The server's clock
+ * decides when leases end, so it must not have to be set. A text instead of a reading says why there is none.
+ */
+export async function compareClocks(readMs: () => Promise<number | string>): Promise<Finding> {
+  let best: { offMs: number; tripMs: number } | undefined;
+  for (let i = 0; i < CLOCK_READINGS; i++) {
+    const [sentAtMs, startMs] = [Date.now(), performance.now()];
+    const reading = await readMs();
+    if (typeof reading === "string") {
+      return unknown("clock", `how far the server's clock is from this machine's (${reading})`);
+    }
+    const tripMs = performance.now() - startMs;
+    const offMs = reading - (sentAtMs + tripMs / 2);
+    if (best === undefined || tripMs < best.tripMs) best = { offMs, tripMs };
+  }
+  const { offMs, tripMs } = best!;
+  // Date.now() counts whole milliseconds, and the two ways of a round trip may differ.
+  const unsureMs = tripMs / 2 + 1;
+  if (Math.abs(offMs) - unsureMs <= CLOCK_MS) {
+    return ok(
+      "clock",
+      `the server's clock minus this machine's: ${Math.round(offMs)} ms (± ${Math.ceil(unsureMs)} ms)`,
+    );
+  }
+  const off = `${(Math.abs(offMs) / 1_000).toFixed(1)} s ${offMs > 0 ? "ahead of" : "behind"}`;
+  return danger(
+    "clock",
+    `the server's clock is ${off} this machine's. If the server's is wrong: when it is set forward, ` +
+      "leases end early and names are granted again; when it is set back, leases last longer",
+    "Keep both clocks in step (NTP), by slewing, not by jumps.",
+  );
+}
+
+/** For a connection to another machine without TLS. */
+export const unencrypted = (advice: string): Finding =>
+  note(
+    "transport",
+    "the connection is not encrypted: anyone on the network path can read passwords, and the grantIds that prove ownership of leases",
+    advice,
+  );

@@ -1,0 +1,357 @@
+import { reasonOf, safeCause } from "../core/cause.js";
+import {
+  HoldfastError,
+  InvalidArgumentError,
+  StoreUnavailableError,
+  UnsupportedError,
+} from "../core/errors.js";
+import {
+  checkOptions,
+  checkText,
+  checkToken,
+  type Duration,
+  orElse,
+  parseDuration,
+} from "../core/validate.js";
+import {
+  assign,
+  type Columns,
+  describeRow,
+  matchKey,
+  quoteColumn,
+  quoteTable,
+} from "../postgres/sql.js";
+import {
+  addressOfTx,
+  checkInTransaction,
+  checkTx,
+  type PostgresTx,
+  sqlStateOf,
+  toLockError,
+} from "../postgres/tx.js";
+import { checkClient, type PostgresClient } from "../stores/postgres/client.js";
+import { Connections } from "../stores/postgres/connections.js";
+import { checkSchema, DEFAULT_SCHEMA, SETUP_TURN } from "../stores/postgres/schema.js";
+import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+
+export type { Columns } from "../postgres/sql.js";
+export type { PostgresTx } from "../postgres/tx.js";
+export type { PostgresClient } from "../stores/postgres/client.js";
+
+/** Options of `postgresFence`. */
+export interface PostgresFenceOptions {
+  /** The schema of the fence's table `fences`, made at the first use. Default "holdfast". */
+  schema?: string;
+  /**
+   * How long a step without a `tx` waits for transactions that have guarded the same resource and are
+   * still open. Default 10 s.
+   */
+  wait?: Duration;
+}
+
+/** Beyond the wait, for the reply. */
+const REPLY_MS = 10_000;
+/** A step of its own may meet this many others, where the default isolation level is a strict one. */
+const CONFLICTS = 20;
+
+/**
+ * A fence for data in PostgreSQL. The `tx` is the client on whose open transaction you write: the guard
+ * locks the resource until that transaction ends, so that guarded transactions of one resource run one
+ * after another. A refused transaction can't be committed any more. Without a `tx`, each step is a
+ * transaction of its own, by the fence's pool.
+ */
+export class PostgresFence implements Fence<PostgresTx | undefined> {
+  /** The statements that make the table, for one transaction: for users who may not create it. */
+  readonly setupSql: string;
+  readonly #connections: Connections;
+  readonly #waitMs: number;
+  readonly #schema: string;
+  readonly #sql: ReturnType<typeof statementsOf>;
+  #hasTable = false;
+  readonly #madeTableIn = new WeakSet<PostgresTx>();
+
+  constructor(client: PostgresClient, options: PostgresFenceOptions = {}) {
+    checkOptions(options, "the options of a fence", ["schema", "wait"]);
+    checkClient(client, "postgresFence");
+    this.#schema = checkSchema(orElse(options.schema, DEFAULT_SCHEMA));
+    this.#waitMs = Math.ceil(
+      parseDuration(orElse(options.wait, "10s"), "wait", { min: 1, max: 3_600_000 }),
+    );
+    this.#connections = new Connections(client);
+    this.#sql = statementsOf(`${this.#schema}.fences`, this.#waitMs);
+    this.setupSql = setupStatements(this.#schema, true).join("; ");
+  }
+
+  async enter(tx: PostgresTx | undefined, resource: string, lease: Fenced): Promise<void> {
+    const { token, floor } = checkFenced(resource, lease);
+    await this.#pass(tx, resource, token, floor, false);
+  }
+
+  async guard(
+    tx: PostgresTx | undefined,
+    resource: string,
+    lease: Fenced,
+    options?: { strict?: boolean },
+  ): Promise<void> {
+    const strict = isStrict(options);
+    const { token, floor } = checkFenced(resource, lease);
+    await this.#pass(tx, resource, token, floor, strict);
+    if (tx !== undefined) checkInTransaction(tx);
+  }
+
+  async highest(tx: PostgresTx | undefined, resource: string): Promise<bigint> {
+    const [row] = await this.#run<{ highest: string }>(tx, resource, "highest", [resource]);
+    return BigInt(row?.highest ?? 0);
+  }
+
+  async reset(tx: PostgresTx | undefined, resource: string, token: bigint): Promise<void> {
+    checkText(resource, "the resource", 1, 255);
+    await this.#run(tx, resource, "reset", [resource, String(checkToken(token, "token"))]);
+  }
+
+  async #pass(
+    tx: PostgresTx | undefined,
+    resource: string,
+    token: bigint,
+    floor: bigint,
+    strict: boolean,
+  ): Promise<void> {
+    const values = [resource, String(floor), String(token)];
+    const passed = await this.#run(tx, resource, strict ? "stay" : "enter", values);
+    if (passed.length > 0) return;
+    const highest = await this.highest(tx, resource);
+    if (tx !== undefined) await makeFail(tx);
+    throw strict && highest < floor
+      ? notEntered(resource, token, highest)
+      : stale(resource, token, highest);
+  }
+
+  async #run<Row>(
+    tx: PostgresTx | undefined,
+    resource: string,
+    step: keyof ReturnType<typeof statementsOf>["own"],
+    values: readonly unknown[],
+  ): Promise<readonly Row[]> {
+    if (tx !== undefined) checkTx(tx);
+    try {
+      if (!this.#hasTable) await this.#ensureTable(tx);
+      if (tx === undefined) return await this.#alone<Row>(this.#sql.own[step], values);
+      return (await tx.query(this.#sql.within[step], values)).rows as Row[];
+    } catch (error) {
+      throw this.#toFenceError(error, tx, resource);
+    }
+  }
+
+  /** Makes the table if it is missing, in the `tx` if there is one: the pool may have no connection left. */
+  async #ensureTable(tx: PostgresTx | undefined): Promise<void> {
+    const run = async (text: string, values: readonly unknown[]): Promise<readonly unknown[]> =>
+      tx === undefined ? this.#alone(text, values) : (await tx.query(text, values)).rows;
+    const exists =
+      "SELECT to_regnamespace($1) IS NOT NULL AS schema, to_regclass($2) IS NOT NULL AS table";
+    const [found] = (await run(exists, [this.#schema, `${this.#schema}.fences`])) as [
+      { schema: boolean; table: boolean },
+    ];
+    if (found.table) {
+      // A table that was made in this transaction goes if that is rolled back.
+      this.#hasTable = tx === undefined || !this.#madeTableIn.has(tx);
+      return;
+    }
+    const statements = setupStatements(this.#schema, !found.schema);
+    if (tx === undefined) {
+      // Several in one message are one transaction.
+      await run([`SELECT ${waitLimit(this.#waitMs)}`, ...statements].join("; "), []);
+      this.#hasTable = true;
+    } else {
+      for (const statement of statements) await run(statement, []);
+      this.#madeTableIn.add(tx);
+    }
+  }
+
+  async #alone<Row>(text: string, values: readonly unknown[]): Promise<readonly Row[]> {
+    for (let conflicts = 0; ; conflicts++) {
+      try {
+        return await this.#connections.query<Row>(text, values, this.#waitMs + REPLY_MS);
+      } catch (error) {
+        if (sqlStateOf(error) !== "40001" || conflicts === CONFLICTS) throw error;
+      }
+    }
+  }
+
+  #toFenceError(error: unknown, tx: PostgresTx | undefined, resource: string): HoldfastError {
+    const where = tx === undefined ? this.#connections.where : addressOfTx(tx);
+    const state = sqlStateOf(error);
+    const cause = safeCause(HoldfastError.is(error) ? error.cause : error);
+    if (state === "55P03") {
+      return new StoreUnavailableError(
+        `a transaction at ${where} that has guarded ${JSON.stringify(resource)} stays open: ` +
+          "end it (pg_stat_activity), or let idle_in_transaction_session_timeout do so",
+        { cause },
+      );
+    }
+    if (state === "42501") {
+      return new StoreUnavailableError(
+        `the user at ${where} lacks a right (${reasonOf(cause)}): let the owner of the database run ` +
+          `${this.setupSql}; and grant USAGE on the schema, and SELECT, INSERT, UPDATE on its table`,
+        { cause, retryable: false },
+      );
+    }
+    // Dropped, or the transaction that had made it was rolled back: the next call makes it again.
+    if (state === "42P01") this.#hasTable = false;
+    const known = toLockError(error, where);
+    if (HoldfastError.is(known)) return known;
+    return new StoreUnavailableError(`the fence can't use ${where}: ${reasonOf(error)}`, {
+      cause,
+      retryable: state === "42P01",
+    });
+  }
+}
+
+/**
+ * Makes a fence for data in PostgreSQL. It keeps one row for each resource in a table of its own, which
+ * it makes at the first use if it is missing. Throws `InvalidArgumentError` if `client` is none.
+ *
+ * @param client A pool of `pg` for the same database as the data, or a client that nothing else uses.
+ *
+ * @example
+ * ```ts
+ * import { Pool } from "pg";
+ * import { connect } from "holdfast";
+ * import { postgresFence } from "holdfast/fence/postgres";
+ *
+ * const pool = new Pool(); // its database has a table: stock (amount integer)
+ * const fence = postgresFence(pool);
+ * const locks = await connect("redis://127.0.0.1:6379");
+ * await locks.withLock("stock", { fence }, async (lease) => {
+ *   const { rows } = await pool.query("SELECT amount FROM stock");
+ *   const tx = await pool.connect();
+ *   try {
+ *     await tx.query("BEGIN");
+ *     await fence.guard(tx, "stock", lease); // throws StaleTokenError if a later holder has entered
+ *     await tx.query("UPDATE stock SET amount = $1", [rows[0].amount - 1]);
+ *     await tx.query("COMMIT");
+ *   } catch (error) {
+ *     await tx.query("ROLLBACK");
+ *     throw error;
+ *   } finally {
+ *     tx.release();
+ *   }
+ * });
+ * ```
+ */
+export function postgresFence(
+  client: PostgresClient,
+  options?: PostgresFenceOptions,
+): PostgresFence {
+  return new PostgresFence(client, options);
+}
+
+/** Options of `guardRow`. */
+export interface GuardRowOptions {
+  /** The column of type bigint that keeps the highest token of the row. Default "fence_token". */
+  column?: string;
+  /** Columns to be changed in the same statement. Default none. */
+  set?: Columns;
+}
+
+/**
+ * A fence that is a column of your own table: changes the row only if no later holder has entered it,
+ * and raises its token. Returns the row as it is now, locked until the transaction ends, or null if
+ * there is no such row. Rejects with `StaleTokenError` if a later holder has entered; then the
+ * transaction can't be committed any more.
+ *
+ * Without `set` it enters the row: call it so before the first read, or take the row that it returns.
+ *
+ * @param tx The client on which the transaction was begun.
+ * @param table `table` or `schema.table`, spelt as in the catalogue.
+ * @param key Columns and values that only this row has.
+ *
+ * @example
+ * ```ts
+ * import { guardRow } from "holdfast/fence/postgres";
+ *
+ * const hat = await guardRow<{ count: number }>(tx, "stock", { item: "hat" }, lease);
+ * if (hat === null) throw new Error("there is no hat in the table");
+ * await guardRow(tx, "stock", { item: "hat" }, lease, { set: { count: hat.count - 1 } });
+ * ```
+ */
+export async function guardRow<Row = Record<string, unknown>>(
+  tx: PostgresTx,
+  table: string,
+  key: Columns,
+  lease: Fenced,
+  options: GuardRowOptions = {},
+): Promise<Row | null> {
+  checkOptions(options, "the options of guardRow", ["column", "set"]);
+  checkTx(tx);
+  const name = describeRow(table, key);
+  const { token, floor } = checkFenced("row", lease);
+  const column = quoteColumn(orElse(options.column, "fence_token"));
+  const values: unknown[] = [];
+  const raise = `${column} = greatest(${column}, $${values.push(String(floor))}::bigint)`;
+  const set = [...assign(orElse(options.set, {}), values), raise].join(", ");
+  const update =
+    `UPDATE ${quoteTable(table)} SET ${set} WHERE ${matchKey(key, values)}` +
+    ` AND coalesce(${column}, 0) <= $${values.push(String(token))}::bigint RETURNING *`;
+  const keyValues: unknown[] = [];
+  const find = `SELECT ${column}::text AS highest FROM ${quoteTable(table)} WHERE ${matchKey(key, keyValues)} FOR UPDATE`;
+  try {
+    // Twice, because the row may appear between the two statements; the second time it is locked.
+    for (let attempt = 1; attempt <= 2; attempt++) {
+      const { rows } = await tx.query(update, values);
+      checkInTransaction(tx);
+      if (rows.length > 1) {
+        await makeFail(tx);
+        throw new InvalidArgumentError(`several rows are ${name}: name a key that one row has`);
+      }
+      if (rows.length === 1) return rows[0] as Row;
+      const [found] = (await tx.query(find, keyValues)).rows as [{ highest: string | null }?];
+      if (found === undefined) return null;
+      const highest = BigInt(found.highest ?? 0);
+      if (highest > token) {
+        await makeFail(tx);
+        throw stale(name, token, highest);
+      }
+    }
+  } catch (error) {
+    throw toLockError(error, addressOfTx(tx));
+  }
+  throw new UnsupportedError(
+    `PostgreSQL does not change ${name}: does a trigger or a policy prevent it?`,
+  );
+}
+
+const waitLimit = (waitMs: number): string => `set_config('lock_timeout', '${waitMs}', true)`;
+
+/** `own` is for a step without a transaction of the caller, `within` for one inside. */
+function statementsOf(table: string, waitMs: number) {
+  const make = (from: string) => ({
+    /** Locks the row, then compares. No row in the reply: refused. */
+    enter: `INSERT INTO ${table} AS fence (resource, highest) SELECT $1::text, $2::bigint ${from}
+ON CONFLICT (resource) DO UPDATE SET highest = greatest(fence.highest, excluded.highest)
+WHERE fence.highest <= $3::bigint RETURNING 1`,
+    /** Changes the row, although not its value: a transaction with an older snapshot fails instead of reading it. */
+    stay: `UPDATE ${table} SET highest = highest ${from}
+WHERE resource = $1::text AND highest BETWEEN $2::bigint AND $3::bigint RETURNING 1`,
+    highest: `SELECT highest::text AS highest FROM ${table} WHERE resource = $1::text`,
+    reset: `INSERT INTO ${table} (resource, highest) SELECT $1::text, $2::bigint ${from}
+ON CONFLICT (resource) DO UPDATE SET highest = excluded.highest`,
+  });
+  // In FROM it is executed before a row is locked, and its effect ends with the statement.
+  return { own: make(`FROM ${waitLimit(waitMs)}`), within: make("") };
+}
+
+function setupStatements(schema: string, withSchema: boolean): string[] {
+  return [
+    ...SETUP_TURN,
+    // Needs a right that a user may lack where the schema is there already.
+    ...(withSchema ? [`CREATE SCHEMA IF NOT EXISTS ${schema}`] : []),
+    `CREATE TABLE IF NOT EXISTS ${schema}.fences (resource text COLLATE "C" PRIMARY KEY, highest bigint NOT NULL) WITH (fillfactor = 70)`,
+  ];
+}
+
+/** Makes the transaction fail, so that a caller that ignores our error can't commit it. */
+async function makeFail(tx: PostgresTx): Promise<void> {
+  const text =
+    "DO $$ BEGIN RAISE EXCEPTION 'Holdfast: the fence has refused a stale holder'; END $$";
+  await tx.query(text).catch(() => {});
+}

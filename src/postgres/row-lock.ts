@@ -1,0 +1,67 @@
+import { InvalidArgumentError } from "../core/errors.js";
+import { checkBoolean, checkOptions, type Duration, orElse } from "../core/validate.js";
+import { type Columns, describeRow, matchKey, quoteColumn, quoteTable } from "./sql.js";
+import { checkInTransaction, checkTx, type PostgresTx } from "./tx.js";
+import { checkWait, withWaitLimit } from "./wait-limit.js";
+
+/** Options of `lockRow`. */
+export interface LockRowOptions {
+  /**
+   * How long to wait while another transaction has locked the row. Default 10 s; 0 does not wait,
+   * `Infinity` waits as long as the transaction's own `lock_timeout` allows.
+   */
+  wait?: Duration;
+  /** Passes over rows that are locked, and then several rows may have the key. Default false. */
+  skipLocked?: boolean;
+  /** With `skipLocked`: the column by whose lowest value the row is chosen. By default any row. */
+  orderBy?: string;
+}
+
+/**
+ * Locks a row until the transaction ends (`SELECT … FOR UPDATE`). Returns the row, or null if there is
+ * none, or if `skipLocked` has passed over it.
+ *
+ * Rejects with `AcquireTimeoutError` if another transaction keeps the row locked for the whole `wait`,
+ * with `StoreUnavailableError` if the connection is lost or PostgreSQL refuses the statement; then the
+ * transaction can only be rolled back. Rejects with `InvalidArgumentError` if several rows have the key.
+ *
+ * @param tx The client on which the transaction was begun.
+ * @param table `table` or `schema.table`, spelt as in the catalogue.
+ * @param key Columns and values that only this row has.
+ *
+ * @example
+ * ```ts
+ * import { lockRow, withTransactionLock } from "holdfast/postgres";
+ *
+ * await withTransactionLock(pool, "orders", { mode: "shared" }, async (tx) => {
+ *   const order = await lockRow<{ state: string }>(tx, "orders", { id: 1 }, { wait: "5s" });
+ *   if (order?.state !== "open") return;
+ *   await tx.query("UPDATE orders SET state = 'paid' WHERE id = 1");
+ * });
+ * ```
+ */
+export async function lockRow<Row = Record<string, unknown>>(
+  tx: PostgresTx,
+  table: string,
+  key: Columns,
+  options: LockRowOptions = {},
+): Promise<Row | null> {
+  checkOptions(options, "the options of lockRow", ["wait", "skipLocked", "orderBy"]);
+  checkTx(tx);
+  const skipLocked = checkBoolean(orElse(options.skipLocked, false), "skipLocked");
+  const waitMs = skipLocked ? 0 : checkWait(options.wait);
+  if (options.orderBy !== undefined && !skipLocked) {
+    throw new InvalidArgumentError("orderBy chooses among several rows: it needs skipLocked");
+  }
+  const values: unknown[] = [];
+  const order = options.orderBy === undefined ? "" : ` ORDER BY ${quoteColumn(options.orderBy)}`;
+  const text =
+    `SELECT * FROM ${quoteTable(table)} WHERE ${matchKey(key, values)}${order} LIMIT ${skipLocked ? 1 : 2}` +
+    ` FOR UPDATE${skipLocked ? " SKIP LOCKED" : waitMs === 0 ? " NOWAIT" : ""}`;
+  const row = describeRow(table, key);
+  const { rows } = await withWaitLimit(tx, row, waitMs, () => tx.query(text, values));
+  checkInTransaction(tx);
+  if (rows.length > 1)
+    throw new InvalidArgumentError(`several rows are ${row}: name a key that one row has`);
+  return (rows[0] as Row | undefined) ?? null;
+}

@@ -1,0 +1,59 @@
+import { InvalidArgumentError } from "../core/errors.js";
+import { checkText, show } from "../core/validate.js";
+
+/** Columns and their values. */
+export type Columns = Readonly<Record<string, unknown>>;
+
+/** PostgreSQL cuts longer ones off, and then they may name something else. */
+const IDENTIFIER_BYTES = 63;
+
+export const quoteColumn = (name: unknown): string => quote(name, "the column");
+
+/** `table` or `schema.table`, spelt as in the catalogue. */
+export function quoteTable(table: unknown): string {
+  const parts = typeof table === "string" ? table.split(".") : [table];
+  if (parts.length > 2) {
+    throw new InvalidArgumentError(`the table is ${show(table)}; write "table" or "schema.table"`);
+  }
+  return parts.map((part) => quote(part, "the table")).join(".");
+}
+
+/** The condition that a row has this key, with its values appended to the statement's. */
+export function matchKey(key: Columns, values: unknown[]): string {
+  const columns = checkColumns(key, "the key");
+  if (columns.length === 0)
+    throw new InvalidArgumentError("the key has no column: name at least one");
+  return columns
+    .map(([column, value]) => {
+      if (value === null || value === undefined) {
+        throw new InvalidArgumentError(
+          `the key's column ${show(column)} is ${value}, which equals no value`,
+        );
+      }
+      return `${quoteColumn(column)} = $${values.push(value)}`;
+    })
+    .join(" AND ");
+}
+
+/** The assignments of an UPDATE, with their values appended to the statement's. */
+export const assign = (changes: Columns, values: unknown[]): string[] =>
+  checkColumns(changes, "the changes").map(
+    ([column, value]) => `${quoteColumn(column)} = $${values.push(value)}`,
+  );
+
+/** How a row is called in an error. */
+export const describeRow = (table: string, key: Columns): string =>
+  `${table} (${Object.entries(key)
+    .map(([column, value]) => `${column} = ${typeof value === "number" ? value : show(value)}`)
+    .join(", ")})`;
+
+function checkColumns(columns: unknown, what: string): [string, unknown][] {
+  if (Object.prototype.toString.call(columns) === "[object Object]")
+    return Object.entries(columns as object);
+  throw new InvalidArgumentError(
+    `${what} is ${show(columns)}; it must be an object: { column: value }`,
+  );
+}
+
+const quote = (name: unknown, what: string): string =>
+  `"${checkText(name, what, 1, IDENTIFIER_BYTES).replaceAll('"', '""')}"`;

@@ -1,0 +1,68 @@
+import { reasonOf, safeCause } from "../core/cause.js";
+import { HoldfastError, InvalidArgumentError, StoreUnavailableError } from "../core/errors.js";
+import { show } from "../core/validate.js";
+import {
+  addressOfClient,
+  isPool,
+  type PostgresClient,
+  transactionStatus,
+} from "../stores/postgres/client.js";
+import { toStoreError } from "../stores/postgres/errors.js";
+
+/**
+ * A transaction of yours: the client of `pg` on which it was begun, or an object by which your query
+ * builder runs a statement in it.
+ */
+export interface PostgresTx {
+  /** Runs one statement with parameters `$1`, `$2`, … in the transaction. */
+  query(text: string, values?: readonly unknown[]): Promise<{ rows: readonly unknown[] }>;
+}
+
+/** Throws InvalidArgumentError for a pool, which runs each statement in a transaction of its own. */
+export function checkTx(tx: unknown): asserts tx is PostgresTx {
+  const isTx = typeof (tx as PostgresTx | null)?.query === "function";
+  if (isTx && !isPool(tx as PostgresClient)) return;
+  throw new InvalidArgumentError(
+    `the tx is ${isTx ? "a pool" : show(tx)}; pass the client on which the transaction was begun`,
+  );
+}
+
+/** After a statement that locks: without a transaction, its lock has ended with it. */
+export function checkInTransaction(tx: PostgresTx): void {
+  if (transactionStatus(tx) !== "I") return;
+  throw new InvalidArgumentError(
+    "no transaction is open on the tx, so its locks end with each statement: run BEGIN first",
+  );
+}
+
+export const addressOfTx = (tx: PostgresTx): string =>
+  "host" in tx ? addressOfClient(tx as unknown as PostgresClient) : "PostgreSQL";
+
+/** The SQLSTATE of an error, also of one that is the cause of an error of ours. */
+export function sqlStateOf(error: unknown): string {
+  const own = HoldfastError.is(error) ? error.cause : error;
+  const code = (own as { code?: unknown } | null | undefined)?.code;
+  return typeof code === "string" ? code : "";
+}
+
+/**
+ * An error of ours, except for what is wrong with the statement or its values: that is about the
+ * caller's own tables, and stays the error of `pg`.
+ */
+export function toLockError(error: unknown, where: string): unknown {
+  if (HoldfastError.is(error)) return error;
+  const state = sqlStateOf(error);
+  if (/^(22|23|42)/.test(state)) return error;
+  const cause = safeCause(error);
+  const why = reasonOf(error);
+  if (/^40/.test(state)) {
+    const message = `${where} has ended the transaction because of another one (${why}): run it again`;
+    return new StoreUnavailableError(message, { cause });
+  }
+  const known = toStoreError(error, where);
+  if (HoldfastError.is(known)) return known;
+  return new StoreUnavailableError(`${where} has refused the statement (${why})`, {
+    cause,
+    retryable: /^53/.test(state),
+  });
+}

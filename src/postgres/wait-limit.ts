@@ -1,0 +1,40 @@
+import { AcquireTimeoutError, HoldfastError } from "../core/errors.js";
+import { type Duration, orElse, parseDuration } from "../core/validate.js";
+import { addressOfTx, type PostgresTx, sqlStateOf, toLockError } from "./tx.js";
+
+/** The longest that PostgreSQL takes for `lock_timeout`. */
+const MAX_MS = 2 ** 31 - 1;
+
+// The subquery is a row before the outer list is computed: it reads the limit that was set before.
+const LIMIT = `SELECT own, set_config('lock_timeout', $1, true)
+  FROM (SELECT current_setting('lock_timeout') AS own OFFSET 0) AS before`;
+const RESTORE = "SELECT set_config('lock_timeout', $1, true)";
+
+export const checkWait = (wait: Duration | undefined): number =>
+  parseDuration(orElse(wait, "10s"), "wait", { min: 0, infinite: true });
+
+/**
+ * Runs a step that waits for a lock no longer than this; afterwards, the transaction's own limit holds
+ * again. Rejects with AcquireTimeoutError when the lock stays busy. `Infinity` leaves the own limit.
+ */
+export async function withWaitLimit<T>(
+  tx: PostgresTx,
+  what: string,
+  waitMs: number,
+  step: () => Promise<T>,
+): Promise<T> {
+  const startedMs = performance.now();
+  try {
+    // 0 needs no limit: the step does not wait.
+    if (waitMs === 0 || waitMs === Number.POSITIVE_INFINITY) return await step();
+    const limit = String(Math.min(Math.max(Math.ceil(waitMs), 1), MAX_MS));
+    const { rows } = await tx.query(LIMIT, [limit]);
+    const result = await step();
+    await tx.query(RESTORE, [(rows[0] as { own: string }).own]);
+    return result;
+  } catch (error) {
+    if (HoldfastError.is(error) || sqlStateOf(error) !== "55P03")
+      throw toLockError(error, addressOfTx(tx));
+    throw new AcquireTimeoutError(what, waitMs === 0 ? 0 : performance.now() - startedMs, null);
+  }
+}

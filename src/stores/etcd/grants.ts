@@ -1,0 +1,50 @@
+import type { SessionClaims } from "../shared/sessions/claims.js";
+import type { ClosedNames } from "./closed-names.js";
+import type { GrantedClaim, Queue } from "./queue.js";
+import type { EtcdClaim, EtcdSession } from "./session-port.js";
+
+/** Makes holders of claims whose turn has come. */
+export class Grants {
+  readonly #claims: SessionClaims<EtcdSession>;
+  readonly #closedNames: ClosedNames;
+
+  constructor(claims: SessionClaims<EtcdSession>, closedNames: ClosedNames) {
+    this.#claims = claims;
+    this.#closedNames = closedNames;
+  }
+
+  /**
+   * The claim holds its name in etcd. The grant counts when the name is also closed for `atLeast`:
+   * `atLeastLease` if that was done in the same step. False: the claim was over before that.
+   */
+  async complete(
+    claim: EtcdClaim,
+    granted: GrantedClaim,
+    atLeastLease: bigint | null = null,
+  ): Promise<boolean> {
+    const { name, grantId } = claim;
+    const { token, floor, atLeastMs } = granted;
+    // A swept claim's key is being deleted, even if the claim was held before.
+    if (!this.#claims.has(claim)) return false;
+    if (claim.state === "held" && claim.token === token) return true;
+    if (atLeastMs > 0) {
+      if (atLeastLease !== null) this.#closedNames.add(name, grantId, atLeastLease, atLeastMs);
+      else if (!(await this.#closedNames.close(name, grantId, granted))) return false;
+    }
+    if (!this.#claims.has(claim)) return false;
+    this.#claims.markHeld(claim, token, floor);
+    return true;
+  }
+
+  /** Notifies a waiter that the claims before it are gone. */
+  async handOver(claim: EtcdClaim, queue: Queue): Promise<void> {
+    const push = this.#claims.beginHandover(claim);
+    try {
+      const isHeld = await this.complete(claim, queue.granted(claim.grantId));
+      const grant = isHeld ? this.#claims.grantOf(claim, true) : null;
+      push(grant !== null && grant.ttlMs > 0 ? { kind: "granted", grant } : { kind: "look" });
+    } catch {
+      push({ kind: "look" });
+    }
+  }
+}

@@ -1,0 +1,66 @@
+import type { Release, ReleaseAnswer } from "../../core/store.js";
+import { slices } from "../shared/slices.js";
+import type { EtcdParts } from "./parts.js";
+import { whyLost } from "./snapshot.js";
+
+const RELEASES_PER_TXN = 50;
+
+/** Deletes the keys of grants and tickets. */
+export async function release(
+  parts: EtcdParts,
+  releases: readonly Release[],
+): Promise<readonly ReleaseAnswer[]> {
+  const answers: ReleaseAnswer[] = [];
+  for (const some of slices(releases, RELEASES_PER_TXN)) {
+    answers.push(...(await releaseTogether(parts, some)));
+  }
+  return answers;
+}
+
+async function releaseTogether(
+  parts: EtcdParts,
+  releases: readonly Release[],
+): Promise<readonly ReleaseAnswer[]> {
+  const { claims, closedNames, keys, transactions } = parts;
+  const wasHeld = releases.map((one) => giveUp(parts, one));
+  const opens = releases.map(({ name, grantId, unused = false }) =>
+    closedNames.opensOnRelease(name, grantId, unused),
+  );
+  const success = releases.map(({ name, grantId }, i) => ({
+    delete: opens[i] ? keys.claimAndAtLeast(name, grantId) : { key: keys.claim(name, grantId) },
+  }));
+  const names = releases.map(({ name }) => name);
+  const { responses, repeated } = await claims.whileReleasing(
+    releases.map(({ name, grantId }) => keys.claim(name, grantId)),
+    transactions.sendBatched(names, { success }, true),
+  );
+  return Promise.all(
+    releases.map((one, i) => {
+      if (opens[i]) closedNames.opened(one.name, one.grantId);
+      if (responses[i]!.delete!.deleted > 0) return "released";
+      return answerMissing(parts, one, repeated && wasHeld[i]!);
+    }),
+  );
+}
+
+/** From here on its key is an orphan, whatever becomes of the release. Returns whether it was held. */
+function giveUp({ claims }: EtcdParts, { name, grantId }: Release): boolean {
+  const claim = claims.get(name, grantId);
+  if (claim === undefined) return false;
+  claims.drop(claim);
+  return claim.state === "held";
+}
+
+/** Nothing was deleted. */
+async function answerMissing(
+  parts: EtcdParts,
+  { name, grantId }: Release,
+  mayHaveBeenReleased: boolean,
+): Promise<ReleaseAnswer> {
+  const lost = await whyLost(parts, name, grantId);
+  // An attempt without a reply may have released it: that is no loss.
+  if (mayHaveBeenReleased && lost.reason !== "revoked") {
+    throw new Error(`the reply to the release of ${JSON.stringify(name)} was lost`);
+  }
+  return lost;
+}

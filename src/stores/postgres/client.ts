@@ -1,0 +1,117 @@
+import { InvalidArgumentError } from "../../core/errors.js";
+import { show } from "../../core/validate.js";
+import { addressOf } from "../url.js";
+
+/** The port of a server where none is named. */
+export const PORT = 5432;
+
+/** A pool of `pg`, or a client of it that is connected. */
+export type PostgresClient = PostgresPool | PostgresConnection;
+
+/** The part of `pg`'s Pool that the store uses. */
+export interface PostgresPool {
+  connect(): Promise<PooledConnection>;
+  end(): Promise<void>;
+  on(event: "error", listener: (error: Error) => void): unknown;
+  readonly options: object;
+}
+
+/** The part of `pg`'s Client that the store uses. */
+export interface PostgresConnection {
+  query(text: string, values?: readonly unknown[]): Promise<{ rows: readonly unknown[] }>;
+  end(): Promise<void>;
+  on(event: string, listener: (...args: never[]) => void): unknown;
+}
+
+interface PooledConnection extends PostgresConnection {
+  release(destroy?: boolean): void;
+}
+
+/** Further members of `pg`'s objects, which not every version has. */
+interface Internals {
+  readonly Client?: unknown;
+  readonly options?: object;
+  readonly connectionParameters?: object;
+  readonly password?: unknown;
+  readonly ssl?: unknown;
+  readonly connectionString?: string;
+  readonly host?: string;
+  readonly port?: number;
+  readonly processID?: number | null;
+  getTransactionStatus?(): string | null;
+  readonly connection?: {
+    readonly stream?: { destroy(): void; unref?(): void };
+    on?(event: "readyForQuery", listener: (message?: { status?: string }) => void): unknown;
+  };
+}
+
+type ClientClass = new (options: object) => PostgresConnection & { connect(): Promise<unknown> };
+
+export type Notification = { readonly channel: string; readonly payload?: string };
+
+export const isPool = (client: PostgresClient): client is PostgresPool =>
+  "options" in client && typeof (client as PostgresPool).connect === "function";
+
+export function checkClient(
+  client: unknown,
+  taker = "postgresStore",
+): asserts client is PostgresClient {
+  const { connect, query, end } = (client ?? {}) as Record<string, unknown>;
+  if ([connect, query, end].every((method) => typeof method === "function")) return;
+  throw new InvalidArgumentError(
+    `${taker}() takes a Pool or a connected Client of the package pg, not ${show(client)}`,
+  );
+}
+
+/** The address, without user and password. */
+export function addressOfClient(client: PostgresClient): string {
+  const internals = client as Internals;
+  const options: Internals = isPool(client) ? client.options : internals;
+  const { connectionString = "" } = options;
+  const url = URL.canParse(connectionString) ? new URL(connectionString) : null;
+  const host = url?.hostname || options.host || "localhost";
+  return `PostgreSQL at ${addressOf(host, Number(url?.port || options.port || PORT))}`;
+}
+
+/** A connection beside those of the caller's pool, by the same options. */
+export function newConnection(
+  client: PostgresClient,
+): PostgresConnection & { connect(): Promise<unknown> } {
+  const internals = client as Internals;
+  if (isPool(client)) return new (internals.Client as ClientClass)(client.options);
+  const { connectionParameters, password, ssl } = internals;
+  // `pg` keeps both off the parameters, so that they are not printed.
+  return new (client.constructor as ClientClass)({ ...connectionParameters, password, ssl });
+}
+
+/** The number of the server's process that a connection believes to talk to; behind a pooler it is another. */
+export const processOf = (connection: PostgresConnection): number | null =>
+  (connection as Internals).processID ?? null;
+
+/** The transaction status of connections, as the server's last message had it. */
+const statuses = new WeakMap<object, string>();
+
+/** Versions of `pg` before 8.21 have no `getTransactionStatus`: then the messages are read from now on. */
+export function trackTransactions(connection: PostgresConnection): void {
+  const internals = connection as Internals;
+  if (internals.getTransactionStatus !== undefined) return;
+  internals.connection?.on?.("readyForQuery", (message) => {
+    statuses.set(connection, message?.status ?? "");
+  });
+}
+
+/** As the last reply told it: "I" outside of a transaction, "T" in one, "E" in one that has failed; null: not known. */
+export const transactionStatus = (connection: object): string | null =>
+  (connection as Internals).getTransactionStatus?.() ?? statuses.get(connection) ?? null;
+
+/** Whether the last reply came from within a transaction that is still open. */
+export const isInTransaction = (connection: PostgresConnection): boolean =>
+  ["T", "E"].includes(transactionStatus(connection) ?? "");
+
+/** Closes the socket without a farewell, which a server that hangs would not read. */
+export const cutOff = (connection: PostgresConnection): void =>
+  (connection as Internals).connection?.stream?.destroy();
+
+/** The connection no longer keeps the process alive. */
+export const unref = (connection: PostgresConnection): void =>
+  (connection as Internals).connection?.stream?.unref?.();

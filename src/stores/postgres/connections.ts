@@ -1,0 +1,239 @@
+import { StoreUnavailableError, UnsupportedError } from "../../core/errors.js";
+import type { ListenerPort, Subscription, SubscriptionEvents } from "../shared/listener.js";
+import { settlesWithin } from "../shared/timeout.js";
+import {
+  addressOfClient,
+  cutOff,
+  isInTransaction,
+  isPool,
+  type Notification,
+  newConnection,
+  type PostgresClient,
+  type PostgresConnection,
+  type PostgresPool,
+  processOf,
+  trackTransactions,
+  unref,
+} from "./client.js";
+import { isConnectionLost, toStoreError } from "./errors.js";
+
+/** A message that a listener sends to itself arrives within this time, or messages do not arrive at all. */
+const SELF_TEST_MS = 2_000;
+const SELF_TEST = "self-test";
+/** When messages did not arrive, listening is tried again after this time. */
+const POLL_FOR_MS = 60_000;
+
+const BACKEND = "SELECT pg_backend_pid() AS pid";
+
+const isDirect = (connection: PostgresConnection, rows: readonly unknown[]): boolean =>
+  processOf(connection) === (rows as [{ pid: number }])[0].pid;
+
+/** Connections of pools that we listen to. */
+const watched = new WeakSet<PostgresConnection>();
+
+function watch(connection: PostgresConnection): void {
+  if (watched.has(connection)) return;
+  watched.add(connection);
+  // An "error" event that nobody listens to ends the process, and a pool does not listen while a connection is
+  // in use. Its statement rejects as well.
+  connection.on("error", () => {});
+  trackTransactions(connection);
+}
+
+interface Reply {
+  readonly rows: readonly unknown[];
+  readonly connection: PostgresConnection;
+}
+
+class NoReply extends StoreUnavailableError {}
+
+/** Runs statements on the caller's pool or client, and opens the connection that listens. */
+export class Connections implements ListenerPort {
+  readonly where: string;
+  readonly #client: PostgresClient;
+  /** The last statement of a single client: it takes one at a time. */
+  #last: Promise<unknown> = Promise.resolve();
+  #isLost = false;
+  readonly #onReconnect = new Set<() => void>();
+  losses = 0;
+  /** Every listening connection makes every NOTIFY of the server slower. */
+  readonly closesIdle = true;
+  #pollUntilMs = 0;
+
+  constructor(client: PostgresClient) {
+    this.#client = client;
+    this.where = addressOfClient(client);
+    // A client of a pool that is lost while it is idle would otherwise end the process.
+    if (isPool(client)) client.on("error", () => this.#lost());
+    else {
+      client.on("error", () => this.#lost());
+      trackTransactions(client);
+    }
+  }
+
+  /** Runs one statement outside of any transaction. A connection that gives no reply within the time is cut off. */
+  async query<Row>(
+    text: string,
+    values: readonly unknown[],
+    timeoutMs: number,
+  ): Promise<readonly Row[]> {
+    return (await this.#query(text, values, timeoutMs)).rows as readonly Row[];
+  }
+
+  async #query(text: string, values: readonly unknown[], timeoutMs: number): Promise<Reply> {
+    try {
+      const reply = isPool(this.#client)
+        ? await this.#byPool(this.#client, text, values, timeoutMs)
+        : await this.#byClient(this.#client, text, values, timeoutMs);
+      this.#replied();
+      return reply;
+    } catch (error) {
+      if (error instanceof NoReply || isConnectionLost(error)) this.#lost();
+      throw toStoreError(error, this.where);
+    }
+  }
+
+  /** False behind a pooler in transaction mode, as the last attempt to listen has shown: waiters have to poll. */
+  get deliversMessages(): boolean {
+    return performance.now() >= this.#pollUntilMs;
+  }
+
+  /** Finds out whether a pooler stands in between, which passes statements on to any session of the server. */
+  async detectPooler(timeoutMs: number): Promise<void> {
+    const { rows, connection } = await this.#query(BACKEND, [], timeoutMs);
+    if (!isDirect(connection, rows)) this.#pollUntilMs = Number.POSITIVE_INFINITY;
+  }
+
+  onReconnect(reconnected: () => void): () => void {
+    this.#onReconnect.add(reconnected);
+    return () => void this.#onReconnect.delete(reconnected);
+  }
+
+  async subscribe(
+    channel: string,
+    events: SubscriptionEvents,
+    signal?: AbortSignal,
+  ): Promise<Subscription> {
+    const connection = newConnection(this.#client);
+    let hasArrived = (): void => {};
+    const arrived = new Promise<void>((resolve) => {
+      hasArrived = resolve;
+    });
+    const abort = (): void => cutOff(connection);
+    signal?.addEventListener("abort", abort, { once: true });
+    connection.on("error", () => events.ended?.());
+    connection.on("end", () => events.ended?.());
+    connection.on("notification", (({ payload = "" }: Notification) => {
+      if (payload === SELF_TEST) hasArrived();
+      else events.message(payload);
+    }) as (...args: never[]) => void);
+    try {
+      await connection.connect();
+      unref(connection);
+      await connection.query(`LISTEN "${channel}"`);
+      await this.query("SELECT pg_notify($1, $2)", [channel, SELF_TEST], SELF_TEST_MS);
+      if (!(await settlesWithin(SELF_TEST_MS, arrived, { unref: true }))) {
+        this.#pollUntilMs = performance.now() + POLL_FOR_MS;
+        throw new Error(
+          `messages of ${this.where} do not arrive: is there a pooler in transaction mode?`,
+        );
+      }
+      signal?.throwIfAborted();
+    } catch (error) {
+      cutOff(connection);
+      throw signal?.aborted ? signal.reason : error;
+    } finally {
+      signal?.removeEventListener("abort", abort);
+    }
+    return {
+      ping: () => connection.query("SELECT 1"),
+      close: async () => cutOff(connection),
+    };
+  }
+
+  async close(): Promise<void> {
+    await this.#client.end();
+  }
+
+  async #byPool(
+    pool: PostgresPool,
+    text: string,
+    values: readonly unknown[],
+    timeoutMs: number,
+  ): Promise<Reply> {
+    const startedAtMs = performance.now();
+    const connecting = pool.connect();
+    // Not sent at all: the core has given the request up, and a later one may be under way.
+    if (!(await settlesWithin(timeoutMs, connecting))) {
+      connecting.then((late) => late.release()).catch(() => {});
+      throw this.#noReply(timeoutMs, "no connection");
+    }
+    const connection = await connecting;
+    watch(connection);
+    const leftMs = startedAtMs + timeoutMs - performance.now();
+    let isBroken = false;
+    try {
+      return await this.#run(connection, text, values, Math.max(leftMs, 1));
+    } catch (error) {
+      // An error of the server leaves the connection as it was.
+      isBroken = (error as { severity?: unknown }).severity !== "ERROR";
+      throw error;
+    } finally {
+      connection.release(isBroken);
+    }
+  }
+
+  #byClient(
+    connection: PostgresConnection,
+    text: string,
+    values: readonly unknown[],
+    timeoutMs: number,
+  ): Promise<Reply> {
+    const run = (): Promise<Reply> => this.#run(connection, text, values, timeoutMs);
+    const running = this.#last.then(run, run);
+    this.#last = running;
+    return running;
+  }
+
+  async #run(
+    connection: PostgresConnection,
+    text: string,
+    values: readonly unknown[],
+    timeoutMs: number,
+  ): Promise<Reply> {
+    // Nothing of ours enters the caller's transaction: it would keep our locks, and get our settings.
+    if (isInTransaction(connection)) throw this.#inTransaction();
+    const replied = connection.query(text, values);
+    if (!(await settlesWithin(timeoutMs, replied))) {
+      replied.catch(() => {});
+      cutOff(connection);
+      throw this.#noReply(timeoutMs, "no reply");
+    }
+    const { rows } = await replied;
+    // It began while this statement was queued behind the caller's.
+    if (isInTransaction(connection)) throw this.#inTransaction();
+    return { rows, connection };
+  }
+
+  #inTransaction(): UnsupportedError {
+    return new UnsupportedError(
+      `the connection to ${this.where} is inside a transaction, which may be rolled back with the lock in it: ` +
+        "pass postgresStore() a pool, or a client that nothing else uses",
+    );
+  }
+
+  #noReply(timeoutMs: number, what: string): NoReply {
+    return new NoReply(`${this.where}: ${what} within ${Math.round(timeoutMs)} ms`);
+  }
+
+  #lost(): void {
+    this.losses++;
+    this.#isLost = true;
+  }
+
+  #replied(): void {
+    if (!this.#isLost) return;
+    this.#isLost = false;
+    for (const reconnected of [...this.#onReconnect]) reconnected();
+  }
+}

@@ -1,0 +1,63 @@
+import { check, type Finding, type Trial } from "../../../doctor/finding.js";
+import { settlesWithin } from "../../shared/timeout.js";
+import type { StoreUrl } from "../../url.js";
+import { Connections } from "../connections.js";
+import { postgresStore } from "../index.js";
+import { openPool, schemaOf, toConnectError } from "../open.js";
+import { FORMAT } from "../schema.js";
+import { checkAccess, checkRights, judgeLogin, judgeTransport } from "./access.js";
+import { type Facts, readFacts, TIMEOUT_MS } from "./facts.js";
+import {
+  checkClock,
+  checkLatency,
+  checkPooler,
+  checkReplicas,
+  checkTransactions,
+} from "./server.js";
+import { judgeSettings } from "./settings.js";
+import { judgeSize, judgeTables } from "./tables.js";
+
+/** Reports what endangers locks on a PostgreSQL server. It makes no tables: they would belong to the wrong user. */
+export async function examinePostgres(url: StoreUrl, trial: Trial): Promise<readonly Finding[]> {
+  const schema = schemaOf(url);
+  const connections = new Connections(await openPool(url));
+  try {
+    const facts = await readFacts(connections, schema).catch((error: unknown) => {
+      throw toConnectError(error, url);
+    });
+    const canTry = facts.schema?.format === FORMAT;
+    return [
+      ...judgeSettings(facts),
+      ...(await checkServer(connections, facts)),
+      judgeTables(facts, schema),
+      ...(await checkSchema(connections, facts)),
+      judgeLogin(facts),
+      ...judgeTransport(url),
+      ...(canTry
+        ? [await trial(postgresStore(await openPool(url), { schema, closeClient: true }))]
+        : []),
+    ];
+  } finally {
+    // The server may be gone by now.
+    await settlesWithin(TIMEOUT_MS, connections.close()).catch(() => {});
+  }
+}
+
+/** One after the other: the times that are measured must not count each other's statements. */
+const checkServer = async (connections: Connections, facts: Facts): Promise<readonly Finding[]> => [
+  ...(await check("pooler", () => checkPooler(connections))),
+  ...(await check("clock", () => checkClock(connections))),
+  ...(await check("latency", () => checkLatency(connections))),
+  ...(await check("replicas", () => checkReplicas(connections, facts))),
+  ...(await check("transactions", () => checkTransactions(connections))),
+];
+
+async function checkSchema(connections: Connections, facts: Facts): Promise<readonly Finding[]> {
+  const { schema, settings } = facts;
+  if (schema === null || schema.format === null) return [];
+  return [
+    judgeSize(schema.tables, settings.autovacuum),
+    ...(await check("rights", () => checkRights(connections, facts, schema))),
+    ...(await check("access", () => checkAccess(connections, schema))),
+  ];
+}

@@ -1,0 +1,149 @@
+import { danger, type Finding, note, ok, unknown } from "../../../doctor/finding.js";
+import { compareClocks, latency } from "../../../doctor/measures.js";
+import type { Connections } from "../connections.js";
+import { type Facts, TIMEOUT_MS } from "./facts.js";
+
+const ROUND_TRIPS = 15;
+const SLOW_MS = 50;
+const LONG_MS = 5 * 60_000;
+const MOST_SHOWN = 3;
+
+/** Whether a pooler hides the sessions of the server, as in transaction mode. */
+export async function checkPooler(connections: Connections): Promise<Finding> {
+  await connections.detectPooler(TIMEOUT_MS);
+  if (connections.deliversMessages) {
+    return ok("pooler", "none in between: waiters are notified");
+  }
+  return note(
+    "pooler",
+    "a pooler stands in between, as pgbouncer does: waiters poll with growing pauses instead of being notified; nothing else changes",
+    "For faster handovers, name the server itself in the URL of the locks.",
+  );
+}
+
+export const checkClock = (connections: Connections): Promise<Finding> =>
+  compareClocks(async () => {
+    const text = "SELECT extract(epoch FROM clock_timestamp())::float8 * 1000 AS ms";
+    const [row] = await connections.query<{ ms: number }>(text, [], TIMEOUT_MS);
+    return row!.ms;
+  });
+
+export async function checkLatency(connections: Connections): Promise<Finding> {
+  const tookMs: number[] = [];
+  for (let i = 0; i < ROUND_TRIPS; i++) {
+    const startMs = performance.now();
+    await connections.query("SELECT 1", [], TIMEOUT_MS);
+    tookMs.push(performance.now() - startMs);
+  }
+  return latency("a round trip", tookMs, {
+    fromMs: SLOW_MS,
+    because: "acquire, renew and release take one each",
+    advice: "Use a server nearby",
+  });
+}
+
+interface Standbys {
+  readonly attached: number;
+  readonly synchronous: number;
+  /** Whether the user may see which of them are synchronous. */
+  readonly isVisible: boolean;
+}
+
+/** Grants that a failover can lose. */
+export async function checkReplicas(
+  connections: Connections,
+  { isStandby, settings }: Facts,
+): Promise<Finding[]> {
+  // A standby grants nothing, and the finding about its role says so.
+  if (isStandby) return [];
+  const [row] = await connections.query<Standbys>(STANDBYS, [], TIMEOUT_MS);
+  const { attached, synchronous, isVisible } = row!;
+  const names = settings.synchronous_standby_names;
+  const count = `${attached} standby${attached === 1 ? " is" : "s are"} attached`;
+  if (names === "") {
+    if (attached === 0)
+      return [ok("replicas", "no standby is attached: there is no failover to lose a grant")];
+    return [loss(`${count}, and synchronous_standby_names is empty: a grant waits for none`, WAIT)];
+  }
+  if (settings.synchronous_commit === "local") {
+    return [
+      loss("synchronous_commit is local: a grant does not wait for the synchronous standbys", WAIT),
+    ];
+  }
+  if (isVisible && synchronous === 0) {
+    return [
+      danger(
+        "replicas",
+        `synchronous_standby_names is "${names}", and no such standby is attached: every grant and renewal waits for one, and leases are lost`,
+        "Start the standby, or correct synchronous_standby_names.",
+      ),
+    ];
+  }
+  const state = `${count}, and a grant waits for "${names}"`;
+  return [ok("replicas", `${state}: a failover to a synchronous standby loses none`)];
+}
+
+const WAIT =
+  "Set synchronous_standby_names and leave synchronous_commit on, or fence what must not be done twice.";
+
+const loss = (what: string, advice: string): Finding =>
+  note(
+    "replicas",
+    `${what}. After a failover to a standby that has not received the grant, the name is granted again`,
+    advice,
+  );
+
+const STANDBYS = `SELECT count(*)::integer AS attached,
+  count(*) FILTER (WHERE sync_state IN ('sync', 'quorum'))::integer AS synchronous,
+  pg_has_role('pg_read_all_stats', 'USAGE') AS "isVisible"
+FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup'`;
+
+interface LongTransaction {
+  readonly what: string;
+  readonly minutes: number;
+}
+
+/** Transactions that keep the server from cleaning dead rows up. */
+export async function checkTransactions(
+  connections: Connections,
+  longMs = LONG_MS,
+): Promise<Finding> {
+  const found = await connections.query<LongTransaction>(LONG_TRANSACTIONS, [longMs], TIMEOUT_MS);
+  if (found.length > 0) {
+    const shown = found
+      .slice(0, MOST_SHOWN)
+      .map(({ what, minutes }) => `${what}, for ${Math.floor(minutes)} min`);
+    const more = found.length - shown.length;
+    return note(
+      "transactions",
+      `open for long: ${shown.join("; ")}${more > 0 ? `; and ${more} more` : ""}. Old versions of rows pile up meanwhile, and names that are locked often become slower`,
+      "End them (pg_terminate_backend, ROLLBACK PREPARED), and set idle_in_transaction_session_timeout.",
+    );
+  }
+  const [row] = await connections.query<{ hidden: number }>(HIDDEN_SESSIONS, [], TIMEOUT_MS);
+  if (row!.hidden === 0) {
+    return ok(
+      "transactions",
+      `none in this database is open for ${longMs / 60_000} minutes or more`,
+    );
+  }
+  return unknown(
+    "transactions",
+    `whether other users keep transactions open for long (sessions of theirs: ${row!.hidden})`,
+    "Run the doctor once as a user with the role pg_read_all_stats.",
+  );
+}
+
+const LONG_TRANSACTIONS = `SELECT what, extract(epoch FROM clock_timestamp() - since)::float8 / 60 AS minutes FROM (
+  SELECT format('process %s (user %s, %s)', pid, usename, state) AS what, xact_start AS since
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+      AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+  UNION ALL
+  SELECT format('prepared transaction %L (user %s)', gid, owner), prepared
+    FROM pg_prepared_xacts WHERE database = current_database()
+) AS open WHERE since < clock_timestamp() - $1 * interval '1 ms' ORDER BY since`;
+
+const HIDDEN_SESSIONS = `SELECT count(*)::integer AS hidden FROM pg_stat_activity
+  WHERE datname = current_database() AND usesysid <> (SELECT oid FROM pg_roles WHERE rolname = current_user)
+    AND NOT pg_has_role('pg_read_all_stats', 'USAGE')`;

@@ -1,0 +1,99 @@
+import { reasonOf, safeCause } from "../../core/cause.js";
+import { HoldfastError, StoreUnavailableError, UnsupportedError } from "../../core/errors.js";
+
+type Meaning = readonly [pattern: RegExp, describe: (where: string, text: string) => string];
+
+/** Errors that stay the same however often a request is repeated, by SQLSTATE and message. */
+const REFUSALS: readonly Meaning[] = [
+  [/^28/, (where) => `${where} refuses the user name or the password: check both`],
+  [/^3D000/, (where) => `${where} has no such database: check the name in the URL`],
+  [
+    /^42501/,
+    (where, text) =>
+      `the user at ${where} lacks a right that locks need (${text.slice(6)}): let the owner of the database run ` +
+      '"holdfast setup --store URL --grant USER", or the SQL that "holdfast setup --print" prints',
+  ],
+  [
+    /not queryable|Client was closed|Cannot use a pool after/,
+    (where) =>
+      `the client of ${where} is closed, or has lost its connection and does not connect again: pass postgresStore() a Pool`,
+  ],
+  [
+    /^25006/,
+    (where) => `${where} is a standby, or read-only: it grants no locks; name the primary`,
+  ],
+];
+
+/** Errors that may go away: a retry helps. */
+const TROUBLES: readonly Meaning[] = [
+  [
+    /^55P03/,
+    (where) =>
+      `somebody else's transaction at ${where} keeps the row of the name locked: see pg_stat_activity`,
+  ],
+  [/^40(001|P01)/, (where) => `${where} has given up the statement because of others (deadlock)`],
+  [/^57014/, (where) => `${where} has cancelled the statement (statement_timeout?)`],
+  [
+    /^53200/,
+    (where) =>
+      `${where} has no room for more locks, which hinders all its users: hold fewer, or raise max_locks_per_transaction`,
+  ],
+  [/^53300/, (where) => `${where} has no connection left (max_connections)`],
+  [/^53100/, (where) => `the disk of ${where} is full`],
+  [/^(57P0|08)/, (where, text) => `${where} has closed the connection (${text.slice(6)})`],
+];
+
+const CONNECTION_LOST =
+  /Connection terminated|Connection ended|timeout exceeded when trying to connect|\bE(CONN|PIPE|TIMEDOUT|HOST|NET|AI_AGAIN)\w*/;
+
+/** Whether the connection that the error came by can't be used any more. */
+export const isConnectionLost = (error: unknown): boolean =>
+  /^(57P0|08)/.test(textOf(error)) || CONNECTION_LOST.test(textOf(error));
+
+/** Whether the server has given the statement up because of locks of others. */
+export function isLockFailure(error: unknown): boolean {
+  const { code, cause } = (error ?? {}) as { code?: unknown; cause?: { code?: unknown } };
+  return [code, cause?.code].some((one) => one === "55P03" || one === "40P01");
+}
+
+/** SQLSTATE and message. */
+const textOf = (error: unknown): string =>
+  `${(error as { code?: unknown } | null)?.code ?? ""} ${reasonOf(error)}`;
+
+/** A client's error as an error of Holdfast; one that is not known stays as it is. */
+export function toStoreError(error: unknown, where: string): unknown {
+  if (HoldfastError.is(error)) return error;
+  const message = reasonOf(error);
+  const isolation = /HOLDFAST ISOLATION (.+)/.exec(message)?.[1];
+  if (isolation !== undefined) {
+    return new UnsupportedError(
+      `the connections to ${where} have default_transaction_isolation = ${isolation}, and locks need "read committed": ` +
+        "set it for their user (ALTER ROLE … SET default_transaction_isolation = 'read committed')",
+    );
+  }
+  if (message.includes("HOLDFAST LAST TOKEN")) {
+    return new UnsupportedError(
+      `the next token would be beyond 2^53, because the clock of ${where} is wrong: correct it`,
+    );
+  }
+  if (message.includes("HOLDFAST HIDDEN ROW")) {
+    return new UnsupportedError(
+      `the user at ${where} can't see rows of our tables that are there: disable row-level security and triggers on them`,
+    );
+  }
+  const text = textOf(error);
+  const find = (meanings: readonly Meaning[]): Meaning[1] | undefined =>
+    meanings.find(([pattern]) => pattern.test(text))?.[1];
+  const refusal = find(REFUSALS);
+  const describe = refusal ?? find(TROUBLES);
+  if (describe !== undefined) {
+    return new StoreUnavailableError(describe(where, text), {
+      cause: safeCause(error),
+      retryable: refusal === undefined,
+    });
+  }
+  if (!CONNECTION_LOST.test(text)) return error;
+  return new StoreUnavailableError(`the connection to ${where} has been lost (${message})`, {
+    cause: safeCause(error),
+  });
+}

@@ -1,0 +1,371 @@
+import { randomInt, randomUUID } from "node:crypto";
+import type {
+  Claim,
+  ClaimAnswer,
+  HolderInfo,
+  NameInfo,
+  Push,
+  Release,
+  ReleaseAnswer,
+  RenewAnswer,
+  Renewal,
+  Store,
+  Traits,
+} from "../../core/store.js";
+import { checkOptions, orElse } from "../../core/validate.js";
+import { readClaimReply, readReleaseReply, toRenewAnswer } from "../shared/json-replies.js";
+import { QueuedClaims } from "../shared/queued-claims.js";
+import { checkClient, type PostgresClient } from "./client.js";
+import { Connections } from "./connections.js";
+import { toStoreError } from "./errors.js";
+import { type DescribedName, firstBeyond, readHolderInfos, readNameInfo } from "./infos.js";
+import { parseMessage } from "./messages.js";
+import { RequestBatches } from "./request-batches.js";
+import { checkSchema, DEFAULT_SCHEMA, ensureSchema } from "./schema.js";
+import { storable } from "./text.js";
+
+export type { PostgresClient } from "./client.js";
+export type { PostgresSessionStore, PostgresSessionStoreOptions } from "./session/index.js";
+export { postgresSessionStore } from "./session/index.js";
+
+/** Options of `postgresStore`. */
+export interface PostgresStoreOptions {
+  /** The schema of the tables and functions, made at the first use. Default "holdfast". */
+  schema?: string;
+  /**
+   * A release is on disk before it is answered. Default false: a crash of the server may bring the
+   * released lease back until it expires.
+   */
+  durableRelease?: boolean;
+  /** Closes the pool with the first `Locks` on the store that is closed. Default false: it is the caller's. */
+  closeClient?: boolean;
+}
+
+/** What the store with a lease table is and can do. */
+export const POSTGRES_TRAITS: Traits = {
+  store: "PostgreSQL",
+  scope: "network",
+  liveness: "lease",
+  waiting: "pushed",
+  fair: true,
+  minTtlMs: 50,
+  survives: [
+    "the crash of any client",
+    "lost, late and repeated messages",
+    "a crash or restart of the server with its data",
+  ],
+  grantsTwiceAfter: [
+    "a failover to a standby that lacks the grant",
+    "a failover while the old primary still answers",
+    "a restored backup, or a crash with fsync = off",
+    "the server's clock set ahead, or a failover to a server whose clock is ahead",
+  ],
+  cannot: {},
+};
+
+/** Behind a pooler in transaction mode, messages do not arrive. */
+export const POSTGRES_POLLED_TRAITS: Traits = {
+  ...POSTGRES_TRAITS,
+  store: "PostgreSQL behind a pooler",
+  waiting: "polled",
+};
+
+const REQUESTS_PER_CALL = 64;
+const RENEWALS_PER_CALL = 500;
+const NAMES_PER_PAGE = 200;
+/** After so many releases, a part of the rows is looked through for names that are free. */
+const RELEASES_PER_DELETION = 256;
+const NAMES_PER_DELETION = 512;
+const FREE_FOR_US = 60_000_000;
+const DELETION_TIMEOUT_MS = 2_000;
+/** The timeout of a request is a third of its ttl, within these bounds. */
+const TIMEOUT_MS = { min: 500, max: 10_000 };
+const RELEASE_TIMEOUT_MS = 3_500;
+const OTHER_TIMEOUT_MS = 10_000;
+
+/** A claim or a release as requests() in sql/requests.sql reads it; times in µs. */
+interface Request {
+  readonly kind: "claim" | "queue" | "release" | "unused";
+  readonly id: string;
+  readonly names: readonly string[];
+  readonly seq?: number;
+  readonly permits?: number;
+  readonly limit?: number;
+  readonly ttl?: number;
+  readonly atLeast?: number;
+  readonly holder?: string;
+}
+
+/** Locks in tables of a PostgreSQL database: each step is one call of a function. */
+export class PostgresStore implements Store {
+  readonly #connections: Connections;
+  readonly #schema: string;
+  readonly #durableRelease: boolean;
+  readonly #closeClient: boolean;
+  readonly #channel = `holdfast_${randomUUID().replaceAll("-", "")}`;
+  readonly #queued: QueuedClaims;
+  readonly #requests = new RequestBatches<Request>({
+    size: REQUESTS_PER_CALL,
+    nameOf: ({ names }) => names[0]!,
+    call: (requests, ...lock) => {
+      const isDurable = this.#durableRelease || requests.some(isClaim);
+      const values = [JSON.stringify(requests), isDurable];
+      return this.#callBatch("requests($1, $2, $3, $4, $5)", values, ...lock);
+    },
+  });
+  readonly #renewals = new RequestBatches<Renewal>({
+    size: RENEWALS_PER_CALL,
+    nameOf: ({ name }) => name,
+    call: (renewals, ...lock) => {
+      const values = [
+        renewals.map(({ name }) => name),
+        renewals.map(({ grantId }) => grantId),
+        renewals.map(({ seq }) => seq),
+        renewals.map(({ ttlMs }) => toUs(ttlMs)),
+      ];
+      return this.#callBatch("renewals($1, $2, $3, $4, $5, $6, $7)", values, ...lock);
+    },
+  });
+  #ready: Promise<void> | null = null;
+  /** Not from 0: a process may live for a few releases only, and many of them come to as many deletions. */
+  #releases = randomInt(RELEASES_PER_DELETION);
+  #deletion: Promise<unknown> = Promise.resolve();
+  #closed = false;
+
+  constructor(client: PostgresClient, options: PostgresStoreOptions = {}) {
+    checkOptions(options, "the options of postgresStore", [
+      "schema",
+      "durableRelease",
+      "closeClient",
+    ]);
+    checkClient(client);
+    this.#schema = checkSchema(orElse(options.schema, DEFAULT_SCHEMA));
+    this.#durableRelease = options.durableRelease ?? false;
+    this.#closeClient = options.closeClient ?? false;
+    this.#connections = new Connections(client);
+    this.#queued = new QueuedClaims(this.#channel, this.#connections, {
+      claim: (claim) => this.#claim(claim),
+      renew: (renewal) => this.#renew(renewal),
+      toStoreError: (error) => toStoreError(error, this.#connections.where),
+      message: (text) => this.#receive(text),
+    });
+  }
+
+  get traits(): Traits {
+    return this.#connections.deliversMessages ? POSTGRES_TRAITS : POSTGRES_POLLED_TRAITS;
+  }
+
+  /** Makes the schema unless it is there; every request does so first. Rejects if that fails. */
+  setUp(): Promise<void> {
+    this.#ready ??= this.#setUp().catch((error: unknown) => {
+      this.#ready = null;
+      throw error;
+    });
+    return this.#ready;
+  }
+
+  async #setUp(): Promise<void> {
+    await this.#connections.detectPooler(OTHER_TIMEOUT_MS);
+    await ensureSchema(this.#connections, this.#schema);
+  }
+
+  claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    if (!claim.queue) return this.#claim(claim);
+    if (this.#connections.deliversMessages) return this.#queued.claim(claim, push);
+    this.#queued.waiters.delete(claim.grantId);
+    return this.#claim(claim);
+  }
+
+  async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
+    const answers = await Promise.all(renewals.map((renewal) => this.#renew(renewal)));
+    // A waiter that learns of its grant from a renewal no longer needs its push, nor a subscription.
+    for (const [i, { kind }] of answers.entries()) {
+      if (kind === "granted" || kind === "lost") this.#queued.waiters.forget(renewals[i]!);
+    }
+    return answers;
+  }
+
+  async release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
+    for (const { grantId } of releases) this.#queued.waiters.delete(grantId);
+    const answers = await Promise.all(releases.map((release) => this.#release(release)));
+    this.#deleteFreeNames(releases.length);
+    return answers;
+  }
+
+  async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
+    const [row] = await this.#call<{ revoked: string }>(
+      "revoke_name($1, $2, $3, $4)::text AS revoked",
+      [name, storable(by.holder), storable(by.why), OTHER_TIMEOUT_MS / 2],
+    );
+    return readHolderInfos(JSON.parse(row!.revoked) as DescribedName);
+  }
+
+  async resize(name: string, limit: number): Promise<number | null> {
+    const [row] = await this.#call<{ before: string | null }>("resize_name($1, $2, $3) AS before", [
+      name,
+      limit,
+      OTHER_TIMEOUT_MS / 2,
+    ]);
+    const { before } = row!;
+    return before === null ? null : Number(before);
+  }
+
+  async inspect(name: string): Promise<NameInfo | null> {
+    // No other text lies between the two.
+    const [found] = await this.#describe(name, `${name}\u0001`, 1);
+    return found?.info ?? null;
+  }
+
+  async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
+    const infos: NameInfo[] = [];
+    const beyond = firstBeyond(prefix);
+    let first: string | undefined = prefix;
+    while (first !== undefined && infos.length < limit) {
+      const page = await this.#describe(first, beyond, NAMES_PER_PAGE);
+      infos.push(...page.map(({ info }) => info).filter(isInUse));
+      first = page.length < NAMES_PER_PAGE ? undefined : `${page.at(-1)!.name}\u0001`;
+    }
+    return infos.slice(0, limit);
+  }
+
+  async close(): Promise<void> {
+    // Other Locks may share the store: their waiters are still notified, and later ones listen anew.
+    if (!this.#closeClient && this.#queued.waiters.size > 0) return;
+    await this.#queued.close();
+    // A pool that is ended leaves its last request without a reply, and the timeout keeps the process alive.
+    await this.#deletion;
+    if (!this.#closeClient || this.#closed) return;
+    this.#closed = true;
+    await this.#connections.close();
+  }
+
+  /** Where the waiters of this process are notified; null: they poll. */
+  get #channelArg(): string | null {
+    return this.#connections.deliversMessages ? this.#channel : null;
+  }
+
+  async #claim(claim: Claim): Promise<ClaimAnswer> {
+    const request: Request = {
+      kind: claim.queue ? "queue" : "claim",
+      id: claim.grantId,
+      names: claim.names,
+      seq: claim.seq,
+      permits: claim.permits,
+      limit: claim.limit,
+      ttl: toUs(claim.ttlMs),
+      atLeast: toUs(claim.atLeastMs),
+      holder: storable(claim.holder),
+    };
+    return readClaimReply(await this.#requests.send(request, timeoutOf(claim)), claim);
+  }
+
+  async #release({ name, grantId, unused }: Release): Promise<ReleaseAnswer> {
+    const kind = unused ? "unused" : "release";
+    const request: Request = { kind, id: grantId, names: [name] };
+    return readReleaseReply(await this.#requests.send(request, RELEASE_TIMEOUT_MS));
+  }
+
+  /** Never rejects. */
+  async #renew(renewal: Renewal): Promise<RenewAnswer> {
+    try {
+      return toRenewAnswer(JSON.parse(await this.#renewals.send(renewal, timeoutOf(renewal))));
+    } catch (cause) {
+      return { kind: "unknown", cause };
+    }
+  }
+
+  async #callBatch(
+    call: string,
+    values: readonly unknown[],
+    timeoutMs: number,
+    waits: boolean,
+  ): Promise<readonly (string | null)[]> {
+    const [row] = await this.#call<{ replies: readonly (string | null)[] }>(
+      `${call} AS replies`,
+      [...values, this.#channelArg, Math.ceil(timeoutMs / 2), waits],
+      timeoutMs,
+    );
+    return row!.replies;
+  }
+
+  async #call<Row>(
+    call: string,
+    values: readonly unknown[],
+    timeoutMs = OTHER_TIMEOUT_MS,
+  ): Promise<readonly Row[]> {
+    await this.setUp();
+    return this.#connections.query<Row>(`SELECT ${this.#schema}.${call}`, values, timeoutMs);
+  }
+
+  /** Null for a name whose claims are all over. */
+  async #describe(
+    first: string,
+    beyond: string | null,
+    many: number,
+  ): Promise<readonly { name: string; info: NameInfo | null }[]> {
+    // As text: programs may have replaced the parser that pg has for JSON.
+    const rows = await this.#call<{ described: string }>(
+      "describe_names($1, $2, $3)::text AS described",
+      [first, beyond, many],
+    );
+    return rows.map(({ described }) => {
+      const name = JSON.parse(described) as DescribedName;
+      return { name: name.name, info: readNameInfo(name) };
+    });
+  }
+
+  #receive(text: string): void {
+    const message = parseMessage(text);
+    if (message === null) return;
+    const { grantId, ...push } = message;
+    this.#queued.waiters.push(grantId, push);
+  }
+
+  /** Looks through a part of the rows now and then, so that names which nobody uses again leave nothing. */
+  #deleteFreeNames(released: number): void {
+    this.#releases += released;
+    if (this.#releases < RELEASES_PER_DELETION) return;
+    this.#releases = 0;
+    this.#deletion = this.#call(
+      "delete_free_names($1, $2, $3)",
+      [NAMES_PER_DELETION, FREE_FOR_US, DELETION_TIMEOUT_MS / 2],
+      DELETION_TIMEOUT_MS,
+    ).catch(() => {
+      // The next one will do.
+    });
+  }
+}
+
+/**
+ * Makes a store on a PostgreSQL database, by a pool of the package `pg` that you have built. It makes a schema
+ * of its own at the first use. Throws `InvalidArgumentError` if the pool or an option can't be used.
+ *
+ * @example
+ * ```ts
+ * import { createLocks } from "holdfast";
+ * import { postgresStore } from "holdfast/stores/postgres";
+ * import { Pool } from "pg";
+ *
+ * const pool = new Pool({ connectionString: "postgres://127.0.0.1/app", max: 4 });
+ * const locks = createLocks(postgresStore(pool), { ttl: "30s" });
+ * await locks.withLock("order:123", async (lease) => console.log(lease.token));
+ * await locks.close();
+ * await pool.end();
+ * ```
+ */
+export function postgresStore(
+  client: PostgresClient,
+  options: PostgresStoreOptions = {},
+): PostgresStore {
+  return new PostgresStore(client, options);
+}
+
+const isClaim = ({ kind }: Request): boolean => kind === "claim" || kind === "queue";
+
+const timeoutOf = ({ ttlMs }: { readonly ttlMs: number }): number =>
+  Math.min(Math.max(ttlMs / 3, TIMEOUT_MS.min), TIMEOUT_MS.max);
+
+const toUs = (ms: number): number => Math.round(ms * 1_000);
+
+const isInUse = (info: NameInfo | null): info is NameInfo =>
+  info !== null && info.holders.length + info.waiters.length > 0;

@@ -1,0 +1,72 @@
+import { InvalidArgumentError } from "../../core/errors.js";
+import { show } from "../../core/validate.js";
+import type { Connections } from "./connections.js";
+import { FUNCTIONS } from "./schema.js";
+
+const ALL_ROWS = ["SELECT", "INSERT", "UPDATE", "DELETE"] as const;
+
+/** The rights on each table that locks need, and no more. */
+const TABLE_RIGHTS = {
+  names: ALL_ROWS,
+  claims: ALL_ROWS,
+  deleted_names: ["SELECT", "UPDATE"],
+} as const;
+
+export const TABLES = Object.keys(TABLE_RIGHTS) as readonly (keyof typeof TABLE_RIGHTS)[];
+
+/** The statements that give a role what it needs for locks, for the owner of the schema. */
+export function grantSql(schema: string, role: string): string {
+  const grantee = quoteRole(role);
+  const functions = FUNCTIONS.map((name) => `${schema}.${name}`);
+  return [
+    `USAGE ON SCHEMA ${schema}`,
+    ...TABLES.map((table) => `${TABLE_RIGHTS[table].join(", ")} ON ${schema}.${table}`),
+    // For mode=session.
+    `${ALL_ROWS.join(", ")} ON ${schema}.session_locks`,
+    `USAGE, UPDATE ON SEQUENCE ${schema}.session_tokens`,
+    // Every role has this one, unless the database has taken it from PUBLIC.
+    `EXECUTE ON FUNCTION ${functions.join(", ")}`,
+  ]
+    .map((right) => `GRANT ${right} TO ${grantee};\n`)
+    .join("");
+}
+
+/** The rights that locks need and the role lacks, as GRANT has them; null stands for the current user. */
+export async function findMissingRights(
+  connections: Connections,
+  schema: string,
+  role: string | null,
+  timeoutMs: number,
+): Promise<readonly string[]> {
+  const wanted = TABLES.flatMap((table) => TABLE_RIGHTS[table].map((right) => ({ table, right })));
+  const rows = await connections.query<{ missing: string }>(
+    MISSING_RIGHTS,
+    [schema, role, wanted.map(({ table }) => table), wanted.map(({ right }) => right), FUNCTIONS],
+    timeoutMs,
+  );
+  return rows.map(({ missing }) => missing);
+}
+
+/** By the catalogs alone, which every user can read. */
+const MISSING_RIGHTS = `WITH who AS (SELECT coalesce($2, current_user)::name AS role),
+  home AS (SELECT oid FROM pg_namespace WHERE nspname = $1)
+SELECT missing FROM who, home, LATERAL (
+  SELECT 'USAGE ON SCHEMA ' || $1 AS missing, has_schema_privilege(role, home.oid, 'USAGE') AS may
+  UNION ALL
+  SELECT format('%s ON %s.%s', w.privilege, $1, relname), has_table_privilege(role, c.oid, w.privilege)
+    FROM unnest($3::text[], $4::text[]) AS w(name, privilege)
+      JOIN pg_class AS c ON relname = w.name AND relnamespace = home.oid
+  UNION ALL
+  SELECT format('EXECUTE ON FUNCTION %s.%s', $1, proname), has_function_privilege(role, p.oid, 'EXECUTE')
+    FROM pg_proc AS p WHERE pronamespace = home.oid AND proname = ANY ($5::text[])
+) AS rights WHERE NOT may`;
+
+function quoteRole(role: string): string {
+  const bytes = Buffer.byteLength(role);
+  if (bytes === 0 || bytes > 63 || role.includes("\0")) {
+    throw new InvalidArgumentError(
+      `the user to grant rights to is ${show(role)}; it must be the name of a role, of 1 to 63 bytes`,
+    );
+  }
+  return `"${role.replaceAll('"', '""')}"`;
+}

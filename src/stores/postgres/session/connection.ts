@@ -1,0 +1,273 @@
+import { randomBytes } from "node:crypto";
+import { StoreUnavailableError, UnsupportedError } from "../../../core/errors.js";
+import { RENEWALS_PER_TTL } from "../../../core/store.js";
+import { slices } from "../../shared/slices.js";
+import { settlesWithin } from "../../shared/timeout.js";
+import { TurnBatcher } from "../../shared/turn-batcher.js";
+import { cutOff, newConnection, type PostgresClient, processOf, unref } from "../client.js";
+import { toStoreError } from "../errors.js";
+
+const LOCKS_PER_STATEMENT = 500;
+const OPEN_MS = 10_000;
+/** A statement without a reply ends the session after this time, or later while a lease may still count on it. */
+const REPLY_MS = 5_000;
+/** The server ends a session that is silent for this long, or for the longest ttl if that is more. */
+const SHORTEST_SILENCE_MS = 5_000;
+/** The server keeps such times as 32-bit numbers. */
+export const LONGEST_TTL_MS = 2 ** 31 - 1;
+/** Linux refuses more; with tcp_user_timeout, it waits for that before it gives up. */
+const LONGEST_KEEPALIVE_S = 32_767;
+/** A session without locks is kept for this long, so that the next acquire takes one round trip. */
+const IDLE_MS = 60_000;
+
+/**
+ * - Locks end with a crash of the server, so nothing about them needs to be on disk.
+ * - Under a stricter isolation level a claim would not see the readers before it.
+ */
+const SETTINGS =
+  "SELECT set_config('synchronous_commit', 'off', false), set_config('lock_timeout', '2s', false)," +
+  " set_config('default_transaction_isolation', 'read committed', false)";
+
+/**
+ * The server ends a session that is silent for the longest ttl, and not earlier: neither of itself nor because TCP
+ * gets no acknowledgement. So the lock of a holder that is cut off or paused is free soon after its lease has ended,
+ * and never before.
+ */
+const SILENCE =
+  "SELECT set_config('idle_session_timeout', $1, false), set_config('tcp_user_timeout', $1, false)," +
+  " set_config('tcp_keepalives_idle', $2, false), set_config('tcp_keepalives_interval', '5', false)," +
+  " set_config('tcp_keepalives_count', '3', false), pg_backend_pid() AS pid";
+
+const BACKEND = "SELECT pg_backend_pid() AS pid";
+
+/** A lock that is claimed or released. */
+export interface LockRequest {
+  readonly key: bigint;
+  readonly grantId: string;
+  readonly name: string;
+  readonly holder: string;
+  readonly ttlMs: number;
+  readonly isShared: boolean;
+  /** Another claim of this session has the shared lock, and needs it still. */
+  readonly isLocked: boolean;
+}
+
+/** Not granted: the name and the label of one holder, where they are known. */
+export type LockReply =
+  | { readonly token: string; readonly floor: string }
+  | { readonly token?: never; readonly name: string | null; readonly holder: string | null };
+
+interface Sent<Request, Reply> {
+  readonly request: Request;
+  replied(reply: Reply): void;
+  failed(error: unknown): void;
+}
+
+interface Options {
+  readonly client: PostgresClient;
+  readonly schema: string;
+  /** The server, for messages. */
+  readonly where: string;
+  /** The locks of the session are gone. */
+  readonly ended: (session: SessionConnection) => void;
+  readonly hasLocks: () => boolean;
+}
+
+/** The connection whose session has the locks of this process. When it ends, the server releases all of them. */
+export class SessionConnection {
+  readonly #options: Options;
+  readonly #connection: ReturnType<typeof newConnection>;
+  readonly #id = randomBytes(8).readBigInt64BE();
+  readonly #claims = new TurnBatcher<Sent<LockRequest, LockReply>>((all) => {
+    for (const some of slices(all, LOCKS_PER_STATEMENT)) this.#sendClaims(some);
+  });
+  readonly #releases = new TurnBatcher<Sent<LockRequest, void>>((all) => {
+    for (const some of slices(all, LOCKS_PER_STATEMENT)) this.#sendReleases(some);
+  });
+  readonly #proofs = new TurnBatcher<Sent<number, void>>((all) => this.#sendProof(all));
+  /** The longest ttl that was requested, and the longest that the server is known to allow. */
+  #wantedMs = SHORTEST_SILENCE_MS;
+  #allowedMs = 0;
+  #usedAtMs = performance.now();
+  #last: Promise<unknown> = Promise.resolve();
+  #timer: NodeJS.Timeout | undefined;
+  #isOver = false;
+
+  private constructor(options: Options) {
+    this.#options = options;
+    this.#connection = newConnection(options.client);
+    this.#connection.on("error", () => this.#end());
+    this.#connection.on("end", () => this.#end());
+  }
+
+  /** Rejects with UnsupportedError behind a pooler. */
+  static async open(options: Options): Promise<SessionConnection> {
+    const session = new SessionConnection(options);
+    try {
+      await session.#open();
+      return session;
+    } catch (error) {
+      session.#cutOff();
+      throw toStoreError(error, options.where);
+    }
+  }
+
+  get isOver(): boolean {
+    return this.#isOver;
+  }
+
+  claim(request: LockRequest): Promise<LockReply> {
+    this.#usedAtMs = performance.now();
+    return new Promise((replied, failed) => this.#claims.add({ request, replied, failed }));
+  }
+
+  release(request: LockRequest): Promise<void> {
+    return new Promise((replied, failed) => this.#releases.add({ request, replied, failed }));
+  }
+
+  /** Resolves when the server has shown, after this call, that the session lives, and will for this ttl. */
+  prove(ttlMs: number): Promise<void> {
+    return new Promise((replied, failed) => this.#proofs.add({ request: ttlMs, replied, failed }));
+  }
+
+  /** Lets leases of this ttl count on the session. */
+  async allowTtl(ttlMs: number): Promise<void> {
+    if (ttlMs > this.#allowedMs) await this.prove(ttlMs);
+  }
+
+  /** Ends the session, and with it all its locks. */
+  async close(): Promise<void> {
+    if (this.#isOver) return;
+    this.#end();
+    const ended = this.#connection.end().catch(() => {});
+    if (!(await settlesWithin(REPLY_MS, ended))) cutOff(this.#connection);
+  }
+
+  async #open(): Promise<void> {
+    const { schema, where } = this.#options;
+    const connecting = this.#connection.connect();
+    connecting.catch(() => {});
+    if (!(await settlesWithin(OPEN_MS, connecting))) {
+      throw new StoreUnavailableError(`${where}: no connection within ${OPEN_MS} ms`);
+    }
+    unref(this.#connection);
+    this.#checkBackend(await this.#query(BACKEND));
+    await this.#query(SETTINGS);
+    await this.#query(`SELECT ${schema}.begin_session($1)`, [this.#id]);
+  }
+
+  /** A pooler hands a session of the server to others between two statements, with the locks that it has. */
+  #checkBackend(rows: readonly unknown[]): void {
+    const [{ pid }] = rows as [{ pid: number }];
+    if (processOf(this.#connection) === pid) return;
+    this.#cutOff();
+    throw new UnsupportedError(
+      `a pooler stands before ${this.#options.where}, and would let others use the session that has the locks, so that ` +
+        "names are granted twice: connect to the server itself, or use the lease table (the URL without mode=session, or postgresStore()), which works through poolers",
+    );
+  }
+
+  #sendClaims(all: readonly Sent<LockRequest, LockReply>[]): void {
+    const requests = all.map(({ request }) => request);
+    const call = `SELECT ${this.#options.schema}.claim_session_locks($1, $2, $3, $4, $5, $6, $7, $8) AS reply`;
+    const column = (of: (request: LockRequest) => unknown): unknown[] => requests.map(of);
+    const values = [
+      this.#id,
+      ...[column(({ key }) => key), column(({ grantId }) => grantId), column(({ name }) => name)],
+      ...[column(({ holder }) => holder), column(({ ttlMs }) => Math.ceil(ttlMs))],
+      ...[column(({ isShared }) => isShared), column(({ isLocked }) => isLocked)],
+    ];
+    this.#query<{ reply: LockReply }>(call, values).then(
+      (rows) => {
+        for (const [i, { replied }] of all.entries()) replied(rows[i]!.reply);
+      },
+      async (error: unknown) => {
+        // The statement may have taken locks before it failed, and those stay: nobody else would release them.
+        await this.#release(requests).catch(() => this.#cutOff());
+        for (const { failed } of all) failed(error);
+      },
+    );
+  }
+
+  #sendReleases(all: readonly Sent<LockRequest, void>[]): void {
+    settle(all, this.#release(all.map(({ request }) => request)));
+  }
+
+  async #release(requests: readonly LockRequest[]): Promise<void> {
+    await this.#query(`SELECT ${this.#options.schema}.release_session_locks($1, $2, $3, $4)`, [
+      requests.map(({ key }) => key),
+      requests.map(({ grantId }) => grantId),
+      requests.map(({ isShared }) => isShared),
+      requests.map(({ isLocked }) => !isLocked),
+    ]);
+  }
+
+  #sendProof(all: readonly Sent<number, void>[]): void {
+    settle(all, this.#prove(Math.max(...all.map(({ request }) => request))));
+  }
+
+  async #prove(ttlMs: number): Promise<void> {
+    if (ttlMs <= this.#allowedMs) {
+      this.#checkBackend(await this.#query(BACKEND));
+      return;
+    }
+    this.#wantedMs = Math.max(this.#wantedMs, Math.ceil(ttlMs));
+    const wantedMs = this.#wantedMs;
+    const keepaliveS = Math.min(Math.ceil(wantedMs / 1_000), LONGEST_KEEPALIVE_S);
+    this.#checkBackend(await this.#query(SILENCE, [String(wantedMs), String(keepaliveS)]));
+    this.#allowedMs = Math.max(this.#allowedMs, wantedMs);
+    this.#keepAlive();
+  }
+
+  /** So that the server hears of the session even if no lease is renewed. */
+  #keepAlive(): void {
+    clearInterval(this.#timer);
+    const everyMs = Math.min(this.#allowedMs / RENEWALS_PER_TTL, IDLE_MS);
+    this.#timer = setInterval(() => {
+      const nowMs = performance.now();
+      if (this.#options.hasLocks()) this.#usedAtMs = nowMs;
+      if (nowMs - this.#usedAtMs > IDLE_MS) void this.close();
+      else this.prove(0).catch(() => {});
+    }, everyMs).unref();
+  }
+
+  async #query<Row>(text: string, values: readonly unknown[] = []): Promise<readonly Row[]> {
+    const { where, hasLocks } = this.#options;
+    // The client takes one statement at a time.
+    const replied = this.#last.then(() => {
+      if (!this.#isOver) return this.#connection.query(text, values);
+      throw new StoreUnavailableError(`the connection to ${where} has been lost`);
+    });
+    this.#last = replied.catch(() => {});
+    // While leases count on the session, the reply may still come in time for them.
+    const timeoutMs = hasLocks() ? Math.max(this.#allowedMs, REPLY_MS) : REPLY_MS;
+    if (!(await settlesWithin(timeoutMs, replied))) {
+      this.#cutOff();
+      throw new StoreUnavailableError(`${where}: no reply within ${Math.round(timeoutMs)} ms`);
+    }
+    return (await replied).rows as readonly Row[];
+  }
+
+  #cutOff(): void {
+    cutOff(this.#connection);
+    this.#end();
+  }
+
+  #end(): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    clearInterval(this.#timer);
+    this.#options.ended(this);
+  }
+}
+
+function settle(all: readonly Sent<unknown, void>[], done: Promise<void>): void {
+  done.then(
+    () => {
+      for (const { replied } of all) replied();
+    },
+    (error: unknown) => {
+      for (const { failed } of all) failed(error);
+    },
+  );
+}

@@ -1,0 +1,57 @@
+import { InvalidArgumentError, StoreUnavailableError } from "../../core/errors.js";
+import { show } from "../../core/validate.js";
+import type { SetupResult } from "../kind.js";
+import type { StoreUrl } from "../url.js";
+import { Connections } from "./connections.js";
+import { openPool, schemaOf, toConnectError } from "./open.js";
+import { findMissingRights, grantSql } from "./rights.js";
+import { ensureSchema, SETUP_MS, setupSql } from "./schema.js";
+
+/** The set-up for psql, which sends one statement after the other. */
+export function setupScript(url: StoreUrl, grantee?: string): string {
+  const schema = schemaOf(url);
+  const grants = grantee === undefined ? "" : grantSql(schema, grantee);
+  return `BEGIN;\n${setupSql(schema)}${grants}COMMIT;`;
+}
+
+/** Makes the schema unless it is there, and gives the role the rights that locks need. */
+export async function setUpPostgres(url: StoreUrl, grantee?: string): Promise<SetupResult> {
+  const schema = schemaOf(url);
+  // Throws before anything is made.
+  const grants = grantee === undefined ? "" : grantSql(schema, grantee);
+  const connections = new Connections(await openPool(url));
+  try {
+    const isMade = await ensureSchema(connections, schema);
+    if (grantee !== undefined) await grant(connections, schema, grantee, grants);
+    return { what: `the schema ${schema}`, isMade };
+  } catch (error) {
+    throw toConnectError(error, url);
+  } finally {
+    await connections.close();
+  }
+}
+
+async function grant(
+  connections: Connections,
+  schema: string,
+  grantee: string,
+  grants: string,
+): Promise<void> {
+  const { where } = connections;
+  try {
+    await connections.query(grants, [], SETUP_MS);
+  } catch (error) {
+    if ((error as { code?: unknown }).code !== "42704") throw error;
+    throw new InvalidArgumentError(
+      `${where} has no role ${show(grantee)}: make it with CREATE ROLE, or check its name`,
+    );
+  }
+  // The server only warns when a user grants what it may not pass on.
+  const missing = await findMissingRights(connections, schema, grantee, SETUP_MS);
+  if (missing.length === 0) return;
+  throw new StoreUnavailableError(
+    `the user at ${where} may not grant ${show(grantee)} these rights: ${missing.join("; ")}; ` +
+      `let the owner of the schema ${schema} do so`,
+    { retryable: false },
+  );
+}

@@ -1,0 +1,246 @@
+-- Claims and releases.
+
+CREATE OR REPLACE FUNCTION grant_reply(c claims) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+  SELECT json_build_object('token', c.token::text, 'floor', c.floor::text, 'ttlMs', c.ttl / 1000.0,
+    'seq', c.seq, 'handedOver', false)
+$$;
+
+CREATE OR REPLACE FUNCTION position_reply(ahead bigint, ends bigint, now_at bigint, holder text)
+RETURNS json LANGUAGE sql IMMUTABLE AS $$
+  SELECT json_build_object('ahead', greatest(ahead, 0), 'freeInMs', (ends - now_at) / 1000.0, 'holder', holder)
+$$;
+
+CREATE OR REPLACE FUNCTION queued_reply(c claims, first_ticket bigint, ends bigint, now_at bigint, holder text)
+RETURNS json LANGUAGE sql IMMUTABLE AS $$
+  SELECT json_build_object('kind', 'queued', 'position',
+    position_reply(c.place - coalesce(first_ticket, c.place), ends, now_at, holder))
+$$;
+
+CREATE OR REPLACE FUNCTION lost_reply(n names, id text) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE c claims; is_taken boolean := (n.held).grant_id <> id AND (n.held).ended = 'no';
+BEGIN
+  IF n.others > 0 THEN
+    SELECT * INTO c FROM claims WHERE name = n.name AND grant_id = id AND ended = 'revoked';
+    IF FOUND THEN
+      RETURN json_build_object('kind', 'lost', 'reason', 'revoked', 'why', format('by %s: %s', c.ended_by, c.ended_why));
+    END IF;
+    is_taken := is_taken OR EXISTS (
+      SELECT FROM claims WHERE name = n.name AND token > 0 AND ended = 'no' AND grant_id <> id);
+  END IF;
+  RETURN json_build_object('kind', 'lost', 'reason', CASE WHEN is_taken THEN 'superseded' ELSE 'expired' END);
+END $$;
+
+-- The grant was revoked, or has expired and only keeps the name closed: its grantId gets no other.
+CREATE OR REPLACE FUNCTION has_ended(n names, mine claims, id text, now_at bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+  IF mine.token > 0 THEN RETURN mine.expires <= now_at; END IF;
+  RETURN (n.held).grant_id = id OR n.others > 0 AND mine.token IS NULL AND EXISTS (
+    SELECT FROM claims WHERE name = n.name AND grant_id = id AND token > 0);
+END $$;
+
+-- In the functions below, batch_now is the time of a batch, once all its names are locked; null: there is no batch, and
+-- the time is read when the name is locked.
+
+-- All of the names or none; the caller has locked them if they are several.
+CREATE OR REPLACE FUNCTION claim_names(
+  wanted text[], id text, new_seq bigint, new_permits bigint, new_capacity bigint, new_ttl bigint,
+  new_at_least bigint, label text, may_queue boolean, new_channel text, batch_now bigint
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  now_at bigint;
+  n names;
+  s record;
+  e record;
+  mine claims;
+  reply json;
+  opened names[]; advanced names[]; own claims[]; fits boolean[]; ends bigint[]; lowest bigint[];
+  grants json[];
+BEGIN
+  FOR i IN 1 .. cardinality(wanted) LOOP
+    n := open_name(wanted[i], true);
+    now_at := coalesce(now_at, batch_now, now_us());
+    opened[i] := n;
+    s := advance(n, now_at, id, NULL);
+    n := s.n;
+    mine := find_claim(n, id);
+    fits[i] := s.first_ticket IS NULL AND s.in_use + new_permits <= new_capacity;
+    reply := CASE
+      WHEN has_ended(n, mine, id, now_at) THEN lost_reply(n, id)
+      WHEN mine.token IS NOT NULL THEN NULL
+      WHEN (s.in_use > 0 OR s.first_ticket IS NOT NULL) AND n.capacity <> new_capacity THEN
+        json_build_object('kind', 'mismatch', 'at', i - 1, 'limit', n.capacity)
+      WHEN fits[i] THEN NULL
+      WHEN NOT may_queue THEN json_build_object('kind', 'busy', 'at', i - 1,
+        'position', position_reply(n.waiting, s.ends, now_at, s.first_holder))
+    END;
+    IF reply IS NULL AND mine.token IS NULL AND NOT fits[i] AND n.waiting >= $MOST_WAITERS THEN
+      n := remove_expired_tickets(n, now_at);
+      IF n.waiting >= $MOST_WAITERS THEN
+        reply := json_build_object('kind', 'full', 'at', i - 1, 'waiting', n.waiting);
+      END IF;
+    END IF;
+    advanced[i] := n; own[i] := mine; ends[i] := s.ends; lowest[i] := s.lowest;
+    IF reply IS NOT NULL THEN
+      FOR j IN 1 .. i LOOP PERFORM save_name(advanced[j], opened[j], now_at); END LOOP;
+      RETURN reply;
+    END IF;
+  END LOOP;
+
+  FOR i IN 1 .. cardinality(wanted) LOOP
+    n := advanced[i]; mine := own[i];
+    IF mine.token IS NOT NULL THEN
+      e := extend(n, mine, now_at, new_seq, new_ttl, new_channel, ends[i]);
+      n := e.n; mine := e.c;
+    ELSE
+      n.capacity := new_capacity;
+      n.last_place := n.last_place + 1;
+      mine := ROW(n.name, n.last_place, id, new_permits, label, new_channel, new_seq, new_ttl, new_at_least,
+        now_at, now_at + new_ttl, 0, 0, 0, 'no', '', '');
+      IF fits[i] THEN
+        n.last_token := next_token(n.last_token, now_at);
+        mine.token := n.last_token;
+        mine.floor := least(lowest[i], mine.token);
+        IF new_at_least > 0 THEN mine.closed := now_at + new_at_least; END IF;
+      END IF;
+      n := add_claim(n, mine);
+    END IF;
+    PERFORM save_name(n, opened[i], now_at);
+    -- Only a claim of one name leaves a ticket.
+    IF mine.token = 0 THEN RETURN queued_reply(mine, s.first_ticket, s.ends, now_at, s.first_holder); END IF;
+    grants[i] := grant_reply(mine);
+  END LOOP;
+  RETURN json_build_object('kind', 'granted', 'grants', grants);
+END $$;
+
+CREATE OR REPLACE FUNCTION release_name(wanted text, id text, unused boolean, batch_now bigint) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  n names := open_name(wanted, false);
+  opened names := n;
+  now_at bigint := coalesce(batch_now, now_us());
+  s record;
+  mine claims;
+BEGIN
+  IF n.name IS NULL THEN RETURN lost_reply(n, id); END IF;
+  s := advance(n, now_at, id, NULL);
+  n := s.n;
+  mine := find_claim(n, id);
+  IF mine.token IS NULL THEN
+    PERFORM save_name(n, opened, now_at);
+    RETURN lost_reply(n, id);
+  END IF;
+  IF mine.token > 0 AND mine.closed > now_at AND NOT unused THEN
+    mine.ended := 'released';
+    mine.expires := now_at;
+    n := save_claim(n, mine);
+  ELSE n := remove_claim(n, mine);
+  END IF;
+  IF n.waiting > 0 THEN
+    s := advance(n, now_at, id, s.ends);
+    n := s.n;
+  END IF;
+  PERFORM save_name(n, opened, now_at);
+  RETURN 'released';
+END $$;
+
+-- A claim of one name that is free, as nearly all are. Null: it is not free, or its row has yet to be made.
+CREATE OR REPLACE FUNCTION claim_free_name(
+  wanted text, id text, new_seq bigint, new_permits bigint, new_capacity bigint, new_ttl bigint,
+  new_at_least bigint, label text, batch_now bigint
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  now_at bigint := coalesce(batch_now, now_us());
+  drawn bigint;
+BEGIN
+  UPDATE names SET
+      last_token = next_token(last_token, now_at), last_place = last_place + 1, capacity = new_capacity,
+      held = ROW(wanted, last_place + 1, id, new_permits, label, NULL, new_seq, new_ttl, new_at_least, now_at,
+        now_at + new_ttl, CASE WHEN new_at_least > 0 THEN now_at + new_at_least ELSE 0 END,
+        next_token(last_token, now_at), next_token(last_token, now_at), 'no', '', '')::claims
+    WHERE name = wanted AND others = 0
+      AND ((held).token IS NULL OR greatest((held).expires, (held).closed) <= now_at)
+    RETURNING last_token INTO drawn;
+  RETURN drawn;
+END $$;
+
+-- A name whose grant leaves no room, without a lock. Null: it has to be looked at more closely.
+CREATE OR REPLACE FUNCTION busy_reply(wanted text, id text, new_permits bigint, new_capacity bigint, batch_now bigint)
+RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+  n names;
+  c claims;
+  now_at bigint := coalesce(batch_now, now_us());
+BEGIN
+  SELECT * INTO n FROM names WHERE name = wanted;
+  c := n.held;
+  IF c.grant_id <> id AND greatest(c.expires, c.closed) > now_at AND NOT is_ahead(c, now_at) AND n.capacity = new_capacity
+    AND c.permits + new_permits > new_capacity
+    AND (n.others = 0 OR c.permits = new_capacity
+      AND NOT EXISTS (SELECT FROM claims WHERE name = wanted AND grant_id = id))
+  THEN
+    RETURN json_build_object('kind', 'busy', 'at', 0, 'position',
+      position_reply(n.waiting, greatest(c.expires, c.closed), now_at, c.holder));
+  END IF;
+  RETURN NULL;
+END $$;
+
+-- A release of the only grant, with nobody waiting. Null: it is something else.
+CREATE OR REPLACE FUNCTION release_sole_grant(wanted text, id text, unused boolean, batch_now bigint)
+RETURNS text LANGUAGE plpgsql AS $$
+DECLARE now_at bigint := coalesce(batch_now, now_us());
+BEGIN
+  UPDATE names SET held = NULL, freed = now_at
+    WHERE name = wanted AND others = 0 AND (held).grant_id = id AND (held).ended = 'no'
+      AND (held).expires > now_at AND (unused OR (held).closed <= now_at);
+  RETURN CASE WHEN FOUND THEN 'released' END;
+END $$;
+
+-- Serves the claims and releases of one turn of a client's event loop, in their order (Request in index.ts).
+-- A null among the replies: somebody else has locked its name, and the client sends it again, with the others of
+-- that name alone. Then, and if it is a single one, it waits for the lock (waits).
+CREATE OR REPLACE FUNCTION requests(
+  batch json, is_durable boolean, new_channel text, lock_timeout_ms integer, waits boolean
+) RETURNS text[] LANGUAGE plpgsql SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$
+DECLARE
+  r record;
+  reply text;
+  replies text[];
+  locked text[];
+  batch_now bigint;
+  is_batch boolean := json_array_length(batch) > 1;
+BEGIN
+  PERFORM check_call(lock_timeout_ms);
+  PERFORM set_commit(is_durable);
+  IF is_batch THEN
+    locked := lock_names(ARRAY(
+      SELECT w FROM json_array_elements(batch) AS e, json_array_elements_text(e -> 'names') AS w), NOT waits);
+    batch_now := now_us();
+  END IF;
+  FOR r IN SELECT * FROM json_to_recordset(batch) AS r(
+    kind text, id text, names text[], seq bigint, permits bigint, "limit" bigint, ttl bigint,
+    "atLeast" bigint, holder text
+  ) LOOP
+    reply := NULL;
+    IF is_batch AND NOT r.names <@ locked THEN
+      replies := array_append(replies, NULL);
+      CONTINUE;
+    END IF;
+    IF r.kind = 'release' OR r.kind = 'unused' THEN
+      reply := coalesce(release_sole_grant(r.names[1], r.id, r.kind = 'unused', batch_now),
+        release_name(r.names[1], r.id, r.kind = 'unused', batch_now));
+    ELSE
+      IF cardinality(r.names) > 1 THEN
+        IF NOT is_batch THEN PERFORM lock_names(r.names, false); END IF;
+      ELSE
+        reply := claim_free_name(
+          r.names[1], r.id, r.seq, r.permits, r."limit", r.ttl, r."atLeast", r.holder, batch_now);
+        IF reply IS NULL AND r.kind = 'claim' THEN
+          reply := busy_reply(r.names[1], r.id, r.permits, r."limit", batch_now);
+        END IF;
+      END IF;
+      reply := coalesce(reply, claim_names(r.names, r.id, r.seq, r.permits, r."limit", r.ttl, r."atLeast",
+        r.holder, r.kind = 'queue', new_channel, batch_now));
+    END IF;
+    replies := array_append(replies, reply);
+  END LOOP;
+  RETURN replies;
+END $$;

@@ -1,0 +1,156 @@
+import type { ListenerPort, Subscription } from "../shared/listener.js";
+import { addressOf } from "../url.js";
+import type { ServerState } from "./errors.js";
+import type { Script } from "./scripts.js";
+
+/** The port of a server where none is named. */
+export const PORT = 6379;
+
+/** Where a server is, as the options of both client libraries say it. */
+export interface Address {
+  readonly host?: string;
+  readonly port?: number;
+  readonly path?: string;
+  readonly tls?: unknown;
+}
+
+export function describeAddress(
+  { host, port = PORT, path, tls }: Address,
+  defaultHost: string,
+): string {
+  return path ?? `${tls ? "rediss" : "redis"}://${addressOf(host ?? defaultHost, port)}`;
+}
+
+/** The operations of a client library that the store uses. */
+export interface Connection extends ServerState, ListenerPort {
+  /** Runs a script; its reply is text, or a list of texts. */
+  run(script: Script, keys: readonly string[], args: readonly string[]): Promise<unknown>;
+  /** Reports an error that a script has caught: the client has not seen it, and may have to reconnect. */
+  reportCaughtError(error: Error): void;
+  /** The client puts it before keys, and not before patterns. */
+  readonly keyPrefix: string;
+  /** Waits until so many replicas have received all that this connection has written; returns how many have. */
+  wait(replicas: number, timeoutMs: number): Promise<number>;
+  /** The server, or each primary of a cluster, for commands about itself. */
+  servers(): Promise<readonly OneServer[]>;
+  /** Its connections no longer keep the process alive. Pending requests have timers that do. */
+  unref(): void;
+  close(): Promise<void>;
+}
+
+export interface OneServer {
+  /** Its address in a cluster. */
+  readonly where: string;
+  command(...args: readonly string[]): Promise<unknown>;
+  /** Runs a script that has no keys. */
+  run(script: Script, args: readonly string[]): Promise<unknown>;
+}
+
+interface Emitter {
+  on(event: string, listener: (error?: unknown) => void): unknown;
+  listenerCount(event: string): number;
+}
+
+/** Follows a client's connections by its events. */
+export class ConnectionState {
+  static readonly #all = new WeakMap<object, ConnectionState>();
+  /** How often the connection has been lost: requests sent and answered at the same count went by one connection. */
+  losses = 0;
+  /** An attempt to connect is under way, and has no socket yet. */
+  isConnecting = false;
+  /** ioredis: the caller has selected another database than its options name, and may do so again. */
+  hasSelected = false;
+  /** Since when there is no connection, and the last error code that the client has reported. */
+  outage: { readonly sinceMs: number; readonly why: string | null } | null = null;
+  readonly #onReconnect = new Set<() => void>();
+
+  /** With one listener for each event, however many stores a client serves. */
+  static of(client: object, lossEvents: readonly string[]): ConnectionState {
+    let state = ConnectionState.#all.get(client);
+    if (state === undefined) {
+      state = new ConnectionState(client as Emitter, lossEvents);
+      ConnectionState.#all.set(client, state);
+    }
+    return state;
+  }
+
+  private constructor(client: Emitter, lossEvents: readonly string[]) {
+    for (const event of lossEvents) client.on(event, () => this.#lost());
+    client.on("ready", () => this.#ready());
+    // Only if the caller listens too: a listener of ours alone would hide errors that the client prints or throws.
+    if (client.listenerCount("error") > 0) client.on("error", (error) => this.#failed(error));
+    client.on("reconnecting", () => {
+      this.isConnecting = true;
+    });
+    client.on("connect", () => {
+      this.isConnecting = false;
+    });
+    client.on("select", () => {
+      this.hasSelected = true;
+    });
+  }
+
+  onReconnect(reconnected: () => void): () => void {
+    this.#onReconnect.add(reconnected);
+    return () => void this.#onReconnect.delete(reconnected);
+  }
+
+  #lost(): void {
+    this.losses++;
+    this.outage ??= { sinceMs: performance.now(), why: null };
+  }
+
+  #failed(error: unknown): void {
+    this.isConnecting = false;
+    const why = (error as NodeJS.ErrnoException | null)?.code;
+    if (this.outage !== null && typeof why === "string") this.outage = { ...this.outage, why };
+  }
+
+  #ready(): void {
+    if (this.outage === null) return;
+    this.outage = null;
+    for (const reconnected of [...this.#onReconnect]) reconnected();
+  }
+}
+
+/** Returns a function that picks another node of a cluster at each call. */
+export function roundRobin(): <T>(nodes: readonly T[]) => T {
+  let turn = Math.floor(Math.random() * 1_000);
+  return (nodes) => {
+    if (nodes.length === 0) {
+      throw new Error("the client knows no node of the cluster: is it connected?");
+    }
+    return nodes[turn++ % nodes.length]!;
+  };
+}
+
+/** A node that has left its cluster answers pings, and receives none of the messages published there. */
+export const whileMember = (subscription: Subscription, isMember: () => boolean): Subscription => ({
+  ...subscription,
+  async ping() {
+    if (!isMember()) throw new Error("the node has left the cluster");
+    return subscription.ping();
+  },
+});
+
+/** Rejects as soon as the signal aborts. */
+export function unlessAborted<T>(promise: Promise<T>, signal?: AbortSignal): Promise<T> {
+  if (signal === undefined) return promise;
+  return new Promise((resolve, reject) => {
+    const abort = (): void => reject(signal.reason);
+    if (signal.aborted) abort();
+    signal.addEventListener("abort", abort, { once: true });
+    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
+  });
+}
+
+/** Both client libraries report it by the message alone. */
+export const isNoScript = (error: unknown): boolean =>
+  error instanceof Error && error.message.includes("NOSCRIPT");
+
+/** From a primary that was demoted and keeps its connections: its address may lead to another server by now. */
+export const isDemoted = (error: unknown): boolean =>
+  error instanceof Error && error.message.includes("READONLY");
+
+/** Clients of ours, which reconnect when their server was demoted. */
+export const reconnectsWhenDemoted = new WeakSet<object>();

@@ -1,0 +1,46 @@
+-- The tables that become the JSON of a reply.
+
+-- The reply tells of the grant: no message has to, and nothing may take the grant back.
+local function grantReply(claim)
+  claim.isInReply = true
+  return {
+    token = toText(claim.token), floor = toText(claim.floor), ttlMs = claim.ttl, seq = claim.seq,
+    handedOver = false,
+  }
+end
+
+local function positionOf(state, place)
+  local label, ahead
+  for _, holder in ipairs(state.holders) do
+    if holder.ended ~= 'revoked' then label = label or holder.holder end
+  end
+  if state.waiting then ahead = math.max(0, place - state.first) end
+  return { ahead = ahead or 0, freeInMs = earliestEnd(state), holder = label }
+end
+
+local function queuedReply(state, ticket)
+  -- The reply tells what the waiter would learn by looking.
+  if state.informed then state.informed[ticket.id] = true end
+  return { kind = 'queued', position = positionOf(state, ticket.place) }
+end
+
+local function lostReply(state, id)
+  local revoked, isTaken
+  for _, holder in ipairs(state.holders) do
+    if holder.id == id and holder.ended == 'revoked' then revoked = holder end
+    if holder.id ~= id and holder.ended == 'no' then isTaken = true end
+  end
+  if revoked then
+    return { kind = 'lost', reason = 'revoked', why = 'by ' .. revoked.by .. ': ' .. revoked.why }
+  end
+  return { kind = 'lost', reason = isTaken and 'superseded' or 'expired' }
+end
+
+local function holderInfo(state, claim)
+  local isClosed = claim.ended == 'released' or claim.expires <= now
+  return {
+    holder = claim.holder, permits = claim.permits, limit = state.limit, token = toText(claim.token),
+    heldMs = now - claim.since, expiresInMs = isClosed and endsIn(claim) or claim.expires - now,
+    closed = isClosed,
+  }
+end

@@ -1,0 +1,207 @@
+import { UnsupportedError } from "../../core/errors.js";
+import { append } from "../shared/append.js";
+import { type Json, listOf } from "../shared/json-replies.js";
+import { slices } from "../shared/slices.js";
+import { within } from "../shared/timeout.js";
+import { TurnBatcher } from "../shared/turn-batcher.js";
+import type { Connection } from "./connection.js";
+import { toStoreError } from "./errors.js";
+import { escapePattern } from "./keys.js";
+import { SCRIPTS, type Script } from "./scripts.js";
+
+/** Few enough that the server works on some requests while the client encodes and decodes others. */
+const REQUESTS_PER_SCRIPT = 16;
+const KEYS_PER_SCAN = "1000";
+
+/** How a script that takes many items is called, and its reply read. */
+export interface ItemScript<Item, Reply> {
+  readonly script: Script;
+  keysOf(item: Item): readonly string[];
+  argsOf(item: Item): readonly string[];
+  /** Reads the reply to one item; undefined if the script has not come to it. */
+  read(reply: Json, item: Item): Reply;
+  /** Makes a failure the reply to the items that it concerns. Without it, one failure fails the call. */
+  failed?(cause: unknown): Reply;
+  /** In a cluster with `failed`: a silent node delays the replies of the others by no more than this. */
+  readonly timeoutMs?: number;
+}
+
+/** Runs scripts on a Redis server or a cluster. */
+export class ScriptRunner {
+  readonly connection: Connection;
+
+  constructor(connection: Connection) {
+    this.connection = connection;
+  }
+
+  /** Runs a script whose reply is text. */
+  async run(script: Script, keys: readonly string[], args: readonly string[]): Promise<string> {
+    try {
+      return textOf(await this.connection.run(script, keys, args));
+    } catch (error) {
+      throw this.toStoreError(error);
+    }
+  }
+
+  /** Runs one script for all items; in a cluster, one for each slot. `firstArg` comes before the items' own. */
+  async runForEach<Item, Reply>(
+    items: readonly Item[],
+    firstArg: string,
+    { script, keysOf, argsOf, read, failed, timeoutMs }: ItemScript<Item, Reply>,
+  ): Promise<readonly Reply[]> {
+    const replies = new Map<Item, Reply>();
+    const groups = this.connection.cluster ? bySlot(items, (item) => keysOf(item)[0]!) : [items];
+    const runGroup = async (group: readonly Item[]): Promise<void> => {
+      try {
+        const args = [firstArg, ...group.flatMap(argsOf)];
+        const running = this.run(script, group.flatMap(keysOf), args);
+        const mayWait = failed === undefined || timeoutMs === undefined || groups.length === 1;
+        const text = await (mayWait ? running : this.#within(timeoutMs, running));
+        const list = listOf<Json>(JSON.parse(text));
+        for (const [i, item] of group.entries()) replies.set(item, read(list[i], item));
+      } catch (cause) {
+        if (failed === undefined) throw cause;
+        for (const item of group) replies.set(item, failed(cause));
+      }
+    };
+    await Promise.all(groups.map(runGroup));
+    return items.map((item) => replies.get(item)!);
+  }
+
+  /** The keys on all primaries that match, without the client's prefix, in no order, perhaps twice. */
+  async scan(pattern: string): Promise<readonly string[]> {
+    const { keyPrefix } = this.connection;
+    const match = `${escapePattern(keyPrefix)}${pattern}`;
+    const found: string[] = [];
+    try {
+      for (const server of await this.connection.servers()) {
+        let cursor = "0";
+        do {
+          const page = await server.run(SCRIPTS.scan, [cursor, match, KEYS_PER_SCAN]);
+          const [next, keys] = page as [unknown, readonly unknown[]];
+          found.push(...keys.map((key) => textOf(key).slice(keyPrefix.length)));
+          cursor = textOf(next);
+        } while (cursor !== "0");
+      }
+    } catch (error) {
+      throw this.toStoreError(error);
+    }
+    return found;
+  }
+
+  toStoreError(error: unknown): unknown {
+    return toStoreError(error, this.connection);
+  }
+
+  /** The error that a script has caught, to continue with its other items. */
+  caughtError(message: string): unknown {
+    const error = new Error(message);
+    this.connection.reportCaughtError(error);
+    return this.toStoreError(error);
+  }
+
+  #within<T>(ms: number, running: Promise<T>): Promise<T> {
+    const timeout = (): Error =>
+      new Error(`a node of ${this.connection.where} gave no reply within ${Math.round(ms)} ms`);
+    return within(ms, running, timeout, { unref: true });
+  }
+}
+
+interface Request {
+  readonly keys: readonly string[];
+  readonly args: readonly string[];
+  replied(reply: unknown): void;
+  failed(error: unknown): void;
+}
+
+/** Sends the requests of one turn of the event loop in one script; in a cluster, in one for each slot. */
+export class RequestBatcher {
+  readonly #runner: ScriptRunner;
+  readonly #script: Script;
+  readonly #firstArg: () => string;
+  readonly #requests = new TurnBatcher<Request>((requests) => this.#flush(requests));
+
+  /** `firstArg` comes before the arguments of all requests in a script. */
+  constructor(runner: ScriptRunner, script: Script, firstArg: () => string) {
+    this.#runner = runner;
+    this.#script = script;
+    this.#firstArg = firstArg;
+  }
+
+  /** The script replies with one text for each request; one that begins with "!" is an error. */
+  send<T>(
+    keys: readonly string[],
+    args: readonly string[],
+    read: (reply: string) => T | Promise<T>,
+  ): Promise<T> {
+    return new Promise((resolve, failed) => {
+      const replied = (reply: unknown): void => {
+        try {
+          const text = textOf(reply);
+          if (text.charCodeAt(0) === EXCLAMATION) failed(this.#runner.caughtError(text.slice(1)));
+          else resolve(read(text));
+        } catch (error) {
+          failed(error);
+        }
+      };
+      this.#requests.add({ keys, args, replied, failed });
+    });
+  }
+
+  #flush(requests: readonly Request[]): void {
+    if (requests.length === 1) {
+      this.#sendOne(requests[0]!);
+      return;
+    }
+    const { cluster } = this.#runner.connection;
+    for (const group of cluster ? bySlot(requests, ({ keys }) => keys[0]!) : [requests]) {
+      for (const batch of slices(group, REQUESTS_PER_SCRIPT)) {
+        if (batch.length === 1) this.#sendOne(batch[0]!);
+        else this.#sendBatch(batch);
+      }
+    }
+  }
+
+  /** The reply to a single request is not a list. */
+  #sendOne({ keys, args, replied, failed }: Request): void {
+    this.#runner.connection
+      .run(this.#script, keys, [this.#firstArg(), ...args])
+      .then(replied, (error: unknown) => failed(this.#runner.toStoreError(error)));
+  }
+
+  #sendBatch(batch: readonly Request[]): void {
+    const keys = batch.flatMap((request) => request.keys);
+    const args = [this.#firstArg(), ...batch.flatMap((request) => request.args)];
+    this.#runner.connection.run(this.#script, keys, args).then(
+      (replies) => {
+        const list = Array.isArray(replies) ? (replies as unknown[]) : [];
+        for (const [i, request] of batch.entries()) request.replied(list[i]);
+      },
+      (error: unknown) => {
+        const failure = this.#runner.toStoreError(error);
+        for (const request of batch) request.failed(failure);
+      },
+    );
+  }
+}
+
+const EXCLAMATION = 0x21;
+
+/** A client can be configured to return something other than text. */
+function textOf(reply: unknown): string {
+  if (typeof reply === "string") return reply;
+  const what = reply instanceof Uint8Array ? "bytes" : reply === null ? "null" : typeof reply;
+  throw new UnsupportedError(
+    `the Redis client returns ${what} instead of text: pass one without a type mapping, which returns strings`,
+  );
+}
+
+/** Groups by the hash tag, which ends the first part of a key. */
+function bySlot<T>(items: readonly T[], keyOf: (item: T) => string): readonly (readonly T[])[] {
+  const groups = new Map<string, T[]>();
+  for (const item of items) {
+    const key = keyOf(item);
+    append(groups, key.slice(0, key.indexOf("}")), item);
+  }
+  return [...groups.values()];
+}

@@ -1,0 +1,191 @@
+/** Ping interval and timeout: a connection that looks alive may have been dead for long. */
+const PING_INTERVAL_MS = 5_000;
+const PING_TIMEOUT_MS = 2_000;
+/** A server that accepts the connection and does not reply is given up after this time. */
+const SUBSCRIBE_TIMEOUT_MS = 5_000;
+/** The least time between attempts of the listener's own accord. */
+const RETRY_MS = 1_000;
+
+/** The operations of a store's connections that a listener uses. */
+export interface ListenerPort {
+  /** Listening costs the server something: a subscription that nobody needs any more is closed after a while. */
+  readonly closesIdle?: boolean;
+  /** How often the connection that carries the store's requests has been lost so far. */
+  readonly losses: number;
+  /** Calls back when that connection was lost and has been replaced, until the returned function is called. */
+  onReconnect(reconnected: () => void): () => void;
+  /** Opens a dedicated connection that receives the messages of a channel. An aborted attempt leaves nothing behind. */
+  subscribe(
+    channel: string,
+    events: SubscriptionEvents,
+    signal?: AbortSignal,
+  ): Promise<Subscription>;
+}
+
+export interface SubscriptionEvents {
+  message(text: string): void;
+  /** The subscription was lost and is back: messages may have been missed. */
+  resubscribed?(): void;
+  /** The subscription is lost and does not come back. */
+  ended?(): void;
+}
+
+export interface Subscription {
+  ping(): Promise<unknown>;
+  close(): Promise<void>;
+}
+
+interface ListenerEvents {
+  message(text: string): void;
+  /** Messages may have been missed: every waiter has to look. */
+  missed(): void;
+}
+
+/**
+ * Receives the messages for this process's waiters on one channel, by one subscription for all of them.
+ * It pings the subscription, replaces one that is silent, lost, or at another server than the requests,
+ * and reports that messages may have been missed.
+ */
+export class Listener {
+  /** The same for every subscription: tickets name it. */
+  readonly channel: string;
+  readonly #port: ListenerPort;
+  readonly #events: ListenerEvents;
+  readonly #isNeeded: () => boolean;
+  #subscription: Subscription | null = null;
+  /** The port's losses when the subscription was requested. */
+  #losses = 0;
+  #opening: Promise<void> | null = null;
+  #triedAtMs = Number.NEGATIVE_INFINITY;
+  #retry: NodeJS.Timeout | null = null;
+  #pings: NodeJS.Timeout | null = null;
+  #stopWatching: (() => void) | null = null;
+  #closing = new AbortController();
+
+  constructor(
+    channel: string,
+    port: ListenerPort,
+    events: ListenerEvents,
+    isNeeded: () => boolean,
+  ) {
+    this.channel = channel;
+    this.#port = port;
+    this.#events = events;
+    this.#isNeeded = isNeeded;
+  }
+
+  get isOpen(): boolean {
+    return this.#subscription !== null;
+  }
+
+  /** Resolves when it listens. If that fails, it retries while somebody needs it. */
+  async open(): Promise<void> {
+    if (this.isOpen) return;
+    const closing = this.#closing.signal;
+    await this.#listen().catch((error: unknown) => {
+      if (!closing.aborted) this.#checkSoon();
+      throw error;
+    });
+  }
+
+  /** Until it is opened again. */
+  async close(): Promise<void> {
+    this.#closing.abort(new Error("the store is closed"));
+    this.#closing = new AbortController();
+    if (this.#retry !== null) clearTimeout(this.#retry);
+    this.#retry = null;
+    const opening = this.#opening;
+    this.#opening = null;
+    await Promise.allSettled([this.#drop(), opening]);
+  }
+
+  /** One attempt at a time. */
+  #listen(): Promise<void> {
+    if (this.#opening !== null) return this.#opening;
+    const opening = this.#subscribe().finally(() => {
+      if (this.#opening === opening) this.#opening = null;
+    });
+    this.#opening = opening;
+    return opening;
+  }
+
+  async #subscribe(): Promise<void> {
+    const closing = this.#closing.signal;
+    this.#triedAtMs = performance.now();
+    const { losses } = this.#port;
+    const timeout = new AbortController();
+    const timer = setTimeout(
+      () => timeout.abort(new Error(`no subscription within ${SUBSCRIBE_TIMEOUT_MS} ms`)),
+      SUBSCRIBE_TIMEOUT_MS,
+    ).unref();
+    const events: SubscriptionEvents = {
+      message: (text) => this.#events.message(text),
+      resubscribed: () => this.#events.missed(),
+      ended: () => void subscribed.then((one) => this.#replace(one)).catch(() => {}),
+    };
+    const signal = AbortSignal.any([closing, timeout.signal]);
+    const subscribed = this.#port.subscribe(this.channel, events, signal);
+    const subscription = await subscribed.finally(() => clearTimeout(timer));
+    if (closing.aborted) {
+      await subscription.close();
+      throw closing.reason;
+    }
+    // The old subscription ends only now: in between, a store would take its waiters for dead.
+    void this.#drop();
+    this.#subscription = subscription;
+    this.#losses = losses;
+    this.#pings = setInterval(() => this.#ping(subscription), PING_INTERVAL_MS).unref();
+    this.#stopWatching = this.#port.onReconnect(() => this.#checkSoon());
+    if (this.#isStale) this.#checkSoon();
+  }
+
+  #ping(subscription: Subscription): void {
+    if (!this.#isNeeded()) {
+      if (this.#port.closesIdle) void this.#drop();
+      return;
+    }
+    const replace = (): void => this.#replace(subscription);
+    const timer = setTimeout(replace, PING_TIMEOUT_MS).unref();
+    subscription
+      .ping()
+      .catch(replace)
+      .finally(() => clearTimeout(timer));
+  }
+
+  #replace(subscription: Subscription): void {
+    if (this.#subscription !== subscription) return;
+    void this.#drop();
+    this.#checkSoon();
+  }
+
+  /** Requests may go to another server by now, where nobody listens. */
+  get #isStale(): boolean {
+    return this.#losses !== this.#port.losses;
+  }
+
+  /** Replaces the subscription if it is lost or stale, and makes the waiters look. */
+  #checkSoon(): void {
+    if (this.#retry !== null) return;
+    const delayMs = Math.max(0, this.#triedAtMs + RETRY_MS - performance.now());
+    this.#retry = setTimeout(() => {
+      this.#retry = null;
+      if (!this.#isNeeded()) void this.#drop();
+      else if (this.isOpen && !this.#isStale) this.#events.missed();
+      else {
+        const listening = this.#listen().catch(() => this.#checkSoon());
+        // After a failed attempt too: nobody is notified of a grant then, and waiters have to look.
+        listening.then(() => this.#events.missed());
+      }
+    }, delayMs).unref();
+  }
+
+  #drop(): Promise<void> | undefined {
+    if (this.#pings !== null) clearInterval(this.#pings);
+    this.#stopWatching?.();
+    const subscription = this.#subscription;
+    this.#pings = null;
+    this.#stopWatching = null;
+    this.#subscription = null;
+    return subscription?.close();
+  }
+}

@@ -1,0 +1,268 @@
+import { type Clock, LONGEST_TIMER_MS } from "../../../core/clock.js";
+import type { Grant, Push } from "../../../core/store.js";
+import type { Session, SessionPort } from "./session.js";
+
+const SHORTEST_SWEEP_INTERVAL_MS = 20;
+/** Longer than a deletion can be on its way. */
+const SWEPT_REMEMBERED_MS = 60_000;
+/** As the core's own, for claims that do not say. */
+const DRIFT_FACTOR = 0.01;
+
+/** One request for a claim. */
+export interface ClaimRequest {
+  readonly seq: number;
+  readonly requestedAtMs: number;
+  readonly push: (push: Push) => void;
+}
+
+/** A store may have ten thousand claims: a class keeps them small. */
+class Entry<S> {
+  readonly name: string;
+  readonly grantId: string;
+  /** Where its key stands, unless `isMoving`. */
+  session: S;
+  /** `requested`: whether it waits or holds the name is not known yet. */
+  state: "requested" | "queued" | "held" = "requested";
+  /** The latest request or renewal, and when it was made. */
+  seq = 0;
+  requestedAtMs = 0;
+  /** How its waiter is notified. */
+  push: (push: Push) => void = ignore;
+  token = 0n;
+  floor = 0n;
+  /** Its key is on its way to another session, and may stand under either. */
+  isMoving = false;
+  /** The claim of the same grantId on another name. */
+  sibling: Entry<S> | undefined;
+
+  constructor(name: string, grantId: string, session: S, sibling: Entry<S> | undefined) {
+    this.name = name;
+    this.grantId = grantId;
+    this.session = session;
+    this.sibling = sibling;
+  }
+}
+
+/** A claim of this store on one name. Only `SessionClaims` changes it. */
+export type SessionClaim<S> = Readonly<Entry<S>>;
+
+/** The key is known to stand under the session. */
+export const isSettled = <S>(claim: SessionClaim<S>, session: S): boolean =>
+  claim.session === session && claim.state !== "requested" && !claim.isMoving;
+
+/**
+ * The claims that this store has made and not given up. A key under one of its sessions without a
+ * claim in this table is an orphan, and is deleted.
+ */
+export class SessionClaims<S extends Session<unknown>> {
+  readonly #clock: Clock;
+  readonly #port: Pick<SessionPort<unknown, never>, "claimKey" | "deleteKeys">;
+  readonly #stoppedWaiting: (claim: SessionClaim<S>) => void;
+  /** By grantId; of a claim on several names, the first of its siblings. */
+  readonly #entries = new Map<string, Entry<S>>();
+  /** Keys whose release has not been answered. They are no orphans: the release would find nothing, and report a loss. */
+  readonly #releasing = new Set<string>();
+  /** Keys of claims that were not renewed, and when they were deleted. */
+  readonly #sweptAtMs = new Map<string, number>();
+  #driftFactor = DRIFT_FACTOR;
+  #timer: NodeJS.Timeout | undefined;
+  #timerAtMs = Number.POSITIVE_INFINITY;
+
+  /** `stoppedWaiting`: the claim has been granted or dropped. */
+  constructor(
+    clock: Clock,
+    port: Pick<SessionPort<unknown, never>, "claimKey" | "deleteKeys">,
+    stoppedWaiting: (claim: SessionClaim<S>) => void,
+  ) {
+    this.#clock = clock;
+    this.#port = port;
+    this.#stoppedWaiting = stoppedWaiting;
+  }
+
+  get isEmpty(): boolean {
+    return this.#entries.size === 0;
+  }
+
+  get(name: string, grantId: string): SessionClaim<S> | undefined {
+    return this.#get(name, grantId);
+  }
+
+  has(claim: SessionClaim<S>): boolean {
+    return this.#get(claim.name, claim.grantId) === claim;
+  }
+
+  *all(): Generator<SessionClaim<S>> {
+    for (const first of this.#entries.values()) {
+      for (let one: Entry<S> | undefined = first; one !== undefined; one = one.sibling) yield one;
+    }
+  }
+
+  isUsing(session: S): boolean {
+    for (const claim of this.all()) if (claim.session === session) return true;
+    return false;
+  }
+
+  /** A key of this claim was written for nobody. */
+  isOrphan(name: string, grantId: string): boolean {
+    const isReleasing = this.#releasing.has(this.#port.claimKey(name, grantId));
+    return this.#get(name, grantId) === undefined && !isReleasing;
+  }
+
+  /** The claim's deletion may still be on its way, and would delete a new key under the same id. */
+  wasSwept(name: string, grantId: string): boolean {
+    return this.#sweptAtMs.has(this.#port.claimKey(name, grantId));
+  }
+
+  /** The claim of this id, for a first request or another one. */
+  add(
+    name: string,
+    grantId: string,
+    session: S,
+    request: ClaimRequest,
+    driftFactor = DRIFT_FACTOR,
+  ): SessionClaim<S> {
+    this.#driftFactor = Math.max(this.#driftFactor, driftFactor);
+    const there = this.#get(name, grantId);
+    if (there?.session.isDead) this.drop(there);
+    else if (there !== undefined) {
+      this.repeat(there, request);
+      return there;
+    }
+    const entry = new Entry(name, grantId, session, this.#entries.get(grantId));
+    this.#entries.set(grantId, entry);
+    this.repeat(entry, request);
+    this.#sweepWithin(session.ttlMs);
+    return entry;
+  }
+
+  /** A held claim keeps its latest renewal until the request is answered with a grant: it may be refused. */
+  repeat(claim: SessionClaim<S>, request: ClaimRequest): void {
+    const entry = claim as Entry<S>;
+    if (entry.state === "held") return;
+    this.renew(entry, request.seq, request.requestedAtMs);
+    entry.push = request.push;
+  }
+
+  /** False: a later request or renewal is known already. */
+  renew(claim: SessionClaim<S>, seq: number, requestedAtMs: number): boolean {
+    const entry = claim as Entry<S>;
+    if (seq <= entry.seq) return false;
+    entry.seq = seq;
+    entry.requestedAtMs = requestedAtMs;
+    return true;
+  }
+
+  /** The claim has a ticket, created at this revision. */
+  markQueued(claim: SessionClaim<S>, token: bigint): void {
+    const entry = claim as Entry<S>;
+    entry.state = "queued";
+    entry.token = token;
+  }
+
+  /** The ticket's turn has come: it is no longer queued, so that its waiter is notified once. */
+  beginHandover(claim: SessionClaim<S>): ClaimRequest["push"] {
+    const entry = claim as Entry<S>;
+    entry.state = "requested";
+    return entry.push;
+  }
+
+  /** The claim holds its name. */
+  markHeld(claim: SessionClaim<S>, token: bigint, floor: bigint): void {
+    const entry = claim as Entry<S>;
+    entry.state = "held";
+    entry.token = token;
+    entry.floor = floor;
+    entry.push = ignore;
+    this.#stoppedWaiting(entry);
+  }
+
+  /** The grant of a held claim, good for what is left of its session's proof. */
+  grantOf(claim: SessionClaim<S>, handedOver: boolean): Grant {
+    const { token, floor, seq, session, requestedAtMs } = claim;
+    // The core subtracts drift for the time after the request, and none for the time before it.
+    const beforeMs = Math.max(0, requestedAtMs - session.provedAtMs);
+    const driftMs = (beforeMs * this.#driftFactor) / (1 - this.#driftFactor);
+    const leftMs = session.deadlineMs - requestedAtMs - driftMs;
+    // No longer than until the claim is swept.
+    return { token, floor, ttlMs: Math.min(leftMs, session.ttlMs), seq, handedOver };
+  }
+
+  startMove(claim: SessionClaim<S>): void {
+    (claim as Entry<S>).isMoving = true;
+  }
+
+  /** The key stands under the session. */
+  settle(claim: SessionClaim<S>, session = claim.session): void {
+    const entry = claim as Entry<S>;
+    entry.session = session;
+    entry.isMoving = false;
+    this.#sweepWithin(session.ttlMs);
+  }
+
+  /** The claim is over, or given up: its key, if there is one, is an orphan. */
+  drop(claim: SessionClaim<S>): void {
+    const { grantId, sibling } = claim;
+    const first = this.#entries.get(grantId);
+    if (first !== claim) {
+      for (let one = first; one !== undefined; one = one.sibling) {
+        if (one.sibling === claim) one.sibling = sibling;
+      }
+    } else if (sibling === undefined) this.#entries.delete(grantId);
+    else this.#entries.set(grantId, sibling);
+    this.#stoppedWaiting(claim);
+  }
+
+  async whileReleasing<T>(keys: readonly string[], released: Promise<T>): Promise<T> {
+    for (const key of keys) this.#releasing.add(key);
+    try {
+      return await released;
+    } finally {
+      for (const key of keys) this.#releasing.delete(key);
+    }
+  }
+
+  close(): void {
+    clearTimeout(this.#timer);
+    this.#timerAtMs = Number.POSITIVE_INFINITY;
+  }
+
+  #get(name: string, grantId: string): Entry<S> | undefined {
+    let entry = this.#entries.get(grantId);
+    while (entry !== undefined && entry.name !== name) entry = entry.sibling;
+    return entry;
+  }
+
+  #sweepWithin(ms: number): void {
+    const atMs = this.#clock.elapsedMs() + ms;
+    if (atMs >= this.#timerAtMs) return;
+    clearTimeout(this.#timer);
+    this.#timerAtMs = atMs;
+    const timeoutMs = Math.min(Math.ceil(ms), LONGEST_TIMER_MS);
+    this.#timer = setTimeout(() => this.#sweep(), timeoutMs).unref();
+  }
+
+  /** Gives up claims that were not renewed for a ttl: under a session that lives on, they would never expire. */
+  #sweep(): void {
+    this.#timerAtMs = Number.POSITIVE_INFINITY;
+    const nowMs = this.#clock.elapsedMs();
+    let nextMs = Number.POSITIVE_INFINITY;
+    const expired: SessionClaim<S>[] = [];
+    for (const claim of this.all()) {
+      const leftMs = claim.requestedAtMs + claim.session.ttlMs - nowMs;
+      if (leftMs <= 0) expired.push(claim);
+      else nextMs = Math.min(nextMs, leftMs);
+    }
+    for (const [key, sweptAtMs] of this.#sweptAtMs) {
+      if (nowMs - sweptAtMs < SWEPT_REMEMBERED_MS) break;
+      this.#sweptAtMs.delete(key);
+    }
+    const keys = expired.map(({ name, grantId }) => this.#port.claimKey(name, grantId));
+    for (const key of keys) this.#sweptAtMs.set(key, nowMs);
+    for (const claim of expired) this.drop(claim);
+    // A key whose deletion fails is an orphan from now on.
+    this.#port.deleteKeys(keys).catch(() => {});
+    if (!this.isEmpty) this.#sweepWithin(Math.max(nextMs, SHORTEST_SWEEP_INTERVAL_MS));
+  }
+}
+
+function ignore(): void {}

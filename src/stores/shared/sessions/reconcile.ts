@@ -1,0 +1,35 @@
+import { setImmediate as nextTurn } from "node:timers/promises";
+import { isSettled, type SessionClaim, type SessionClaims } from "./claims.js";
+import type { Session, SessionPort, SessionProof } from "./session.js";
+
+const KEYS_PER_TURN = 500;
+
+/**
+ * Compares the keys under a session with the table. A key without a claim was written by a request
+ * that arrived after its claim had been given up, or is about such a claim: nobody else would delete
+ * it. A claim without its key is over.
+ */
+export async function reconcile<Id, Proof extends SessionProof>(
+  session: Session<Id, Proof>,
+  port: SessionPort<Id, Proof>,
+  claims: SessionClaims<Session<Id, Proof>>,
+): Promise<void> {
+  const missing = new Map<string, SessionClaim<Session<Id, Proof>>>();
+  for (const claim of claims.all()) {
+    if (isSettled(claim, session)) missing.set(port.claimKey(claim.name, claim.grantId), claim);
+  }
+  const orphans: string[] = [];
+  let read = 0;
+  for (const { key, name, grantId, isClaim } of await port.listKeys(session.id)) {
+    // Thousands of keys must not block the event loop.
+    if (++read % KEYS_PER_TURN === 0) await nextTurn();
+    if (isClaim) missing.delete(key);
+    if (claims.isOrphan(name, grantId)) orphans.push(key);
+  }
+  await port.deleteKeys(orphans);
+  // The list may be out of date, and a claim may have moved to another session since.
+  for (const key of await port.missingOf(session.id, [...missing.keys()])) {
+    const claim = missing.get(key)!;
+    if (claims.has(claim) && isSettled(claim, session)) claims.drop(claim);
+  }
+}

@@ -1,0 +1,167 @@
+import type { Random } from "../../core/random.js";
+import { DEFAULT_SCHEMA, setupSql } from "../../stores/postgres/schema.js";
+import { type Fault, fault } from "../fault.js";
+import { killed, paused } from "../faults/server.js";
+import type { FalseClock } from "../lab/clock.js";
+import type { Disk } from "../lab/disk.js";
+import type { PgBouncer } from "../lab/pgbouncer.js";
+import type { PostgresServer } from "../lab/postgres.js";
+import { EXCLUSION, type FaultKind, jumpMs } from "../runner/kinds.js";
+
+/** As whom the workers log in. */
+export const USER = "app";
+export const DISK_FULL = "disk full";
+const RIGHTS = "rights taken";
+const SETTINGS_CHANGED = "settings changed";
+/** Kinds that limit what the workers' user may do. */
+export const LIMITS_USER: readonly string[] = [RIGHTS, SETTINGS_CHANGED];
+const RESTARTED = "server killed and restarted";
+const LOST_DATA = "server loses its data";
+
+const SHORT = { min: 0.05, max: 0.7 };
+const LONG = { min: 0.2, max: 2 };
+const ONCE = { min: 0.01, max: 0.01 };
+
+/** A user without special rights, who has made the schema. */
+export async function prepare(server: PostgresServer): Promise<void> {
+  await server.sql(`CREATE ROLE ${USER} LOGIN PASSWORD '${USER}';
+    GRANT CREATE ON DATABASE postgres TO ${USER};
+    SET ROLE ${USER}; BEGIN; ${setupSql(DEFAULT_SCHEMA)} COMMIT;`);
+}
+
+export function serverKinds(server: PostgresServer, user: string): readonly FaultKind[] {
+  const kind = (
+    name: string,
+    lasts: FaultKind["lasts"],
+    make: (random: Random, forMs: number) => Fault,
+    more: Partial<FaultKind> = {},
+  ): FaultKind => ({
+    name,
+    hits: "server",
+    lasts,
+    make: (_member, random, forMs) => make(random, forMs),
+    ...more,
+  });
+  const others = `usename = '${user}' AND pid <> pg_backend_pid()`;
+  return [
+    kind("server paused", LONG, () => paused(server)),
+    kind(RESTARTED, SHORT, () => killed(server)),
+    kind(LOST_DATA, ONCE, () => dataLost(server), {
+      weight: 0.5,
+      breaks: EXCLUSION,
+      because: "what was granted is forgotten, and granted again",
+    }),
+    kind("connections terminated", ONCE, () =>
+      fault(`${server.name} terminates its connections`, () =>
+        server.sql(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE ${others}`),
+      ),
+    ),
+    kind("statements cancelled", ONCE, () =>
+      fault(`${server.name} cancels statements`, () =>
+        server.sql(
+          `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE ${others} AND state = 'active'`,
+        ),
+      ),
+    ),
+    kind("rows locked", LONG, (_random, forMs) =>
+      transaction(server, "rows are locked", "SELECT FROM holdfast.names FOR UPDATE", forMs),
+    ),
+    kind("table locked", SHORT, (random, forMs) => {
+      const table = random.unit() < 0.5 ? "names" : "claims";
+      return transaction(server, `${table} is locked`, `LOCK TABLE holdfast.${table}`, forMs);
+    }),
+    kind("old snapshot kept", LONG, (_random, forMs) =>
+      transaction(
+        server,
+        "a snapshot is kept",
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT FROM holdfast.names",
+        forMs,
+      ),
+    ),
+    kind(RIGHTS, LONG, () =>
+      fault(
+        `${USER} may not write at ${server.name}`,
+        () => server.sql("REVOKE UPDATE ON holdfast.names FROM app").catch(() => {}),
+        () => server.sql("GRANT UPDATE ON holdfast.names TO app").catch(() => {}),
+      ),
+    ),
+    kind(SETTINGS_CHANGED, LONG, (random) => reconfigured(server, random)),
+  ];
+}
+
+/** As an emptied database. The counter of deleted names is lost, too. */
+const dataLost = (server: PostgresServer): Fault =>
+  fault(`${server.name} loses its data`, () =>
+    server.sql(
+      "TRUNCATE holdfast.names, holdfast.claims; UPDATE holdfast.deleted_names SET last_token = 0",
+    ),
+  );
+
+/** Somebody else's transaction that stays open. */
+const transaction = (server: PostgresServer, what: string, sql: string, forMs: number): Fault =>
+  fault(`${what} at ${server.name}`, () => {
+    // Not waited for.
+    server.sql(`BEGIN; ${sql}; SELECT pg_sleep(${forMs / 1_000}); COMMIT`).catch(() => {});
+  });
+
+/** What operators set for a role. Connections that are made meanwhile have it. */
+const SETTINGS: readonly (readonly [name: string, value: string])[] = [
+  ["statement_timeout", "20ms"],
+  ["idle_session_timeout", "100ms"],
+  ["synchronous_commit", "off"],
+  ["lock_timeout", "1ms"],
+  ["search_path", "pg_temp"],
+];
+
+function reconfigured(server: PostgresServer, random: Random): Fault {
+  const [name, value] = SETTINGS[Math.floor(random.unit() * SETTINGS.length)]!;
+  const terminate = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '${USER}'`;
+  return fault(
+    `${name} = ${value} for ${USER} at ${server.name}`,
+    () => server.sql(`ALTER ROLE ${USER} SET ${name} = '${value}'; ${terminate}`),
+    () => server.sql(`ALTER ROLE ${USER} RESET ${name}; ${terminate}`),
+  );
+}
+
+export const poolerKinds = (pooler: PgBouncer): readonly FaultKind[] => [
+  { name: "pooler paused", hits: "server", lasts: LONG, make: () => paused(pooler) },
+  { name: "pooler killed and restarted", hits: "server", lasts: SHORT, make: () => killed(pooler) },
+];
+
+/** A server that can't write its log ends. */
+export function diskKind(disk: Disk, server: PostgresServer): FaultKind {
+  const full = disk.full();
+  return {
+    name: DISK_FULL,
+    hits: "server",
+    weight: 0.5,
+    lasts: { min: 0.3, max: 1.5 },
+    // It can't be started on a full disk.
+    excludes: [RESTARTED],
+    make: () =>
+      fault(
+        `the disk of ${server.name} is full`,
+        () => full.inject(),
+        async () => {
+          await full.heal();
+          if (server.state === "down") await server.start();
+        },
+      ),
+  };
+}
+
+export function clockKind(clock: FalseClock): FaultKind {
+  return {
+    name: "server clock jumps",
+    hits: "server",
+    weight: 0.5,
+    lasts: LONG,
+    breaks: EXCLUSION,
+    because: "leases end by the server's clock: one that is set ahead ends them early",
+    excludes: [LOST_DATA],
+    make: (_member, random) => {
+      const clockByMs = jumpMs(random);
+      return { ...clock.jump(clockByMs), clockByMs };
+    },
+  };
+}

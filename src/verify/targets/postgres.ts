@@ -1,0 +1,137 @@
+import type { Random } from "../../core/random.js";
+import { postgresConnectionKind } from "../faults/postgres-kind.js";
+import { TcpProxy } from "../faults/proxy.js";
+import { FalseClock } from "../lab/clock.js";
+import { Disk } from "../lab/disk.js";
+import type { Lab } from "../lab/lab.js";
+import type { PostgresServer } from "../lab/postgres.js";
+import { lackingRight } from "../lab/rights.js";
+import { LOOPBACK, type Server } from "../lab/server.js";
+import { connectionKinds, WORKER_KINDS } from "../runner/kinds.js";
+import type { Target } from "../runner/target.js";
+import type { Way } from "../runner/way.js";
+import type { Connections } from "../traffic/protocol.js";
+import {
+  clockKind,
+  DISK_FULL,
+  diskKind,
+  LIMITS_USER,
+  poolerKinds,
+  prepare,
+  serverKinds,
+  USER,
+} from "./postgres-faults.js";
+
+const TTLS_MS = [1_200, 2_000, 3_000];
+/** The write-ahead log alone takes 32 MB at least. */
+const DISK_MB = 160;
+const CONFIG = {
+  max_connections: "200",
+  // Releases that are answered and not on disk yet are lost in a crash as often as possible.
+  wal_writer_delay: "2000ms",
+  max_wal_size: "32MB",
+  min_wal_size: "32MB",
+};
+
+/** One server; workers log in as a user of their own. */
+export async function postgresTarget(lab: Lab, isClocked: boolean): Promise<Target> {
+  const clock = isClocked ? await FalseClock.open(lab, "the server's clock") : null;
+  const noDisk = lackingRight("loop mounts");
+  const disk = noDisk === null ? await Disk.open(lab, { sizeMb: DISK_MB }) : null;
+  const onDisk = disk?.site() ?? LOOPBACK;
+  const server = await lab.postgres({ config: CONFIG, site: clock?.site(onDisk) ?? onDisk });
+  await prepare(server);
+  return {
+    ...COMMON,
+    name: "postgres",
+    about: "one PostgreSQL server",
+    url: server.url,
+    kinds: [
+      ...WORKER_KINDS,
+      ...connectionKinds("connection"),
+      ...connectionKinds("commands"),
+      ...connectionKinds("subscription"),
+      ...serverKinds(server, USER),
+      ...(disk === null ? [] : [diskKind(disk, server)]),
+      ...(clock === null ? [] : [clockKind(clock)]),
+    ],
+    leftOut: noDisk === null ? [] : [{ name: DISK_FULL, because: noDisk }],
+    openWay: (client) => openWay(lab, client, server, `${USER}:${USER}`, isClocked),
+    versions: () => versionsOf(server),
+    commands: () => server.commands(),
+    recover: () => recover(server),
+    async [Symbol.asyncDispose]() {
+      await server.kill();
+      await disk?.close();
+    },
+  };
+}
+
+/** One server behind a pooler in transaction mode: no messages, and another session for each statement. */
+export async function pgbouncerTarget(lab: Lab, isClocked: boolean): Promise<Target> {
+  const server = await lab.postgres({ config: CONFIG });
+  const pooler = await lab.pgbouncer(server);
+  return {
+    ...COMMON,
+    name: "pgbouncer",
+    about: "one PostgreSQL server behind pgbouncer in transaction mode",
+    handoverMs: 4_000,
+    url: server.url,
+    kinds: [
+      ...WORKER_KINDS,
+      ...connectionKinds("connection"),
+      // The pooler logs in as a superuser, who can't be limited.
+      ...serverKinds(server, "postgres").filter(({ name }) => !LIMITS_USER.includes(name)),
+      ...poolerKinds(pooler),
+    ],
+    openWay: (client) => openWay(lab, client, pooler, `postgres:${server.password}`, isClocked),
+    versions: () => versionsOf(server),
+    commands: () => server.commands(),
+    async recover() {
+      await recover(server);
+      if (pooler.state === "paused") await pooler.resume();
+      if (pooler.state === "down") await pooler.start();
+    },
+  };
+}
+
+const COMMON = {
+  isOurs: true,
+  ttlsMs: TTLS_MS,
+  limits: {},
+  drawConnections,
+  async [Symbol.asyncDispose]() {},
+};
+
+function drawConnections(random: Random): readonly Connections[] {
+  const which = random.unit();
+  if (which < 0.5) return [{ locks: 1 }];
+  if (which < 0.75) return [{ locks: 2 }];
+  return [{ locks: 1 }, { locks: 1, lazy: true }];
+}
+
+async function openWay(
+  lab: Lab,
+  client: string,
+  server: Pick<Server, "address" | "port">,
+  login: string,
+  isClocked: boolean,
+): Promise<Way> {
+  const proxy = await TcpProxy.open(server, { kindOf: postgresConnectionKind });
+  const clock = isClocked ? await FalseClock.open(lab, `${client}'s clock`) : null;
+  return {
+    url: `postgres://${login}@${proxy.address}:${proxy.port}/postgres`,
+    proxies: [proxy],
+    ...(clock === null ? {} : { clock, site: clock.site() }),
+    close: () => proxy.close(),
+  };
+}
+
+async function recover(server: PostgresServer): Promise<void> {
+  if (server.state === "paused") await server.resume();
+  if (server.state === "down") await server.start();
+}
+
+async function versionsOf(server: PostgresServer): Promise<Record<string, string>> {
+  return { postgres: await server.sql("SHOW server_version") };
+}

@@ -1,0 +1,97 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { createInterface } from "node:readline";
+import { fileURLToPath } from "node:url";
+import { CompiledQuery, Kysely, PostgresDialect, type Transaction } from "kysely";
+import { beforeEach, describe, expect, it, onTestFinished } from "vitest";
+import { StaleTokenError } from "../../src/core/errors.js";
+import { type PostgresTx, postgresFence } from "../../src/fence/postgres.js";
+import { Database } from "../support/database.js";
+import { describeWith } from "../support/needs.js";
+
+const PROGRAM = fileURLToPath(new URL("buyer.mjs", import.meta.url));
+
+/** A process that buys, line by line. */
+class Buyer {
+  readonly process: ChildProcess;
+  readonly #lines: AsyncIterator<string>;
+
+  constructor(url: string, name: string, kind: "fenced" | "unfenced") {
+    this.process = spawn(process.execPath, [PROGRAM, url, name, kind], {
+      stdio: ["pipe", "pipe", "inherit"],
+    });
+    this.#lines = createInterface({ input: this.process.stdout! })[Symbol.asyncIterator]();
+    onTestFinished(() => void this.process.kill("SIGKILL"));
+  }
+
+  async says(): Promise<string> {
+    return (await this.#lines.next()).value;
+  }
+
+  goOn(): void {
+    this.process.stdin!.write("\n");
+  }
+}
+
+describeWith(["postgres", "pgbouncer"], "the last hat and two buyers", () => {
+  const database = Database.forTests();
+  const orders = (): Promise<string> =>
+    database.server.sql("SELECT string_agg(buyer, ' ' ORDER BY buyer) FROM orders");
+
+  beforeEach(async () => {
+    await database.server.sql(
+      `SET client_min_messages = warning; DROP TABLE IF EXISTS stock, orders;
+       CREATE TABLE stock (item text PRIMARY KEY, count integer NOT NULL); INSERT INTO stock VALUES ('hat', 1);
+       CREATE TABLE orders (buyer text)`,
+    );
+  });
+
+  describe("one is paused past its lease, between its read and its write", () => {
+    async function sell(kind: "fenced" | "unfenced"): Promise<string> {
+      const { url } = database.server;
+      const paused = new Buyer(url, "Ann", kind);
+      expect(await paused.says()).toBe("read 1");
+      paused.process.kill("SIGSTOP");
+      const other = new Buyer(url, "Bob", kind);
+      // As soon as the lease of the first has expired.
+      expect(await other.says()).toBe("read 1");
+      other.goOn();
+      expect(await other.says()).toBe("bought");
+      paused.goOn();
+      paused.process.kill("SIGCONT");
+      return paused.says();
+    }
+
+    it("oversold without a fence", { timeout: 60_000 }, async () => {
+      expect(await sell("unfenced")).toBe("bought");
+      expect(await orders()).toBe("Ann Bob");
+    });
+
+    it("right with the fence", { timeout: 60_000 }, async () => {
+      expect(await sell("fenced")).toBe("STALE_TOKEN");
+      expect(await orders()).toBe("Bob");
+      expect(await database.server.sql("SELECT count FROM stock")).toBe("0");
+    });
+  });
+
+  it("the same fence in a transaction of Kysely", async () => {
+    const pool = database.pool();
+    const db = new Kysely<{ orders: { buyer: string } }>({
+      dialect: new PostgresDialect({ pool }),
+    });
+    const fence = postgresFence(pool);
+    const txOf = (trx: Transaction<{ orders: { buyer: string } }>): PostgresTx => ({
+      query: (text, values = []) => trx.executeQuery(CompiledQuery.raw(text, [...values])),
+    });
+    const buy = (buyer: string, token: bigint): Promise<void> =>
+      db.transaction().execute(async (trx) => {
+        await fence.guard(txOf(trx), "stock:hat", { token, floor: token });
+        await trx.insertInto("orders").values({ buyer }).execute();
+      });
+    const later = 2n ** 60n;
+    await buy("Bob", later);
+    await expect(buy("Ann", 1n)).rejects.toBeInstanceOf(StaleTokenError);
+    await buy("Cat", later);
+    expect(await orders()).toBe("Bob Cat");
+    expect(await fence.highest(undefined, "stock:hat")).toBe(later);
+  });
+});

@@ -1,0 +1,81 @@
+import { setTimeout as pause } from "node:timers/promises";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { createLocks } from "../../../src/index.js";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import { describeWith } from "../../support/needs.js";
+import { byPool } from "../../support/postgres.js";
+
+describeWith(["postgres"], "after a crash of PostgreSQL", () => {
+  let lab: Lab;
+  beforeAll(async () => {
+    lab = await Lab.open();
+  });
+  afterAll(() => lab.close());
+
+  const crash = async (
+    durableRelease: boolean,
+  ): Promise<{ holder: string | undefined; waiters: number }> => {
+    // Nothing is written before the crash that did not have to be.
+    const fragile = await lab.postgres({ config: { wal_writer_delay: "10000ms" } });
+    const store = await byPool(fragile.url, { durableRelease });
+    const locks = createLocks(store, { ttl: 30_000, holder: "first" });
+    const second = createLocks(await byPool(fragile.url), {
+      ttl: 30_000,
+      holder: "second",
+    });
+    // The server's process that writes the log has just done so, and now pauses.
+    await (await locks.acquire("warm-up")).release();
+    await pause(200);
+    const lease = await locks.acquire("name");
+    const waiting = second.acquire("name", { wait: 20_000 });
+    await expect.poll(async () => (await locks.inspect("name"))?.waiting).toBe(1);
+    // The waiter renews its ticket once it listens; whatever comes after its grant would bring that to disk.
+    await pause(1_000);
+    await lease.release();
+    const { token } = await waiting;
+    await fragile.kill();
+    await fragile.start();
+    const after = createLocks(await byPool(fragile.url), { ttl: 30_000 });
+    expect(await after.tryAcquire("name")).toBeNull();
+    const info = await after.inspect("name");
+    expect(token).toBeGreaterThan(0n);
+    for (const one of [after, second, locks]) await one.close();
+    await fragile.kill();
+    return { holder: info?.holders[0]?.holder, waiters: info?.waiting ?? 0 };
+  };
+
+  test("a released lease may be back, with the queue behind it, and nobody passes", {
+    timeout: 60_000,
+  }, async () => {
+    expect(await crash(false)).toEqual({ holder: "first", waiters: 1 });
+  });
+
+  test("a token that was told is not drawn again, though the clock is behind it", {
+    timeout: 60_000,
+  }, async () => {
+    const fragile = await lab.postgres({ config: { wal_writer_delay: "10000ms" } });
+    const locks = createLocks(await byPool(fragile.url), { ttl: 30_000 });
+    await (await locks.acquire("name")).release();
+    // As if the clock had been an hour ahead.
+    await fragile.sql(`UPDATE holdfast.names SET last_token = last_token + 3600000000`);
+    await pause(200);
+    const lease = await locks.acquire("name");
+    const waiting = locks.acquire("name");
+    await expect.poll(async () => (await locks.inspect("name"))?.waiting).toBe(1);
+    await pause(1_000);
+    await lease.release();
+    const { token } = await waiting;
+    await fragile.kill();
+    await fragile.start();
+    const after = createLocks(await byPool(fragile.url), { ttl: 30_000 });
+    await locks.close();
+    await after.forceRelease("name", { why: "its holder has released it" });
+    expect((await after.acquire("name")).token).toBeGreaterThan(token);
+    await after.close();
+    await fragile.kill();
+  });
+
+  test("a durable release is not undone", { timeout: 60_000 }, async () => {
+    expect(await crash(true)).toEqual({ holder: "second", waiters: 0 });
+  });
+});

@@ -1,0 +1,48 @@
+import { setTimeout as pause } from "node:timers/promises";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import type { PostgresStore } from "../../../src/stores/postgres/index.js";
+import { compareWithRule } from "../../../src/testing.js";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import { ruleRuns } from "../../support/chance.js";
+import { describeWith } from "../../support/needs.js";
+import { byPool } from "../../support/postgres.js";
+import { claimOf } from "../../support/redis.js";
+
+describeWith(["postgres"], "the rule in PL/pgSQL", () => {
+  let lab: Lab;
+  let store: PostgresStore;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    store = await byPool((await lab.postgres()).url);
+    // Somebody waits all the time: a claim that has to open the subscription first replies later than the rule.
+    for (const queue of [false, true]) {
+      const claim = claimOf("listening", { queue, ttlMs: 3_600_000 });
+      await store.claim(claim, () => {});
+    }
+  });
+  afterAll(async () => {
+    await store?.close();
+    await lab.close();
+  });
+
+  const compare = (workload: "mixed" | "contended", runs: number) =>
+    compareWithRule({
+      clients: [store],
+      workload,
+      ...ruleRuns(runs),
+      atOnce: workload === "mixed" ? 3 : 1,
+      pass: (ms) => pause(ms),
+      // The store may count tickets that have ended since.
+      ignore: ["ahead"],
+    });
+
+  test("answers and pushes like the rule in TypeScript", { timeout: 240_000 }, async () => {
+    const { pushed } = await compare("mixed", 60);
+    expect(pushed.granted).toBeGreaterThan(15);
+  });
+
+  test("tells the same waiters to look", { timeout: 240_000 }, async () => {
+    const { pushed } = await compare("contended", 40);
+    expect(pushed.look).toBeGreaterThan(15);
+  });
+});

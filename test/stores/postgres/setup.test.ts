@@ -1,0 +1,204 @@
+import { randomUUID } from "node:crypto";
+import { Client } from "pg";
+import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
+import { connect } from "../../../src/connect.js";
+import { FORMAT } from "../../../src/stores/postgres/schema.js";
+import { setUpPostgres, setupScript } from "../../../src/stores/postgres/setup.js";
+import { parseStoreUrl } from "../../../src/stores/registry.js";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import type { PostgresServer } from "../../../src/verify/lab/postgres.js";
+import { describeWith } from "../../support/needs.js";
+
+describeWith(["postgres"], "the set-up of a database", () => {
+  let lab: Lab;
+  let server: PostgresServer;
+  /** Of a fresh database, by a user that owns it and is no superuser, and by one without rights. */
+  let owner: string;
+  let app: string;
+  let database: string;
+
+  beforeAll(async () => {
+    lab = await Lab.open();
+    server = await lab.postgres();
+    await server.sql(`CREATE ROLE owner LOGIN PASSWORD 'sesame'; CREATE ROLE app LOGIN PASSWORD 'sesame';
+      CREATE ROLE other LOGIN PASSWORD 'sesame'`);
+  });
+  afterAll(() => lab?.close());
+
+  let databases = 0;
+  beforeEach(async () => {
+    database = `db${++databases}`;
+    await server.sql(`CREATE DATABASE ${database} OWNER owner`);
+    const url = (user: string): string =>
+      `postgres://${user}:sesame@${server.address}:${server.port}/${database}`;
+    [owner, app] = [url("owner"), url("app")];
+  });
+
+  const setUp = (url: string, grantee?: string) => setUpPostgres(parseStoreUrl(url), grantee);
+
+  const as = async <T>(url: string, use: (client: Client) => Promise<T>): Promise<T> => {
+    const client = new Client({ connectionString: url });
+    await client.connect();
+    try {
+      return await use(client);
+    } finally {
+      await client.end();
+    }
+  };
+  const sql = (url: string, text: string) => as(url, (client) => client.query(text));
+
+  const lockAndWait = async (url: string): Promise<void> => {
+    const locks = await connect(url, { ttl: 10_000, wait: 5_000 });
+    try {
+      const first = await locks.acquire("job");
+      const waiting = locks.acquire("job");
+      await first.release();
+      const second = await waiting;
+      await second.renew();
+      await second.release();
+    } finally {
+      await locks.close();
+    }
+  };
+
+  test("is made once, also by many at the same time", async () => {
+    const results = await Promise.all(Array.from({ length: 5 }, () => setUp(owner)));
+    // Those that came at the same moment have run the statements too, and changed nothing.
+    expect(results).toContainEqual({ what: "the schema holdfast", isMade: true });
+    expect(await setUp(owner)).toEqual({ what: "the schema holdfast", isMade: false });
+    await lockAndWait(owner);
+  });
+
+  test("a user without the right to make it is told what to do, and a grant is enough", async () => {
+    const refused = {
+      code: "STORE_UNAVAILABLE",
+      retryable: false,
+      message: expect.stringMatching(
+        /^the user at PostgreSQL at \S+ lacks a right that locks need \(permission denied for \w+ \w+\): let the owner .*"holdfast setup --store URL --grant USER".*--print/,
+      ),
+    };
+    await expect(connect(app)).rejects.toMatchObject(refused);
+    await expect(setUp(app)).rejects.toMatchObject(refused);
+    await setUp(owner);
+    // The schema is there, and the user may not enter it.
+    await expect(connect(app)).rejects.toMatchObject(refused);
+    await sql(owner, "GRANT USAGE ON SCHEMA holdfast TO app");
+    const locks = await connect(app);
+    await expect(locks.acquire("job")).rejects.toMatchObject(refused);
+    await locks.close();
+    expect(await setUp(owner, "app")).toEqual({ what: "the schema holdfast", isMade: false });
+    await lockAndWait(app);
+    // A user of the locks may not pass its rights on; the server itself would only warn.
+    await expect(setUp(app, "other")).rejects.toMatchObject({
+      code: "STORE_UNAVAILABLE",
+      message: expect.stringMatching(
+        /may not grant "other" these rights: USAGE ON SCHEMA holdfast/,
+      ),
+    });
+    await expect(setUp(owner, "nobody")).rejects.toMatchObject({
+      code: "INVALID_ARGUMENT",
+      message: expect.stringContaining('has no role "nobody"'),
+    });
+    await expect(setUp(owner, "")).rejects.toMatchObject({ code: "INVALID_ARGUMENT" });
+  });
+
+  test("an empty schema that an administrator has made for the user is enough", async () => {
+    await sql(owner, "CREATE SCHEMA holdfast; GRANT USAGE, CREATE ON SCHEMA holdfast TO app");
+    expect(await setUp(app)).toMatchObject({ isMade: true });
+    await lockAndWait(app);
+  });
+
+  test("psql runs the printed statements, twice too, and they refuse another format", async () => {
+    const hostile = 'a"b; DROP TABLE x';
+    await server.sql(`CREATE ROLE "a""b; DROP TABLE x"`);
+    for (const grantee of ["app", "app", hostile]) {
+      const script = setupScript(parseStoreUrl(owner), grantee);
+      // In ASCII, so that it is the same in every encoding.
+      expect(script).toMatch(/^BEGIN;\n[\n -~]*\nCOMMIT;$/);
+      await server.sql(`\\c ${database}\nSET ROLE owner;\n${script}`);
+    }
+    await lockAndWait(app);
+    const { rows } = await sql(
+      owner,
+      "SELECT has_table_privilege('a\"b; DROP TABLE x', 'holdfast.names', 'UPDATE') AS may",
+    );
+    expect(rows).toEqual([{ may: true }]);
+
+    const later = `CREATE OR REPLACE FUNCTION holdfast.format_version() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT ${FORMAT + 1}'`;
+    await sql(owner, later);
+    await expect(sql(owner, setupScript(parseStoreUrl(owner)))).rejects.toThrow(
+      `the schema holdfast has format ${FORMAT + 1}, and these statements make format ${FORMAT}`,
+    );
+    await expect(setUp(owner)).rejects.toMatchObject({ code: "UNSUPPORTED" });
+  });
+
+  test("the rights that it grants are enough, and each of them is needed", {
+    timeout: 120_000,
+  }, async () => {
+    // As in a database where functions are not everybody's.
+    await sql(owner, "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC");
+    await setUp(owner, "app");
+    await as(app, callAll);
+    const all = "SELECT, INSERT, UPDATE, DELETE".split(", ");
+    const rights = [
+      "USAGE ON SCHEMA holdfast",
+      "EXECUTE ON ALL FUNCTIONS IN SCHEMA holdfast",
+      ...["names", "claims"].flatMap((table) =>
+        all.map((right) => `${right} ON holdfast.${table}`),
+      ),
+      ...["SELECT", "UPDATE"].map((right) => `${right} ON holdfast.deleted_names`),
+    ];
+    for (const right of rights) {
+      await sql(owner, `REVOKE ${right} FROM app`);
+      await expect(as(app, callAll), right).rejects.toMatchObject({ code: "42501" });
+      await sql(owner, `GRANT ${right} TO app`);
+    }
+    await as(app, callAll);
+    // And no others.
+    await expect(sql(app, "TRUNCATE holdfast.names")).rejects.toMatchObject({ code: "42501" });
+    await expect(sql(app, "DELETE FROM holdfast.deleted_names")).rejects.toMatchObject({
+      code: "42501",
+    });
+    await expect(sql(app, "CREATE TABLE holdfast.mine ()")).rejects.toMatchObject({
+      code: "42501",
+    });
+  });
+});
+
+/** Calls every function that the store calls, in all the ways that touch another table. */
+async function callAll(client: Client): Promise<void> {
+  const name = randomUUID();
+  const request = (kind: string, id: string): Promise<unknown> => {
+    const one = {
+      kind,
+      id,
+      names: [name],
+      seq: 1,
+      permits: 1,
+      limit: 2,
+      ttl: 60_000_000,
+      atLeast: 0,
+      holder: "h",
+    };
+    return client.query("SELECT holdfast.requests($1, false, NULL, 1000, false)", [
+      JSON.stringify([one]),
+    ]);
+  };
+  const renew = (...ids: readonly string[]): Promise<unknown> =>
+    client.query("SELECT holdfast.renewals($1, $2, $3, $4, NULL, 1000, false)", [
+      ids.map(() => name),
+      ids,
+      ids.map(() => 2),
+      ids.map(() => 60_000_000),
+    ]);
+  for (const id of ["a", "b", "c"]) await request("queue", id);
+  await renew("a");
+  await renew("b", "c");
+  await client.query("SELECT holdfast.resize_name($1, 3, 1000)", [name]);
+  await client.query("SELECT holdfast.describe_names('', NULL, 10)");
+  for (const id of ["a", "b"]) await request("release", id);
+  await client.query("SELECT holdfast.revoke_name($1, 'me', 'why', 1000)", [name]);
+  await request("claim", "d");
+  await request("unused", "d");
+  await client.query("SELECT holdfast.delete_free_names(512, -1000000, 1000)");
+}

@@ -1,0 +1,484 @@
+import { setTimeout as pause } from "node:timers/promises";
+import { Client, Pool, types } from "pg";
+import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import { createLocks, type Locks } from "../../../src/index.js";
+import { type PostgresStore, postgresStore } from "../../../src/stores/postgres/index.js";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import type { PostgresServer } from "../../../src/verify/lab/postgres.js";
+import { describeWith } from "../../support/needs.js";
+import { byPool } from "../../support/postgres.js";
+import { claimOf } from "../../support/redis.js";
+
+describeWith(["postgres"], "locks in PostgreSQL", () => {
+  let lab: Lab;
+  let server: PostgresServer;
+  const closing: (() => Promise<unknown>)[] = [];
+  let schemas = 0;
+  let schema = "";
+
+  beforeAll(async () => {
+    lab = await Lab.open();
+    server = await lab.postgres({ config: { max_connections: "300" } });
+  });
+  afterAll(() => lab.close());
+  afterEach(async () => {
+    for (const close of closing.splice(0).reverse()) await close();
+  });
+  const freshSchema = (): string => {
+    schema = `test_${++schemas}`;
+    return schema;
+  };
+  const open = async (
+    options: Parameters<typeof byPool>[1] = {},
+    pool: Parameters<typeof byPool>[2] = {},
+  ): Promise<{ locks: Locks; store: PostgresStore }> => {
+    const store = await byPool(server.url, { schema, ...options }, pool);
+    const locks = createLocks(store, { ttl: 2_000 });
+    closing.push(() => locks.close());
+    return { locks, store };
+  };
+  const sql = (text: string): Promise<string> => server.sql(text);
+
+  test("an isolation level above read committed is refused, and nothing is granted", async () => {
+    freshSchema();
+    await open();
+    for (const level of ["repeatable read", "serializable"]) {
+      const options = `-c default_transaction_isolation=${level.replace(" ", "\\ ")}`;
+      const { locks } = await open({}, { options });
+      await expect(locks.acquire("name")).rejects.toMatchObject({
+        code: "UNSUPPORTED",
+        message: expect.stringContaining(level),
+      });
+    }
+    expect(await sql(`SELECT count(*) FROM ${schema}.names`)).toBe("0");
+  });
+
+  test("a client that is inside a transaction is refused", async () => {
+    freshSchema();
+    await open();
+    const client = new Client(server.url);
+    await client.connect();
+    closing.push(() => client.end());
+    const locks = createLocks(postgresStore(client, { schema }), { ttl: 2_000 });
+    await (await locks.acquire("before")).release();
+    await client.query("BEGIN");
+    await expect(locks.acquire("name")).rejects.toMatchObject({
+      code: "UNSUPPORTED",
+      message: expect.stringContaining("inside a transaction"),
+    });
+    await client.query("ROLLBACK");
+    expect(await locks.inspect("name")).toBeNull();
+    await locks.close();
+  });
+
+  test("a client's open transaction keeps its settings, whether pg tells its state or not", async () => {
+    freshSchema();
+    await open();
+    for (const isOld of [false, true]) {
+      const client = new Client(server.url);
+      // Versions of pg before 8.21 do not have it.
+      if (isOld) Object.assign(client, { getTransactionStatus: undefined });
+      await client.connect();
+      closing.push(() => client.end());
+      const locks = createLocks(postgresStore(client, { schema }), { ttl: 2_000 });
+      await (await locks.acquire("before")).release();
+      await client.query("BEGIN");
+      await expect(locks.acquire("name")).rejects.toMatchObject({ code: "UNSUPPORTED" });
+      await locks.close();
+      const { rows } = await client.query("SHOW synchronous_commit");
+      expect(rows).toEqual([{ synchronous_commit: "on" }]);
+      await client.query("COMMIT");
+      expect(await sql(`SELECT count(*) FROM ${schema}.names WHERE name LIKE '%:name'`)).toBe("0");
+    }
+  });
+
+  test("a single client serves many requests at once, one after the other", async () => {
+    freshSchema();
+    const client = new Client(server.url);
+    await client.connect();
+    closing.push(() => client.end());
+    const locks = createLocks(postgresStore(client, { schema }), { ttl: 2_000 });
+    const leases = await Promise.all(
+      Array.from({ length: 20 }, (_, i) => locks.acquire(`name ${i}`)),
+    );
+    expect(leases.map(({ state }) => state)).toEqual(leases.map(() => "held"));
+    await Promise.all(leases.map((lease) => lease.release()));
+    await locks.close();
+  });
+
+  test("a schema that is no plain identifier is refused", () => {
+    const pool = new Pool({ connectionString: server.url });
+    for (const bad of ["", "a-b", 'x"; DROP TABLE y', "Ä", "a".repeat(64), 7]) {
+      expect(() => postgresStore(pool, { schema: bad as string })).toThrow(/schema/);
+    }
+    expect(() => postgresStore("postgres://host" as never)).toThrow(/Pool/);
+  });
+
+  test("many processes may make the schema at once", async () => {
+    freshSchema();
+    const stores = await Promise.all(
+      Array.from({ length: 12 }, () => byPool(server.url, { schema }, { max: 1 })),
+    );
+    expect(stores).toHaveLength(12);
+    await Promise.all(stores.map((store) => store.close()));
+  });
+
+  test("tables of another format are refused", async () => {
+    freshSchema();
+    await open();
+    await sql(
+      `CREATE OR REPLACE FUNCTION ${schema}.format_version() RETURNS integer LANGUAGE sql AS 'SELECT 99'`,
+    );
+    await expect(byPool(server.url, { schema })).rejects.toMatchObject({
+      code: "UNSUPPORTED",
+      message: expect.stringContaining("format 99"),
+    });
+  });
+
+  test("tokens rise in the order of the grants, however long a step takes after it has begun", async () => {
+    freshSchema();
+    await open();
+    await sql(`CREATE FUNCTION ${schema}.dawdle() RETURNS trigger LANGUAGE plpgsql AS
+      'BEGIN PERFORM pg_sleep(random() * 0.01); RETURN NEW; END';
+      CREATE TRIGGER dawdle BEFORE UPDATE ON ${schema}.names FOR EACH ROW EXECUTE FUNCTION ${schema}.dawdle()`);
+    const tokens: bigint[] = [];
+    const clients = await Promise.all(Array.from({ length: 5 }, () => open({}, { max: 2 })));
+    await Promise.all(
+      clients.map(async ({ locks }) => {
+        for (let i = 0; i < 8; i++) {
+          await locks.withLock("name", async ({ token }) => void tokens.push(token));
+          const tried = await locks.tryAcquire("name");
+          if (tried === null) continue;
+          tokens.push(tried.token);
+          await tried.release();
+        }
+      }),
+    );
+    expect(tokens.length).toBeGreaterThanOrEqual(40);
+    expect(tokens).toEqual([...tokens].sort((a, b) => (a < b ? -1 : 1)));
+  });
+
+  test("a token that is drawn before the row is locked would fall", async () => {
+    freshSchema();
+    // The insert that many write: it draws the token, and then waits for the row.
+    await sql(`CREATE SCHEMA ${schema};
+      CREATE TABLE ${schema}.naive (name text PRIMARY KEY, holder text, token bigint);
+      CREATE FUNCTION ${schema}.draw(delay float8) RETURNS bigint LANGUAGE plpgsql AS
+        'DECLARE t bigint := extract(epoch FROM clock_timestamp()) * 1000000; BEGIN PERFORM pg_sleep(delay); RETURN t; END'`);
+    const pool = new Pool({ connectionString: server.url });
+    closing.push(() => pool.end());
+    const claim = async (holder: string, delay: number): Promise<bigint> => {
+      const { rows } = await pool.query(
+        `INSERT INTO ${schema}.naive VALUES ('name', $1, ${schema}.draw($2)) ON CONFLICT (name) DO UPDATE
+          SET holder = excluded.holder, token = excluded.token WHERE naive.holder IS NULL RETURNING token`,
+        [holder, delay],
+      );
+      return BigInt(rows[0].token);
+    };
+    const slow = claim("slow", 0.3);
+    await pause(50);
+    const first = await claim("fast", 0);
+    await pool.query(`UPDATE ${schema}.naive SET holder = NULL`);
+    expect(await slow).toBeLessThan(first);
+  });
+
+  test("tokens rise above those of names whose rows were deleted, also when the clock is set back", async () => {
+    freshSchema();
+    const { locks } = await open();
+    const { token } = await locks.withLock("name", async (lease) => lease);
+    await sql(`UPDATE ${schema}.names SET last_token = last_token + 3600000000`);
+    await sql(`SELECT ${schema}.delete_free_names(1000, -1000000, 1000)`);
+    expect(await sql(`SELECT count(*) FROM ${schema}.names`)).toBe("0");
+    for (const name of ["name", "another"]) {
+      const lease = await locks.acquire(name);
+      expect(lease.token).toBeGreaterThan(token + 3_600_000_000n);
+      await lease.release();
+    }
+    // Several names at once, whose rows are all made anew.
+    await sql(`SELECT ${schema}.delete_free_names(1000, -1000000, 1000)`);
+    const leases = await Promise.all(["x", "y", "z"].map((name) => locks.acquire(name)));
+    for (const lease of leases) expect(lease.token).toBeGreaterThan(token + 3_600_000_000n);
+  });
+
+  test("a holder that died keeps the name for one more ttl at most when the clock was set back", async () => {
+    freshSchema();
+    const { store } = await open();
+    const claim = (more: Parameters<typeof claimOf>[1]) =>
+      store.claim(claimOf("name", { ttlMs: 300, ...more }), () => {});
+    const shared = { permits: 1 };
+    // The first is in the row of the name, the second has a row of its own.
+    for (const more of [shared, shared])
+      expect(await claim(more)).toMatchObject({ kind: "granted" });
+    const closing = claimOf("closed", { ttlMs: 300, atLeastMs: 300 });
+    await store.claim(closing, () => {});
+    await store.release([{ name: "closed", grantId: closing.grantId }]);
+    // As if the clock had been an hour ahead until now.
+    const hour = "3600000000";
+    await sql(`UPDATE ${schema}.names SET held.expires = (held).expires + ${hour},
+        held.closed = CASE (held).closed WHEN 0 THEN 0 ELSE (held).closed + ${hour} END;
+      UPDATE ${schema}.claims SET expires = expires + ${hour}`);
+    expect(await claim({})).toMatchObject({ kind: "busy" });
+    expect(await store.claim(claimOf("closed"), () => {})).toMatchObject({ kind: "busy" });
+    await pause(400);
+    expect(await claim({})).toMatchObject({ kind: "granted" });
+    expect(await store.claim(claimOf("closed"), () => {})).toMatchObject({ kind: "granted" });
+  });
+
+  test("rows of names that are held, waited for or just released stay", async () => {
+    freshSchema();
+    const { locks } = await open();
+    await locks.acquire("held");
+    await (await locks.acquire("released")).release();
+    await sql(`SELECT ${schema}.delete_free_names(1000, 60000000, 1000)`);
+    expect(await sql(`SELECT string_agg(name, ',' ORDER BY name) FROM ${schema}.names`)).toBe(
+      "default:held,default:released",
+    );
+  });
+
+  test("claims that have ended do not keep the row of a name that nobody uses again", async () => {
+    freshSchema();
+    const { store } = await open();
+    await store.claim(claimOf("abandoned", { ttlMs: 50 }), () => {});
+    await store.claim(claimOf("abandoned", { ttlMs: 50, queue: true }), () => {});
+    await store.claim(claimOf("revoked"), () => {});
+    await store.revoke("revoked", { holder: "operator", why: "test" });
+    await store.claim(claimOf("waited for", { ttlMs: 50 }), () => {});
+    await store.claim(claimOf("waited for", { queue: true }), () => {});
+    await pause(100);
+    const names = async (freeForUs: number): Promise<string> => {
+      await sql(`SELECT ${schema}.delete_free_names(1000, ${freeForUs}, 1000)`);
+      return sql(`SELECT string_agg(name, ',' ORDER BY name) FROM ${schema}.names`);
+    };
+    expect(await names(0)).toBe("revoked,waited for");
+    // As if more than an hour had passed.
+    expect(await names(-3_700_000_000)).toBe("");
+    expect(await sql(`SELECT count(*) FROM ${schema}.claims`)).toBe("0");
+  });
+
+  test("calls that delete rows go on where the last one ended, whoever made it", async () => {
+    freshSchema();
+    await open();
+    await sql(`INSERT INTO ${schema}.names (name, freed)
+      SELECT 'name ' || i, CASE WHEN i < 5 THEN 9e15::bigint ELSE 0 END FROM generate_series(1, 9) AS i`);
+    const counts: string[] = [];
+    for (let i = 0; i < 3; i++) {
+      await sql(`SELECT ${schema}.delete_free_names(4, 0, 1000)`);
+      counts.push(await sql(`SELECT count(*) FROM ${schema}.names`));
+    }
+    expect(counts).toEqual(["9", "5", "4"]);
+  });
+
+  test("processes that release once delete rows in their turn", { timeout: 60_000 }, async () => {
+    freshSchema();
+    await open();
+    await sql(`INSERT INTO ${schema}.names (name) VALUES ('free')`);
+    const pool = new Pool({ connectionString: server.url });
+    pool.setMaxListeners(0);
+    closing.push(() => pool.end());
+    const isFreeThere = async (): Promise<boolean> =>
+      (await sql(`SELECT count(*) FROM ${schema}.names WHERE name = 'free'`)) === "1";
+    // One in 256 does it.
+    for (let i = 0; i < 60 && (await isFreeThere()); i++) {
+      const stores = Array.from({ length: 50 }, () => postgresStore(pool, { schema }));
+      const releases = stores.map((store) => store.release([{ name: "name", grantId: "none" }]));
+      await Promise.all(releases);
+      await Promise.all(stores.map((store) => store.close()));
+    }
+    expect(await isFreeThere()).toBe(false);
+  });
+
+  test("a store that is closed has ended its deletion of rows", async () => {
+    freshSchema();
+    const store = await byPool(server.url, { schema });
+    await sql(`INSERT INTO ${schema}.names (name) VALUES ('free')`);
+    const release = { name: "name", grantId: "none" };
+    await store.release(Array.from({ length: 256 }, () => release));
+    await store.close();
+    expect(await sql(`SELECT count(*) FROM ${schema}.names WHERE name = 'free'`)).toBe("0");
+  });
+
+  test("names that nobody uses again leave no rows", { timeout: 60_000 }, async () => {
+    freshSchema();
+    const { locks } = await open();
+    await sql(`CREATE OR REPLACE FUNCTION ${schema}.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
+      'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+        + coalesce(current_setting(''test.ahead'', true), ''0'')::bigint'`);
+    for (let i = 0; i < 300; i += 50) {
+      const names = Array.from({ length: 50 }, (_, k) => `order ${i + k}`);
+      await Promise.all(names.map(async (name) => (await locks.acquire(name)).release()));
+    }
+    expect(Number(await sql(`SELECT count(*) FROM ${schema}.names`))).toBe(300);
+    await sql(`ALTER ROLE postgres SET test.ahead = '120000000'`);
+    try {
+      const later = await open();
+      for (let i = 0; i < 300; i += 50) {
+        const names = Array.from({ length: 50 }, () => "again");
+        for (const name of names) await (await later.locks.acquire(name)).release();
+      }
+      await expect
+        .poll(() => sql(`SELECT count(*) FROM ${schema}.names`), { timeout: 10_000 })
+        .toBe("1");
+    } finally {
+      await sql("ALTER ROLE postgres RESET test.ahead");
+    }
+  });
+
+  test("objects of others that come first in the search path are not used", async () => {
+    freshSchema();
+    await open();
+    await sql(`DROP SCHEMA IF EXISTS evil CASCADE; CREATE SCHEMA evil;
+      CREATE FUNCTION evil.now_us() RETURNS bigint LANGUAGE sql AS 'SELECT 9000000000000000';
+      CREATE FUNCTION evil.next_token(bigint, bigint) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
+      CREATE FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT 'epoch'::timestamptz $$;
+      CREATE TABLE evil.names (name text);`);
+    const { locks } = await open({}, { options: "-c search_path=evil,pg_catalog" });
+    const lease = await locks.acquire("name");
+    expect(Math.abs(Number(lease.token) / 1_000 - Date.now())).toBeLessThan(60_000);
+    await lease.release();
+  });
+
+  test("rows that row-level security hides are an error, and no endless loop", async () => {
+    freshSchema();
+    const { store } = await open();
+    await store.claim(claimOf("name"), () => {});
+    await sql(`CREATE ROLE partial LOGIN PASSWORD 'partial'; GRANT USAGE ON SCHEMA ${schema} TO partial;
+      GRANT ALL ON ALL TABLES IN SCHEMA ${schema} TO partial;
+      ALTER TABLE ${schema}.names ENABLE ROW LEVEL SECURITY;
+      CREATE POLICY blind ON ${schema}.names FOR INSERT TO partial WITH CHECK (true)`);
+    const other = await byPool(server.url.replace(/postgres:\w+@/, "partial:partial@"), { schema });
+    closing.push(() => other.close());
+    await expect(other.claim(claimOf("name"), () => {})).rejects.toMatchObject({
+      code: "UNSUPPORTED",
+      message: expect.stringContaining("row-level security"),
+    });
+  });
+
+  test("parsers of a program's own, for numbers and JSON, do no harm", async () => {
+    freshSchema();
+    const unparsed = [types.builtins.JSON, types.builtins.INT8];
+    const getTypeParser = (oid: number, format: "text"): unknown =>
+      unparsed.includes(oid) ? (text: string) => text : types.getTypeParser(oid, format);
+    const { store } = await open({}, { types: { getTypeParser } as never });
+    await store.claim(claimOf("name", { permits: 2, limit: 5 }), () => {});
+    expect(await store.resize("name", 6)).toBe(5);
+    expect(await store.inspect("name")).toMatchObject({ limit: 6, holders: [{ permits: 2 }] });
+    expect(await store.list("", 10)).toHaveLength(1);
+    expect(await store.revoke("name", { holder: "operator", why: "test" })).toHaveLength(1);
+  });
+
+  test("a pool of one connection is enough for leases, waiters and renewals", {
+    timeout: 60_000,
+  }, async () => {
+    freshSchema();
+    const { locks } = await open({}, { max: 1 });
+    const held = await Promise.all(
+      Array.from({ length: 20 }, (_, i) => locks.acquire(`held ${i}`, { ttl: 1_500 })),
+    );
+    const blocker = await locks.acquire("busy");
+    const waiting = Array.from({ length: 20 }, () =>
+      locks.withLock("busy", { wait: 30_000, ttl: 1_500 }, async () => {}),
+    );
+    await pause(4_000);
+    expect(held.map(({ state }) => state)).toEqual(held.map(() => "held"));
+    await blocker.release();
+    await Promise.all(waiting);
+    await Promise.all(held.map((lease) => lease.release()));
+  });
+
+  test("connections that the server ends while they are idle do not end the process", async () => {
+    freshSchema();
+    const { locks } = await open();
+    await (await locks.acquire("name")).release();
+    await sql(
+      "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'",
+    );
+    await pause(100);
+    await (await locks.acquire("name", { wait: 5_000 })).release();
+  });
+
+  test("a row that somebody else has locked holds up its own name only", {
+    timeout: 60_000,
+  }, async () => {
+    freshSchema();
+    const { locks } = await open();
+    for (const name of ["stuck", "free"]) await (await locks.acquire(name)).release();
+    const kept = await locks.acquire("kept", { ttl: 1_500 });
+    const other = new Client(server.url);
+    await other.connect();
+    await other.query(`BEGIN; SELECT FROM ${schema}.names WHERE name = 'stuck' FOR UPDATE`);
+    // Both go in one statement.
+    const [stuck, free] = [locks.acquire("stuck", { wait: 15_000 }), locks.acquire("free")];
+    const lease = await free;
+    await pause(2_000);
+    expect(kept.state).toBe("held");
+    await other.query("ROLLBACK");
+    await (await stuck).release();
+    await lease.release();
+    await other.end();
+  });
+
+  test("a row that somebody else is just making holds up its own name only", {
+    timeout: 60_000,
+  }, async () => {
+    freshSchema();
+    const { store } = await open();
+    const other = new Client(server.url);
+    await other.connect();
+    await other.query(`BEGIN; INSERT INTO ${schema}.names (name) VALUES ('stuck')`);
+    // All go in one statement.
+    const claims = ["a", "stuck", "x"].map((name) =>
+      store.claim(claimOf(name, { ttlMs: 3_000 }), () => {}),
+    );
+    const replies = await Promise.allSettled(claims);
+    expect(replies).toMatchObject([
+      { value: { kind: "granted" } },
+      { reason: { code: "STORE_UNAVAILABLE", retryable: true } },
+      { value: { kind: "granted" } },
+    ]);
+    await other.query("ROLLBACK");
+    await other.end();
+  });
+
+  test("overlapping batches of many clients do not deadlock", { timeout: 60_000 }, async () => {
+    freshSchema();
+    const before = Number(
+      await sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"),
+    );
+    const clients = await Promise.all(Array.from({ length: 4 }, () => open({}, { max: 3 })));
+    await Promise.all(
+      clients.map(async ({ locks }, c) => {
+        for (let i = 0; i < 15; i++) {
+          const names = Array.from({ length: 12 }, (_, k) => `name ${(k * 7 + c + i) % 12}`);
+          const leases = await Promise.all(names.map((name) => locks.tryAcquire(name)));
+          const both = await locks
+            .acquireAll([`name ${i % 12}`, `name ${(i + 5) % 12}`, "extra"], { wait: 0 })
+            .catch(() => null);
+          await both?.release();
+          await Promise.all(leases.map((lease) => lease?.release()));
+        }
+      }),
+    );
+    await pause(600);
+    expect(
+      Number(await sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'")),
+    ).toBe(before);
+  });
+
+  test("a process listens only while somebody waits", { timeout: 30_000 }, async () => {
+    freshSchema();
+    const { locks } = await open();
+    const listening = async (): Promise<number> =>
+      Number(
+        await sql(
+          "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %' OR query = 'SELECT 1'",
+        ),
+      );
+    const lease = await locks.acquire("name");
+    expect(await listening()).toBe(0);
+    const waiting = locks.acquire("name", { wait: 10_000 });
+    await expect.poll(listening, { timeout: 5_000 }).toBe(1);
+    await lease.release();
+    await (await waiting).release();
+    await expect.poll(listening, { timeout: 15_000 }).toBe(0);
+  });
+});

@@ -1,0 +1,81 @@
+import { join } from "node:path";
+import { expect, onTestFinished, test } from "vitest";
+import type { EventOf } from "../../../src/verify/check/history.js";
+import { Member } from "../../../src/verify/runner/crew.js";
+import { machineMs, TimeLine } from "../../../src/verify/traffic/time-line.js";
+import { skipUnless } from "../../support/needs.js";
+import { freshFolder } from "../../support/sqlite.js";
+import { until } from "../../support/worker.js";
+
+const TTL_MS = 1_000;
+
+function enlist(folder = freshFolder()): { member: Member; timeLine: TimeLine; url: string } {
+  const timeLine = new TimeLine();
+  const url = `sqlite:${join(folder, "locks.db")}`;
+  const program = {
+    seed: 1,
+    lane: "1.w1.1",
+    via: 0,
+    names: [{ name: "a", permits: 0 }],
+    ttlsMs: [TTL_MS],
+    waitMs: 500,
+    pauseMs: 5,
+  };
+  const member = new Member({
+    client: "w1",
+    way: { url, proxies: [], close: async () => {} },
+    timeLine,
+    locks: {},
+    connections: [{ locks: 1 }],
+    programs: [program],
+    resourceFile: join(folder, "resources.db"),
+  });
+  onTestFinished(() => member.kill());
+  return { member, timeLine, url };
+}
+
+const opsOf = (timeLine: TimeLine, client: string): readonly string[] =>
+  timeLine.events
+    .filter((event): event is EventOf<"asked"> => event.kind === "asked")
+    .filter((event) => event.client === client)
+    .map(({ op }) => op);
+
+test("a worker that two faults have killed is started once, and its operations all have different names", async () => {
+  const { member, timeLine } = enlist();
+  await member.start();
+  member.begin(machineMs() + 60_000);
+  await until("it works", () => opsOf(timeLine, "w1").length > 3);
+  await Promise.all([member.kill(), member.kill()]);
+  const before = opsOf(timeLine, "w1").length;
+  await Promise.all([member.start(), member.start()]);
+  const { pid } = member.worker;
+  await member.start();
+  expect(member.worker.pid).toBe(pid);
+  await until("it works again", () => opsOf(timeLine, "w1").length > before + 5);
+  const ops = opsOf(timeLine, "w1");
+  expect(new Set(ops).size).toBe(ops.length);
+});
+
+test("a twin works beside its worker under another name, and ends alone", async () => {
+  const { member, timeLine, url } = enlist();
+  await member.start();
+  member.begin(machineMs() + 60_000);
+  const end = await member.startTwin({ url });
+  await until("the twin works", () => opsOf(timeLine, "w1-twin1").length > 3);
+  await end();
+  const count = opsOf(timeLine, "w1-twin1").length;
+  const before = opsOf(timeLine, "w1").length;
+  await until("the worker goes on", () => opsOf(timeLine, "w1").length > before + 3);
+  expect(opsOf(timeLine, "w1-twin1")).toHaveLength(count);
+  expect(member.faults).toEqual([]);
+});
+
+test("a twin that the store refuses is not counted against the store; another failure of it is", async (context) => {
+  skipUnless(context, process.getuid?.() === 0, "only root can act as several users");
+  const { member, url } = enlist();
+  await member.start();
+  await (await member.startTwin({ url, uid: 20_002 }))();
+  expect(member.faults).toEqual([]);
+  await (await member.startTwin({ url: "nothing:" }))();
+  expect(member.faults).toHaveLength(1);
+});
