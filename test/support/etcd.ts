@@ -31,6 +31,29 @@ const lines = (text: string): string[] => text.split("\n").filter((line) => line
 export const keysOf = async (server: EtcdServer, prefix: string): Promise<string[]> =>
   lines(await server.ctl("get", "--prefix", prefix, "--keys-only"));
 
+/** Resolves when the server watches the keys with this prefix, with how often each has been created since then. */
+export async function creationsBelow(
+  { address, port }: EtcdServer,
+  prefix: string,
+): Promise<ReadonlyMap<string, number>> {
+  const client = await openEtcdClient({ endpoints: [`${address}:${port}`] });
+  onTestFinished(() => client.close());
+  const creations = new Map<string, number>();
+  await new Promise<void>((resolve) => {
+    client.watch({ key: prefix, rangeEnd: `${prefix}\u{10ffff}` }, {
+      created: () => resolve(),
+      events(events) {
+        for (const { type, kv } of events) {
+          if (type !== "PUT" || kv.createRevision !== kv.modRevision) continue;
+          creations.set(kv.key, (creations.get(kv.key) ?? 0) + 1);
+        }
+      },
+      gap: () => {},
+    });
+  });
+  return creations;
+}
+
 /** Grants an etcd lease that nobody keeps alive; resolves with its number in base 16. */
 export async function grantLease(server: EtcdServer, ttlS: number): Promise<string> {
   const granted = await server.ctl("lease", "grant", String(ttlS));
@@ -116,9 +139,9 @@ export class Ways {
     return fault("a client cut off", both.inject, both.heal);
   }
 
-  /** Holds back everything that is sent to this member, until healed. */
-  stall(server: EtcdServer): Fault {
-    return this.#proxies.get(server)!.stall("to-server");
+  /** Everything that is sent to this member arrives so much later. */
+  delay(server: EtcdServer, delayMs: number): Fault {
+    return this.#proxies.get(server)!.delay(delayMs, "to-server");
   }
 
   /** Resolves when the client has something in flight that was not when this was called. */
