@@ -5,10 +5,10 @@ import { byPool } from "../support/postgres.js";
 import { realSubject } from "./subjects.js";
 
 /** Locks, fence and cell in a schema of their own. */
-export function subjectIn(url: string, schema: string): Subject {
+export function subjectIn(url: string, schema: string, ttlMs?: number): Subject {
   const pool = new Pool({ connectionString: url });
   return {
-    ...realSubject(() => byPool(url, { schema })),
+    ...realSubject(() => byPool(url, { schema }), ttlMs),
     fence: () => fencedCell(pool, schema),
     dispose: () => pool.end(),
   };

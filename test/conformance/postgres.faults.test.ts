@@ -5,6 +5,9 @@ import { describeWith } from "../support/needs.js";
 import { subjectIn } from "./postgres-subject.js";
 import { describeConformance, NEEDS_VIRTUAL_TIME } from "./subjects.js";
 
+/** Long enough for a pool that opens its connections through the pooler on a busy machine. */
+const TTL_MS = 2_500;
+
 describeWith(["postgres", "pgbouncer"], "PostgreSQL", () => {
   let lab: Lab;
   let server: PgBouncer;
@@ -19,7 +22,7 @@ describeWith(["postgres", "pgbouncer"], "PostgreSQL", () => {
 
   describeConformance(
     "through pgbouncer",
-    async () => subjectIn(server.url, `case_${++subjects}`),
+    async () => subjectIn(server.url, `case_${++subjects}`, TTL_MS),
     NEEDS_VIRTUAL_TIME,
   );
 });
