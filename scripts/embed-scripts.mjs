@@ -1,5 +1,5 @@
 /**
- * Writes the Lua files of the Redis store and the SQL files of the PostgreSQL store into a TypeScript module
+ * Writes the Lua files of the stores on Redis and the SQL files of the PostgreSQL store into a TypeScript module
  * each, so that the built package, a bundle of it and the tests need no files at run time. `npm ci`,
  * `npm run build` and vitest run it.
  */
@@ -14,6 +14,7 @@ const escaped = (code) => code.replaceAll(/\\|`|\$\{/g, "\\$&");
 
 for (const [store, language] of [
   ["redis", "lua"],
+  ["quorum", "lua"],
   ["postgres", "sql"],
 ]) {
   const folder = join(STORES, store, language);

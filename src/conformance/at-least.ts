@@ -29,7 +29,7 @@ export const atLeastCases: readonly Case[] = [
   },
   {
     name: "an expired grant is not revived while atLeast keeps the name closed",
-    feature: "at-least",
+    feature: ["at-least", "permits"],
     async run(bench) {
       const store = await bench.store();
       const claim = bench.claim("name", { permits: 1, limit: 2, atLeastMs: bench.ttlMs * 20 });

@@ -38,8 +38,10 @@ export async function runCase(
 ): Promise<"passed" | { skipped: string }> {
   const bench = new Bench(subject);
   try {
-    const cannot = one.feature && (await bench.store()).traits.cannot[one.feature];
-    if (cannot !== undefined) return { skipped: cannot };
+    for (const feature of [one.feature ?? []].flat()) {
+      const cannot = (await bench.store()).traits.cannot[feature];
+      if (cannot !== undefined) return { skipped: cannot };
+    }
     if (one.needsQueue && !(await bench.store()).traits.fair) {
       return { skipped: "its waiters poll, and have no place in a queue" };
     }

@@ -43,8 +43,8 @@ export interface FencedCell {
 export interface Case {
   /** The promise in words: the name of a test. */
   readonly name: string;
-  /** Skipped where `traits.cannot` names this feature, with the reason given there. */
-  readonly feature?: Feature;
+  /** Skipped where `traits.cannot` names this feature or one of these, with the reason given there. */
+  readonly feature?: Feature | readonly Feature[];
   /** The case sets clocks or stalls the event loop: skipped unless time is virtual. */
   readonly virtualOnly?: true;
   /** The case is about places in a queue: skipped where waiters have none (`traits.fair` is false). */

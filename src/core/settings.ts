@@ -191,11 +191,12 @@ export function refuseIfCannot(
   }
 }
 
-function parseTtl(value: unknown, { store, minTtlMs }: Traits): number {
+function parseTtl(value: unknown, { store, minTtlMs, maxTtlMs = Infinity }: Traits): number {
   const ttlMs = parseDuration(value, "ttl", { min: TTL_MIN_MS });
-  if (ttlMs >= minTtlMs) return ttlMs;
+  if (ttlMs >= minTtlMs && ttlMs <= maxTtlMs) return ttlMs;
+  const limit = ttlMs < minTtlMs ? `less than ${minTtlMs}` : `more than ${maxTtlMs}`;
   throw new InvalidArgumentError(
-    `ttl is ${show(value)}; the ${store} store can't keep a lease for less than ${minTtlMs} ms`,
+    `ttl is ${show(value)}; the ${store} store can't keep a lease for ${limit} ms`,
   );
 }
 

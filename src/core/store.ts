@@ -265,6 +265,8 @@ export interface NameInfo {
   readonly waiters: readonly WaiterInfo[];
   /** The latest last. */
   readonly revoked: readonly RevokedInfo[];
+  /** Where the nodes of a quorum differ, in words. */
+  readonly notes?: readonly string[];
 }
 
 /** The properties of a store, as data: docs, tests and refusals come from it. */
@@ -281,6 +283,8 @@ export interface Traits {
   readonly fair: boolean;
   /** The shortest ttl, in milliseconds. */
   readonly minTtlMs: number;
+  /** The longest ttl, in milliseconds. Default: no limit. */
+  readonly maxTtlMs?: number;
   /** Events that leases and tokens survive, in words. */
   readonly survives: readonly string[];
   /** Faults after which the store can grant a name that is held; the words follow "after". */

@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { type Runtime, standardSeams, systemRuntime } from "../../src/core/runtime.js";
-import type { Store } from "../../src/core/store.js";
+import type { Store, Traits } from "../../src/core/store.js";
 import { memoryFence } from "../../src/fence/memory.js";
 import { sqliteFence } from "../../src/fence/sqlite.js";
 import { MemoryStore } from "../../src/stores/memory/index.js";
@@ -100,6 +100,22 @@ export const realSubject = (open: () => Promise<Store>, ttlMs = 1_000): Subject 
 export const NEEDS_VIRTUAL_TIME = Object.fromEntries(
   conformance.filter((one) => one.virtualOnly).map(({ name }) => [name, "needs virtual time"]),
 );
+
+/** The cases about places in a queue. */
+export const NEEDS_QUEUE = Object.fromEntries(
+  conformance
+    .filter((one) => one.needsQueue)
+    .map(({ name }) => [name, "its waiters poll, and have no place in a queue"]),
+);
+
+/** The cases about features that a store refuses, with its reasons. */
+export const casesRefusedBy = ({ cannot }: Traits): Record<string, string> =>
+  Object.fromEntries(
+    conformance.flatMap(({ name, feature }) => {
+      const [refused] = [feature ?? []].flat().filter((one) => cannot[one] !== undefined);
+      return refused === undefined ? [] : [[name, cannot[refused]!] as const];
+    }),
+  );
 
 /** The suite as tests. A case that a store skips has to be named here, so that nothing is skipped silently. */
 export function describeConformance(

@@ -7,12 +7,13 @@ import { type NodeRedisClient, nodeRedisConnection } from "./node-redis.js";
 /** A client of ioredis 5 or 6 (`Redis`, `Cluster`, Sentinel), of node-redis 4, 5 or 6, or alike. */
 export type RedisClient = IoredisClient | NodeRedisClient;
 
-export function connectionOf(client: RedisClient): Connection {
+/** `caller`: the function that the user has called, for its error. */
+export function connectionOf(client: RedisClient, caller = "redisStore"): Connection {
   const unsuitable = describeUnsuitable(client);
   if (unsuitable !== null) {
     throw new InvalidArgumentError(
-      `redisStore() can't use ${unsuitable}; pass a client of ioredis (Redis, Cluster) or node-redis ` +
-        '(createClient, createCluster), or use connect("redis://…")',
+      `${caller}() can't use ${unsuitable}; pass a client of ioredis (Redis, Cluster) or node-redis ` +
+        "(createClient, createCluster), or use connect() with a URL",
     );
   }
   return "evalsha" in client

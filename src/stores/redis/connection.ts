@@ -23,8 +23,16 @@ export function describeAddress(
 
 /** The operations of a client library that the store uses. */
 export interface Connection extends ServerState, ListenerPort {
-  /** Runs a script; its reply is text, or a list of texts. */
-  run(script: Script, keys: readonly string[], args: readonly string[]): Promise<unknown>;
+  /**
+   * Runs a script; its reply is text, or a list of texts. `argsToLoad` replaces the arguments if the server
+   * does not know the script yet, as after a restart.
+   */
+  run(
+    script: Script,
+    keys: readonly string[],
+    args: readonly string[],
+    argsToLoad?: readonly string[],
+  ): Promise<unknown>;
   /** Reports an error that a script has caught: the client has not seen it, and may have to reconnect. */
   reportCaughtError(error: Error): void;
   /** The client puts it before keys, and not before patterns. */

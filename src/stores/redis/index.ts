@@ -129,7 +129,9 @@ export class RedisStore implements Store {
       toStoreError: (error) => this.#runner.toStoreError(error),
       message: (text) => this.#receive(text),
     });
-    this.#requests = new RequestBatcher(this.#runner, SCRIPTS.requests, () => this.#callerArg);
+    this.#requests = new RequestBatcher(this.#runner, SCRIPTS.requests, {
+      usual: () => [this.#callerArg],
+    });
   }
 
   claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {

@@ -25,7 +25,7 @@ export const counterOf = (name: string): string => keysOf(name)[2];
 export const nameOfKey = (key: string): string => key.slice(key.indexOf("}n:") + 3);
 
 /** FNV-1a over UTF-16 units: any spread will do, as long as it stays the same for ever. */
-function bucketOf(name: string): number {
+export function bucketOf(name: string): number {
   let hash = 0x811c9dc5;
   for (let i = 0; i < name.length; i++) {
     hash = Math.imul(hash ^ name.charCodeAt(i), 0x01000193);

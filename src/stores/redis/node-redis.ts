@@ -133,15 +133,14 @@ export function nodeRedisConnection(client: NodeRedisClient): Connection {
     },
     onReconnect: (reconnected) => state.onReconnect(reconnected),
     keyPrefix: String(options?.keyPrefix ?? ""),
-    async run(script, keys, args) {
+    async run(script, keys, args, argsToLoad = args) {
       const { sha, code } = inDatabase(script);
-      const evaluation = { keys: [...keys], arguments: [...args] };
       try {
-        return await client.evalSha(sha, evaluation);
+        return await client.evalSha(sha, { keys: [...keys], arguments: [...args] });
       } catch (error) {
         reportCaughtError(error);
         if (!isNoScript(error)) throw error;
-        return await client.eval(code, evaluation);
+        return await client.eval(code, { keys: [...keys], arguments: [...argsToLoad] });
       }
     },
     reportCaughtError,

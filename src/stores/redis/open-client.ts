@@ -8,20 +8,40 @@ const CONNECT_TIMEOUT_MS = 5_000;
 const SOCKET_TIMEOUT_MS = CONNECT_TIMEOUT_MS + 1_000;
 const RECONNECT_MS = { step: 50, most: 1_000 };
 
+/** A client that begins to connect. It goes on to try after a failure, until it is closed. */
+export interface ConnectingClient {
+  readonly client: RedisClient;
+  /** Resolves when the server has answered; rejects if it can't be reached, or refuses the client. */
+  readonly connected: Promise<unknown>;
+  disconnect(): Promise<void>;
+}
+
 /** Tried in this order. */
-const OPENERS: Record<string, (module: never, target: Target) => Promise<RedisClient>> = {
-  ioredis: openIoredis,
-  redis: openNodeRedis,
+const STARTERS: Record<string, (module: never, target: Target) => ConnectingClient> = {
+  ioredis: startIoredis,
+  redis: startNodeRedis,
 };
 
 /** Connects with whichever client library is installed. */
 export async function openClient(target: Target): Promise<RedisClient> {
+  const { client, connected, disconnect } = await startClient(target);
+  try {
+    await connected;
+  } catch (error) {
+    await disconnect();
+    throw error;
+  }
+  return client;
+}
+
+/** Begins to connect with whichever client library is installed. */
+export async function startClient(target: Target): Promise<ConnectingClient> {
   const { name, module } = await importInstalled(
-    Object.keys(OPENERS),
-    "redis: needs a client library: npm install ioredis (or redis). In a bundled program, connect() " +
-      "can't find it: pass redisStore() a client that you have made (docs/start.md)",
+    Object.keys(STARTERS),
+    "Redis needs a client library: npm install ioredis (or redis). In a bundled program, connect() " +
+      "can't find it: pass the store a client that you have made (docs/start.md)",
   );
-  return OPENERS[name]!(module as never, target);
+  return STARTERS[name]!(module as never, target);
 }
 
 /** The server accepts connections and does not reply. */
@@ -39,7 +59,7 @@ const reconnectDelayMs = (attempts: number): number =>
   Math.min(attempts * RECONNECT_MS.step, RECONNECT_MS.most);
 
 /** Nothing is queued without a connection, and nothing is sent twice: the core repeats requests itself. */
-async function openIoredis(module: never, target: Target): Promise<RedisClient> {
+function startIoredis(module: never, target: Target): ConnectingClient {
   const { Redis, Cluster } = module as unknown as {
     Redis: new (options: object) => Connectable;
     Cluster: new (nodes: object[], options: object) => Connectable;
@@ -87,13 +107,16 @@ async function openIoredis(module: never, target: Target): Promise<RedisClient> 
   client.on("error", (error) => {
     lastError = error;
   });
-  try {
-    await connectWithin(client.connect().then(() => checkAlive(client)));
-  } catch (error) {
-    client.disconnect();
-    throw lastError ?? error;
-  }
-  return client as unknown as RedisClient;
+  const connecting = client.connect().then(() => checkAlive(client));
+  return {
+    client: client as unknown as RedisClient,
+    connected: connectWithin(connecting).catch((error: unknown) => {
+      throw lastError ?? error;
+    }),
+    async disconnect() {
+      client.disconnect();
+    },
+  };
 }
 
 /** Any reply will do, except that we may not enter: a server that can't save its data refuses even PING. */
@@ -113,7 +136,7 @@ interface Connectable {
   disconnect(): unknown;
 }
 
-async function openNodeRedis(module: never, target: Target): Promise<RedisClient> {
+function startNodeRedis(module: never, target: Target): ConnectingClient {
   const { createClient, createCluster } = module as unknown as {
     createClient(options: object): Connectable;
     createCluster(options: object): Connectable;
@@ -142,21 +165,17 @@ async function openNodeRedis(module: never, target: Target): Promise<RedisClient
         database: target.db,
         socket: { ...first, ...socket },
       });
-  return connectOnce(client);
-}
-
-/** node-redis would retry for ever: the first connection is made within its timeout, or not at all. */
-async function connectOnce(client: Connectable): Promise<RedisClient> {
   const failed = new Promise<never>((_, reject) => client.on("error", reject));
-  try {
-    await connectWithin(Promise.race([client.connect(), failed]));
-  } catch (error) {
-    try {
-      await client.disconnect();
-    } catch {
-      // The client was never connected.
-    }
-    throw error;
-  }
-  return client as unknown as RedisClient;
+  return {
+    client: client as unknown as RedisClient,
+    // node-redis would retry for ever: the first failure is reported.
+    connected: connectWithin(Promise.race([client.connect(), failed])),
+    async disconnect() {
+      try {
+        await client.disconnect();
+      } catch {
+        // The client was never connected.
+      }
+    },
+  };
 }

@@ -114,18 +114,23 @@ interface Request {
   failed(error: unknown): void;
 }
 
+/** The arguments before those of all requests in a script; others if the server has yet to load it. */
+export interface FirstArgs {
+  usual(): readonly string[];
+  toLoad?(): readonly string[];
+}
+
 /** Sends the requests of one turn of the event loop in one script; in a cluster, in one for each slot. */
 export class RequestBatcher {
   readonly #runner: ScriptRunner;
   readonly #script: Script;
-  readonly #firstArg: () => string;
+  readonly #firstArgs: FirstArgs;
   readonly #requests = new TurnBatcher<Request>((requests) => this.#flush(requests));
 
-  /** `firstArg` comes before the arguments of all requests in a script. */
-  constructor(runner: ScriptRunner, script: Script, firstArg: () => string) {
+  constructor(runner: ScriptRunner, script: Script, firstArgs: FirstArgs) {
     this.#runner = runner;
     this.#script = script;
-    this.#firstArg = firstArg;
+    this.#firstArgs = firstArgs;
   }
 
   /** The script replies with one text for each request; one that begins with "!" is an error. */
@@ -164,15 +169,21 @@ export class RequestBatcher {
 
   /** The reply to a single request is not a list. */
   #sendOne({ keys, args, replied, failed }: Request): void {
-    this.#runner.connection
-      .run(this.#script, keys, [this.#firstArg(), ...args])
-      .then(replied, (error: unknown) => failed(this.#runner.toStoreError(error)));
+    this.#run(keys, args).then(replied, (error: unknown) =>
+      failed(this.#runner.toStoreError(error)),
+    );
+  }
+
+  #run(keys: readonly string[], args: readonly string[]): Promise<unknown> {
+    const { usual, toLoad } = this.#firstArgs;
+    const argsToLoad = toLoad && [...toLoad(), ...args];
+    return this.#runner.connection.run(this.#script, keys, [...usual(), ...args], argsToLoad);
   }
 
   #sendBatch(batch: readonly Request[]): void {
     const keys = batch.flatMap((request) => request.keys);
-    const args = [this.#firstArg(), ...batch.flatMap((request) => request.args)];
-    this.#runner.connection.run(this.#script, keys, args).then(
+    const args = batch.flatMap((request) => request.args);
+    this.#run(keys, args).then(
       (replies) => {
         const list = Array.isArray(replies) ? (replies as unknown[]) : [];
         for (const [i, request] of batch.entries()) request.replied(list[i]);

@@ -15,12 +15,14 @@ export interface Script {
   readonly sha: string;
 }
 
+/** The highest number that a double holds exactly. */
+export const MAX_TOKEN = Number.MAX_SAFE_INTEGER;
+
 /** The constants of the Lua files. */
 const CONSTANTS = {
   /** Raised when an older Holdfast could misread the stored state of a name. */
   FORMAT: 2,
-  /** The highest number that a double holds exactly. */
-  MAX_TOKEN: Number.MAX_SAFE_INTEGER,
+  MAX_TOKEN,
   LOCK_LIMIT,
   MOST_WAITERS,
   WAITERS_SHOWN,
@@ -38,13 +40,13 @@ const CONSTANTS = {
   UNKNOWN_TTL_MS: 2 ** 53,
 };
 
-const header = (constants: Readonly<Record<string, number>>): string =>
+export const header = (constants: Readonly<Record<string, number>>): string =>
   Object.entries(constants)
     .map(([name, value]) => `local ${name} = ${value}\n`)
     .join("");
 
 /** Makes a script of Lua code. */
-function scriptOf(name: string, code: string): Script {
+export function scriptOf(name: string, code: string): Script {
   return { name, code, sha: createHash("sha1").update(code).digest("hex") };
 }
 

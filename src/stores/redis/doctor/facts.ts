@@ -50,7 +50,7 @@ export const parseFields = (text: string): Map<string, string> =>
   new Map([...text.matchAll(/^(\w+):(.*?)\r?$/gm)].map(([, key, value]) => [key!, value!]));
 
 /** Keys and values in turn, or an object: that depends on the client library. */
-function pairsOf(reply: unknown): [string, string][] {
+export function pairsOf(reply: unknown): [string, string][] {
   if (!Array.isArray(reply)) {
     const entries = reply instanceof Map ? [...reply] : Object.entries(reply as object);
     return entries.map(([key, value]) => [String(key), String(value)]);

@@ -1,0 +1,203 @@
+import type { Clock } from "../../core/clock.js";
+import type { Grant, LostAnswer, ReleaseAnswer, RenewAnswer, Renewal } from "../../core/store.js";
+import { majorityOf } from "./ballot.js";
+import { unavailable } from "./errors.js";
+import { askAll, type Member } from "./member.js";
+import type { NodeRenewal } from "./node.js";
+import type { Releases } from "./releases.js";
+import { RenewalVotes } from "./renewal-votes.js";
+
+/** A node gets this part of the ttl to answer, and no more than the limit. */
+const TIMEOUT_PER_TTL = 1 / 6;
+const LONGEST_TIMEOUT_MS = 1_000;
+/** Grants whose leases were left to expire are dropped when there are this many more than at the last time. */
+const SWEEP_EVERY = 1_000;
+
+/** The reasons of so many revocations are remembered. */
+const REVOKED_KNOWN = 1_000;
+
+export const LOST: LostAnswer = { kind: "lost", reason: "expired" };
+
+export const timeoutOf = (ttlMs: number): number =>
+  Math.min(ttlMs * TIMEOUT_PER_TTL, LONGEST_TIMEOUT_MS);
+
+/** A grant of this process. */
+export interface OwnGrant {
+  readonly name: string;
+  readonly grantId: string;
+  /** The id of the ballot that was decided. */
+  readonly id: string;
+  readonly token: number;
+  readonly holder: string;
+  readonly closedUntilMs: number;
+  readonly ttlMs: number;
+}
+
+interface KeptGrant extends OwnGrant {
+  /** When the record has expired on all nodes. */
+  expiresAtMs: number;
+  /** The nodes that have answered a release: true if they had the record. */
+  readonly released: Map<number, boolean>;
+}
+
+/** The grants of this process, by grantId: renews and releases them on all nodes. */
+export class Grants {
+  readonly #members: readonly Member[];
+  readonly #majority: number;
+  readonly #clock: Clock;
+  readonly #releases: Releases;
+  readonly #grants = new Map<string, KeptGrant>();
+  /** Grants that were revoked, by grantId, and why: a claim that comes later gets no other. */
+  readonly #revoked = new Map<string, LostAnswer>();
+  #sweepAt = SWEEP_EVERY;
+
+  constructor(members: readonly Member[], clock: Clock, releases: Releases) {
+    this.#members = members;
+    this.#majority = majorityOf(members.length);
+    this.#clock = clock;
+    this.#releases = releases;
+  }
+
+  add(grant: OwnGrant): void {
+    this.#sweep();
+    const expiresAtMs = this.#clock.elapsedMs() + grant.ttlMs;
+    this.#grants.set(grant.grantId, { ...grant, expiresAtMs, released: new Map() });
+  }
+
+  has(name: string, grantId: string): boolean {
+    return this.#grants.get(grantId)?.name === name;
+  }
+
+  /** The answer to a claim whose grant was revoked. */
+  whyRevoked(grantId: string): LostAnswer | undefined {
+    return this.#revoked.get(grantId);
+  }
+
+  /** Whether a lease may still be in use. */
+  get areInUse(): boolean {
+    const nowMs = this.#clock.elapsedMs();
+    return [...this.#grants.values()].some(({ expiresAtMs }) => expiresAtMs > nowMs);
+  }
+
+  /** Asks all nodes to renew. Those that are no grants of ours show whether the nodes answer. */
+  async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
+    if (renewals.length === 0) return [];
+    const requests = renewals.map((renewal) => this.#toNodeRenewal(renewal));
+    const votes = renewals.map(() => new RenewalVotes(this.#members.length));
+    const counted = new Set<number>();
+    await askAll(
+      this.#members,
+      timeoutOf(Math.min(...renewals.map(({ ttlMs }) => ttlMs))),
+      (node) => node.renew(requests),
+      (answers) => {
+        for (const [i, answer] of answers) {
+          if (counted.has(i)) continue;
+          counted.add(i);
+          for (const [j, vote] of votes.entries()) {
+            vote.add(answer instanceof Error ? answer : answer[j]!, i);
+          }
+        }
+        return votes.every(({ isDecided }) => isDecided);
+      },
+    );
+    return votes.map((vote, i) => this.#toRenewAnswer(vote, renewals[i]!));
+  }
+
+  /**
+   * Resolves when a majority has answered; rejects if too few do, and may be called again then. `isAwaited`:
+   * another process was told that the name is free.
+   */
+  release(
+    grantId: string,
+    unused: boolean,
+  ): Promise<{ answer: ReleaseAnswer; isAwaited: boolean }> {
+    const { name, id, ttlMs, expiresAtMs, released } = this.#grants.get(grantId)!;
+    const timeoutMs = timeoutOf(ttlMs);
+    const keptMs = Math.max(0, expiresAtMs - this.#clock.elapsedMs());
+    const failures: Error[] = [];
+    let answers = 0;
+    let isAwaited = false;
+    return new Promise((resolve, reject) => {
+      this.#releases.send({ name, id, unused }, { timeoutMs, keptMs }, (answer, i) => {
+        answers++;
+        if (answer instanceof Error) failures.push(answer);
+        // An earlier attempt may have dropped it, whose answer was lost.
+        else if (!released.get(i)) released.set(i, answer !== "absent");
+        isAwaited ||= answer === "awaited";
+        const had = [...released.values()].filter((yes) => yes).length;
+        const isLost = this.#members.length - (released.size - had) < this.#majority;
+        if (had >= this.#majority || isLost) {
+          this.#grants.delete(grantId);
+          if (!isLost) resolve({ answer: "released", isAwaited });
+          else
+            this.#findWhyLost(name, id, grantId).then((answer) => resolve({ answer, isAwaited }));
+        } else if (answers === this.#members.length) {
+          reject(unavailable(this.#members.length, failures));
+        }
+      });
+    });
+  }
+
+  #toNodeRenewal({ name, grantId, seq, ttlMs }: Renewal): NodeRenewal {
+    const grant = this.#grants.get(grantId);
+    if (grant === undefined || grant.name !== name || grant.released.size > 0) {
+      return { name, id: grantId, number: -1, ttlMs, seq, closedForMs: 0, holder: "" };
+    }
+    const { id, token, holder, closedUntilMs } = grant;
+    const closedForMs = Math.max(0, closedUntilMs - this.#clock.elapsedMs());
+    // The nodes may have extended the record by the time that the answer is lost.
+    grant.expiresAtMs = Math.max(grant.expiresAtMs, this.#clock.elapsedMs() + ttlMs);
+    return { name, id, number: token, ttlMs, seq, closedForMs, holder };
+  }
+
+  #toRenewAnswer(votes: RenewalVotes, { grantId }: Renewal): RenewAnswer {
+    const result = votes.result();
+    if (result.kind === "lost") return this.whyRevoked(grantId) ?? this.#lose(grantId, result);
+    const grant = this.#grants.get(grantId);
+    // Released meanwhile.
+    if (grant === undefined) return LOST;
+    if (result.kind === "renewed") {
+      return { kind: "granted", grant: toGrant(grant.token, result.seq, result.ttlMs) };
+    }
+    const filled =
+      result.filled === 0
+        ? undefined
+        : `${result.filled} had lost the lease, have it again and vote for it next time`;
+    return { kind: "unknown", cause: unavailable(this.#members.length, result.failures, filled) };
+  }
+
+  #lose(grantId: string, answer: LostAnswer): LostAnswer {
+    this.#grants.delete(grantId);
+    if (answer.reason === "revoked") {
+      this.#revoked.set(grantId, answer);
+      const [oldest] = this.#revoked.keys();
+      if (this.#revoked.size > REVOKED_KNOWN) this.#revoked.delete(oldest!);
+    }
+    return answer;
+  }
+
+  /** The nodes have no record of the ballot; those that know of a revocation say so. */
+  async #findWhyLost(name: string, id: string, grantId: string): Promise<LostAnswer> {
+    const request = { name, id, number: -1, ttlMs: 0, seq: 0, closedForMs: 0, holder: "" };
+    const votes = new RenewalVotes(this.#members.length);
+    const answers = await askAll(this.#members, LONGEST_TIMEOUT_MS, (node) =>
+      node.renew([request]),
+    );
+    for (const [i, answer] of answers) votes.add(answer instanceof Error ? answer : answer[0]!, i);
+    const result = votes.result();
+    return result.kind === "lost" ? this.#lose(grantId, result) : LOST;
+  }
+
+  #sweep(): void {
+    if (this.#grants.size < this.#sweepAt) return;
+    const nowMs = this.#clock.elapsedMs();
+    for (const [grantId, { expiresAtMs }] of this.#grants) {
+      if (expiresAtMs <= nowMs) this.#grants.delete(grantId);
+    }
+    this.#sweepAt = this.#grants.size + SWEEP_EVERY;
+  }
+}
+
+export const toGrant = (token: number, seq: number, ttlMs: number): Grant => {
+  return { token: BigInt(token), floor: BigInt(token), ttlMs, seq, handedOver: false };
+};

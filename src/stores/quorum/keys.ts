@@ -1,0 +1,16 @@
+import { bucketOf, escapePattern } from "../redis/keys.js";
+
+/** Every key and channel of a quorum begins with it: a server can also carry a Redis store. */
+export const PREFIX = "holdfast-quorum:";
+
+export const MARKER = `${PREFIX}marker`;
+
+export const recordOf = (name: string): string => `${PREFIX}lock:${name}`;
+/** Many names share a counter, which is never deleted. */
+export const counterOf = (name: string): string => `${PREFIX}last:${bucketOf(name)}`;
+export const waitingOf = (name: string): string => `${PREFIX}wait:${name}`;
+export const revokedOf = (name: string): string => `${PREFIX}revoked:${name}`;
+
+/** Matches the records of all names with this prefix. */
+export const patternOf = (prefix: string): string => `${recordOf(escapePattern(prefix))}*`;
+export const nameOfRecord = (key: string): string => key.slice(recordOf("").length);

@@ -1,0 +1,97 @@
+import type { Clock, Timer } from "../../core/clock.js";
+import type { Claim, Push } from "../../core/store.js";
+
+/** A waiter of this process. */
+export interface Ticket {
+  readonly name: string;
+  readonly grantId: string;
+  claim: Claim;
+  push: (push: Push) => void;
+  expiresAtMs: number;
+}
+
+/** The messages of one release come from all nodes: the waiter claims when most have come, or after this time. */
+const GATHER_MS = 3;
+
+/** The waiters of this process for one name, in order. Only the first of them asks the nodes. */
+export class LocalQueue {
+  readonly name: string;
+  /** What the last claim has found: who holds the name, or why nobody knows. */
+  holder: string | null = null;
+  failure: unknown = null;
+  readonly #clock: Clock;
+  readonly #tickets: Ticket[] = [];
+  readonly #wokenBy = new Set<number>();
+  #timer: Timer | null = null;
+
+  constructor(name: string, clock: Clock) {
+    this.name = name;
+    this.#clock = clock;
+  }
+
+  get first(): Ticket | undefined {
+    this.#dropExpired();
+    return this.#tickets[0];
+  }
+
+  get size(): number {
+    this.#dropExpired();
+    return this.#tickets.length;
+  }
+
+  /** The waiters in front of this one; -1 if it does not wait. */
+  aheadOf(grantId: string): number {
+    return this.#tickets.findIndex((one) => one.grantId === grantId);
+  }
+
+  find(grantId: string): Ticket | undefined {
+    this.#dropExpired();
+    return this.#tickets.find((one) => one.grantId === grantId);
+  }
+
+  /** Adds a waiter at the end, or extends the ticket that it has. */
+  join(claim: Claim, push: (push: Push) => void): Ticket {
+    const expiresAtMs = this.#clock.elapsedMs() + claim.ttlMs;
+    const there = this.find(claim.grantId);
+    if (there !== undefined) return Object.assign(there, { claim, push, expiresAtMs });
+    const ticket = { name: this.name, grantId: claim.grantId, claim, push, expiresAtMs };
+    this.#tickets.push(ticket);
+    return ticket;
+  }
+
+  /** The waiter has the name, or has given up. */
+  leave(grantId: string): void {
+    const at = this.aheadOf(grantId);
+    if (at !== -1) this.#tickets.splice(at, 1);
+  }
+
+  /** A node has told this process that the name is free. `enough`: so many nodes are a majority. */
+  woken(by: number, enough: number): void {
+    this.#wokenBy.add(by);
+    if (this.#wokenBy.size >= enough) this.#wakeFirst();
+    else this.#timer ??= this.#clock.after(GATHER_MS, () => this.#wakeFirst());
+  }
+
+  /** Makes the first waiter claim. */
+  look(): void {
+    this.first?.push({ kind: "look" });
+  }
+
+  close(): void {
+    this.#timer?.cancel();
+    this.#timer = null;
+  }
+
+  #wakeFirst(): void {
+    this.close();
+    this.#wokenBy.clear();
+    this.look();
+  }
+
+  /** Their waiters have stopped renewing them. */
+  #dropExpired(): void {
+    const nowMs = this.#clock.elapsedMs();
+    while (this.#tickets.length > 0 && this.#tickets[0]!.expiresAtMs <= nowMs)
+      this.#tickets.shift();
+  }
+}

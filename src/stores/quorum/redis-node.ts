@@ -1,0 +1,216 @@
+import { randomUUID } from "node:crypto";
+import { HoldfastError, InvalidArgumentError } from "../../core/errors.js";
+import { connectionOf, type RedisClient } from "../redis/client.js";
+import { pairsOf } from "../redis/doctor/facts.js";
+import { RequestBatcher, ScriptRunner } from "../redis/script-runner.js";
+import { type Json, listOf } from "../shared/json-replies.js";
+import { Listener } from "../shared/listener.js";
+import { slices } from "../shared/slices.js";
+import {
+  counterOf,
+  MARKER,
+  nameOfRecord,
+  PREFIX,
+  patternOf,
+  recordOf,
+  revokedOf,
+  waitingOf,
+} from "./keys.js";
+import type {
+  NodeClaim,
+  NodeClaimReply,
+  NodeEvents,
+  NodeNameInfo,
+  NodeReleaseReply,
+  NodeRenewal,
+  NodeRenewReply,
+  NodeRevocation,
+  NodeState,
+  QuorumNode,
+} from "./node.js";
+import { SCRIPTS } from "./scripts.js";
+
+const NAMES_PER_SCRIPT = 100;
+const REGISTER = { never: 0, "if-busy": 1, always: 2 } as const;
+
+/** A node that is one Redis server. */
+export class RedisNode implements QuorumNode {
+  readonly where: string;
+  readonly #runner: ScriptRunner;
+  readonly #requests: RequestBatcher;
+  readonly #maxTtlMs: number;
+  readonly #closeClient: boolean;
+  readonly #channel = `${PREFIX}wake:${randomUUID()}`;
+  /** The marker of the node while it is in service; empty: the node has to examine itself. */
+  #marker = "";
+  /** Whether the server has a write on its disk before it replies, if that is known. */
+  #fsync: "always" | "later" | "unknown" = "unknown";
+  #listener: Listener | null = null;
+
+  constructor(client: RedisClient, options: { maxTtlMs: number; closeClient: boolean }) {
+    const connection = connectionOf(client, "quorumStore");
+    if (connection.cluster) {
+      throw new InvalidArgumentError(
+        "a node of a quorum is a single Redis server; for a Redis Cluster use redisStore()",
+      );
+    }
+    this.where = connection.where;
+    this.#runner = new ScriptRunner(connection);
+    this.#maxTtlMs = options.maxTtlMs;
+    this.#closeClient = options.closeClient;
+    this.#requests = new RequestBatcher(this.#runner, SCRIPTS.ballots, {
+      usual: () => [this.#marker, this.#limits, this.#channel],
+      // A server that has restarted knows no scripts: whoever loads one has the node examine itself.
+      toLoad: () => ["", this.#limits, this.#channel],
+    });
+  }
+
+  async join(): Promise<NodeState> {
+    this.#fsync = await this.#readFsync();
+    const reply = this.#learn(await this.#runner.run(SCRIPTS.join, [MARKER], ["", this.#limits]));
+    const [runId = "", recoveringMs, micros] = reply.text.split(" ");
+    return {
+      runId,
+      recoveringForMs: Number(recoveringMs),
+      micros: Number(micros),
+      marker: reply.marker,
+    };
+  }
+
+  async settle(marker: string): Promise<void> {
+    const args = ["", this.#limits, marker];
+    this.#learn(await this.#runner.run(SCRIPTS.settle, [MARKER], args));
+  }
+
+  claim({ name, id, ...claim }: NodeClaim): Promise<NodeClaimReply> {
+    const { number, ttlMs, seq, atLeastMs, register, holder } = claim;
+    const request = `claim ${number} ${ttlMs} ${seq} ${atLeastMs} ${REGISTER[register]} ${holder}`;
+    return this.#send(name, id, request, readClaimReply);
+  }
+
+  raise(name: string, id: string, number: number): Promise<boolean> {
+    return this.#send(name, id, `raise ${number}`, (reply) => reply === "yes");
+  }
+
+  release(release: { name: string; id: string; unused: boolean }): Promise<NodeReleaseReply> {
+    const { name, id, unused } = release;
+    return this.#send(name, id, unused ? "unused" : "release", (reply) => reply as never);
+  }
+
+  pass(name: string): Promise<void> {
+    return this.#send(name, "", "pass", () => {});
+  }
+
+  renew(renewals: readonly NodeRenewal[]): Promise<readonly NodeRenewReply[]> {
+    return this.#runner.runForEach(renewals, "", {
+      script: SCRIPTS.renewals,
+      keysOf: ({ name }) => [recordOf(name), counterOf(name), revokedOf(name)],
+      argsOf: ({ id, number, ttlMs, seq, closedForMs, holder }) => [
+        id,
+        ...[number, ttlMs, seq, closedForMs].map(String),
+        holder,
+      ],
+      read: (reply: Json): NodeRenewReply =>
+        reply?.kind === "error"
+          ? { kind: "error", cause: this.#runner.caughtError(reply.cause) }
+          : (reply ?? { kind: "error", cause: new Error(`${this.where} sent a short reply`) }),
+    });
+  }
+
+  async revoke({ name, id, number, holder, by, why }: NodeRevocation): Promise<void> {
+    const keys = [recordOf(name), counterOf(name), revokedOf(name), waitingOf(name)];
+    const args = [id, String(number), holder, by, why, name];
+    await this.#runner.run(SCRIPTS.revoke, keys, args);
+  }
+
+  async inspect(names: readonly string[]): Promise<readonly (NodeNameInfo | Error)[]> {
+    const infos: (NodeNameInfo | Error)[] = [];
+    for (const some of slices(names, NAMES_PER_SCRIPT)) {
+      const replies = await this.#runner.runForEach(some, "", {
+        script: SCRIPTS.inspect,
+        keysOf: (name) => [recordOf(name), revokedOf(name)],
+        argsOf: () => [],
+        read: (info: Json) =>
+          info?.problem === undefined
+            ? readInfo(info)
+            : (this.#runner.caughtError(info.problem) as Error),
+      });
+      infos.push(...replies);
+    }
+    return infos;
+  }
+
+  async names(prefix: string): Promise<readonly string[]> {
+    const keys = await this.#runner.scan(patternOf(prefix));
+    return [...new Set(keys.map(nameOfRecord))];
+  }
+
+  listen({ freed, missed, isNeeded }: NodeEvents): Promise<void> {
+    const { connection } = this.#runner;
+    const events = { message: freed, missed };
+    this.#listener ??= new Listener(this.#channel, connection, events, isNeeded);
+    return this.#listener.open();
+  }
+
+  async stopListening(): Promise<void> {
+    await this.#listener?.close();
+  }
+
+  async close(): Promise<void> {
+    await this.stopListening();
+    if (this.#closeClient) await this.#runner.connection.close();
+  }
+
+  get #limits(): string {
+    return `${this.#maxTtlMs} ${this.#fsync}`;
+  }
+
+  #send<T>(name: string, id: string, request: string, read: (reply: string) => T): Promise<T> {
+    const keys = [MARKER, recordOf(name), counterOf(name), waitingOf(name)];
+    return this.#requests.send(keys, [id, name, request], (reply) => {
+      const { text } = this.#learn(reply);
+      if (text.startsWith("!")) throw this.#runner.caughtError(text.slice(1));
+      return read(text);
+    });
+  }
+
+  /** Reads the marker off a reply that has it. A node that is out of service examines itself every time. */
+  #learn(reply: string): { marker: string; text: string } {
+    if (!reply.startsWith("@")) return { marker: this.#marker, text: reply };
+    const end = reply.indexOf("\n");
+    const marker = reply.slice(1, end);
+    this.#marker = marker.endsWith(" 0") ? marker : "";
+    return { marker, text: reply.slice(end + 1) };
+  }
+
+  /** The right to read the configuration is rare, and not needed. */
+  async #readFsync(): Promise<"always" | "later" | "unknown"> {
+    try {
+      const [server] = await this.#runner.connection.servers();
+      const settingOf = async (name: string): Promise<unknown> =>
+        pairsOf(await server!.command("CONFIG", "GET", name))[0]?.[1];
+      const [appends, fsync] = [await settingOf("appendonly"), await settingOf("appendfsync")];
+      return appends === "yes" && fsync === "always" ? "always" : "later";
+    } catch (error) {
+      const failure = this.#runner.toStoreError(error);
+      if (HoldfastError.is(failure) && failure.retryable) throw failure;
+      return "unknown";
+    }
+  }
+}
+
+function readClaimReply(reply: string): NodeClaimReply {
+  const [kind, first = "", second = "", id = ""] = reply.split(" ", 4);
+  if (kind === "recorded") return { kind, number: Number(first), micros: Number(second) };
+  if (kind === "recovering") return { kind, forMs: Number(first), micros: Number(second) };
+  const holder = reply.split(" ").slice(4).join(" ");
+  return { kind: "busy", micros: Number(first), freeInMs: Number(second), id, holder };
+}
+
+function readInfo(info: Json): NodeNameInfo {
+  const { record, revoked } = info;
+  return {
+    record: record === undefined ? null : { ...record, number: Number(record.number) },
+    revoked: listOf<Json>(revoked).map((one) => ({ ...one, token: BigInt(one.token) })),
+  };
+}

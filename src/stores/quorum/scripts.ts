@@ -1,0 +1,28 @@
+import { REVOKED_KEPT } from "../../core/store.js";
+import { header, MAX_TOKEN, type Script, scriptOf } from "../redis/scripts.js";
+import { LUA } from "./lua.js";
+
+/** The constants of the Lua files. */
+const CONSTANTS = {
+  /** Raised when an older Holdfast could misread what a node keeps. */
+  FORMAT: 1,
+  MAX_TOKEN,
+  /** A raised number may be ahead of the node's clock by this, in µs: a day. */
+  MOST_AHEAD: 86_400_000_000,
+  /** So many processes that no longer listen are skipped in one script. */
+  MOST_WAKES: 16,
+  REVOKED_KEPT_MS: REVOKED_KEPT.ms,
+  REVOKED_KEPT_MANY: REVOKED_KEPT.many,
+};
+
+const script = (name: string, ...parts: readonly string[]): Script =>
+  scriptOf(name, [header(CONSTANTS), LUA.time, ...parts].join("\n"));
+
+export const SCRIPTS = {
+  join: script("join", LUA.marker, LUA.join),
+  settle: script("settle", LUA.marker, LUA.settle),
+  ballots: script("ballots", LUA.marker, LUA.records, LUA.ballots),
+  renewals: script("renewals", LUA.records, LUA.renewals),
+  inspect: script("inspect", LUA.records, LUA.inspect),
+  revoke: script("revoke", LUA.records, LUA.revoke),
+};
