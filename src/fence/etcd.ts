@@ -279,6 +279,6 @@ function toFenceError(error: unknown, what: string): HoldfastError {
   const text = error instanceof Error ? error.message : String(error);
   return new StoreUnavailableError(`the fence can't ${what}: ${text}${outcome}`, {
     cause: error,
-    retryable: !(refused && !error.moves),
+    retryable: !(refused && !error.retryable),
   });
 }

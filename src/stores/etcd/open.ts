@@ -61,7 +61,7 @@ export async function reach(client: EtcdClient, url: StoreUrl): Promise<readonly
     return answered;
   } catch (error) {
     if (!(error instanceof EtcdError)) throw error;
-    throw unavailable(error, error.moves ? await client.status() : [], url);
+    throw unavailable(error, error.retryable ? await client.status() : [], url);
   }
 }
 
@@ -94,7 +94,7 @@ function unavailable(
   const all = [...reasons].map(([endpoint, reason]) => `${endpoint}: ${reason}`);
   return new StoreUnavailableError(`can't use etcd at ${all.join("; ")}`, {
     cause: error,
-    retryable: error.moves,
+    retryable: error.retryable,
   });
 }
 

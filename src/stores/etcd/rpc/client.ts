@@ -1,6 +1,7 @@
 import { setImmediate as turn } from "node:timers/promises";
 import { InvalidArgumentError } from "../../../core/errors.js";
 import { checkOptions, show } from "../../../core/validate.js";
+import { Caller, type CallOptions, closedError } from "./caller.js";
 import { Endpoints, type EtcdTls } from "./endpoints.js";
 import { Code, EtcdError, isStaleToken, toEtcdError } from "./errors.js";
 import {
@@ -27,7 +28,6 @@ import {
   type Txn,
   type WatchRange,
 } from "./messages.js";
-import { Caller, type CallOptions, closedError } from "./unary.js";
 import { type Watch, Watches, type WatchListener } from "./watches.js";
 
 /** Options of `openEtcdClient`. */

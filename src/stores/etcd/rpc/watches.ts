@@ -1,3 +1,4 @@
+import type { Caller } from "./caller.js";
 import { Code, type EtcdError, toEtcdError } from "./errors.js";
 import type { GrpcMetadata } from "./grpc.js";
 import type { Login } from "./login.js";
@@ -9,7 +10,6 @@ import {
   type WatchRequest,
 } from "./messages.js";
 import { Stream } from "./streams.js";
-import type { Caller } from "./unary.js";
 
 export interface WatchListener {
   /** The server watches: every event after `revision` will be received. Also each time the watch is made again. */
