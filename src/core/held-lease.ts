@@ -71,7 +71,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     this.#schedule();
   }
 
-  /** `maxHold` counts from then; from never while other names are waited for and nobody works under it. */
+  /** From when `maxHold` counts: never while `acquireAll` waits for its other names, and nobody works under the lease. */
   holdFrom(ms: number): void {
     this.#ensureExtras().holdFromMs = ms;
     if (!this.#isOver()) this.#schedule();
