@@ -135,7 +135,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     const ttlMs = ttl === undefined ? this.ttlMs : checkTtl(ttl, settings, store.traits);
     if (this.usableMs(ttlMs) <= 0) {
       throw new InvalidArgumentError(
-        `ttl is ${ttlMs} ms, of which drift and abortBefore, in proportion, leave nothing`,
+        `ttl is ${ttlMs} ms, of which drift and abortBefore, in proportion, leave nothing; choose a longer one`,
       );
     }
     if (this.#isOver()) this.assertHeld();

@@ -266,7 +266,7 @@ function useWriteAheadLog(db: SqliteDatabase, file: string): void {
   };
   if (journal_mode === "wal") return;
   throw new UnsupportedError(
-    `the SQLite file ${file} can't have a write-ahead log (it stays in mode "${journal_mode}"), which Holdfast needs`,
+    `the SQLite file ${file} can't have a write-ahead log (it stays in mode "${journal_mode}"), which Holdfast needs: use a file on a local disk`,
   );
 }
 
