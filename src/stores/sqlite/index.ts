@@ -139,10 +139,7 @@ export class SqliteStore implements Store {
       jobs.push(renewed.catch((cause) => some.map(() => ({ kind: "unknown", cause }))));
     }
     const answers = (await Promise.all(jobs)).flat();
-    // A waiter that learns of its grant from a renewal no longer needs its push, nor the socket.
-    for (const [i, { kind }] of answers.entries()) {
-      if (kind === "granted" || kind === "lost") this.#notifier.waiters.forget(renewals[i]!);
-    }
+    this.#notifier.waiters.forgetSettled(renewals, answers);
     return answers;
   }
 
