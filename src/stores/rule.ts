@@ -170,8 +170,9 @@ export class Rule {
   }
 
   /**
-   * Removes what is over, and grants from the front of the queue while it fits. The first waiters look
-   * if a grant was made, or if the first holder now ends sooner than `freeInMsBefore`.
+   * Removes claims that are over, and grants tickets from the front of the queue while they fit. The first
+   * waiters get the push `look` if a grant was made, or if the first holder now ends sooner than
+   * `freeInMsBefore`, and they would learn that too late.
    */
   protected advance(name: string, nowMs: number, freeInMsBefore = 0): NameState {
     const over: ClaimRecord[] = [];
@@ -259,7 +260,7 @@ export class Rule {
     this.claims.save(record);
   }
 
-  /** If a grant ends sooner by it, the first waiters may have to look. */
+  /** If this makes a grant end sooner, the first waiters may need the push `look`. */
   #extendAndNotify(
     state: NameState,
     record: ClaimRecord,

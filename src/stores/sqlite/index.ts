@@ -139,10 +139,7 @@ export class SqliteStore implements Store {
       jobs.push(renewed.catch((cause) => some.map(() => ({ kind: "unknown", cause }))));
     }
     const answers = (await Promise.all(jobs)).flat();
-    // A waiter that learns of its grant from a renewal no longer needs its push, nor the socket.
-    for (const [i, { kind }] of answers.entries()) {
-      if (kind === "granted" || kind === "lost") this.#notifier.waiters.forget(renewals[i]!);
-    }
+    this.#notifier.waiters.forgetSettled(renewals, answers);
     return answers;
   }
 
@@ -266,7 +263,7 @@ function useWriteAheadLog(db: SqliteDatabase, file: string): void {
   };
   if (journal_mode === "wal") return;
   throw new UnsupportedError(
-    `the SQLite file ${file} can't have a write-ahead log (it stays in mode "${journal_mode}"), which Holdfast needs`,
+    `the SQLite file ${file} can't have a write-ahead log (it stays in mode "${journal_mode}"), which Holdfast needs: use a file on a local disk`,
   );
 }
 
