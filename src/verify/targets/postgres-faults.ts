@@ -21,7 +21,54 @@ export async function prepare(server: PostgresServer): Promise<void> {
     SET ROLE ${USER}; BEGIN; ${setupSql(DEFAULT_SCHEMA)} COMMIT;`);
 }
 
-export function serverKinds(server: PostgresServer, user: string): readonly FaultKind[] {
+/** The right of the workers' user to write. A server that is down can neither take it nor give it back. */
+export class WriteRight {
+  readonly #server: PostgresServer;
+  #isTaken = false;
+
+  constructor(server: PostgresServer) {
+    this.#server = server;
+  }
+
+  taken(): Fault {
+    return fault(
+      `${USER} may not write at ${this.#server.name}`,
+      async () => {
+        this.#isTaken = true;
+        await this.#server.sql(`REVOKE UPDATE ON holdfast.names FROM ${USER}`).catch(() => {});
+      },
+      async () => {
+        this.#isTaken = false;
+        await this.restore();
+      },
+    );
+  }
+
+  /** Gives it back, if that was due while the server was down. */
+  async restore(): Promise<void> {
+    if (this.#isTaken) return;
+    await this.#server.sql(`GRANT UPDATE ON holdfast.names TO ${USER}`).catch(() => {});
+  }
+
+  /** The server is killed, and has the right again when it runs. */
+  serverKilled(): Fault {
+    const dead = killed(this.#server);
+    return fault(
+      dead.name,
+      () => dead.inject(),
+      async () => {
+        await dead.heal();
+        await this.restore();
+      },
+    );
+  }
+}
+
+export function serverKinds(
+  server: PostgresServer,
+  user: string,
+  right = new WriteRight(server),
+): readonly FaultKind[] {
   const kind = (
     name: string,
     lasts: FaultKind["lasts"],
@@ -37,7 +84,7 @@ export function serverKinds(server: PostgresServer, user: string): readonly Faul
   const others = `usename = '${user}' AND pid <> pg_backend_pid()`;
   return [
     kind("server paused", LONG, () => paused(server)),
-    kind(RESTARTED, SHORT, () => killed(server)),
+    kind(RESTARTED, SHORT, () => right.serverKilled()),
     kind(LOST_DATA, ONCE, () => dataLost(server), {
       weight: 0.5,
       breaks: EXCLUSION,
@@ -70,13 +117,7 @@ export function serverKinds(server: PostgresServer, user: string): readonly Faul
         forMs,
       ),
     ),
-    kind(RIGHTS, LONG, () =>
-      fault(
-        `${USER} may not write at ${server.name}`,
-        () => server.sql("REVOKE UPDATE ON holdfast.names FROM app").catch(() => {}),
-        () => server.sql("GRANT UPDATE ON holdfast.names TO app").catch(() => {}),
-      ),
-    ),
+    kind(RIGHTS, LONG, () => right.taken()),
     kind(SETTINGS_CHANGED, LONG, (random) => reconfigured(server, random)),
   ];
 }

@@ -11,7 +11,14 @@ import { connectionKinds, WORKER_KINDS } from "../runner/kinds.js";
 import type { Target } from "../runner/target.js";
 import type { Way } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
-import { LIMITS_USER, poolerKinds, prepare, serverKinds, USER } from "./postgres-faults.js";
+import {
+  LIMITS_USER,
+  poolerKinds,
+  prepare,
+  serverKinds,
+  USER,
+  WriteRight,
+} from "./postgres-faults.js";
 import { bringBack, clockKind, DISK_FULL, diskKind, LOST_DATA, wayThrough } from "./servers.js";
 
 const TTLS_MS = [1_200, 2_000, 3_000];
@@ -33,6 +40,7 @@ export async function postgresTarget(lab: Lab, isClocked: boolean): Promise<Targ
   const onDisk = disk?.site() ?? LOOPBACK;
   const server = await lab.postgres({ config: CONFIG, site: clock?.site(onDisk) ?? onDisk });
   await prepare(server);
+  const right = new WriteRight(server);
   return {
     ...COMMON,
     name: "postgres",
@@ -43,8 +51,8 @@ export async function postgresTarget(lab: Lab, isClocked: boolean): Promise<Targ
       ...connectionKinds("connection"),
       ...connectionKinds("commands"),
       ...connectionKinds("subscription"),
-      ...serverKinds(server, USER),
-      ...(disk === null ? [] : [diskKind(disk, server)]),
+      ...serverKinds(server, USER, right),
+      ...(disk === null ? [] : [diskKind(disk, server, () => right.restore())]),
       ...(clock === null ? [] : [clockKind(clock, [LOST_DATA])]),
     ],
     leftOut: noDisk === null ? [] : [{ name: DISK_FULL, because: noDisk }],
