@@ -66,14 +66,14 @@ export class Membership {
     this.#isReady = true;
   }
 
-  /** Whether any node was seen in service. */
+  /** Whether any node was seen that somebody has used. */
   get #isUsed(): boolean {
-    return [...this.#states.values()].some(({ recoveringForMs }) => recoveringForMs === 0);
+    return [...this.#states.values()].some(({ isNew }) => !isNew);
   }
 
   /**
-   * All nodes are without data. Either nobody has used them, or all have lost their data within maxTtl, which
-   * looks the same.
+   * All nodes are without a trace of use. Either nobody has used them, or all have lost everything within
+   * maxTtl, which looks the same.
    */
   async #settle(): Promise<void> {
     await askAll(this.#members, TIMEOUT_MS, (node, i) => node.settle(this.#states.get(i)!.marker));

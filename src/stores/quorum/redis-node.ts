@@ -65,6 +65,7 @@ export class RedisNode implements QuorumNode {
       recoveringForMs: Number(recoveringMs),
       micros: Number(micros),
       marker: reply.marker,
+      isNew: / new\d+$/.test(reply.marker),
     };
   }
 

@@ -1,8 +1,8 @@
 -- The marker tells a node that has all its data from one that has lost some. It is the text
 --   'FORMAT runId maxTtlMs fsync since'
 -- where runId names the server process that was last examined, fsync is 'always' if each write was on the
--- disk before its reply, and since is 0, or the time in µs at which data were found to be missing: the node
--- then stays out of the vote for maxTtl.
+-- disk before its reply, and since is 0, or 'lost' or 'new' and the time in µs at which data, or any trace of
+-- use, were found to be missing: the node then stays out of the vote for maxTtl.
 local isKnown = isInService()
 -- How long the node stays out of the vote, in µs.
 local recoveringFor = 0
@@ -11,14 +11,14 @@ local runId = ''
 if not isKnown then
   local maxTtl, fsync = string.match(limits, '^(%d+) (%a+)$')
   runId = string.match(redis.call('INFO', 'server'), '\nrun_id:(%w+)')
-  local since, longestTtl = micros, tonumber(maxTtl)
+  local state, since, longestTtl = marker and 'lost' or 'new', micros, tonumber(maxTtl)
   if marker then
-    local format, seenRunId, seenTtl, seenFsync, seenSince =
-      string.match(marker, '^(%d+) (%w+) (%d+) (%a+) (%d+)$')
+    local format, seenRunId, seenTtl, seenFsync, seenState, seenSince =
+      string.match(marker, '^(%d+) (%w+) (%d+) (%a+) (%a*)(%d+)$')
     if tonumber(format) ~= FORMAT then return redis.error_reply('HOLDFAST FORMAT ' .. tostring(format)) end
     longestTtl = math.max(longestTtl, seenTtl)
     if seenRunId == runId then
-      since = math.min(tonumber(seenSince), micros)
+      state, since = seenState, math.min(tonumber(seenSince), micros)
       if fsync == 'unknown' then fsync = seenFsync end
     elseif seenSince == '0' and seenFsync == 'always' and fsync == 'always'
       and string.find(redis.call('INFO', 'replication'), '\nsecond_repl_offset:-1', 1, true) then
@@ -27,8 +27,9 @@ if not isKnown then
     end
   end
   if since > 0 and micros - since >= longestTtl * 1000 then since = 0 end
-  if since > 0 then recoveringFor = since + longestTtl * 1000 - micros end
-  local present = string.format('%d %s %.0f %s %.0f', FORMAT, runId, longestTtl, fsync, since)
+  if since > 0 then recoveringFor = since + longestTtl * 1000 - micros else state = '' end
+  local present =
+    string.format('%d %s %.0f %s %s%.0f', FORMAT, runId, longestTtl, fsync, state, since)
   if present ~= marker then
     redis.call('SET', prefix .. 'marker', present)
     marker = present
