@@ -40,16 +40,19 @@ export async function creationsBelow(
   onTestFinished(() => client.close());
   const creations = new Map<string, number>();
   await new Promise<void>((resolve) => {
-    client.watch({ key: prefix, rangeEnd: `${prefix}\u{10ffff}` }, {
-      created: () => resolve(),
-      events(events) {
-        for (const { type, kv } of events) {
-          if (type !== "PUT" || kv.createRevision !== kv.modRevision) continue;
-          creations.set(kv.key, (creations.get(kv.key) ?? 0) + 1);
-        }
+    client.watch(
+      { key: prefix, rangeEnd: `${prefix}\u{10ffff}` },
+      {
+        created: () => resolve(),
+        events(events) {
+          for (const { type, kv } of events) {
+            if (type !== "PUT" || kv.createRevision !== kv.modRevision) continue;
+            creations.set(kv.key, (creations.get(kv.key) ?? 0) + 1);
+          }
+        },
+        gap: () => {},
       },
-      gap: () => {},
-    });
+    );
   });
   return creations;
 }
