@@ -31,7 +31,7 @@ import {
 } from "../postgres/tx.js";
 import { checkClient, type PostgresClient } from "../stores/postgres/client.js";
 import { Connections } from "../stores/postgres/connections.js";
-import { checkSchema, DEFAULT_SCHEMA, SETUP_TURN } from "../stores/postgres/schema.js";
+import { checkSchema, DEFAULT_SCHEMA, quoteSchema, SETUP_TURN } from "../stores/postgres/schema.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
 
 export type { Columns } from "../postgres/sql.js";
@@ -65,6 +65,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
   readonly setupSql: string;
   readonly #connections: Connections;
   readonly #waitMs: number;
+  /** In quotes. */
   readonly #schema: string;
   readonly #sql: ReturnType<typeof statementsOf>;
   #hasTable = false;
@@ -73,7 +74,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
   constructor(client: PostgresClient, options: PostgresFenceOptions = {}) {
     checkOptions(options, "the options of a fence", ["schema", "wait"]);
     checkClient(client, "postgresFence");
-    this.#schema = checkSchema(orElse(options.schema, DEFAULT_SCHEMA));
+    this.#schema = quoteSchema(checkSchema(orElse(options.schema, DEFAULT_SCHEMA)));
     this.#waitMs = Math.ceil(
       parseDuration(orElse(options.wait, "10s"), "wait", { min: 1, max: 3_600_000 }),
     );

@@ -21,7 +21,7 @@ import { toStoreError } from "./errors.js";
 import { type DescribedName, firstBeyond, readHolderInfos, readNameInfo } from "./infos.js";
 import { parseMessage } from "./messages.js";
 import { RequestBatches } from "./request-batches.js";
-import { checkSchema, DEFAULT_SCHEMA, ensureSchema } from "./schema.js";
+import { checkSchema, DEFAULT_SCHEMA, ensureSchema, quoteSchema } from "./schema.js";
 import { storable } from "./text.js";
 
 export type { PostgresClient } from "./client.js";
@@ -294,7 +294,8 @@ export class PostgresStore implements Store {
     timeoutMs = OTHER_TIMEOUT_MS,
   ): Promise<readonly Row[]> {
     await this.setUp();
-    return this.#connections.query<Row>(`SELECT ${this.#schema}.${call}`, values, timeoutMs);
+    const text = `SELECT ${quoteSchema(this.#schema)}.${call}`;
+    return this.#connections.query<Row>(text, values, timeoutMs);
   }
 
   /** Null for a name whose claims are all over. */

@@ -40,13 +40,23 @@ const CONSTANTS: Readonly<Record<string, number>> = {
   SESSION_TOKEN_LOCK,
 };
 
-/** Throws InvalidArgumentError unless it is a plain identifier, which needs no quotes. */
+/** Throws InvalidArgumentError unless it consists of plain characters, and is no name of PostgreSQL's own. */
 export function checkSchema(schema: unknown): string {
-  if (typeof schema === "string" && /^[a-z_][a-z0-9_]{0,62}$/.test(schema)) return schema;
-  throw new InvalidArgumentError(
-    `the schema is ${show(schema)}; it must consist of small letters, digits and "_", at most 63, and not begin with a digit`,
-  );
+  if (typeof schema !== "string" || !/^[a-z_][a-z0-9_]{0,62}$/.test(schema)) {
+    throw new InvalidArgumentError(
+      `the schema is ${show(schema)}; it must consist of small letters, digits and "_", at most 63, and not begin with a digit`,
+    );
+  }
+  if (schema.startsWith("pg_") || schema === "information_schema") {
+    throw new InvalidArgumentError(
+      `the schema is ${show(schema)}; PostgreSQL keeps names that begin with pg_, and information_schema, for itself: choose another`,
+    );
+  }
+  return schema;
 }
+
+/** A checked schema as SQL has it: "user" and "order" are also words of SQL. */
+export const quoteSchema = (schema: string): string => `"${schema}"`;
 
 const BODY = [SQL.tables, SQL.names, SQL.requests, SQL.renewals, SQL.operations, SQL.sessions].join(
   "\n",
@@ -63,21 +73,22 @@ export const FUNCTIONS: readonly string[] = [
  * format they fail. Where the schema is there and empty, the right to create tables and functions in it is enough.
  */
 export function setupSql(schema: string): string {
+  const quoted = quoteSchema(schema);
   const body = BODY.replaceAll(/\$([A-Z_]+)\b/g, (_, name: string) =>
-    name === "SCHEMA" ? schema : String(CONSTANTS[name]),
+    name === "SCHEMA" ? quoted : String(CONSTANTS[name]),
   );
   return `${SETUP_TURN.join(";\n")};
 SELECT set_config('client_min_messages', 'warning', true);
 DO $$ BEGIN
   -- CREATE SCHEMA IF NOT EXISTS needs the right to create a schema even if it is there.
-  IF to_regnamespace('${schema}') IS NULL THEN CREATE SCHEMA ${schema}; END IF;
-  IF to_regprocedure('${schema}.format_version()') IS NOT NULL THEN
-    IF ${schema}.format_version() <> ${FORMAT} THEN
-      RAISE 'the schema ${schema} has format %, and these statements make format ${FORMAT}', ${schema}.format_version();
+  IF to_regnamespace('${quoted}') IS NULL THEN CREATE SCHEMA ${quoted}; END IF;
+  IF to_regprocedure('${quoted}.format_version()') IS NOT NULL THEN
+    IF ${quoted}.format_version() <> ${FORMAT} THEN
+      RAISE 'the schema ${schema} has format %, and these statements make format ${FORMAT}', ${quoted}.format_version();
     END IF;
   END IF;
 END $$;
-SELECT set_config('search_path', '${schema}, pg_catalog', true);
+SELECT set_config('search_path', '${quoted}, pg_catalog', true);
 ${body}
 CREATE OR REPLACE FUNCTION format_version() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT ${FORMAT}';
 `;
@@ -115,12 +126,12 @@ async function formatOf(connections: Connections, schema: string): Promise<numbe
   const text = "SELECT to_regprocedure($1) IS NOT NULL AS is_there";
   const [row] = await connections.query<{ is_there: boolean }>(
     text,
-    [`${schema}.format_version()`],
+    [`${quoteSchema(schema)}.format_version()`],
     SETUP_MS,
   );
   if (!row!.is_there) return null;
   const [found] = await connections.query<{ format: number }>(
-    `SELECT ${schema}.format_version() AS format`,
+    `SELECT ${quoteSchema(schema)}.format_version() AS format`,
     [],
     SETUP_MS,
   );

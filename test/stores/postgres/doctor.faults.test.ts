@@ -270,7 +270,7 @@ describeWith(["postgres", "pgbouncer"], "the doctor of PostgreSQL", () => {
     expect(one(await examineStore(app), "persistence")).toMatchObject({
       level: "danger",
       what: expect.stringContaining("UNLOGGED: holdfast.claims."),
-      advice: expect.stringContaining("DROP SCHEMA holdfast CASCADE; then holdfast setup"),
+      advice: expect.stringContaining('DROP SCHEMA "holdfast" CASCADE; then holdfast setup'),
     });
   });
 

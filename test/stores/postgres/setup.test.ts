@@ -1,7 +1,8 @@
 import { randomUUID } from "node:crypto";
-import { Client } from "pg";
+import { Client, Pool } from "pg";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { connect } from "../../../src/connect.js";
+import { postgresFence } from "../../../src/fence/postgres.js";
 import { FORMAT } from "../../../src/stores/postgres/schema.js";
 import { setUpPostgres, setupScript } from "../../../src/stores/postgres/setup.js";
 import { parseStoreUrl } from "../../../src/stores/registry.js";
@@ -130,6 +131,29 @@ describeWith(["postgres"], "the set-up of a database", () => {
       `the schema holdfast has format ${FORMAT + 1}, and these statements make format ${FORMAT}`,
     );
     await expect(setUp(owner)).rejects.toMatchObject({ code: "UNSUPPORTED" });
+  });
+
+  test("words of SQL are good names for a schema, and PostgreSQL's own are refused", async () => {
+    const pool = new Pool({ connectionString: owner });
+    for (const schema of ["user", "order", "table"]) {
+      const url = `${app}?schema=${schema}`;
+      await setUp(`${owner}?schema=${schema}`, "app");
+      await lockAndWait(url);
+      const locks = await connect(`${url}&mode=session`);
+      const lease = await locks.acquire("job");
+      expect(await locks.inspect("job")).toMatchObject({ holders: [{ token: lease.token }] });
+      await locks.close();
+      const fence = postgresFence(pool, { schema });
+      await fence.enter(undefined, "stock", lease);
+      expect(await fence.highest(undefined, "stock")).toBe(lease.token);
+    }
+    await pool.end();
+    for (const schema of ["pg_locks", "pg_", "information_schema"]) {
+      await expect(connect(`${owner}?schema=${schema}`)).rejects.toMatchObject({
+        code: "INVALID_ARGUMENT",
+        message: expect.stringContaining("PostgreSQL keeps"),
+      });
+    }
   });
 
   test("the rights that it grants are enough, and each of them is needed", {

@@ -1,4 +1,5 @@
 import { danger, type Finding, note, ok } from "../../../doctor/finding.js";
+import { quoteSchema } from "../schema.js";
 import type { Facts } from "./facts.js";
 
 const OLDEST = 14;
@@ -88,8 +89,10 @@ function judgePersistence({ settings, schema }: Facts): Finding[] {
         `UNLOGGED: ${names.join(", ")}. A crash of the server empties such a table, and a failover too: all locks in it are granted again`,
         // PostgreSQL refuses to rewrite claims: rows of names contain its type.
         unlogged.some(({ name }) => name === "claims")
-          ? `While nobody holds a lock: DROP SCHEMA ${schema!.name} CASCADE; then holdfast setup.`
-          : names.map((name) => `ALTER TABLE ${name} SET LOGGED;`).join(" "),
+          ? `While nobody holds a lock: DROP SCHEMA ${quoteSchema(schema!.name)} CASCADE; then holdfast setup.`
+          : unlogged
+              .map(({ name }) => `ALTER TABLE ${quoteSchema(schema!.name)}.${name} SET LOGGED;`)
+              .join(" "),
       ),
     );
   }

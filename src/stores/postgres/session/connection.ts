@@ -65,6 +65,7 @@ interface Sent<Request, Reply> {
 
 interface Options {
   readonly client: PostgresClient;
+  /** In quotes. */
   readonly schema: string;
   /** The server, for messages. */
   readonly where: string;
