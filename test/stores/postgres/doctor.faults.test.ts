@@ -13,6 +13,7 @@ import { checkReplicas, checkTransactions } from "../../../src/stores/postgres/d
 import { judgeSettings } from "../../../src/stores/postgres/doctor/settings.js";
 import { judgeSize } from "../../../src/stores/postgres/doctor/tables.js";
 import { openPool } from "../../../src/stores/postgres/open.js";
+import { functionName } from "../../../src/stores/postgres/schema.js";
 import { setUpPostgres, setupScript } from "../../../src/stores/postgres/setup.js";
 import { parseStoreUrl } from "../../../src/stores/registry.js";
 import { FalseClock } from "../../../src/verify/lab/clock.js";
@@ -193,6 +194,23 @@ describeWith(["postgres", "pgbouncer"], "the doctor of PostgreSQL", () => {
     const findings = await examineStore(app);
     expect(ofLevel(findings, "danger")).toEqual(["tables"]);
     expect(one(findings, "tables").what).toContain("has format 99");
+  });
+
+  test("functions of another version only: they are not added, and it says whether the first lock can", async () => {
+    const other = setupScript(parseStoreUrl(owner), "app").replaceAll(functionName(""), "_other");
+    await sql(`DROP SCHEMA holdfast CASCADE; SET ROLE owner; ${other}`);
+    const can = await examineStore(owner);
+    expect(one(can, "tables")).toMatchObject({
+      level: "note",
+      what: expect.stringContaining("the first lock adds those of this one"),
+    });
+    expect(ofLevel(can, "danger")).toEqual([]);
+    const cannot = await examineStore(app);
+    expect(ofLevel(cannot, "danger")).toEqual(["tables"]);
+    expect(one(cannot, "tables").advice).toContain("holdfast setup --store URL --grant USER");
+    const count = "SELECT count(*) FROM pg_proc WHERE proname = '%'";
+    expect(await sql(count.replace("%", functionName("requests")))).toBe("0");
+    expect(await sql(count.replace("%", "requests_other"))).toBe("1");
   });
 
   test("rights that are missing, also before the user may enter the schema", async () => {

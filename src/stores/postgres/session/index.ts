@@ -23,7 +23,7 @@ import { checkClient, type PostgresClient } from "../client.js";
 import { Connections } from "../connections.js";
 import { toStoreError } from "../errors.js";
 import { firstBeyond } from "../infos.js";
-import { checkSchema, DEFAULT_SCHEMA, ensureSchema, quoteSchema } from "../schema.js";
+import { callSql, checkSchema, DEFAULT_SCHEMA, ensureSchema } from "../schema.js";
 import { storable } from "../text.js";
 import { LONGEST_TTL_MS, type LockRequest, SessionConnection } from "./connection.js";
 import { type OwnLock, OwnLocks } from "./own-locks.js";
@@ -276,7 +276,7 @@ export class PostgresSessionStore implements Store {
     await this.#ensureSchema();
     return SessionConnection.open({
       client: this.#client,
-      schema: quoteSchema(this.#schema),
+      schema: this.#schema,
       where: this.#connections.where,
       ended: (session) => this.#sessionEnded(session),
       hasLocks: () => this.#locks.size > 0,
@@ -311,7 +311,7 @@ export class PostgresSessionStore implements Store {
   async #describe(first: string, beyond: string | null, many: number): Promise<NameInfo[]> {
     await this.#ensureSchema();
     const rows = await this.#connections.query<{ described: DescribedName }>(
-      `SELECT ${quoteSchema(this.#schema)}.describe_session_locks($1, $2, $3) AS described`,
+      `SELECT ${callSql(this.#schema, "describe_session_locks", 3)} AS described`,
       [first, beyond, many],
       DESCRIBE_MS,
     );
