@@ -23,6 +23,8 @@ export const DEFAULT_SCHEMA = "holdfast";
  * functions of several versions work on the same tables, side by side.
  */
 export const FORMAT = 1;
+/** Names and labels are any text. */
+export const ENCODING = "UTF8";
 /**
  * The beginning of a transaction that creates something: CREATE … IF NOT EXISTS and CREATE OR REPLACE
  * fail when two sessions run them at once. The number is any. The second statement locks a catalogue:
@@ -116,6 +118,9 @@ export function setupSql(schema: string): string {
   return `${SETUP_TURN.join(";\n")};
 SELECT set_config('client_min_messages', 'warning', true);
 DO $$ BEGIN
+  IF current_setting('server_encoding') <> '${ENCODING}' THEN
+    RAISE 'the database has the encoding %, and locks need ${ENCODING}', current_setting('server_encoding');
+  END IF;
   -- CREATE SCHEMA IF NOT EXISTS needs the right to create a schema even if it is there.
   IF to_regnamespace('${quoted}') IS NULL THEN CREATE SCHEMA ${quoted}; END IF;
   IF to_regprocedure('${quoted}.format_version()') IS NOT NULL THEN
@@ -132,7 +137,7 @@ CREATE OR REPLACE FUNCTION format_version() RETURNS integer LANGUAGE sql IMMUTAB
 
 /**
  * Makes the schema, or adds the functions of this version, unless they are there. Returns what this call has made.
- * Rejects with UnsupportedError if the schema has another format.
+ * Rejects with UnsupportedError if the schema has another format, or the database another encoding.
  */
 export async function ensureSchema(
   connections: Connections,
@@ -158,11 +163,22 @@ type State = "empty" | "other functions" | "complete";
 
 async function readState(connections: Connections, schema: string): Promise<State> {
   const inSchema = (name: string): string => `${quoteSchema(schema)}.${name}()`;
-  const [row] = await connections.query<{ has_format: boolean; has_functions: boolean }>(
-    "SELECT to_regprocedure($1) IS NOT NULL AS has_format, to_regprocedure($2) IS NOT NULL AS has_functions",
+  const [row] = await connections.query<{
+    encoding: string;
+    has_format: boolean;
+    has_functions: boolean;
+  }>(
+    `SELECT current_setting('server_encoding') AS encoding,
+      to_regprocedure($1) IS NOT NULL AS has_format, to_regprocedure($2) IS NOT NULL AS has_functions`,
     [inSchema("format_version"), inSchema(MARKER_FUNCTION)],
     SETUP_MS,
   );
+  if (row!.encoding !== ENCODING) {
+    throw new UnsupportedError(
+      `the database of ${connections.where} has the encoding ${row!.encoding}, in which not every name of a lock can be stored: ` +
+        `use another database of the server (CREATE DATABASE locks ENCODING '${ENCODING}' LOCALE 'C' TEMPLATE template0)`,
+    );
+  }
   if (!row!.has_format) return "empty";
   const [found] = await connections.query<{ format: number }>(
     `SELECT ${inSchema("format_version")} AS format`,

@@ -201,6 +201,45 @@ describeWith(["postgres"], "the set-up of a database", () => {
     await locks.close();
   });
 
+  test("a database that can't store every name is refused, with the reason; its fences take what it can", async () => {
+    await server.sql(`CREATE DATABASE latin OWNER owner
+      ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'`);
+    const latin = owner.replace(/\w+$/, "latin");
+    const refused = {
+      code: "UNSUPPORTED",
+      message: expect.stringMatching(
+        /^the database of PostgreSQL at \S+ has the encoding LATIN1, .* ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0/,
+      ),
+    };
+    await expect(connect(latin)).rejects.toMatchObject(refused);
+    await expect(connect(`${latin}?mode=session`)).rejects.toMatchObject(refused);
+    await expect(setUp(latin)).rejects.toMatchObject(refused);
+    await expect(sql(latin, setupScript(parseStoreUrl(latin)))).rejects.toThrow(/encoding LATIN1/);
+    expect((await sql(latin, "SELECT to_regnamespace('holdfast') AS made")).rows).toEqual([
+      { made: null },
+    ]);
+
+    // What the error says.
+    await server.sql(
+      "CREATE DATABASE locks OWNER owner ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0",
+    );
+    await lockAndWait(owner.replace(/\w+$/, "locks"));
+
+    const pool = new Pool({ connectionString: latin });
+    const fence = postgresFence(pool);
+    const token = 7n;
+    await fence.enter(undefined, "K\u00f6nig", { token, floor: token });
+    expect(await fence.highest(undefined, "K\u00f6nig")).toBe(token);
+    await expect(fence.enter(undefined, "5 \u20ac", { token, floor: token })).rejects.toMatchObject(
+      {
+        code: "STORE_UNAVAILABLE",
+        retryable: false,
+        message: expect.stringMatching(/has no equivalent in encoding "LATIN1"/),
+      },
+    );
+    await pool.end();
+  });
+
   test("words of SQL are good names for a schema, and PostgreSQL's own are refused", async () => {
     const pool = new Pool({ connectionString: owner });
     for (const schema of ["user", "order", "table"]) {

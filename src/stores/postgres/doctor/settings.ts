@@ -1,5 +1,5 @@
 import { danger, type Finding, note, ok } from "../../../doctor/finding.js";
-import { quoteSchema } from "../schema.js";
+import { ENCODING, quoteSchema } from "../schema.js";
 import type { Facts } from "./facts.js";
 
 const OLDEST = 14;
@@ -24,11 +24,11 @@ function judgeVersion({ version, versionNumber }: Facts): Finding {
 }
 
 function judgeEncoding({ encoding, database }: Facts): Finding {
-  if (encoding === "UTF8") return ok("encoding", "UTF8");
+  if (encoding === ENCODING) return ok("encoding", encoding);
   return danger(
     "encoding",
-    `the database ${database} has the encoding ${encoding}, on which Holdfast is not tested: a name or a holder with a character that ${encoding} lacks can't be locked`,
-    "Use a database with the encoding UTF8.",
+    `the database ${database} has the encoding ${encoding}, in which not every name can be stored: every request is refused`,
+    `Use another database of the server: CREATE DATABASE locks ENCODING '${ENCODING}' LOCALE 'C' TEMPLATE template0;`,
   );
 }
 
