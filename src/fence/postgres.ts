@@ -49,6 +49,15 @@ export interface PostgresFenceOptions {
   wait?: Duration;
 }
 
+/** The same for all fences on a client: a fence is never closed, and what it adds to the client stays. */
+const byClient = new WeakMap<PostgresClient, Connections>();
+
+function connectionsOf(client: PostgresClient): Connections {
+  const connections = byClient.get(client) ?? new Connections(client);
+  byClient.set(client, connections);
+  return connections;
+}
+
 /** Beyond the wait, for the reply. */
 const REPLY_MS = 10_000;
 /** A step of its own may meet this many others, where the default isolation level is a strict one. */
@@ -78,7 +87,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
     this.#waitMs = Math.ceil(
       parseDuration(orElse(options.wait, "10s"), "wait", { min: 1, max: 3_600_000 }),
     );
-    this.#connections = new Connections(client);
+    this.#connections = connectionsOf(client);
     this.#sql = statementsOf(`${this.#schema}.fences`, this.#waitMs);
     this.setupSql = setupStatements(this.#schema, true).join("; ");
   }

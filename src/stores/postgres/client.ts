@@ -13,6 +13,7 @@ export interface PostgresPool {
   connect(): Promise<PooledConnection>;
   end(): Promise<void>;
   on(event: "error", listener: (error: Error) => void): unknown;
+  off(event: "error", listener: (error: Error) => void): unknown;
   readonly options: object;
 }
 
@@ -21,6 +22,7 @@ export interface PostgresConnection {
   query(text: string, values?: readonly unknown[]): Promise<{ rows: readonly unknown[] }>;
   end(): Promise<void>;
   on(event: string, listener: (...args: never[]) => void): unknown;
+  off(event: string, listener: () => void): unknown;
 }
 
 interface PooledConnection extends PostgresConnection {

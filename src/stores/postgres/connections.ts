@@ -15,6 +15,7 @@ import {
   trackTransactions,
   unref,
 } from "./client.js";
+import { onClientError } from "./client-errors.js";
 import { isConnectionLost, toStoreError } from "./errors.js";
 
 /** A message that a listener sends to itself arrives within this time, or messages do not arrive at all. */
@@ -28,15 +29,15 @@ const BACKEND = "SELECT pg_backend_pid() AS pid";
 const isDirect = (connection: PostgresConnection, rows: readonly unknown[]): boolean =>
   processOf(connection) === (rows as [{ pid: number }])[0].pid;
 
-/** Connections of pools that we listen to. */
+/** Connections of pools that we listen to, and single clients. */
 const watched = new WeakSet<PostgresConnection>();
 
-function watch(connection: PostgresConnection): void {
+function watch(connection: PostgresConnection, isOfPool: boolean): void {
   if (watched.has(connection)) return;
   watched.add(connection);
   // An "error" event that nobody listens to ends the process, and a pool does not listen while a connection is
   // in use. Its statement rejects as well.
-  connection.on("error", () => {});
+  if (isOfPool) connection.on("error", () => {});
   trackTransactions(connection);
 }
 
@@ -59,16 +60,23 @@ export class Connections implements ListenerPort {
   /** Every listening connection makes every NOTIFY of the server slower. */
   readonly closesIdle = true;
   #pollUntilMs = 0;
+  #ignoreErrors: (() => void) | null = null;
 
   constructor(client: PostgresClient) {
     this.#client = client;
     this.where = addressOfClient(client);
-    // A client of a pool that is lost while it is idle would otherwise end the process.
-    if (isPool(client)) client.on("error", () => this.#lost());
-    else {
-      client.on("error", () => this.#lost());
-      trackTransactions(client);
-    }
+    this.#listenToErrors();
+    if (!isPool(client)) watch(client, false);
+  }
+
+  #listenToErrors(): void {
+    this.#ignoreErrors ??= onClientError(this.#client, () => this.#lost());
+  }
+
+  /** Removes what was added to the caller's client, until the next statement. */
+  detach(): void {
+    this.#ignoreErrors?.();
+    this.#ignoreErrors = null;
   }
 
   /** Runs one statement outside of any transaction. A connection that gives no reply within the time is cut off. */
@@ -81,6 +89,7 @@ export class Connections implements ListenerPort {
   }
 
   async #query(text: string, values: readonly unknown[], timeoutMs: number): Promise<Reply> {
+    this.#listenToErrors();
     try {
       const reply = isPool(this.#client)
         ? await this.#byPool(this.#client, text, values, timeoutMs)
@@ -153,6 +162,7 @@ export class Connections implements ListenerPort {
 
   async close(): Promise<void> {
     await this.#client.end();
+    this.detach();
   }
 
   async #byPool(
@@ -169,7 +179,7 @@ export class Connections implements ListenerPort {
       throw this.#noReply(timeoutMs, "no connection");
     }
     const connection = await connecting;
-    watch(connection);
+    watch(connection, true);
     const leftMs = startedAtMs + timeoutMs - performance.now();
     let isBroken = false;
     try {

@@ -130,6 +130,8 @@ export class PostgresStore implements Store {
   /** Not from 0: a process may live for a few releases only, and many of them come to as many deletions. */
   #releases = randomInt(RELEASES_PER_DELETION);
   #deletion: Promise<unknown> = Promise.resolve();
+  /** `Locks` that use the store. */
+  #users = 0;
   #closed = false;
 
   constructor(client: PostgresClient, options: PostgresStoreOptions = {}) {
@@ -149,6 +151,10 @@ export class PostgresStore implements Store {
       toStoreError: (error) => toStoreError(error, this.#connections.where),
       message: (text) => this.#receive(text),
     });
+  }
+
+  open(): void {
+    this.#users++;
   }
 
   get traits(): Traits {
@@ -224,14 +230,16 @@ export class PostgresStore implements Store {
   }
 
   async close(): Promise<void> {
-    // Other Locks may share the store: their waiters are still notified, and later ones listen anew.
-    if (!this.#closeClient && this.#queued.waiters.size > 0) return;
+    this.#users = Math.max(0, this.#users - 1);
+    if (!this.#closeClient && (this.#users > 0 || this.#queued.waiters.size > 0)) return;
     await this.#queued.close();
     // A pool that is ended leaves its last request without a reply, and the timeout keeps the process alive.
     await this.#deletion;
-    if (!this.#closeClient || this.#closed) return;
-    this.#closed = true;
-    await this.#connections.close();
+    if (!this.#closeClient) this.#connections.detach();
+    else if (!this.#closed) {
+      this.#closed = true;
+      await this.#connections.close();
+    }
   }
 
   /** Where the waiters of this process are notified; null: they poll. */

@@ -1,8 +1,13 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { Client, Pool, types } from "pg";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import { postgresFence } from "../../../src/fence/postgres.js";
 import { createLocks, type Locks } from "../../../src/index.js";
-import { type PostgresStore, postgresStore } from "../../../src/stores/postgres/index.js";
+import {
+  type PostgresStore,
+  postgresSessionStore,
+  postgresStore,
+} from "../../../src/stores/postgres/index.js";
 import { functionName } from "../../../src/stores/postgres/schema.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { PostgresServer } from "../../../src/verify/lab/postgres.js";
@@ -274,7 +279,6 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     await open();
     await sql(`INSERT INTO ${schema}.names (name) VALUES ('free')`);
     const pool = new Pool({ connectionString: server.url });
-    pool.setMaxListeners(0);
     closing.push(() => pool.end());
     const isFreeThere = async (): Promise<boolean> =>
       (await sql(`SELECT count(*) FROM ${schema}.names WHERE name = 'free'`)) === "1";
@@ -396,6 +400,50 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     await pause(100);
     await (await locks.acquire("name", { wait: 5_000 })).release();
   });
+
+  test.each(["Pool", "Client"] as const)(
+    "all stores and fences on a %s have one listener for its errors, which goes with the last store",
+    async (kind) => {
+      freshSchema();
+      const warnings: string[] = [];
+      const warned = ({ name, message }: Error): void => void warnings.push(`${name}: ${message}`);
+      process.on("warning", warned);
+      closing.push(async () => process.off("warning", warned));
+      const client =
+        kind === "Pool" ? new Pool({ connectionString: server.url }) : new Client(server.url);
+      if (client instanceof Client) await client.connect();
+      closing.push(() => client.end());
+      const listeners = (): number => client.listenerCount("error");
+      const before = listeners();
+      const stores = Array.from({ length: 15 }, () => postgresStore(client, { schema }));
+      const [first, second] = [0, 1].map(() => createLocks(stores[0]!));
+      await (await first!.acquire("name")).release();
+      expect(listeners()).toBe(before + 1);
+      // The process listens on behalf of the other one.
+      await first!.close();
+      for (const store of stores.slice(1)) await store.close();
+      expect(listeners()).toBe(before + 1);
+      await (await second!.acquire("name")).release();
+      await second!.close();
+      expect(listeners()).toBe(before);
+
+      const session = createLocks(postgresSessionStore(client, { schema }));
+      await (await session.acquire("name")).release();
+      expect(listeners()).toBe(before + 1);
+      await session.close();
+      expect(listeners()).toBe(before);
+      // A store that is used again after it was closed.
+      await stores[0]!.inspect("name");
+      expect(listeners()).toBe(before + 1);
+      await stores[0]!.close();
+      expect(listeners()).toBe(before);
+
+      for (let i = 0; i < 15; i++) await postgresFence(client, { schema }).highest(undefined, "r");
+      expect(listeners()).toBe(before + 1);
+      await pause(10);
+      expect(warnings).toEqual([]);
+    },
+  );
 
   test("a row that somebody else has locked holds up its own name only", {
     timeout: 60_000,

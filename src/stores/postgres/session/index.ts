@@ -92,6 +92,8 @@ export class PostgresSessionStore implements Store {
   readonly #claiming = new Map<string, Promise<ClaimAnswer>>();
   #schemaReady: Promise<unknown> | null = null;
   #session: Promise<SessionConnection> | null = null;
+  /** `Locks` that use the store. */
+  #users = 0;
   #closed = false;
 
   /** `keyOf`: for tests, names of which collide. */
@@ -107,6 +109,10 @@ export class PostgresSessionStore implements Store {
     this.#closeClient = options.closeClient ?? false;
     this.#connections = new Connections(client);
     this.#keyOf = keyOf ?? ((name) => hashOf(this.#schema, name));
+  }
+
+  open(): void {
+    this.#users++;
   }
 
   /** Makes the schema unless it is there, and begins the session; claims do so first. Rejects if that fails. */
@@ -175,13 +181,15 @@ export class PostgresSessionStore implements Store {
   }
 
   async close(): Promise<void> {
-    // Other Locks may share the store.
-    if (!this.#closeClient && this.#locks.size > 0) return;
+    this.#users = Math.max(0, this.#users - 1);
+    if (!this.#closeClient && (this.#users > 0 || this.#locks.size > 0)) return;
     this.#locks.stop();
     await this.#session?.then((session) => session.close()).catch(() => {});
-    if (!this.#closeClient || this.#closed) return;
-    this.#closed = true;
-    await this.#connections.close();
+    if (!this.#closeClient) this.#connections.detach();
+    else if (!this.#closed) {
+      this.#closed = true;
+      await this.#connections.close();
+    }
   }
 
   async #claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
