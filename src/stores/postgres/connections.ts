@@ -6,6 +6,7 @@ import {
   cutOff,
   isInTransaction,
   isPool,
+  type NewConnection,
   type Notification,
   newConnection,
   type PostgresClient,
@@ -23,6 +24,12 @@ const SELF_TEST_MS = 2_000;
 const SELF_TEST = "self-test";
 /** When messages did not arrive, listening is tried again after this time. */
 const POLL_FOR_MS = 60_000;
+
+/** Whose turn it is to ask for its session of the server: an even rhythm could meet two sessions in turn. */
+const SESSION_PROBES = ["own", "other", "own", "own", "other", "own", "other", "own"] as const;
+
+/** `sessions`: it keeps a session of the server for each client. `transactions`: it gives them to others in between. */
+export type Pooler = "none" | "sessions" | "transactions";
 
 const BACKEND = "SELECT pg_backend_pid() AS pid";
 
@@ -107,10 +114,42 @@ export class Connections implements ListenerPort {
     return performance.now() >= this.#pollUntilMs;
   }
 
-  /** Finds out whether a pooler stands in between, which passes statements on to any session of the server. */
-  async detectPooler(timeoutMs: number): Promise<void> {
+  /**
+   * Finds out whether a pooler stands in between, and whether it can deliver messages. Null: it gave no second
+   * session to compare with.
+   */
+  async detectPooler(timeoutMs: number): Promise<Pooler | null> {
     const { rows, connection } = await this.#query(BACKEND, [], timeoutMs);
-    if (!isDirect(connection, rows)) this.#pollUntilMs = Number.POSITIVE_INFINITY;
+    if (isDirect(connection, rows)) return "none";
+    const probe = newConnection(this.#client);
+    probe.on("error", () => {});
+    // The pooler may have no room for another client.
+    const sharing = this.#sharesSessions(probe, timeoutMs).catch(() => null);
+    const isShared = (await settlesWithin(SELF_TEST_MS, sharing)) ? await sharing : null;
+    cutOff(probe);
+    if (isShared === false) return "sessions";
+    this.#pollUntilMs = isShared ? Number.POSITIVE_INFINITY : performance.now() + POLL_FOR_MS;
+    return isShared ? "transactions" : null;
+  }
+
+  /**
+   * Whether a session of the server serves several clients in turn. To listen in one of those would leave it listening
+   * for good, and prove nothing. A "no" may be wrong, and is tested when somebody listens.
+   */
+  async #sharesSessions(probe: NewConnection, timeoutMs: number): Promise<boolean> {
+    await probe.connect();
+    unref(probe);
+    const sessions = { own: new Set<number>(), other: new Set<number>() };
+    for (const who of SESSION_PROBES) {
+      const rows =
+        who === "own"
+          ? (await probe.query(BACKEND)).rows
+          : await this.query(BACKEND, [], timeoutMs);
+      sessions[who].add((rows as [{ pid: number }])[0].pid);
+      const [own, another] = sessions.own;
+      if (another !== undefined || sessions.other.has(own!)) return true;
+    }
+    return false;
   }
 
   onReconnect(reconnected: () => void): () => void {

@@ -9,7 +9,11 @@ import {
   readFacts,
   type TableFacts,
 } from "../../../src/stores/postgres/doctor/facts.js";
-import { checkReplicas, checkTransactions } from "../../../src/stores/postgres/doctor/server.js";
+import {
+  checkPooler,
+  checkReplicas,
+  checkTransactions,
+} from "../../../src/stores/postgres/doctor/server.js";
 import { judgeSettings } from "../../../src/stores/postgres/doctor/settings.js";
 import { judgeSize } from "../../../src/stores/postgres/doctor/tables.js";
 import { openPool } from "../../../src/stores/postgres/open.js";
@@ -350,15 +354,17 @@ describeWith(["postgres", "pgbouncer"], "the doctor of PostgreSQL", () => {
     });
   });
 
-  test("a pooler: waiters poll", async () => {
-    const pooler = await lab.pgbouncer(server);
-    const [, , url] = urlsAt(pooler);
-    const findings = await examineStore(url);
-    expect(one(findings, "pooler")).toMatchObject({
-      level: "note",
-      what: expect.stringContaining("waiters poll"),
+  test.each([
+    ["transaction", {}, "note", /in transaction mode stands in between: waiters poll/],
+    ["session", {}, "ok", /in session mode: waiters are notified/],
+    ["session", { default_pool_size: "1" }, "note", /a message did not pass it: waiters poll/],
+  ] as const)("a pooler in %s mode %j", async (mode, more, level, what) => {
+    const pooler = await lab.pgbouncer(server, { config: { pool_mode: mode, ...more } });
+    expect(await withConnections(urlsAt(pooler)[2], checkPooler)).toMatchObject({
+      level,
+      what: expect.stringMatching(what),
     });
-    expect(ofLevel(findings, "danger")).toEqual([]);
+    await pooler.stop();
   });
 
   test("a server that can't be reached, or lets the user not in, is no finding", async () => {

@@ -4,7 +4,14 @@ import { RENEWALS_PER_TTL } from "../../../core/store.js";
 import { slices } from "../../shared/slices.js";
 import { settlesWithin } from "../../shared/timeout.js";
 import { TurnBatcher } from "../../shared/turn-batcher.js";
-import { cutOff, newConnection, type PostgresClient, processOf, unref } from "../client.js";
+import {
+  cutOff,
+  type NewConnection,
+  newConnection,
+  type PostgresClient,
+  processOf,
+  unref,
+} from "../client.js";
 import { toStoreError } from "../errors.js";
 import { callSql } from "../schema.js";
 
@@ -77,7 +84,7 @@ interface Options {
 /** The connection whose session has the locks of this process. When it ends, the server releases all of them. */
 export class SessionConnection {
   readonly #options: Options;
-  readonly #connection: ReturnType<typeof newConnection>;
+  readonly #connection: NewConnection;
   readonly #id = randomBytes(8).readBigInt64BE();
   readonly #claims = new TurnBatcher<Sent<LockRequest, LockReply>>((all) => {
     for (const some of slices(all, LOCKS_PER_STATEMENT)) this.#sendClaims(some);
