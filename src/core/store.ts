@@ -56,6 +56,9 @@ export interface Store {
   /** Where the store can: calls `changed` when the holder may have changed. Returns a function that ends this. */
   observe?(name: string, changed: () => void): () => void;
 
+  /** A `Locks` begins to use the store, and ends that by `close`. Several may share a store. */
+  open?(): void;
+
   /** Closes everything that the store opened itself. May be called again. */
   close(): Awaitable<void>;
 }
