@@ -15,7 +15,9 @@ export interface Store {
   /**
    * Grants, or leaves a ticket (`queue`), or neither, in one atomic step. A grantId that already has
    * a grant or a ticket finds it again *and extends it*; it never makes a second one. One whose
-   * grant has ended, and is still known (revoked, or closing the name), gets no other: `lost`.
+   * grant has ended, and is still known (revoked, or closing the name), gets no other: `lost`. An
+   * expired ticket is gone wherever it stands in the queue: its claim begins again at the end, or is
+   * `lost` if its session has ended.
    * While the ticket stands, the store pushes its grant. It pushes `look` to a waiter that may have missed
    * a push, and to the first WAITERS_AT_EXPIRY waiters if the name may be free before their next renewal and
    * earlier than their last reply said: after a handover to a short lease, a renewal with a shorter ttl, or a
