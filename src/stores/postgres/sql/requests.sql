@@ -181,6 +181,10 @@ BEGIN
     AND (n.others = 0 OR c.permits = new_capacity
       AND NOT EXISTS (SELECT FROM claims WHERE name = wanted AND grant_id = id))
   THEN
+    -- Expired tickets stay until somebody locks the name: without a living one, nobody is ahead.
+    IF n.waiting > 0 AND NOT EXISTS (SELECT FROM claims WHERE name = wanted AND token = 0 AND expires > now_at) THEN
+      n.waiting := 0;
+    END IF;
     RETURN json_build_object('kind', 'busy', 'at', 0, 'position',
       position_reply(n.waiting, greatest(c.expires, c.closed), now_at, c.holder));
   END IF;
