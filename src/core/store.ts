@@ -16,7 +16,8 @@ export interface Store {
    * Grants the names, or leaves a ticket (if `queue`), or does neither, in one atomic step. If the grantId
    * already has a grant or a ticket, the claim finds that one *and extends it*; it never makes a second. If
    * the grant of this id has ended, and the store still knows it (it was revoked, or keeps the name closed),
-   * the id gets no other grant: the reply is `lost`.
+   * the id gets no other grant: the reply is `lost`. An expired ticket is gone wherever it stands in the queue:
+   * its claim begins again at the end, or is `lost` if its session has ended.
    *
    * While the ticket stands, the store pushes its grant. It pushes `look`
    * - to a waiter that may have missed a push;

@@ -30,6 +30,11 @@ export class LocalWaiters {
     return this.#waiters.get(waiter.claim.grantId) === waiter;
   }
 
+  /** The reply to its claim has ended the wait. A claim that was sent since, whatever its number, still waits. */
+  remove(waiter: LocalWaiter): void {
+    if (this.has(waiter)) this.#waiters.delete(waiter.claim.grantId);
+  }
+
   /** The reply to this request has ended the wait, unless the waiter has sent a later claim since. */
   forget({ grantId, seq }: { readonly grantId: string; readonly seq: number }): void {
     const waiter = this.#waiters.get(grantId);

@@ -117,7 +117,7 @@ export class SqliteStore implements Store {
 
   async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
     // From now on, a close by other Locks on this connection leaves the socket open.
-    if (claim.queue) this.#notifier.waiters.add(claim, push);
+    const waiter = claim.queue ? this.#notifier.waiters.add(claim, push) : null;
     const claimed = (): ClaimAnswer => {
       const answer = this.#rule.claim(claim);
       // Before the commit: a process that can see the ticket must find its socket.
@@ -125,7 +125,7 @@ export class SqliteStore implements Store {
       return answer;
     };
     const answer = await this.#writer.run(claimed, { durable: true });
-    if (answer.kind !== "queued") this.#notifier.waiters.forget(claim);
+    if (waiter !== null && answer.kind !== "queued") this.#notifier.waiters.remove(waiter);
     return answer;
   }
 
