@@ -24,7 +24,7 @@ import { slices } from "../shared/slices.js";
 import { compareUtf8 } from "../shared/utf8.js";
 import { Ballot, type BallotOutcome, majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
-import { Grants, LOST, timeoutOf, toGrant } from "./grants.js";
+import { Grants, LOST, limitsOf, toGrant } from "./grants.js";
 import { LocalQueue } from "./local-queue.js";
 import { askAll, Member } from "./member.js";
 import { Membership } from "./membership.js";
@@ -78,7 +78,8 @@ export const MAX_TTL_LIMITS = { min: 1_000, max: 86_400_000 };
 const MOST_BALLOTS = 6;
 /** A pause after a ballot without a majority, and after a release that others wait for, in round trips. */
 const PAUSE_ROUND_TRIPS = { least: 2, most: 5 };
-const OTHER_TIMEOUT_MS = 2_000;
+/** Of requests that have no ttl. */
+const OTHER_LIMITS = { silentMs: 250, timeoutMs: 5_000 };
 const NAMES_AT_ONCE = 100;
 
 interface OwnClaim {
@@ -250,7 +251,7 @@ export class QuorumStore implements Store {
     const register = hasMoreWaiters ? "always" : claim.queue ? "if-busy" : "never";
     const request: NodeClaim = { name, id, number, ttlMs, seq, atLeastMs, register, holder };
     const closedUntilMs = atLeastMs > 0 ? this.#nowMs() + atLeastMs : 0;
-    const ballot = new Ballot(this.#members, request, timeoutOf(ttlMs));
+    const ballot = new Ballot(this.#members, request, limitsOf(ttlMs));
     const outcome = await ballot.run();
     if (outcome.kind === "decided") {
       this.#grants.add({ name, grantId, id, token: outcome.number, holder, closedUntilMs, ttlMs });
@@ -265,11 +266,12 @@ export class QuorumStore implements Store {
       this.#members.flatMap(({ isSilent }, i) => (ballot.mayHold(i) && !isSilent ? [i] : [])),
     );
     return new Promise((resolve) => {
-      const limits = { timeoutMs: timeoutOf(ttlMs), keptMs: ttlMs };
-      this.#releases.send({ name, id, unused: true }, limits, (_answer, i) => {
+      const answered = (_answer: unknown, i: number): void => {
         waitedFor.delete(i);
         if (waitedFor.size === 0) resolve();
-      });
+      };
+      const limits = { limits: limitsOf(ttlMs), keptMs: ttlMs };
+      this.#releases.send({ name, id, unused: true }, limits, answered, resolve);
       if (waitedFor.size === 0) resolve();
     });
   }
@@ -420,7 +422,12 @@ export class QuorumStore implements Store {
     send: (node: QuorumNode) => Promise<T>,
   ): Promise<{ where: string; answer: T }[]> {
     await this.#membership.join();
-    const answers = await askAll(this.#members, OTHER_TIMEOUT_MS, send);
+    const answers = await askAll(this.#members, OTHER_LIMITS, send, (some) => {
+      const good = [...some.values()].filter((answer) => !(answer instanceof Error)).length;
+      // Nodes that are silent are not waited for if the others are a majority.
+      const areAllHeard = this.#members.every(({ isSilent }, i) => some.has(i) || isSilent);
+      return areAllHeard && good >= this.#majority;
+    });
     const good: { where: string; answer: T }[] = [];
     const failures: Error[] = [];
     for (const [i, answer] of answers) {

@@ -43,15 +43,24 @@ export class Member {
   }
 }
 
+/** How long nodes get to answer. */
+export interface Limits {
+  /** After this, a node counts as silent: nobody waits for it if the others are enough. */
+  readonly silentMs: number;
+  /** After this, the request has failed. */
+  readonly timeoutMs: number;
+}
+
 /**
  * Sends a request to these members and calls `answered` once for each, with an error if the answer is one, or
- * does not come in time. A late answer still shows that the node is there.
+ * does not come in time; `silent`, when some have become silent. A late answer still shows that the node is there.
  */
 export function askEach<T>(
   members: readonly Member[],
-  timeoutMs: number,
+  { silentMs, timeoutMs }: Limits,
   send: (node: QuorumNode, index: number) => Promise<T>,
   answered: (answer: T | Error, index: number) => void,
+  silent: () => void = () => {},
 ): void {
   const { clock } = members[0]!;
   const sentAtMs = clock.elapsedMs();
@@ -61,25 +70,27 @@ export function askEach<T>(
     if (pending.size === 0) timer.cancel();
     answered(answer, i);
   };
-  const giveUp = (): void => {
-    const waitedMs = Math.round(clock.elapsedMs() - sentAtMs);
-    for (const i of [...pending]) {
-      const member = members[i]!;
-      member.isSilent = true;
-      end(new Error(`${member.node.where} gave no answer within ${waitedMs} ms`), i);
-    }
-  };
   let timer: Timer;
-  const waitUntil = (atMs: number): void => {
+  const after = (ms: number, run: () => void): void => {
+    const atMs = sentAtMs + ms;
     timer = clock.after(atMs - clock.elapsedMs(), () => {
       const nowMs = clock.elapsedMs();
       // The event loop was busy: the answers may have arrived, and are read after the timers.
-      if (nowMs > atMs + LATE_MS) waitUntil(nowMs + LATE_MS);
-      else giveUp();
+      if (nowMs > atMs + LATE_MS) after(nowMs + LATE_MS - sentAtMs, run);
+      else run();
     });
     timer.keepAlive(true);
   };
-  waitUntil(sentAtMs + timeoutMs);
+  after(silentMs, () => {
+    for (const i of pending) members[i]!.isSilent = true;
+    after(timeoutMs, () => {
+      const waitedMs = Math.round(clock.elapsedMs() - sentAtMs);
+      for (const i of [...pending]) {
+        end(new Error(`${members[i]!.node.where} gave no answer within ${waitedMs} ms`), i);
+      }
+    });
+    silent();
+  });
   for (const [i, member] of members.entries()) {
     send(member.node, i).then(
       (answer) => {
@@ -91,18 +102,30 @@ export function askEach<T>(
   }
 }
 
-/** Sends a request to all members, and resolves when all have answered, or `isEnough`, which sees every answer, says so. */
+/**
+ * Sends a request to all members, and resolves when all have answered, or `isEnough` says so; it is asked
+ * after every answer, and when nodes have become silent.
+ */
 export function askAll<T>(
   members: readonly Member[],
-  timeoutMs: number,
+  limits: Limits,
   send: (node: QuorumNode, index: number) => Promise<T>,
   isEnough: (answers: ReadonlyMap<number, T | Error>) => boolean = () => false,
 ): Promise<ReadonlyMap<number, T | Error>> {
   return new Promise((resolve) => {
     const answers = new Map<number, T | Error>();
-    askEach(members, timeoutMs, send, (answer, i) => {
-      answers.set(i, answer);
+    const check = (): void => {
       if (isEnough(answers) || answers.size === members.length) resolve(answers);
-    });
+    };
+    askEach(
+      members,
+      limits,
+      send,
+      (answer, i) => {
+        answers.set(i, answer);
+        check();
+      },
+      check,
+    );
   });
 }

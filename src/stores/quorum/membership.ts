@@ -5,7 +5,7 @@ import { unavailable } from "./errors.js";
 import { askAll, type Member } from "./member.js";
 import type { NodeState } from "./node.js";
 
-const TIMEOUT_MS = 2_000;
+const LIMITS = { silentMs: 500, timeoutMs: 5_000 };
 /** Nodes that were not reached are tried again after this time. */
 const RETRY_MS = 1_000;
 
@@ -47,14 +47,15 @@ export class Membership {
     const majority = majorityOf(this.#members.length);
     const answers = await askAll(
       missing.map((i) => this.#members[i]!),
-      TIMEOUT_MS,
+      LIMITS,
       (node) => node.join(),
       (some) => {
         for (const [i, state] of some) {
           if (!(state instanceof Error)) this.#states.set(missing[i]!, state);
         }
         // Only nodes that nobody has used yet have to be seen all.
-        return this.#states.size >= majority && this.#isUsed;
+        const areAllHeard = missing.every((i) => this.#states.has(i) || this.#members[i]!.isSilent);
+        return this.#states.size >= majority && (this.#isUsed || areAllHeard);
       },
     );
     this.#refuseDuplicates();
@@ -76,7 +77,7 @@ export class Membership {
    * maxTtl, which looks the same.
    */
   async #settle(): Promise<void> {
-    await askAll(this.#members, TIMEOUT_MS, (node, i) => node.settle(this.#states.get(i)!.marker));
+    await askAll(this.#members, LIMITS, (node, i) => node.settle(this.#states.get(i)!.marker));
   }
 
   #refuseDuplicates(): void {
