@@ -1,5 +1,5 @@
 import type { Clock } from "../../core/clock.js";
-import type { QuorumNode } from "./node.js";
+import type { NodeState, QuorumNode } from "./node.js";
 
 /** A lower estimate of a node's clock is believed after this time, in which no better one came. */
 const ESTIMATE_KEPT_MS = 10_000;
@@ -11,13 +11,17 @@ export class Member {
   readonly #clock: Clock;
   /** The node did not answer its last request in time: nobody waits for it until it does. */
   isSilent = false;
+  /** Until it is known which server this is, it might be one that votes under another address already. */
+  hasJoined = false;
   roundTripMs = FIRST_ROUND_TRIP_MS;
+  #absence: Error;
   #aheadMicros: number | null = null;
   #estimatedAtMs = Number.NEGATIVE_INFINITY;
 
   constructor(node: QuorumNode, clock: Clock) {
     this.node = node;
     this.#clock = clock;
+    this.#absence = new Error(`${node.where} has not answered yet`);
   }
 
   /** The node's clock over ours, in µs; null before its first answer. */
@@ -27,9 +31,30 @@ export class Member {
 
   /**
    * Sends a request. The result is an error when the answer does not come in time, or is one. A late answer
-   * still shows that the node is there.
+   * still shows that the node is there. A node that has not joined is not asked.
    */
   ask<T>(
+    timeoutMs: number,
+    send: (node: QuorumNode) => Promise<T>,
+    answered: (answer: T | Error) => void,
+  ): void {
+    if (this.hasJoined) this.#send(timeoutMs, send, answered);
+    else queueMicrotask(() => answered(this.#absence));
+  }
+
+  /** Asks the node to join. It has joined when the caller says so. */
+  join(timeoutMs: number, answered: (answer: NodeState | Error) => void): void {
+    this.#send(
+      timeoutMs,
+      (node) => node.join(),
+      (answer) => {
+        if (answer instanceof Error) this.#absence = answer;
+        answered(answer);
+      },
+    );
+  }
+
+  #send<T>(
     timeoutMs: number,
     send: (node: QuorumNode) => Promise<T>,
     answered: (answer: T | Error) => void,

@@ -24,7 +24,7 @@ local function claim(key, id, request)
   if not (number > highest and math.abs(number - micros) <= spread) then
     number = math.max(highest + 1, micros)
   end
-  if number > MAX_TOKEN then return '!HOLDFAST TOKENS' end
+  if number > MAX_TOKEN then return '!HOLDFAST LAST TOKEN' end
   local record = {
     FORMAT, id, number, highest, micros + ttl * 1000, seq, ttl, micros,
     atLeast > 0 and micros + atLeast * 1000 or 0, holder,
