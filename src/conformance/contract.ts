@@ -262,6 +262,34 @@ export const contractCases: readonly Case[] = [
     },
   },
   {
+    name: "an expired ticket is gone, also behind a living one: a claim under its id goes to the end",
+    needsQueue: true,
+    async run(bench) {
+      const store = await bench.store();
+      const ttlMs = bench.ttlMs * 20;
+      const [first, second] = [1, 2].map(() => bench.claim("name", { queue: true, ttlMs }));
+      const gone = bench.claim("name", { queue: true });
+      const alsoGone = bench.claim("name", { queue: true });
+      grantOf(await store.claim(bench.claim("name", { ttlMs }), ignore));
+      for (const one of [first!, gone, alsoGone, second!]) await store.claim(one, ignore);
+      await bench.until(
+        "the tickets in the middle have expired",
+        async () => (await store.inspect("name"))?.waiters.length === 2,
+      );
+      const lost = { kind: "lost", reason: "superseded" };
+      const request = { name: "name", grantId: gone.grantId };
+      assert.deepEqual(await store.renew([{ ...request, seq: 2, ttlMs }]), [lost]);
+      assert.deepEqual(await store.release([request]), [lost]);
+      const again = await store.claim({ ...alsoGone, seq: 2, ttlMs }, ignore);
+      if (store.traits.liveness === "session") return assert.equal(again.kind, "lost");
+      assert.equal(again.kind, "queued");
+      assert.deepEqual(
+        (await store.inspect("name"))?.waiters.map((one) => one.holder),
+        [first!.holder, second!.holder, alsoGone.holder],
+      );
+    },
+  },
+  {
     name: "a full queue refuses another claim, which leaves nothing behind",
     needsQueue: true,
     alone: true,

@@ -24,11 +24,11 @@ describe("holdfast setup", () => {
     const url = `postgres://me:secret@127.0.0.1:${await freePort()}/app?schema=locks`;
     const args = ["setup", "--store", url, "--print"];
     const { code, stdout, stderr } = await holdfast(makeFolder(), args);
-    expect(stdout).toMatch(/^BEGIN;\n.*CREATE SCHEMA locks;.*\nCOMMIT;\n$/s);
+    expect(stdout).toMatch(/^BEGIN;\n.*CREATE SCHEMA "locks";.*\nCOMMIT;\n$/s);
     expect(stdout).not.toMatch(/secret|GRANT/);
     expect([code, stderr]).toEqual([0, ""]);
     const granted = await holdfast(makeFolder(), [...args, "--grant", "web app"]);
-    expect(granted.stdout).toContain('\nGRANT USAGE ON SCHEMA locks TO "web app";\n');
+    expect(granted.stdout).toContain('\nGRANT USAGE ON SCHEMA "locks" TO "web app";\n');
 
     const down = await holdfast(makeFolder(), ["setup", "--store", url]);
     expect(down.stderr).toMatch(/^holdfast: can't connect to PostgreSQL at .*ECONNREFUSED/);

@@ -1,5 +1,5 @@
-import type { Member } from "./member.js";
-import type { NodeClaim, NodeClaimReply } from "./node.js";
+import { askEach, type Member } from "./member.js";
+import type { NodeClaim, NodeClaimReply, QuorumNode } from "./node.js";
 
 /** The result of one ballot. */
 export type BallotOutcome =
@@ -42,16 +42,11 @@ export class Ballot {
   run(): Promise<BallotOutcome> {
     return new Promise((resolve) => {
       this.#resolve = resolve;
-      for (const [i, member] of this.#members.entries()) {
-        member.ask(
-          this.#timeoutMs,
-          (node) => node.claim(this.#claim),
-          (answer) => {
-            this.#claimed[i] = answer;
-            this.#evaluate();
-          },
-        );
-      }
+      const claim = (node: QuorumNode): Promise<NodeClaimReply> => node.claim(this.#claim);
+      askEach(this.#members, this.#timeoutMs, claim, (answer, i) => {
+        this.#claimed[i] = answer;
+        this.#evaluate();
+      });
     });
   }
 
@@ -90,16 +85,11 @@ export class Ballot {
     this.#raised = raised;
     this.#target = Math.max(...this.#claimed.filter(isRecorded).map(({ number }) => number));
     const { name, id } = this.#claim;
-    for (const [i, member] of this.#members.entries()) {
-      member.ask(
-        this.#timeoutMs,
-        (node) => node.raise(name, id, this.#target),
-        (answer) => {
-          raised[i] = answer;
-          this.#evaluate();
-        },
-      );
-    }
+    const raise = (node: QuorumNode): Promise<boolean> => node.raise(name, id, this.#target);
+    askEach(this.#members, this.#timeoutMs, raise, (answer, i) => {
+      raised[i] = answer;
+      this.#evaluate();
+    });
   }
 
   #evaluateRaised(raised: readonly (boolean | Error | undefined)[]): void {

@@ -7,8 +7,8 @@ import type { NodeRenewal } from "./node.js";
 import type { Releases } from "./releases.js";
 import { RenewalVotes } from "./renewal-votes.js";
 
-/** A node gets this part of the ttl to answer, and no more than the limit. */
-const TIMEOUT_PER_TTL = 1 / 6;
+/** A node gets this part of the ttl to answer, and no more than the limit. A slow machine must not look silent. */
+const TIMEOUT_PER_TTL = 1 / 3;
 const LONGEST_TIMEOUT_MS = 1_000;
 /** Grants whose leases were left to expire are dropped when there are this many more than at the last time. */
 const SWEEP_EVERY = 1_000;

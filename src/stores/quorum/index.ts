@@ -125,7 +125,7 @@ export class QuorumStore implements Store {
 
   /** Joins the nodes; claims do so first. Rejects if fewer than a majority answer. */
   setUp(): Promise<void> {
-    return this.#membership.join();
+    return this.#membership.joinAll();
   }
 
   claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {

@@ -8,20 +8,21 @@ const FIRST_ROUND_TRIP_MS = 1;
 /** One node as this client sees it: how fast it answers, what its clock shows, whether it is silent. */
 export class Member {
   readonly node: QuorumNode;
-  readonly #clock: Clock;
+  readonly clock: Clock;
   /** The node did not answer its last request in time: nobody waits for it until it does. */
   isSilent = false;
-  /** Until it is known which server this is, it might be one that votes under another address already. */
-  hasJoined = false;
+  /** The node is known to be another server than the others. Before that it gets no requests, and has no vote. */
+  isJoined = false;
+  /** Why the node has not joined. */
+  absence: Error;
   roundTripMs = FIRST_ROUND_TRIP_MS;
-  #absence: Error;
   #aheadMicros: number | null = null;
   #estimatedAtMs = Number.NEGATIVE_INFINITY;
 
   constructor(node: QuorumNode, clock: Clock) {
     this.node = node;
-    this.#clock = clock;
-    this.#absence = new Error(`${node.where} has not answered yet`);
+    this.clock = clock;
+    this.absence = new Error(`${node.where} has not answered yet`);
   }
 
   /** The node's clock over ours, in µs; null before its first answer. */
@@ -29,60 +30,9 @@ export class Member {
     return this.#aheadMicros;
   }
 
-  /**
-   * Sends a request. The result is an error when the answer does not come in time, or is one. A late answer
-   * still shows that the node is there. A node that has not joined is not asked.
-   */
-  ask<T>(
-    timeoutMs: number,
-    send: (node: QuorumNode) => Promise<T>,
-    answered: (answer: T | Error) => void,
-  ): void {
-    if (this.hasJoined) this.#send(timeoutMs, send, answered);
-    else queueMicrotask(() => answered(this.#absence));
-  }
-
-  /** Asks the node to join. It has joined when the caller says so. */
-  join(timeoutMs: number, answered: (answer: NodeState | Error) => void): void {
-    this.#send(
-      timeoutMs,
-      (node) => node.join(),
-      (answer) => {
-        if (answer instanceof Error) this.#absence = answer;
-        answered(answer);
-      },
-    );
-  }
-
-  #send<T>(
-    timeoutMs: number,
-    send: (node: QuorumNode) => Promise<T>,
-    answered: (answer: T | Error) => void,
-  ): void {
-    const sentAtMs = this.#clock.elapsedMs();
-    let isPending = true;
-    const end = (answer: T | Error): void => {
-      if (!isPending) return;
-      isPending = false;
-      timer.cancel();
-      answered(answer);
-    };
-    const timer = this.#clock.after(timeoutMs, () => {
-      this.isSilent = true;
-      end(new Error(`${this.node.where} gave no answer within ${Math.round(timeoutMs)} ms`));
-    });
-    timer.keepAlive(true);
-    send(this.node).then(
-      (answer) => {
-        this.#heard(sentAtMs, answer);
-        end(answer);
-      },
-      (error: unknown) => end(error instanceof Error ? error : new Error(String(error))),
-    );
-  }
-
-  #heard(sentAtMs: number, answer: unknown): void {
-    const nowMs = this.#clock.elapsedMs();
+  /** The node has answered, at once or late. */
+  heard(sentAtMs: number, answer: unknown): void {
+    const nowMs = this.clock.elapsedMs();
     this.isSilent = false;
     this.roundTripMs += (nowMs - sentAtMs - this.roundTripMs) / 8;
     const micros = (answer as { micros?: number } | undefined)?.micros;
@@ -96,6 +46,63 @@ export class Member {
   }
 }
 
+/**
+ * Sends a request to these members and calls `answered` once for each, with an error if the answer is one, or
+ * does not come in time. A late answer still shows that the node is there. Members that have not joined are not asked.
+ */
+export function askEach<T>(
+  members: readonly Member[],
+  timeoutMs: number,
+  send: (node: QuorumNode, index: number) => Promise<T>,
+  answered: (answer: T | Error, index: number) => void,
+): void {
+  const sendIfJoined = (node: QuorumNode, i: number): Promise<T> =>
+    members[i]!.isJoined ? send(node, i) : Promise.reject(members[i]!.absence);
+  sendEach(members, timeoutMs, sendIfJoined, answered);
+}
+
+/** The same for the request to join. */
+export function joinEach(
+  members: readonly Member[],
+  timeoutMs: number,
+  answered: (answer: NodeState | Error, index: number) => void,
+): void {
+  sendEach(members, timeoutMs, (node) => node.join(), answered);
+}
+
+function sendEach<T>(
+  members: readonly Member[],
+  timeoutMs: number,
+  send: (node: QuorumNode, index: number) => Promise<T>,
+  answered: (answer: T | Error, index: number) => void,
+): void {
+  const { clock } = members[0]!;
+  const sentAtMs = clock.elapsedMs();
+  const pending = new Set(members.keys());
+  const end = (answer: T | Error, i: number): void => {
+    if (!pending.delete(i)) return;
+    if (pending.size === 0) timer.cancel();
+    answered(answer, i);
+  };
+  const timer = clock.after(timeoutMs, () => {
+    for (const i of [...pending]) {
+      const member = members[i]!;
+      member.isSilent = true;
+      end(new Error(`${member.node.where} gave no answer within ${Math.round(timeoutMs)} ms`), i);
+    }
+  });
+  timer.keepAlive(true);
+  for (const [i, member] of members.entries()) {
+    send(member.node, i).then(
+      (answer) => {
+        member.heard(sentAtMs, answer);
+        end(answer, i);
+      },
+      (error: unknown) => end(error instanceof Error ? error : new Error(String(error)), i),
+    );
+  }
+}
+
 /** Sends a request to all members, and resolves when all have answered, or `isEnough`, which sees every answer, says so. */
 export function askAll<T>(
   members: readonly Member[],
@@ -105,15 +112,9 @@ export function askAll<T>(
 ): Promise<ReadonlyMap<number, T | Error>> {
   return new Promise((resolve) => {
     const answers = new Map<number, T | Error>();
-    for (const [i, member] of members.entries()) {
-      member.ask(
-        timeoutMs,
-        (node) => send(node, i),
-        (answer) => {
-          answers.set(i, answer);
-          if (isEnough(answers) || answers.size === members.length) resolve(answers);
-        },
-      );
-    }
+    askEach(members, timeoutMs, send, (answer, i) => {
+      answers.set(i, answer);
+      if (isEnough(answers) || answers.size === members.length) resolve(answers);
+    });
   });
 }

@@ -1,45 +1,65 @@
-import type { Clock, Timer } from "../../core/clock.js";
+import type { Clock } from "../../core/clock.js";
 import { InvalidArgumentError } from "../../core/errors.js";
 import { majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
-import { askAll, type Member } from "./member.js";
+import { askAll, joinEach, type Member } from "./member.js";
 import type { NodeState } from "./node.js";
 
 const TIMEOUT_MS = 2_000;
 /** Nodes that were not reached are tried again after this time. */
 const RETRY_MS = 1_000;
-/** When a majority has joined, the others get this time: a server that is named twice is best found at once. */
+/** While a store is set up, nodes that are later than a majority get this time. */
 const LATE_MS = 250;
 
 /**
  * Joins the nodes: learns their clocks, finds one server that is named twice, and puts nodes into service
- * that nobody has used yet.
+ * that nobody has used yet. A node that has not joined has no vote.
  */
 export class Membership {
   readonly #members: readonly Member[];
+  readonly #majority: number;
   readonly #clock: Clock;
   readonly #states = new Map<Member, NodeState>();
+  /** By node: it is the same server as another one. */
+  readonly #refusals = new Map<Member, InvalidArgumentError>();
   #isReady = false;
-  /** Two addresses have turned out to lead to one server, perhaps long after the others have joined. */
-  #refusal: InvalidArgumentError | null = null;
   #attempt: Promise<void> | null = null;
+  /** Resolves when all nodes have answered the last attempt, or have not done so in time. */
+  #answered: Promise<unknown> = READY;
   #triedAtMs = Number.NEGATIVE_INFINITY;
 
   constructor(members: readonly Member[], clock: Clock) {
     this.#members = members;
+    this.#majority = majorityOf(members.length);
     this.#clock = clock;
   }
 
   /**
-   * Resolves when a majority has joined. The others are tried again now and then. Rejects with
+   * Resolves when a majority has joined once. The others are tried again now and then. Rejects with
    * InvalidArgumentError if a server is named twice.
    */
   join(): Promise<void> {
-    if (this.#refusal !== null) return Promise.reject(this.#refusal);
-    if (!this.#isReady) return this.#try();
     const isDue = this.#clock.elapsedMs() - this.#triedAtMs >= RETRY_MS;
-    if (isDue && this.#states.size < this.#members.length) this.#try().catch(() => {});
-    return READY;
+    const isTried = !this.#isReady || (isDue && this.#states.size < this.#members.length);
+    const attempt = isTried ? this.#try() : READY;
+    if (!this.#isReady) return attempt;
+    attempt.catch(() => {});
+    const [refusal] = this.#refusals.values();
+    return refusal === undefined ? READY : Promise.reject(refusal);
+  }
+
+  /** Also gives the other nodes a moment, so that a server that is named twice is found. */
+  async joinAll(): Promise<void> {
+    await this.join();
+    await new Promise<void>((resolve) => {
+      const timer = this.#clock.after(LATE_MS, resolve);
+      timer.keepAlive(true);
+      this.#answered.then(() => {
+        timer.cancel();
+        resolve();
+      });
+    });
+    return this.join();
   }
 
   #try(): Promise<void> {
@@ -51,12 +71,12 @@ export class Membership {
 
   async #joinMissing(): Promise<void> {
     this.#triedAtMs = this.#clock.elapsedMs();
-    const missing = this.#members.filter(({ hasJoined }) => !hasJoined);
-    const majority = majorityOf(this.#members.length);
+    const missing = this.#members.filter(({ isJoined }) => !isJoined);
     // Only nodes that nobody has used yet have to be seen all.
-    const answers = await this.#ask(missing, () => this.#states.size >= majority && this.#isUsed);
-    if (this.#refusal !== null) throw this.#refusal;
-    if (this.#states.size < majority) {
+    const answers = await this.#ask(missing, () => this.#hasMajority && this.#isUsed);
+    const [refusal] = this.#refusals.values();
+    if (refusal !== undefined) throw refusal;
+    if (!this.#hasMajority) {
       const failures = answers.filter((answer) => answer instanceof Error);
       throw unavailable(this.#members.length, failures);
     }
@@ -67,51 +87,59 @@ export class Membership {
     this.#isReady = true;
   }
 
-  /** Those that joined earlier may be in service by now. */
+  /** Nodes that joined earlier may be in service by now, and the last one may have forgotten what they granted. */
   async #areAllStillNew(): Promise<boolean> {
     const answers = await this.#ask(this.#members, () => this.#isUsed);
-    return !this.#isUsed && answers.every((answer) => !(answer instanceof Error));
+    return answers.every((answer) => !(answer instanceof Error)) && !this.#isUsed;
   }
 
-  /** Resolves with the answers when all have come, or some time after those that are enough. Later ones count too. */
+  /** Resolves when all have answered, or `isEnough` says so. Later answers count too. */
   #ask(members: readonly Member[], isEnough: () => boolean): Promise<(NodeState | Error)[]> {
     const answers: (NodeState | Error)[] = [];
-    let timer: Timer | undefined;
     return new Promise((resolve) => {
-      for (const member of members) {
-        member.join(TIMEOUT_MS, (answer) => {
+      this.#answered = new Promise((allAnswered) => {
+        joinEach(members, TIMEOUT_MS, (answer, i) => {
           answers.push(answer);
-          if (!(answer instanceof Error)) this.#add(member, answer);
-          if (answers.length === members.length || this.#refusal !== null) {
-            timer?.cancel();
-            resolve(answers);
-          } else if (isEnough()) timer ??= this.#clock.after(LATE_MS, () => resolve(answers));
-          timer?.keepAlive(true);
+          if (answer instanceof Error) members[i]!.absence = answer;
+          else this.#add(members[i]!, answer);
+          const isLast = answers.length === members.length;
+          if (isLast) allAnswered(null);
+          if (isLast || isEnough()) resolve(answers);
         });
-      }
+      });
     });
   }
 
   #add(member: Member, state: NodeState): void {
-    for (const [other, { runId }] of this.#states) {
-      if (other === member || runId !== state.runId) continue;
-      this.#refusal = new InvalidArgumentError(
-        `${other.node.where} and ${member.node.where} are the same Redis server: a quorum needs independent servers`,
-      );
+    const twin = [...this.#states].find(
+      ([other, { runId }]) => other !== member && runId === state.runId,
+    );
+    if (twin === undefined) {
+      this.#refusals.delete(member);
+      this.#states.set(member, state);
+      member.isJoined = true;
       return;
     }
-    this.#states.set(member, state);
-    member.hasJoined = true;
+    this.#refusals.set(
+      member,
+      new InvalidArgumentError(
+        `${twin[0].node.where} and ${member.node.where} are the same Redis server: a quorum needs independent servers`,
+      ),
+    );
   }
 
-  /** Whether any node was in service when it was last asked. */
+  get #hasMajority(): boolean {
+    return this.#states.size >= this.#majority;
+  }
+
+  /** Whether any node was seen that somebody has used. */
   get #isUsed(): boolean {
-    return [...this.#states.values()].some(({ recoveringForMs }) => recoveringForMs === 0);
+    return [...this.#states.values()].some(({ isNew }) => !isNew);
   }
 
   /**
-   * All nodes are without data. Either nobody has used them, or all have lost their data within maxTtl, which
-   * looks the same.
+   * All nodes are without a trace of use. Either nobody has used them, or all have lost everything within
+   * maxTtl, which looks the same.
    */
   async #settle(): Promise<void> {
     await askAll(this.#members, TIMEOUT_MS, (node, i) =>

@@ -1,6 +1,6 @@
 import type { Clock, Timer } from "../../core/clock.js";
-import type { Member } from "./member.js";
-import type { NodeReleaseReply } from "./node.js";
+import { askEach, type Member } from "./member.js";
+import type { NodeReleaseReply, QuorumNode } from "./node.js";
 
 const RETRY_MS = { first: 100, most: 2_000 };
 
@@ -29,16 +29,11 @@ export class Releases {
     answered: (answer: NodeReleaseReply | Error, index: number) => void,
   ): void {
     const untilMs = this.#clock.elapsedMs() + keptMs;
-    for (const [i, member] of this.#members.entries()) {
-      member.ask(
-        timeoutMs,
-        (node) => node.release(release),
-        (answer) => {
-          if (answer instanceof Error) this.#repeat(member, release, timeoutMs, untilMs);
-          answered(answer, i);
-        },
-      );
-    }
+    const send = (node: QuorumNode): Promise<NodeReleaseReply> => node.release(release);
+    askEach(this.#members, timeoutMs, send, (answer, i) => {
+      if (answer instanceof Error) this.#repeat(this.#members[i]!, release, timeoutMs, untilMs);
+      answered(answer, i);
+    });
   }
 
   close(): void {
@@ -57,14 +52,11 @@ export class Releases {
     if (this.#isClosed || this.#clock.elapsedMs() + pauseMs >= untilMs) return;
     const timer = this.#clock.after(pauseMs, () => {
       this.#timers.delete(timer);
-      member.ask(
-        timeoutMs,
-        (node) => node.release(release),
-        (answer) => {
-          if (!(answer instanceof Error)) return;
-          this.#repeat(member, release, timeoutMs, untilMs, Math.min(2 * pauseMs, RETRY_MS.most));
-        },
-      );
+      const send = (node: QuorumNode): Promise<NodeReleaseReply> => node.release(release);
+      askEach([member], timeoutMs, send, (answer) => {
+        if (!(answer instanceof Error)) return;
+        this.#repeat(member, release, timeoutMs, untilMs, Math.min(2 * pauseMs, RETRY_MS.most));
+      });
     });
     this.#timers.add(timer);
   }

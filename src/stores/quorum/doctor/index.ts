@@ -95,11 +95,10 @@ async function tryQuorum(url: StoreUrl, trial: Trial): Promise<Finding> {
 function judgeVotes(reports: readonly NodeReport[], failures: readonly Error[]): Finding {
   const count = reports.length + failures.length;
   const majority = majorityOf(count);
-  const isNew = reports.length === count && reports.every(({ state }) => isOut(state));
-  if (isNew) {
+  if (reports.length === count && reports.every(({ state }) => state.kind === "new")) {
     return note(
       "nodes",
-      `no node of ${count} has voted for the length of maxTtl: the quorum is new, or all nodes have lost their data`,
+      `none of the ${count} has any data of a quorum: it is new, or all have lost everything, and this trial or the next client puts them into service`,
       "If it is not new, names can be granted while they are held: wait for maxTtl before you use it.",
     );
   }
@@ -110,7 +109,8 @@ function judgeVotes(reports: readonly NodeReport[], failures: readonly Error[]):
         const forS = Math.ceil(state.forMs / 1_000);
         return [`${where} has lost data, and votes again in ${forS} s`];
       }
-      if (state.kind === "new") return [`${where} has no data, and votes after maxTtl`];
+      if (state.kind === "new")
+        return [`${where} is new or has lost all data, and votes after maxTtl`];
       return state.kind === "unreadable" ? [`${where} has a marker of another format`] : [];
     }),
   ];
@@ -129,9 +129,6 @@ function judgeVotes(reports: readonly NodeReport[], failures: readonly Error[]):
   }
   return note("nodes", `${text}: ${voting - majority} more may fail`, "Bring the others back.");
 }
-
-const isOut = (state: NodeReport["state"]): boolean =>
-  state.kind === "new" || state.kind === "recovering";
 
 /** A server that is named twice would vote twice. */
 function judgeServers(reports: readonly NodeReport[]): Finding {

@@ -90,7 +90,9 @@ function judgeMarker(
     (!hasRestarted || (marker.fsync === "always" && isDurable(node.facts)));
   const sinceMs = hasRestarted ? node.timeMs : marker.sinceMicros / 1_000;
   const forMs = isIntact ? 0 : sinceMs + longestMs - node.timeMs;
-  return { state: forMs > 0 ? { kind: "recovering", forMs } : { kind: "votes" }, findings };
+  if (forMs <= 0) return { state: { kind: "votes" }, findings };
+  if (marker.isNew && !hasRestarted) return { state: { kind: "new" }, findings };
+  return { state: { kind: "recovering", forMs }, findings };
 }
 
 const UNREADABLE: NodeState = { kind: "unreadable" };
