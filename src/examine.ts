@@ -24,7 +24,8 @@ export async function examineStore(url: string): Promise<readonly Finding[]> {
 
 /** Takes a name of its own, waits for it, is handed it, renews it and releases it. Closes the store. */
 async function tryStore(store: Store): Promise<Finding> {
-  const locks = createLocks(store, { namespace: "holdfast-doctor", ttl: TTL_MS, wait: WAIT_MS });
+  const ttl = Math.min(TTL_MS, store.traits.maxTtlMs ?? TTL_MS);
+  const locks = createLocks(store, { namespace: "holdfast-doctor", ttl, wait: WAIT_MS });
   const name = randomUUID();
   let step = "take a free name";
   try {

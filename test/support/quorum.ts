@@ -15,3 +15,10 @@ export async function byQuorum(
   await store.setUp();
   return store;
 }
+
+/** The URL of a quorum. `login`: `user:password@`. */
+export const redlockUrl = (
+  servers: readonly { readonly address: string; readonly port: number }[],
+  login = "",
+): string =>
+  `redlock://${login}${servers.map(({ address, port }) => `${address}:${port}`).join(",")}`;

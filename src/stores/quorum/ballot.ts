@@ -138,7 +138,7 @@ export class Ballot {
       if (answer instanceof Error) return [answer];
       if (answer.kind !== "recovering") return [];
       const forS = Math.ceil(answer.forMs / 1_000);
-      return [new Error(`${where} has lost data and votes again in ${forS} s`)];
+      return [new Error(`${where} is new or has lost data, and votes in ${forS} s`)];
     });
   }
 

@@ -1,3 +1,4 @@
+import type { Timer } from "../../core/clock.js";
 import { InvalidArgumentError, UnsupportedError } from "../../core/errors.js";
 import { type Runtime, systemRuntime } from "../../core/runtime.js";
 import {
@@ -73,7 +74,7 @@ export const QUORUM_TRAITS: Traits = {
 
 const DEFAULT_MAX_TTL = "1m";
 /** Shorter than this, a node would be back in the vote before people see it. Longer than a day makes no sense. */
-export const MAX_TTL_LIMITS = { min: 1_000, max: 86_400_000 };
+const MAX_TTL_LIMITS = { min: 1_000, max: 86_400_000 };
 /** Ballots of one claim while nobody has a majority; then the core claims again. */
 const MOST_BALLOTS = 6;
 /** A pause after a ballot without a majority, and after a release that others wait for, in round trips. */
@@ -107,6 +108,8 @@ export class QuorumStore implements Store {
   readonly #queues = new Map<string, LocalQueue>();
   /** By name: until when this process leaves it to those who wait elsewhere. */
   readonly #pausedUntilMs = new Map<string, number>();
+  /** The timeouts of requests without an answer. */
+  readonly #timers = new Set<Timer>();
   #isListening = false;
 
   constructor(
@@ -116,7 +119,7 @@ export class QuorumStore implements Store {
     const { clock } = runtime;
     this.#runtime = runtime;
     this.traits = { ...QUORUM_TRAITS, maxTtlMs };
-    this.#members = nodes.map((node) => new Member(node, clock));
+    this.#members = nodes.map((node) => new Member(node, clock, this.#timers));
     this.#majority = majorityOf(nodes.length);
     this.#membership = new Membership(this.#members, clock);
     this.#releases = new Releases(this.#members, clock);
@@ -126,7 +129,7 @@ export class QuorumStore implements Store {
 
   /** Joins the nodes; claims do so first. Rejects if fewer than a majority answer. */
   setUp(): Promise<void> {
-    return this.#membership.join();
+    return this.#membership.joinAll();
   }
 
   claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
@@ -143,6 +146,8 @@ export class QuorumStore implements Store {
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
+    // A process that only renews gets back the nodes that were down when it started.
+    this.#membership.join().catch(() => {});
     const ofTickets = renewals.map((renewal) => this.#renewTicket(renewal));
     const ofGrants = await this.#grants.renew(renewals.filter((_, i) => ofTickets[i] === null));
     let next = 0;
@@ -495,13 +500,17 @@ export function quorumStore(
       "quorumStore() got the same client twice: pass one for each server",
     );
   }
-  const maxTtlMs = parseDuration(orElse(options.maxTtl, DEFAULT_MAX_TTL), "maxTtl", MAX_TTL_LIMITS);
+  const maxTtlMs = parseMaxTtl(options.maxTtl);
   const closeClient = options.closeClients ?? false;
   const nodes = clients.map((client) => new RedisNode(client, { maxTtlMs, closeClient }));
   return new QuorumStore(nodes, { maxTtlMs });
 }
 
-/** With an even number, one more node may fail without a gain. */
+/** In ms. Throws InvalidArgumentError. */
+export const parseMaxTtl = (value: unknown): number =>
+  parseDuration(orElse(value, DEFAULT_MAX_TTL), "maxTtl", MAX_TTL_LIMITS);
+
+/** One server more than an odd number makes the majority larger, and no more of them may fail. */
 export function checkNodeCount(count: number, what: string): void {
   if (count >= 3 && count % 2 === 1) return;
   throw new InvalidArgumentError(

@@ -1,5 +1,5 @@
 import type { Clock, Timer } from "../../core/clock.js";
-import type { QuorumNode } from "./node.js";
+import type { NodeState, QuorumNode } from "./node.js";
 
 /** A lower estimate of a node's clock is believed after this time, in which no better one came. */
 const ESTIMATE_KEPT_MS = 10_000;
@@ -11,15 +11,23 @@ const LATE_MS = 50;
 export class Member {
   readonly node: QuorumNode;
   readonly clock: Clock;
+  /** The timeouts of requests without an answer, of all members: the same set. */
+  readonly timers: Set<Timer>;
   /** The node did not answer its last request in time: nobody waits for it until it does. */
   isSilent = false;
+  /** The node is known to be another server than the others. Before that it gets no requests, and has no vote. */
+  isJoined = false;
+  /** Why the node has not joined. */
+  absence: Error;
   roundTripMs = FIRST_ROUND_TRIP_MS;
   #aheadMicros: number | null = null;
   #estimatedAtMs = Number.NEGATIVE_INFINITY;
 
-  constructor(node: QuorumNode, clock: Clock) {
+  constructor(node: QuorumNode, clock: Clock, timers: Set<Timer>) {
     this.node = node;
     this.clock = clock;
+    this.timers = timers;
+    this.absence = new Error(`${node.where} has not answered yet`);
   }
 
   /** The node's clock over ours, in µs; null before its first answer. */
@@ -53,33 +61,61 @@ export interface Limits {
 
 /**
  * Sends a request to these members and calls `answered` once for each, with an error if the answer is one, or
- * does not come in time; `silent`, when some have become silent. A late answer still shows that the node is there.
+ * does not come in time; `silent`, when some have become silent. A late answer still shows that the node is
+ * there. Members that have not joined are not asked.
  */
 export function askEach<T>(
+  members: readonly Member[],
+  limits: Limits,
+  send: (node: QuorumNode, index: number) => Promise<T>,
+  answered: (answer: T | Error, index: number) => void,
+  silent?: () => void,
+): void {
+  const sendIfJoined = (node: QuorumNode, i: number): Promise<T> =>
+    members[i]!.isJoined ? send(node, i) : Promise.reject(members[i]!.absence);
+  sendEach(members, limits, sendIfJoined, answered, silent);
+}
+
+/** The same for the request to join. */
+export function joinEach(
+  members: readonly Member[],
+  limits: Limits,
+  answered: (answer: NodeState | Error, index: number) => void,
+  silent?: () => void,
+): void {
+  sendEach(members, limits, (node) => node.join(), answered, silent);
+}
+
+function sendEach<T>(
   members: readonly Member[],
   { silentMs, timeoutMs }: Limits,
   send: (node: QuorumNode, index: number) => Promise<T>,
   answered: (answer: T | Error, index: number) => void,
   silent: () => void = () => {},
 ): void {
-  const { clock } = members[0]!;
+  const { clock, timers } = members[0]!;
   const sentAtMs = clock.elapsedMs();
   const pending = new Set(members.keys());
-  const end = (answer: T | Error, i: number): void => {
-    if (!pending.delete(i)) return;
-    if (pending.size === 0) timer.cancel();
-    answered(answer, i);
-  };
   let timer: Timer;
   const after = (ms: number, run: () => void): void => {
     const atMs = sentAtMs + ms;
     timer = clock.after(atMs - clock.elapsedMs(), () => {
+      timers.delete(timer);
       const nowMs = clock.elapsedMs();
       // The event loop was busy: the answers may have arrived, and are read after the timers.
       if (nowMs > atMs + LATE_MS) after(nowMs + LATE_MS - sentAtMs, run);
       else run();
     });
     timer.keepAlive(true);
+    timers.add(timer);
+  };
+  const end = (answer: T | Error, i: number): void => {
+    if (!pending.delete(i)) return;
+    if (pending.size === 0) {
+      timer.cancel();
+      timers.delete(timer);
+    }
+    answered(answer, i);
   };
   after(silentMs, () => {
     for (const i of pending) members[i]!.isSilent = true;
@@ -117,15 +153,10 @@ export function askAll<T>(
     const check = (): void => {
       if (isEnough(answers) || answers.size === members.length) resolve(answers);
     };
-    askEach(
-      members,
-      limits,
-      send,
-      (answer, i) => {
-        answers.set(i, answer);
-        check();
-      },
-      check,
-    );
+    const answered = (answer: T | Error, i: number): void => {
+      answers.set(i, answer);
+      check();
+    };
+    askEach(members, limits, send, answered, check);
   });
 }

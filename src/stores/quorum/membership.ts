@@ -2,36 +2,64 @@ import type { Clock } from "../../core/clock.js";
 import { InvalidArgumentError } from "../../core/errors.js";
 import { majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
-import { askAll, type Member } from "./member.js";
+import { askAll, joinEach, type Member } from "./member.js";
 import type { NodeState } from "./node.js";
 
 const LIMITS = { silentMs: 500, timeoutMs: 5_000 };
 /** Nodes that were not reached are tried again after this time. */
 const RETRY_MS = 1_000;
+/** While a store is set up, nodes that are later than a majority get this time. */
+const LATE_MS = 250;
 
 /**
  * Joins the nodes: learns their clocks, finds one server that is named twice, and puts nodes into service
- * that nobody has used yet.
+ * that nobody has used yet. A node that has not joined has no vote.
  */
 export class Membership {
   readonly #members: readonly Member[];
+  readonly #majority: number;
   readonly #clock: Clock;
-  readonly #states = new Map<number, NodeState>();
+  readonly #states = new Map<Member, NodeState>();
+  /** By node: it is the same server as another one. */
+  readonly #refusals = new Map<Member, InvalidArgumentError>();
   #isReady = false;
   #attempt: Promise<void> | null = null;
+  /** Resolves when all nodes have answered the last attempt, or have not done so in time. */
+  #answered: Promise<unknown> = READY;
   #triedAtMs = Number.NEGATIVE_INFINITY;
 
   constructor(members: readonly Member[], clock: Clock) {
     this.#members = members;
+    this.#majority = majorityOf(members.length);
     this.#clock = clock;
   }
 
-  /** Resolves when a majority has been reached once. The others are tried again now and then. */
+  /**
+   * Resolves when a majority has joined once. The others are tried again now and then. Rejects with
+   * InvalidArgumentError if a server is named twice.
+   */
   join(): Promise<void> {
-    if (!this.#isReady) return this.#try();
     const isDue = this.#clock.elapsedMs() - this.#triedAtMs >= RETRY_MS;
-    if (isDue && this.#states.size < this.#members.length) this.#try().catch(() => {});
-    return READY;
+    const isTried = !this.#isReady || (isDue && this.#states.size < this.#members.length);
+    const attempt = isTried ? this.#try() : READY;
+    if (!this.#isReady) return attempt;
+    attempt.catch(() => {});
+    const [refusal] = this.#refusals.values();
+    return refusal === undefined ? READY : Promise.reject(refusal);
+  }
+
+  /** Also gives the other nodes a moment, so that a server that is named twice is found. */
+  async joinAll(): Promise<void> {
+    await this.join();
+    await new Promise<void>((resolve) => {
+      const timer = this.#clock.after(LATE_MS, resolve);
+      timer.keepAlive(true);
+      this.#answered.then(() => {
+        timer.cancel();
+        resolve();
+      });
+    });
+    return this.join();
   }
 
   #try(): Promise<void> {
@@ -43,28 +71,72 @@ export class Membership {
 
   async #joinMissing(): Promise<void> {
     this.#triedAtMs = this.#clock.elapsedMs();
-    const missing = this.#members.flatMap((_, i) => (this.#states.has(i) ? [] : [i]));
-    const majority = majorityOf(this.#members.length);
-    const answers = await askAll(
-      missing.map((i) => this.#members[i]!),
-      LIMITS,
-      (node) => node.join(),
-      (some) => {
-        for (const [i, state] of some) {
-          if (!(state instanceof Error)) this.#states.set(missing[i]!, state);
-        }
-        // Only nodes that nobody has used yet have to be seen all.
-        const areAllHeard = missing.every((i) => this.#states.has(i) || this.#members[i]!.isSilent);
-        return this.#states.size >= majority && (this.#isUsed || areAllHeard);
-      },
-    );
-    this.#refuseDuplicates();
-    if (this.#states.size < majority) {
-      const failures = [...answers.values()].filter((answer) => answer instanceof Error);
+    const missing = this.#members.filter(({ isJoined }) => !isJoined);
+    // Only nodes that nobody has used yet have to be seen all.
+    const answers = await this.#ask(missing, () => {
+      const areAllHeard = missing.every(({ isJoined, isSilent }) => isJoined || isSilent);
+      return this.#hasMajority && (this.#isUsed || areAllHeard);
+    });
+    const [refusal] = this.#refusals.values();
+    if (refusal !== undefined) throw refusal;
+    if (!this.#hasMajority) {
+      const failures = answers.filter((answer) => answer instanceof Error);
       throw unavailable(this.#members.length, failures);
     }
-    if (this.#states.size === this.#members.length && !this.#isUsed) await this.#settle();
+    if (this.#states.size === this.#members.length && !this.#isUsed) {
+      const areNew = missing.length === this.#members.length || (await this.#areAllStillNew());
+      if (areNew) await this.#settle();
+    }
     this.#isReady = true;
+  }
+
+  /** Nodes that joined earlier may be in service by now, and the last one may have forgotten what they granted. */
+  async #areAllStillNew(): Promise<boolean> {
+    const answers = await this.#ask(this.#members, () => this.#isUsed);
+    return answers.every((answer) => !(answer instanceof Error)) && !this.#isUsed;
+  }
+
+  /** Resolves when all have answered, or `isEnough` says so. Later answers count too. */
+  #ask(members: readonly Member[], isEnough: () => boolean): Promise<(NodeState | Error)[]> {
+    const answers: (NodeState | Error)[] = [];
+    return new Promise((resolve) => {
+      this.#answered = new Promise((allAnswered) => {
+        const check = (): void => {
+          const isLast = answers.length === members.length;
+          if (isLast) allAnswered(null);
+          if (isLast || isEnough()) resolve(answers);
+        };
+        const answered = (answer: NodeState | Error, i: number): void => {
+          answers.push(answer);
+          if (answer instanceof Error) members[i]!.absence = answer;
+          else this.#add(members[i]!, answer);
+          check();
+        };
+        joinEach(members, LIMITS, answered, check);
+      });
+    });
+  }
+
+  #add(member: Member, state: NodeState): void {
+    const twin = [...this.#states].find(
+      ([other, { runId }]) => other !== member && runId === state.runId,
+    );
+    if (twin === undefined) {
+      this.#refusals.delete(member);
+      this.#states.set(member, state);
+      member.isJoined = true;
+      return;
+    }
+    this.#refusals.set(
+      member,
+      new InvalidArgumentError(
+        `${twin[0].node.where} and ${member.node.where} are the same Redis server: a quorum needs independent servers`,
+      ),
+    );
+  }
+
+  get #hasMajority(): boolean {
+    return this.#states.size >= this.#majority;
   }
 
   /** Whether any node was seen that somebody has used. */
@@ -77,21 +149,9 @@ export class Membership {
    * maxTtl, which looks the same.
    */
   async #settle(): Promise<void> {
-    await askAll(this.#members, LIMITS, (node, i) => node.settle(this.#states.get(i)!.marker));
-  }
-
-  #refuseDuplicates(): void {
-    const seen = new Map<string, string>();
-    for (const [i, { runId }] of this.#states) {
-      const { where } = this.#members[i]!.node;
-      const other = seen.get(runId);
-      if (other !== undefined) {
-        throw new InvalidArgumentError(
-          `${other} and ${where} are the same Redis server: a quorum needs independent servers`,
-        );
-      }
-      seen.set(runId, where);
-    }
+    await askAll(this.#members, LIMITS, (node, i) =>
+      node.settle(this.#states.get(this.#members[i]!)!.marker),
+    );
   }
 }
 

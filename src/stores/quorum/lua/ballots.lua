@@ -15,7 +15,7 @@ local function claim(recordKey, counterKey, request)
   end
   local highest = readLast(counterKey)
   if not (number > highest and isPlausible(number)) then number = math.max(highest + 1, micros) end
-  if number > MAX_TOKEN then return '!HOLDFAST TOKENS' end
+  if number > MAX_TOKEN then return '!HOLDFAST LAST TOKEN' end
   local other = readRecord(recordKey)
   if isHeldBy(other, id) then
     if seq >= other[SEQ] then
