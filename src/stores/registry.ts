@@ -3,6 +3,7 @@ import { etcdKind } from "./etcd/kind.js";
 import type { StoreKind } from "./kind.js";
 import { memoryKind } from "./memory/kind.js";
 import { postgresKind } from "./postgres/kind.js";
+import { quorumKind } from "./quorum/kind.js";
 import { redisKind } from "./redis/kind.js";
 import { sqliteKind } from "./sqlite/kind.js";
 import { parseUrl, refuseUnknownOptions, type StoreUrl } from "./url.js";
@@ -12,6 +13,7 @@ export const STORE_KINDS: readonly StoreKind[] = [
   memoryKind,
   sqliteKind,
   redisKind,
+  quorumKind,
   postgresKind,
   etcdKind,
 ];
