@@ -12,7 +12,7 @@ export const LOST_DATA = "server loses its data";
 export const NO_SELECT = "right to select taken";
 export const DISK_FULL = "disk full";
 const RESTARTED = "server killed and restarted";
-const EVICTED = "keys evicted";
+export const EVICTED = "keys evicted";
 
 const SHORT = { min: 0.05, max: 0.7 };
 const LONG = { min: 0.2, max: 2 };
@@ -72,7 +72,7 @@ export function serverKinds(server: (random: Random) => RedisServer): readonly F
 }
 
 /** The restart creates the user again, who is not in the append-only file. */
-const restartedWithRights = (server: RedisServer): Fault => {
+export const restartedWithRights = (server: RedisServer): Fault => {
   const dead = killed(server);
   return fault(
     dead.name,
