@@ -80,6 +80,8 @@ const MOST_BALLOTS = 6;
 const PAUSE_ROUND_TRIPS = { least: 2, most: 5 };
 const OTHER_TIMEOUT_MS = 2_000;
 const NAMES_AT_ONCE = 100;
+/** While somebody waits, nodes that are not listened to are tried again after this time. */
+const LISTEN_EVERY_MS = 1_000;
 
 interface OwnClaim {
   isGivenUp: boolean;
@@ -106,13 +108,19 @@ export class QuorumStore implements Store {
   readonly #queues = new Map<string, LocalQueue>();
   /** By name: until when this process leaves it to those who wait elsewhere. */
   readonly #pausedUntilMs = new Map<string, number>();
-  #isListening = false;
+  #listenedAtMs = Number.NEGATIVE_INFINITY;
+  readonly #closesNodes: boolean;
 
   constructor(
     nodes: readonly QuorumNode[],
-    { maxTtlMs, runtime = systemRuntime() }: { maxTtlMs: number; runtime?: Runtime },
+    {
+      maxTtlMs,
+      runtime = systemRuntime(),
+      closesNodes = false,
+    }: { maxTtlMs: number; runtime?: Runtime; closesNodes?: boolean },
   ) {
     const { clock } = runtime;
+    this.#closesNodes = closesNodes;
     this.#runtime = runtime;
     this.traits = { ...QUORUM_TRAITS, maxTtlMs };
     this.#members = nodes.map((node) => new Member(node, clock));
@@ -125,7 +133,7 @@ export class QuorumStore implements Store {
 
   /** Joins the nodes; claims do so first. Rejects if fewer than a majority answer. */
   setUp(): Promise<void> {
-    return this.#membership.join();
+    return this.#membership.joinAll();
   }
 
   claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
@@ -142,6 +150,8 @@ export class QuorumStore implements Store {
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
+    // Nodes that could not be reached until now get the leases, too.
+    this.#membership.join().catch(() => {});
     const ofTickets = renewals.map((renewal) => this.#renewTicket(renewal));
     const ofGrants = await this.#grants.renew(renewals.filter((_, i) => ofTickets[i] === null));
     let next = 0;
@@ -188,11 +198,13 @@ export class QuorumStore implements Store {
   }
 
   async close(): Promise<void> {
-    // Other Locks may share the store.
-    if (this.#grants.areInUse || this.#claiming.size + this.#waiting > 0) return;
-    this.#isListening = false;
-    this.#releases.close();
+    // Other Locks may share the store: what they wait for goes on, and later ones listen anew.
+    const isClaiming = [...this.#claiming.values()].some(({ isGivenUp }) => !isGivenUp);
+    if (!this.#closesNodes && (isClaiming || this.#waiting > 0)) return;
+    this.#listenedAtMs = Number.NEGATIVE_INFINITY;
+    if (this.#closesNodes) this.#releases.close();
     for (const queue of this.#queues.values()) queue.close();
+    for (const member of this.#members) member.unref();
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
 
@@ -358,8 +370,9 @@ export class QuorumStore implements Store {
 
   /** Any node's messages will do. Waiters also poll, so a node that can't be listened to is no error. */
   #listen(): void {
-    if (this.#isListening) return;
-    this.#isListening = true;
+    const nowMs = this.#nowMs();
+    if (nowMs - this.#listenedAtMs < LISTEN_EVERY_MS) return;
+    this.#listenedAtMs = nowMs;
     for (const [i, { node }] of this.#members.entries()) {
       const listening = node.listen({
         freed: (name) => this.#freed(name, i),
@@ -420,7 +433,12 @@ export class QuorumStore implements Store {
     send: (node: QuorumNode) => Promise<T>,
   ): Promise<{ where: string; answer: T }[]> {
     await this.#membership.join();
-    const answers = await askAll(this.#members, OTHER_TIMEOUT_MS, send);
+    // Nodes that were silent before are not waited for, unless they are needed.
+    const answers = await askAll(this.#members, OTHER_TIMEOUT_MS, send, (some) => {
+      const votes = [...some.values()].filter((answer) => !(answer instanceof Error)).length;
+      const isRestSilent = this.#members.every(({ isSilent }, i) => isSilent || some.has(i));
+      return votes >= this.#majority && isRestSilent;
+    });
     const good: { where: string; answer: T }[] = [];
     const failures: Error[] = [];
     for (const [i, answer] of answers) {
@@ -491,7 +509,7 @@ export function quorumStore(
   const maxTtlMs = parseDuration(orElse(options.maxTtl, DEFAULT_MAX_TTL), "maxTtl", MAX_TTL_LIMITS);
   const closeClient = options.closeClients ?? false;
   const nodes = clients.map((client) => new RedisNode(client, { maxTtlMs, closeClient }));
-  return new QuorumStore(nodes, { maxTtlMs });
+  return new QuorumStore(nodes, { maxTtlMs, closesNodes: closeClient });
 }
 
 /** With an even number, one more node may fail without a gain. */

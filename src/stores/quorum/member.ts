@@ -1,5 +1,5 @@
-import type { Clock } from "../../core/clock.js";
-import type { QuorumNode } from "./node.js";
+import type { Clock, Timer } from "../../core/clock.js";
+import type { NodeState, QuorumNode } from "./node.js";
 
 /** A lower estimate of a node's clock is believed after this time, in which no better one came. */
 const ESTIMATE_KEPT_MS = 10_000;
@@ -11,9 +11,13 @@ export class Member {
   readonly #clock: Clock;
   /** The node did not answer its last request in time: nobody waits for it until it does. */
   isSilent = false;
+  /** The node is known to be another server than the others. Before that it gets no requests, and has no vote. */
+  isJoined = false;
   roundTripMs = FIRST_ROUND_TRIP_MS;
   #aheadMicros: number | null = null;
   #estimatedAtMs = Number.NEGATIVE_INFINITY;
+  /** The timeouts of the requests without an answer. */
+  readonly #timers = new Set<Timer>();
 
   constructor(node: QuorumNode, clock: Clock) {
     this.node = node;
@@ -34,12 +38,32 @@ export class Member {
     send: (node: QuorumNode) => Promise<T>,
     answered: (answer: T | Error) => void,
   ): void {
+    if (this.isJoined) this.#send(timeoutMs, send, answered);
+    else answered(new Error(`${this.node.where} could not be reached yet`));
+  }
+
+  /** The same for the request to join. */
+  join(timeoutMs: number, answered: (answer: NodeState | Error) => void): void {
+    this.#send(timeoutMs, (node) => node.join(), answered);
+  }
+
+  /** Requests without an answer no longer keep the process alive. */
+  unref(): void {
+    for (const timer of this.#timers) timer.keepAlive(false);
+  }
+
+  #send<T>(
+    timeoutMs: number,
+    send: (node: QuorumNode) => Promise<T>,
+    answered: (answer: T | Error) => void,
+  ): void {
     const sentAtMs = this.#clock.elapsedMs();
     let isPending = true;
     const end = (answer: T | Error): void => {
       if (!isPending) return;
       isPending = false;
       timer.cancel();
+      this.#timers.delete(timer);
       answered(answer);
     };
     const timer = this.#clock.after(timeoutMs, () => {
@@ -47,6 +71,7 @@ export class Member {
       end(new Error(`${this.node.where} gave no answer within ${Math.round(timeoutMs)} ms`));
     });
     timer.keepAlive(true);
+    this.#timers.add(timer);
     send(this.node).then(
       (answer) => {
         this.#heard(sentAtMs, answer);

@@ -34,7 +34,10 @@ export class Releases {
         timeoutMs,
         (node) => node.release(release),
         (answer) => {
-          if (answer instanceof Error) this.#repeat(member, release, timeoutMs, untilMs);
+          // A node that has not been joined never got a claim.
+          if (answer instanceof Error && member.isJoined) {
+            this.#repeat(member, release, timeoutMs, untilMs);
+          }
           answered(answer, i);
         },
       );

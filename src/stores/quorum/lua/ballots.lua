@@ -43,6 +43,8 @@ local function claim(key, id, request)
       end
       return string.format('recorded %.0f %.0f', other[NUMBER], micros)
     else
+      -- Without this, it would count from now at every claim.
+      if other.isSetBack then saveRecord(KEYS[key + 1], other) end
       if registers ~= '0' then register(KEYS[key + 3], ttl) end
       local freeIn = math.max(other[EXPIRY], other[CLOSED]) - micros
       return string.format('busy %.0f %.3f %s %s', micros, freeIn / 1000, shortId(other[ID]), other[HOLDER])
@@ -75,7 +77,7 @@ local function release(key, id, name, isUnused)
   local hasExpired = record[EXPIRY] <= micros
   if record[CLOSED] > micros and not isUnused then
     if not hasExpired then
-      record[EXPIRY] = micros
+      record[EXPIRY], record[TTL] = micros, 0
       saveRecord(KEYS[key + 1], record)
     end
     return hasExpired and 'absent' or 'released'
