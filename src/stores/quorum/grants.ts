@@ -119,6 +119,7 @@ export class Grants {
     const failures: Error[] = [];
     let answers = 0;
     let isAwaited = false;
+    let isOver = false;
     return new Promise((resolve, reject) => {
       this.#releases.send({ name, id, unused }, { limits, keptMs }, (answer, i) => {
         answers++;
@@ -126,9 +127,11 @@ export class Grants {
         // An earlier attempt may have dropped it, whose answer was lost.
         else if (!released.get(i)) released.set(i, answer !== "absent");
         isAwaited ||= answer === "awaited";
+        if (isOver) return;
         const had = [...released.values()].filter((yes) => yes).length;
         const isLost = this.#members.length - (released.size - had) < this.#majority;
         if (had >= this.#majority || isLost) {
+          isOver = true;
           this.#grants.delete(grantId);
           if (!isLost) resolve({ answer: "released", isAwaited });
           else
@@ -169,6 +172,14 @@ export class Grants {
   }
 
   #lose(grantId: string, answer: LostAnswer): LostAnswer {
+    const grant = this.#grants.get(grantId);
+    if (grant !== undefined) {
+      // A minority may still have the record, and has just extended it.
+      const { name, id, ttlMs, expiresAtMs } = grant;
+      const keptMs = expiresAtMs - this.#clock.elapsedMs();
+      const limits = { limits: limitsOf(ttlMs), keptMs };
+      this.#releases.send({ name, id, unused: false }, limits, () => {});
+    }
     this.#grants.delete(grantId);
     if (answer.reason === "revoked") {
       this.#revoked.set(grantId, answer);

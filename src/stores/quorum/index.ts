@@ -82,6 +82,8 @@ const PAUSE_ROUND_TRIPS = { least: 2, most: 5 };
 /** Of requests that have no ttl. */
 const OTHER_LIMITS = { silentMs: 250, timeoutMs: 5_000 };
 const NAMES_AT_ONCE = 100;
+/** While somebody waits, nodes that are not listened to are tried again after this time. */
+const LISTEN_EVERY_MS = 1_000;
 
 interface OwnClaim {
   isGivenUp: boolean;
@@ -110,13 +112,19 @@ export class QuorumStore implements Store {
   readonly #pausedUntilMs = new Map<string, number>();
   /** The timeouts of requests without an answer. */
   readonly #timers = new Set<Timer>();
-  #isListening = false;
+  #listenedAtMs = Number.NEGATIVE_INFINITY;
+  readonly #closesNodes: boolean;
 
   constructor(
     nodes: readonly QuorumNode[],
-    { maxTtlMs, runtime = systemRuntime() }: { maxTtlMs: number; runtime?: Runtime },
+    {
+      maxTtlMs,
+      runtime = systemRuntime(),
+      closesNodes = false,
+    }: { maxTtlMs: number; runtime?: Runtime; closesNodes?: boolean },
   ) {
     const { clock } = runtime;
+    this.#closesNodes = closesNodes;
     this.#runtime = runtime;
     this.traits = { ...QUORUM_TRAITS, maxTtlMs };
     this.#members = nodes.map((node) => new Member(node, clock, this.#timers));
@@ -194,11 +202,13 @@ export class QuorumStore implements Store {
   }
 
   async close(): Promise<void> {
-    // Other Locks may share the store.
-    if (this.#grants.areInUse || this.#claiming.size + this.#waiting > 0) return;
-    this.#isListening = false;
-    this.#releases.close();
+    // Other Locks may share the store: what they wait for goes on, and later ones listen anew.
+    const isClaiming = [...this.#claiming.values()].some(({ isGivenUp }) => !isGivenUp);
+    if (!this.#closesNodes && (isClaiming || this.#waiting > 0)) return;
+    this.#listenedAtMs = Number.NEGATIVE_INFINITY;
+    if (this.#closesNodes) this.#releases.close();
     for (const queue of this.#queues.values()) queue.close();
+    for (const timer of this.#timers) timer.keepAlive(false);
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
 
@@ -365,8 +375,9 @@ export class QuorumStore implements Store {
 
   /** Any node's messages will do. Waiters also poll, so a node that can't be listened to is no error. */
   #listen(): void {
-    if (this.#isListening) return;
-    this.#isListening = true;
+    const nowMs = this.#nowMs();
+    if (nowMs - this.#listenedAtMs < LISTEN_EVERY_MS) return;
+    this.#listenedAtMs = nowMs;
     for (const [i, { node }] of this.#members.entries()) {
       const listening = node.listen({
         freed: (name) => this.#freed(name, i),
@@ -503,7 +514,7 @@ export function quorumStore(
   const maxTtlMs = parseMaxTtl(options.maxTtl);
   const closeClient = options.closeClients ?? false;
   const nodes = clients.map((client) => new RedisNode(client, { maxTtlMs, closeClient }));
-  return new QuorumStore(nodes, { maxTtlMs });
+  return new QuorumStore(nodes, { maxTtlMs, closesNodes: closeClient });
 }
 
 /** In ms. Throws InvalidArgumentError. */

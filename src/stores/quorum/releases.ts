@@ -32,7 +32,11 @@ export class Releases {
     const untilMs = this.#clock.elapsedMs() + keptMs;
     const send = (node: QuorumNode): Promise<NodeReleaseReply> => node.release(release);
     const repeatOrEnd = (answer: NodeReleaseReply | Error, i: number): void => {
-      if (answer instanceof Error) this.#repeat(this.#members[i]!, release, limits, untilMs);
+      const member = this.#members[i]!;
+      // A node that has not joined never got a claim.
+      if (answer instanceof Error && member.isJoined) {
+        this.#repeat(member, release, limits, untilMs);
+      }
       answered(answer, i);
     };
     askEach(this.#members, limits, send, repeatOrEnd, silent);
