@@ -32,6 +32,8 @@ async function tryStore(store: Store): Promise<Finding> {
     const first = await locks.acquire(name, { wait: 0 });
     step = "queue a waiter for a name";
     const waiting = locks.acquire(name);
+    // A step that fails before the wait ends is the one to report.
+    waiting.catch(() => {});
     // Where waiters have no place in the store, nobody can see this one.
     if (locks.traits.fair) await queued(locks, name, waiting);
     step = "hand a name over to its waiter";

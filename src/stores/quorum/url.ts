@@ -3,7 +3,7 @@ import type { Traits } from "../../core/store.js";
 import { type Target, targetOf } from "../redis/target.js";
 import { switchedTlsOf } from "../shared/tls.js";
 import { addressOf, type StoreUrl } from "../url.js";
-import { checkNodeCount, parseMaxTtl, QUORUM_TRAITS } from "./index.js";
+import { checkNodeCount, parseMaxTtl, QUORUM_TRAITS } from "./options.js";
 
 /** One node of a redlock: URL. */
 export interface NodeTarget extends Target {

@@ -14,8 +14,8 @@ export interface NeededRights {
   /** The key of a name. */
   keyOf(name: string): string;
   /**
-   * Every command that scripts and store send, in a form that changes nothing: the server checks
-   * rights before arguments. A test compares the list with the scripts.
+   * Every command that scripts and store send, in this order, in a form that leaves nothing behind: the
+   * server checks rights before arguments. A test compares the list with the scripts.
    */
   readonly commands: Record<string, (own: string) => readonly string[]>;
 }
