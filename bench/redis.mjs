@@ -69,7 +69,7 @@ const rawToken = {
 };
 
 /** The floor of a handover. */
-const publish = {
+export const publish = {
   name: "publish",
   needs: ["ioredis"],
   async open(place) {
@@ -163,7 +163,7 @@ const redlockUniversal = {
 };
 
 /** Acquire and release out of a function that holds while another runs. */
-function heldBy(using) {
+export function heldBy(using) {
   return new Promise((resolve, reject) => {
     const done = using(
       () =>

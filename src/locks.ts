@@ -241,6 +241,7 @@ class StoreLocks implements Locks {
             signals: exit.signals,
             close: (isIdle) => this.close({ grace: isIdle ? 0 : exit.graceMs }),
           });
+    store.open?.();
   }
 
   get traits(): Traits {

@@ -101,6 +101,16 @@ test("links between the documents lead somewhere", () => {
   }
 });
 
+test("the files that ARCHITECTURE.md names are there", () => {
+  const all = ["src", "test", "scripts"].flatMap((folder) => files(folder, ""));
+  for (const [, path] of text("ARCHITECTURE.md").matchAll(/`([\w./-]+\.(?:ts|mjs|lua|sql))`/g)) {
+    expect(
+      all.some((one) => `/${one}`.endsWith(`/${path}`)),
+      path,
+    ).toBe(true);
+  }
+});
+
 test("every page in docs is linked from the README", () => {
   const readme = text("README.md");
   for (const path of files("docs", ".md")) expect(readme).toContain(`(${path})`);

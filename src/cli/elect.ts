@@ -1,6 +1,6 @@
 import type { Options } from "./options.js";
 import { note, quoted } from "./output.js";
-import { acquire, goodbye, openFor } from "./run/acquire.js";
+import { acquire, openFor, waitBriefly } from "./run/acquire.js";
 import { runnable } from "./run/child.js";
 import { readElectPlan } from "./run/plan.js";
 import { Signals } from "./run/signals.js";
@@ -25,6 +25,6 @@ export async function elect(
       if (signals.ended === null) note(`campaigning for ${quoted(name)} again`);
     }
   } finally {
-    await goodbye(locks.close());
+    await waitBriefly(locks.close());
   }
 }

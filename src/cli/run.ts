@@ -4,7 +4,7 @@ import type { Locks } from "../locks.js";
 import { CliError, Exit, exitCodeOf } from "./exit.js";
 import type { Options } from "./options.js";
 import { masked, note, quoted } from "./output.js";
-import { acquire, goodbye, openFor } from "./run/acquire.js";
+import { acquire, openFor, waitBriefly } from "./run/acquire.js";
 import { runnable } from "./run/child.js";
 import { readRunPlan } from "./run/plan.js";
 import { Signals } from "./run/signals.js";
@@ -37,7 +37,7 @@ export async function run(
     const end = await runUnder(plan, words, lease, signals);
     return end === "lost" ? Exit.lost : end;
   } finally {
-    await goodbye(locks?.close());
+    await waitBriefly(locks?.close());
   }
 }
 

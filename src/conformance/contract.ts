@@ -142,7 +142,7 @@ export const contractCases: readonly Case[] = [
       const stale = bench.claim("name");
       const renewal = { name: "name", grantId: stale.grantId, seq: 2, ttlMs: bench.ttlMs * 100 };
       assert.deepEqual(await store.renew([renewal]), [{ kind: "lost", reason: "expired" }]);
-      assert.equal(await store.inspect("name"), null);
+      await bench.isEmpty(store, "name");
       grantOf(await store.claim(stale, ignore));
       await bench.pass(bench.ttlMs * 1.2);
       const successor = bench.claim("name");
@@ -153,7 +153,7 @@ export const contractCases: readonly Case[] = [
       await store.release([released]);
       const [late] = await store.renew([{ ...released, seq: 2, ttlMs: bench.ttlMs }]);
       assert.equal(late?.kind, "lost", "a renewal after the release revives nothing");
-      assert.equal(await store.inspect("name"), null);
+      await bench.isEmpty(store, "name");
     },
   },
   {
@@ -259,6 +259,34 @@ export const contractCases: readonly Case[] = [
       await bench.pass(bench.ttlMs * 1.2);
       await store.release([{ name: "name", grantId: held.grantId }]);
       grantOf(await store.claim({ ...living, seq: 2 }, ignore));
+    },
+  },
+  {
+    name: "an expired ticket is gone, also behind a living one: a claim under its id goes to the end",
+    needsQueue: true,
+    async run(bench) {
+      const store = await bench.store();
+      const ttlMs = bench.ttlMs * 20;
+      const [first, second] = [1, 2].map(() => bench.claim("name", { queue: true, ttlMs }));
+      const gone = bench.claim("name", { queue: true });
+      const alsoGone = bench.claim("name", { queue: true });
+      grantOf(await store.claim(bench.claim("name", { ttlMs }), ignore));
+      for (const one of [first!, gone, alsoGone, second!]) await store.claim(one, ignore);
+      await bench.until(
+        "the tickets in the middle have expired",
+        async () => (await store.inspect("name"))?.waiters.length === 2,
+      );
+      const lost = { kind: "lost", reason: "superseded" };
+      const request = { name: "name", grantId: gone.grantId };
+      assert.deepEqual(await store.renew([{ ...request, seq: 2, ttlMs }]), [lost]);
+      assert.deepEqual(await store.release([request]), [lost]);
+      const again = await store.claim({ ...alsoGone, seq: 2, ttlMs }, ignore);
+      if (store.traits.liveness === "session") return assert.equal(again.kind, "lost");
+      assert.equal(again.kind, "queued");
+      assert.deepEqual(
+        (await store.inspect("name"))?.waiters.map((one) => one.holder),
+        [first!.holder, second!.holder, alsoGone.holder],
+      );
     },
   },
   {

@@ -186,7 +186,7 @@ export class Acquisition {
 
   expiredGrantError(): StoreUnavailableError {
     return new StoreUnavailableError(
-      `the reply that granted ${this.#quotedNames} came after its ttl of ${this.call.ttlMs} ms`,
+      `the reply that granted ${this.#quotedNames} came after its ttl of ${this.call.ttlMs} ms; use a longer ttl`,
     );
   }
 

@@ -6,8 +6,8 @@ import type { Awaitable } from "./store.js";
 export abstract class AgendaEntry {
   /** On the clock's `elapsedMs`. */
   wakeAt = Number.POSITIVE_INFINITY;
-  /** Its index in the heap; -1 when not on the agenda. */
-  slot = -1;
+  /** -1 when not on the agenda. */
+  heapIndex = -1;
 
   abstract wake(nowMs: number): void;
 
@@ -44,8 +44,8 @@ export class Agenda {
   set(entry: AgendaEntry, wakeAt: number): void {
     const before = entry.wakeAt;
     entry.wakeAt = wakeAt;
-    if (entry.slot === -1) {
-      entry.slot = this.#heap.length;
+    if (entry.heapIndex === -1) {
+      entry.heapIndex = this.#heap.length;
       this.#heap.push(entry);
       this.#up(entry);
     } else if (wakeAt < before) this.#up(entry);
@@ -54,15 +54,15 @@ export class Agenda {
   }
 
   remove(entry: AgendaEntry): void {
-    if (entry.slot === -1) return;
+    if (entry.heapIndex === -1) return;
     const last = this.#heap.pop()!;
     if (last !== entry) {
-      last.slot = entry.slot;
-      this.#heap[last.slot] = last;
+      last.heapIndex = entry.heapIndex;
+      this.#heap[last.heapIndex] = last;
       this.#up(last);
       this.#down(last);
     }
-    entry.slot = -1;
+    entry.heapIndex = -1;
     this.#arm();
   }
 
@@ -109,34 +109,28 @@ export class Agenda {
   }
 
   #up(entry: AgendaEntry): void {
-    const heap = this.#heap;
-    let slot = entry.slot;
-    while (slot > 0) {
-      const parent = heap[(slot - 1) >> 1]!;
-      if (parent.wakeAt <= entry.wakeAt) break;
-      heap[slot] = parent;
-      const freed = parent.slot;
-      parent.slot = slot;
-      slot = freed;
+    while (entry.heapIndex > 0) {
+      const parent = this.#heap[(entry.heapIndex - 1) >> 1]!;
+      if (parent.wakeAt <= entry.wakeAt) return;
+      this.#swap(entry, parent);
     }
-    heap[slot] = entry;
-    entry.slot = slot;
   }
 
   #down(entry: AgendaEntry): void {
-    const heap = this.#heap;
-    let slot = entry.slot;
     for (;;) {
-      let child = heap[2 * slot + 1];
-      const right = heap[2 * slot + 2];
-      if (right !== undefined && child !== undefined && right.wakeAt < child.wakeAt) child = right;
-      if (child === undefined || child.wakeAt >= entry.wakeAt) break;
-      heap[slot] = child;
-      const freed = child.slot;
-      child.slot = slot;
-      slot = freed;
+      let child = this.#heap[2 * entry.heapIndex + 1];
+      const right = this.#heap[2 * entry.heapIndex + 2];
+      if (right !== undefined && right.wakeAt < child!.wakeAt) child = right;
+      if (child === undefined || child.wakeAt >= entry.wakeAt) return;
+      this.#swap(entry, child);
     }
-    heap[slot] = entry;
-    entry.slot = slot;
+  }
+
+  #swap(one: AgendaEntry, other: AgendaEntry): void {
+    const index = one.heapIndex;
+    one.heapIndex = other.heapIndex;
+    other.heapIndex = index;
+    this.#heap[one.heapIndex] = one;
+    this.#heap[index] = other;
   }
 }

@@ -14,8 +14,8 @@ export interface Clock {
   /** For people, and as a suspicion; nothing is decided by it. */
   wallMs(): number;
   /**
-   * The time so far that only the wall clock has counted: for so long the machine may have been
-   * frozen. Never falls; as of the last `elapsedMs()`.
+   * The time that only the wall clock has counted: the machine may have been frozen for that long.
+   * Never falls; as of the last `elapsedMs()`.
    */
   unexplainedMs(): number;
   /** The timer keeps the process alive only after `keepAlive(true)`. */

@@ -200,6 +200,6 @@ export class ConflictError extends HoldfastError {
 /** The `Locks` was closed before the call, or while it was pending. */
 export class ClosedError extends HoldfastError {
   constructor() {
-    super("CLOSED", "close() was called on this Locks object", false);
+    super("CLOSED", "close() was called on this Locks object: make another one", false);
   }
 }

@@ -11,11 +11,11 @@ const listeners = new Map<string, () => void>();
 /** Closes `one` when the process is about to end. Returns a function that undoes this. */
 export function closeOnExit(one: Closable): () => void {
   closables.add(one);
-  if (closables.size === 1) process.on("beforeExit", nothingLeft);
+  if (closables.size === 1) process.on("beforeExit", closeIdle);
   for (const signal of one.signals) listen(signal);
   return () => {
     closables.delete(one);
-    if (closables.size === 0) process.removeListener("beforeExit", nothingLeft);
+    if (closables.size === 0) process.removeListener("beforeExit", closeIdle);
     for (const signal of one.signals) {
       if (![...closables].some(({ signals }) => signals.includes(signal))) unlisten(signal);
     }
@@ -24,7 +24,7 @@ export function closeOnExit(one: Closable): () => void {
 
 function listen(signal: string): void {
   if (listeners.has(signal)) return;
-  const listener = (): void => void leave(signal);
+  const listener = (): void => void closeAndEnd(signal);
   listeners.set(signal, listener);
   // First in the list: a listener that is called once is gone from the list afterwards.
   process.prependListener(signal as NodeJS.Signals, listener);
@@ -37,7 +37,7 @@ function unlisten(signal: string): void {
 }
 
 /** A second signal finds no listener of ours, and ends the process at once. */
-async function leave(signal: string): Promise<void> {
+async function closeAndEnd(signal: string): Promise<void> {
   // Another listener decides when the process ends, and may do so before we are done.
   const alone = process.listenerCount(signal) === 1;
   unlisten(signal);
@@ -46,7 +46,7 @@ async function leave(signal: string): Promise<void> {
   if (alone) process.kill(process.pid, signal);
 }
 
-const nothingLeft = (): void => void closeAll(true, () => true);
+const closeIdle = (): void => void closeAll(true, () => true);
 
 async function closeAll(isIdle: boolean, which: (one: Closable) => boolean): Promise<void> {
   await Promise.allSettled([...closables].filter(which).map((one) => one.close(isIdle)));

@@ -71,7 +71,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     this.#schedule();
   }
 
-  /** `maxHold` counts from then; from never while other names are waited for and nobody works under it. */
+  /** From when `maxHold` counts: never while `acquireAll` waits for its other names, and nobody works under the lease. */
   holdFrom(ms: number): void {
     this.#ensureExtras().holdFromMs = ms;
     if (!this.#isOver()) this.#schedule();
@@ -135,7 +135,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     const ttlMs = ttl === undefined ? this.ttlMs : checkTtl(ttl, settings, store.traits);
     if (this.usableMs(ttlMs) <= 0) {
       throw new InvalidArgumentError(
-        `ttl is ${ttlMs} ms, of which drift and abortBefore, in proportion, leave nothing`,
+        `ttl is ${ttlMs} ms, of which drift and abortBefore, in proportion, leave nothing; choose a longer one`,
       );
     }
     if (this.#isOver()) this.assertHeld();

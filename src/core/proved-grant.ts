@@ -178,5 +178,7 @@ const abortShare = ({ abortBeforeMs, ttlMs }: Call): number => abortBeforeMs / t
 /** The claim behind a lease, for guards that compare it in the store. A grantId is a secret: not for users. */
 export function claimOf(lease: Lease): KnownClaim {
   if (lease instanceof ProvedGrant) return ProvedGrant.claimOf(lease);
-  throw new InvalidArgumentError("the lease is not one of acquire or withLock");
+  throw new InvalidArgumentError(
+    "the lease is not one that acquire or withLock gave; pass such a lease",
+  );
 }

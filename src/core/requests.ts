@@ -69,7 +69,7 @@ export class Requests {
     return storeName.slice(this.#settings.namespace.length + 1);
   }
 
-  /** A caller that waits for less than this does not wait longer for a store that hangs. */
+  /** A caller with a short `wait` does not wait for a store that hangs until `commandTimeout`. */
   claimTimeoutMs(waitMs: number): number {
     return Math.min(this.#settings.commandTimeoutMs, Math.max(SHORTEST_CLAIM_TIMEOUT_MS, waitMs));
   }
@@ -80,8 +80,8 @@ export class Requests {
 
   /** Nobody waits for the reply once the lease is over: a server that hangs would hold up the work. */
   releaseTimeoutMs(remainingMs: number): number {
-    const shortestMs = Math.max(SHORTEST_RELEASE_TIMEOUT_MS, remainingMs);
-    return Math.min(this.#settings.commandTimeoutMs, shortestMs);
+    const wantedMs = Math.max(SHORTEST_RELEASE_TIMEOUT_MS, remainingMs);
+    return Math.min(this.#settings.commandTimeoutMs, wantedMs);
   }
 
   /** The pause before a request is repeated whose outcome is unknown. */
@@ -235,7 +235,7 @@ export class Requests {
     owed.schedule(nowMs);
   }
 
-  /** Calls one of the two, once, within the timeout. */
+  /** Calls `replied` or `failed`, once, within the timeout. */
   #withTimeout<T>(
     what: string,
     reply: Promise<T>,

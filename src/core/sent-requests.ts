@@ -97,8 +97,8 @@ export class SentRequests {
     return nowMs - this.#unansweredSinceMs >= this.#ttlMs;
   }
 
-  probeReplied(hasSucceeded: boolean): void {
-    this.#probeSucceeded = hasSucceeded;
+  probeEnded(hasReplied: boolean): void {
+    this.#probeSucceeded = hasReplied;
   }
 
   mayClaim(nowMs: number): boolean {

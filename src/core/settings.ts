@@ -208,7 +208,7 @@ function resolveAbortBefore(
   const ms = value === undefined ? ttlMs / 10 : parseDuration(value, "abortBefore", { min: 0 });
   if (ms + driftOf(ttlMs, settings) >= ttlMs) {
     throw new InvalidArgumentError(
-      `abortBefore of ${ms} ms and the drift of ${driftOf(ttlMs, settings)} ms leave nothing of a ttl of ${ttlMs} ms`,
+      `abortBefore of ${ms} ms and the drift of ${driftOf(ttlMs, settings)} ms leave nothing of a ttl of ${ttlMs} ms; choose a longer ttl or a shorter abortBefore`,
     );
   }
   return ms;

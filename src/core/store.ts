@@ -13,13 +13,17 @@ export interface Store {
   readonly traits: Traits;
 
   /**
-   * Grants, or leaves a ticket (`queue`), or neither, in one atomic step. A grantId that already has
-   * a grant or a ticket finds it again *and extends it*; it never makes a second one. One whose
-   * grant has ended, and is still known (revoked, or closing the name), gets no other: `lost`.
-   * While the ticket stands, the store pushes its grant. It pushes `look` to a waiter that may have missed
-   * a push, and to the first WAITERS_AT_EXPIRY waiters if the name may be free before their next renewal and
-   * earlier than their last reply said: after a handover to a short lease, a renewal with a shorter ttl, or a
-   * release after which `atLeast` closes the name for less than the lease had left.
+   * Grants the names, or leaves a ticket (if `queue`), or does neither, in one atomic step. If the grantId
+   * already has a grant or a ticket, the claim finds that one *and extends it*; it never makes a second. If
+   * the grant of this id has ended, and the store still knows it (it was revoked, or keeps the name closed),
+   * the id gets no other grant: the reply is `lost`. An expired ticket is gone wherever it stands in the queue:
+   * its claim begins again at the end, or is `lost` if its session has ended.
+   *
+   * While the ticket stands, the store pushes its grant. It pushes `look`
+   * - to a waiter that may have missed a push;
+   * - to the first WAITERS_AT_EXPIRY waiters, if the name may be free earlier than their last reply said, and
+   *   before their next renewal: after a handover to a short lease, after a renewal with a shorter ttl, and
+   *   after a release, if `atLeast` closes the name for less than the lease had left.
    */
   claim(claim: Claim, push: (push: Push) => void): Awaitable<ClaimAnswer>;
 
@@ -33,15 +37,15 @@ export interface Store {
   release(releases: readonly Release[]): Awaitable<readonly ReleaseAnswer[]>;
 
   /**
-   * Takes the name from all its holders; their renewals answer `lost: revoked`. Waiters stay. Kept
-   * for people to see, as REVOKED_KEPT says.
+   * Takes the name from all its holders, whose renewals then get the reply `lost: revoked`. Waiters stay.
+   * `inspect` shows the revocation for as long as REVOKED_KEPT says.
    */
   revoke(name: string, by: { holder: string; why: string }): Awaitable<readonly HolderInfo[]>;
 
   /**
-   * Changes the limit of a semaphore in use. Holders stay, even if they are more than that; tickets
-   * that claim more are dropped. Replies with the limit that it had; null when it is not in use,
-   * for then none is kept. A lock stays a lock.
+   * Changes the limit of a semaphore in use. Holders stay, even if they have more permits than that; tickets
+   * that claim more are dropped. Replies with the limit before; null if the name is not in use, because only
+   * a name in use has a limit. A lock stays a lock.
    */
   resize(name: string, limit: number): Awaitable<number | null>;
 
@@ -52,6 +56,9 @@ export interface Store {
 
   /** Where the store can: calls `changed` when the holder may have changed. Returns a function that ends this. */
   observe?(name: string, changed: () => void): () => void;
+
+  /** A `Locks` begins to use the store, and ends that by `close`. Several may share a store. */
+  open?(): void;
 
   /** Closes everything that the store opened itself. May be called again. */
   close(): Awaitable<void>;
@@ -72,7 +79,7 @@ export const MOST_WAITERS = 5_000;
 /** This many waiters, from the front of the queue, claim when the holder's lease ends: one of them is enough. */
 export const WAITERS_AT_EXPIRY = 3;
 
-/** The core renews a ticket or a lease before this part of its ttl has passed: a third. */
+/** The core renews a lease or a ticket at least this often in its ttl. */
 export const RENEWALS_PER_TTL = 3;
 
 /** `inspect` and `list` return at most this many waiters of a name, from the front of the queue. */
@@ -115,7 +122,7 @@ export interface Grant {
   readonly ttlMs: number;
   /** The request that the grant's present expiry rests on. */
   readonly seq: number;
-  /** It waited, and the step that freed the name made it the holder. */
+  /** The claim had waited, and the step that freed the name made it the holder. */
   readonly handedOver: boolean;
 }
 
@@ -257,13 +264,13 @@ export interface NameInfo {
   readonly name: string;
   /** LOCK_LIMIT for a lock, the number of permits for a semaphore. */
   readonly limit: number;
-  /** By token. */
+  /** In the order of their tokens. */
   readonly holders: readonly HolderInfo[];
   /** How many wait. */
   readonly waiting: number;
   /** The first WAITERS_SHOWN of them, in the order of the queue. */
   readonly waiters: readonly WaiterInfo[];
-  /** The latest last. */
+  /** In the order of the revocations. */
   readonly revoked: readonly RevokedInfo[];
   /** Where the nodes of a quorum differ, in words. */
   readonly notes?: readonly string[];

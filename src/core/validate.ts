@@ -48,7 +48,7 @@ export function parseDuration(
   else if (typeof value === "string") {
     const match = /^(\d+(?:\.\d+)?)(ms|s|m|h)$/.exec(value);
     if (match) ms = Number(match[1]) * UNIT_MS[match[2]!]!;
-    // So many digits that they became infinite: no way to say Infinity.
+    // Enough digits are Infinity as a number, which a text can't ask for.
     if (ms === Number.POSITIVE_INFINITY) ms = Number.NaN;
   }
   if (ms === Number.POSITIVE_INFINITY && rule.infinite) return ms;

@@ -21,9 +21,9 @@ import { Renewable } from "./watchdog.js";
 /** The waiters that claim at a holder's expiry do so this far apart. */
 const APART_MS = 5;
 /**
- * A waiter further back renews its ticket soon after a holder's expiry that comes before the next renewal:
- * those in front may have given up, or be dead. So far apart that a long queue does not poll at the pace
- * of a short lease.
+ * The waiters in front may have given up, or be dead. So a waiter further back renews its ticket after the
+ * holder's expiry, if that comes before its next renewal: this much later for each place, because a long
+ * queue must not poll at the pace of a short lease.
  */
 const FURTHER_BACK_APART_MS = 100;
 /** After a timeout, how long the release of the ticket may take before the store counts as unavailable. */
@@ -34,8 +34,8 @@ const LATE_MS = 50;
 /**
  * One acquire, from the first claim to the lease: claims, keeps its ticket alive, is pushed or polls,
  * and gives up without leaving anything behind. Each event looks at what is known by then, so no
- * order of replies, pushes, timers and aborts is assumed. Several names are claimed in one step,
- * which leaves no ticket: busy is the end of it.
+ * order of replies, pushes, timers and aborts is assumed. A claim of several names leaves no ticket:
+ * the reply `busy` ends the wait.
  */
 export class Waiter extends Renewable {
   readonly #context: Context;
@@ -66,7 +66,7 @@ export class Waiter extends Renewable {
 
   /** A lease for each name; null when claimed once and busy. */
   acquire(): Awaitable<readonly HeldLease[] | null> {
-    // Also in the middle of an acquire of several names.
+    // `acquireAll` may have begun before `close`, and come to this name after it.
     assertOpen(this.#context);
     this.#call.signal?.throwIfAborted();
     this.#acquisition.emitAsked();
@@ -117,7 +117,7 @@ export class Waiter extends Renewable {
     // The renewal may have extended a grant that was released meanwhile; it can't have made one.
     if (this.#acquisition.isOver || this.#sent.isFormer(seq)) return;
     if (grantId !== this.#sent.grantId) {
-      this.#probeReplied(reply.kind !== "unknown", sentAtMs);
+      this.#probeEnded(reply.kind !== "unknown", sentAtMs);
       return;
     }
     if (reply.kind === "unknown") {
@@ -249,13 +249,13 @@ export class Waiter extends Renewable {
     this.#context.watchdog.renewSoon(this);
   }
 
-  #probeReplied(isReply: boolean, sentAtMs: number): void {
+  #probeEnded(hasReplied: boolean, sentAtMs: number): void {
     const nowMs = this.#nowMs();
     // Late: another reply has arrived, or a claim was sent, since.
     const isLate = !this.#sent.isSilent(nowMs) || sentAtMs < this.#sent.lastSentAtMs;
     if (this.#claimSeq > 0 || isLate) return;
-    this.#sent.probeReplied(isReply);
-    this.#claimAtMs = isReply ? nowMs : nowMs + this.#context.requests.retryPauseMs();
+    this.#sent.probeEnded(hasReplied);
+    this.#claimAtMs = hasReplied ? nowMs : nowMs + this.#context.requests.retryPauseMs();
     this.#schedule();
   }
 
@@ -336,7 +336,7 @@ export class Waiter extends Renewable {
   #timeOut(): void {
     const { requests } = this.#context;
     const acquisition = this.#acquisition;
-    const claimedForMs = this.#claimSeq > 0 ? this.#nowMs() - this.#sent.lastSentAtMs : 0;
+    const inFlightMs = this.#claimSeq > 0 ? this.#nowMs() - this.#sent.lastSentAtMs : 0;
     if (this.#failure !== null) {
       this.#fail(acquisition.outageError(this.#failure), "unavailable");
     } else if (!this.#hasTicket && this.#claimSeq === 0)
@@ -347,9 +347,9 @@ export class Waiter extends Renewable {
       acquisition.end(null);
       this.#release({ timeoutMs: LAST_REPLY_MS }).then((outcome) => {
         // Only now: after a busy event loop, the reply to the claim may have been there, and unread.
-        const isUnanswered = this.#claimSeq > 0 && claimedForMs >= LAST_REPLY_MS;
+        const isUnanswered = this.#claimSeq > 0 && inFlightMs >= LAST_REPLY_MS;
         const releaseError = HoldfastError.is(outcome) ? outcome : null;
-        const noReply = isUnanswered ? requests.noReplyError("claim", claimedForMs) : null;
+        const noReply = isUnanswered ? requests.noReplyError("claim", inFlightMs) : null;
         acquisition.rejectTimedOut(noReply ?? releaseError);
       });
     }

@@ -70,7 +70,7 @@ export async function workUnder<T>(
   await held.release();
   const loss = lossOf(held);
   if (loss === null || onLost === "return") return value;
-  throw again(loss, { value, cause: loss });
+  throw copyLoss(loss, { value, cause: loss });
 }
 
 function lossOf({ signal }: Held): LeaseLostError | null {
@@ -81,7 +81,7 @@ function lossOf({ signal }: Held): LeaseLostError | null {
 function lossBehind(error: unknown, held: Held): unknown {
   const loss = lossOf(held);
   if (loss === null || error === loss) return error;
-  return isAbortOf(error, loss) ? again(loss, { cause: error }) : error;
+  return isAbortOf(error, loss) ? copyLoss(loss, { cause: error }) : error;
 }
 
 /** Whether the error was thrown because the signal aborted, by us or by code that got the signal. */
@@ -90,7 +90,7 @@ export const isAbortOf = (error: unknown, reason: unknown): boolean =>
   (error instanceof Error && (error.name === "AbortError" || error.cause === reason));
 
 /** A copy of the loss with the same message, which names the client that revoked it, and why. */
-function again(loss: LeaseLostError, more: { value?: unknown; cause: unknown }): LeaseLostError {
+function copyLoss(loss: LeaseLostError, more: { value?: unknown; cause: unknown }): LeaseLostError {
   const error = new LeaseLostError({ name: loss.lockName, token: loss.token }, loss.reason, more);
   error.message = loss.message;
   return error;

@@ -69,7 +69,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
   async enter(tx: EtcdTx | undefined, resource: string, lease: Fenced): Promise<void> {
     const entry = this.#entry(tx, resource, lease);
     await this.#raise(entry);
-    depend(tx, entry);
+    addGuard(tx, entry);
   }
 
   /** With `strict` and a `tx`, nothing is sent: `commit` checks the comparisons. */
@@ -88,7 +88,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
     } else if (tx === undefined) {
       refuseUnlessEntered(entry, await this.#read(entry.key));
     }
-    depend(tx, entry);
+    addGuard(tx, entry);
   }
 
   /**
@@ -132,7 +132,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
   /** With a `tx`, the reset becomes a part of it, and the `tx` fails if a holder enters meanwhile. */
   async reset(tx: EtcdTx | undefined, resource: string, token: bigint): Promise<void> {
     const key = this.#key(resource);
-    const put = putting(key, checkToken(token, "token"));
+    const put = putOf(key, checkToken(token, "token"));
     if (tx !== undefined) checkTx(tx);
     for (;;) {
       const kv = await this.#read(key);
@@ -154,7 +154,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
     const { key, floor } = entry;
     let compare = [valueAbove(key, FORMAT), valueBelow(key, textOf(floor))];
     for (;;) {
-      const txn: Txn = { compare, success: [putting(key, floor)], failure: [{ range: { key } }] };
+      const txn: Txn = { compare, success: [putOf(key, floor)], failure: [{ range: { key } }] };
       // May be sent twice: the second attempt finds the value that the first wrote.
       const reply = await this.#send("enter", () => this.#client.txn(txn, { again: true }));
       if (reply.succeeded) return;
@@ -228,14 +228,14 @@ function highestIn(key: string, kv: KeyValue | undefined): bigint {
   );
 }
 
-const putting = (key: string, highest: bigint): { put: Put } => ({
+const putOf = (key: string, highest: bigint): { put: Put } => ({
   put: { key, value: textOf(highest) },
 });
 /** Compares a key that is missing with revision 0. */
 const isUnchanged = (key: string, kv: KeyValue | undefined): Compare =>
   modifiedAt(key, kv?.modRevision ?? 0n);
 
-function depend(tx: EtcdTx | undefined, entry: Entry): void {
+function addGuard(tx: EtcdTx | undefined, entry: Entry): void {
   if (tx === undefined) return;
   tx.compare.push(...entry.bounds);
   entriesOf(tx).push(entry);
@@ -279,6 +279,6 @@ function toFenceError(error: unknown, what: string): HoldfastError {
   const text = error instanceof Error ? error.message : String(error);
   return new StoreUnavailableError(`the fence can't ${what}: ${text}${outcome}`, {
     cause: error,
-    retryable: !(refused && !error.moves),
+    retryable: !(refused && !error.retryable),
   });
 }

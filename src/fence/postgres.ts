@@ -31,7 +31,7 @@ import {
 } from "../postgres/tx.js";
 import { checkClient, type PostgresClient } from "../stores/postgres/client.js";
 import { Connections } from "../stores/postgres/connections.js";
-import { checkSchema, DEFAULT_SCHEMA, SETUP_TURN } from "../stores/postgres/schema.js";
+import { checkSchema, DEFAULT_SCHEMA, quoteSchema, SETUP_TURN } from "../stores/postgres/schema.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
 
 export type { Columns } from "../postgres/sql.js";
@@ -47,6 +47,15 @@ export interface PostgresFenceOptions {
    * still open. Default 10 s.
    */
   wait?: Duration;
+}
+
+/** The same for all fences on a client: a fence is never closed, and what it adds to the client stays. */
+const byClient = new WeakMap<PostgresClient, Connections>();
+
+function connectionsOf(client: PostgresClient): Connections {
+  const connections = byClient.get(client) ?? new Connections(client);
+  byClient.set(client, connections);
+  return connections;
 }
 
 /** Beyond the wait, for the reply. */
@@ -65,6 +74,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
   readonly setupSql: string;
   readonly #connections: Connections;
   readonly #waitMs: number;
+  /** In quotes. */
   readonly #schema: string;
   readonly #sql: ReturnType<typeof statementsOf>;
   #hasTable = false;
@@ -73,11 +83,11 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
   constructor(client: PostgresClient, options: PostgresFenceOptions = {}) {
     checkOptions(options, "the options of a fence", ["schema", "wait"]);
     checkClient(client, "postgresFence");
-    this.#schema = checkSchema(orElse(options.schema, DEFAULT_SCHEMA));
+    this.#schema = quoteSchema(checkSchema(orElse(options.schema, DEFAULT_SCHEMA)));
     this.#waitMs = Math.ceil(
       parseDuration(orElse(options.wait, "10s"), "wait", { min: 1, max: 3_600_000 }),
     );
-    this.#connections = new Connections(client);
+    this.#connections = connectionsOf(client);
     this.#sql = statementsOf(`${this.#schema}.fences`, this.#waitMs);
     this.setupSql = setupStatements(this.#schema, true).join("; ");
   }

@@ -22,7 +22,7 @@ export interface TransactionClient extends PostgresTx {
   release(destroy?: boolean): void;
 }
 
-/** A server that hangs gets so long for a ROLLBACK. */
+/** The timeout of a ROLLBACK, at a server that hangs. */
 const ROLLBACK_MS = 5_000;
 
 /** A transaction that we end: until then the client is ours, afterwards its pool's. */
@@ -68,7 +68,7 @@ export class OpenTransaction<Client extends TransactionClient> {
     );
   }
 
-  /** Ends the transaction; resolves to what is to be thrown for the error: a loss of the connection is told as that. */
+  /** Ends the transaction. Resolves to the error to throw instead of this one: that the connection was lost, if it was. */
   async rollback(error: unknown): Promise<unknown> {
     if (this.isOver) return error;
     try {

@@ -1,5 +1,6 @@
 import { createHash } from "node:crypto";
 import { onAbort } from "../core/abort.js";
+import { LONGEST_TIMER_MS } from "../core/clock.js";
 import {
   AcquireTimeoutError,
   InvalidArgumentError,
@@ -46,9 +47,7 @@ interface Request {
   readonly suffix: "" | "_shared";
 }
 
-/** A timer of Node can't run longer. */
-const MAX_TIMER_MS = 2 ** 31 - 1;
-/** For a free client of the pool, and for a reply beyond the wait, a caller waits at least so long. */
+/** A caller waits at least this long for a client of the pool, and for a reply, beyond its wait for the lock. */
 const REPLY_MS = 10_000;
 
 // With a stricter isolation level, the transaction would not see what the holder before it has written:
@@ -247,7 +246,7 @@ function settledOrGivenUp<T>(
   signal: AbortSignal | undefined,
   timeoutError: () => Error,
 ): Promise<T> {
-  const limited = limitMs > MAX_TIMER_MS ? promise : within(limitMs, promise, timeoutError);
+  const limited = limitMs > LONGEST_TIMER_MS ? promise : within(limitMs, promise, timeoutError);
   if (signal === undefined) return limited;
   return new Promise((resolve, reject) => {
     const undo = onAbort(signal, () => reject(signal.reason));

@@ -83,7 +83,7 @@ export class Rule {
     // All names or none: nothing is claimed before every name was looked at.
     for (const name of claim.names) {
       const state = this.advance(name, nowMs);
-      const mine = this.#find(state, name, claim.grantId);
+      const mine = this.#find(state, name, claim.grantId, nowMs);
       const refusal = this.#refusal(claim, name, state, mine, nowMs);
       if (refusal !== null) return refusal;
       states.push(state);
@@ -107,7 +107,7 @@ export class Rule {
   renew(renewal: Renewal): RenewAnswer {
     const nowMs = this.clock.nowMs();
     const state = this.advance(renewal.name, nowMs);
-    const mine = this.#find(state, renewal.name, renewal.grantId);
+    const mine = this.#find(state, renewal.name, renewal.grantId, nowMs);
     // A lease that has expired, and only keeps the name closed, can't be revived.
     if (mine === undefined || mine.expiresAtMs <= nowMs) return lost(state, renewal.grantId);
     this.#extendAndNotify(state, mine, renewal, nowMs);
@@ -118,7 +118,7 @@ export class Rule {
   release(release: Release): ReleaseAnswer {
     const nowMs = this.clock.nowMs();
     const state = this.advance(release.name, nowMs);
-    const mine = this.#find(state, release.name, release.grantId);
+    const mine = this.#find(state, release.name, release.grantId, nowMs);
     if (mine === undefined) return lost(state, release.grantId);
     if (mine.token > 0n && !release.unused && closedForMs(mine, nowMs, this.clock) > 0) {
       mine.ended = "released";
@@ -170,8 +170,9 @@ export class Rule {
   }
 
   /**
-   * Removes what is over, and grants from the front of the queue while it fits. The first waiters look
-   * if a grant was made, or if the first holder now ends sooner than `freeInMsBefore`.
+   * Removes claims that are over, and grants tickets from the front of the queue while they fit. The first
+   * waiters get the push `look` if a grant was made, or if the first holder now ends sooner than
+   * `freeInMsBefore`, and they would learn that too late.
    */
   protected advance(name: string, nowMs: number, freeInMsBefore = 0): NameState {
     const over: ClaimRecord[] = [];
@@ -259,7 +260,7 @@ export class Rule {
     this.claims.save(record);
   }
 
-  /** If a grant ends sooner by it, the first waiters may have to look. */
+  /** If this makes a grant end sooner, the first waiters may need the push `look`. */
   #extendAndNotify(
     state: NameState,
     record: ClaimRecord,
@@ -325,12 +326,18 @@ export class Rule {
     };
   }
 
-  /** The grant or the ticket of this grantId; undefined if it has ended. */
-  #find(state: NameState, name: string, grantId: string): ClaimRecord | undefined {
-    return (
-      state.holders.find((one) => one.grantId === grantId && one.ended === "no") ??
-      (state.firstTicket === undefined ? undefined : this.claims.find(name, grantId))
-    );
+  /**
+   * The grant or the ticket of this grantId; undefined if it has ended. `advance` stops at the first
+   * living ticket, so this removes one that has expired behind it: otherwise the reply would depend
+   * on how far some earlier step has read the queue.
+   */
+  #find(state: NameState, name: string, grantId: string, nowMs: number): ClaimRecord | undefined {
+    const grant = state.holders.find((one) => one.grantId === grantId && one.ended === "no");
+    if (grant !== undefined || state.firstTicket === undefined) return grant;
+    const ticket = this.claims.find(name, grantId);
+    if (ticket === undefined || ticket.expiresAtMs > nowMs) return ticket;
+    this.claims.remove(ticket);
+    return undefined;
   }
 
   #queued(state: NameState, mine: ClaimRecord): { kind: "queued"; position: Position } {

@@ -88,6 +88,14 @@ class ObeysTheLastHeard extends Rule {
   }
 }
 
+class RevivesExpiredTickets extends Rule {
+  override claim(claim: Claim): ClaimAnswer {
+    const ticket = this.claims.find(claim.names[0]!, claim.grantId);
+    if (ticket?.token === 0n) this.extend(ticket, claim, this.clock.nowMs());
+    return super.claim(claim);
+  }
+}
+
 class Barging extends Rule {
   override claim(claim: Claim): ClaimAnswer {
     const name = claim.names[0]!;
@@ -324,6 +332,7 @@ export const MUTANTS = {
   "token counter that expires": { rule: ForgetsTheLastToken },
   "a repeated ask that extends only locally": { rule: ExtendsOnlyLocally },
   "obeys a renewal that was overtaken": { rule: ObeysTheLastHeard },
+  "an expired ticket that a claim revives": { rule: RevivesExpiredTickets },
   barging: { rule: Barging },
   "readers that pass a waiting writer": { rule: GrantsWhoeverFits },
   "a handover to a shorter lease that no waiter is told of": { rule: TellsNobodyOfAShorterLease },

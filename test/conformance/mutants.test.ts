@@ -30,6 +30,9 @@ const CAUGHT_BY: Record<MutantName, readonly string[]> = {
   "obeys a renewal that was overtaken": [
     "a renewal that a later one has overtaken changes nothing",
   ],
+  "an expired ticket that a claim revives": [
+    "an expired ticket is gone, also behind a living one: a claim under its id goes to the end",
+  ],
   barging: [
     "shared, exclusive and permits follow one rule",
     "readers hold together, a writer alone",

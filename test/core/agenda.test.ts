@@ -30,7 +30,7 @@ function agendaOn(clock: Clock = new VirtualClock()): { agenda: Agenda; turns: (
 function expectHeap(agenda: Agenda): void {
   const heap = agenda.entries();
   heap.forEach((entry, i) => {
-    expect(entry.slot).toBe(i);
+    expect(entry.heapIndex).toBe(i);
     if (i > 0) expect(heap[(i - 1) >> 1]!.wakeAt).toBeLessThanOrEqual(entry.wakeAt);
   });
 }
@@ -53,7 +53,7 @@ describe("the agenda", () => {
     expect(sleepers.map((one) => one.woken)).toEqual(
       [300, 100, 200, 100].map((ms) => [start + ms]),
     );
-    expect(sleepers.every((one) => one.slot === -1)).toBe(true);
+    expect(sleepers.every((one) => one.heapIndex === -1)).toBe(true);
     expect(clock.timers).toBe(0);
   });
 

@@ -9,6 +9,16 @@ const down = (): never => {
   throw new Error("down");
 };
 
+/** Renewals are carried out at once; each function that is added delivers the reply to one of them. */
+function holdReplies({ store }: ReturnType<typeof stage>): (() => void)[] {
+  const deliver: (() => void)[] = [];
+  store.onRenew = (apply) => {
+    const answer = apply();
+    return new Promise((resolve) => deliver.push(() => resolve(answer)));
+  };
+  return deliver;
+}
+
 describe("the deadline of a lease", () => {
   it("counts from when the claim was sent, less drift and abortBefore", async () => {
     const on = stage({ ttl: "10s" });
@@ -90,11 +100,7 @@ describe("the deadline of a lease", () => {
   it("a late reply counts from its own request; a reply older than the latest proof counts for nothing", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
-    const answers: (() => void)[] = [];
-    on.store.onRenew = (apply) => {
-      const answer = apply();
-      return new Promise((resolve) => answers.push(() => resolve(answer)));
-    };
+    const answers = holdReplies(on);
     await on.clock.advance(7_500);
     const sent = on.store.renewals.map((one) => one.atMs);
     expect(sent.length).toBeGreaterThanOrEqual(3);
@@ -112,11 +118,7 @@ describe("the deadline of a lease", () => {
   it("a doubt about the clock is lifted by a renewal sent after it, not by one already in flight", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
-    const answers: (() => void)[] = [];
-    on.store.onRenew = (apply) => {
-      const answer = apply();
-      return new Promise((resolve) => answers.push(() => resolve(answer)));
-    };
+    const answers = holdReplies(on);
     await on.clock.advance(3_400);
     on.clock.jumpWall(3_600_000);
     expect(() => lease.assertHeld()).toThrow("frozen");
@@ -287,11 +289,7 @@ describe("lease.renew(ttl)", () => {
   it("with a shorter ttl is not undone by a late reply to an older, longer renewal", async () => {
     const on = stage({ ttl: "30s" });
     const lease = await on.locks.acquire("a");
-    const answers: (() => void)[] = [];
-    on.store.onRenew = (apply) => {
-      const answer = apply();
-      return new Promise((resolve) => answers.push(() => resolve(answer)));
-    };
+    const answers = holdReplies(on);
     await on.clock.advance(10_100);
     expect(answers).toHaveLength(1);
     lease.renew("5s").catch(() => {});

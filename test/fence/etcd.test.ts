@@ -406,7 +406,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
         expect(options?.again).toBeUndefined();
         await client.txn(txn, options);
         const lost = { grpcCode: Code.UNAVAILABLE, executed: "unknown", endpoint: null } as const;
-        throw new EtcdError("lost", { ...lost, moves: true });
+        throw new EtcdError("lost", { ...lost, retryable: true });
       },
     });
     const tx: EtcdTx = { compare: [], success: [{ put: { key: data, value: "" } }] };

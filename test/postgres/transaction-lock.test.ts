@@ -8,15 +8,9 @@ import {
   UnsupportedError,
 } from "../../src/core/errors.js";
 import { withTransactionLock } from "../../src/postgres/index.js";
-import { Deferred } from "../core/helpers.js";
+import { Deferred, rejection } from "../core/helpers.js";
 import { Database } from "../support/database.js";
 import { describeWith } from "../support/needs.js";
-
-const rejection = (promise: Promise<unknown>): Promise<unknown> =>
-  promise.then(
-    () => expect.fail("it was fulfilled"),
-    (error) => error,
-  );
 
 describeWith(["postgres", "pgbouncer"], "withTransactionLock", () => {
   const database = Database.forTests();

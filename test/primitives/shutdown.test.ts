@@ -456,7 +456,7 @@ describe("a process with releaseOnExit", () => {
     expect(leading.lines.slice(-3)).toEqual([
       "tidied up; the lease is lost",
       expect.stringMatching(/^LEASE_LOST: .*close\(\) was called on its Locks object/),
-      "CLOSED: close() was called on this Locks object",
+      "CLOSED: close() was called on this Locks object: make another one",
     ]);
     const token = (child: Child) => BigInt(/token (\d+)/.exec(child.lines[0]!)![1]!);
     expect(token(other)).toBeGreaterThan(token(leading));

@@ -19,7 +19,12 @@ const RUNS = 100;
 
 /** Two clients of a store in memory, which is compared at once where nothing waits. */
 function compare(
-  options: { rule?: typeof Rule; wrap?: (store: Store) => Store } = {},
+  options: {
+    rule?: typeof Rule;
+    wrap?: (store: Store) => Store;
+    seed?: number;
+    runs?: number;
+  } = {},
   workload: "mixed" | "contended" = "mixed",
 ): Promise<RuleCoverage> {
   const clock = new VirtualClock();
@@ -33,7 +38,8 @@ function compare(
   const store = options.wrap?.(memory) ?? memory;
   return compareWithRule({
     clients: [store, store],
-    runs: RUNS,
+    seed: options.seed ?? 1,
+    runs: options.runs ?? RUNS,
     atOnce: 3,
     workload,
     pass: (ms) => clock.stall(ms),
@@ -94,6 +100,19 @@ describe("a store with broken pushes is found:", () => {
   ])("%s", async (_, wrap) => {
     await expect(compare({ wrap })).rejects.toThrow(AssertionError);
   });
+});
+
+test("a store may push to the callback of the claim that left the ticket", async () => {
+  const callbacks = new Map<string, (push: Push) => void>();
+  const wrap = (store: Store): Store => ({
+    ...delegate(store),
+    claim: (claim, push) => {
+      if (claim.queue) callbacks.set(claim.grantId, push);
+      return store.claim(claim, callbacks.get(claim.grantId) ?? push);
+    },
+  });
+  // A ticket is released and claimed again in one turn, then claimed without `queue`.
+  expect((await compare({ wrap, seed: 649, runs: 1 })).pushed.granted).toBeGreaterThan(0);
 });
 
 test("a request that rejects counts as a difference", async () => {

@@ -13,8 +13,8 @@ import type { Plan } from "./plan.js";
 import type { Signals } from "./signals.js";
 import { WaitingLine } from "./waiting.js";
 
-/** The longest wait at the end for a store that does not reply. */
-const GOODBYE_MS = 2_000;
+/** At its end, holdfast waits this long for a store that does not reply. */
+const BRIEFLY_MS = 2_000;
 
 export async function openFor(plan: Plan, signals: Signals): Promise<Locks> {
   const locks = await unlessEnded(openLocks(plan.store, plan.locksOptions), plan, signals);
@@ -89,8 +89,8 @@ async function whyNot(plan: Plan, locks: Locks, otherwise: string): Promise<stri
   const { failed, waitMs, oncePer } = plan;
   const info = await locks.inspect(plan.name).catch(() => null);
   const why = (oncePer === undefined ? null : ranAlready(info)) ?? whyBusy(info);
-  const asked = waitMs === 0 ? failed.askedOnce : `waited ${formatMs(waitMs)}`;
-  return `${failed.what}: ${why === null ? printable(otherwise) : `${quoted(plan.name)} ${why}`} (${asked})`;
+  const how = waitMs === 0 ? failed.triedOnce : `waited ${formatMs(waitMs)}`;
+  return `${failed.what}: ${why === null ? printable(otherwise) : `${quoted(plan.name)} ${why}`} (${how})`;
 }
 
 /** One name can't be a lock and a semaphore, or two semaphores of different sizes. Null if it is not that. */
@@ -107,6 +107,6 @@ export function giveBackUnused(lease: Lease): Promise<ReleaseResult> {
   return lease instanceof HeldLease ? lease.abandon() : lease.release();
 }
 
-export async function goodbye(work: Promise<unknown> | undefined): Promise<void> {
-  await Promise.race([work?.catch(() => {}), sleep(GOODBYE_MS)]);
+export async function waitBriefly(work: Promise<unknown> | undefined): Promise<void> {
+  await Promise.race([work?.catch(() => {}), sleep(BRIEFLY_MS)]);
 }

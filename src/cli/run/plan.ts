@@ -28,7 +28,7 @@ export interface Plan {
   /** The number of permits of the semaphore to use instead of a lock. */
   readonly atMost: number | undefined;
   /** The beginning of the message when the name is not acquired, and its end after a single attempt. */
-  readonly failed: { readonly what: string; readonly askedOnce: string };
+  readonly failed: { readonly what: string; readonly triedOnce: string };
   /** The value of --once-per. */
   readonly oncePer: string | undefined;
   readonly quiet: boolean;
@@ -48,14 +48,14 @@ export function readRunPlan(name: string, options: Options, command: readonly st
     oncePerMs === undefined
       ? durationOption(options, "at-least", { min: 0 })
       : oncePerMs - slackOf(oncePerMs);
-  const askedOnce = oncePer === undefined ? "tried once, see --wait" : `once per ${oncePer}`;
+  const triedOnce = oncePer === undefined ? "tried once, see --wait" : `once per ${oncePer}`;
   const plan = readPlan("run", name, options, command, waitMs);
   return {
     ...plan,
     acquireOptions: { ...plan.acquireOptions, ...(atLeast === undefined ? {} : { atLeast }) },
     mode: options.shared ? "shared" : "exclusive",
     atMost: numberOption(options, "at-most", { min: 1, max: LOCK_LIMIT - 1 }),
-    failed: { what: "not run", askedOnce },
+    failed: { what: "not run", triedOnce },
     oncePer,
     ifUnavailable: choiceOption(options, "if-unavailable", ["fail", "run"]),
   };
@@ -97,7 +97,7 @@ function readPlan(
     },
     mode: "exclusive",
     atMost: undefined,
-    failed: { what: "not elected", askedOnce: "tried once, see --wait" },
+    failed: { what: "not elected", triedOnce: "tried once, see --wait" },
     oncePer: undefined,
     quiet: options.quiet ?? false,
     verbose: options.verbose ?? false,

@@ -3,7 +3,7 @@ import { systemClock } from "../../core/clock.js";
 import type { Lease } from "../../core/lease.js";
 import { Exit } from "../exit.js";
 import { formatMs, masked, note, quoted } from "../output.js";
-import { giveBackUnused, goodbye } from "./acquire.js";
+import { giveBackUnused, waitBriefly } from "./acquire.js";
 import { Child, type Ended } from "./child.js";
 import type { Plan } from "./plan.js";
 import type { Signals } from "./signals.js";
@@ -22,7 +22,7 @@ export async function runUnder(
   // Reads the clock: holdfast may have been stopped since the grant.
   if (lease.state === "lost") {
     note(`the lease on ${quoted(plan.name)} was lost before the command began`);
-    await goodbye(giveBackUnused(lease));
+    await waitBriefly(giveBackUnused(lease));
     return "lost";
   }
   const child = start(plan, words, lease);
@@ -47,7 +47,7 @@ export async function runUnder(
   if (stopper.loss !== null) {
     await stopper.gone();
     signals.forwardTo(null);
-    await goodbye(lease.release());
+    await waitBriefly(lease.release());
     return "lost";
   }
   stopper.dismiss();

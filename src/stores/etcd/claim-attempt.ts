@@ -1,7 +1,7 @@
 import { type Claim, type ClaimAnswer, type Grant, MOST_WAITERS } from "../../core/store.js";
 import { LOST, type PendingClaim } from "../shared/sessions/pending-claims.js";
+import type { EtcdContext } from "./context.js";
 import { ATTEMPTS, RevisionFell, refuseFallen, tooMuchContentionError } from "./errors.js";
-import type { EtcdParts } from "./parts.js";
 import {
   type ClaimValue,
   encodeClaim,
@@ -21,15 +21,15 @@ type Outcome = ClaimAnswer | Snapshot;
 
 /** Claims one or more names under the session of their `own` claims. */
 export async function attemptClaim(
-  parts: EtcdParts,
+  context: EtcdContext,
   pending: PendingClaim,
   own: readonly EtcdClaim[],
 ): Promise<ClaimAnswer> {
-  const { closedNames, transactions, keys } = parts;
+  const { closedNames, transactions, keys } = context;
   const { names, grantId, atLeastMs } = pending.claim;
   const atLeastLease = atLeastMs > 0 ? await closedNames.grantLease(atLeastMs) : null;
   try {
-    const answer = await new ClaimAttempt(parts, pending, own, atLeastLease).run();
+    const answer = await new ClaimAttempt(context, pending, own, atLeastLease).run();
     // If the outcome is unknown, the lease runs out by itself.
     if (atLeastLease !== null) closedNames.revokeIfUnused(atLeastLease);
     return answer;
@@ -44,7 +44,7 @@ export async function attemptClaim(
 
 /** One claim under one session: enters its names, or takes a ticket. */
 class ClaimAttempt {
-  readonly #parts: EtcdParts;
+  readonly #context: EtcdContext;
   readonly #pending: PendingClaim;
   readonly #claim: Claim;
   /** One for each name. */
@@ -53,12 +53,12 @@ class ClaimAttempt {
   readonly #atLeastLease: bigint | null;
 
   constructor(
-    parts: EtcdParts,
+    context: EtcdContext,
     pending: PendingClaim,
     own: readonly EtcdClaim[],
     atLeastLease: bigint | null,
   ) {
-    this.#parts = parts;
+    this.#context = context;
     this.#pending = pending;
     this.#claim = pending.claim;
     this.#own = own;
@@ -99,7 +99,7 @@ class ClaimAttempt {
 
   /** Enters all names, if they are empty (null), or if no claim has come or changed since the snapshot. */
   async #enter(snapshot: Snapshot | null): Promise<Outcome> {
-    const { keys, closedNames } = this.#parts;
+    const { keys, closedNames } = this.#context;
     const { names, grantId } = this.#claim;
     const lease = this.#atLeastLease;
     const values = this.#own.map((own) => this.#valueOf(own));
@@ -135,7 +135,7 @@ class ClaimAttempt {
    * the same step. A claim that will have to wait watches the name first.
    */
   async #append(queue: Queue): Promise<Outcome> {
-    const { claims, waiters, keys } = this.#parts;
+    const { claims, waiters, keys } = this.#context;
     const { grantId, permits, queue: mayWait } = this.#claim;
     const own = this.#own[0]!;
     const watched = queue.fits(permits) ? null : await waiters.add(own);
@@ -173,7 +173,7 @@ class ClaimAttempt {
 
   /** Deletes a claim that others overtook and that does not wait. */
   async #withdraw(queue: Queue): Promise<ClaimAnswer> {
-    const { claims, transactions, keys } = this.#parts;
+    const { claims, transactions, keys } = this.#context;
     const { name, grantId } = this.#own[0]!;
     claims.drop(this.#own[0]!);
     await transactions.delete([keys.claim(name, grantId)]);
@@ -183,7 +183,8 @@ class ClaimAttempt {
   /** The queue, if it is watched and the claim would have to wait. It may be behind: the step compares it. */
   #knownFullQueue(): Queue | null {
     const { names, queue: mayWait, grantId, permits, limit } = this.#claim;
-    const watched = names.length === 1 && mayWait ? this.#parts.waiters.get(names[0]!) : undefined;
+    const watched =
+      names.length === 1 && mayWait ? this.#context.waiters.get(names[0]!) : undefined;
     if (watched === undefined || !watched.isComplete) return null;
     const { queue } = watched;
     // Whether one more ticket may be added is decided by what the server has.
@@ -198,7 +199,7 @@ class ClaimAttempt {
     for (const [i, own] of this.#own.entries()) {
       const record = snapshot[i]!.queue.get(own.grantId);
       if (record === undefined || !isMisplaced(record, own)) continue;
-      await this.#parts.moves.bringBack(own, record.modRevision);
+      await this.#context.moves.bringBack(own, record.modRevision);
       isAny = true;
     }
     return isAny;
@@ -214,7 +215,7 @@ class ClaimAttempt {
 
   /** The ticket was found again, perhaps by a store that did not know of it: it must be watched. */
   async #keepTicket({ token }: StoredClaim): Promise<void> {
-    const { claims, waiters } = this.#parts;
+    const { claims, waiters } = this.#context;
     const own = this.#own[0]!;
     if (own.state === "queued") return;
     const watched = await waiters.add(own);
@@ -237,7 +238,7 @@ class ClaimAttempt {
     granted: readonly GrantedClaim[],
     atLeastLease: bigint | null,
   ): Promise<ClaimAnswer> {
-    const { claims, grants: completing } = this.#parts;
+    const { claims, grants: completing } = this.#context;
     const grants: Grant[] = [];
     for (const [i, own] of this.#own.entries()) {
       if (!(await completing.complete(own, granted[i]!, atLeastLease))) return LOST;
@@ -250,47 +251,47 @@ class ClaimAttempt {
 
   /** Drops claims that are neither granted nor waiting. An earlier grant may still hold some of several names. */
   #refuse(answer: ClaimAnswer): ClaimAnswer {
-    for (const own of this.#own) if (own.state !== "held") this.#parts.claims.drop(own);
+    for (const own of this.#own) if (own.state !== "held") this.#context.claims.drop(own);
     return answer;
   }
 
   #isGivenUp(): boolean {
-    return this.#own.some((own) => !this.#parts.claims.has(own));
+    return this.#own.some((own) => !this.#context.claims.has(own));
   }
 
   /** Released or swept while its request was on the way: the key, if there is one, is an orphan. */
   #giveUp(): ClaimAnswer {
-    for (const own of this.#own) this.#parts.claims.drop(own);
+    for (const own of this.#own) this.#context.claims.drop(own);
     return LOST;
   }
 
   async #read(): Promise<Snapshot> {
-    const { transactions, keys } = this.#parts;
+    const { transactions, keys } = this.#context;
     const reply = await transactions.send({ success: snapshotReads(keys, this.#claim) });
     return this.#toSnapshot(refuseFallen(reply));
   }
 
   async #send(txn: Txn): Promise<TxnReply> {
-    return refuseFallen(await this.#parts.transactions.sendBatched(this.#claim.names, txn));
+    return refuseFallen(await this.#context.transactions.sendBatched(this.#claim.names, txn));
   }
 
   #toSnapshot(reply: TxnReply): Snapshot {
-    return toSnapshot(this.#parts.keys, this.#claim, reply);
+    return toSnapshot(this.#context.keys, this.#claim, reply);
   }
 
   #valueOf({ session }: EtcdClaim): ClaimValue {
     const { permits, limit, holder, atLeastMs } = this.#claim;
-    const atMs = this.#parts.clock.wallMs();
+    const atMs = this.#context.clock.wallMs();
     return { permits, limit, holder, ttlMs: session.ttlMs, atLeastMs, atMs };
   }
 
   #putOf({ name, grantId, session }: EtcdClaim, value: ClaimValue): Op {
-    const key = this.#parts.keys.claim(name, grantId);
+    const key = this.#context.keys.claim(name, grantId);
     return { put: { key, value: encodeClaim(value), lease: session.id } };
   }
 
   #notRevoked(): Compare[] {
     const { names, grantId } = this.#claim;
-    return names.map((name) => createdAt(this.#parts.keys.revocation(name, grantId), 0n));
+    return names.map((name) => createdAt(this.#context.keys.revocation(name, grantId), 0n));
   }
 }

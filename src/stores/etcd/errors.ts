@@ -15,7 +15,7 @@ export const isLeaseNotFound = (error: unknown): boolean =>
   error.grpcCode === Code.NOT_FOUND &&
   /lease not found/.test(error.message);
 
-/** Says of errors that no retry mends that they are not retryable. */
+/** Makes errors that no retry mends not retryable. */
 export function toStoreError(error: unknown): unknown {
   if (!(error instanceof EtcdError)) return error;
   const codes: readonly number[] = [Code.PERMISSION_DENIED, Code.UNAUTHENTICATED];

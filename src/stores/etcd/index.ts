@@ -18,9 +18,9 @@ import type {
 import { checkOptions, checkText, orElse } from "../../core/validate.js";
 import { PendingClaims } from "../shared/sessions/pending-claims.js";
 import { attemptClaim } from "./claim-attempt.js";
+import { EtcdContext } from "./context.js";
 import { isLeaseNotFound, toStoreError } from "./errors.js";
 import { Keys, PREFIX } from "./keys.js";
-import { EtcdParts } from "./parts.js";
 import { release } from "./releases.js";
 import { RenewalBatch } from "./renewal-batch.js";
 import { checkClient, type EtcdClient } from "./rpc/client.js";
@@ -70,7 +70,7 @@ export class EtcdStore implements Store {
   readonly #client: EtcdClient;
   readonly #closeClient: boolean;
   readonly #traits: ClusterTraits;
-  readonly #parts: EtcdParts;
+  readonly #context: EtcdContext;
   readonly #pendingClaims: PendingClaims<bigint, EtcdProof>;
 
   /** `faults`: those of this cluster's versions, if they are known; otherwise they are read when the first session begins. */
@@ -82,10 +82,10 @@ export class EtcdStore implements Store {
     this.#closeClient = options.closeClient ?? false;
     this.#traits = new ClusterTraits(client, ETCD_TRAITS, faults);
     const { clock } = systemRuntime();
-    this.#parts = new EtcdParts(client, clock, new Keys(prefix), () => this.#traits.update());
-    const { sessions, claims } = this.#parts;
+    this.#context = new EtcdContext(client, clock, new Keys(prefix), () => this.#traits.update());
+    const { sessions, claims } = this.#context;
     this.#pendingClaims = new PendingClaims(clock, sessions, claims, {
-      attempt: (pending, own) => attemptClaim(this.#parts, pending, own),
+      attempt: (pending, own) => attemptClaim(this.#context, pending, own),
       mayBeExpired: isLeaseNotFound,
     });
   }
@@ -100,35 +100,35 @@ export class EtcdStore implements Store {
   }
 
   renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
-    return new RenewalBatch(this.#parts, renewals).send();
+    return new RenewalBatch(this.#context, renewals).send();
   }
 
   release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
-    return release(this.#parts, releases).catch(rethrow);
+    return release(this.#context, releases).catch(rethrow);
   }
 
   revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    return this.#parts.names.revoke(name, by).catch(rethrow);
+    return this.#context.operations.revoke(name, by).catch(rethrow);
   }
 
   resize(name: string, limit: number): Promise<number | null> {
-    return this.#parts.names.resize(name, limit).catch(rethrow);
+    return this.#context.operations.resize(name, limit).catch(rethrow);
   }
 
   inspect(name: string): Promise<NameInfo | null> {
-    return this.#parts.names.inspect(name).catch(rethrow);
+    return this.#context.operations.inspect(name).catch(rethrow);
   }
 
   list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
-    return this.#parts.names.list(prefix, limit).catch(rethrow);
+    return this.#context.operations.list(prefix, limit).catch(rethrow);
   }
 
   observe(name: string, changed: () => void): () => void {
-    return this.#parts.waiters.observe(name, changed);
+    return this.#context.waiters.observe(name, changed);
   }
 
   async close(): Promise<void> {
-    const { claims, closedNames, waiters, sessions } = this.#parts;
+    const { claims, closedNames, waiters, sessions } = this.#context;
     // Other Locks on the same store still have claims.
     if (!this.#closeClient && !claims.isEmpty) return;
     claims.close();

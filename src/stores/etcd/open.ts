@@ -1,6 +1,6 @@
 import { HoldfastError, InvalidArgumentError, StoreUnavailableError } from "../../core/errors.js";
 import type { Store } from "../../core/store.js";
-import { TLS_OPTIONS, tlsFilesOf, tlsTrouble } from "../shared/tls.js";
+import { switchedTlsOf, tlsTrouble } from "../shared/tls.js";
 import { addressOf, type StoreUrl } from "../url.js";
 import { EtcdStore } from "./index.js";
 import { PREFIX } from "./keys.js";
@@ -12,7 +12,6 @@ import {
   type RepliedStatus,
   repliedOf,
 } from "./rpc/client.js";
-import type { EtcdTls } from "./rpc/endpoints.js";
 import { Code, EtcdError } from "./rpc/errors.js";
 import { faultsOf } from "./versions.js";
 
@@ -61,7 +60,7 @@ export async function reach(client: EtcdClient, url: StoreUrl): Promise<readonly
     return answered;
   } catch (error) {
     if (!(error instanceof EtcdError)) throw error;
-    throw unavailable(error, error.moves ? await client.status() : [], url);
+    throw unavailable(error, error.retryable ? await client.status() : [], url);
   }
 }
 
@@ -94,7 +93,7 @@ function unavailable(
   const all = [...reasons].map(([endpoint, reason]) => `${endpoint}: ${reason}`);
   return new StoreUnavailableError(`can't use etcd at ${all.join("; ")}`, {
     cause: error,
-    retryable: error.moves,
+    retryable: error.retryable,
   });
 }
 
@@ -141,26 +140,10 @@ function clientOptions(url: StoreUrl): EtcdClientOptions {
       "an etcd: URL with a password also needs a user: write user:password@ before the hosts",
     );
   }
-  const tls = tlsOf(url);
+  const tls = switchedTlsOf(url);
   return {
     endpoints: url.hosts.map(({ host, port }) => addressOf(host, port ?? PORT)),
     ...(tls === null ? {} : { tls }),
     ...(url.user === "" ? {} : { user: url.user, password: url.password }),
   };
-}
-
-function tlsOf(url: StoreUrl): EtcdTls | null {
-  const { options } = url;
-  const switched = options.get("tls");
-  const others = TLS_OPTIONS.filter((name) => options.has(name));
-  if (switched === undefined) {
-    if (others.length === 0) return null;
-    throw new InvalidArgumentError(
-      `an etcd: URL with ${others.join(" and ")} needs TLS: add tls=1`,
-    );
-  }
-  if (switched !== "1" && switched !== "") {
-    throw new InvalidArgumentError("write tls=1 in an etcd: URL, or leave it out");
-  }
-  return tlsFilesOf(url);
 }

@@ -1,28 +1,28 @@
 import type { Release, ReleaseAnswer } from "../../core/store.js";
 import { slices } from "../shared/slices.js";
-import type { EtcdParts } from "./parts.js";
+import type { EtcdContext } from "./context.js";
 import { whyLost } from "./snapshot.js";
 
 const RELEASES_PER_TXN = 50;
 
 /** Deletes the keys of grants and tickets. */
 export async function release(
-  parts: EtcdParts,
+  context: EtcdContext,
   releases: readonly Release[],
 ): Promise<readonly ReleaseAnswer[]> {
   const answers: ReleaseAnswer[] = [];
   for (const some of slices(releases, RELEASES_PER_TXN)) {
-    answers.push(...(await releaseTogether(parts, some)));
+    answers.push(...(await releaseTogether(context, some)));
   }
   return answers;
 }
 
 async function releaseTogether(
-  parts: EtcdParts,
+  context: EtcdContext,
   releases: readonly Release[],
 ): Promise<readonly ReleaseAnswer[]> {
-  const { claims, closedNames, keys, transactions } = parts;
-  const wasHeld = releases.map((one) => giveUp(parts, one));
+  const { claims, closedNames, keys, transactions } = context;
+  const wasHeld = releases.map((one) => giveUp(context, one));
   const opens = releases.map(({ name, grantId, unused = false }) =>
     closedNames.opensOnRelease(name, grantId, unused),
   );
@@ -38,13 +38,13 @@ async function releaseTogether(
     releases.map((one, i) => {
       if (opens[i]) closedNames.opened(one.name, one.grantId);
       if (responses[i]!.delete!.deleted > 0) return "released";
-      return answerMissing(parts, one, repeated && wasHeld[i]!);
+      return answerMissing(context, one, repeated && wasHeld[i]!);
     }),
   );
 }
 
 /** From here on its key is an orphan, whatever becomes of the release. Returns whether it was held. */
-function giveUp({ claims }: EtcdParts, { name, grantId }: Release): boolean {
+function giveUp({ claims }: EtcdContext, { name, grantId }: Release): boolean {
   const claim = claims.get(name, grantId);
   if (claim === undefined) return false;
   claims.drop(claim);
@@ -53,11 +53,11 @@ function giveUp({ claims }: EtcdParts, { name, grantId }: Release): boolean {
 
 /** Nothing was deleted. */
 async function answerMissing(
-  parts: EtcdParts,
+  context: EtcdContext,
   { name, grantId }: Release,
   mayHaveBeenReleased: boolean,
 ): Promise<ReleaseAnswer> {
-  const lost = await whyLost(parts, name, grantId);
+  const lost = await whyLost(context, name, grantId);
   // An attempt without a reply may have released it: that is no loss.
   if (mayHaveBeenReleased && lost.reason !== "revoked") {
     throw new Error(`the reply to the release of ${JSON.stringify(name)} was lost`);

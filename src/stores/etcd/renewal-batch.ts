@@ -1,7 +1,7 @@
 import type { LostAnswer, RenewAnswer, Renewal } from "../../core/store.js";
 import { SessionExpired } from "../shared/sessions/session.js";
+import type { EtcdContext } from "./context.js";
 import { toStoreError } from "./errors.js";
-import type { EtcdParts } from "./parts.js";
 import type { Queue } from "./queue.js";
 import { reasonOfNotice } from "./revocations.js";
 import type { EtcdClaim, EtcdProof, EtcdSession } from "./session-port.js";
@@ -13,22 +13,22 @@ import { isMisplaced } from "./waiters.js";
  * tickets. A claim is good while its session is, unless its key is known to be gone.
  */
 export class RenewalBatch {
-  readonly #parts: EtcdParts;
+  readonly #context: EtcdContext;
   readonly #renewals: readonly Renewal[];
   readonly #requestedAtMs: number;
   readonly #proofs = new Map<EtcdSession, Promise<EtcdProof>>();
   /** The names of all tickets. */
   readonly #queues: Promise<ReadonlyMap<string, Queue | Error>>;
 
-  constructor(parts: EtcdParts, renewals: readonly Renewal[]) {
-    this.#parts = parts;
+  constructor(context: EtcdContext, renewals: readonly Renewal[]) {
+    this.#context = context;
     this.#renewals = renewals;
-    this.#requestedAtMs = parts.clock.elapsedMs();
+    this.#requestedAtMs = context.clock.elapsedMs();
     const tickets = renewals.filter(({ name, grantId }) => {
-      const claim = parts.claims.get(name, grantId);
+      const claim = context.claims.get(name, grantId);
       return claim !== undefined && claim.state !== "held";
     });
-    this.#queues = parts.waiters.read([...new Set(tickets.map(({ name }) => name))]);
+    this.#queues = context.waiters.read([...new Set(tickets.map(({ name }) => name))]);
     this.#queues.catch(() => {});
   }
 
@@ -43,9 +43,9 @@ export class RenewalBatch {
   }
 
   async #renew({ name, grantId, seq, ttlMs }: Renewal): Promise<RenewAnswer> {
-    const { claims, sessions, waiters } = this.#parts;
+    const { claims, sessions, waiters } = this.#context;
     const claim = claims.get(name, grantId);
-    if (claim === undefined) return whyLost(this.#parts, name, grantId);
+    if (claim === undefined) return whyLost(this.#context, name, grantId);
     const isLatest = claims.renew(claim, seq, this.#requestedAtMs);
     try {
       const mustMove = isLatest && (claim.isMoving || !sessions.isFor(claim.session, ttlMs));
@@ -54,7 +54,7 @@ export class RenewalBatch {
       const revoked = await this.#proveAndRead(claim);
       if (revoked !== null) return revoked;
       // Meanwhile its key may have been found to be gone.
-      if (!claims.has(claim)) return await whyLost(this.#parts, name, grantId);
+      if (!claims.has(claim)) return await whyLost(this.#context, name, grantId);
       if (claim.state === "held") return this.#granted(claim);
       // A read from before the move is out of date.
       const read = mustMove ? undefined : (await this.#queues).get(name);
@@ -70,7 +70,7 @@ export class RenewalBatch {
 
   /** Proves the session, and reads with it whether the grant was revoked. */
   async #proveAndRead(claim: EtcdClaim): Promise<LostAnswer | null> {
-    const { claims, keys, transactions } = this.#parts;
+    const { claims, keys, transactions } = this.#context;
     const { session } = claim;
     const proof = this.#proofs.get(session) ?? session.prove();
     this.#proofs.set(session, proof);
@@ -84,7 +84,7 @@ export class RenewalBatch {
   }
 
   async #renewTicket(claim: EtcdClaim, queue: Queue | Error): Promise<RenewAnswer> {
-    const { moves, grants } = this.#parts;
+    const { moves, grants } = this.#context;
     if (queue instanceof Error) throw queue;
     const record = queue.get(claim.grantId);
     if (record === undefined) return this.#lose(claim);
@@ -102,7 +102,7 @@ export class RenewalBatch {
   /** False: the claim is gone. A server that is full refuses new sessions, and the old one is still good. */
   async #moveSession(claim: EtcdClaim, ttlMs: number): Promise<boolean> {
     try {
-      return await this.#parts.moves.move(claim, ttlMs);
+      return await this.#context.moves.move(claim, ttlMs);
     } catch (error) {
       if (claim.isMoving) throw error;
       return true;
@@ -110,11 +110,11 @@ export class RenewalBatch {
   }
 
   #granted(claim: EtcdClaim): RenewAnswer {
-    return { kind: "granted", grant: this.#parts.claims.grantOf(claim, false) };
+    return { kind: "granted", grant: this.#context.claims.grantOf(claim, false) };
   }
 
   #lose(claim: EtcdClaim): Promise<LostAnswer> {
-    this.#parts.claims.drop(claim);
-    return whyLost(this.#parts, claim.name, claim.grantId);
+    this.#context.claims.drop(claim);
+    return whyLost(this.#context, claim.name, claim.grantId);
   }
 }

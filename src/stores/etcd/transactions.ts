@@ -18,8 +18,8 @@ const PARTS_PER_BATCH = 32;
 /** A larger part goes alone. */
 const OPS_PER_PART = 64;
 
-/** Something is wrong with the request itself, perhaps with one part only: a session is gone, a name not permitted. */
-const REFUSALS: readonly number[] = [
+/** Refusals that may be about one part only: its session is gone, its name is not permitted. */
+const REFUSALS_OF_PARTS: readonly number[] = [
   Code.INVALID_ARGUMENT,
   Code.NOT_FOUND,
   Code.PERMISSION_DENIED,
@@ -80,7 +80,7 @@ export class Transactions {
         for (const [i, part] of parts.entries()) part.resolve({ ...common, ...responses[i]!.txn! });
       },
       (error: unknown) => {
-        const isRefused = error instanceof EtcdError && REFUSALS.includes(error.grpcCode);
+        const isRefused = error instanceof EtcdError && REFUSALS_OF_PARTS.includes(error.grpcCode);
         for (const part of parts) {
           // The last attempt was refused; an earlier one may have been executed.
           if (isRefused) this.#sendAlone(part, error.executed === "unknown");
@@ -99,9 +99,9 @@ export class Transactions {
 }
 
 /**
- * No two parts of a batch touch the same name: all parts are compared before anything is changed, and
- * share one revision, which is a claim's token and the moment of a read. Parts with `sharesNames` may share theirs.
- * Parts with a common name stay in their order.
+ * No two parts of a batch touch the same name, unless both have `sharesNames`: etcd compares all parts before
+ * it changes anything, and they share one revision, which is a claim's token and the moment of a read. Parts
+ * with a common name stay in their order.
  */
 function toBatches(parts: readonly Part[]): Part[][] {
   const batches: Part[][] = [];

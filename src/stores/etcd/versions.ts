@@ -5,7 +5,8 @@ import type { ClusterMember } from "./rpc/messages.js";
 interface Flaw {
   /** The first patch of each release line without the flaw; later lines do not have it. */
   readonly fixed: readonly (readonly [line: string, patch: number])[];
-  readonly counts: (voters: number) => boolean;
+  /** Whether a cluster with this many voting members has it. */
+  readonly appliesTo: (voters: number) => boolean;
   readonly what: string;
 }
 
@@ -13,7 +14,7 @@ interface Flaw {
 const FLAWS: readonly Flaw[] = [
   {
     fixed: [["3.5", 3]],
-    counts: () => true,
+    appliesTo: () => true,
     what: "members that were killed can come back with other data than the rest, so that a name is granted twice",
   },
   {
@@ -21,7 +22,7 @@ const FLAWS: readonly Flaw[] = [
       ["3.4", 21],
       ["3.5", 5],
     ],
-    counts: (voters) => voters === 1,
+    appliesTo: (voters) => voters === 1,
     what: "a cluster of one can lose what it has acknowledged when it crashes, and grant a name again",
   },
   {
@@ -29,13 +30,13 @@ const FLAWS: readonly Flaw[] = [
       ["3.4", 31],
       ["3.5", 13],
     ],
-    counts: (voters) => voters > 1,
+    appliesTo: (voters) => voters > 1,
     what: "a leader that hung, as on a slow disk, can revoke leases that are alive when it comes back: names are granted again while they are held (etcd issue 15247)",
   },
 ];
 
 /**
- * The flaws of a version in a cluster of so many voting members, and the first patch without them.
+ * The flaws of a version in a cluster with this many voting members, and the first patch without them.
  * Null voters: their number is not known, and every flaw of the version counts.
  */
 export function flawsOf(
@@ -44,8 +45,8 @@ export function flawsOf(
 ): { flaws: string[]; since: string } {
   const { line, patch } = lineOf(version);
   const found = FLAWS.filter(
-    ({ fixed, counts }) =>
-      (voters === null || counts(voters)) &&
+    ({ fixed, appliesTo }) =>
+      (voters === null || appliesTo(voters)) &&
       fixed.some(([of, since]) => of === line && patch < since),
   );
   const since = Math.max(...found.map(({ fixed }) => fixed.find(([of]) => of === line)?.[1] ?? 0));

@@ -20,7 +20,7 @@ export class Waiters {
   readonly #client: EtcdClient;
   readonly #keys: Keys;
   readonly #transactions: Transactions;
-  /** The claims before it are gone, and at the queue's revision its own key stood. */
+  /** Called when the claims before this one are gone; at the queue's revision, its own key still stood. */
   readonly #handOver: (claim: EtcdClaim, queue: Queue) => void;
   readonly #watched = new Map<string, WatchedName>();
 

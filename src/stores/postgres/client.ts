@@ -13,6 +13,7 @@ export interface PostgresPool {
   connect(): Promise<PooledConnection>;
   end(): Promise<void>;
   on(event: "error", listener: (error: Error) => void): unknown;
+  off(event: "error", listener: (error: Error) => void): unknown;
   readonly options: object;
 }
 
@@ -21,6 +22,7 @@ export interface PostgresConnection {
   query(text: string, values?: readonly unknown[]): Promise<{ rows: readonly unknown[] }>;
   end(): Promise<void>;
   on(event: string, listener: (...args: never[]) => void): unknown;
+  off(event: string, listener: () => void): unknown;
 }
 
 interface PooledConnection extends PostgresConnection {
@@ -45,7 +47,10 @@ interface Internals {
   };
 }
 
-type ClientClass = new (options: object) => PostgresConnection & { connect(): Promise<unknown> };
+/** A connection that is not open yet. */
+export type NewConnection = PostgresConnection & { connect(): Promise<unknown> };
+
+type ClientClass = new (options: object) => NewConnection;
 
 export type Notification = { readonly channel: string; readonly payload?: string };
 
@@ -74,9 +79,7 @@ export function addressOfClient(client: PostgresClient): string {
 }
 
 /** A connection beside those of the caller's pool, by the same options. */
-export function newConnection(
-  client: PostgresClient,
-): PostgresConnection & { connect(): Promise<unknown> } {
+export function newConnection(client: PostgresClient): NewConnection {
   const internals = client as Internals;
   if (isPool(client)) return new (internals.Client as ClientClass)(client.options);
   const { connectionParameters, password, ssl } = internals;

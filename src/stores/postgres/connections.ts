@@ -6,6 +6,7 @@ import {
   cutOff,
   isInTransaction,
   isPool,
+  type NewConnection,
   type Notification,
   newConnection,
   type PostgresClient,
@@ -15,6 +16,7 @@ import {
   trackTransactions,
   unref,
 } from "./client.js";
+import { onClientError } from "./client-errors.js";
 import { isConnectionLost, toStoreError } from "./errors.js";
 
 /** A message that a listener sends to itself arrives within this time, or messages do not arrive at all. */
@@ -23,20 +25,26 @@ const SELF_TEST = "self-test";
 /** When messages did not arrive, listening is tried again after this time. */
 const POLL_FOR_MS = 60_000;
 
+/** Whose turn it is to ask for its session of the server: an even rhythm could meet two sessions in turn. */
+const SESSION_PROBES = ["own", "other", "own", "own", "other", "own", "other", "own"] as const;
+
+/** `sessions`: it keeps a session of the server for each client. `transactions`: it gives them to others in between. */
+export type Pooler = "none" | "sessions" | "transactions";
+
 const BACKEND = "SELECT pg_backend_pid() AS pid";
 
 const isDirect = (connection: PostgresConnection, rows: readonly unknown[]): boolean =>
   processOf(connection) === (rows as [{ pid: number }])[0].pid;
 
-/** Connections of pools that we listen to. */
+/** Connections of pools that we listen to, and single clients. */
 const watched = new WeakSet<PostgresConnection>();
 
-function watch(connection: PostgresConnection): void {
+function watch(connection: PostgresConnection, isOfPool: boolean): void {
   if (watched.has(connection)) return;
   watched.add(connection);
   // An "error" event that nobody listens to ends the process, and a pool does not listen while a connection is
   // in use. Its statement rejects as well.
-  connection.on("error", () => {});
+  if (isOfPool) connection.on("error", () => {});
   trackTransactions(connection);
 }
 
@@ -59,16 +67,23 @@ export class Connections implements ListenerPort {
   /** Every listening connection makes every NOTIFY of the server slower. */
   readonly closesIdle = true;
   #pollUntilMs = 0;
+  #ignoreErrors: (() => void) | null = null;
 
   constructor(client: PostgresClient) {
     this.#client = client;
     this.where = addressOfClient(client);
-    // A client of a pool that is lost while it is idle would otherwise end the process.
-    if (isPool(client)) client.on("error", () => this.#lost());
-    else {
-      client.on("error", () => this.#lost());
-      trackTransactions(client);
-    }
+    this.#listenToErrors();
+    if (!isPool(client)) watch(client, false);
+  }
+
+  #listenToErrors(): void {
+    this.#ignoreErrors ??= onClientError(this.#client, () => this.#lost());
+  }
+
+  /** Removes what was added to the caller's client, until the next statement. */
+  detach(): void {
+    this.#ignoreErrors?.();
+    this.#ignoreErrors = null;
   }
 
   /** Runs one statement outside of any transaction. A connection that gives no reply within the time is cut off. */
@@ -81,6 +96,7 @@ export class Connections implements ListenerPort {
   }
 
   async #query(text: string, values: readonly unknown[], timeoutMs: number): Promise<Reply> {
+    this.#listenToErrors();
     try {
       const reply = isPool(this.#client)
         ? await this.#byPool(this.#client, text, values, timeoutMs)
@@ -98,10 +114,42 @@ export class Connections implements ListenerPort {
     return performance.now() >= this.#pollUntilMs;
   }
 
-  /** Finds out whether a pooler stands in between, which passes statements on to any session of the server. */
-  async detectPooler(timeoutMs: number): Promise<void> {
+  /**
+   * Finds out whether a pooler stands in between, and whether it can deliver messages. Null: it gave no second
+   * session to compare with.
+   */
+  async detectPooler(timeoutMs: number): Promise<Pooler | null> {
     const { rows, connection } = await this.#query(BACKEND, [], timeoutMs);
-    if (!isDirect(connection, rows)) this.#pollUntilMs = Number.POSITIVE_INFINITY;
+    if (isDirect(connection, rows)) return "none";
+    const probe = newConnection(this.#client);
+    probe.on("error", () => {});
+    // The pooler may have no room for another client.
+    const sharing = this.#sharesSessions(probe, timeoutMs).catch(() => null);
+    const isShared = (await settlesWithin(SELF_TEST_MS, sharing)) ? await sharing : null;
+    cutOff(probe);
+    if (isShared === false) return "sessions";
+    this.#pollUntilMs = isShared ? Number.POSITIVE_INFINITY : performance.now() + POLL_FOR_MS;
+    return isShared ? "transactions" : null;
+  }
+
+  /**
+   * Whether a session of the server serves several clients in turn. To listen in one of those would leave it listening
+   * for good, and prove nothing. A "no" may be wrong, and is tested when somebody listens.
+   */
+  async #sharesSessions(probe: NewConnection, timeoutMs: number): Promise<boolean> {
+    await probe.connect();
+    unref(probe);
+    const sessions = { own: new Set<number>(), other: new Set<number>() };
+    for (const who of SESSION_PROBES) {
+      const rows =
+        who === "own"
+          ? (await probe.query(BACKEND)).rows
+          : await this.query(BACKEND, [], timeoutMs);
+      sessions[who].add((rows as [{ pid: number }])[0].pid);
+      const [own, another] = sessions.own;
+      if (another !== undefined || sessions.other.has(own!)) return true;
+    }
+    return false;
   }
 
   onReconnect(reconnected: () => void): () => void {
@@ -153,6 +201,7 @@ export class Connections implements ListenerPort {
 
   async close(): Promise<void> {
     await this.#client.end();
+    this.detach();
   }
 
   async #byPool(
@@ -169,7 +218,7 @@ export class Connections implements ListenerPort {
       throw this.#noReply(timeoutMs, "no connection");
     }
     const connection = await connecting;
-    watch(connection);
+    watch(connection, true);
     const leftMs = startedAtMs + timeoutMs - performance.now();
     let isBroken = false;
     try {

@@ -39,6 +39,11 @@ const TROUBLES: readonly Meaning[] = [
       `${where} has no room for more locks, which hinders all its users: hold fewer, or raise max_locks_per_transaction`,
   ],
   [/^53300/, (where) => `${where} has no connection left (max_connections)`],
+  [
+    /^(42883|3F000)/,
+    (where) =>
+      `${where} lacks functions that were there when this process began: has somebody dropped them? "holdfast setup" makes them again`,
+  ],
   [/^53100/, (where) => `the disk of ${where} is full`],
   [/^(57P0|08)/, (where, text) => `${where} has closed the connection (${text.slice(6)})`],
 ];

@@ -21,7 +21,7 @@ import { toStoreError } from "./errors.js";
 import { type DescribedName, firstBeyond, readHolderInfos, readNameInfo } from "./infos.js";
 import { parseMessage } from "./messages.js";
 import { RequestBatches } from "./request-batches.js";
-import { checkSchema, DEFAULT_SCHEMA, ensureSchema } from "./schema.js";
+import { callSql, checkSchema, DEFAULT_SCHEMA, ensureSchema } from "./schema.js";
 import { storable } from "./text.js";
 
 export type { PostgresClient } from "./client.js";
@@ -110,7 +110,7 @@ export class PostgresStore implements Store {
     call: (requests, ...lock) => {
       const isDurable = this.#durableRelease || requests.some(isClaim);
       const values = [JSON.stringify(requests), isDurable];
-      return this.#callBatch("requests($1, $2, $3, $4, $5)", values, ...lock);
+      return this.#callBatch("requests", values, ...lock);
     },
   });
   readonly #renewals = new RequestBatches<Renewal>({
@@ -123,13 +123,15 @@ export class PostgresStore implements Store {
         renewals.map(({ seq }) => seq),
         renewals.map(({ ttlMs }) => toUs(ttlMs)),
       ];
-      return this.#callBatch("renewals($1, $2, $3, $4, $5, $6, $7)", values, ...lock);
+      return this.#callBatch("renewals", values, ...lock);
     },
   });
   #ready: Promise<void> | null = null;
   /** Not from 0: a process may live for a few releases only, and many of them come to as many deletions. */
   #releases = randomInt(RELEASES_PER_DELETION);
   #deletion: Promise<unknown> = Promise.resolve();
+  /** `Locks` that use the store. */
+  #users = 0;
   #closed = false;
 
   constructor(client: PostgresClient, options: PostgresStoreOptions = {}) {
@@ -149,6 +151,10 @@ export class PostgresStore implements Store {
       toStoreError: (error) => toStoreError(error, this.#connections.where),
       message: (text) => this.#receive(text),
     });
+  }
+
+  open(): void {
+    this.#users++;
   }
 
   get traits(): Traits {
@@ -193,19 +199,14 @@ export class PostgresStore implements Store {
   }
 
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    const [row] = await this.#call<{ revoked: string }>(
-      "revoke_name($1, $2, $3, $4)::text AS revoked",
-      [name, storable(by.holder), storable(by.why), OTHER_TIMEOUT_MS / 2],
-    );
+    const values = [name, storable(by.holder), storable(by.why), OTHER_TIMEOUT_MS / 2];
+    const [row] = await this.#call<{ revoked: string }>("revoke_name", values, "::text AS revoked");
     return readHolderInfos(JSON.parse(row!.revoked) as DescribedName);
   }
 
   async resize(name: string, limit: number): Promise<number | null> {
-    const [row] = await this.#call<{ before: string | null }>("resize_name($1, $2, $3) AS before", [
-      name,
-      limit,
-      OTHER_TIMEOUT_MS / 2,
-    ]);
+    const values = [name, limit, OTHER_TIMEOUT_MS / 2];
+    const [row] = await this.#call<{ before: string | null }>("resize_name", values, "AS before");
     const { before } = row!;
     return before === null ? null : Number(before);
   }
@@ -229,14 +230,16 @@ export class PostgresStore implements Store {
   }
 
   async close(): Promise<void> {
-    // Other Locks may share the store: their waiters are still notified, and later ones listen anew.
-    if (!this.#closeClient && this.#queued.waiters.size > 0) return;
+    this.#users = Math.max(0, this.#users - 1);
+    if (!this.#closeClient && (this.#users > 0 || this.#queued.waiters.size > 0)) return;
     await this.#queued.close();
     // A pool that is ended leaves its last request without a reply, and the timeout keeps the process alive.
     await this.#deletion;
-    if (!this.#closeClient || this.#closed) return;
-    this.#closed = true;
-    await this.#connections.close();
+    if (!this.#closeClient) this.#connections.detach();
+    else if (!this.#closed) {
+      this.#closed = true;
+      await this.#connections.close();
+    }
   }
 
   /** Where the waiters of this process are notified; null: they poll. */
@@ -275,26 +278,29 @@ export class PostgresStore implements Store {
   }
 
   async #callBatch(
-    call: string,
+    name: string,
     values: readonly unknown[],
     timeoutMs: number,
     waits: boolean,
   ): Promise<readonly (string | null)[]> {
     const [row] = await this.#call<{ replies: readonly (string | null)[] }>(
-      `${call} AS replies`,
+      name,
       [...values, this.#channelArg, Math.ceil(timeoutMs / 2), waits],
+      "AS replies",
       timeoutMs,
     );
     return row!.replies;
   }
 
   async #call<Row>(
-    call: string,
+    name: string,
     values: readonly unknown[],
+    result = "",
     timeoutMs = OTHER_TIMEOUT_MS,
   ): Promise<readonly Row[]> {
     await this.setUp();
-    return this.#connections.query<Row>(`SELECT ${this.#schema}.${call}`, values, timeoutMs);
+    const text = `SELECT ${callSql(this.#schema, name, values.length)} ${result}`;
+    return this.#connections.query<Row>(text, values, timeoutMs);
   }
 
   /** Null for a name whose claims are all over. */
@@ -305,8 +311,9 @@ export class PostgresStore implements Store {
   ): Promise<readonly { name: string; info: NameInfo | null }[]> {
     // As text: programs may have replaced the parser that pg has for JSON.
     const rows = await this.#call<{ described: string }>(
-      "describe_names($1, $2, $3)::text AS described",
+      "describe_names",
       [first, beyond, many],
+      "::text AS described",
     );
     return rows.map(({ described }) => {
       const name = JSON.parse(described) as DescribedName;
@@ -327,8 +334,9 @@ export class PostgresStore implements Store {
     if (this.#releases < RELEASES_PER_DELETION) return;
     this.#releases = 0;
     this.#deletion = this.#call(
-      "delete_free_names($1, $2, $3)",
+      "delete_free_names",
       [NAMES_PER_DELETION, FREE_FOR_US, DELETION_TIMEOUT_MS / 2],
+      "",
       DELETION_TIMEOUT_MS,
     ).catch(() => {
       // The next one will do.

@@ -1,7 +1,7 @@
 import { InvalidArgumentError } from "../../core/errors.js";
 import { show } from "../../core/validate.js";
 import type { Connections } from "./connections.js";
-import { FUNCTIONS } from "./schema.js";
+import { FUNCTIONS, quoteSchema } from "./schema.js";
 
 const ALL_ROWS = ["SELECT", "INSERT", "UPDATE", "DELETE"] as const;
 
@@ -17,13 +17,14 @@ export const TABLES = Object.keys(TABLE_RIGHTS) as readonly (keyof typeof TABLE_
 /** The statements that give a role what it needs for locks, for the owner of the schema. */
 export function grantSql(schema: string, role: string): string {
   const grantee = quoteRole(role);
-  const functions = FUNCTIONS.map((name) => `${schema}.${name}`);
+  const quoted = quoteSchema(schema);
+  const functions = FUNCTIONS.map((name) => `${quoted}.${name}`);
   return [
-    `USAGE ON SCHEMA ${schema}`,
-    ...TABLES.map((table) => `${TABLE_RIGHTS[table].join(", ")} ON ${schema}.${table}`),
+    `USAGE ON SCHEMA ${quoted}`,
+    ...TABLES.map((table) => `${TABLE_RIGHTS[table].join(", ")} ON ${quoted}.${table}`),
     // For mode=session.
-    `${ALL_ROWS.join(", ")} ON ${schema}.session_locks`,
-    `USAGE, UPDATE ON SEQUENCE ${schema}.session_tokens`,
+    `${ALL_ROWS.join(", ")} ON ${quoted}.session_locks`,
+    `USAGE, UPDATE ON SEQUENCE ${quoted}.session_tokens`,
     // Every role has this one, unless the database has taken it from PUBLIC.
     `EXECUTE ON FUNCTION ${functions.join(", ")}`,
   ]

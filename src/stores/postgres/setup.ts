@@ -5,7 +5,7 @@ import type { StoreUrl } from "../url.js";
 import { Connections } from "./connections.js";
 import { openPool, schemaOf, toConnectError } from "./open.js";
 import { findMissingRights, grantSql } from "./rights.js";
-import { ensureSchema, SETUP_MS, setupSql } from "./schema.js";
+import { ensureSchema, SETUP_MS, SETUP_TURN, setupSql } from "./schema.js";
 
 /** The set-up for psql, which sends one statement after the other. */
 export function setupScript(url: StoreUrl, grantee?: string): string {
@@ -14,16 +14,17 @@ export function setupScript(url: StoreUrl, grantee?: string): string {
   return `BEGIN;\n${setupSql(schema)}${grants}COMMIT;`;
 }
 
-/** Makes the schema unless it is there, and gives the role the rights that locks need. */
+/** Makes the schema, or what this version needs in it, unless it is there, and gives the role the rights that locks need. */
 export async function setUpPostgres(url: StoreUrl, grantee?: string): Promise<SetupResult> {
   const schema = schemaOf(url);
   // Throws before anything is made.
   const grants = grantee === undefined ? "" : grantSql(schema, grantee);
   const connections = new Connections(await openPool(url));
   try {
-    const isMade = await ensureSchema(connections, schema);
+    const made = await ensureSchema(connections, schema);
     if (grantee !== undefined) await grant(connections, schema, grantee, grants);
-    return { what: `the schema ${schema}`, isMade };
+    const functions = made === "functions" ? "the functions of this version in " : "";
+    return { what: `${functions}the schema ${schema}`, isMade: made !== "nothing" };
   } catch (error) {
     throw toConnectError(error, url);
   } finally {
@@ -39,7 +40,8 @@ async function grant(
 ): Promise<void> {
   const { where } = connections;
   try {
-    await connections.query(grants, [], SETUP_MS);
+    // In turn: two GRANTs at once fail, too.
+    await connections.query([...SETUP_TURN, grants].join(";\n"), [], SETUP_MS);
   } catch (error) {
     if ((error as { code?: unknown }).code !== "42704") throw error;
     throw new InvalidArgumentError(

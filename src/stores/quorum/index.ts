@@ -24,7 +24,7 @@ import { slices } from "../shared/slices.js";
 import { compareUtf8 } from "../shared/utf8.js";
 import { Ballot, type BallotOutcome, majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
-import { Grants, LOST, timeoutOf, toGrant } from "./grants.js";
+import { Grants, LOST, limitsOf, toGrant } from "./grants.js";
 import { LocalQueue } from "./local-queue.js";
 import { askAll, Member } from "./member.js";
 import { Membership } from "./membership.js";
@@ -78,7 +78,8 @@ export const MAX_TTL_LIMITS = { min: 1_000, max: 86_400_000 };
 const MOST_BALLOTS = 6;
 /** A pause after a ballot without a majority, and after a release that others wait for, in round trips. */
 const PAUSE_ROUND_TRIPS = { least: 2, most: 5 };
-const OTHER_TIMEOUT_MS = 2_000;
+/** Of requests that have no ttl. */
+const OTHER_LIMITS = { silentMs: 250, timeoutMs: 5_000 };
 const NAMES_AT_ONCE = 100;
 /** While somebody waits, nodes that are not listened to are tried again after this time. */
 const LISTEN_EVERY_MS = 1_000;
@@ -204,7 +205,6 @@ export class QuorumStore implements Store {
     this.#listenedAtMs = Number.NEGATIVE_INFINITY;
     if (this.#closesNodes) this.#releases.close();
     for (const queue of this.#queues.values()) queue.close();
-    for (const member of this.#members) member.unref();
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
 
@@ -262,7 +262,7 @@ export class QuorumStore implements Store {
     const register = hasMoreWaiters ? "always" : claim.queue ? "if-busy" : "never";
     const request: NodeClaim = { name, id, number, ttlMs, seq, atLeastMs, register, holder };
     const closedUntilMs = atLeastMs > 0 ? this.#nowMs() + atLeastMs : 0;
-    const ballot = new Ballot(this.#members, request, timeoutOf(ttlMs));
+    const ballot = new Ballot(this.#members, request, limitsOf(ttlMs));
     const outcome = await ballot.run();
     if (outcome.kind === "decided") {
       this.#grants.add({ name, grantId, id, token: outcome.number, holder, closedUntilMs, ttlMs });
@@ -277,11 +277,12 @@ export class QuorumStore implements Store {
       this.#members.flatMap(({ isSilent }, i) => (ballot.mayHold(i) && !isSilent ? [i] : [])),
     );
     return new Promise((resolve) => {
-      const limits = { timeoutMs: timeoutOf(ttlMs), keptMs: ttlMs };
-      this.#releases.send({ name, id, unused: true }, limits, (_answer, i) => {
+      const answered = (_answer: unknown, i: number): void => {
         waitedFor.delete(i);
         if (waitedFor.size === 0) resolve();
-      });
+      };
+      const limits = { limits: limitsOf(ttlMs), keptMs: ttlMs };
+      this.#releases.send({ name, id, unused: true }, limits, answered, resolve);
       if (waitedFor.size === 0) resolve();
     });
   }
@@ -433,11 +434,11 @@ export class QuorumStore implements Store {
     send: (node: QuorumNode) => Promise<T>,
   ): Promise<{ where: string; answer: T }[]> {
     await this.#membership.join();
-    // Nodes that were silent before are not waited for, unless they are needed.
-    const answers = await askAll(this.#members, OTHER_TIMEOUT_MS, send, (some) => {
-      const votes = [...some.values()].filter((answer) => !(answer instanceof Error)).length;
-      const isRestSilent = this.#members.every(({ isSilent }, i) => isSilent || some.has(i));
-      return votes >= this.#majority && isRestSilent;
+    const answers = await askAll(this.#members, OTHER_LIMITS, send, (some) => {
+      const good = [...some.values()].filter((answer) => !(answer instanceof Error)).length;
+      // Nodes that are silent are not waited for if the others are a majority.
+      const areAllHeard = this.#members.every(({ isSilent }, i) => some.has(i) || isSilent);
+      return areAllHeard && good >= this.#majority;
     });
     const good: { where: string; answer: T }[] = [];
     const failures: Error[] = [];

@@ -1,6 +1,9 @@
 import { bucketOf, escapePattern } from "../redis/keys.js";
 
-/** Every key and channel of a quorum begins with it: a server can also carry a Redis store. */
+/**
+ * Every key and channel of a quorum begins with it: a server can also carry a Redis store. The scripts know it,
+ * and `lock:`, and find the marker and the waiting processes of a name by themselves.
+ */
 export const PREFIX = "holdfast-quorum:";
 
 export const MARKER = `${PREFIX}marker`;
@@ -8,7 +11,6 @@ export const MARKER = `${PREFIX}marker`;
 export const recordOf = (name: string): string => `${PREFIX}lock:${name}`;
 /** Many names share a counter, which is never deleted. */
 export const counterOf = (name: string): string => `${PREFIX}last:${bucketOf(name)}`;
-export const waitingOf = (name: string): string => `${PREFIX}wait:${name}`;
 export const revokedOf = (name: string): string => `${PREFIX}revoked:${name}`;
 
 /** Matches the records of all names with this prefix. */

@@ -4,24 +4,27 @@ import type { NodeState, QuorumNode } from "./node.js";
 /** A lower estimate of a node's clock is believed after this time, in which no better one came. */
 const ESTIMATE_KEPT_MS = 10_000;
 const FIRST_ROUND_TRIP_MS = 1;
+/** A timer that fires later than this was held up by the event loop. */
+const LATE_MS = 50;
 
 /** One node as this client sees it: how fast it answers, what its clock shows, whether it is silent. */
 export class Member {
   readonly node: QuorumNode;
-  readonly #clock: Clock;
+  readonly clock: Clock;
   /** The node did not answer its last request in time: nobody waits for it until it does. */
   isSilent = false;
   /** The node is known to be another server than the others. Before that it gets no requests, and has no vote. */
   isJoined = false;
+  /** Why the node has not joined. */
+  absence: Error;
   roundTripMs = FIRST_ROUND_TRIP_MS;
   #aheadMicros: number | null = null;
   #estimatedAtMs = Number.NEGATIVE_INFINITY;
-  /** The timeouts of the requests without an answer. */
-  readonly #timers = new Set<Timer>();
 
   constructor(node: QuorumNode, clock: Clock) {
     this.node = node;
-    this.#clock = clock;
+    this.clock = clock;
+    this.absence = new Error(`${node.where} has not answered yet`);
   }
 
   /** The node's clock over ours, in µs; null before its first answer. */
@@ -29,60 +32,9 @@ export class Member {
     return this.#aheadMicros;
   }
 
-  /**
-   * Sends a request. The result is an error when the answer does not come in time, or is one. A late answer
-   * still shows that the node is there.
-   */
-  ask<T>(
-    timeoutMs: number,
-    send: (node: QuorumNode) => Promise<T>,
-    answered: (answer: T | Error) => void,
-  ): void {
-    if (this.isJoined) this.#send(timeoutMs, send, answered);
-    else answered(new Error(`${this.node.where} could not be reached yet`));
-  }
-
-  /** The same for the request to join. */
-  join(timeoutMs: number, answered: (answer: NodeState | Error) => void): void {
-    this.#send(timeoutMs, (node) => node.join(), answered);
-  }
-
-  /** Requests without an answer no longer keep the process alive. */
-  unref(): void {
-    for (const timer of this.#timers) timer.keepAlive(false);
-  }
-
-  #send<T>(
-    timeoutMs: number,
-    send: (node: QuorumNode) => Promise<T>,
-    answered: (answer: T | Error) => void,
-  ): void {
-    const sentAtMs = this.#clock.elapsedMs();
-    let isPending = true;
-    const end = (answer: T | Error): void => {
-      if (!isPending) return;
-      isPending = false;
-      timer.cancel();
-      this.#timers.delete(timer);
-      answered(answer);
-    };
-    const timer = this.#clock.after(timeoutMs, () => {
-      this.isSilent = true;
-      end(new Error(`${this.node.where} gave no answer within ${Math.round(timeoutMs)} ms`));
-    });
-    timer.keepAlive(true);
-    this.#timers.add(timer);
-    send(this.node).then(
-      (answer) => {
-        this.#heard(sentAtMs, answer);
-        end(answer);
-      },
-      (error: unknown) => end(error instanceof Error ? error : new Error(String(error))),
-    );
-  }
-
-  #heard(sentAtMs: number, answer: unknown): void {
-    const nowMs = this.#clock.elapsedMs();
+  /** The node has answered, at once or late. */
+  heard(sentAtMs: number, answer: unknown): void {
+    const nowMs = this.clock.elapsedMs();
     this.isSilent = false;
     this.roundTripMs += (nowMs - sentAtMs - this.roundTripMs) / 8;
     const micros = (answer as { micros?: number } | undefined)?.micros;
@@ -96,24 +48,112 @@ export class Member {
   }
 }
 
-/** Sends a request to all members, and resolves when all have answered, or `isEnough`, which sees every answer, says so. */
+/** How long nodes get to answer. */
+export interface Limits {
+  /** After this, a node counts as silent: nobody waits for it if the others are enough. */
+  readonly silentMs: number;
+  /** After this, the request has failed. */
+  readonly timeoutMs: number;
+}
+
+/**
+ * Sends a request to these members and calls `answered` once for each, with an error if the answer is one, or
+ * does not come in time; `silent`, when some have become silent. A late answer still shows that the node is there.
+ * Members that have not joined are not asked.
+ */
+export function askEach<T>(
+  members: readonly Member[],
+  limits: Limits,
+  send: (node: QuorumNode, index: number) => Promise<T>,
+  answered: (answer: T | Error, index: number) => void,
+  silent?: () => void,
+): void {
+  const sendIfJoined = (node: QuorumNode, i: number): Promise<T> =>
+    members[i]!.isJoined ? send(node, i) : Promise.reject(members[i]!.absence);
+  sendEach(members, limits, sendIfJoined, answered, silent);
+}
+
+/** The same for the request to join. */
+export function joinEach(
+  members: readonly Member[],
+  limits: Limits,
+  answered: (answer: NodeState | Error, index: number) => void,
+  silent?: () => void,
+): void {
+  sendEach(members, limits, (node) => node.join(), answered, silent);
+}
+
+function sendEach<T>(
+  members: readonly Member[],
+  { silentMs, timeoutMs }: Limits,
+  send: (node: QuorumNode, index: number) => Promise<T>,
+  answered: (answer: T | Error, index: number) => void,
+  silent: () => void = () => {},
+): void {
+  const { clock } = members[0]!;
+  const sentAtMs = clock.elapsedMs();
+  const pending = new Set(members.keys());
+  const end = (answer: T | Error, i: number): void => {
+    if (!pending.delete(i)) return;
+    if (pending.size === 0) timer.cancel();
+    answered(answer, i);
+  };
+  let timer: Timer;
+  const after = (ms: number, run: () => void): void => {
+    const atMs = sentAtMs + ms;
+    timer = clock.after(atMs - clock.elapsedMs(), () => {
+      const nowMs = clock.elapsedMs();
+      // The event loop was busy: the answers may have arrived, and are read after the timers.
+      if (nowMs > atMs + LATE_MS) after(nowMs + LATE_MS - sentAtMs, run);
+      else run();
+    });
+    timer.keepAlive(true);
+  };
+  after(silentMs, () => {
+    for (const i of pending) members[i]!.isSilent = true;
+    after(timeoutMs, () => {
+      const waitedMs = Math.round(clock.elapsedMs() - sentAtMs);
+      for (const i of [...pending]) {
+        end(new Error(`${members[i]!.node.where} gave no answer within ${waitedMs} ms`), i);
+      }
+    });
+    silent();
+  });
+  for (const [i, member] of members.entries()) {
+    send(member.node, i).then(
+      (answer) => {
+        member.heard(sentAtMs, answer);
+        end(answer, i);
+      },
+      (error: unknown) => end(error instanceof Error ? error : new Error(String(error)), i),
+    );
+  }
+}
+
+/**
+ * Sends a request to all members, and resolves when all have answered, or `isEnough` says so; it is asked
+ * after every answer, and when nodes have become silent.
+ */
 export function askAll<T>(
   members: readonly Member[],
-  timeoutMs: number,
+  limits: Limits,
   send: (node: QuorumNode, index: number) => Promise<T>,
   isEnough: (answers: ReadonlyMap<number, T | Error>) => boolean = () => false,
 ): Promise<ReadonlyMap<number, T | Error>> {
   return new Promise((resolve) => {
     const answers = new Map<number, T | Error>();
-    for (const [i, member] of members.entries()) {
-      member.ask(
-        timeoutMs,
-        (node) => send(node, i),
-        (answer) => {
-          answers.set(i, answer);
-          if (isEnough(answers) || answers.size === members.length) resolve(answers);
-        },
-      );
-    }
+    const check = (): void => {
+      if (isEnough(answers) || answers.size === members.length) resolve(answers);
+    };
+    askEach(
+      members,
+      limits,
+      send,
+      (answer, i) => {
+        answers.set(i, answer);
+        check();
+      },
+      check,
+    );
   });
 }

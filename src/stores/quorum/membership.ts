@@ -2,10 +2,10 @@ import type { Clock } from "../../core/clock.js";
 import { InvalidArgumentError } from "../../core/errors.js";
 import { majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
-import { askAll, type Member } from "./member.js";
+import { askAll, joinEach, type Member } from "./member.js";
 import type { NodeState } from "./node.js";
 
-const TIMEOUT_MS = 2_000;
+const LIMITS = { silentMs: 500, timeoutMs: 5_000 };
 /** Nodes that were not reached are tried again after this time. */
 const RETRY_MS = 1_000;
 /** While a store is set up, nodes that are later than a majority get this time. */
@@ -13,15 +13,15 @@ const LATE_MS = 250;
 
 /**
  * Joins the nodes: learns their clocks, finds one server that is named twice, and puts nodes into service
- * that nobody has used yet. A node that has not been joined has no vote.
+ * that nobody has used yet. A node that has not joined has no vote.
  */
 export class Membership {
   readonly #members: readonly Member[];
   readonly #majority: number;
   readonly #clock: Clock;
-  readonly #states = new Map<number, NodeState>();
+  readonly #states = new Map<Member, NodeState>();
   /** By node: it is the same server as another one. */
-  readonly #refusals = new Map<number, InvalidArgumentError>();
+  readonly #refusals = new Map<Member, InvalidArgumentError>();
   #isReady = false;
   #attempt: Promise<void> | null = null;
   /** Resolves when all nodes have answered the last attempt, or have not done so in time. */
@@ -34,7 +34,10 @@ export class Membership {
     this.#clock = clock;
   }
 
-  /** Resolves when a majority has been reached once. The others are tried again now and then. */
+  /**
+   * Resolves when a majority has joined once. The others are tried again now and then. Rejects with
+   * InvalidArgumentError if a server is named twice.
+   */
   join(): Promise<void> {
     const isDue = this.#clock.elapsedMs() - this.#triedAtMs >= RETRY_MS;
     const isTried = !this.#isReady || (isDue && this.#states.size < this.#members.length);
@@ -68,42 +71,68 @@ export class Membership {
 
   async #joinMissing(): Promise<void> {
     this.#triedAtMs = this.#clock.elapsedMs();
-    const missing = this.#members.flatMap((_, i) => (this.#states.has(i) ? [] : [i]));
-    const failures: Error[] = [];
-    let answers = 0;
-    await new Promise<void>((resolve) => {
-      this.#answered = new Promise((allAnswered) => {
-        for (const i of missing) {
-          this.#members[i]!.join(TIMEOUT_MS, (state) => {
-            if (state instanceof Error) failures.push(state);
-            else this.#add(i, state);
-            if (++answers === missing.length) allAnswered(null);
-            // Only nodes that nobody has used yet have to be seen all.
-            if (answers === missing.length || (this.#hasMajority && this.#isUsed)) resolve();
-          });
-        }
-      });
-    });
+    const missing = this.#members.filter(({ isJoined }) => !isJoined);
+    // Only nodes that nobody has used yet have to be seen all.
+    const areAllHeard = (): boolean =>
+      missing.every(({ isJoined, isSilent }) => isJoined || isSilent);
+    const answers = await this.#ask(
+      missing,
+      () => this.#hasMajority && (this.#isUsed || areAllHeard()),
+    );
     const [refusal] = this.#refusals.values();
     if (refusal !== undefined) throw refusal;
-    if (!this.#hasMajority) throw unavailable(this.#members.length, failures);
-    if (this.#states.size === this.#members.length && !this.#isUsed) await this.#settle();
+    if (!this.#hasMajority) {
+      const failures = answers.filter((answer) => answer instanceof Error);
+      throw unavailable(this.#members.length, failures);
+    }
+    if (this.#states.size === this.#members.length && !this.#isUsed) {
+      const areNew = missing.length === this.#members.length || (await this.#areAllStillNew());
+      if (areNew) await this.#settle();
+    }
     this.#isReady = true;
   }
 
-  #add(i: number, state: NodeState): void {
-    const [twin] = [...this.#states].find(([, { runId }]) => runId === state.runId) ?? [];
+  /** Nodes that joined earlier may be in service by now, and the last one may have forgotten what they granted. */
+  async #areAllStillNew(): Promise<boolean> {
+    const answers = await this.#ask(this.#members, () => this.#isUsed);
+    return answers.every((answer) => !(answer instanceof Error)) && !this.#isUsed;
+  }
+
+  /** Resolves when all have answered, or `isEnough` says so. Later answers count too. */
+  #ask(members: readonly Member[], isEnough: () => boolean): Promise<(NodeState | Error)[]> {
+    const answers: (NodeState | Error)[] = [];
+    return new Promise((resolve) => {
+      this.#answered = new Promise((allAnswered) => {
+        const check = (): void => {
+          const isLast = answers.length === members.length;
+          if (isLast) allAnswered(null);
+          if (isLast || isEnough()) resolve(answers);
+        };
+        const answered = (answer: NodeState | Error, i: number): void => {
+          answers.push(answer);
+          if (answer instanceof Error) members[i]!.absence = answer;
+          else this.#add(members[i]!, answer);
+          check();
+        };
+        joinEach(members, LIMITS, answered, check);
+      });
+    });
+  }
+
+  #add(member: Member, state: NodeState): void {
+    const twin = [...this.#states].find(
+      ([other, { runId }]) => other !== member && runId === state.runId,
+    );
     if (twin === undefined) {
-      this.#refusals.delete(i);
-      this.#states.set(i, state);
-      this.#members[i]!.isJoined = true;
+      this.#refusals.delete(member);
+      this.#states.set(member, state);
+      member.isJoined = true;
       return;
     }
-    const [first, second] = [twin, i].map((one) => this.#members[one]!.node.where);
     this.#refusals.set(
-      i,
+      member,
       new InvalidArgumentError(
-        `${first} and ${second} are the same Redis server: a quorum needs independent servers`,
+        `${twin[0].node.where} and ${member.node.where} are the same Redis server: a quorum needs independent servers`,
       ),
     );
   }
@@ -112,17 +141,19 @@ export class Membership {
     return this.#states.size >= this.#majority;
   }
 
-  /** Whether any node was seen in service. */
+  /** Whether any node was seen that somebody has used. */
   get #isUsed(): boolean {
-    return [...this.#states.values()].some(({ recoveringForMs }) => recoveringForMs === 0);
+    return [...this.#states.values()].some(({ isNew }) => !isNew);
   }
 
   /**
-   * All nodes are without data. Either nobody has used them, or all have lost their data within maxTtl, which
-   * looks the same.
+   * All nodes are without a trace of use. Either nobody has used them, or all have lost everything within
+   * maxTtl, which looks the same.
    */
   async #settle(): Promise<void> {
-    await askAll(this.#members, TIMEOUT_MS, (node, i) => node.settle(this.#states.get(i)!.marker));
+    await askAll(this.#members, LIMITS, (node, i) =>
+      node.settle(this.#states.get(this.#members[i]!)!.marker),
+    );
   }
 }
 

@@ -79,7 +79,9 @@ export interface NodeState {
   readonly runId: string;
   /** How long the node still stays out of the vote; 0: it is in service. */
   readonly recoveringForMs: number;
-  /** Names this loss of data, for `settle`. */
+  /** The node has no trace of use: it is new, or all its data are gone. */
+  readonly isNew: boolean;
+  /** Names this state, for `settle`. */
   readonly marker: string;
   readonly micros: number;
 }
@@ -103,7 +105,7 @@ export interface QuorumNode {
   readonly where: string;
   /** Examines the node: whether it has all its data. */
   join(): Promise<NodeState>;
-  /** Puts a node into service that was never used, unless it has lost data again since `marker`. */
+  /** Puts a new node into service, unless it has lost data since it was seen with `marker`. */
   settle(marker: string): Promise<void>;
   claim(claim: NodeClaim): Promise<NodeClaimReply>;
   /** Raises the number of a ballot that the node has recorded. True: the node has it under this number. */

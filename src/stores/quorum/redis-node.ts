@@ -6,16 +6,7 @@ import { RequestBatcher, ScriptRunner } from "../redis/script-runner.js";
 import { type Json, listOf } from "../shared/json-replies.js";
 import { Listener } from "../shared/listener.js";
 import { slices } from "../shared/slices.js";
-import {
-  counterOf,
-  MARKER,
-  nameOfRecord,
-  PREFIX,
-  patternOf,
-  recordOf,
-  revokedOf,
-  waitingOf,
-} from "./keys.js";
+import { counterOf, MARKER, nameOfRecord, PREFIX, patternOf, recordOf, revokedOf } from "./keys.js";
 import type {
   NodeClaim,
   NodeClaimReply,
@@ -59,46 +50,47 @@ export class RedisNode implements QuorumNode {
     this.#maxTtlMs = options.maxTtlMs;
     this.#closeClient = options.closeClient;
     this.#requests = new RequestBatcher(this.#runner, SCRIPTS.ballots, {
-      usual: () => [this.#marker, this.#limits, this.#channel],
+      usual: () => [this.#caller(this.#marker)],
       // A server that has restarted knows no scripts: whoever loads one has the node examine itself.
-      toLoad: () => ["", this.#limits, this.#channel],
+      toLoad: () => [this.#caller("")],
     });
   }
 
   async join(): Promise<NodeState> {
     this.#fsync = await this.#readFsync();
-    const reply = this.#learn(await this.#runner.run(SCRIPTS.join, [MARKER], ["", this.#limits]));
+    const reply = this.#learn(await this.#runner.run(SCRIPTS.join, [MARKER], [this.#caller("")]));
     const [runId = "", recoveringMs, micros] = reply.text.split(" ");
     return {
       runId,
       recoveringForMs: Number(recoveringMs),
       micros: Number(micros),
       marker: reply.marker,
+      isNew: / new\d+$/.test(reply.marker),
     };
   }
 
   async settle(marker: string): Promise<void> {
-    const args = ["", this.#limits, marker];
+    const args = [this.#caller(""), marker];
     this.#learn(await this.#runner.run(SCRIPTS.settle, [MARKER], args));
   }
 
   claim({ name, id, ...claim }: NodeClaim): Promise<NodeClaimReply> {
     const { number, ttlMs, seq, atLeastMs, register, holder } = claim;
-    const request = `claim ${number} ${ttlMs} ${seq} ${atLeastMs} ${REGISTER[register]} ${holder}`;
-    return this.#send(name, id, request, readClaimReply);
+    const request = `claim ${id} ${number} ${ttlMs} ${seq} ${atLeastMs} ${REGISTER[register]} ${holder}`;
+    return this.#send(name, request, readClaimReply);
   }
 
   raise(name: string, id: string, number: number): Promise<boolean> {
-    return this.#send(name, id, `raise ${number}`, (reply) => reply === "yes");
+    return this.#send(name, `raise ${id} ${number}`, (reply) => reply === "yes");
   }
 
   release(release: { name: string; id: string; unused: boolean }): Promise<NodeReleaseReply> {
     const { name, id, unused } = release;
-    return this.#send(name, id, unused ? "unused" : "release", (reply) => reply as never);
+    return this.#send(name, `${unused ? "unused" : "release"} ${id}`, (reply) => reply as never);
   }
 
   pass(name: string): Promise<void> {
-    return this.#send(name, "", "pass", () => {});
+    return this.#send(name, "pass", () => {});
   }
 
   renew(renewals: readonly NodeRenewal[]): Promise<readonly NodeRenewReply[]> {
@@ -118,8 +110,8 @@ export class RedisNode implements QuorumNode {
   }
 
   async revoke({ name, id, number, holder, by, why }: NodeRevocation): Promise<void> {
-    const keys = [recordOf(name), counterOf(name), revokedOf(name), waitingOf(name)];
-    const args = [id, String(number), holder, by, why, name];
+    const keys = [recordOf(name), counterOf(name), revokedOf(name)];
+    const args = [id, String(number), holder, by, why];
     await this.#runner.run(SCRIPTS.revoke, keys, args);
   }
 
@@ -164,13 +156,15 @@ export class RedisNode implements QuorumNode {
     if (this.#closeClient) await this.#runner.connection.close();
   }
 
-  get #limits(): string {
-    return `${this.#maxTtlMs} ${this.#fsync}`;
+  /** The first argument of the scripts that look at the marker. */
+  #caller(marker: string): string {
+    return `${marker}\n${this.#maxTtlMs} ${this.#fsync}\n${this.#channel}`;
   }
 
-  #send<T>(name: string, id: string, request: string, read: (reply: string) => T): Promise<T> {
-    const keys = [MARKER, recordOf(name), counterOf(name), waitingOf(name)];
-    return this.#requests.send(keys, [id, name, request], (reply) => {
+  /** One argument for each request, and no key that the script can find by itself: each costs the client time. */
+  #send<T>(name: string, request: string, read: (reply: string) => T): Promise<T> {
+    const keys = [recordOf(name), counterOf(name)];
+    return this.#requests.send(keys, [request], (reply) => {
       const { text } = this.#learn(reply);
       if (text.startsWith("!")) throw this.#runner.caughtError(text.slice(1));
       return read(text);

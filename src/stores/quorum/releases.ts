@@ -1,6 +1,6 @@
 import type { Clock, Timer } from "../../core/clock.js";
-import type { Member } from "./member.js";
-import type { NodeReleaseReply } from "./node.js";
+import { askEach, type Limits, type Member } from "./member.js";
+import type { NodeReleaseReply, QuorumNode } from "./node.js";
 
 const RETRY_MS = { first: 100, most: 2_000 };
 
@@ -22,26 +22,24 @@ export class Releases {
     this.#clock = clock;
   }
 
-  /** Calls `answered` once for each node with the answer to the first attempt. */
+  /** Calls `answered` once for each node with the answer to the first attempt, and `silent` as `askEach` does. */
   send(
     release: NodeRelease,
-    { timeoutMs, keptMs }: { timeoutMs: number; keptMs: number },
+    { limits, keptMs }: { limits: Limits; keptMs: number },
     answered: (answer: NodeReleaseReply | Error, index: number) => void,
+    silent?: () => void,
   ): void {
     const untilMs = this.#clock.elapsedMs() + keptMs;
-    for (const [i, member] of this.#members.entries()) {
-      member.ask(
-        timeoutMs,
-        (node) => node.release(release),
-        (answer) => {
-          // A node that has not been joined never got a claim.
-          if (answer instanceof Error && member.isJoined) {
-            this.#repeat(member, release, timeoutMs, untilMs);
-          }
-          answered(answer, i);
-        },
-      );
-    }
+    const send = (node: QuorumNode): Promise<NodeReleaseReply> => node.release(release);
+    const repeatOrEnd = (answer: NodeReleaseReply | Error, i: number): void => {
+      const member = this.#members[i]!;
+      // A node that has not joined never got a claim.
+      if (answer instanceof Error && member.isJoined) {
+        this.#repeat(member, release, limits, untilMs);
+      }
+      answered(answer, i);
+    };
+    askEach(this.#members, limits, send, repeatOrEnd, silent);
   }
 
   close(): void {
@@ -53,21 +51,18 @@ export class Releases {
   #repeat(
     member: Member,
     release: NodeRelease,
-    timeoutMs: number,
+    limits: Limits,
     untilMs: number,
     pauseMs = RETRY_MS.first,
   ): void {
     if (this.#isClosed || this.#clock.elapsedMs() + pauseMs >= untilMs) return;
     const timer = this.#clock.after(pauseMs, () => {
       this.#timers.delete(timer);
-      member.ask(
-        timeoutMs,
-        (node) => node.release(release),
-        (answer) => {
-          if (!(answer instanceof Error)) return;
-          this.#repeat(member, release, timeoutMs, untilMs, Math.min(2 * pauseMs, RETRY_MS.most));
-        },
-      );
+      const send = (node: QuorumNode): Promise<NodeReleaseReply> => node.release(release);
+      askEach([member], limits, send, (answer) => {
+        if (!(answer instanceof Error)) return;
+        this.#repeat(member, release, limits, untilMs, Math.min(2 * pauseMs, RETRY_MS.most));
+      });
     });
     this.#timers.add(timer);
   }

@@ -16,13 +16,16 @@ const CONSTANTS = {
 };
 
 const script = (name: string, ...parts: readonly string[]): Script =>
-  scriptOf(name, [header(CONSTANTS), LUA.time, ...parts].join("\n"));
+  scriptOf(name, [header(CONSTANTS), LUA.caller, ...parts].join("\n"));
+
+const { known, marker, records, wake } = LUA;
 
 export const SCRIPTS = {
-  join: script("join", LUA.marker, LUA.join),
-  settle: script("settle", LUA.marker, LUA.settle),
-  ballots: script("ballots", LUA.marker, LUA.records, LUA.ballots),
-  renewals: script("renewals", LUA.records, LUA.renewals),
-  inspect: script("inspect", LUA.records, LUA.inspect),
-  revoke: script("revoke", LUA.records, LUA.revoke),
+  join: script("join", known, marker, LUA.join),
+  settle: script("settle", known, marker, LUA.settle),
+  // The part for the usual requests comes first: it returns before the functions of the others are made.
+  ballots: script("ballots", wake, known, LUA.usual, marker, records, LUA.ballots),
+  renewals: script("renewals", records, LUA.renewals),
+  inspect: script("inspect", records, LUA.inspect),
+  revoke: script("revoke", records, wake, LUA.revoke),
 };

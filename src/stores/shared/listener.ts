@@ -3,12 +3,12 @@ const PING_INTERVAL_MS = 5_000;
 const PING_TIMEOUT_MS = 2_000;
 /** A server that accepts the connection and does not reply is given up after this time. */
 const SUBSCRIBE_TIMEOUT_MS = 5_000;
-/** The least time between attempts of the listener's own accord. */
+/** The shortest interval between the listener's own attempts to subscribe. */
 const RETRY_MS = 1_000;
 
 /** The operations of a store's connections that a listener uses. */
 export interface ListenerPort {
-  /** Listening costs the server something: a subscription that nobody needs any more is closed after a while. */
+  /** Whether an idle subscription is closed, because it costs the server something. Default: it stays open. */
   readonly closesIdle?: boolean;
   /** How often the connection that carries the store's requests has been lost so far. */
   readonly losses: number;
@@ -88,7 +88,7 @@ export class Listener {
     });
   }
 
-  /** Until it is opened again. */
+  /** Ends the subscription; `open` begins another. */
   async close(): Promise<void> {
     this.#closing.abort(new Error("the store is closed"));
     this.#closing = new AbortController();

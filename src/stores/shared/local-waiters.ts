@@ -1,4 +1,4 @@
-import type { Claim, Push } from "../../core/store.js";
+import type { Claim, Push, RenewAnswer, Renewal } from "../../core/store.js";
 
 /** A waiter of this process, with the claim that it waits by. */
 export interface LocalWaiter {
@@ -30,10 +30,22 @@ export class LocalWaiters {
     return this.#waiters.get(waiter.claim.grantId) === waiter;
   }
 
+  /** The reply to its claim has ended the wait. A claim that was sent since, whatever its number, still waits. */
+  remove(waiter: LocalWaiter): void {
+    if (this.has(waiter)) this.#waiters.delete(waiter.claim.grantId);
+  }
+
   /** The reply to this request has ended the wait, unless the waiter has sent a later claim since. */
   forget({ grantId, seq }: { readonly grantId: string; readonly seq: number }): void {
     const waiter = this.#waiters.get(grantId);
     if (waiter !== undefined && waiter.claim.seq <= seq) this.#waiters.delete(grantId);
+  }
+
+  /** A waiter that learns from a renewal that it holds the name, or has lost its ticket, needs no push. */
+  forgetSettled(renewals: readonly Renewal[], answers: readonly RenewAnswer[]): void {
+    for (const [i, { kind }] of answers.entries()) {
+      if (kind === "granted" || kind === "lost") this.forget(renewals[i]!);
+    }
   }
 
   /** The waiter has given up, whatever it has claimed. */

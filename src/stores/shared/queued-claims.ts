@@ -44,7 +44,7 @@ export class QueuedClaims {
     const waiter = this.waiters.add(claim, push);
     const wasListening = this.isListening;
     return this.#port.claim(claim).then((answer) => {
-      if (answer.kind !== "queued") this.waiters.forget(claim);
+      if (answer.kind !== "queued") this.waiters.remove(waiter);
       // A name is usually free, and then nobody has to listen; nor for a waiter that has given up.
       else if (!wasListening && this.waiters.has(waiter)) return this.#listen(waiter, answer);
       return answer;
@@ -70,14 +70,15 @@ export class QueuedClaims {
     );
     if (!isOpen) opened.then(() => waiter.push({ kind: "look" })).catch(() => {});
     if (!isOpen || !this.waiters.has(waiter)) return queued;
-    return this.#checkTicket(waiter.claim);
+    return this.#checkTicket(waiter);
   }
 
   /**
    * The ticket had no channel until now: it may have been granted without a message. The renewal has the
    * claim's own number, so the core counts a grant from the claim, which was sent earlier.
    */
-  async #checkTicket(claim: Claim): Promise<ClaimAnswer> {
+  async #checkTicket(waiter: LocalWaiter): Promise<ClaimAnswer> {
+    const { claim } = waiter;
     const { names, grantId, seq, ttlMs } = claim;
     const answer = await this.#port.renew({ name: names[0]!, grantId, seq, ttlMs });
     if (answer.kind === "unknown") throw answer.cause;
@@ -87,7 +88,7 @@ export class QueuedClaims {
       answer.kind === "lost"
         ? await this.#port.claim(claim)
         : { kind: "granted", grants: [answer.grant] };
-    if (claimed.kind !== "queued") this.waiters.forget(claim);
+    if (claimed.kind !== "queued") this.waiters.remove(waiter);
     return claimed;
   }
 }

@@ -163,7 +163,9 @@ export class SqliteClaims implements Claims {
     const row = this.#drawToken.get(least) as { last_token: number } | undefined;
     if (row === undefined) refuseOtherFormat(this.#db, this.#file);
     const token = BigInt(row!.last_token);
-    if (token > LARGEST_TOKEN) throw new RangeError(`the token ${token} is beyond 2^53`);
+    if (token > LARGEST_TOKEN) {
+      throw new RangeError(`the token ${token} is beyond 2^53: correct the clock of this machine`);
+    }
     return token;
   }
 

@@ -25,23 +25,32 @@ const CODES_OF_SYSTEM_ERRORS: Record<string, number> = {
 
 /** The problem with the file for each code. `isFinal`: nothing was written, and a retry won't help. */
 const PROBLEMS: Record<number, { text: string; isFinal: boolean }> = {
-  [CODES.busy]: { text: "is locked by another process", isFinal: false },
-  [CODES.locked]: { text: "is locked by another statement of this connection", isFinal: false },
+  [CODES.busy]: {
+    text: "is locked by another process; retry, or end the transaction that it keeps open",
+    isFinal: false,
+  },
+  [CODES.locked]: {
+    text: "is locked by another statement of this connection; give the store a connection of its own",
+    isFinal: false,
+  },
   [CODES.readOnly]: {
     text: "can't be written: the file, its folder or the file system is read-only",
     isFinal: true,
   },
-  [CODES.inputOutput]: { text: "can't be read or written (I/O error)", isFinal: false },
+  [CODES.inputOutput]: {
+    text: "can't be read or written (I/O error): check the disk",
+    isFinal: false,
+  },
   [CODES.corrupt]: {
     text: "is damaged; stop all processes that use it, then restore or delete it",
     isFinal: true,
   },
-  [CODES.full]: { text: "can't grow: the disk is full", isFinal: false },
+  [CODES.full]: { text: "can't grow: the disk is full; make room", isFinal: false },
   [CODES.cantOpen]: {
     text: "can't be opened: is it a file, does its folder exist, and may this user write there?",
     isFinal: true,
   },
-  [CODES.notADatabase]: { text: "is not an SQLite database", isFinal: true },
+  [CODES.notADatabase]: { text: "is not an SQLite database; name another file", isFinal: true },
 };
 
 /** `node:sqlite` and `@photostructure/sqlite` give the number, better-sqlite3 the name. */

@@ -117,7 +117,7 @@ export class SqliteStore implements Store {
 
   async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
     // From now on, a close by other Locks on this connection leaves the socket open.
-    if (claim.queue) this.#notifier.waiters.add(claim, push);
+    const waiter = claim.queue ? this.#notifier.waiters.add(claim, push) : null;
     const claimed = (): ClaimAnswer => {
       const answer = this.#rule.claim(claim);
       // Before the commit: a process that can see the ticket must find its socket.
@@ -125,7 +125,7 @@ export class SqliteStore implements Store {
       return answer;
     };
     const answer = await this.#writer.run(claimed, { durable: true });
-    if (answer.kind !== "queued") this.#notifier.waiters.forget(claim);
+    if (waiter !== null && answer.kind !== "queued") this.#notifier.waiters.remove(waiter);
     return answer;
   }
 
@@ -139,10 +139,7 @@ export class SqliteStore implements Store {
       jobs.push(renewed.catch((cause) => some.map(() => ({ kind: "unknown", cause }))));
     }
     const answers = (await Promise.all(jobs)).flat();
-    // A waiter that learns of its grant from a renewal no longer needs its push, nor the socket.
-    for (const [i, { kind }] of answers.entries()) {
-      if (kind === "granted" || kind === "lost") this.#notifier.waiters.forget(renewals[i]!);
-    }
+    this.#notifier.waiters.forgetSettled(renewals, answers);
     return answers;
   }
 
@@ -266,7 +263,7 @@ function useWriteAheadLog(db: SqliteDatabase, file: string): void {
   };
   if (journal_mode === "wal") return;
   throw new UnsupportedError(
-    `the SQLite file ${file} can't have a write-ahead log (it stays in mode "${journal_mode}"), which Holdfast needs`,
+    `the SQLite file ${file} can't have a write-ahead log (it stays in mode "${journal_mode}"), which Holdfast needs: use a file on a local disk`,
   );
 }
 

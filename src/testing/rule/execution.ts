@@ -4,7 +4,7 @@ import { type Ignored, Transcript } from "./transcript.js";
 
 interface Waiting {
   readonly name: string;
-  /** Only pushes to callbacks of the present phase count: those of claims since the waiter's last final reply. */
+  /** Only pushes to callbacks of the present phase count: those of claims since the waiter's last final reply or release. */
   phase: number;
   /** The ticket may expire before a push arrives. */
   isEnding: boolean;
@@ -104,8 +104,9 @@ export class Execution {
     const grantId = this.#grantId(request);
     const client = this.#client(request.id);
     if (request.do === "release") {
-      const [released] = await client.release([{ name, grantId, unused: request.unused }]);
+      // Before the reply: a claim of the same turn begins the next phase.
       this.#endPhase(grantId);
+      const [released] = await client.release([{ name, grantId, unused: request.unused }]);
       return { released };
     }
     const names = request.both ? this.#names : [name];
@@ -128,7 +129,8 @@ export class Execution {
       this.pushed[push.kind]++;
       if (waiting.phase === phase && !waiting.isEnding) waiting.pushes.push(push);
     });
-    if (answer.kind === "granted" || answer.kind === "lost") this.#endPhase(grantId);
+    const isFinal = answer.kind === "granted" || answer.kind === "lost";
+    if (isFinal && waiting.phase === phase) this.#endPhase(grantId);
     return this.transcript.claimed(answer, names);
   }
 

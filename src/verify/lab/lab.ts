@@ -6,7 +6,7 @@ import type { ChildServer, Place } from "./child-server.js";
 import { ServerCluster } from "./cluster.js";
 import { type EtcdOptions, EtcdServer } from "./etcd.js";
 import { Guardian } from "./guardian.js";
-import { PgBouncer } from "./pgbouncer.js";
+import { PgBouncer, type PgBouncerOptions } from "./pgbouncer.js";
 import { freePort, isFree } from "./ports.js";
 import { type PostgresOptions, PostgresServer } from "./postgres.js";
 import { type RedisOptions, RedisServer } from "./redis.js";
@@ -84,8 +84,11 @@ export class Lab implements AsyncDisposable {
   }
 
   /** Starts a PgBouncer in front of a PostgreSQL server. */
-  pgbouncer(postgres: PostgresServer, { site }: Sited = {}): Promise<PgBouncer> {
-    return this.#launchOne("pgbouncer", site, (place) => new PgBouncer(place, postgres));
+  pgbouncer(
+    postgres: PostgresServer,
+    { site, ...options }: PgBouncerOptions & Sited = {},
+  ): Promise<PgBouncer> {
+    return this.#launchOne("pgbouncer", site, (place) => new PgBouncer(place, postgres, options));
   }
 
   /** Starts an etcd cluster of one member or three; resolves when it has a leader. */

@@ -2,18 +2,25 @@ import { join } from "node:path";
 import { ChildServer, type Place } from "./child-server.js";
 import { asPostgres, type PostgresServer, psql, writeForPostgres } from "./postgres.js";
 
+export interface PgBouncerOptions {
+  /** Further settings of pgbouncer.ini. */
+  readonly config?: Readonly<Record<string, string>>;
+}
+
 /**
- * A PgBouncer in front of a PostgreSQL server, in transaction mode: a client's session is not a
- * session of the server.
+ * A PgBouncer in front of a PostgreSQL server, in transaction mode unless the settings say otherwise: a client's
+ * session is not a session of the server.
  */
 export class PgBouncer extends ChildServer {
   readonly url: string;
   readonly #postgres: PostgresServer;
+  readonly #options: PgBouncerOptions;
   readonly #pgbouncer: string;
 
-  constructor(place: Place, postgres: PostgresServer) {
+  constructor(place: Place, postgres: PostgresServer, options: PgBouncerOptions) {
     super(place);
     this.#postgres = postgres;
+    this.#options = options;
     this.#pgbouncer = place.find("pgbouncer");
     this.url = `postgres://postgres:${postgres.password}@${this.address}:${this.port}/postgres`;
   }
@@ -44,6 +51,7 @@ export class PgBouncer extends ChildServer {
       pool_mode: "transaction",
       server_login_retry: 0.1,
       ignore_startup_parameters: "extra_float_digits,options",
+      ...this.#options.config,
     };
     const lines = [
       "[databases]",

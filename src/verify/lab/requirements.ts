@@ -20,6 +20,7 @@ const REQUIREMENTS = {
   tls: { openssl: "openssl" },
   disk: { "mkfs.ext4": "e2fsprogs", mount: "mount", losetup: "mount", perl: "perl-base" },
   browser: { chromium: "chromium" },
+  spin: { spin: "spin", gcc: "gcc", "stdio.h": "libc6-dev" },
 } as const satisfies Record<string, Readonly<Record<string, string>>>;
 
 /** A kind of server or tool that a lab can need. */
@@ -65,7 +66,7 @@ export function findProgram(file: string, find: Find = findFile): string {
 }
 
 export function findFile(file: string): string | null {
-  const mode = /\.(jar|so)\b/.test(file) ? constants.R_OK : constants.X_OK;
+  const mode = /\.(jar|so|h)\b/.test(file) ? constants.R_OK : constants.X_OK;
   const found = foldersOf(file).find((folder) => isThere(join(folder, file), mode));
   return found === undefined ? null : join(found, file);
 }
@@ -75,6 +76,7 @@ export const hasApt = (): boolean => existsSync("/usr/bin/apt-get") && existsSyn
 
 function foldersOf(file: string): readonly string[] {
   if (file.endsWith(".jar")) return ["/usr/share/java", "/usr/share/zookeeper"];
+  if (file.endsWith(".h")) return ["/usr/include"];
   if (file.includes(".so")) {
     return [`/usr/lib/${multiarch()}`, "/usr/lib64", "/usr/lib", "/usr/local/lib"].map((folder) =>
       join(folder, "faketime"),

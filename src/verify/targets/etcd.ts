@@ -2,7 +2,6 @@ import type { Random } from "../../core/random.js";
 import { type Fault, fault } from "../fault.js";
 import { GrpcProxy } from "../faults/grpc-proxy.js";
 import { killed, paused } from "../faults/server.js";
-import { FalseClock } from "../lab/clock.js";
 import type { ServerCluster } from "../lab/cluster.js";
 import type { EtcdServer } from "../lab/etcd.js";
 import type { Lab } from "../lab/lab.js";
@@ -13,10 +12,10 @@ import { connectionKinds, EXCLUSION, type FaultKind, WORKER_KINDS } from "../run
 import type { Target } from "../runner/target.js";
 import type { Way } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
+import { ONCE, wayThrough } from "./servers.js";
 
 const SHORT = { min: 0.05, max: 0.5 };
 const LONG = { min: 0.2, max: 1.5 };
-const ONCE = { min: 0.01, max: 0.01 };
 const LEADER_MS = 20_000;
 
 type EtcdCluster = ServerCluster<EtcdServer>;
@@ -97,15 +96,7 @@ async function openWay(
   isClocked: boolean,
 ): Promise<Way> {
   const proxies = await Promise.all(servers.map((server) => GrpcProxy.open(server)));
-  const clock = isClocked ? await FalseClock.open(lab, `${client}'s clock`) : null;
-  return {
-    url: `etcd://${proxies.map(({ address, port }) => `${address}:${port}`).join(",")}`,
-    proxies,
-    ...(clock === null ? {} : { clock, site: clock.site() }),
-    close: async () => {
-      await Promise.all(proxies.map((proxy) => proxy.close()));
-    },
-  };
+  return wayThrough(proxies, { lab, client, isClocked }, (hosts) => `etcd://${hosts}`);
 }
 
 async function recover(cluster: EtcdCluster): Promise<void> {

@@ -2,25 +2,17 @@ import type { Random } from "../../core/random.js";
 import { DEFAULT_SCHEMA, setupSql } from "../../stores/postgres/schema.js";
 import { type Fault, fault } from "../fault.js";
 import { killed, paused } from "../faults/server.js";
-import type { FalseClock } from "../lab/clock.js";
-import type { Disk } from "../lab/disk.js";
 import type { PgBouncer } from "../lab/pgbouncer.js";
 import type { PostgresServer } from "../lab/postgres.js";
-import { EXCLUSION, type FaultKind, jumpMs } from "../runner/kinds.js";
+import { EXCLUSION, type FaultKind } from "../runner/kinds.js";
+import { LONG, LOST_DATA, ONCE, RESTARTED, SHORT } from "./servers.js";
 
 /** As whom the workers log in. */
 export const USER = "app";
-export const DISK_FULL = "disk full";
 const RIGHTS = "rights taken";
 const SETTINGS_CHANGED = "settings changed";
 /** Kinds that limit what the workers' user may do. */
 export const LIMITS_USER: readonly string[] = [RIGHTS, SETTINGS_CHANGED];
-const RESTARTED = "server killed and restarted";
-const LOST_DATA = "server loses its data";
-
-const SHORT = { min: 0.05, max: 0.7 };
-const LONG = { min: 0.2, max: 2 };
-const ONCE = { min: 0.01, max: 0.01 };
 
 /** A user without special rights, who has made the schema. */
 export async function prepare(server: PostgresServer): Promise<void> {
@@ -29,7 +21,54 @@ export async function prepare(server: PostgresServer): Promise<void> {
     SET ROLE ${USER}; BEGIN; ${setupSql(DEFAULT_SCHEMA)} COMMIT;`);
 }
 
-export function serverKinds(server: PostgresServer, user: string): readonly FaultKind[] {
+/** The right of the workers' user to write. A server that is down can neither take it nor give it back. */
+export class WriteRight {
+  readonly #server: PostgresServer;
+  #isTaken = false;
+
+  constructor(server: PostgresServer) {
+    this.#server = server;
+  }
+
+  taken(): Fault {
+    return fault(
+      `${USER} may not write at ${this.#server.name}`,
+      async () => {
+        this.#isTaken = true;
+        await this.#server.sql(`REVOKE UPDATE ON holdfast.names FROM ${USER}`).catch(() => {});
+      },
+      async () => {
+        this.#isTaken = false;
+        await this.restore();
+      },
+    );
+  }
+
+  /** Gives it back, if that was due while the server was down. */
+  async restore(): Promise<void> {
+    if (this.#isTaken) return;
+    await this.#server.sql(`GRANT UPDATE ON holdfast.names TO ${USER}`).catch(() => {});
+  }
+
+  /** The server is killed, and has the right again when it runs. */
+  serverKilled(): Fault {
+    const dead = killed(this.#server);
+    return fault(
+      dead.name,
+      () => dead.inject(),
+      async () => {
+        await dead.heal();
+        await this.restore();
+      },
+    );
+  }
+}
+
+export function serverKinds(
+  server: PostgresServer,
+  user: string,
+  right = new WriteRight(server),
+): readonly FaultKind[] {
   const kind = (
     name: string,
     lasts: FaultKind["lasts"],
@@ -45,7 +84,7 @@ export function serverKinds(server: PostgresServer, user: string): readonly Faul
   const others = `usename = '${user}' AND pid <> pg_backend_pid()`;
   return [
     kind("server paused", LONG, () => paused(server)),
-    kind(RESTARTED, SHORT, () => killed(server)),
+    kind(RESTARTED, SHORT, () => right.serverKilled()),
     kind(LOST_DATA, ONCE, () => dataLost(server), {
       weight: 0.5,
       breaks: EXCLUSION,
@@ -78,13 +117,7 @@ export function serverKinds(server: PostgresServer, user: string): readonly Faul
         forMs,
       ),
     ),
-    kind(RIGHTS, LONG, () =>
-      fault(
-        `${USER} may not write at ${server.name}`,
-        () => server.sql("REVOKE UPDATE ON holdfast.names FROM app").catch(() => {}),
-        () => server.sql("GRANT UPDATE ON holdfast.names TO app").catch(() => {}),
-      ),
-    ),
+    kind(RIGHTS, LONG, () => right.taken()),
     kind(SETTINGS_CHANGED, LONG, (random) => reconfigured(server, random)),
   ];
 }
@@ -127,41 +160,3 @@ export const poolerKinds = (pooler: PgBouncer): readonly FaultKind[] => [
   { name: "pooler paused", hits: "server", lasts: LONG, make: () => paused(pooler) },
   { name: "pooler killed and restarted", hits: "server", lasts: SHORT, make: () => killed(pooler) },
 ];
-
-/** A server that can't write its log ends. */
-export function diskKind(disk: Disk, server: PostgresServer): FaultKind {
-  const full = disk.full();
-  return {
-    name: DISK_FULL,
-    hits: "server",
-    weight: 0.5,
-    lasts: { min: 0.3, max: 1.5 },
-    // It can't be started on a full disk.
-    excludes: [RESTARTED],
-    make: () =>
-      fault(
-        `the disk of ${server.name} is full`,
-        () => full.inject(),
-        async () => {
-          await full.heal();
-          if (server.state === "down") await server.start();
-        },
-      ),
-  };
-}
-
-export function clockKind(clock: FalseClock): FaultKind {
-  return {
-    name: "server clock jumps",
-    hits: "server",
-    weight: 0.5,
-    lasts: LONG,
-    breaks: EXCLUSION,
-    because: "leases end by the server's clock: one that is set ahead ends them early",
-    excludes: [LOST_DATA],
-    make: (_member, random) => {
-      const clockByMs = jumpMs(random);
-      return { ...clock.jump(clockByMs), clockByMs };
-    },
-  };
-}

@@ -12,15 +12,14 @@ import type { Target } from "../runner/target.js";
 import type { Way } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
 import {
-  clockKind,
-  DISK_FULL,
-  diskKind,
   LIMITS_USER,
   poolerKinds,
   prepare,
   serverKinds,
   USER,
+  WriteRight,
 } from "./postgres-faults.js";
+import { bringBack, clockKind, DISK_FULL, diskKind, LOST_DATA, wayThrough } from "./servers.js";
 
 const TTLS_MS = [1_200, 2_000, 3_000];
 /** The write-ahead log alone takes 32 MB at least. */
@@ -41,6 +40,7 @@ export async function postgresTarget(lab: Lab, isClocked: boolean): Promise<Targ
   const onDisk = disk?.site() ?? LOOPBACK;
   const server = await lab.postgres({ config: CONFIG, site: clock?.site(onDisk) ?? onDisk });
   await prepare(server);
+  const right = new WriteRight(server);
   return {
     ...COMMON,
     name: "postgres",
@@ -51,15 +51,15 @@ export async function postgresTarget(lab: Lab, isClocked: boolean): Promise<Targ
       ...connectionKinds("connection"),
       ...connectionKinds("commands"),
       ...connectionKinds("subscription"),
-      ...serverKinds(server, USER),
-      ...(disk === null ? [] : [diskKind(disk, server)]),
-      ...(clock === null ? [] : [clockKind(clock)]),
+      ...serverKinds(server, USER, right),
+      ...(disk === null ? [] : [diskKind(disk, server, () => right.restore())]),
+      ...(clock === null ? [] : [clockKind(clock, [LOST_DATA])]),
     ],
     leftOut: noDisk === null ? [] : [{ name: DISK_FULL, because: noDisk }],
     openWay: (client) => openWay(lab, client, server, `${USER}:${USER}`, isClocked),
     versions: () => versionsOf(server),
     commands: () => server.commands(),
-    recover: () => recover(server),
+    recover: () => bringBack(server),
     async [Symbol.asyncDispose]() {
       await server.kill();
       await disk?.close();
@@ -88,9 +88,8 @@ export async function pgbouncerTarget(lab: Lab, isClocked: boolean): Promise<Tar
     versions: () => versionsOf(server),
     commands: () => server.commands(),
     async recover() {
-      await recover(server);
-      if (pooler.state === "paused") await pooler.resume();
-      if (pooler.state === "down") await pooler.start();
+      await bringBack(server);
+      await bringBack(pooler);
     },
   };
 }
@@ -118,18 +117,11 @@ async function openWay(
   isClocked: boolean,
 ): Promise<Way> {
   const proxy = await TcpProxy.open(server, { kindOf: postgresConnectionKind });
-  const clock = isClocked ? await FalseClock.open(lab, `${client}'s clock`) : null;
-  return {
-    url: `postgres://${login}@${proxy.address}:${proxy.port}/postgres`,
-    proxies: [proxy],
-    ...(clock === null ? {} : { clock, site: clock.site() }),
-    close: () => proxy.close(),
-  };
-}
-
-async function recover(server: PostgresServer): Promise<void> {
-  if (server.state === "paused") await server.resume();
-  if (server.state === "down") await server.start();
+  return wayThrough(
+    [proxy],
+    { lab, client, isClocked },
+    (hosts) => `postgres://${login}@${hosts}/postgres`,
+  );
 }
 
 async function versionsOf(server: PostgresServer): Promise<Record<string, string>> {

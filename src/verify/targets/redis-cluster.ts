@@ -3,7 +3,6 @@ import type { Random } from "../../core/random.js";
 import { type Fault, fault } from "../fault.js";
 import { TcpProxy } from "../faults/proxy.js";
 import { redisConnectionKind } from "../faults/redis-kind.js";
-import { FalseClock } from "../lab/clock.js";
 import type { Lab } from "../lab/lab.js";
 import type { RedisServer } from "../lab/redis.js";
 import {
@@ -19,9 +18,8 @@ import { EXCLUSION, type FaultKind, WORKER_KINDS } from "../runner/kinds.js";
 import type { Target } from "../runner/target.js";
 import { COMMON, CONNECTION_KINDS, recover, versionsOf } from "./redis.js";
 import { NO_SELECT, prepare, serverKinds, USER } from "./redis-faults.js";
+import { ONCE, SHORT, wayThrough } from "./servers.js";
 
-const SHORT = { min: 0.05, max: 0.7 };
-const ONCE = { min: 0.01, max: 0.01 };
 const SLOTS = 16_384;
 const SLOT_MOVED = "slot moved";
 /** Redis gives up a requested failover after five seconds. */
@@ -80,13 +78,10 @@ export async function redisClusterTarget(lab: Lab, isClocked: boolean): Promise<
       },
     ],
     openWay: async (client) => {
-      const clock = isClocked ? await FalseClock.open(lab, `${client}'s clock`) : null;
-      return {
-        url: `redis://${USER}:${USER}@${nodes}?cluster`,
-        proxies,
-        ...(clock === null ? {} : { clock, site: clock.site() }),
-        close: async () => {},
-      };
+      const url = `redis://${USER}:${USER}@${nodes}?cluster`;
+      const way = await wayThrough(proxies, { lab, client, isClocked }, () => url);
+      // All workers share the proxies.
+      return { ...way, close: async () => {} };
     },
     versions: () => versionsOf(servers[0]!),
     commands: async () => {

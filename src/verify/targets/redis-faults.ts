@@ -1,22 +1,14 @@
 import type { Random } from "../../core/random.js";
 import { type Fault, fault } from "../fault.js";
 import { killed, paused } from "../faults/server.js";
-import type { FalseClock } from "../lab/clock.js";
-import type { Disk } from "../lab/disk.js";
 import type { RedisServer } from "../lab/redis.js";
-import { EXCLUSION, type FaultKind, jumpMs } from "../runner/kinds.js";
+import { EXCLUSION, type FaultKind } from "../runner/kinds.js";
+import { LONG, LOST_DATA, ONCE, RESTARTED, SHORT } from "./servers.js";
 
 /** The user name of the workers. */
 export const USER = "app";
-export const LOST_DATA = "server loses its data";
 export const NO_SELECT = "right to select taken";
-export const DISK_FULL = "disk full";
-const RESTARTED = "server killed and restarted";
 export const EVICTED = "keys evicted";
-
-const SHORT = { min: 0.05, max: 0.7 };
-const LONG = { min: 0.2, max: 2 };
-const ONCE = { min: 0.01, max: 0.01 };
 
 export const DEAF = {
   breaks: ["L4"],
@@ -146,43 +138,4 @@ function rightTaken(server: RedisServer, command: string, connections: string): 
     },
     () => server.cli("acl", "setuser", USER, `+${command}`),
   );
-}
-
-/** With `appendfsync always`, a server that can't write its file ends before it replies. */
-export function diskKind(disk: Disk, server: RedisServer): FaultKind {
-  const full = disk.full();
-  return {
-    name: DISK_FULL,
-    hits: "server",
-    weight: 0.5,
-    lasts: { min: 0.3, max: 1.5 },
-    // The server can't be started on a full disk.
-    excludes: [RESTARTED],
-    make: () =>
-      fault(
-        `the disk of ${server.name} is full`,
-        () => full.inject(),
-        async () => {
-          await full.heal();
-          if (server.state === "down") await server.start();
-          await prepare(server);
-        },
-      ),
-  };
-}
-
-export function clockKind(clock: FalseClock): FaultKind {
-  return {
-    name: "server clock jumps",
-    hits: "server",
-    weight: 0.5,
-    lasts: LONG,
-    breaks: EXCLUSION,
-    because: "leases end by the server's clock: one that is set ahead ends them early",
-    excludes: [LOST_DATA, EVICTED],
-    make: (_member, random) => {
-      const clockByMs = jumpMs(random);
-      return { ...clock.jump(clockByMs), clockByMs };
-    },
-  };
 }

@@ -13,19 +13,18 @@ import { connectionKinds, type FaultKind, WORKER_KINDS } from "../runner/kinds.j
 import type { Target } from "../runner/target.js";
 import type { Way } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
+import { DEAF, EVICTED, prepare, serverKinds, USER } from "./redis-faults.js";
 import {
+  bringBack,
   clockKind,
-  DEAF,
   DISK_FULL,
   diskKind,
+  LONG,
   LOST_DATA,
-  prepare,
-  serverKinds,
-  USER,
-} from "./redis-faults.js";
+  ONCE,
+  wayThrough,
+} from "./servers.js";
 
-const LONG = { min: 0.2, max: 2 };
-const ONCE = { min: 0.01, max: 0.01 };
 const TTLS_MS = [900, 1_500, 2_500];
 const DATABASE = 2;
 /** The size of the disk for the append-only file. */
@@ -56,8 +55,8 @@ export async function redisTarget(lab: Lab, isClocked: boolean): Promise<Target>
       ...WORKER_KINDS,
       ...CONNECTION_KINDS,
       ...serverKinds(() => server),
-      ...(disk === null ? [] : [diskKind(disk, server)]),
-      ...(clock === null ? [] : [clockKind(clock)]),
+      ...(disk === null ? [] : [diskKind(disk, server, () => prepare(server))]),
+      ...(clock === null ? [] : [clockKind(clock, [LOST_DATA, EVICTED])]),
     ],
     leftOut: noDisk === null ? [] : [{ name: DISK_FULL, because: noDisk }],
     openWay: (client) => openWay(lab, client, [place], `/${DATABASE}`, isClocked),
@@ -156,22 +155,16 @@ async function openWay(
   const proxies = await Promise.all(
     places.map((place) => TcpProxy.open(place, { kindOf: redisConnectionKind })),
   );
-  const clock = isClocked ? await FalseClock.open(lab, `${client}'s clock`) : null;
-  const hosts = proxies.map(({ address, port }) => `${address}:${port}`).join(",");
-  return {
-    url: `redis://${USER}:${USER}@${hosts}${rest}`,
+  return wayThrough(
     proxies,
-    ...(clock === null ? {} : { clock, site: clock.site() }),
-    close: async () => {
-      await Promise.all(proxies.map((proxy) => proxy.close()));
-    },
-  };
+    { lab, client, isClocked },
+    (hosts) => `redis://${USER}:${USER}@${hosts}${rest}`,
+  );
 }
 
 export async function recover(servers: readonly RedisServer[]): Promise<void> {
   for (const server of servers) {
-    if (server.state === "paused") await server.resume();
-    if (server.state === "down") await server.start();
+    await bringBack(server);
     await prepare(server);
   }
 }

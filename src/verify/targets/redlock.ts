@@ -16,23 +16,13 @@ import type { Target } from "../runner/target.js";
 import type { Way } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
 import { COMMON, recover, versionsOf } from "./redis.js";
-import {
-  EVICTED,
-  LOST_DATA,
-  prepare,
-  restartedWithRights,
-  serverKinds,
-  USER,
-} from "./redis-faults.js";
+import { EVICTED, prepare, restartedWithRights, serverKinds, USER } from "./redis-faults.js";
+import { LONG, LOST_DATA, ONCE, SHORT, wayThrough } from "./servers.js";
 
 const NODES = 5;
 const MINORITY = 2;
 /** The default ttl of `Locks`; longer than a run's own ttls on a busy machine. */
 const REST = "/2?maxTtl=30s";
-
-const SHORT = { min: 0.05, max: 0.7 };
-const ONCE = { min: 0.01, max: 0.01 };
-const LONG = { min: 0.2, max: 2 };
 
 const MINORITY_LOSES = "a node loses its data";
 const MINORITY_EMPTY = "a node is restarted empty";
@@ -57,7 +47,7 @@ export async function redlockTarget(lab: Lab, isClocked: boolean): Promise<Targe
     ...COMMON,
     name: "redlock",
     about: "five Redis servers with appendfsync always, as a quorum",
-    url: urlOf(servers),
+    url: urlOf(hostsOf(servers)),
     limits: { fair: false },
     drawConnections,
     kinds: [
@@ -206,11 +196,10 @@ function drawConnections(random: Random): readonly Connections[] {
   return [{ locks: 1, lazy: true }, { locks: 1 }];
 }
 
-const urlOf = (
-  places: readonly { readonly address: string; readonly port: number }[],
-  login = "",
-): string =>
-  `redlock://${login}${places.map(({ address, port }) => `${address}:${port}`).join(",")}${REST}`;
+const urlOf = (hosts: string, login = ""): string => `redlock://${login}${hosts}${REST}`;
+
+const hostsOf = (servers: readonly RedisServer[]): string =>
+  servers.map(({ address, port }) => `${address}:${port}`).join(",");
 
 async function openWay(
   lab: Lab,
@@ -221,13 +210,7 @@ async function openWay(
   const proxies = await Promise.all(
     servers.map((server) => TcpProxy.open(server, { kindOf: redisConnectionKind })),
   );
-  const clock = isClocked ? await FalseClock.open(lab, `${client}'s clock`) : null;
-  return {
-    url: urlOf(proxies, `${USER}:${USER}@`),
-    proxies,
-    ...(clock === null ? {} : { clock, site: clock.site() }),
-    close: async () => {
-      await Promise.all(proxies.map((proxy) => proxy.close()));
-    },
-  };
+  return wayThrough(proxies, { lab, client, isClocked }, (hosts) =>
+    urlOf(hosts, `${USER}:${USER}@`),
+  );
 }

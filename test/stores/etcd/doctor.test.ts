@@ -13,21 +13,13 @@ import type { EtcdServer } from "../../../src/verify/lab/etcd.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import { freePort } from "../../../src/verify/lab/ports.js";
 import { holdfast, makeFolder } from "../../cli/helpers.js";
+import { ofLevel as aboutLevel, one } from "../../support/findings.js";
 import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
 
 /** Leaves out findings about the installed version, which have a test of their own. */
 const ofLevel = (findings: readonly Finding[], level: Level): string[] =>
-  findings
-    .filter((one) => one.level === level && one.about !== "version")
-    .map(({ about }) => about);
-
-/** The only finding of this kind. */
-function one(findings: readonly Finding[], about: string): Finding {
-  const found = findings.filter((finding) => finding.about === about);
-  expect(found.length, JSON.stringify(findings, null, 2)).toBe(1);
-  return found[0]!;
-}
+  aboutLevel(findings, level).filter((about) => about !== "version");
 
 describe("findings from what endpoints report", () => {
   type Status = Extract<EndpointStatus, { error?: undefined }>;

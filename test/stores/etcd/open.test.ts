@@ -151,7 +151,7 @@ describeWith(["etcd"], "connect() to etcd", () => {
     ["etcd://a/locks", "namespace"],
     ["etcd://:secret@a", "needs a user"],
     ["etcd://a?ca=/tmp/ca.pem", "add tls=1"],
-    ["etcd://a?servername=b&cert=c", "cert and servername needs TLS"],
+    ["etcd://a?servername=b&cert=c", "cert and servername need TLS"],
     ["etcd://a?tls=yes", "tls=1"],
     ["etcd://a?tls=1&servername=", "servername"],
     ["etcd://a?tls=1&cert=/tmp/cert.pem", "must be given together"],

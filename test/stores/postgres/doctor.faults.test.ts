@@ -9,10 +9,15 @@ import {
   readFacts,
   type TableFacts,
 } from "../../../src/stores/postgres/doctor/facts.js";
-import { checkReplicas, checkTransactions } from "../../../src/stores/postgres/doctor/server.js";
+import {
+  checkPooler,
+  checkReplicas,
+  checkTransactions,
+} from "../../../src/stores/postgres/doctor/server.js";
 import { judgeSettings } from "../../../src/stores/postgres/doctor/settings.js";
 import { judgeSize } from "../../../src/stores/postgres/doctor/tables.js";
 import { openPool } from "../../../src/stores/postgres/open.js";
+import { functionName } from "../../../src/stores/postgres/schema.js";
 import { setUpPostgres, setupScript } from "../../../src/stores/postgres/setup.js";
 import { parseStoreUrl } from "../../../src/stores/registry.js";
 import { FalseClock } from "../../../src/verify/lab/clock.js";
@@ -195,6 +200,23 @@ describeWith(["postgres", "pgbouncer"], "the doctor of PostgreSQL", () => {
     expect(one(findings, "tables").what).toContain("has format 99");
   });
 
+  test("functions of another version only: they are not added, and it says whether the first lock can", async () => {
+    const other = setupScript(parseStoreUrl(owner), "app").replaceAll(functionName(""), "_other");
+    await sql(`DROP SCHEMA holdfast CASCADE; SET ROLE owner; ${other}`);
+    const can = await examineStore(owner);
+    expect(one(can, "tables")).toMatchObject({
+      level: "note",
+      what: expect.stringContaining("the first lock adds those of this one"),
+    });
+    expect(ofLevel(can, "danger")).toEqual([]);
+    const cannot = await examineStore(app);
+    expect(ofLevel(cannot, "danger")).toEqual(["tables"]);
+    expect(one(cannot, "tables").advice).toContain("holdfast setup --store URL --grant USER");
+    const count = "SELECT count(*) FROM pg_proc WHERE proname = '%'";
+    expect(await sql(count.replace("%", functionName("requests")))).toBe("0");
+    expect(await sql(count.replace("%", "requests_other"))).toBe("1");
+  });
+
   test("rights that are missing, also before the user may enter the schema", async () => {
     await sql("REVOKE DELETE ON holdfast.names FROM app");
     expect(one(await examineStore(app), "rights")).toMatchObject({
@@ -270,16 +292,15 @@ describeWith(["postgres", "pgbouncer"], "the doctor of PostgreSQL", () => {
     expect(one(await examineStore(app), "persistence")).toMatchObject({
       level: "danger",
       what: expect.stringContaining("UNLOGGED: holdfast.claims."),
-      advice: expect.stringContaining("DROP SCHEMA holdfast CASCADE; then holdfast setup"),
+      advice: expect.stringContaining('DROP SCHEMA "holdfast" CASCADE; then holdfast setup'),
     });
   });
 
   test("an encoding that lacks characters", async () => {
     await server.sql(`CREATE DATABASE latin OWNER owner
       ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'`);
-    const [asOwner, asApp] = urlsAt(server, "latin");
-    await setUpPostgres(parseStoreUrl(asOwner), "app");
-    const findings = await examineStore(asApp);
+    const [asOwner] = urlsAt(server, "latin");
+    const findings = await examineStore(asOwner);
     expect(ofLevel(findings, "danger")).toEqual(["encoding"]);
     expect(one(findings, "encoding").what).toContain("the encoding LATIN1");
   });
@@ -333,15 +354,17 @@ describeWith(["postgres", "pgbouncer"], "the doctor of PostgreSQL", () => {
     });
   });
 
-  test("a pooler: waiters poll", async () => {
-    const pooler = await lab.pgbouncer(server);
-    const [, , url] = urlsAt(pooler);
-    const findings = await examineStore(url);
-    expect(one(findings, "pooler")).toMatchObject({
-      level: "note",
-      what: expect.stringContaining("waiters poll"),
+  test.each([
+    ["transaction", {}, "note", /in transaction mode stands in between: waiters poll/],
+    ["session", {}, "ok", /in session mode: waiters are notified/],
+    ["session", { default_pool_size: "1" }, "note", /a message did not pass it: waiters poll/],
+  ] as const)("a pooler in %s mode %j", async (mode, more, level, what) => {
+    const pooler = await lab.pgbouncer(server, { config: { pool_mode: mode, ...more } });
+    expect(await withConnections(urlsAt(pooler)[2], checkPooler)).toMatchObject({
+      level,
+      what: expect.stringMatching(what),
     });
-    expect(ofLevel(findings, "danger")).toEqual([]);
+    await pooler.stop();
   });
 
   test("a server that can't be reached, or lets the user not in, is no finding", async () => {

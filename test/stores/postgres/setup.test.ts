@@ -1,13 +1,25 @@
-import { randomUUID } from "node:crypto";
-import { Client } from "pg";
+import { createHash, randomUUID } from "node:crypto";
+import { Client, Pool } from "pg";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { connect } from "../../../src/connect.js";
-import { FORMAT } from "../../../src/stores/postgres/schema.js";
+import { LOCK_LIMIT } from "../../../src/core/store.js";
+import { postgresFence } from "../../../src/fence/postgres.js";
+import { FORMAT, functionName } from "../../../src/stores/postgres/schema.js";
 import { setUpPostgres, setupScript } from "../../../src/stores/postgres/setup.js";
 import { parseStoreUrl } from "../../../src/stores/registry.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { PostgresServer } from "../../../src/verify/lab/postgres.js";
 import { describeWith } from "../../support/needs.js";
+
+test("the tables are those of the format", () => {
+  const script = setupScript(parseStoreUrl("postgres://host"));
+  const tables = [...script.matchAll(/^CREATE (UNLOGGED TABLE|TABLE|INDEX|SEQUENCE) .*?;$/gms)]
+    .map(([statement]) => statement.replaceAll(/--.*$/gm, "").replaceAll(/\s+/g, " "))
+    .join("\n");
+  const hash = createHash("sha256").update(tables).digest("hex").slice(0, 12);
+  // If they have changed, raise FORMAT: functions of other versions work on the same tables.
+  expect({ FORMAT, hash }).toEqual({ FORMAT: 1, hash: "36057fefd6b3" });
+});
 
 describeWith(["postgres"], "the set-up of a database", () => {
   let lab: Lab;
@@ -132,6 +144,125 @@ describeWith(["postgres"], "the set-up of a database", () => {
     await expect(setUp(owner)).rejects.toMatchObject({ code: "UNSUPPORTED" });
   });
 
+  test.each([
+    ["of another version", "_0123456789ab"],
+    ["without a version", ""],
+  ])(
+    "a schema with functions %s gets those of this one, and both work on the same names",
+    async (_, suffix) => {
+      const ours = functionName("");
+      const script = setupScript(parseStoreUrl(owner), "app").replaceAll(ours, suffix);
+      await sql(owner, script.replace("FOUND THEN 'released'", "FOUND THEN 'released by old'"));
+      const old = (kind: string): Promise<string> =>
+        as(app, async (client) => {
+          const request = requestOf(kind, "old", "default:job", LOCK_LIMIT, LOCK_LIMIT);
+          const call = `SELECT holdfast.requests${suffix}($1, true, NULL, 1000, false) AS replies`;
+          const { rows } = await client.query(call, [request]);
+          return rows[0].replies[0];
+        });
+      await old("claim");
+
+      await expect(connect(app)).rejects.toMatchObject({
+        code: "STORE_UNAVAILABLE",
+        retryable: false,
+        message: expect.stringMatching(
+          /^the schema holdfast of PostgreSQL at \S+ has only functions of another version .*\(permission denied for schema holdfast\): .*"holdfast setup --store URL --grant USER" .*--print/,
+        ),
+      });
+      const results = await Promise.all(Array.from({ length: 5 }, () => setUp(owner, "app")));
+      const what = "the functions of this version in the schema holdfast";
+      expect(results).toContainEqual({ what, isMade: true });
+      expect(await setUp(owner)).toEqual({ what: "the schema holdfast", isMade: false });
+
+      const locks = await connect(app, { ttl: 10_000, wait: 10_000 });
+      expect((await locks.inspect("job"))?.holders).toMatchObject([{ holder: "h" }]);
+      const waiting = locks.acquire("job");
+      await expect.poll(async () => (await locks.inspect("job"))?.waiting).toBe(1);
+      expect(await old("release")).toBe("released");
+      const lease = await waiting;
+      expect(await old("claim")).toMatch(/busy/);
+      await lease.release();
+      // Its functions are as they were.
+      await old("claim");
+      expect(await old("release")).toBe("released by old");
+      await locks.close();
+    },
+  );
+
+  test("functions that somebody drops in use are named in the error", async () => {
+    const locks = await connect(owner);
+    await sql(owner, "DROP SCHEMA holdfast CASCADE");
+    await expect(locks.acquire("job", { wait: 0 })).rejects.toMatchObject({
+      code: "STORE_UNAVAILABLE",
+      message: expect.stringMatching(
+        /has somebody dropped them\? "holdfast setup" makes them again/,
+      ),
+    });
+    await locks.close();
+  });
+
+  test("a database that can't store every name is refused, with the reason; its fences take what it can", async () => {
+    await server.sql(`CREATE DATABASE latin OWNER owner
+      ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'`);
+    const latin = owner.replace(/\w+$/, "latin");
+    const refused = {
+      code: "UNSUPPORTED",
+      message: expect.stringMatching(
+        /^the database of PostgreSQL at \S+ has the encoding LATIN1, .* ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0/,
+      ),
+    };
+    await expect(connect(latin)).rejects.toMatchObject(refused);
+    await expect(connect(`${latin}?mode=session`)).rejects.toMatchObject(refused);
+    await expect(setUp(latin)).rejects.toMatchObject(refused);
+    await expect(sql(latin, setupScript(parseStoreUrl(latin)))).rejects.toThrow(/encoding LATIN1/);
+    expect((await sql(latin, "SELECT to_regnamespace('holdfast') AS made")).rows).toEqual([
+      { made: null },
+    ]);
+
+    // What the error says.
+    await server.sql(
+      "CREATE DATABASE locks OWNER owner ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0",
+    );
+    await lockAndWait(owner.replace(/\w+$/, "locks"));
+
+    const pool = new Pool({ connectionString: latin });
+    const fence = postgresFence(pool);
+    const token = 7n;
+    await fence.enter(undefined, "K\u00f6nig", { token, floor: token });
+    expect(await fence.highest(undefined, "K\u00f6nig")).toBe(token);
+    await expect(fence.enter(undefined, "5 \u20ac", { token, floor: token })).rejects.toMatchObject(
+      {
+        code: "STORE_UNAVAILABLE",
+        retryable: false,
+        message: expect.stringMatching(/has no equivalent in encoding "LATIN1"/),
+      },
+    );
+    await pool.end();
+  });
+
+  test("words of SQL are good names for a schema, and PostgreSQL's own are refused", async () => {
+    const pool = new Pool({ connectionString: owner });
+    for (const schema of ["user", "order", "table"]) {
+      const url = `${app}?schema=${schema}`;
+      await setUp(`${owner}?schema=${schema}`, "app");
+      await lockAndWait(url);
+      const locks = await connect(`${url}&mode=session`);
+      const lease = await locks.acquire("job");
+      expect(await locks.inspect("job")).toMatchObject({ holders: [{ token: lease.token }] });
+      await locks.close();
+      const fence = postgresFence(pool, { schema });
+      await fence.enter(undefined, "stock", lease);
+      expect(await fence.highest(undefined, "stock")).toBe(lease.token);
+    }
+    await pool.end();
+    for (const schema of ["pg_locks", "pg_", "information_schema"]) {
+      await expect(connect(`${owner}?schema=${schema}`)).rejects.toMatchObject({
+        code: "INVALID_ARGUMENT",
+        message: expect.stringContaining("PostgreSQL keeps"),
+      });
+    }
+  });
+
   test("the rights that it grants are enough, and each of them is needed", {
     timeout: 120_000,
   }, async () => {
@@ -168,24 +299,12 @@ describeWith(["postgres"], "the set-up of a database", () => {
 /** Calls every function that the store calls, in all the ways that touch another table. */
 async function callAll(client: Client): Promise<void> {
   const name = randomUUID();
-  const request = (kind: string, id: string): Promise<unknown> => {
-    const one = {
-      kind,
-      id,
-      names: [name],
-      seq: 1,
-      permits: 1,
-      limit: 2,
-      ttl: 60_000_000,
-      atLeast: 0,
-      holder: "h",
-    };
-    return client.query("SELECT holdfast.requests($1, false, NULL, 1000, false)", [
-      JSON.stringify([one]),
-    ]);
-  };
+  const call = (fn: string, args: string, values: readonly unknown[] = []): Promise<unknown> =>
+    client.query(`SELECT holdfast.${functionName(fn)}(${args})`, [...values]);
+  const request = (kind: string, id: string): Promise<unknown> =>
+    call("requests", "$1, false, NULL, 1000, false", [requestOf(kind, id, name)]);
   const renew = (...ids: readonly string[]): Promise<unknown> =>
-    client.query("SELECT holdfast.renewals($1, $2, $3, $4, NULL, 1000, false)", [
+    call("renewals", "$1, $2, $3, $4, NULL, 1000, false", [
       ids.map(() => name),
       ids,
       ids.map(() => 2),
@@ -194,11 +313,16 @@ async function callAll(client: Client): Promise<void> {
   for (const id of ["a", "b", "c"]) await request("queue", id);
   await renew("a");
   await renew("b", "c");
-  await client.query("SELECT holdfast.resize_name($1, 3, 1000)", [name]);
-  await client.query("SELECT holdfast.describe_names('', NULL, 10)");
+  await call("resize_name", "$1, 3, 1000", [name]);
+  await call("describe_names", "'', NULL, 10");
   for (const id of ["a", "b"]) await request("release", id);
-  await client.query("SELECT holdfast.revoke_name($1, 'me', 'why', 1000)", [name]);
+  await call("revoke_name", "$1, 'me', 'why', 1000", [name]);
   await request("claim", "d");
   await request("unused", "d");
-  await client.query("SELECT holdfast.delete_free_names(512, -1000000, 1000)");
+  await call("delete_free_names", "512, -1000000, 1000");
 }
+
+const requestOf = (kind: string, id: string, name: string, permits = 1, limit = 2): string =>
+  JSON.stringify([
+    { kind, id, names: [name], seq: 1, permits, limit, ttl: 60_000_000, atLeast: 0, holder: "h" },
+  ]);

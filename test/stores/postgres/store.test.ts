@@ -1,8 +1,14 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { Client, Pool, types } from "pg";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import { postgresFence } from "../../../src/fence/postgres.js";
 import { createLocks, type Locks } from "../../../src/index.js";
-import { type PostgresStore, postgresStore } from "../../../src/stores/postgres/index.js";
+import {
+  type PostgresStore,
+  postgresSessionStore,
+  postgresStore,
+} from "../../../src/stores/postgres/index.js";
+import { functionName } from "../../../src/stores/postgres/schema.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { PostgresServer } from "../../../src/verify/lab/postgres.js";
 import { describeWith } from "../../support/needs.js";
@@ -12,6 +18,7 @@ import { claimOf } from "../../support/redis.js";
 describeWith(["postgres"], "locks in PostgreSQL", () => {
   let lab: Lab;
   let server: PostgresServer;
+  let admin: Client;
   const closing: (() => Promise<unknown>)[] = [];
   let schemas = 0;
   let schema = "";
@@ -19,8 +26,13 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
   beforeAll(async () => {
     lab = await Lab.open();
     server = await lab.postgres({ config: { max_connections: "300" } });
+    admin = new Client(server.url);
+    await admin.connect();
   });
-  afterAll(() => lab.close());
+  afterAll(async () => {
+    await admin?.end();
+    await lab?.close();
+  });
   afterEach(async () => {
     for (const close of closing.splice(0).reverse()) await close();
   });
@@ -37,7 +49,11 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     closing.push(() => locks.close());
     return { locks, store };
   };
-  const sql = (text: string): Promise<string> => server.sql(text);
+  /** The first value of the last statement, by a connection that stays: psql would be a process each time. */
+  const sql = async (text: string): Promise<string> => {
+    const [row] = [await admin.query(text)].flat().at(-1)!.rows;
+    return String(Object.values(row ?? {})[0] ?? "");
+  };
 
   test("an isolation level above read committed is refused, and nothing is granted", async () => {
     freshSchema();
@@ -187,7 +203,7 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     const { locks } = await open();
     const { token } = await locks.withLock("name", async (lease) => lease);
     await sql(`UPDATE ${schema}.names SET last_token = last_token + 3600000000`);
-    await sql(`SELECT ${schema}.delete_free_names(1000, -1000000, 1000)`);
+    await sql(`SELECT ${schema}.${functionName("delete_free_names")}(1000, -1000000, 1000)`);
     expect(await sql(`SELECT count(*) FROM ${schema}.names`)).toBe("0");
     for (const name of ["name", "another"]) {
       const lease = await locks.acquire(name);
@@ -195,7 +211,7 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
       await lease.release();
     }
     // Several names at once, whose rows are all made anew.
-    await sql(`SELECT ${schema}.delete_free_names(1000, -1000000, 1000)`);
+    await sql(`SELECT ${schema}.${functionName("delete_free_names")}(1000, -1000000, 1000)`);
     const leases = await Promise.all(["x", "y", "z"].map((name) => locks.acquire(name)));
     for (const lease of leases) expect(lease.token).toBeGreaterThan(token + 3_600_000_000n);
   });
@@ -229,7 +245,7 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     const { locks } = await open();
     await locks.acquire("held");
     await (await locks.acquire("released")).release();
-    await sql(`SELECT ${schema}.delete_free_names(1000, 60000000, 1000)`);
+    await sql(`SELECT ${schema}.${functionName("delete_free_names")}(1000, 60000000, 1000)`);
     expect(await sql(`SELECT string_agg(name, ',' ORDER BY name) FROM ${schema}.names`)).toBe(
       "default:held,default:released",
     );
@@ -246,7 +262,7 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     await store.claim(claimOf("waited for", { queue: true }), () => {});
     await pause(100);
     const names = async (freeForUs: number): Promise<string> => {
-      await sql(`SELECT ${schema}.delete_free_names(1000, ${freeForUs}, 1000)`);
+      await sql(`SELECT ${schema}.${functionName("delete_free_names")}(1000, ${freeForUs}, 1000)`);
       return sql(`SELECT string_agg(name, ',' ORDER BY name) FROM ${schema}.names`);
     };
     expect(await names(0)).toBe("revoked,waited for");
@@ -262,7 +278,7 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
       SELECT 'name ' || i, CASE WHEN i < 5 THEN 9e15::bigint ELSE 0 END FROM generate_series(1, 9) AS i`);
     const counts: string[] = [];
     for (let i = 0; i < 3; i++) {
-      await sql(`SELECT ${schema}.delete_free_names(4, 0, 1000)`);
+      await sql(`SELECT ${schema}.${functionName("delete_free_names")}(4, 0, 1000)`);
       counts.push(await sql(`SELECT count(*) FROM ${schema}.names`));
     }
     expect(counts).toEqual(["9", "5", "4"]);
@@ -273,7 +289,6 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     await open();
     await sql(`INSERT INTO ${schema}.names (name) VALUES ('free')`);
     const pool = new Pool({ connectionString: server.url });
-    pool.setMaxListeners(0);
     closing.push(() => pool.end());
     const isFreeThere = async (): Promise<boolean> =>
       (await sql(`SELECT count(*) FROM ${schema}.names WHERE name = 'free'`)) === "1";
@@ -300,7 +315,7 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
   test("names that nobody uses again leave no rows", { timeout: 60_000 }, async () => {
     freshSchema();
     const { locks } = await open();
-    await sql(`CREATE OR REPLACE FUNCTION ${schema}.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
+    await sql(`CREATE OR REPLACE FUNCTION ${schema}.${functionName("now_us")}() RETURNS bigint LANGUAGE sql VOLATILE AS
       'SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
         + coalesce(current_setting(''test.ahead'', true), ''0'')::bigint'`);
     for (let i = 0; i < 300; i += 50) {
@@ -327,8 +342,8 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     freshSchema();
     await open();
     await sql(`DROP SCHEMA IF EXISTS evil CASCADE; CREATE SCHEMA evil;
-      CREATE FUNCTION evil.now_us() RETURNS bigint LANGUAGE sql AS 'SELECT 9000000000000000';
-      CREATE FUNCTION evil.next_token(bigint, bigint) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
+      CREATE FUNCTION evil.${functionName("now_us")}() RETURNS bigint LANGUAGE sql AS 'SELECT 9000000000000000';
+      CREATE FUNCTION evil.${functionName("next_token")}(bigint, bigint) RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint';
       CREATE FUNCTION evil.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ SELECT 'epoch'::timestamptz $$;
       CREATE TABLE evil.names (name text);`);
     const { locks } = await open({}, { options: "-c search_path=evil,pg_catalog" });
@@ -366,25 +381,6 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     expect(await store.revoke("name", { holder: "operator", why: "test" })).toHaveLength(1);
   });
 
-  test("a pool of one connection is enough for leases, waiters and renewals", {
-    timeout: 60_000,
-  }, async () => {
-    freshSchema();
-    const { locks } = await open({}, { max: 1 });
-    const held = await Promise.all(
-      Array.from({ length: 20 }, (_, i) => locks.acquire(`held ${i}`, { ttl: 1_500 })),
-    );
-    const blocker = await locks.acquire("busy");
-    const waiting = Array.from({ length: 20 }, () =>
-      locks.withLock("busy", { wait: 30_000, ttl: 1_500 }, async () => {}),
-    );
-    await pause(4_000);
-    expect(held.map(({ state }) => state)).toEqual(held.map(() => "held"));
-    await blocker.release();
-    await Promise.all(waiting);
-    await Promise.all(held.map((lease) => lease.release()));
-  });
-
   test("connections that the server ends while they are idle do not end the process", async () => {
     freshSchema();
     const { locks } = await open();
@@ -396,48 +392,49 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     await (await locks.acquire("name", { wait: 5_000 })).release();
   });
 
-  test("a row that somebody else has locked holds up its own name only", {
-    timeout: 60_000,
-  }, async () => {
-    freshSchema();
-    const { locks } = await open();
-    for (const name of ["stuck", "free"]) await (await locks.acquire(name)).release();
-    const kept = await locks.acquire("kept", { ttl: 1_500 });
-    const other = new Client(server.url);
-    await other.connect();
-    await other.query(`BEGIN; SELECT FROM ${schema}.names WHERE name = 'stuck' FOR UPDATE`);
-    // Both go in one statement.
-    const [stuck, free] = [locks.acquire("stuck", { wait: 15_000 }), locks.acquire("free")];
-    const lease = await free;
-    await pause(2_000);
-    expect(kept.state).toBe("held");
-    await other.query("ROLLBACK");
-    await (await stuck).release();
-    await lease.release();
-    await other.end();
-  });
+  test.each(["Pool", "Client"] as const)(
+    "all stores and fences on a %s have one listener for its errors, which goes with the last store",
+    async (kind) => {
+      freshSchema();
+      const warnings: string[] = [];
+      const warned = ({ name, message }: Error): void => void warnings.push(`${name}: ${message}`);
+      process.on("warning", warned);
+      closing.push(async () => process.off("warning", warned));
+      const client =
+        kind === "Pool" ? new Pool({ connectionString: server.url }) : new Client(server.url);
+      if (client instanceof Client) await client.connect();
+      closing.push(() => client.end());
+      const listeners = (): number => client.listenerCount("error");
+      const before = listeners();
+      const stores = Array.from({ length: 15 }, () => postgresStore(client, { schema }));
+      const [first, second] = [0, 1].map(() => createLocks(stores[0]!));
+      await (await first!.acquire("name")).release();
+      expect(listeners()).toBe(before + 1);
+      // The process listens on behalf of the other one.
+      await first!.close();
+      for (const store of stores.slice(1)) await store.close();
+      expect(listeners()).toBe(before + 1);
+      await (await second!.acquire("name")).release();
+      await second!.close();
+      expect(listeners()).toBe(before);
 
-  test("a row that somebody else is just making holds up its own name only", {
-    timeout: 60_000,
-  }, async () => {
-    freshSchema();
-    const { store } = await open();
-    const other = new Client(server.url);
-    await other.connect();
-    await other.query(`BEGIN; INSERT INTO ${schema}.names (name) VALUES ('stuck')`);
-    // All go in one statement.
-    const claims = ["a", "stuck", "x"].map((name) =>
-      store.claim(claimOf(name, { ttlMs: 3_000 }), () => {}),
-    );
-    const replies = await Promise.allSettled(claims);
-    expect(replies).toMatchObject([
-      { value: { kind: "granted" } },
-      { reason: { code: "STORE_UNAVAILABLE", retryable: true } },
-      { value: { kind: "granted" } },
-    ]);
-    await other.query("ROLLBACK");
-    await other.end();
-  });
+      const session = createLocks(postgresSessionStore(client, { schema }));
+      await (await session.acquire("name")).release();
+      expect(listeners()).toBe(before + 1);
+      await session.close();
+      expect(listeners()).toBe(before);
+      // A store that is used again after it was closed.
+      await stores[0]!.inspect("name");
+      expect(listeners()).toBe(before + 1);
+      await stores[0]!.close();
+      expect(listeners()).toBe(before);
+
+      for (let i = 0; i < 15; i++) await postgresFence(client, { schema }).highest(undefined, "r");
+      expect(listeners()).toBe(before + 1);
+      await pause(10);
+      expect(warnings).toEqual([]);
+    },
+  );
 
   test("overlapping batches of many clients do not deadlock", { timeout: 60_000 }, async () => {
     freshSchema();
@@ -462,23 +459,5 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     expect(
       Number(await sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'")),
     ).toBe(before);
-  });
-
-  test("a process listens only while somebody waits", { timeout: 30_000 }, async () => {
-    freshSchema();
-    const { locks } = await open();
-    const listening = async (): Promise<number> =>
-      Number(
-        await sql(
-          "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %' OR query = 'SELECT 1'",
-        ),
-      );
-    const lease = await locks.acquire("name");
-    expect(await listening()).toBe(0);
-    const waiting = locks.acquire("name", { wait: 10_000 });
-    await expect.poll(listening, { timeout: 5_000 }).toBe(1);
-    await lease.release();
-    await (await waiting).release();
-    await expect.poll(listening, { timeout: 15_000 }).toBe(0);
   });
 });

@@ -1,7 +1,7 @@
 import { rmSync } from "node:fs";
 import { createClient } from "redis";
 import { afterAll, beforeAll, beforeEach, describe, expect, onTestFinished, test } from "vitest";
-import type { Finding, Level } from "../../../src/doctor/finding.js";
+import type { Finding } from "../../../src/doctor/finding.js";
 import { isLoopback } from "../../../src/doctor/measures.js";
 import { examineStore } from "../../../src/examine.js";
 import { connectionOf } from "../../../src/stores/redis/client.js";
@@ -18,17 +18,8 @@ import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../../src/verify/lab/redis.js";
 import { startRedisCluster } from "../../../src/verify/lab/redis-cluster.js";
 import { until } from "../../../src/verify/lab/until.js";
+import { ofLevel, one } from "../../support/findings.js";
 import { describeWith, needs } from "../../support/needs.js";
-
-const ofLevel = (findings: readonly Finding[], level: Level): string[] =>
-  findings.filter((one) => one.level === level).map(({ about }) => about);
-
-/** The only finding of this kind. */
-function one(findings: readonly Finding[], about: string): Finding {
-  const found = findings.filter((finding) => finding.about === about);
-  expect(found.length, JSON.stringify(findings, null, 2)).toBe(1);
-  return found[0]!;
-}
 
 describe("findings from what a server reports", () => {
   const info = new Map([

@@ -50,6 +50,17 @@ test("a reply ends the wait by its own claim and by earlier ones, not by a later
   expect(waiters.size).toBe(0);
 });
 
+test("the reply to a claim does not end the wait by a claim that was sent behind it", () => {
+  const waiters = new LocalWaiters();
+  const first = waiters.add(claimOf(2), () => {});
+  // The numbers of a client rise, but no push depends on that.
+  const second = waiters.add(claimOf(1), () => {});
+  waiters.remove(first);
+  expect(waiters.has(second)).toBe(true);
+  waiters.remove(second);
+  expect(waiters.size).toBe(0);
+});
+
 test("a waiter that gives up is not notified to check", () => {
   const { waiters, received } = waiting(1);
   waiters.pushLookToAll();

@@ -55,13 +55,14 @@ test("programs are found in PATH", () => {
   expect(() => findProgram("etcd", nothing)).toThrow(/etcd is not installed \(.*etcd/);
 });
 
-describeWith(["postgres", "zookeeper", "faketime"], "programs outside PATH", () => {
+describeWith(["postgres", "zookeeper", "faketime", "spin"], "files outside PATH", () => {
   test("are found where Debian puts them", () => {
     vi.stubEnv("PATH", "");
     onTestFinished(() => void vi.unstubAllEnvs());
     expect(findFile("initdb")).toMatch(/postgresql|bin/);
     expect(findFile("zookeeper.jar")).toMatch(/zookeeper\.jar$/);
     expect(findFile("libfaketimeMT.so.1")).toMatch(/faketime\/libfaketimeMT\.so\.1$/);
+    expect(findFile("stdio.h")).toBe("/usr/include/stdio.h");
   });
 });
 

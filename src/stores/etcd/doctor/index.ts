@@ -45,7 +45,7 @@ async function whyUnusable(client: EtcdClient, url: StoreUrl): Promise<Error | n
     const { cause } = error as Error;
     const isAlive = async (): Promise<boolean> =>
       (await client.status()).some((one) => one.error === undefined);
-    if (cause instanceof EtcdError && (isDenied(cause) || (cause.moves && (await isAlive())))) {
+    if (cause instanceof EtcdError && (isDenied(cause) || (cause.retryable && (await isAlive())))) {
       return error as Error;
     }
     throw error;

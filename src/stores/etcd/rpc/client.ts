@@ -1,6 +1,7 @@
 import { setImmediate as turn } from "node:timers/promises";
 import { InvalidArgumentError } from "../../../core/errors.js";
 import { checkOptions, show } from "../../../core/validate.js";
+import { Caller, type CallOptions, closedError } from "./caller.js";
 import { Endpoints, type EtcdTls } from "./endpoints.js";
 import { Code, EtcdError, isStaleToken, toEtcdError } from "./errors.js";
 import {
@@ -27,7 +28,6 @@ import {
   type Txn,
   type WatchRange,
 } from "./messages.js";
-import { Caller, type CallOptions, closedError } from "./unary.js";
 import { type Watch, Watches, type WatchListener } from "./watches.js";
 
 /** Options of `openEtcdClient`. */
@@ -144,7 +144,7 @@ class RpcClient implements EtcdClient {
   readonly #login: Login;
   readonly #keepAlives: KeepAlives;
   readonly #watches: Watches;
-  readonly #bare: GrpcMetadata;
+  readonly #noLogin: GrpcMetadata;
   readonly #statusCalls = new Set<GrpcCall>();
   #knownRevision = 0n;
   #closed = false;
@@ -163,7 +163,7 @@ class RpcClient implements EtcdClient {
       return reply.token;
     };
     this.#login = user ? new Login(grpc, () => authenticate(user)) : nobody;
-    this.#bare = new grpc.Metadata();
+    this.#noLogin = new grpc.Metadata();
     this.#keepAlives = new KeepAlives(this.#caller, this.#login);
     this.#watches = new Watches(this.#caller, this.#login);
     this.#endpoints.onMove = () => {
@@ -173,8 +173,8 @@ class RpcClient implements EtcdClient {
   }
 
   async txn(txn: Txn, options?: CallOptions): Promise<TxnReply> {
-    const bare = (txn.success?.length ?? 0) + (txn.failure?.length ?? 0) === 0;
-    const request = bare ? withRead(txn) : txn;
+    const onlyCompares = (txn.success?.length ?? 0) + (txn.failure?.length ?? 0) === 0;
+    const request = onlyCompares ? withRead(txn) : txn;
     const knownRevision = this.#knownRevision;
     let repeated = false;
     const onRepeated = (): void => {
@@ -182,7 +182,7 @@ class RpcClient implements EtcdClient {
     };
     const noticing = { ...options, onRepeated };
     const { header, succeeded, responses } = await this.#call(METHODS.txn, request, noticing);
-    const reply = { succeeded, responses: bare ? [] : responses, repeated };
+    const reply = { succeeded, responses: onlyCompares ? [] : responses, repeated };
     return { ...reply, ...this.#note(header), knownRevision };
   }
 
@@ -295,7 +295,7 @@ class RpcClient implements EtcdClient {
         this.#endpoints.client(index),
         METHODS.status,
         STATUS.encode({}),
-        this.#bare,
+        this.#noLogin,
         (failure, reply) => {
           this.#statusCalls.delete(call);
           if (failure !== null) return fail(toEtcdError(endpoint, failure));

@@ -25,19 +25,19 @@ export class EtcdError extends Error {
   executed: Executed;
   /** `host:port`; null if the error is not of one endpoint. */
   readonly endpoint: string | null;
-  /** Whether another endpoint, or the same one a little later, may answer. */
-  readonly moves: boolean;
+  /** Whether another endpoint, or the same one a little later, may execute the request. */
+  readonly retryable: boolean;
 
   constructor(
     what: string,
-    more: { grpcCode: number; executed: Executed; endpoint: string | null; moves?: boolean },
+    more: { grpcCode: number; executed: Executed; endpoint: string | null; retryable?: boolean },
   ) {
     super(more.endpoint === null ? `etcd: ${what}` : `etcd at ${more.endpoint}: ${what}`);
     this.name = "EtcdError";
     this.grpcCode = more.grpcCode;
     this.executed = more.executed;
     this.endpoint = more.endpoint;
-    this.moves = more.moves ?? false;
+    this.retryable = more.retryable ?? false;
   }
 
   /** The request was sent, and no reply came within its timeout. */
@@ -80,7 +80,8 @@ export function toEtcdError(
     grpcCode: code,
     executed: refused || UNSENT.test(details) ? "no" : "unknown",
     endpoint,
-    moves: code === Code.UNAVAILABLE || code === Code.DEADLINE_EXCEEDED || TROUBLE.test(details),
+    retryable:
+      code === Code.UNAVAILABLE || code === Code.DEADLINE_EXCEEDED || TROUBLE.test(details),
   });
 }
 

@@ -1,10 +1,10 @@
+import { type Caller, closedError } from "./caller.js";
 import type { EtcdError } from "./errors.js";
 import type { Login } from "./login.js";
 import { type KeepAliveReply, METHODS } from "./messages.js";
 import { movedError, Stream } from "./streams.js";
-import { type Caller, closedError } from "./unary.js";
 
-interface Waiter {
+interface PendingKeepAlive {
   readonly id: bigint;
   readonly resolve: (reply: KeepAliveReply) => void;
   readonly reject: (error: EtcdError) => void;
@@ -17,7 +17,7 @@ export class KeepAlives {
   readonly #login: Login;
   #stream: Stream<{ id: bigint }, KeepAliveReply> | null = null;
   /** In the order in which they were sent: the replies for one lease come in that order. */
-  readonly #waiters = new Set<Waiter>();
+  readonly #pending = new Set<PendingKeepAlive>();
   #closed = false;
 
   constructor(caller: Caller, login: Login) {
@@ -38,8 +38,8 @@ export class KeepAlives {
       const sentAtMs = performance.now();
       const leftMs = Math.max(0, fromMs + timeoutMs - sentAtMs);
       const timer = setTimeout(() => stream.timedOut(sentAtMs), leftMs);
-      this.#waiters.add({ id, resolve, reject, timer });
-      this.#caller.hold();
+      this.#pending.add({ id, resolve, reject, timer });
+      this.#caller.addPending();
       stream.send({ id });
     });
   }
@@ -60,25 +60,25 @@ export class KeepAlives {
   }
 
   #received(reply: KeepAliveReply): void {
-    for (const waiter of this.#waiters) {
-      if (waiter.id !== reply.id) continue;
-      this.#settle(waiter);
-      waiter.resolve(reply);
+    for (const one of this.#pending) {
+      if (one.id !== reply.id) continue;
+      this.#settle(one);
+      one.resolve(reply);
       return;
     }
   }
 
   #end(error: EtcdError): void {
     this.#stream = null;
-    for (const waiter of [...this.#waiters]) {
-      this.#settle(waiter);
-      waiter.reject(error);
+    for (const one of [...this.#pending]) {
+      this.#settle(one);
+      one.reject(error);
     }
   }
 
-  #settle(waiter: Waiter): void {
-    clearTimeout(waiter.timer);
-    this.#waiters.delete(waiter);
-    this.#caller.letGo();
+  #settle(one: PendingKeepAlive): void {
+    clearTimeout(one.timer);
+    this.#pending.delete(one);
+    this.#caller.removePending();
   }
 }

@@ -1,7 +1,7 @@
 /**
- * As much of protobuf as etcd's messages need, driven by tables. A field that is `undefined` is not
- * written, anything else is, zero too. What is read has every field: zero, empty or `undefined` (a
- * message) where nothing came. Fields that are not in the table are skipped.
+ * The part of protobuf that etcd's messages need, driven by tables. A field that is `undefined` is not
+ * written; any other value is, zero too. A decoded message has every field: zero, empty or `undefined` (a
+ * message) where the bytes have none. Fields that are not in the table are skipped.
  *
  * - `text`: bytes or a string, UTF-8
  * - `int64`, `uint64`: a bigint; `number`: an int64 that is small enough for one
@@ -315,7 +315,7 @@ class Reader {
     return this.at + size;
   }
 
-  /** Moves behind what is delimited, and gives where it begins. */
+  /** Skips a delimited value, and returns the index at which it begins. */
   passDelimited(end: number): number {
     const inner = this.endOfDelimited(end);
     const from = this.at;

@@ -1,3 +1,4 @@
+import type { Caller } from "./caller.js";
 import type { Endpoint } from "./endpoints.js";
 import { Code, EtcdError, isStaleToken, toEtcdError } from "./errors.js";
 import {
@@ -9,7 +10,6 @@ import {
 } from "./grpc.js";
 import type { Login } from "./login.js";
 import type { Method } from "./messages.js";
-import type { Caller } from "./unary.js";
 
 export interface StreamListener<Reply> {
   received(reply: Reply): void;
@@ -78,7 +78,8 @@ export class Stream<Request extends object, Reply extends object> {
     this.#listener.broken(error);
     // After the listener knows: a change of the endpoint would close the stream.
     const isSilent = this.#hasReceived && !Number.isNaN(silentSinceMs);
-    if (error.moves) this.#caller.endpoints.failed(this.#endpoint, isSilent ? silentSinceMs : null);
+    if (error.retryable)
+      this.#caller.endpoints.failed(this.#endpoint, isSilent ? silentSinceMs : null);
   }
 }
 
@@ -89,6 +90,6 @@ export const movedError = (): EtcdError =>
       grpcCode: Code.UNAVAILABLE,
       executed: "unknown",
       endpoint: null,
-      moves: true,
+      retryable: true,
     },
   );

@@ -1,3 +1,4 @@
+import type { Caller } from "./caller.js";
 import { Code, type EtcdError, toEtcdError } from "./errors.js";
 import type { GrpcMetadata } from "./grpc.js";
 import type { Login } from "./login.js";
@@ -9,7 +10,6 @@ import {
   type WatchRequest,
 } from "./messages.js";
 import { Stream } from "./streams.js";
-import type { Caller } from "./unary.js";
 
 export interface WatchListener {
   /** The server watches: every event after `revision` will be received. Also each time the watch is made again. */
@@ -40,7 +40,7 @@ interface Watching {
 
 const PAUSE_MS = { first: 20, most: 1_000 };
 const REFUSED_MS = { first: 250, most: 30_000 };
-/** At the first refusal, and at one in so many after that, the token is renewed. */
+/** The token is renewed at the first refusal, and then at one in this many. */
 const RENEW_EVERY = 8;
 /** The id in a refusal that does not name its watch. */
 const NO_WATCH = -1n;

@@ -3,6 +3,7 @@ import { isLoopback, unencrypted } from "../../../doctor/measures.js";
 import type { StoreUrl } from "../../url.js";
 import type { Connections } from "../connections.js";
 import { findMissingRights, TABLES } from "../rights.js";
+import { quoteSchema } from "../schema.js";
 import { type Facts, type SchemaFacts, TIMEOUT_MS } from "./facts.js";
 
 const MOST_SHOWN = 5;
@@ -77,7 +78,7 @@ const CONSEQUENCE =
   "a user who writes them can free and take any lock, and a user who reads them learns the grantIds and channels by which a grant is forged";
 
 const revocation = (schema: string, role: string): string =>
-  `REVOKE ALL ON ALL TABLES IN SCHEMA ${schema} FROM ${role}; REVOKE ALL ON SCHEMA ${schema} FROM ${role};`;
+  `REVOKE ALL ON ALL TABLES IN SCHEMA ${quoteSchema(schema)} FROM ${role}; REVOKE ALL ON SCHEMA ${quoteSchema(schema)} FROM ${role};`;
 
 const deedsOf = ({ reads, writes, creates }: Access): string =>
   [

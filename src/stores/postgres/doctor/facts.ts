@@ -1,5 +1,6 @@
 import type { Connections } from "../connections.js";
 import { TABLES } from "../rights.js";
+import { MARKER_FUNCTION } from "../schema.js";
 
 /** No statement of the doctor takes so long, unless the server hangs. */
 export const TIMEOUT_MS = 5_000;
@@ -25,7 +26,11 @@ export interface SchemaFacts {
   readonly name: string;
   /** Null: nobody has made the tables in it. */
   readonly format: number | null;
+  /** Whether the functions of this version are there. */
+  readonly hasFunctions: boolean;
   readonly mayCreateTables: boolean;
+  /** Whether the user may add functions to tables that are there. */
+  readonly mayAddFunctions: boolean;
   readonly isOwn: boolean;
   readonly tables: readonly TableFacts[];
 }
@@ -50,7 +55,11 @@ const SETTINGS = [
 ] as const;
 
 export async function readFacts(connections: Connections, schema: string): Promise<Facts> {
-  const [row] = await connections.query<Facts>(SERVER, [SETTINGS, schema], TIMEOUT_MS);
+  const [row] = await connections.query<Facts>(
+    SERVER,
+    [SETTINGS, schema, MARKER_FUNCTION],
+    TIMEOUT_MS,
+  );
   if (row!.schema === null) return row!;
   const tables = await connections.query<TableFacts>(TABLE_FACTS, [schema, TABLES], TIMEOUT_MS);
   return { ...row!, schema: { ...row!.schema, tables } };
@@ -71,6 +80,9 @@ const SERVER = `SELECT current_setting('server_version') AS version,
       'name', nspname,
       'format', (SELECT substring(prosrc FROM '\\d+')::integer FROM pg_proc
         WHERE pronamespace = n.oid AND proname = 'format_version'),
+      'hasFunctions', EXISTS (SELECT FROM pg_proc WHERE pronamespace = n.oid AND proname = $3),
+      'mayAddFunctions', has_schema_privilege(n.oid, 'CREATE') AND EXISTS (SELECT FROM pg_class
+        WHERE relnamespace = n.oid AND relname = 'claims' AND pg_has_role(relowner, 'USAGE')),
       'mayCreateTables', has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE'),
       'isOwn', nspowner = (SELECT oid FROM pg_roles WHERE rolname = current_user))
     FROM pg_namespace AS n WHERE nspname = $2) AS schema`;

@@ -25,7 +25,7 @@ export async function examinePostgres(url: StoreUrl, trial: Trial): Promise<read
     const facts = await readFacts(connections, schema).catch((error: unknown) => {
       throw toConnectError(error, url);
     });
-    const canTry = facts.schema?.format === FORMAT;
+    const canTry = facts.schema?.format === FORMAT && facts.schema.hasFunctions;
     return [
       ...judgeSettings(facts),
       ...(await checkServer(connections, facts)),

@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import { danger, type Finding, note, ok, unknown } from "../../../doctor/finding.js";
 import { compareClocks, latency } from "../../../doctor/measures.js";
 import type { Connections } from "../connections.js";
@@ -8,18 +9,31 @@ const SLOW_MS = 50;
 const LONG_MS = 5 * 60_000;
 const MOST_SHOWN = 3;
 
-/** Whether a pooler hides the sessions of the server, as in transaction mode. */
+/** Whether a pooler in between lets waiters be notified. */
 export async function checkPooler(connections: Connections): Promise<Finding> {
-  await connections.detectPooler(TIMEOUT_MS);
-  if (connections.deliversMessages) {
-    return ok("pooler", "none in between: waiters are notified");
+  const pooler = await connections.detectPooler(TIMEOUT_MS);
+  if (pooler === "none") return ok("pooler", "none in between: waiters are notified");
+  if (pooler === "sessions" && (await isDelivered(connections))) {
+    return ok("pooler", "in between, in session mode: waiters are notified");
   }
   return note(
     "pooler",
-    "a pooler stands in between, as pgbouncer does: waiters poll with growing pauses instead of being notified; nothing else changes",
+    pooler === "transactions"
+      ? "a pooler in transaction mode stands in between: waiters poll with growing pauses instead of being notified; nothing else changes"
+      : "a pooler stands in between, and a message did not pass it: waiters poll with growing pauses instead of being notified; nothing else changes",
     "For faster handovers, name the server itself in the URL of the locks.",
   );
 }
+
+/** Listens, which fails if a message to itself does not arrive. */
+const isDelivered = (connections: Connections): Promise<boolean> =>
+  connections.subscribe(`holdfast_${randomUUID()}`, { message() {} }).then(
+    async (subscription) => {
+      await subscription.close();
+      return true;
+    },
+    () => false,
+  );
 
 export const checkClock = (connections: Connections): Promise<Finding> =>
   compareClocks(async () => {

@@ -1,4 +1,5 @@
 import { danger, type Finding, note, ok } from "../../../doctor/finding.js";
+import { ENCODING, quoteSchema } from "../schema.js";
 import type { Facts } from "./facts.js";
 
 const OLDEST = 14;
@@ -23,11 +24,11 @@ function judgeVersion({ version, versionNumber }: Facts): Finding {
 }
 
 function judgeEncoding({ encoding, database }: Facts): Finding {
-  if (encoding === "UTF8") return ok("encoding", "UTF8");
+  if (encoding === ENCODING) return ok("encoding", encoding);
   return danger(
     "encoding",
-    `the database ${database} has the encoding ${encoding}, on which Holdfast is not tested: a name or a holder with a character that ${encoding} lacks can't be locked`,
-    "Use a database with the encoding UTF8.",
+    `the database ${database} has the encoding ${encoding}, in which not every name can be stored: every request is refused`,
+    `Use another database of the server: CREATE DATABASE locks ENCODING '${ENCODING}' LOCALE 'C' TEMPLATE template0;`,
   );
 }
 
@@ -88,8 +89,10 @@ function judgePersistence({ settings, schema }: Facts): Finding[] {
         `UNLOGGED: ${names.join(", ")}. A crash of the server empties such a table, and a failover too: all locks in it are granted again`,
         // PostgreSQL refuses to rewrite claims: rows of names contain its type.
         unlogged.some(({ name }) => name === "claims")
-          ? `While nobody holds a lock: DROP SCHEMA ${schema!.name} CASCADE; then holdfast setup.`
-          : names.map((name) => `ALTER TABLE ${name} SET LOGGED;`).join(" "),
+          ? `While nobody holds a lock: DROP SCHEMA ${quoteSchema(schema!.name)} CASCADE; then holdfast setup.`
+          : unlogged
+              .map(({ name }) => `ALTER TABLE ${quoteSchema(schema!.name)}.${name} SET LOGGED;`)
+              .join(" "),
       ),
     );
   }

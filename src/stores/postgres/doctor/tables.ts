@@ -8,13 +8,29 @@ const MANY_DEAD = 50_000;
 const DEAD_PER_LIVE = 2;
 
 const SET_UP =
-  "holdfast setup --store URL --grant USER, run by the owner of the database, makes them.";
+  "holdfast setup --store URL --grant USER, run by the owner of the database or of the tables, makes them.";
 
 /** Whether the tables are there, and fit this version. */
 export function judgeTables(facts: Facts, schema: string): Finding {
   const { user, database } = facts;
   const format = facts.schema?.format ?? null;
-  if (format === FORMAT) return ok("tables", `format ${format}, in the schema ${schema}`);
+  if (format === FORMAT) {
+    if (facts.schema!.hasFunctions) {
+      return ok("tables", `format ${format}, in the schema ${schema}`);
+    }
+    const missing = `the schema ${schema} has only functions of another version of Holdfast`;
+    if (facts.schema!.mayAddFunctions) {
+      return note(
+        "tables",
+        `${missing}: the first lock adds those of this one, and ${user} will own them. So the trial was left out`,
+      );
+    }
+    return danger(
+      "tables",
+      `${missing}, and ${user} may not add those of this one: nothing can be locked`,
+      SET_UP,
+    );
+  }
   if (format !== null) {
     return danger(
       "tables",

@@ -4,8 +4,16 @@ import { RENEWALS_PER_TTL } from "../../../core/store.js";
 import { slices } from "../../shared/slices.js";
 import { settlesWithin } from "../../shared/timeout.js";
 import { TurnBatcher } from "../../shared/turn-batcher.js";
-import { cutOff, newConnection, type PostgresClient, processOf, unref } from "../client.js";
+import {
+  cutOff,
+  type NewConnection,
+  newConnection,
+  type PostgresClient,
+  processOf,
+  unref,
+} from "../client.js";
 import { toStoreError } from "../errors.js";
+import { callSql } from "../schema.js";
 
 const LOCKS_PER_STATEMENT = 500;
 const OPEN_MS = 10_000;
@@ -76,7 +84,7 @@ interface Options {
 /** The connection whose session has the locks of this process. When it ends, the server releases all of them. */
 export class SessionConnection {
   readonly #options: Options;
-  readonly #connection: ReturnType<typeof newConnection>;
+  readonly #connection: NewConnection;
   readonly #id = randomBytes(8).readBigInt64BE();
   readonly #claims = new TurnBatcher<Sent<LockRequest, LockReply>>((all) => {
     for (const some of slices(all, LOCKS_PER_STATEMENT)) this.#sendClaims(some);
@@ -153,7 +161,7 @@ export class SessionConnection {
     unref(this.#connection);
     this.#checkBackend(await this.#query(BACKEND));
     await this.#query(SETTINGS);
-    await this.#query(`SELECT ${schema}.begin_session($1)`, [this.#id]);
+    await this.#query(`SELECT ${callSql(schema, "begin_session", 1)}`, [this.#id]);
   }
 
   /** A pooler hands a session of the server to others between two statements, with the locks that it has. */
@@ -169,7 +177,7 @@ export class SessionConnection {
 
   #sendClaims(all: readonly Sent<LockRequest, LockReply>[]): void {
     const requests = all.map(({ request }) => request);
-    const call = `SELECT ${this.#options.schema}.claim_session_locks($1, $2, $3, $4, $5, $6, $7, $8) AS reply`;
+    const call = `SELECT ${callSql(this.#options.schema, "claim_session_locks", 8)} AS reply`;
     const column = (of: (request: LockRequest) => unknown): unknown[] => requests.map(of);
     const values = [
       this.#id,
@@ -194,7 +202,7 @@ export class SessionConnection {
   }
 
   async #release(requests: readonly LockRequest[]): Promise<void> {
-    await this.#query(`SELECT ${this.#options.schema}.release_session_locks($1, $2, $3, $4)`, [
+    await this.#query(`SELECT ${callSql(this.#options.schema, "release_session_locks", 4)}`, [
       requests.map(({ key }) => key),
       requests.map(({ grantId }) => grantId),
       requests.map(({ isShared }) => isShared),

@@ -23,7 +23,7 @@ import { checkClient, type PostgresClient } from "../client.js";
 import { Connections } from "../connections.js";
 import { toStoreError } from "../errors.js";
 import { firstBeyond } from "../infos.js";
-import { checkSchema, DEFAULT_SCHEMA, ensureSchema } from "../schema.js";
+import { callSql, checkSchema, DEFAULT_SCHEMA, ensureSchema } from "../schema.js";
 import { storable } from "../text.js";
 import { LONGEST_TTL_MS, type LockRequest, SessionConnection } from "./connection.js";
 import { type OwnLock, OwnLocks } from "./own-locks.js";
@@ -92,6 +92,8 @@ export class PostgresSessionStore implements Store {
   readonly #claiming = new Map<string, Promise<ClaimAnswer>>();
   #schemaReady: Promise<unknown> | null = null;
   #session: Promise<SessionConnection> | null = null;
+  /** `Locks` that use the store. */
+  #users = 0;
   #closed = false;
 
   /** `keyOf`: for tests, names of which collide. */
@@ -107,6 +109,10 @@ export class PostgresSessionStore implements Store {
     this.#closeClient = options.closeClient ?? false;
     this.#connections = new Connections(client);
     this.#keyOf = keyOf ?? ((name) => hashOf(this.#schema, name));
+  }
+
+  open(): void {
+    this.#users++;
   }
 
   /** Makes the schema unless it is there, and begins the session; claims do so first. Rejects if that fails. */
@@ -175,13 +181,15 @@ export class PostgresSessionStore implements Store {
   }
 
   async close(): Promise<void> {
-    // Other Locks may share the store.
-    if (!this.#closeClient && this.#locks.size > 0) return;
+    this.#users = Math.max(0, this.#users - 1);
+    if (!this.#closeClient && (this.#users > 0 || this.#locks.size > 0)) return;
     this.#locks.stop();
     await this.#session?.then((session) => session.close()).catch(() => {});
-    if (!this.#closeClient || this.#closed) return;
-    this.#closed = true;
-    await this.#connections.close();
+    if (!this.#closeClient) this.#connections.detach();
+    else if (!this.#closed) {
+      this.#closed = true;
+      await this.#connections.close();
+    }
   }
 
   async #claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
@@ -311,7 +319,7 @@ export class PostgresSessionStore implements Store {
   async #describe(first: string, beyond: string | null, many: number): Promise<NameInfo[]> {
     await this.#ensureSchema();
     const rows = await this.#connections.query<{ described: DescribedName }>(
-      `SELECT ${this.#schema}.describe_session_locks($1, $2, $3) AS described`,
+      `SELECT ${callSql(this.#schema, "describe_session_locks", 3)} AS described`,
       [first, beyond, many],
       DESCRIBE_MS,
     );

@@ -186,18 +186,6 @@ BEGIN
   END IF;
 END $$;
 
--- The claim of a grantId that has not ended: one that has is another grant, also of the same grantId.
-CREATE OR REPLACE FUNCTION find_claim(n names, id text) RETURNS claims LANGUAGE plpgsql AS $$
-DECLARE c claims := n.held;
-BEGIN
-  IF c.grant_id = id AND c.ended = 'no' THEN RETURN c; END IF;
-  c := NULL;
-  IF n.others > 0 THEN
-    SELECT * INTO c FROM claims WHERE name = n.name AND grant_id = id AND ended = 'no';
-  END IF;
-  RETURN c;
-END $$;
-
 CREATE OR REPLACE FUNCTION remove_expired_tickets(INOUT n names, now_at bigint) LANGUAGE plpgsql AS $$
 DECLARE removed integer;
 BEGIN
@@ -225,6 +213,22 @@ BEGIN
     DELETE FROM claims WHERE name = c.name AND place = c.place;
     n.others := n.others - 1;
     IF c.token = 0 THEN n.waiting := n.waiting - 1; END IF;
+  END IF;
+END $$;
+
+-- The claim of a grantId that has not ended: one that has is another grant, also of the same grantId. An expired
+-- ticket is removed wherever it stands, because advance() stops at the first living one.
+CREATE OR REPLACE FUNCTION find_claim(INOUT n names, id text, now_at bigint, OUT c claims) LANGUAGE plpgsql AS $$
+BEGIN
+  c := n.held;
+  IF c.grant_id = id AND c.ended = 'no' THEN RETURN; END IF;
+  c := NULL;
+  IF n.others > 0 THEN
+    SELECT * INTO c FROM claims WHERE name = n.name AND grant_id = id AND ended = 'no';
+    IF c.token = 0 AND c.expires <= now_at THEN
+      n := remove_claim(n, c);
+      c := NULL;
+    END IF;
   END IF;
 END $$;
 

@@ -6,6 +6,7 @@ DECLARE
   opened names := n;
   now_at bigint := coalesce(batch_now, now_us());
   s record;
+  f record;
   e record;
   mine claims;
   reply json;
@@ -13,7 +14,8 @@ BEGIN
   IF n.name IS NULL THEN RETURN lost_reply(n, id); END IF;
   s := advance(n, now_at, id, NULL);
   n := s.n;
-  mine := find_claim(n, id);
+  f := find_claim(n, id, now_at);
+  n := f.n; mine := f.c;
   IF mine.token IS NULL OR mine.expires <= now_at THEN reply := lost_reply(n, id);
   ELSE
     e := extend(n, mine, now_at, new_seq, new_ttl, new_channel, s.ends);

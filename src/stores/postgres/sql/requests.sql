@@ -50,6 +50,7 @@ DECLARE
   now_at bigint;
   n names;
   s record;
+  f record;
   e record;
   mine claims;
   reply json;
@@ -62,7 +63,8 @@ BEGIN
     opened[i] := n;
     s := advance(n, now_at, id, NULL);
     n := s.n;
-    mine := find_claim(n, id);
+    f := find_claim(n, id, now_at);
+    n := f.n; mine := f.c;
     fits[i] := s.first_ticket IS NULL AND s.in_use + new_permits <= new_capacity;
     reply := CASE
       WHEN has_ended(n, mine, id, now_at) THEN lost_reply(n, id)
@@ -118,12 +120,14 @@ DECLARE
   opened names := n;
   now_at bigint := coalesce(batch_now, now_us());
   s record;
+  f record;
   mine claims;
 BEGIN
   IF n.name IS NULL THEN RETURN lost_reply(n, id); END IF;
   s := advance(n, now_at, id, NULL);
   n := s.n;
-  mine := find_claim(n, id);
+  f := find_claim(n, id, now_at);
+  n := f.n; mine := f.c;
   IF mine.token IS NULL THEN
     PERFORM save_name(n, opened, now_at);
     RETURN lost_reply(n, id);
@@ -177,6 +181,10 @@ BEGIN
     AND (n.others = 0 OR c.permits = new_capacity
       AND NOT EXISTS (SELECT FROM claims WHERE name = wanted AND grant_id = id))
   THEN
+    -- Expired tickets stay until somebody locks the name: without a living one, nobody is ahead.
+    IF n.waiting > 0 AND NOT EXISTS (SELECT FROM claims WHERE name = wanted AND token = 0 AND expires > now_at) THEN
+      n.waiting := 0;
+    END IF;
     RETURN json_build_object('kind', 'busy', 'at', 0, 'position',
       position_reply(n.waiting, greatest(c.expires, c.closed), now_at, c.holder));
   END IF;

@@ -1,109 +1,93 @@
--- The requests of one turn of the event loop. ARGV[3] is the caller's channel. Each request is three
--- arguments, the id of its ballot, the name, and one of
---   'claim number ttl seq atLeast register holder' (register: 0, 1 if busy, 2 always)
---   'raise number'
---   'release', 'unused' (atLeast does not close the name)
---   'pass' (the caller was woken and does not want the name)
--- and four keys: the marker, the record, the counter, the list of waiting channels.
-local replies = {}
+-- The rest of the requests, from the first one that usual.lua did not serve.
 
-local function register(key, ttl)
-  local channel = ARGV[3]
+local function register(recordKey, ttl)
+  local key = waitingOf(recordKey)
   if not redis.call('LPOS', key, channel) then redis.call('RPUSH', key, channel) end
   if redis.call('PTTL', key) < ttl then redis.call('PEXPIRE', key, math.ceil(ttl)) end
 end
 
-local function claim(key, id, request)
-  local number, ttl, seq, atLeast, registers, holder =
-    string.match(request, '^claim (%S+) (%S+) (%S+) (%S+) (%d) (.*)$')
+local function claim(recordKey, counterKey, request)
+  local id, number, ttl, seq, atLeast, registers, holder =
+    string.match(request, '^claim (%S+) (%S+) (%S+) (%S+) (%S+) (%d) (.*)$')
   number, ttl, seq, atLeast = tonumber(number), tonumber(ttl), tonumber(seq), tonumber(atLeast)
   if recoveringFor > 0 then
     return string.format('recovering %.0f %.0f', recoveringFor / 1000, micros)
   end
-  local highest = readLast(KEYS[key + 2])
-  if not (number > highest and math.abs(number - micros) <= spread) then
-    number = math.max(highest + 1, micros)
-  end
+  local highest = readLast(counterKey)
+  if not (number > highest and isPlausible(number)) then number = math.max(highest + 1, micros) end
   if number > MAX_TOKEN then return '!HOLDFAST TOKENS' end
-  local record = {
-    FORMAT, id, number, highest, micros + ttl * 1000, seq, ttl, micros,
-    atLeast > 0 and micros + atLeast * 1000 or 0, holder,
-  }
-  local isFree =
-    redis.call('SET', KEYS[key + 1], packRecord(record), 'NX', 'PXAT', keptUntil(record))
-  if not isFree then
-    local other = readRecord(KEYS[key + 1])
-    if not other then
-      saveRecord(KEYS[key + 1], record)
-    elseif isHeldBy(other, id) then
-      if seq >= other[SEQ] then
-        other[SEQ] = seq
-        other[EXPIRY] = math.max(other[EXPIRY], micros + ttl * 1000)
-        saveRecord(KEYS[key + 1], other)
-      end
-      return string.format('recorded %.0f %.0f', other[NUMBER], micros)
-    else
-      -- Without this, it would count from now at every claim.
-      if other.isSetBack then saveRecord(KEYS[key + 1], other) end
-      if registers ~= '0' then register(KEYS[key + 3], ttl) end
-      local freeIn = math.max(other[EXPIRY], other[CLOSED]) - micros
-      return string.format('busy %.0f %.3f %s %s', micros, freeIn / 1000, shortId(other[ID]), other[HOLDER])
+  local other = readRecord(recordKey)
+  if isHeldBy(other, id) then
+    if seq >= other[SEQ] then
+      other[SEQ] = seq
+      other[EXPIRY] = math.max(other[EXPIRY], micros + ttl * 1000)
+      saveRecord(recordKey, other)
     end
+    return string.format('recorded %.0f %.0f', other[NUMBER], micros)
   end
-  saveLast(KEYS[key + 2], number, number)
-  if registers == '2' then register(KEYS[key + 3], ttl) end
+  if other then
+    -- Without this, it would count from now at every claim.
+    if other.isSetBack then saveRecord(recordKey, other) end
+    if registers ~= '0' then register(recordKey, ttl) end
+    local freeIn = math.max(other[EXPIRY], other[CLOSED]) - micros
+    return string.format('busy %.0f %.3f %s %s', micros, freeIn / 1000, shortId(other[ID]), other[HOLDER])
+  end
+  saveRecord(recordKey, {
+    FORMAT, id, atLeast > 0 and micros + atLeast * 1000 or 0, number, highest, micros + ttl * 1000,
+    seq, ttl, micros, holder,
+  })
+  saveLast(counterKey, number, number)
+  if registers == '2' then register(recordKey, ttl) end
   return string.format('recorded %.0f %.0f', number, micros)
 end
 
-local function raise(key, id, request)
+local function raise(recordKey, counterKey, request)
   if recoveringFor > 0 then return 'no' end
-  local number = tonumber(string.match(request, '^raise (%S+)$'))
-  local record = readRecord(KEYS[key + 1])
+  local id, number = string.match(request, '^raise (%S+) (%S+)$')
+  number = tonumber(number)
+  local record = readRecord(recordKey)
   if not isHeldBy(record, id) then return 'no' end
   if number == record[NUMBER] then return 'yes' end
-  local isPlausible = number >= micros - spread
-    and number <= math.max(micros, record[NUMBER]) + MOST_AHEAD
-  if number < record[NUMBER] or not isPlausible then return 'no' end
+  local isInTime = number >= micros - spread
+    and number <= math.max(micros, record[NUMBER]) + MOST_AHEAD and number <= MAX_TOKEN
+  if number < record[NUMBER] or not isInTime then return 'no' end
   record[NUMBER] = number
-  saveRecord(KEYS[key + 1], record)
-  local highest, claimed = readLast(KEYS[key + 2])
-  saveLast(KEYS[key + 2], math.max(highest, number), math.max(claimed, number))
+  saveRecord(recordKey, record)
+  local highest, claimed = readLast(counterKey)
+  saveLast(counterKey, math.max(highest, number), math.max(claimed, number))
   return 'yes'
 end
 
-local function release(key, id, name, isUnused)
-  local record = readRecord(KEYS[key + 1])
+local function release(recordKey, id, isUnused)
+  local record = readRecord(recordKey)
   if not record or record[ID] ~= id then return 'absent' end
   local hasExpired = record[EXPIRY] <= micros
   if record[CLOSED] > micros and not isUnused then
-    if not hasExpired then
-      record[EXPIRY], record[TTL] = micros, 0
-      saveRecord(KEYS[key + 1], record)
-    end
-    return hasExpired and 'absent' or 'released'
+    if hasExpired then return 'absent' end
+    record[EXPIRY], record[TTL] = micros, 0
+    saveRecord(recordKey, record)
+    return 'released'
   end
-  redis.call('DEL', KEYS[key + 1])
-  local isAwaited = wakeNext(KEYS[key + 3], name)
+  redis.call('DEL', recordKey)
+  local isAwaited = wakeNext(recordKey)
   if hasExpired then return 'absent' end
   return isAwaited and 'awaited' or 'released'
 end
 
-local function answer(key, id, name, request)
-  if request == 'release' or request == 'unused' then
-    return release(key, id, name, request == 'unused')
-  elseif request == 'pass' then
-    if not readRecord(KEYS[key + 1]) then wakeNext(KEYS[key + 3], name) end
+local function answer(recordKey, counterKey, request)
+  local kind, id = string.match(request, '^(%a+) ?(%S*)')
+  if kind == 'claim' then return claim(recordKey, counterKey, request) end
+  if kind == 'raise' then return raise(recordKey, counterKey, request) end
+  if kind == 'pass' then
+    if not readRecord(recordKey) then wakeNext(recordKey) end
     return 'yes'
-  elseif string.sub(request, 1, 5) == 'raise' then
-    return raise(key, id, request)
   end
-  return claim(key, id, request)
+  return release(recordKey, id, kind == 'unused')
 end
 
-for i = 1, (#ARGV - 3) / 3 do
-  local arg = 1 + 3 * i
+for i = served + 1, #ARGV - 1 do
   -- A request that fails does not fail the others.
-  local ok, reply = pcall(answer, 4 * i - 3, ARGV[arg], ARGV[arg + 1], ARGV[arg + 2])
+  local ok, reply = pcall(answer, KEYS[2 * i - 1], KEYS[2 * i], ARGV[i + 1])
   replies[i] = ok and reply or '!' .. messageOf(reply)
 end
 replies[1] = withMarker(replies[1])

@@ -1,4 +1,5 @@
 -- Describes names and changes nothing. Each name has two keys: the record, the revocations.
+readTime()
 local replies = {}
 for i = 1, #KEYS / 2 do
   local ok, info = pcall(function ()

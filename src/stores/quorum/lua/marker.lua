@@ -1,35 +1,24 @@
 -- The marker tells a node that has all its data from one that has lost some. It is the text
 --   'FORMAT runId maxTtlMs fsync since'
 -- where runId names the server process that was last examined, fsync is 'always' if each write was on the
--- disk before its reply, and since is 0, or the time in µs at which data were found to be missing: the node
--- then stays out of the vote for maxTtl.
---
--- ARGV[1] is the marker as the client last saw it, if the node was in service. A request that finds the
--- same marker needs no further look. A server that has restarted may find it again in old data, but does
--- not know the script any more, and a script that has to be loaded has an empty ARGV[1].
--- ARGV[2] is 'maxTtlMs fsync' as the client knows it; its fsync may be 'unknown'.
---
--- KEYS[1] is the marker.
-local marker = redis.call('GET', KEYS[1])
-local isKnown = marker == ARGV[1]
+-- disk before its reply, and since is 0, or 'lost' or 'new' and the time in µs at which data, or any trace of
+-- use, were found to be missing: the node then stays out of the vote for maxTtl.
+local isKnown = isInService()
 -- How long the node stays out of the vote, in µs.
 local recoveringFor = 0
 local runId = ''
--- A number that a client proposes may differ from the node's clock by this, in µs: a quarter of maxTtl.
-local spread = tonumber(string.match(ARGV[2], '^%d+')) * 250
 
 if not isKnown then
-  local maxTtl, fsync = string.match(ARGV[2], '^(%d+) (%a+)$')
-  local info = redis.call('INFO', 'server')
-  runId = string.match(info, '\nrun_id:(%w+)')
-  local since, seenMaxTtl = micros, tonumber(maxTtl)
+  local maxTtl, fsync = string.match(limits, '^(%d+) (%a+)$')
+  runId = string.match(redis.call('INFO', 'server'), '\nrun_id:(%w+)')
+  local state, since, longestTtl = marker and 'lost' or 'new', micros, tonumber(maxTtl)
   if marker then
-    local format, seenRunId, seenTtl, seenFsync, seenSince =
-      string.match(marker, '^(%d+) (%w+) (%d+) (%a+) (%d+)$')
+    local format, seenRunId, seenTtl, seenFsync, seenState, seenSince =
+      string.match(marker, '^(%d+) (%w+) (%d+) (%a+) (%a*)(%d+)$')
     if tonumber(format) ~= FORMAT then return redis.error_reply('HOLDFAST FORMAT ' .. tostring(format)) end
-    seenMaxTtl = math.max(seenMaxTtl, seenTtl)
+    longestTtl = math.max(longestTtl, seenTtl)
     if seenRunId == runId then
-      since = math.min(tonumber(seenSince), micros)
+      state, since = seenState, math.min(tonumber(seenSince), micros)
       if fsync == 'unknown' then fsync = seenFsync end
     elseif seenSince == '0' and seenFsync == 'always' and fsync == 'always'
       and string.find(redis.call('INFO', 'replication'), '\nsecond_repl_offset:-1', 1, true) then
@@ -37,11 +26,12 @@ if not isKnown then
       since = 0
     end
   end
-  if since > 0 and micros - since >= seenMaxTtl * 1000 then since = 0 end
-  if since > 0 then recoveringFor = since + seenMaxTtl * 1000 - micros end
-  local present = string.format('%d %s %.0f %s %.0f', FORMAT, runId, seenMaxTtl, fsync, since)
+  if since > 0 and micros - since >= longestTtl * 1000 then since = 0 end
+  if since > 0 then recoveringFor = since + longestTtl * 1000 - micros else state = '' end
+  local present =
+    string.format('%d %s %.0f %s %s%.0f', FORMAT, runId, longestTtl, fsync, state, since)
   if present ~= marker then
-    redis.call('SET', KEYS[1], present)
+    redis.call('SET', prefix .. 'marker', present)
     marker = present
   end
 end

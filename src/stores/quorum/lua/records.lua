@@ -1,7 +1,7 @@
 -- A record says which ballot has a name on this node:
---   format, id, number, base, expiry (µs), seq, ttl (ms), granted at (µs), closed until (µs), holder
+--   format, id, closed until (µs), number, base, expiry (µs), seq, ttl (ms), granted at (µs), holder
 -- base is the highest number that the node knew when it made the record.
-local ID, NUMBER, BASE, EXPIRY, SEQ, TTL, SINCE, CLOSED, HOLDER = 2, 3, 4, 5, 6, 7, 8, 9, 10
+local ID, CLOSED, NUMBER, BASE, EXPIRY, SEQ, TTL, SINCE, HOLDER = 2, 3, 4, 5, 6, 7, 8, 9, 10
 
 local function readRecord(key)
   local stored = redis.call('GET', key)
@@ -22,8 +22,8 @@ end
 
 local function packRecord(record)
   return cmsgpack.pack(
-    FORMAT, record[ID], record[NUMBER], record[BASE], record[EXPIRY], record[SEQ], record[TTL],
-    record[SINCE], record[CLOSED], record[HOLDER]
+    FORMAT, record[ID], record[CLOSED], record[NUMBER], record[BASE], record[EXPIRY], record[SEQ],
+    record[TTL], record[SINCE], record[HOLDER]
   )
 end
 
@@ -63,16 +63,6 @@ end
 -- Tells people which ballot is meant, without its secret id.
 local function shortId(id)
   return string.sub(redis.sha1hex(id), 1, 12)
-end
-
--- Wakes the process that has waited longest and still listens.
-local function wakeNext(key, name)
-  for _ = 1, MOST_WAKES do
-    local channel = redis.call('LPOP', key)
-    if not channel then return false end
-    if redis.call('PUBLISH', channel, name) > 0 then return true end
-  end
-  return false
 end
 
 local function readRevocations(key)

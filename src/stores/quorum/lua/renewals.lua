@@ -14,8 +14,8 @@ local function renew(key, id, number, ttl, seq, closedFor, holder)
   local highest, claimed = readLast(KEYS[key + 1])
   if not record and number >= 0 and claimed <= number then
     saveRecord(KEYS[key], {
-      FORMAT, id, number, number, micros + ttl * 1000, seq, ttl, micros,
-      closedFor > 0 and micros + closedFor * 1000 or 0, holder,
+      FORMAT, id, closedFor > 0 and micros + closedFor * 1000 or 0, number, number,
+      micros + ttl * 1000, seq, ttl, micros, holder,
     })
     saveLast(KEYS[key + 1], math.max(highest, number), claimed)
     return { kind = 'filled' }
@@ -30,6 +30,7 @@ end
 
 -- With full memory the server refuses a script whose first write may take memory; this one takes none.
 redis.call('DEL', KEYS[1] .. ':none')
+readTime()
 local replies = {}
 for i = 1, #KEYS / 3 do
   local arg = 6 * i - 4

@@ -1,7 +1,8 @@
 -- Takes a name from one ballot, whether or not this node has its record, and keeps its number from being
--- filled in again. KEYS: the record, the counter, the revocations, the waiting channels.
--- ARGV: the short id, its number, the holder, by whom, why, the name.
-local id, number, holder, by, why, name = unpack(ARGV)
+-- filled in again. KEYS: the record, the counter, the revocations.
+-- ARGV: the short id, its number, the holder, by whom, why.
+readTime()
+local id, number, holder, by, why = unpack(ARGV)
 redis.call('DEL', KEYS[1] .. ':none')
 local record = readRecord(KEYS[1])
 local isThere = record and shortId(record[ID]) == id
@@ -22,5 +23,5 @@ if not isNoted then
   while #revocations > REVOKED_KEPT_MANY do table.remove(revocations, 1) end
   redis.call('SET', KEYS[3], cmsgpack.pack(revocations), 'PX', REVOKED_KEPT_MS)
 end
-if isThere then wakeNext(KEYS[4], name) end
+if isThere then wakeNext(KEYS[1]) end
 return 'yes'

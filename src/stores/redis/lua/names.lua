@@ -365,13 +365,17 @@ local function saveAndNotify()
   end
 end
 
--- The claim that has not ended: one that has is another grant, also of the same grantId.
+-- The claim that has not ended: one that has is another grant, also of the same grantId. An expired ticket
+-- is dropped wherever it stands, because advance() drops only those at the front.
 local function findClaim(state, id)
   local holder = state.byId[id]
   if holder and holder.ended == 'no' then return holder end
   if not state.waiting then return nil end
   local place = redis.call('HGET', state.queueKey, 'g' .. id)
-  return place and ticketAt(state, tonumber(place))
+  local ticket = place and ticketAt(state, tonumber(place))
+  if not ticket or ticket.expires > now then return ticket end
+  dropTicket(state, ticket)
+  return nil
 end
 
 -- The grant was revoked, or has expired and only closes the name: its grantId gets no other.

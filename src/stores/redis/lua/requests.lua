@@ -52,8 +52,6 @@ end
 local function release(id, request, key)
   local state = openAndAdvance(key)
   local mine = findClaim(state, id)
-  -- Expired tickets at the front go first, and this may be one of them.
-  if mine and mine.token == 0 then mine = findClaim(advance(state, true), id) end
   if not mine then return lostReply(state, id) end
   if mine.token == 0 then dropTicket(state, mine)
   elseif mine.closed > now and request ~= 'unused' then

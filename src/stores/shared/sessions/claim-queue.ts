@@ -40,7 +40,7 @@ export class ClaimQueue<C extends StandingClaim> {
     return null;
   }
 
-  /** The last claim, as a rule the one that stays longest; one that has ended goes first. */
+  /** The last claim that has not ended, which as a rule stays longest; if all have ended, the last of them. */
   get last(): C | undefined {
     const claims = [...this.claims.values()];
     return claims.findLast(({ hasEnded }) => !hasEnded) ?? claims.at(-1);
@@ -62,7 +62,7 @@ export class ClaimQueue<C extends StandingClaim> {
     return [...this.claims.values()].slice(this.holders().length);
   }
 
-  /** Whether another claim for so many permits would be granted. */
+  /** Whether another claim, for this many permits, would be granted. */
   fits(permits: number): boolean {
     const holders = this.holders();
     const inUse = holders.reduce((sum, one) => sum + one.permits, 0);

@@ -5,7 +5,7 @@ import type { Session, SessionPort } from "./session.js";
 const SHORTEST_SWEEP_INTERVAL_MS = 20;
 /** Longer than a deletion can be on its way. */
 const SWEPT_REMEMBERED_MS = 60_000;
-/** As the core's own, for claims that do not say. */
+/** The core's default, for claims without a `driftFactor`. */
 const DRIFT_FACTOR = 0.01;
 
 /** One request for a claim. */

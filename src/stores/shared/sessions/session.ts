@@ -9,7 +9,7 @@ export interface BegunSession<Id> {
   readonly provedAtMs: number;
 }
 
-/** That a session lives for its ttl from `provedAtMs` on. A store adds what it reads with the proof. */
+/** Proves that a session lives for its ttl from `provedAtMs` on. A store adds the data that it reads with the proof. */
 export interface SessionProof {
   readonly provedAtMs: number;
 }
@@ -63,7 +63,7 @@ export class Session<Id, Proof extends SessionProof = SessionProof> {
   #sentAtMs = Number.NEGATIVE_INFINITY;
   #isDead = false;
   #current: Promise<Proof> | null = null;
-  /** Sent after the current proof, for those who requested one meanwhile. */
+  /** Sent after the current proof, for callers that requested one meanwhile. */
   #next: Promise<Proof> | null = null;
   #endGap: (() => void) | null = null;
 

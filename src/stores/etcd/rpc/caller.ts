@@ -33,9 +33,9 @@ export class Caller {
   readonly endpoints: Endpoints;
   readonly timeouts: Timeouts;
   readonly #pending = new Set<{ close(): void }>();
-  /** Keeps the process alive while something is pending: the connection itself may not. */
-  readonly #hold = setInterval(() => {}, FOR_EVER_MS).unref();
-  #held = 0;
+  /** Keeps the process alive while a call is pending: the connection itself may not. */
+  readonly #keepsAlive = setInterval(() => {}, FOR_EVER_MS).unref();
+  #pendingCount = 0;
   #closed = false;
 
   constructor(endpoints: Endpoints, timeouts: Timeouts) {
@@ -53,27 +53,27 @@ export class Caller {
       if (this.#closed) return reject(closedError());
       const call = new Call(this, method, method.encode(request), login, options, resolve, reject);
       this.#pending.add(call);
-      this.hold();
+      this.addPending();
       call.start();
     });
   }
 
   done(call: { close(): void }): void {
-    if (this.#pending.delete(call)) this.letGo();
+    if (this.#pending.delete(call)) this.removePending();
   }
 
-  hold(): void {
-    if (++this.#held === 1) this.#hold.ref();
+  addPending(): void {
+    if (++this.#pendingCount === 1) this.#keepsAlive.ref();
   }
 
-  letGo(): void {
-    if (--this.#held === 0) this.#hold.unref();
+  removePending(): void {
+    if (--this.#pendingCount === 0) this.#keepsAlive.unref();
   }
 
   close(): void {
     this.#closed = true;
     for (const call of this.#pending) call.close();
-    clearInterval(this.#hold);
+    clearInterval(this.#keepsAlive);
   }
 }
 
@@ -190,7 +190,7 @@ class Call<Reply extends object> {
       this.#startAfterLogin();
       return;
     }
-    if (!error.moves) {
+    if (!error.retryable) {
       this.#fail(error);
       return;
     }
@@ -228,7 +228,7 @@ class Call<Reply extends object> {
       grpcCode: Code.DEADLINE_EXCEEDED,
       executed: this.#executed,
       endpoint,
-      moves: true,
+      retryable: true,
     });
   }
 

@@ -20,8 +20,8 @@ import { OPS_PER_TXN, type Transactions } from "./transactions.js";
 const REVOKED_PER_TXN = 20;
 const KEYS_PER_PAGE = 1_000;
 
-/** Reads names, and changes them for operators: nothing here needs a claim of one's own. */
-export class Names {
+/** The requests of people about a name: revoke, resize, inspect, list. They need no claim of this process. */
+export class Operations {
   readonly #client: EtcdClient;
   readonly #transactions: Transactions;
   readonly #keys: Keys;
@@ -32,7 +32,7 @@ export class Names {
     this.#keys = keys;
   }
 
-  /** Takes the name from its present holders, not from those who get it meanwhile. */
+  /** Takes the name from its present holders, not from claims that are granted it meanwhile. */
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
     const lifetimes = new Lifetimes(this.#client);
     const infos: HolderInfo[] = [];

@@ -4,7 +4,7 @@ import { Sessions } from "../shared/sessions/sessions.js";
 import { ClosedNames } from "./closed-names.js";
 import { Grants } from "./grants.js";
 import type { Keys } from "./keys.js";
-import { Names } from "./names.js";
+import { Operations } from "./operations.js";
 import type { EtcdClient } from "./rpc/client.js";
 import { SessionMoves } from "./session-moves.js";
 import { type EtcdProof, type EtcdSession, EtcdSessionPort } from "./session-port.js";
@@ -15,11 +15,11 @@ import { Waiters } from "./waiters.js";
 const TTL_UNIT_MS = 1_000;
 
 /** The objects that the claims, renewals and releases of one store share. */
-export class EtcdParts {
+export class EtcdContext {
   readonly clock: Clock;
   readonly keys: Keys;
   readonly transactions: Transactions;
-  readonly names: Names;
+  readonly operations: Operations;
   /** The state of every claim of this store. */
   readonly claims: SessionClaims<EtcdSession>;
   readonly sessions: Sessions<bigint, EtcdProof>;
@@ -32,7 +32,7 @@ export class EtcdParts {
     this.clock = clock;
     this.keys = keys;
     this.transactions = new Transactions(client);
-    this.names = new Names(client, this.transactions, keys);
+    this.operations = new Operations(client, this.transactions, keys);
     const port = new EtcdSessionPort(client, this.transactions, clock, keys, clusterMayHaveChanged);
     this.claims = new SessionClaims(clock, port, (claim) => this.waiters.remove(claim));
     this.sessions = new Sessions(port, clock, this.claims, TTL_UNIT_MS);
