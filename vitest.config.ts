@@ -8,6 +8,7 @@ const FAULTS = "test/**/*.faults.test.ts";
 export default defineConfig(({ mode }) => ({
   test: {
     include: mode === "faults" ? [FAULTS] : ["test/**/*.test.ts"],
+    globalSetup: "test/support/templates.ts",
     exclude: mode === "faults" ? [] : [...configDefaults.exclude, FAULTS],
     testTimeout: 30_000,
     hookTimeout: 30_000,

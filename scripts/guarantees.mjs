@@ -1,7 +1,7 @@
 /**
  * Writes docs/guarantees.md, and its summary in README.md, from results of the verifier:
  *
- *   for lab in sqlite redis redis-replica redis-cluster postgres pgbouncer etcd etcd-cluster; do
+ *   for lab in sqlite redis redis-replica redis-cluster redlock postgres pgbouncer etcd etcd-cluster; do
  *     npx holdfast verify --lab $lab --for 1h --json > results/$lab.json
  *   done
  *   node scripts/guarantees.mjs results/*.json
@@ -14,6 +14,7 @@ const ORDER = [
   "redis",
   "redis-replica",
   "redis-cluster",
+  "redlock",
   "postgres",
   "pgbouncer",
   "etcd",

@@ -18,7 +18,15 @@ const random = readdirSync("test", { recursive: true, encoding: "utf8" })
   .filter((path) => path.endsWith(".test.ts") && !path.endsWith(".faults.test.ts"))
   .filter((path) => /\b(fc\.assert|compareWithRule)\(/.test(readFileSync(path, "utf8")));
 
-const LABS = ["sqlite", "redis", "redis-replica", "redis-cluster", "etcd", "etcd-cluster"];
+const LABS = [
+  "sqlite",
+  "redis",
+  "redis-replica",
+  "redis-cluster",
+  "redlock",
+  "etcd",
+  "etcd-cluster",
+];
 const STEPS = [
   ["random comparisons", ["npx", "vitest", "run", "--testTimeout", "1800000", ...random]],
   ["real processes", ["npx", "vitest", "run", "--mode", "faults", "test/verify/traffic"]],

@@ -147,6 +147,14 @@ export class Bench {
     );
   }
 
+  /**
+   * The store has nothing about the name. A release is answered when a majority of a quorum has dropped the
+   * record, and the other nodes do so soon: hence the wait.
+   */
+  async isEmpty(store: Pick<Store, "inspect"> | Locks, name: string): Promise<void> {
+    await this.until("nothing is left behind", async () => (await store.inspect(name)) === null);
+  }
+
   claim(name: string, more: Partial<Claim> = {}): Claim {
     this.#ids++;
     return {

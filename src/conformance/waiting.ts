@@ -5,9 +5,6 @@ import type { Locks } from "../locks.js";
 import type { FaultyStore } from "../testing/faulty-store.js";
 import type { Bench, Case } from "./subject.js";
 
-const isEmpty = async (locks: Locks, name: string): Promise<void> =>
-  assert.equal(await locks.inspect(name), null, "nothing is left behind");
-
 /**
  * `dying` waiters with the usual ttl, and behind them a waiter whose ttl is so long that its own
  * renewals come too late.
@@ -58,7 +55,7 @@ export const waitingCases: readonly Case[] = [
       await held.release();
       await bench.settled(Promise.all(waiters), bench.ttlMs * 9);
       assert.deepEqual(order, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
-      await isEmpty(clients[0]!, "name");
+      await bench.isEmpty(clients[0]!, "name");
     },
   },
   {
@@ -187,7 +184,7 @@ export const waitingCases: readonly Case[] = [
       if (bench.subject.virtual) assert(bench.nowMs - startedMs <= wait + 2);
       assert.equal((await one.inspect("name"))?.waiters.length, 0);
       await held.release();
-      await isEmpty(two, "name");
+      await bench.isEmpty(two, "name");
       await assert.rejects(async () => {
         const lease = await one.acquire("name");
         try {
@@ -210,9 +207,9 @@ export const waitingCases: readonly Case[] = [
       await assert.rejects(waiting, /changed my mind/);
       await bench.waitersAre(one, "name", 0);
       await held.release();
-      await isEmpty(two, "name");
+      await bench.isEmpty(two, "name");
       await assert.rejects(two.acquire("name", { signal: controller.signal }), /changed my mind/);
-      await isEmpty(two, "name");
+      await bench.isEmpty(two, "name");
     },
   },
   {
@@ -230,7 +227,7 @@ export const waitingCases: readonly Case[] = [
         bench.ttlMs / 2,
       );
       await bench.pass(bench.ttlMs / 3);
-      await isEmpty(locks, "name");
+      await bench.isEmpty(locks, "name");
     },
   },
   {
@@ -248,7 +245,7 @@ export const waitingCases: readonly Case[] = [
         [lease.token],
       );
       await lease.release();
-      await isEmpty(locks, "name");
+      await bench.isEmpty(locks, "name");
     },
   },
   {
@@ -261,7 +258,7 @@ export const waitingCases: readonly Case[] = [
         (error) => error instanceof StoreUnavailableError && error.retryable,
       );
       await bench.pass(bench.ttlMs * 1.2);
-      await isEmpty(locks, "name");
+      await bench.isEmpty(locks, "name");
     },
   },
   {
@@ -350,7 +347,7 @@ export const waitingCases: readonly Case[] = [
       await bench.waitersAre(two, "d", 1);
       await bench.settled(one.close());
       await waiting;
-      for (const name of ["a", "b", "c"]) await isEmpty(two, name);
+      for (const name of ["a", "b", "c"]) await bench.isEmpty(two, name);
       assert.equal((await two.inspect("d"))?.waiters.length, 0);
       assert.deepEqual(
         leases.map((lease) => lease.state),

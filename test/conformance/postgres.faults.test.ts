@@ -2,8 +2,10 @@ import { afterAll, beforeAll } from "vitest";
 import { Lab } from "../../src/verify/lab/lab.js";
 import type { PgBouncer } from "../../src/verify/lab/pgbouncer.js";
 import { describeWith } from "../support/needs.js";
-import { subjectIn } from "./postgres-subject.js";
+import { describePostgresConformance, subjectIn } from "./postgres-cases.js";
 import { describeConformance, NEEDS_VIRTUAL_TIME } from "./subjects.js";
+
+describePostgresConformance("long");
 
 /** Long enough for a pool that opens its connections through the pooler on a busy machine. */
 const TTL_MS = 2_500;

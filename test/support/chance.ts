@@ -15,11 +15,15 @@ export const runs = (
   seed: SEED + part,
 });
 
-/** The same for `compareWithRule`, whose runs draw from one seed after the other. */
+/**
+ * The same for `compareWithRule`, whose runs draw from one seed after the other. `longCount`: the count that
+ * `npm run test:long` multiplies, where that is another.
+ */
 export const ruleRuns = (
   count: number,
   part = 0,
+  longCount = count,
 ): { readonly runs: number; readonly seed: number } => ({
-  runs: count * RUNS_FACTOR,
+  runs: RUNS_FACTOR === 1 ? count : longCount * RUNS_FACTOR,
   seed: SEED + part * 1_000_000,
 });

@@ -1,4 +1,4 @@
-import { askEach, type Member } from "./member.js";
+import { askEach, type Limits, type Member } from "./member.js";
 import type { NodeClaim, NodeClaimReply, QuorumNode } from "./node.js";
 
 /** The result of one ballot. */
@@ -23,7 +23,7 @@ export class Ballot {
   readonly #members: readonly Member[];
   readonly #majority: number;
   readonly #claim: NodeClaim;
-  readonly #timeoutMs: number;
+  readonly #limits: Limits;
   readonly #claimed: (NodeClaimReply | Error | undefined)[];
   /** Answers to the request to raise the number; null in the first round. */
   #raised: (boolean | Error | undefined)[] | null = null;
@@ -31,11 +31,11 @@ export class Ballot {
   #resolve: (outcome: BallotOutcome) => void = () => {};
   #isOver = false;
 
-  constructor(members: readonly Member[], claim: NodeClaim, timeoutMs: number) {
+  constructor(members: readonly Member[], claim: NodeClaim, limits: Limits) {
     this.#members = members;
     this.#majority = majorityOf(members.length);
     this.#claim = claim;
-    this.#timeoutMs = timeoutMs;
+    this.#limits = limits;
     this.#claimed = members.map(() => undefined);
   }
 
@@ -43,10 +43,11 @@ export class Ballot {
     return new Promise((resolve) => {
       this.#resolve = resolve;
       const claim = (node: QuorumNode): Promise<NodeClaimReply> => node.claim(this.#claim);
-      askEach(this.#members, this.#timeoutMs, claim, (answer, i) => {
+      const answered = (answer: NodeClaimReply | Error, i: number): void => {
         this.#claimed[i] = answer;
         this.#evaluate();
-      });
+      };
+      askEach(this.#members, this.#limits, claim, answered, () => this.#evaluate());
     });
   }
 
@@ -74,9 +75,12 @@ export class Ballot {
       }
       byNumber.set(answer.number, votes);
     }
-    const pending = this.#pending(this.#claimed);
-    if (recorded + pending < this.#majority) this.#end(this.#whyNot());
-    else if (Math.max(0, ...byNumber.values()) + pending < this.#majority) this.#raise();
+    const pending = this.#pending(this.#claimed, isVote);
+    if (recorded + pending < this.#majority) {
+      // Enough have answered to know why.
+      const votes = this.#claimed.filter(isVote).length;
+      if (pending === 0 || votes >= this.#majority) this.#end(this.#whyNot());
+    } else if (Math.max(0, ...byNumber.values()) + pending < this.#majority) this.#raise();
   }
 
   /** No number can get a majority any more: from now on only the highest one counts. */
@@ -86,22 +90,31 @@ export class Ballot {
     this.#target = Math.max(...this.#claimed.filter(isRecorded).map(({ number }) => number));
     const { name, id } = this.#claim;
     const raise = (node: QuorumNode): Promise<boolean> => node.raise(name, id, this.#target);
-    askEach(this.#members, this.#timeoutMs, raise, (answer, i) => {
+    const answered = (answer: boolean | Error, i: number): void => {
       raised[i] = answer;
       this.#evaluate();
-    });
+    };
+    askEach(this.#members, this.#limits, raise, answered, () => this.#evaluate());
   }
 
   #evaluateRaised(raised: readonly (boolean | Error | undefined)[]): void {
     const yes = raised.filter((answer) => answer === true).length;
     if (yes >= this.#majority) this.#end({ kind: "decided", number: this.#target });
-    else if (yes + this.#pending(raised) < this.#majority) this.#end(this.#whyNot());
+    else if (yes + this.#pending(raised, isBoolean) < this.#majority) this.#end(this.#whyNot());
   }
 
-  /** How many answers may still come soon. A node that was silent before is not waited for. */
-  #pending(answers: readonly unknown[]): number {
-    return answers.filter((answer, i) => answer === undefined && !this.#members[i]!.isSilent)
-      .length;
+  /**
+   * How many answers are waited for. Those of nodes that were silent before count only if the others are no
+   * majority: after a pause of this process, all nodes seem to have been silent.
+   */
+  #pending<T>(
+    answers: readonly (T | undefined)[],
+    isVote: (answer: T | undefined) => boolean,
+  ): number {
+    const missing = this.#members.filter((_, i) => answers[i] === undefined);
+    const soon = missing.filter(({ isSilent }) => !isSilent).length;
+    const votes = answers.filter(isVote).length;
+    return votes + soon >= this.#majority ? soon : missing.length;
   }
 
   #whyNot(): BallotOutcome {
@@ -125,7 +138,7 @@ export class Ballot {
   #failures(): Error[] {
     return this.#claimed.flatMap((answer, i) => {
       const { where } = this.#members[i]!.node;
-      if (answer === undefined) return [new Error(`${where} has not answered lately`)];
+      if (answer === undefined) return [];
       if (answer instanceof Error) return [answer];
       if (answer.kind !== "recovering") return [];
       const forS = Math.ceil(answer.forMs / 1_000);
@@ -146,6 +159,10 @@ const isOf = <K extends NodeClaimReply["kind"]>(
   answer: Answer,
 ): answer is Extract<NodeClaimReply, { kind: K }> =>
   answer !== undefined && !(answer instanceof Error) && answer.kind === kind;
+
+const isVote = (answer: Answer): boolean => isRecorded(answer) || isOf("busy", answer);
+
+const isBoolean = (answer: unknown): boolean => typeof answer === "boolean";
 
 const isRecorded = (answer: Answer): answer is Extract<NodeClaimReply, { kind: "recorded" }> =>
   isOf("recorded", answer);

@@ -2,14 +2,14 @@ import type { Clock } from "../../core/clock.js";
 import type { Grant, LostAnswer, ReleaseAnswer, RenewAnswer, Renewal } from "../../core/store.js";
 import { majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
-import { askAll, type Member } from "./member.js";
+import { askAll, type Limits, type Member } from "./member.js";
 import type { NodeRenewal } from "./node.js";
 import type { Releases } from "./releases.js";
 import { RenewalVotes } from "./renewal-votes.js";
 
-/** A node gets this part of the ttl to answer, and no more than the limit. A slow machine must not look silent. */
-const TIMEOUT_PER_TTL = 1 / 3;
-const LONGEST_TIMEOUT_MS = 1_000;
+/** The limits of a request, as parts of its ttl, and at most. */
+const SILENT = { perTtl: 1 / 6, mostMs: 500 };
+const TIMEOUT = { perTtl: 2 / 3, mostMs: 5_000 };
 /** Grants whose leases were left to expire are dropped when there are this many more than at the last time. */
 const SWEEP_EVERY = 1_000;
 
@@ -18,8 +18,10 @@ const REVOKED_KNOWN = 1_000;
 
 export const LOST: LostAnswer = { kind: "lost", reason: "expired" };
 
-export const timeoutOf = (ttlMs: number): number =>
-  Math.min(ttlMs * TIMEOUT_PER_TTL, LONGEST_TIMEOUT_MS);
+export const limitsOf = (ttlMs: number): Limits => ({
+  silentMs: Math.min(ttlMs * SILENT.perTtl, SILENT.mostMs),
+  timeoutMs: Math.min(ttlMs * TIMEOUT.perTtl, TIMEOUT.mostMs),
+});
 
 /** A grant of this process. */
 export interface OwnGrant {
@@ -87,7 +89,7 @@ export class Grants {
     const counted = new Set<number>();
     await askAll(
       this.#members,
-      timeoutOf(Math.min(...renewals.map(({ ttlMs }) => ttlMs))),
+      limitsOf(Math.min(...renewals.map(({ ttlMs }) => ttlMs))),
       (node) => node.renew(requests),
       (answers) => {
         for (const [i, answer] of answers) {
@@ -112,21 +114,24 @@ export class Grants {
     unused: boolean,
   ): Promise<{ answer: ReleaseAnswer; isAwaited: boolean }> {
     const { name, id, ttlMs, expiresAtMs, released } = this.#grants.get(grantId)!;
-    const timeoutMs = timeoutOf(ttlMs);
+    const limits = limitsOf(ttlMs);
     const keptMs = Math.max(0, expiresAtMs - this.#clock.elapsedMs());
     const failures: Error[] = [];
     let answers = 0;
     let isAwaited = false;
+    let isOver = false;
     return new Promise((resolve, reject) => {
-      this.#releases.send({ name, id, unused }, { timeoutMs, keptMs }, (answer, i) => {
+      this.#releases.send({ name, id, unused }, { limits, keptMs }, (answer, i) => {
         answers++;
         if (answer instanceof Error) failures.push(answer);
         // An earlier attempt may have dropped it, whose answer was lost.
         else if (!released.get(i)) released.set(i, answer !== "absent");
         isAwaited ||= answer === "awaited";
+        if (isOver) return;
         const had = [...released.values()].filter((yes) => yes).length;
         const isLost = this.#members.length - (released.size - had) < this.#majority;
         if (had >= this.#majority || isLost) {
+          isOver = true;
           this.#grants.delete(grantId);
           if (!isLost) resolve({ answer: "released", isAwaited });
           else
@@ -167,6 +172,14 @@ export class Grants {
   }
 
   #lose(grantId: string, answer: LostAnswer): LostAnswer {
+    const grant = this.#grants.get(grantId);
+    if (grant !== undefined) {
+      // A minority may still have the record, and has just extended it.
+      const { name, id, ttlMs, expiresAtMs } = grant;
+      const keptMs = expiresAtMs - this.#clock.elapsedMs();
+      const limits = { limits: limitsOf(ttlMs), keptMs };
+      this.#releases.send({ name, id, unused: false }, limits, () => {});
+    }
     this.#grants.delete(grantId);
     if (answer.reason === "revoked") {
       this.#revoked.set(grantId, answer);
@@ -180,8 +193,11 @@ export class Grants {
   async #findWhyLost(name: string, id: string, grantId: string): Promise<LostAnswer> {
     const request = { name, id, number: -1, ttlMs: 0, seq: 0, closedForMs: 0, holder: "" };
     const votes = new RenewalVotes(this.#members.length);
-    const answers = await askAll(this.#members, LONGEST_TIMEOUT_MS, (node) =>
-      node.renew([request]),
+    const answers = await askAll(
+      this.#members,
+      limitsOf(TIMEOUT.mostMs),
+      (node) => node.renew([request]),
+      (some) => this.#members.every(({ isSilent }, i) => some.has(i) || isSilent),
     );
     for (const [i, answer] of answers) votes.add(answer instanceof Error ? answer : answer[0]!, i);
     const result = votes.result();

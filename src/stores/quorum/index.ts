@@ -1,3 +1,4 @@
+import type { Timer } from "../../core/clock.js";
 import { InvalidArgumentError, UnsupportedError } from "../../core/errors.js";
 import { type Runtime, systemRuntime } from "../../core/runtime.js";
 import {
@@ -22,7 +23,7 @@ import { checkOptions } from "../../core/validate.js";
 import type { RedisClient } from "../redis/client.js";
 import { Ballot, type BallotOutcome, majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
-import { Grants, LOST, timeoutOf, toGrant } from "./grants.js";
+import { Grants, LOST, limitsOf, toGrant } from "./grants.js";
 import { Inspection } from "./inspection.js";
 import { LocalQueue } from "./local-queue.js";
 import { Member } from "./member.js";
@@ -50,6 +51,8 @@ export interface QuorumStoreOptions {
 const MOST_BALLOTS = 6;
 /** A pause after a ballot without a majority, and after a release that others wait for, in round trips. */
 const PAUSE_ROUND_TRIPS = { least: 2, most: 5 };
+/** While somebody waits, nodes that are not listened to are tried again after this time. */
+const LISTEN_EVERY_MS = 1_000;
 
 interface OwnClaim {
   isGivenUp: boolean;
@@ -77,16 +80,24 @@ export class QuorumStore implements Store {
   readonly #queues = new Map<string, LocalQueue>();
   /** By name: until when this process leaves it to those who wait elsewhere. */
   readonly #pausedUntilMs = new Map<string, number>();
-  #isListening = false;
+  /** The timeouts of requests without an answer. */
+  readonly #timers = new Set<Timer>();
+  #listenedAtMs = Number.NEGATIVE_INFINITY;
+  readonly #closesNodes: boolean;
 
   constructor(
     nodes: readonly QuorumNode[],
-    { maxTtlMs, runtime = systemRuntime() }: { maxTtlMs: number; runtime?: Runtime },
+    {
+      maxTtlMs,
+      runtime = systemRuntime(),
+      closesNodes = false,
+    }: { maxTtlMs: number; runtime?: Runtime; closesNodes?: boolean },
   ) {
     const { clock } = runtime;
+    this.#closesNodes = closesNodes;
     this.#runtime = runtime;
     this.traits = { ...QUORUM_TRAITS, maxTtlMs };
-    this.#members = nodes.map((node) => new Member(node, clock));
+    this.#members = nodes.map((node) => new Member(node, clock, this.#timers));
     this.#majority = majorityOf(nodes.length);
     this.#membership = new Membership(this.#members, clock);
     this.#releases = new Releases(this.#members, clock);
@@ -143,11 +154,13 @@ export class QuorumStore implements Store {
   }
 
   async close(): Promise<void> {
-    // Other Locks may share the store.
-    if (this.#grants.areInUse || this.#claiming.size + this.#waiting > 0) return;
-    this.#isListening = false;
-    this.#releases.close();
+    // Other Locks may share the store: what they wait for goes on, and later ones listen anew.
+    const isClaiming = [...this.#claiming.values()].some(({ isGivenUp }) => !isGivenUp);
+    if (!this.#closesNodes && (isClaiming || this.#waiting > 0)) return;
+    this.#listenedAtMs = Number.NEGATIVE_INFINITY;
+    if (this.#closesNodes) this.#releases.close();
     for (const queue of this.#queues.values()) queue.close();
+    for (const timer of this.#timers) timer.keepAlive(false);
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
 
@@ -205,7 +218,7 @@ export class QuorumStore implements Store {
     const register = hasMoreWaiters ? "always" : claim.queue ? "if-busy" : "never";
     const request: NodeClaim = { name, id, number, ttlMs, seq, atLeastMs, register, holder };
     const closedUntilMs = atLeastMs > 0 ? this.#nowMs() + atLeastMs : 0;
-    const ballot = new Ballot(this.#members, request, timeoutOf(ttlMs));
+    const ballot = new Ballot(this.#members, request, limitsOf(ttlMs));
     const outcome = await ballot.run();
     if (outcome.kind === "decided") {
       this.#grants.add({ name, grantId, id, token: outcome.number, holder, closedUntilMs, ttlMs });
@@ -220,11 +233,12 @@ export class QuorumStore implements Store {
       this.#members.flatMap(({ isSilent }, i) => (ballot.mayHold(i) && !isSilent ? [i] : [])),
     );
     return new Promise((resolve) => {
-      const limits = { timeoutMs: timeoutOf(ttlMs), keptMs: ttlMs };
-      this.#releases.send({ name, id, unused: true }, limits, (_answer, i) => {
+      const answered = (_answer: unknown, i: number): void => {
         waitedFor.delete(i);
         if (waitedFor.size === 0) resolve();
-      });
+      };
+      const limits = { limits: limitsOf(ttlMs), keptMs: ttlMs };
+      this.#releases.send({ name, id, unused: true }, limits, answered, resolve);
       if (waitedFor.size === 0) resolve();
     });
   }
@@ -313,8 +327,9 @@ export class QuorumStore implements Store {
 
   /** Any node's messages will do. Waiters also poll, so a node that can't be listened to is no error. */
   #listen(): void {
-    if (this.#isListening) return;
-    this.#isListening = true;
+    const nowMs = this.#nowMs();
+    if (nowMs - this.#listenedAtMs < LISTEN_EVERY_MS) return;
+    this.#listenedAtMs = nowMs;
     for (const [i, { node }] of this.#members.entries()) {
       const listening = node.listen({
         freed: (name) => this.#freed(name, i),
@@ -425,5 +440,5 @@ export function quorumStore(
   const maxTtlMs = parseMaxTtl(options.maxTtl);
   const closeClient = options.closeClients ?? false;
   const nodes = clients.map((client) => new RedisNode(client, { maxTtlMs, closeClient }));
-  return new QuorumStore(nodes, { maxTtlMs });
+  return new QuorumStore(nodes, { maxTtlMs, closesNodes: closeClient });
 }

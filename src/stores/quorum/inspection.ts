@@ -8,10 +8,10 @@ import type { Membership } from "./membership.js";
 import { type Descriptions, holdingsOf, toNameInfo } from "./names.js";
 import type { QuorumNode } from "./node.js";
 
-const TIMEOUT_MS = 2_000;
+const LIMITS = { silentMs: 250, timeoutMs: 5_000 };
 const NAMES_AT_ONCE = 100;
 
-const NOT_AWAITED = new Error("it was silent before");
+const NOT_AWAITED = new Error("it is silent");
 
 interface Answers<T> {
   readonly good: readonly { readonly where: string; readonly answer: T }[];
@@ -74,8 +74,8 @@ export class Inspection {
   /** Rejects if fewer than a majority answer. */
   async #askMajority<T>(send: (node: QuorumNode) => Promise<T>): Promise<Answers<T>> {
     await this.#membership.join();
-    // Nodes that were silent before are not waited for, unless they are needed.
-    const answers = await askAll(this.#members, TIMEOUT_MS, send, (some) => {
+    // Nodes that are silent are not waited for if the others are a majority.
+    const answers = await askAll(this.#members, LIMITS, send, (some) => {
       const votes = [...some.values()].filter((answer) => !(answer instanceof Error)).length;
       const isRestSilent = this.#members.every(({ isSilent }, i) => isSilent || some.has(i));
       return votes >= this.#majority && isRestSilent;

@@ -1,14 +1,18 @@
-import type { Clock } from "../../core/clock.js";
+import type { Clock, Timer } from "../../core/clock.js";
 import type { NodeState, QuorumNode } from "./node.js";
 
 /** A lower estimate of a node's clock is believed after this time, in which no better one came. */
 const ESTIMATE_KEPT_MS = 10_000;
 const FIRST_ROUND_TRIP_MS = 1;
+/** A timer that fires later than this was held up by the event loop. */
+const LATE_MS = 50;
 
 /** One node as this client sees it: how fast it answers, what its clock shows, whether it is silent. */
 export class Member {
   readonly node: QuorumNode;
   readonly clock: Clock;
+  /** The timeouts of requests without an answer, of all members: the same set. */
+  readonly timers: Set<Timer>;
   /** The node did not answer its last request in time: nobody waits for it until it does. */
   isSilent = false;
   /** The node is known to be another server than the others. Before that it gets no requests, and has no vote. */
@@ -19,9 +23,10 @@ export class Member {
   #aheadMicros: number | null = null;
   #estimatedAtMs = Number.NEGATIVE_INFINITY;
 
-  constructor(node: QuorumNode, clock: Clock) {
+  constructor(node: QuorumNode, clock: Clock, timers: Set<Timer>) {
     this.node = node;
     this.clock = clock;
+    this.timers = timers;
     this.absence = new Error(`${node.where} has not answered yet`);
   }
 
@@ -46,52 +51,82 @@ export class Member {
   }
 }
 
+/** How long nodes get to answer. */
+export interface Limits {
+  /** After this, a node counts as silent: nobody waits for it if the others are enough. */
+  readonly silentMs: number;
+  /** After this, the request has failed. */
+  readonly timeoutMs: number;
+}
+
 /**
  * Sends a request to these members and calls `answered` once for each, with an error if the answer is one, or
- * does not come in time. A late answer still shows that the node is there. Members that have not joined are not asked.
+ * does not come in time; `silent`, when some have become silent. A late answer still shows that the node is
+ * there. Members that have not joined are not asked.
  */
 export function askEach<T>(
   members: readonly Member[],
-  timeoutMs: number,
+  limits: Limits,
   send: (node: QuorumNode, index: number) => Promise<T>,
   answered: (answer: T | Error, index: number) => void,
+  silent?: () => void,
 ): void {
   const sendIfJoined = (node: QuorumNode, i: number): Promise<T> =>
     members[i]!.isJoined ? send(node, i) : Promise.reject(members[i]!.absence);
-  sendEach(members, timeoutMs, sendIfJoined, answered);
+  sendEach(members, limits, sendIfJoined, answered, silent);
 }
 
 /** The same for the request to join. */
 export function joinEach(
   members: readonly Member[],
-  timeoutMs: number,
+  limits: Limits,
   answered: (answer: NodeState | Error, index: number) => void,
+  silent?: () => void,
 ): void {
-  sendEach(members, timeoutMs, (node) => node.join(), answered);
+  sendEach(members, limits, (node) => node.join(), answered, silent);
 }
 
 function sendEach<T>(
   members: readonly Member[],
-  timeoutMs: number,
+  { silentMs, timeoutMs }: Limits,
   send: (node: QuorumNode, index: number) => Promise<T>,
   answered: (answer: T | Error, index: number) => void,
+  silent: () => void = () => {},
 ): void {
-  const { clock } = members[0]!;
+  const { clock, timers } = members[0]!;
   const sentAtMs = clock.elapsedMs();
   const pending = new Set(members.keys());
+  let timer: Timer;
+  const after = (ms: number, run: () => void): void => {
+    const atMs = sentAtMs + ms;
+    timer = clock.after(atMs - clock.elapsedMs(), () => {
+      timers.delete(timer);
+      const nowMs = clock.elapsedMs();
+      // The event loop was busy: the answers may have arrived, and are read after the timers.
+      if (nowMs > atMs + LATE_MS) after(nowMs + LATE_MS - sentAtMs, run);
+      else run();
+    });
+    timer.keepAlive(true);
+    timers.add(timer);
+  };
   const end = (answer: T | Error, i: number): void => {
     if (!pending.delete(i)) return;
-    if (pending.size === 0) timer.cancel();
+    if (pending.size === 0) {
+      timer.cancel();
+      timers.delete(timer);
+    }
     answered(answer, i);
   };
-  const timer = clock.after(timeoutMs, () => {
-    for (const i of [...pending]) {
-      const member = members[i]!;
-      member.isSilent = true;
-      end(new Error(`${member.node.where} gave no answer within ${Math.round(timeoutMs)} ms`), i);
-    }
+  after(silentMs, () => {
+    for (const i of pending) members[i]!.isSilent = true;
+    after(timeoutMs, () => {
+      const waitedMs = Math.round(clock.elapsedMs() - sentAtMs);
+      for (const i of [...pending]) {
+        end(new Error(`${members[i]!.node.where} gave no answer within ${waitedMs} ms`), i);
+      }
+    });
+    silent();
   });
-  timer.keepAlive(true);
   for (const [i, member] of members.entries()) {
     send(member.node, i).then(
       (answer) => {
@@ -103,18 +138,25 @@ function sendEach<T>(
   }
 }
 
-/** Sends a request to all members, and resolves when all have answered, or `isEnough`, which sees every answer, says so. */
+/**
+ * Sends a request to all members, and resolves when all have answered, or `isEnough` says so; it is asked
+ * after every answer, and when nodes have become silent.
+ */
 export function askAll<T>(
   members: readonly Member[],
-  timeoutMs: number,
+  limits: Limits,
   send: (node: QuorumNode, index: number) => Promise<T>,
   isEnough: (answers: ReadonlyMap<number, T | Error>) => boolean = () => false,
 ): Promise<ReadonlyMap<number, T | Error>> {
   return new Promise((resolve) => {
     const answers = new Map<number, T | Error>();
-    askEach(members, timeoutMs, send, (answer, i) => {
-      answers.set(i, answer);
+    const check = (): void => {
       if (isEnough(answers) || answers.size === members.length) resolve(answers);
-    });
+    };
+    const answered = (answer: T | Error, i: number): void => {
+      answers.set(i, answer);
+      check();
+    };
+    askEach(members, limits, send, answered, check);
   });
 }

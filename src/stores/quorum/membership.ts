@@ -5,7 +5,7 @@ import { unavailable } from "./errors.js";
 import { askAll, joinEach, type Member } from "./member.js";
 import type { NodeState } from "./node.js";
 
-const TIMEOUT_MS = 2_000;
+const LIMITS = { silentMs: 500, timeoutMs: 5_000 };
 /** Nodes that were not reached are tried again after this time. */
 const RETRY_MS = 1_000;
 /** While a store is set up, nodes that are later than a majority get this time. */
@@ -73,7 +73,10 @@ export class Membership {
     this.#triedAtMs = this.#clock.elapsedMs();
     const missing = this.#members.filter(({ isJoined }) => !isJoined);
     // Only nodes that nobody has used yet have to be seen all.
-    const answers = await this.#ask(missing, () => this.#hasMajority && this.#isUsed);
+    const answers = await this.#ask(missing, () => {
+      const areAllHeard = missing.every(({ isJoined, isSilent }) => isJoined || isSilent);
+      return this.#hasMajority && (this.#isUsed || areAllHeard);
+    });
     const [refusal] = this.#refusals.values();
     if (refusal !== undefined) throw refusal;
     if (!this.#hasMajority) {
@@ -98,14 +101,18 @@ export class Membership {
     const answers: (NodeState | Error)[] = [];
     return new Promise((resolve) => {
       this.#answered = new Promise((allAnswered) => {
-        joinEach(members, TIMEOUT_MS, (answer, i) => {
-          answers.push(answer);
-          if (answer instanceof Error) members[i]!.absence = answer;
-          else this.#add(members[i]!, answer);
+        const check = (): void => {
           const isLast = answers.length === members.length;
           if (isLast) allAnswered(null);
           if (isLast || isEnough()) resolve(answers);
-        });
+        };
+        const answered = (answer: NodeState | Error, i: number): void => {
+          answers.push(answer);
+          if (answer instanceof Error) members[i]!.absence = answer;
+          else this.#add(members[i]!, answer);
+          check();
+        };
+        joinEach(members, LIMITS, answered, check);
       });
     });
   }
@@ -142,7 +149,7 @@ export class Membership {
    * maxTtl, which looks the same.
    */
   async #settle(): Promise<void> {
-    await askAll(this.#members, TIMEOUT_MS, (node, i) =>
+    await askAll(this.#members, LIMITS, (node, i) =>
       node.settle(this.#states.get(this.#members[i]!)!.marker),
     );
   }

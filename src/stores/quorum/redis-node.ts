@@ -141,11 +141,14 @@ export class RedisNode implements QuorumNode {
     return [...new Set(keys.map(nameOfRecord))];
   }
 
-  listen({ freed, missed, isNeeded }: NodeEvents): Promise<void> {
+  async listen({ freed, missed, isNeeded }: NodeEvents): Promise<void> {
     const { connection } = this.#runner;
     const events = { message: freed, missed };
     this.#listener ??= new Listener(this.#channel, connection, events, isNeeded);
-    return this.#listener.open();
+    if (this.#listener.isOpen) return;
+    await this.#listener.open();
+    // A release may have found that nobody listens, since the claim that is waiting.
+    missed();
   }
 
   async stopListening(): Promise<void> {

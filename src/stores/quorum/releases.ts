@@ -1,5 +1,5 @@
 import type { Clock, Timer } from "../../core/clock.js";
-import { askEach, type Member } from "./member.js";
+import { askEach, type Limits, type Member } from "./member.js";
 import type { NodeReleaseReply, QuorumNode } from "./node.js";
 
 const RETRY_MS = { first: 100, most: 2_000 };
@@ -22,18 +22,24 @@ export class Releases {
     this.#clock = clock;
   }
 
-  /** Calls `answered` once for each node with the answer to the first attempt. */
+  /** Calls `answered` once for each node with the answer to the first attempt, and `silent` as `askEach` does. */
   send(
     release: NodeRelease,
-    { timeoutMs, keptMs }: { timeoutMs: number; keptMs: number },
+    { limits, keptMs }: { limits: Limits; keptMs: number },
     answered: (answer: NodeReleaseReply | Error, index: number) => void,
+    silent?: () => void,
   ): void {
     const untilMs = this.#clock.elapsedMs() + keptMs;
     const send = (node: QuorumNode): Promise<NodeReleaseReply> => node.release(release);
-    askEach(this.#members, timeoutMs, send, (answer, i) => {
-      if (answer instanceof Error) this.#repeat(this.#members[i]!, release, timeoutMs, untilMs);
+    const repeatOrEnd = (answer: NodeReleaseReply | Error, i: number): void => {
+      const member = this.#members[i]!;
+      // A node that has not joined never got a claim.
+      if (answer instanceof Error && member.isJoined) {
+        this.#repeat(member, release, limits, untilMs);
+      }
       answered(answer, i);
-    });
+    };
+    askEach(this.#members, limits, send, repeatOrEnd, silent);
   }
 
   close(): void {
@@ -45,7 +51,7 @@ export class Releases {
   #repeat(
     member: Member,
     release: NodeRelease,
-    timeoutMs: number,
+    limits: Limits,
     untilMs: number,
     pauseMs = RETRY_MS.first,
   ): void {
@@ -53,9 +59,9 @@ export class Releases {
     const timer = this.#clock.after(pauseMs, () => {
       this.#timers.delete(timer);
       const send = (node: QuorumNode): Promise<NodeReleaseReply> => node.release(release);
-      askEach([member], timeoutMs, send, (answer) => {
+      askEach([member], limits, send, (answer) => {
         if (!(answer instanceof Error)) return;
-        this.#repeat(member, release, timeoutMs, untilMs, Math.min(2 * pauseMs, RETRY_MS.most));
+        this.#repeat(member, release, limits, untilMs, Math.min(2 * pauseMs, RETRY_MS.most));
       });
     });
     this.#timers.add(timer);

@@ -51,7 +51,7 @@ export class RenewalVotes {
 
   result(): RenewalResult {
     const renewed = this.#renewed;
-    if (renewed !== null) return renewed;
+    if (renewed !== null && this.#why === undefined) return renewed;
     if (!this.#isLost) {
       return { kind: "unknown", failures: this.#failures, filled: this.#filled };
     }
@@ -67,7 +67,8 @@ export class RenewalVotes {
     return null;
   }
 
+  /** One node that knows of a revocation is enough: others may have missed it, or forgotten it. */
   get #isLost(): boolean {
-    return this.#nodes - this.#no.size < this.#majority;
+    return this.#why !== undefined || this.#nodes - this.#no.size < this.#majority;
   }
 }

@@ -112,7 +112,7 @@ const FIELDS: {
     within: optional(text),
     together: optional(text),
   },
-  queued: { op: text },
+  queued: { op: text, sentAtMs: optional(number) },
   aborting: { op: text },
   "not-granted": { op: text, outcome: oneOf("busy", "timeout", "aborted", "unknown", "refused") },
   made: { op: text, token, limit: optional(count) },

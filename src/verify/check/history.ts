@@ -44,8 +44,12 @@ type Asking =
       /** The same text in all ops of one multi-lock: they are granted, lost and released together. */
       readonly together?: string;
     }
-  /** The ticket is in the store: every claim from now on comes after it. */
-  | { readonly kind: "queued"; readonly op: OpId }
+  /**
+   * The ticket is in the store: every claim from now on comes after it. `sentAtMs`: the store has
+   * replied so to a request sent then, and so keeps the ticket for one ttl from that moment at
+   * least; each renewal of the ticket is reported.
+   */
+  | { readonly kind: "queued"; readonly op: OpId; readonly sentAtMs?: number }
   /** The caller's signal aborts the wait. */
   | { readonly kind: "aborting"; readonly op: OpId }
   /** The acquire ended without a lease. `unknown`: the store did not reply, and may have granted. */

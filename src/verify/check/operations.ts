@@ -13,10 +13,14 @@ export interface Belief extends Span {
   readonly excludesUntilMs: number;
 }
 
+export type TicketProof = EventOf<"queued"> & { readonly sentAtMs: number };
+
 /** One acquire and its lease. For fields of one event, the first event of that kind counts. */
 export interface Operation {
   readonly asked: EventOf<"asked">;
   queued?: EventOf<"queued" | "seen">;
+  /** The replies by which the store promised to keep the ticket, in order; empty if they are not reported. */
+  readonly ticketProofs: TicketProof[];
   aborting?: EventOf<"aborting">;
   notGranted?: EventOf<"not-granted">;
   made?: EventOf<"made">;
@@ -149,6 +153,7 @@ export function fold(history: History, startsMs?: number): Run {
         const group = event.together === undefined ? [] : listIn(groups, event.together);
         const op: Operation = {
           asked: event,
+          ticketProofs: [],
           renewals: [],
           kept: [],
           revocations: [],
@@ -252,6 +257,7 @@ function note(
   switch (event.kind) {
     case "queued":
       op.queued ??= event;
+      if (isTicketProof(event)) op.ticketProofs.push(event);
       break;
     case "aborting":
       op.aborting ??= event;
@@ -292,6 +298,9 @@ function note(
       break;
   }
 }
+
+const isTicketProof = (event: EventOf<"queued">): event is TicketProof =>
+  event.sentAtMs !== undefined;
 
 type OfOperation = Extract<Event, { op: OpId }>["kind"];
 

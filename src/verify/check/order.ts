@@ -5,6 +5,7 @@ import {
   isGranted,
   type Operation,
   type Run,
+  type TicketProof,
   who,
 } from "./operations.js";
 import { firstIndex } from "./spans.js";
@@ -17,6 +18,8 @@ type Queued = Operation & { readonly queued: NonNullable<Operation["queued"]> };
  * may lose its place.
  */
 const SILENCE = 1 / 2;
+/** A proof of a ticket counts for this share of the ttl: the store's clock may run 1 % fast. */
+const PROVED = 0.99;
 /** Limits the work: each violation costs a search through the queue. */
 const MOST_VIOLATIONS = 100;
 
@@ -44,7 +47,13 @@ export function order(run: Run, { fair, endMs }: Limits): Finding {
         atMs: op.granted.atMs,
         sinceMs: other.asked.atMs,
         why: `${who(other)} was in the queue for ${JSON.stringify(op.asked.name)} at ${run.at(other.queued.atMs)}; ${who(op)} requested it at ${run.at(op.asked.atMs)} and was granted token ${op.granted.token} ${then}`,
-        evidence: [other.asked, other.queued, op.asked, op.granted, end],
+        evidence: [
+          other.asked,
+          ...(proofOfTicket(other, op) ?? [other.queued]),
+          op.asked,
+          op.granted,
+          end,
+        ],
       });
       if (violations.length >= MOST_VIOLATIONS) break;
     }
@@ -119,6 +128,8 @@ function isOvertaken(run: Run, op: Queued, by: Granted, endMs: number): boolean 
   if (group.length > 1 && asked.renew === false) return false;
   const pauses = run.pausesOf(asked.client);
   const atMs = by.made?.atMs ?? by.granted.atMs;
+  const isProved = op.ticketProofs.length > 0;
+  if (isProved && proofOfTicket(op, by) === null) return false;
   // The ticket is gone before the client reports that it gave up, and a pause may lie in between.
   if (granted === undefined) {
     const pausedMs = pauses.coverMs(atMs, end.atMs);
@@ -137,6 +148,7 @@ function isOvertaken(run: Run, op: Queued, by: Granted, endMs: number): boolean 
   // that begins sooner may hide the grant, too.
   const learnsByMs = atMs + asked.ttlMs * SILENCE;
   const isUnheard =
+    !isProved &&
     by.made === undefined &&
     fitTogether(op, by) &&
     (pauses.touches(by.asked.atMs, learnsByMs) || run.faults.touches(by.asked.atMs, learnsByMs));
@@ -144,6 +156,43 @@ function isOvertaken(run: Run, op: Queued, by: Granted, endMs: number): boolean 
   if (run.storeFaults.touches(asked.atMs, untilMs)) return false;
   // The op claimed more permits than the resize left, and its ticket was dropped.
   if (resizes.some((one) => one.limit < asked.permits && one.sinceMs <= atMs)) return false;
+  // A multi-lock that loses one name drops its ticket for another.
+  if (isProved && group.length === 1) return true;
   const silentMs = pauses.coverMs(asked.atMs, untilMs) + run.faults.coverMs(asked.atMs, untilMs);
   return silentMs <= asked.ttlMs * SILENCE;
+}
+
+/**
+ * The fewest replies which prove that the store kept one and the same ticket from before the other's
+ * request until after the other's grant; null if there are none. A client that runs may lose its
+ * place: nobody can renew a ticket while the store hangs, for instance while a process that was
+ * stopped in the middle of a transaction keeps an SQLite file locked.
+ */
+function proofOfTicket(op: Queued, by: Granted): readonly TicketProof[] | null {
+  const keptUntilMs = ({ sentAtMs }: TicketProof): number => sentAtMs + op.asked.ttlMs * PROVED;
+  const isComplete = (last: TicketProof): boolean => {
+    if (keptUntilMs(last) < by.granted.atMs) return false;
+    if (by.made !== undefined || !fitTogether(op, by)) return true;
+    // Both may have been granted in one step, in order, and the op may have missed that grant and got
+    // another one later. Not if it still waited after the other's grant, nor if the ticket cannot have
+    // expired before the grant that the op received.
+    const stillWaited = last.sentAtMs >= by.granted.atMs;
+    return stillWaited || (op.granted !== undefined && op.granted.atMs <= keptUntilMs(last));
+  };
+  let replies: TicketProof[] = [];
+  for (const reply of op.ticketProofs) {
+    const last = replies.at(-1);
+    // An overtaken reply.
+    if (last !== undefined && reply.sentAtMs < last.sentAtMs) continue;
+    if (reply.atMs < by.asked.atMs) replies = [reply];
+    // Another ticket, perhaps behind the other's request.
+    else if (last === undefined || reply.sentAtMs > keptUntilMs(last)) return null;
+    else {
+      const before = replies.at(-2);
+      if (before !== undefined && reply.sentAtMs <= keptUntilMs(before)) replies.pop();
+      replies.push(reply);
+    }
+    if (isComplete(reply)) return replies;
+  }
+  return null;
 }

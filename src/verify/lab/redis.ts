@@ -29,6 +29,11 @@ export class RedisServer extends ChildServer {
     this.url = `redis://${this.address}:${this.port}`;
   }
 
+  /** The folder of its snapshot and its append-only file. */
+  get dataFolder(): string {
+    return this.place.data;
+  }
+
   /** Runs a command by redis-cli, and resolves to its output; rejects if the reply is an error. */
   async cli(...args: readonly string[]): Promise<string> {
     const cli = [this.#cli, "-e", "-h", this.address, "-p", String(this.port)];

@@ -5,6 +5,7 @@ import { etcdClusterTarget, etcdTarget } from "./etcd.js";
 import { pgbouncerTarget, postgresTarget } from "./postgres.js";
 import { redisReplicaTarget, redisTarget } from "./redis.js";
 import { redisClusterTarget } from "./redis-cluster.js";
+import { redlockTarget } from "./redlock.js";
 import { sqliteTarget } from "./sqlite.js";
 
 /** A store that the lab can start. */
@@ -20,6 +21,7 @@ export const LAB_TARGETS = {
   redis: { needs: ["redis"], open: redisTarget },
   "redis-replica": { needs: ["redis"], open: redisReplicaTarget },
   "redis-cluster": { needs: ["redis"], open: redisClusterTarget },
+  redlock: { needs: ["redis"], open: redlockTarget },
   postgres: { needs: ["postgres"], open: postgresTarget },
   pgbouncer: { needs: ["postgres", "pgbouncer"], open: pgbouncerTarget },
   etcd: { needs: ["etcd"], open: etcdTarget },

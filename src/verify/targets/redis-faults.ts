@@ -64,7 +64,7 @@ export function serverKinds(server: (random: Random) => RedisServer): readonly F
 }
 
 /** The restart creates the user again, who is not in the append-only file. */
-const restartedWithRights = (server: RedisServer): Fault => {
+export const restartedWithRights = (server: RedisServer): Fault => {
   const dead = killed(server);
   return fault(
     dead.name,

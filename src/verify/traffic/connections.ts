@@ -28,6 +28,8 @@ export async function openConnection({
   switch (parsed.scheme) {
     case "redis":
       return openRedis(parsed, library);
+    case "redlock":
+      return openQuorum(parsed, library);
     case "postgres":
       return openPostgres(parsed);
     case "etcd":
@@ -72,6 +74,42 @@ async function openRedis(
   return {
     store: sharing(redisStore(client, { replicas })),
     close: async () => client.disconnect(),
+  };
+}
+
+/** A client for each node; those of nodes that are down connect later. */
+async function openQuorum(
+  { hosts, path, options, user, password }: StoreUrl,
+  library: Connections["library"],
+): Promise<Connected> {
+  const { quorumStore } = await import("../../stores/quorum/index.js");
+  const nodes = hosts.map(({ host, port }) => ({ host, port: port ?? REDIS_PORT }));
+  const db = Number(path.replace("/", "") || 0);
+  const login = user === "" ? {} : { username: user, password };
+  const maxTtl = options.get("maxTtl");
+  const more = maxTtl === undefined ? {} : { maxTtl };
+  if (library === "redis") {
+    const { createClient } = await import("redis");
+    const clients = nodes.map((socket) => {
+      const client = createClient({ socket, database: db, ...login });
+      client.on("error", () => {});
+      client.connect().catch(() => {});
+      return client;
+    });
+    return {
+      store: sharing(quorumStore(clients, more)),
+      close: async () => {
+        for (const client of clients) client.destroy();
+      },
+    };
+  }
+  const { Redis } = await import("ioredis");
+  const clients = nodes.map((node) => new Redis({ ...node, db, ...login }).on("error", () => {}));
+  return {
+    store: sharing(quorumStore(clients, more)),
+    close: async () => {
+      for (const client of clients) client.disconnect();
+    },
   };
 }
 

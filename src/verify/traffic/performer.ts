@@ -4,7 +4,15 @@ import type { Events } from "../../core/events.js";
 import type { Lease, ReleaseResult } from "../../core/lease.js";
 import type { LocksOptions } from "../../core/options.js";
 import { isPromise } from "../../core/requests.js";
-import { type Claim, type ClaimAnswer, LOCK_LIMIT, type Store } from "../../core/store.js";
+import {
+  type Awaitable,
+  type Claim,
+  type ClaimAnswer,
+  LOCK_LIMIT,
+  type RenewAnswer,
+  type Renewal,
+  type Store,
+} from "../../core/store.js";
 import type { Locks } from "../../locks.js";
 import { delegate } from "../../testing/delegate.js";
 import type { EventOf } from "../check/history.js";
@@ -35,6 +43,8 @@ export class Performer {
   readonly #aborters = new Map<string, AbortController>();
   /** The op of each claim, by the label in the store and the name's key there. */
   readonly #asked = new Map<string, string>();
+  /** The ops that have a ticket, by its grantId. */
+  readonly #tickets = new Map<string, string>();
 
   constructor(
     client: string,
@@ -50,22 +60,49 @@ export class Performer {
     return this.#waiting.size;
   }
 
-  /** Wraps the store: reports that a ticket is queued once the store has replied so. */
+  /** Wraps the store: reports a ticket whenever the store replies that it is queued. */
   reportsQueued(store: Store): Store {
-    const heard = (claim: Claim, answer: ClaimAnswer): ClaimAnswer => {
+    // A claim under a session lives from the session's last proof, not from its own request.
+    const provesTicket = store.traits.liveness === "lease";
+    const claimed = (claim: Claim, sentAtMs: number, answer: ClaimAnswer): ClaimAnswer => {
       const place = `${claim.holder} ${claim.names[0]}`;
       const op = answer.kind === "queued" ? this.#asked.get(place) : undefined;
-      if (op !== undefined) {
+      if (op === undefined) return answer;
+      if (provesTicket) {
+        this.#tickets.set(claim.grantId, op);
+        report({ kind: "queued", op, sentAtMs });
+      } else {
         this.#asked.delete(place);
         report({ kind: "queued", op });
       }
       return answer;
     };
+    const renewed = (
+      renewals: readonly Renewal[],
+      sentAtMs: number,
+      answers: readonly RenewAnswer[],
+    ): readonly RenewAnswer[] => {
+      for (const [i, { grantId }] of renewals.entries()) {
+        const op = this.#tickets.get(grantId);
+        const kind = answers[i]?.kind;
+        if (kind === "queued" && op !== undefined) report({ kind, op, sentAtMs });
+        if (kind === "granted" || kind === "lost") this.#tickets.delete(grantId);
+      }
+      return answers;
+    };
     return {
       ...delegate(store),
       claim: (claim, push) => {
-        const answer = store.claim(claim, push);
-        return isPromise(answer) ? answer.then((one) => heard(claim, one)) : heard(claim, answer);
+        const sentAtMs = machineMs();
+        return whenAnswered(store.claim(claim, push), (one) => claimed(claim, sentAtMs, one));
+      },
+      renew: (renewals) => {
+        const sentAtMs = machineMs();
+        return whenAnswered(store.renew(renewals), (all) => renewed(renewals, sentAtMs, all));
+      },
+      release: (releases) => {
+        for (const { grantId } of releases) this.#tickets.delete(grantId);
+        return store.release(releases);
       },
     };
   }
@@ -320,3 +357,7 @@ export class Performer {
     }
   }
 }
+
+/** At once, if the store replies at once. */
+const whenAnswered = <T>(answer: Awaitable<T>, heard: (answer: T) => T): Awaitable<T> =>
+  isPromise(answer) ? answer.then(heard) : heard(answer);

@@ -319,7 +319,9 @@ export class Worker implements AsyncDisposable {
 
   #report(event: Event): void {
     this.timeLine.add(event);
-    if (event.kind === "queued") this.#queued.set(event.op, event.atMs);
+    if (event.kind === "queued" && !this.#queued.has(event.op)) {
+      this.#queued.set(event.op, event.atMs);
+    }
     if (event.kind === "granted" || event.kind === "not-granted") this.#queued.delete(event.op);
     if (event.kind === "granted") this.#held.set(event.op, event.atMs);
     if (event.kind === "releasing" || event.kind === "lost") this.#held.delete(event.op);

@@ -1,16 +1,19 @@
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Client, Pool } from "pg";
+import { Client, Pool, type PoolConfig } from "pg";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { postgresFence } from "../../../src/fence/postgres.js";
-import { connect } from "../../../src/index.js";
+import { connect, createLocks, type Locks } from "../../../src/index.js";
 import { withTransactionLock } from "../../../src/postgres/index.js";
+import type { PostgresStore } from "../../../src/stores/postgres/index.js";
 import { type Fault, fault } from "../../../src/verify/fault.js";
 import { Disk } from "../../../src/verify/lab/disk.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { PostgresServer } from "../../../src/verify/lab/postgres.js";
 import { TimeLine } from "../../../src/verify/traffic/time-line.js";
 import { describeWith } from "../../support/needs.js";
+import { byPool } from "../../support/postgres.js";
+import { claimOf } from "../../support/redis.js";
 import { freshFolder } from "../../support/sqlite.js";
 import { eventsOf, expectKept, startWorkers, until } from "../../support/worker.js";
 
@@ -263,5 +266,98 @@ describeWith(["postgres"], "idle_in_transaction_session_timeout", () => {
       expect(await outcome).toBe("STORE_UNAVAILABLE");
       expect((await pool.query("SELECT value FROM counter")).rows).toEqual([{ value: 10 }]);
     });
+  });
+});
+
+describeWith(["postgres"], "connections and rows that others use", () => {
+  let lab: Lab;
+  let server: PostgresServer;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    server = await lab.postgres();
+  });
+  afterAll(() => lab.close());
+
+  const open = async (pool: PoolConfig = {}): Promise<{ locks: Locks; store: PostgresStore }> => {
+    const store = await byPool(server.url, {}, pool);
+    const locks = createLocks(store, { ttl: 2_000 });
+    onTestFinished(() => locks.close());
+    return { locks, store };
+  };
+
+  test("a pool of one connection is enough for leases, waiters and renewals", {
+    timeout: 60_000,
+  }, async () => {
+    const { locks } = await open({ max: 1 });
+    const held = await Promise.all(
+      Array.from({ length: 20 }, (_, i) => locks.acquire(`held ${i}`, { ttl: 1_500 })),
+    );
+    const blocker = await locks.acquire("busy");
+    const waiting = Array.from({ length: 20 }, () =>
+      locks.withLock("busy", { wait: 30_000, ttl: 1_500 }, async () => {}),
+    );
+    await sleep(4_000);
+    expect(held.map(({ state }) => state)).toEqual(held.map(() => "held"));
+    await blocker.release();
+    await Promise.all(waiting);
+    await Promise.all(held.map((lease) => lease.release()));
+  });
+
+  test("a row that somebody else has locked holds up its own name only", {
+    timeout: 60_000,
+  }, async () => {
+    const { locks } = await open();
+    for (const name of ["stuck", "free"]) await (await locks.acquire(name)).release();
+    const kept = await locks.acquire("kept", { ttl: 1_500 });
+    const other = new Client(server.url);
+    await other.connect();
+    await other.query(`BEGIN; SELECT FROM holdfast.names WHERE name = 'stuck' FOR UPDATE`);
+    // Both go in one statement.
+    const [stuck, free] = [locks.acquire("stuck", { wait: 15_000 }), locks.acquire("free")];
+    const lease = await free;
+    await sleep(2_000);
+    expect(kept.state).toBe("held");
+    await other.query("ROLLBACK");
+    await (await stuck).release();
+    await lease.release();
+    await other.end();
+  });
+
+  test("a row that somebody else is just making holds up its own name only", {
+    timeout: 60_000,
+  }, async () => {
+    const { store } = await open();
+    const other = new Client(server.url);
+    await other.connect();
+    await other.query(`BEGIN; INSERT INTO holdfast.names (name) VALUES ('stuck')`);
+    // All go in one statement.
+    const claims = ["a", "stuck", "x"].map((name) =>
+      store.claim(claimOf(name, { ttlMs: 3_000 }), () => {}),
+    );
+    const replies = await Promise.allSettled(claims);
+    expect(replies).toMatchObject([
+      { value: { kind: "granted" } },
+      { reason: { code: "STORE_UNAVAILABLE", retryable: true } },
+      { value: { kind: "granted" } },
+    ]);
+    await other.query("ROLLBACK");
+    await other.end();
+  });
+
+  test("a process listens only while somebody waits", { timeout: 30_000 }, async () => {
+    const { locks } = await open();
+    const listening = async (): Promise<number> =>
+      Number(
+        await server.sql(
+          "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %' OR query = 'SELECT 1'",
+        ),
+      );
+    const lease = await locks.acquire("name");
+    expect(await listening()).toBe(0);
+    const waiting = locks.acquire("name", { wait: 10_000 });
+    await expect.poll(listening, { timeout: 5_000 }).toBe(1);
+    await lease.release();
+    await (await waiting).release();
+    await expect.poll(listening, { timeout: 15_000 }).toBe(0);
   });
 });

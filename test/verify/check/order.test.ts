@@ -1,6 +1,7 @@
 import { describe, it } from "vitest";
 import {
   asked,
+  confirmed,
   granted,
   healed,
   injected,
@@ -234,6 +235,92 @@ describe("L4, first come, first served", () => {
       const later = [resumed(90, "a"), granted(95, "a", 3, 180)];
       ok("L4", [...looked.toSpliced(3, 0, kept(2.5, "a", 90)), ...later]);
       violated("L4", [...looked, ...later], [0, 1, 2, 5, 7], /before it/);
+    });
+  });
+
+  describe("where the store's replies to the waiter are known:", () => {
+    const first = [asked(0, "a"), confirmed(1, "a"), asked(2, "b"), confirmed(3, "b")];
+
+    // On SQLite, a worker was stopped in the middle of a transaction: nobody could renew a ticket for
+    // more than a ttl, and the second waiter was the first to claim again.
+    it("a ticket without a reply for a ttl may have expired, though its client ran", () => {
+      ok("L4", [
+        ...first,
+        paused(20, "c"),
+        resumed(170, "c"),
+        granted(172, "b", 1, 270),
+        granted(175, "a", 2, 270),
+      ]);
+      violated(
+        "L4",
+        [...first, granted(98, "b", 1, 190), granted(175, "a", 2, 270)],
+        [0, 1, 2, 4, 5],
+        /before it/,
+      );
+    });
+
+    it("each reply proves the ticket for another ttl, from the sending of its request", () => {
+      const renewed = [confirmed(60, "a", 40), confirmed(100, "a", 80)];
+      const granting = (atMs: number) => [granted(atMs, "b", 1, 270), granted(190, "a", 2, 290)];
+      violated("L4", [...first, ...renewed, ...granting(170)], [0, 1, 2, 5, 6, 7], /before it/);
+      ok("L4", [...first, ...renewed, ...granting(181)]);
+      // A pause does not matter as long as the store keeps the ticket.
+      violated(
+        "L4",
+        [
+          ...first,
+          paused(5, "a"),
+          resumed(90, "a"),
+          granted(95, "b", 1, 180),
+          granted(99, "a", 2, 190),
+        ],
+        [0, 1, 2, 6, 7],
+        /before it/,
+      );
+    });
+
+    it("a ticket that was queued again stands behind those that came in between", () => {
+      const again = [confirmed(160, "a"), granted(170, "b", 1, 260), granted(180, "a", 2, 270)];
+      ok("L4", [...first, ...again]);
+      violated(
+        "L4",
+        [asked(0, "a"), confirmed(1, "a"), confirmed(150, "a"), asked(155, "b"), ...again.slice(1)],
+        [0, 2, 3, 4, 5],
+        /before it/,
+      );
+    });
+
+    // On Redis with a replica, both readers were granted in one step. The server hung before the first
+    // one learned of it, and its grant expired.
+    it("a reader that was granted with another may have missed that grant", () => {
+      const readers = [
+        asked(0, "a", SHARED),
+        confirmed(1, "a"),
+        asked(2, "b", SHARED),
+        confirmed(3, "b"),
+        granted(40, "b", 2, 130),
+      ];
+      ok("L4", [...readers, injected(100), healed(140), granted(150, "a", 3, 240)]);
+      ok("L4", [...readers, notGranted(90, "a")]);
+      violated("L4", [...readers, granted(60, "a", 3, 150)], [0, 1, 2, 4, 5], /before it/);
+      violated(
+        "L4",
+        [...readers, confirmed(46, "a", 45), granted(150, "a", 3, 240)],
+        [0, 1, 2, 4, 5, 6],
+        /before it/,
+      );
+    });
+
+    it("a multi-lock that loses one name may drop its ticket for another", () => {
+      const all = [
+        asked(0, "a.x", { together: "a", name: "x", client: "a" }),
+        asked(0, "a", { together: "a", client: "a" }),
+        confirmed(1, "a"),
+        asked(2, "b"),
+      ];
+      const overtaken = [confirmed(75, "a"), granted(80, "b", 1, 170), granted(90, "a", 2, 180)];
+      ok("L4", [...all, paused(10, "a"), resumed(70, "a"), ...overtaken]);
+      violated("L4", [...all, ...overtaken.slice(1)], [1, 2, 3, 4, 5], /before it/);
     });
   });
 

@@ -41,6 +41,13 @@ export const asked = (atMs: number, op: string, more: Asked = {}): Event => ({
   ...more,
 });
 export const queued = (atMs: number, op: string): Event => ({ kind: "queued", atMs, op });
+/** The reply to a claim or to a renewal of the ticket, which was sent at `sentAtMs`. */
+export const confirmed = (atMs: number, op: string, sentAtMs = atMs - 1): Event => ({
+  kind: "queued",
+  atMs,
+  op,
+  sentAtMs,
+});
 export const aborting = (atMs: number, op: string): Event => ({ kind: "aborting", atMs, op });
 export const notGranted = (
   atMs: number,

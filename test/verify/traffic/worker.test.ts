@@ -4,6 +4,7 @@ import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
+import type { Worker } from "../../../src/verify/traffic/worker.js";
 import { skipUnless } from "../../support/needs.js";
 import { freshFolder } from "../../support/sqlite.js";
 import { startWorkers } from "../../support/worker.js";
@@ -24,6 +25,25 @@ test("a worker's URL is not in its command line or environment, which others may
   expect(existsSync(file)).toBe(true);
   expect(await workers[0]!.release(op)).toBe("released");
   await workers[0]!.close();
+});
+
+test("a waiting worker reports every reply that its ticket is queued, with the time of its request", async () => {
+  const url = `sqlite:${join(freshFolder(), "locks.db")}`;
+  const { workers, timeLine } = await startWorkers(2, url, { ttl: 2_000 });
+  const [holder, waiter] = workers as [Worker, Worker];
+  const { op } = await holder.acquire("name");
+  const waiting = waiter.acquire("name");
+  const replies = () => timeLine.events.filter((event) => event.kind === "queued");
+  await expect.poll(() => replies().length, { timeout: 20_000 }).toBeGreaterThan(2);
+  await holder.release(op);
+  await waiter.release((await waiting).op);
+  let beforeMs = 0;
+  for (const { atMs, sentAtMs } of replies()) {
+    expect(sentAtMs).toBeGreaterThan(beforeMs);
+    expect(sentAtMs).toBeLessThan(atMs);
+    beforeMs = sentAtMs!;
+  }
+  await Promise.all(workers.map((worker) => worker.close()));
 });
 
 test("a worker that never gets its task ends when its input does, and prints nothing", async () => {

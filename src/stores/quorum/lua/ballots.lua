@@ -20,12 +20,15 @@ local function claim(recordKey, counterKey, request)
   if isHeldBy(other, id) then
     if seq >= other[SEQ] then
       other[SEQ] = seq
-      other[EXPIRY] = math.max(other[EXPIRY], micros + ttl * 1000)
+      local expiry = micros + ttl * 1000
+      if expiry > other[EXPIRY] then other[EXPIRY], other[TTL] = expiry, ttl end
       saveRecord(recordKey, other)
     end
     return string.format('recorded %.0f %.0f', other[NUMBER], micros)
   end
   if other then
+    -- Without this, it would count from now at every claim.
+    if other.isSetBack then saveRecord(recordKey, other) end
     if registers ~= '0' then register(recordKey, ttl) end
     local freeIn = math.max(other[EXPIRY], other[CLOSED]) - micros
     return string.format('busy %.0f %.3f %s %s', micros, freeIn / 1000, shortId(other[ID]), other[HOLDER])
@@ -62,7 +65,7 @@ local function release(recordKey, id, isUnused)
   local hasExpired = record[EXPIRY] <= micros
   if record[CLOSED] > micros and not isUnused then
     if hasExpired then return 'absent' end
-    record[EXPIRY] = micros
+    record[EXPIRY], record[TTL] = micros, 0
     saveRecord(recordKey, record)
     return 'released'
   end

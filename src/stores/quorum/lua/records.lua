@@ -8,6 +8,14 @@ local function readRecord(key)
   if not stored then return nil end
   local record = { cmsgpack.unpack(stored) }
   if record[1] ~= FORMAT then error({ err = 'HOLDFAST STRANGER' }) end
+  -- More time left than was ever given: the clock was set back since. The record counts from now.
+  local setBack = record[EXPIRY] - record[TTL] * 1000 - micros
+  if setBack > 0 then
+    for _, field in ipairs({ EXPIRY, SINCE, CLOSED }) do
+      record[field] = math.max(0, record[field] - setBack)
+    end
+    record.isSetBack = true
+  end
   if record[EXPIRY] <= micros and record[CLOSED] <= micros then return nil end
   return record
 end

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { describeWith } from "./support/needs.js";
-import { type Model, rulesOf, verify } from "./support/spin.js";
+import { describeWith } from "../support/needs.js";
+import { type Model, rulesOf, verify } from "../support/spin.js";
 
 const timeout = 240_000;
 

@@ -1,7 +1,7 @@
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { describeWith } from "./support/needs.js";
-import { type Model, pathOf, refute, rulesOf, verify } from "./support/spin.js";
+import { describeWith } from "../support/needs.js";
+import { type Model, pathOf, refute, rulesOf, verify } from "../support/spin.js";
 
 /** Bounds that are enough to break most checks. */
 const SMALLEST = ["-DGRANTS=2", "-DNUMBERS=2"];
@@ -65,7 +65,7 @@ describeWith(["spin"], "models", () => {
   });
 
   test.concurrent("the example of docs/models.md is what spin prints", { timeout }, async () => {
-    const page = readFileSync(new URL("../docs/models.md", import.meta.url), "utf8");
+    const page = readFileSync(new URL("../../docs/models.md", import.meta.url), "utf8");
     const flags = ["-DWITHOUT=RAISE_NEEDS_HOLDER", "-DCHECK=TOKENS_DIFFER", "-DGRANTS=2"];
     expect(page).toContain(`spin ${flags.join(" ")} -a quorum-ballot.pml`);
     const { story } = await refute("quorum-ballot", ...flags);

@@ -1,0 +1,251 @@
+import { readdirSync, statSync, truncateSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { connect } from "../../../src/index.js";
+import { MARKER } from "../../../src/stores/quorum/keys.js";
+import { together } from "../../../src/verify/fault.js";
+import { killed, paused, restarted, wiped } from "../../../src/verify/faults/server.js";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import type { RedisOptions, RedisServer } from "../../../src/verify/lab/redis.js";
+import { machineMs } from "../../../src/verify/traffic/time-line.js";
+import type { Worker } from "../../../src/verify/traffic/worker.js";
+import { describeWith } from "../../support/needs.js";
+import {
+  closeAll,
+  expectAllKept,
+  expectRefused,
+  hasRecord,
+  heal,
+  inject,
+  queue,
+  renewals,
+  startNodes,
+  startQuorumWorkers,
+  urlOf,
+  withRecords,
+} from "../../support/quorum.js";
+import { eventsOf, happens, until } from "../../support/worker.js";
+
+/** So long that no lease expires in a test, and a node's timeout is as long as it can be. */
+const LONG_MS = 30_000;
+const NODE_TIMEOUT_MS = 1_000;
+
+describeWith(["redis"], "nodes of a quorum fail", () => {
+  let lab: Lab;
+  beforeAll(async () => {
+    lab = await Lab.open();
+  });
+  afterAll(() => lab?.close());
+
+  test("two of five are killed: leases are kept and granted as before", async () => {
+    const servers = await startNodes(lab);
+    const url = urlOf(servers);
+    const { workers, timeLine } = await startQuorumWorkers([url, url]);
+    const [holder, waiter] = workers as [Worker, Worker];
+    const held = await holder.acquire("name");
+    const waiting = queue(waiter);
+    await waiting.stands;
+    await inject(timeLine, together(...servers.slice(0, 2).map(killed)));
+    const killedMs = machineMs();
+    await until("it is renewed", () => renewals(timeLine, held.op, killedMs) >= 3);
+    expect(await holder.look(held.op)).toBe(true);
+    expect(await holder.write(held.op)).toBe(true);
+    expect(await holder.release(held.op)).toBe("released");
+    const granted = await waiting.granted;
+    expect(granted.token).toBeGreaterThan(held.token);
+    expect(await waiter.write(granted.op)).toBe(true);
+    const others = await waiter.loop({ name: "other", rounds: 20, holdMs: 1, writes: true });
+    expect(others).toBe(20);
+    await closeAll(workers);
+    expect(await withRecords(servers.slice(2))).toEqual([]);
+    expectAllKept(timeLine, ["S1", "S2", "S3", "S7", "L3"]);
+  });
+
+  test("three of five are killed: acquires fail in time, the holder notices its loss, and all goes on when they are back", async () => {
+    const servers = await startNodes(lab, { persistence: "always" });
+    const url = urlOf(servers);
+    const { workers, timeLine } = await startQuorumWorkers([url, url, url]);
+    const [holder, waiter, other] = workers as [Worker, Worker, Worker];
+    const held = await holder.acquire("name");
+    const waiting = queue(waiter);
+    await waiting.stands;
+    const down = together(...servers.slice(0, 3).map(killed));
+    await inject(timeLine, down);
+    const askedMs = machineMs();
+    await expect(other.acquire("other", { wait: 800 })).rejects.toMatchObject({
+      code: "STORE_UNAVAILABLE",
+    });
+    expect(machineMs() - askedMs).toBeLessThan(5_000);
+    await expect(other.acquire("other", { wait: 0 })).rejects.toMatchObject({
+      code: "STORE_UNAVAILABLE",
+    });
+    const lost = await happens(timeLine, "lost", ({ op }) => op === held.op);
+    expect(lost.reason).toBe("expired");
+    await heal(timeLine, down);
+    const granted = await waiting.granted;
+    await expectRefused(holder, held, waiter, granted);
+    expect(await holder.release(held.op)).toBe("lost");
+    expect(await waiter.release(granted.op)).toBe("released");
+    expect(await other.loop({ name: "other", rounds: 5, holdMs: 1 })).toBe(5);
+    await closeAll(workers);
+    expect(await withRecords(servers)).toEqual([]);
+    expectAllKept(timeLine, ["S1", "S2", "S3", "S4", "S6", "S7", "L2", "L3"]);
+  });
+
+  test("closing while three of five are down ends in time and leaves nothing open", async () => {
+    const servers = await startNodes(lab);
+    const url = urlOf(servers);
+    const { workers, timeLine } = await startQuorumWorkers([url, url], { ttl: LONG_MS });
+    const [holder, waiter] = workers as [Worker, Worker];
+    await holder.acquire("name");
+    const waiting = queue(waiter);
+    await waiting.stands;
+    await inject(timeLine, together(...servers.slice(0, 3).map(killed)));
+    await closeAll(workers);
+    expect(eventsOf(timeLine, "left").map(({ timers, sockets }) => [timers, sockets])).toEqual([
+      [0, 0],
+      [0, 0],
+    ]);
+  });
+
+  test("one of five is paused: no request waits for it", async () => {
+    const servers = await startNodes(lab);
+    const locks = await connect(urlOf(servers), { ttl: LONG_MS });
+    onTestFinished(() => locks.close());
+    const shortestMs = async (act: () => Promise<unknown>): Promise<number> => {
+      const times: number[] = [];
+      for (let i = 0; i < 5; i++) {
+        const fromMs = performance.now();
+        await act();
+        times.push(performance.now() - fromMs);
+      }
+      return Math.min(...times);
+    };
+    await (await locks.acquire("name")).release();
+    await servers[2]!.pause();
+    onTestFinished(() => servers[2]!.resume());
+    const limitMs = NODE_TIMEOUT_MS / 2;
+    // The very first acquire after the pause, too.
+    const fromMs = performance.now();
+    const first = await locks.acquire("first");
+    expect(performance.now() - fromMs).toBeLessThan(limitMs);
+    expect(await shortestMs(() => first.renew(LONG_MS))).toBeLessThan(limitMs);
+    expect(await shortestMs(() => locks.tryAcquire("first"))).toBeLessThan(limitMs);
+    expect(await shortestMs(() => locks.inspect("first"))).toBeLessThan(limitMs);
+    expect(await shortestMs(() => locks.list())).toBeLessThan(limitMs);
+    expect(await shortestMs(() => locks.withLock("other", async () => {}))).toBeLessThan(limitMs);
+    expect(await shortestMs(() => locks.forceRelease("absent", { why: "test" }))).toBeLessThan(
+      limitMs,
+    );
+    expect(await first.release()).toBe("released");
+  });
+
+  /** Data are lost in all of these ways, and the node does not vote until maxTtl is over. */
+  describe("one of five loses data", () => {
+    const MAX_TTL_MS = 4_000;
+    const TTL_MS = 1_500;
+
+    async function loses(server: RedisServer, how: string): Promise<void> {
+      if (how === "FLUSHALL") await server.cli("flushall");
+      else if (how === "restarted empty") await server.wipe();
+      else {
+        await server.kill();
+        if (how === "truncated append-only file") {
+          const folder = join(server.dataFolder, "appendonlydir");
+          const file = readdirSync(folder).find((name) => name.endsWith(".incr.aof"))!;
+          truncateSync(join(folder, file), statSync(join(folder, file)).size - 20);
+        }
+        await server.start();
+      }
+    }
+
+    test.each<[string, RedisOptions]>([
+      ["restarted empty", { persistence: "always" }],
+      ["FLUSHALL", { persistence: "always" }],
+      ["restarted with an old snapshot", {}],
+      ["restarted with appendfsync everysec", { persistence: "everysec" }],
+      ["truncated append-only file", { persistence: "everysec" }],
+    ])("%s: it keeps leases, and is out of the vote for maxTtl", async (how, options) => {
+      const servers = await startNodes(lab, [options, {}, {}, {}, {}]);
+      const [struck, ...rest] = servers as [RedisServer, ...RedisServer[]];
+      const url = urlOf(servers, `${MAX_TTL_MS}ms`);
+      const { workers, timeLine } = await startQuorumWorkers([url, url], { ttl: TTL_MS });
+      const [holder, other] = workers as [Worker, Worker];
+      await other.loop({ name: "other", rounds: 1, holdMs: 1 });
+      if (how === "restarted with an old snapshot") await struck.cli("save");
+      const held = await holder.acquire("name");
+      await until("all nodes have it", async () => hasRecord(struck));
+      timeLine.now({ kind: "injected", fault: how });
+      await loses(struck, how);
+      const lostMs = machineMs();
+      timeLine.now({ kind: "healed", fault: how });
+      // With two others paused, the vote of this node is needed.
+      const away = together(...rest.slice(0, 2).map(paused));
+      await until("it has the lease again", async () => hasRecord(struck));
+      await inject(timeLine, away);
+      const refused = await other.acquire("other", { wait: 0 }).catch((error) => error);
+      expect(refused).toMatchObject({
+        code: "STORE_UNAVAILABLE",
+        message: expect.stringContaining("has lost data"),
+      });
+      expect(machineMs() - lostMs).toBeLessThan(MAX_TTL_MS);
+      const awayMs = machineMs();
+      await until("it is renewed", () => renewals(timeLine, held.op, awayMs) >= 2);
+      expect(await holder.look(held.op)).toBe(true);
+      // The vote of the node counts again.
+      const granted = await other.acquire("other");
+      expect(machineMs() - lostMs).toBeGreaterThan(MAX_TTL_MS - 100);
+      expect(await hasRecord(struck, "other")).toBe(true);
+      await heal(timeLine, away);
+      expect(await other.release(granted.op)).toBe("released");
+      expect(await holder.look(held.op)).toBe(true);
+      expect(await holder.release(held.op)).toBe("released");
+      await closeAll(workers);
+      expect(await withRecords(servers)).toEqual([]);
+      expectAllKept(timeLine, ["S1", "S2", "S7", "L3"]);
+    });
+
+    test("not with appendfsync always: a restarted node votes at once", async () => {
+      const servers = await startNodes(lab, [{ persistence: "always" }, {}, {}, {}, {}]);
+      const [struck, ...rest] = servers as [RedisServer, ...RedisServer[]];
+      const url = urlOf(servers, "1h");
+      const { workers, timeLine } = await startQuorumWorkers([url, url]);
+      const [holder, other] = workers as [Worker, Worker];
+      const held = await holder.acquire("name");
+      await inject(timeLine, restarted(struck));
+      expect(await hasRecord(struck)).toBe(true);
+      await heal(timeLine, restarted(struck));
+      const away = together(...rest.slice(0, 2).map(paused));
+      await inject(timeLine, away);
+      const granted = await other.acquire("other");
+      expect(granted.token).toBeGreaterThan(held.token);
+      expect((await struck.cli("get", MARKER)).split(" ").at(-1)).toBe("0");
+      await heal(timeLine, away);
+      expect(await holder.look(held.op)).toBe(true);
+      await closeAll(workers);
+      expectAllKept(timeLine, ["S7", "L3"]);
+    });
+
+    test("and then another one: the lease is kept, and nobody else gets the name", async () => {
+      const servers = await startNodes(lab);
+      const url = urlOf(servers, "30s");
+      const { workers, timeLine } = await startQuorumWorkers([url, url]);
+      const [holder, other] = workers as [Worker, Worker];
+      const held = await holder.acquire("name");
+      const losing = other.loop({ name: "name", forMs: 2_500, holdMs: 1, options: { wait: 200 } });
+      for (const server of servers.slice(0, 2)) {
+        await inject(timeLine, wiped(server));
+        await heal(timeLine, wiped(server));
+        await sleep(300);
+      }
+      expect(await losing).toBe(0);
+      expect(await holder.look(held.op)).toBe(true);
+      expect(await holder.release(held.op)).toBe("released");
+      const granted = await other.acquire("name");
+      expect(granted.token).toBeGreaterThan(held.token);
+      await closeAll(workers);
+      expectAllKept(timeLine, ["S1", "S2", "S7", "L3"]);
+    });
+  });
+});
