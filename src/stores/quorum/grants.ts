@@ -9,7 +9,7 @@ import { RenewalVotes } from "./renewal-votes.js";
 
 /** The limits of a request, as parts of its ttl, and at most. */
 const SILENT = { perTtl: 1 / 6, mostMs: 500 };
-const TIMEOUT = { perTtl: 2 / 3, mostMs: 5_000 };
+const TIMEOUT = { perTtl: 1 / 2, mostMs: 2_000 };
 /** Grants whose leases were left to expire are dropped when there are this many more than at the last time. */
 const SWEEP_EVERY = 1_000;
 
