@@ -99,6 +99,7 @@ function sendEach<T>(
     answered(answer, i);
   };
   let timer: Timer;
+  // It does not keep the process alive: the core does so while somebody waits for the outcome.
   const after = (ms: number, run: () => void): void => {
     const atMs = sentAtMs + ms;
     timer = clock.after(atMs - clock.elapsedMs(), () => {
@@ -107,7 +108,6 @@ function sendEach<T>(
       if (nowMs > atMs + LATE_MS) after(nowMs + LATE_MS - sentAtMs, run);
       else run();
     });
-    timer.keepAlive(true);
   };
   after(silentMs, () => {
     for (const i of pending) members[i]!.isSilent = true;
