@@ -22,14 +22,24 @@ const raw = {
     const take = `INSERT INTO raw_locks VALUES ($1, $2, clock_timestamp() + $3 * interval '1 ms')
       ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, expires = excluded.expires
       WHERE raw_locks.expires <= clock_timestamp() RETURNING name`;
+    const tryAcquire = async (name) => {
+      const owner = randomUUID();
+      const { rows } = await pool.query(take, [name, owner, ttlMs]);
+      return rows.length === 0 ? null : { name, owner };
+    };
+    const renew = `UPDATE raw_locks SET expires = clock_timestamp() + $3 * interval '1 ms'
+      WHERE name = $1 AND owner = $2`;
     return {
       async acquire(name) {
-        const owner = randomUUID();
-        while ((await pool.query(take, [name, owner, ttlMs])).rows.length === 0) {
+        for (;;) {
+          const taken = await tryAcquire(name);
+          if (taken !== null) return taken;
           await sleepMs(raw.pauseMs);
         }
-        return { name, owner };
       },
+      tryAcquire,
+      renewAll: (handles) =>
+        Promise.all(handles.map(({ name, owner }) => pool.query(renew, [name, owner, ttlMs]))),
       release: ({ name, owner }) =>
         pool.query("DELETE FROM raw_locks WHERE name = $1 AND owner = $2", [name, owner]),
       close: () => pool.end(),
@@ -48,9 +58,11 @@ const notify = {
   needs: ["pg"],
   async open(place) {
     const [pool, listener] = [await openPool(place), await (await openPool(place)).connect()];
+    const waiting = new Map();
+    listener.on("notification", ({ channel }) => waiting.get(channel)?.());
     return {
       async listen(name) {
-        const woken = new Promise((resolve) => listener.once("notification", () => resolve()));
+        const woken = new Promise((resolve) => waiting.set(name, resolve));
         await listener.query(`LISTEN "${name}"`);
         return { woken };
       },
@@ -74,6 +86,13 @@ const advisory = {
         const connection = await pool.connect();
         await connection.query("SELECT pg_advisory_lock(hashtextextended($1, 0))", [name]);
         return { connection, name };
+      },
+      async tryAcquire(name) {
+        const text = "SELECT pg_try_advisory_lock(hashtextextended($1, 0)) AS is_granted";
+        const { rows } = await pool.query(text, [name]);
+        // The lock would stay with a connection of the pool.
+        if (rows[0].is_granted) throw new Error("was granted a held name");
+        return null;
       },
       async release({ connection, name }) {
         await connection.query("SELECT pg_advisory_unlock(hashtextextended($1, 0))", [name]);
@@ -132,12 +151,23 @@ export async function open() {
   await server.sql(
     "CREATE TABLE raw_locks (name text PRIMARY KEY, owner text NOT NULL, expires timestamptz NOT NULL)",
   );
+  const number = async (text) => Number(await server.sql(text));
   return {
     place: { url: server.url },
     commands: () => server.commands(),
+    logBytes: () => number("SELECT pg_current_wal_insert_lsn() - '0/0'"),
+    sizeBytes: (contestant) =>
+      number(
+        contestant === "raw"
+          ? "SELECT pg_total_relation_size('raw_locks')"
+          : "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'holdfast'::regnamespace",
+      ),
     close: () => lab.close(),
   };
 }
+
+const sizes = { kind: "size", among: ["raw", "Holdfast"], yardstick: "raw" };
+const MILLION = 1_000_000;
 
 export const measurements = [
   {
@@ -146,21 +176,47 @@ export const measurements = [
     yardstick: "raw",
     goals: [
       { figure: "timeRatio", goal: "≤ 1" },
+      { figure: "timeRatio", goal: "≤ 1.2", who: `Holdfast ${durable}` },
       { figure: "throughputRatio", goal: "≥ 3" },
     ],
   },
   {
+    kind: "busy",
+    among: ["raw", "advisory locks", "Holdfast"],
+    yardstick: "raw",
+    goals: [{ figure: "throughputRatio", goal: "≥ 2" }],
+  },
+  {
+    kind: "renewals",
+    among: ["raw", "Holdfast"],
+    yardstick: "raw",
+    goals: [{ figure: "ratio", goal: "≤ 30" }],
+  },
+  {
+    kind: "log",
+    among: ["raw", "Holdfast", `Holdfast ${durable}`],
+    yardstick: "raw",
+    goals: [{ figure: "ratio", goal: "≤ 1.2" }],
+  },
+  {
     kind: "handover",
-    among: ["NOTIFY", "Holdfast", "advisory-lock"],
+    among: ["NOTIFY", "Holdfast", "advisory locks", "advisory-lock"],
     yardstick: "NOTIFY",
     goals: [{ figure: "ratio", goal: "≤ 2.5" }],
   },
   {
+    kind: "draining",
+    among: ["NOTIFY", "Holdfast", "advisory locks", "advisory-lock"],
+    yardstick: "NOTIFY",
+    goals: [{ figure: "ratio", goal: "≥ 0.5" }],
+  },
+  {
     kind: "contention",
-    among: ["raw", "Holdfast", "advisory-lock"],
-    yardstick: "advisory-lock",
+    among: ["raw", "Holdfast", "advisory locks", "advisory-lock"],
+    yardstick: "advisory locks",
     goals: [
-      { figure: "handoversPerSecond", goal: "≥ 0.5 × advisory-lock" },
+      { figure: "handoversPerSecond", goal: "≥ 3 × raw" },
+      { figure: "handoversPerSecond", goal: "≥ 0.5 × advisory locks" },
       { figure: "commandsPerHandover", goal: "≤ 2.5" },
       { figure: "fairness", goal: "≥ 0.99" },
       { figure: "starved", goal: "≤ 0" },
@@ -181,5 +237,16 @@ export const measurements = [
     among: ["raw", "Holdfast"],
     rounds: 5,
     goals: [{ figure: "p50Ms", goal: "≤ 50" }],
+  },
+  { ...sizes, label: "size, one name" },
+  { ...sizes, id: "size-many", label: "size, 10,000 names", names: 10_000 },
+  { ...sizes, id: "size-million", label: "size, one name", acquires: MILLION, byName: true },
+  {
+    ...sizes,
+    id: "size-many-million",
+    label: "size, 10,000 names",
+    names: 10_000,
+    acquires: MILLION,
+    byName: true,
   },
 ];

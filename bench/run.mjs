@@ -65,7 +65,7 @@ for (const [name, measurements] of chosen) {
   }
   // A part of a benchmark leaves the file of the whole alone.
   const part =
-    measurements.length === benchmark.measurements.length
+    measurements.length === benchmark.measurements.filter(({ byName }) => !byName).length
       ? ""
       : `-${measurements.map(idOf).join("-")}`;
   writeFileSync(`${folder}${name}${part}.md`, `${[head, ...sections].join("\n\n")}\n`);
@@ -87,10 +87,12 @@ function choose() {
   for (const [name, { benchmark }] of benchmarks) {
     const wanted = benchmark.measurements.filter((measurement) => {
       const id = idOf(measurement);
-      const names = [name, id, measurement.kind, `${name}/${id}`, `${name}/${measurement.kind}`];
+      const { kind, byName = false } = measurement;
+      const own = [id, `${name}/${id}`];
+      const names = byName ? own : [...own, name, kind, `${name}/${kind}`];
       const hits = asked.filter((one) => names.includes(one));
       for (const hit of hits) matched.add(hit);
-      return asked.length === 0 || hits.length > 0;
+      return hits.length > 0 || (asked.length === 0 && !byName);
     });
     if (wanted.length > 0) chosen.set(name, wanted);
   }

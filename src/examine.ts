@@ -24,13 +24,16 @@ export async function examineStore(url: string): Promise<readonly Finding[]> {
 
 /** Takes a name of its own, waits for it, is handed it, renews it and releases it. Closes the store. */
 async function tryStore(store: Store): Promise<Finding> {
-  const locks = createLocks(store, { namespace: "holdfast-doctor", ttl: TTL_MS, wait: WAIT_MS });
+  const ttl = Math.min(TTL_MS, store.traits.maxTtlMs ?? TTL_MS);
+  const locks = createLocks(store, { namespace: "holdfast-doctor", ttl, wait: WAIT_MS });
   const name = randomUUID();
   let step = "take a free name";
   try {
     const first = await locks.acquire(name, { wait: 0 });
     step = "queue a waiter for a name";
     const waiting = locks.acquire(name);
+    // A step that fails before the wait ends is the one to report.
+    waiting.catch(() => {});
     // Where waiters have no place in the store, nobody can see this one.
     if (locks.traits.fair) await queued(locks, name, waiting);
     step = "hand a name over to its waiter";

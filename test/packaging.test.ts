@@ -71,8 +71,8 @@ describeWith(["redis"], "in a bundle without node_modules", () => {
         ssr: { noExternal: true },
       });
       const said = run(join(folder, "program.mjs"), server.url);
-      expect(said).toMatch(/^held UNSUPPORTED redis: needs a client library/);
-      expect(said).toMatch(/pass redisStore\(\) a client that you have made/);
+      expect(said).toMatch(/^held UNSUPPORTED Redis needs a client library/);
+      expect(said).toMatch(/pass the store a client that you have made/);
     } finally {
       rmSync(folder, { recursive: true, force: true });
     }

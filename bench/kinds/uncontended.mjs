@@ -1,4 +1,4 @@
-import { contest, interleave } from "../lib/contest.mjs";
+import { contest, inFlight, interleave } from "../lib/contest.mjs";
 import { TERMS } from "../lib/contestant.mjs";
 import { barPlot } from "../lib/plots.mjs";
 import { median, quantile, ratios, spread } from "../lib/statistics.mjs";
@@ -63,20 +63,6 @@ export async function measure({ contestants, place, options, progress }) {
   } finally {
     await close();
   }
-}
-
-/** Pairs a second with `width` lanes that never rest. */
-async function inFlight(width, ms, pair) {
-  const startedMs = performance.now();
-  let done = 0;
-  const lane = async (number) => {
-    while (performance.now() - startedMs < ms) {
-      await pair(number);
-      done++;
-    }
-  };
-  await Promise.all(Array.from({ length: width }, (_, number) => lane(number)));
-  return (done / (performance.now() - startedMs)) * 1_000;
 }
 
 export function plots({ figures }, { title, yardstick, width }) {

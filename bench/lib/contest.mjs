@@ -51,4 +51,18 @@ export async function interleave(
   return samplesMs;
 }
 
+/** Operations a second with `width` lanes that never rest. */
+export async function inFlight(width, ms, operate) {
+  const startedMs = performance.now();
+  let done = 0;
+  const lane = async (number) => {
+    while (performance.now() - startedMs < ms) {
+      await operate(number);
+      done++;
+    }
+  };
+  await Promise.all(Array.from({ length: width }, (_, number) => lane(number)));
+  return (done / (performance.now() - startedMs)) * 1_000;
+}
+
 const rotated = (list, by) => list.map((_, i) => list[(i + by) % list.length]);

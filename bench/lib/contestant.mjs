@@ -19,6 +19,8 @@ import { createRequire } from "node:module";
  * @property {(name: string) => Promise<Handle>} acquire Waits as long as it takes.
  * @property {(handle: Handle) => Promise<void>} release
  * @property {() => Promise<void>} close
+ * @property {(name: string) => Promise<Handle | null>} [tryAcquire] busy: claims once; null if the name is held.
+ * @property {(handles: Handle[]) => Promise<void>} [renewAll] renewals: all at once.
  * @property {(name: string) => Promise<number>} [expiresInMs] recovery: until the store lets the holder's lease expire.
  * @property {(handle: Handle) => boolean} [isHeld] growth: whether it is still good.
  * @property {(handle: Handle) => AbortSignal} [signal] growth: measures the cost of a signal that was used.
@@ -29,9 +31,11 @@ import { createRequire } from "node:module";
  * @property {() => Promise<void>} close
  *
  * A benchmark file exports `title`, `contestants`, `open()` and `measurements`:
- * `open()` → `{ place, commands?, close }`: a fresh place for each measurement; `commands()` is the
- * server's own count of commands; `place` has to survive JSON.
- * `measurements`: `{ kind, among: [names], yardstick?, goals?, ...options of the kind }`.
+ * `open()` → `{ place, commands?, logBytes?, sizeBytes?, close }`: a fresh place for each measurement; `commands()`
+ * is the server's own count of commands, `logBytes()` how much it has written to its log, `sizeBytes(contestant)` the
+ * size of a contestant's data; `place` has to survive JSON.
+ * `measurements`: `{ kind, among: [names], yardstick?, goals?, byName?, ...options of the kind }`. With `byName`, one
+ * runs only if its id is named: it takes long.
  */
 
 /** Unless a kind says otherwise. */

@@ -27,7 +27,9 @@ const contestant = ({ name, dist }, connect, more) => ({
     const locks = await connect({ load, name }, place, options);
     return {
       acquire: (name) => locks.acquire(name),
+      tryAcquire: (name) => locks.tryAcquire(name),
       release: (lease) => lease.release(),
+      renewAll: (leases) => Promise.all(leases.map((lease) => lease.renew())),
       close: () => locks.close(),
       expiresInMs: async (name) => (await locks.inspect(name)).holders[0].expiresInMs,
       isHeld: (lease) => lease.state === "held",

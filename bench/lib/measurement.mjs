@@ -7,7 +7,7 @@ const KINDS = new URL("../kinds/", import.meta.url);
 
 /** One entry of a benchmark's `measurements`, measured: its section, plots, figures and where its goals stand. */
 export async function run(benchmark, file, measurement, { isQuick, isAlone, progress }) {
-  const { kind: kindName, among, goals = [], ...given } = measurement;
+  const { kind: kindName, among, goals = [], byName: _, ...given } = measurement;
   const kindFile = new URL(`${kindName}.mjs`, KINDS).href;
   const kind = await import(kindFile);
   const options = { title: benchmark.title, ...kind.settings, ...given };
@@ -41,11 +41,11 @@ export async function run(benchmark, file, measurement, { isQuick, isAlone, prog
 }
 
 async function measure(benchmark, file, { kind, kindFile, ...given }) {
-  const { place, commands, close } = await benchmark.open();
+  const { place, close, ...probes } = await benchmark.open();
   const start = (contestant, terms = TERMS) =>
     startProcess({ benchmark: file, kind: kindFile, contestant, place, terms, flags: kind.flags });
   try {
-    return await kind.measure({ ...given, place, commands, start });
+    return await kind.measure({ ...given, ...probes, place, start });
   } finally {
     await close();
   }

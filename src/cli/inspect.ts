@@ -8,13 +8,22 @@ import { withLocks } from "./store.js";
 
 export async function inspect(name: string, options: Options): Promise<number> {
   checkName(name);
-  const found = await withLocks(options, (locks) => locks.inspect(name), null);
-  const nobody = { name, limit: null, holders: [], waiting: 0, waiters: [], revoked: [] };
-  print(options.json ? jsonText(found ?? nobody) : describe(found ?? nobody));
+  const { found, isFair } = await withLocks(
+    options,
+    async (locks) => ({ found: await locks.inspect(name), isFair: locks.traits.fair }),
+    { found: null, isFair: true },
+  );
+  const status = found ?? nobodyHolds(name);
+  print(options.json ? jsonText(status) : describe(status, isFair));
   return Exit.ok;
 }
 
-function describe(info: NameStatus): string {
+const nobodyHolds = (name: string): NameStatus => {
+  return { name, limit: null, holders: [], waiting: 0, waiters: [], revoked: [] };
+};
+
+/** `knowsWaiters`: whether waiters have a place in the store. */
+function describe(info: NameStatus, knowsWaiters: boolean): string {
   const lines = [style(process.stdout, "bold", printable(info.name))];
   if (info.holders.length === 0) lines.push("  nobody holds it");
   for (const one of info.holders) {
@@ -36,7 +45,8 @@ function describe(info: NameStatus): string {
   });
   const more = info.waiting - info.waiters.length;
   if (more > 0) lines.push(`  and ${more} more waiters behind them`);
-  if (info.waiting === 0) lines.push("  nobody waits");
+  if (!knowsWaiters) lines.push("  waiters   are not known to this store");
+  else if (info.waiting === 0) lines.push("  nobody waits");
   for (const one of info.revoked) {
     const when = `${formatMs(one.agoMs)} ago, ${clockTime(Date.now() - one.agoMs)}`;
     lines.push(
@@ -44,5 +54,6 @@ function describe(info: NameStatus): string {
       `            by ${printable(one.by)}: ${printable(one.why)}`,
     );
   }
+  for (const one of info.notes ?? []) lines.push(`  note      ${printable(one)}`);
   return lines.join("\n");
 }

@@ -1,4 +1,5 @@
 import type { NameStatus } from "../core/name-status.js";
+import { append } from "../stores/shared/append.js";
 import { Exit } from "./exit.js";
 import { modeText } from "./names.js";
 import type { Options } from "./options.js";
@@ -17,12 +18,23 @@ export async function ls(options: Options): Promise<number> {
     const where = describeStore(chooseStore(options).url);
     print(`Nothing is held${prefix === "" ? "" : ` under ${quoted(prefix)}`} in ${where}.`);
   }
+  if (!json) printNotes(names);
   if (names.length === MOST)
     note(`only the first ${MOST} names are shown; use --prefix TEXT to see others`);
   return Exit.ok;
 }
 
-/** A row for each holder; a name that has waiters alone gets one row too. */
+/** A node that is down is mentioned once, not for each name. */
+function printNotes(names: readonly NameStatus[]): void {
+  const byText = new Map<string, string[]>();
+  for (const { name, notes = [] } of names) for (const text of notes) append(byText, text, name);
+  for (const [text, about] of byText) {
+    const which = about.length === 1 ? quoted(about[0]!) : `${about.length} names`;
+    note(`${which}: ${printable(text)}`);
+  }
+}
+
+/** A row for each holder; a name without a holder gets one row too. */
 function rowsOf(info: NameStatus): string[][] {
   const waiters = String(info.waiting);
   const name = printable(info.name);

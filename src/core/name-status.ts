@@ -25,6 +25,7 @@ export function statusOf(info: NameInfo, tokenOffset: bigint): NameStatus {
     revoked: info.revoked.map((one) =>
       jsonable({ ...one, token: one.token + tokenOffset, agoMs: Math.round(one.agoMs) }),
     ),
+    ...(info.notes === undefined ? {} : { notes: info.notes }),
   };
 }
 

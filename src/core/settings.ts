@@ -110,7 +110,7 @@ export function resolveSettings(
     releaseOnExit: checkReleaseOnExit(orElse(options.releaseOnExit, false)),
     abortBefore: options.abortBefore,
   };
-  const ttlMs = parseTtl(orElse(options.ttl, 30_000), traits);
+  const ttlMs = parseTtl(orElse(options.ttl, Math.min(30_000, traits.maxTtlMs ?? 30_000)), traits);
   return {
     ...settings,
     defaults: {

@@ -272,7 +272,10 @@ export interface NameInfo {
   readonly waiters: readonly WaiterInfo[];
   /** In the order of the revocations. */
   readonly revoked: readonly RevokedInfo[];
-  /** Where the nodes of a quorum differ, in words. */
+  /**
+   * Where single nodes of a quorum differ from what a majority says, and which of them did not answer, in
+   * words. They may hold labels of holders: escape them before you print them. Absent: there is nothing to say.
+   */
   readonly notes?: readonly string[];
 }
 

@@ -46,6 +46,23 @@ export const at = (
   all: readonly unknown[],
 ): Finding => (servers.length === all.length ? finding : { ...finding, where: servers.join(", ") });
 
+/** Merges the findings of several servers: one that is the same on some of them is reported once. */
+export function mergeServers(
+  found: readonly (readonly Finding[])[],
+  servers: readonly string[],
+): readonly Finding[] {
+  const places = new Map<string, { finding: Finding; where: string[] }>();
+  for (const [i, findings] of found.entries()) {
+    for (const finding of findings) {
+      const key = JSON.stringify(finding);
+      const place = places.get(key) ?? { finding, where: [] };
+      place.where.push(servers[i]!);
+      places.set(key, place);
+    }
+  }
+  return [...places.values()].map(({ finding, where }) => at(finding, where, servers));
+}
+
 type Result = Finding | readonly Finding[];
 
 /**

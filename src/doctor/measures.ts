@@ -2,7 +2,7 @@ import { danger, type Finding, note, ok, unknown } from "./finding.js";
 
 const CLOCK_READINGS = 5;
 /** Synchronised clocks differ by milliseconds. */
-const CLOCK_MS = 1_000;
+export const CLOCK_MS = 1_000;
 
 export const megabytes = (bytes: number): string =>
   `${(bytes / 2 ** 20).toFixed(bytes < 2 ** 20 ? 1 : 0)} MB`;
@@ -27,25 +27,39 @@ export function latency(
   return note("latency", `${text}: ${slow.because}`, `${slow.advice}, and choose ${ttl}.`);
 }
 
-/**
- * Compares the clock of a server with this machine's, by the reading that took the shortest. The server's clock
- * decides when leases end, so it must not have to be set. A text instead of a reading says why there is none.
- */
-export async function compareClocks(readMs: () => Promise<number | string>): Promise<Finding> {
-  let best: { offMs: number; tripMs: number } | undefined;
+/** How far a server's clock is ahead of this machine's, and by how much that may be wrong. */
+export interface ClockDifference {
+  readonly aheadMs: number;
+  readonly unsureMs: number;
+}
+
+/** Reads a server's clock several times, and keeps the reading that took the shortest. A text says why there is none. */
+export async function readClock(
+  readMs: () => Promise<number | string>,
+): Promise<ClockDifference | string> {
+  let best: { aheadMs: number; tripMs: number } | undefined;
   for (let i = 0; i < CLOCK_READINGS; i++) {
     const [sentAtMs, startMs] = [Date.now(), performance.now()];
     const reading = await readMs();
-    if (typeof reading === "string") {
-      return unknown("clock", `how far the server's clock is from this machine's (${reading})`);
-    }
+    if (typeof reading === "string") return reading;
     const tripMs = performance.now() - startMs;
-    const offMs = reading - (sentAtMs + tripMs / 2);
-    if (best === undefined || tripMs < best.tripMs) best = { offMs, tripMs };
+    const aheadMs = reading - (sentAtMs + tripMs / 2);
+    if (best === undefined || tripMs < best.tripMs) best = { aheadMs, tripMs };
   }
-  const { offMs, tripMs } = best!;
   // Date.now() counts whole milliseconds, and the two ways of a round trip may differ.
-  const unsureMs = tripMs / 2 + 1;
+  return { aheadMs: best!.aheadMs, unsureMs: best!.tripMs / 2 + 1 };
+}
+
+/**
+ * Compares the clock of a server with this machine's. The server's clock decides when leases end, so it must not
+ * have to be set. A text instead of a reading says why there is none.
+ */
+export async function compareClocks(readMs: () => Promise<number | string>): Promise<Finding> {
+  const read = await readClock(readMs);
+  if (typeof read === "string") {
+    return unknown("clock", `how far the server's clock is from this machine's (${read})`);
+  }
+  const { aheadMs: offMs, unsureMs } = read;
   if (Math.abs(offMs) - unsureMs <= CLOCK_MS) {
     return ok(
       "clock",

@@ -351,7 +351,7 @@ describe.each(STORE_KINDS)("the registered store $schemes", (kind) => {
 });
 
 describe("connect", () => {
-  it.each(["redlock", "zookeeper", "http", "https"])(
+  it.each(["zookeeper", "http", "https"])(
     "refuses %s:, and the error lists the known schemes",
     async (scheme) => {
       const error = await rejection(connect(`${scheme}://u:secret@h:1`));

@@ -31,6 +31,13 @@ export async function byQuorum(
   return store;
 }
 
+/** The URL of a quorum. `login`: `user:password@`. */
+export const redlockUrl = (
+  servers: readonly { readonly address: string; readonly port: number }[],
+  login = "",
+): string =>
+  `redlock://${login}${servers.map(({ address, port }) => `${address}:${port}`).join(",")}`;
+
 /** For a busy machine: order and safety are checked, not speed. First come, first served is not promised. */
 const LIMITS = { lossMs: 1_000, wakeMs: 2_000, freeMs: 2_000, endMs: 3_000, fair: false };
 

@@ -75,9 +75,12 @@ export class Ballot {
       }
       byNumber.set(answer.number, votes);
     }
-    const pending = this.#pending(this.#claimed);
-    if (recorded + pending < this.#majority) this.#endUndecided();
-    else if (Math.max(0, ...byNumber.values()) + pending < this.#majority) this.#raise();
+    const pending = this.#pending(this.#claimed, isVote);
+    if (recorded + pending < this.#majority) {
+      // Enough have answered to know why.
+      const votes = this.#claimed.filter(isVote).length;
+      if (pending === 0 || votes >= this.#majority) this.#end(this.#whyNot());
+    } else if (Math.max(0, ...byNumber.values()) + pending < this.#majority) this.#raise();
   }
 
   /** No number can get a majority any more: from now on only the highest one counts. */
@@ -97,20 +100,21 @@ export class Ballot {
   #evaluateRaised(raised: readonly (boolean | Error | undefined)[]): void {
     const yes = raised.filter((answer) => answer === true).length;
     if (yes >= this.#majority) this.#end({ kind: "decided", number: this.#target });
-    else if (yes + this.#pending(raised) < this.#majority) this.#endUndecided();
+    else if (yes + this.#pending(raised, isBoolean) < this.#majority) this.#end(this.#whyNot());
   }
 
-  /** How many answers may still come soon. A node that was silent before is not waited for. */
-  #pending(answers: readonly unknown[]): number {
-    return answers.filter((answer, i) => answer === undefined && !this.#members[i]!.isSilent)
-      .length;
-  }
-
-  /** If too few have voted, the silent nodes are waited for after all: a busy machine is slow everywhere. */
-  #endUndecided(): void {
-    const outcome = this.#whyNot();
-    const isUnanswered = this.#claimed.some((answer) => answer === undefined);
-    if (outcome.kind !== "unavailable" || !isUnanswered) this.#end(outcome);
+  /**
+   * How many answers are waited for. Those of nodes that were silent before count only if the others are no
+   * majority: after a pause of this process, all nodes seem to have been silent.
+   */
+  #pending<T>(
+    answers: readonly (T | undefined)[],
+    isVote: (answer: T | undefined) => boolean,
+  ): number {
+    const missing = this.#members.filter((_, i) => answers[i] === undefined);
+    const soon = missing.filter(({ isSilent }) => !isSilent).length;
+    const votes = answers.filter(isVote).length;
+    return votes + soon >= this.#majority ? soon : missing.length;
   }
 
   #whyNot(): BallotOutcome {
@@ -138,7 +142,7 @@ export class Ballot {
       if (answer instanceof Error) return [answer];
       if (answer.kind !== "recovering") return [];
       const forS = Math.ceil(answer.forMs / 1_000);
-      return [new Error(`${where} has lost data and votes again in ${forS} s`)];
+      return [new Error(`${where} is new or has lost data, and votes in ${forS} s`)];
     });
   }
 
@@ -155,6 +159,10 @@ const isOf = <K extends NodeClaimReply["kind"]>(
   answer: Answer,
 ): answer is Extract<NodeClaimReply, { kind: K }> =>
   answer !== undefined && !(answer instanceof Error) && answer.kind === kind;
+
+const isVote = (answer: Answer): boolean => isRecorded(answer) || isOf("busy", answer);
+
+const isBoolean = (answer: unknown): boolean => typeof answer === "boolean";
 
 const isRecorded = (answer: Answer): answer is Extract<NodeClaimReply, { kind: "recorded" }> =>
   isOf("recorded", answer);

@@ -9,7 +9,7 @@ import { RenewalVotes } from "./renewal-votes.js";
 
 /** The limits of a request, as parts of its ttl, and at most. */
 const SILENT = { perTtl: 1 / 6, mostMs: 500 };
-const TIMEOUT = { perTtl: 2 / 3, mostMs: 5_000 };
+const TIMEOUT = { perTtl: 1 / 2, mostMs: 2_000 };
 /** Grants whose leases were left to expire are dropped when there are this many more than at the last time. */
 const SWEEP_EVERY = 1_000;
 
@@ -177,8 +177,8 @@ export class Grants {
       // A minority may still have the record, and has just extended it.
       const { name, id, ttlMs, expiresAtMs } = grant;
       const keptMs = expiresAtMs - this.#clock.elapsedMs();
-      const release = { name, id, unused: false };
-      this.#releases.send(release, { limits: limitsOf(ttlMs), keptMs }, () => {});
+      const limits = { limits: limitsOf(ttlMs), keptMs };
+      this.#releases.send({ name, id, unused: false }, limits, () => {});
     }
     this.#grants.delete(grantId);
     if (answer.reason === "revoked") {

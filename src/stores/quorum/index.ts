@@ -1,3 +1,4 @@
+import type { Timer } from "../../core/clock.js";
 import { InvalidArgumentError, UnsupportedError } from "../../core/errors.js";
 import { type Runtime, systemRuntime } from "../../core/runtime.js";
 import {
@@ -18,21 +19,22 @@ import {
   type Store,
   type Traits,
 } from "../../core/store.js";
-import { checkOptions, orElse, parseDuration } from "../../core/validate.js";
+import { checkOptions } from "../../core/validate.js";
 import type { RedisClient } from "../redis/client.js";
-import { slices } from "../shared/slices.js";
-import { compareUtf8 } from "../shared/utf8.js";
 import { Ballot, type BallotOutcome, majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
 import { Grants, LOST, limitsOf, toGrant } from "./grants.js";
+import { Inspection } from "./inspection.js";
 import { LocalQueue } from "./local-queue.js";
-import { askAll, Member } from "./member.js";
+import { Member } from "./member.js";
 import { Membership } from "./membership.js";
-import { type Description, holdingsOf, toNameInfo } from "./names.js";
 import type { NodeClaim, QuorumNode } from "./node.js";
+import { checkNodeCount, parseMaxTtl, QUORUM_TRAITS } from "./options.js";
 import { ProposedNumbers } from "./proposed-numbers.js";
 import { RedisNode } from "./redis-node.js";
 import { Releases } from "./releases.js";
+
+export { QUORUM_TRAITS };
 
 /** Options of `quorumStore`. */
 export interface QuorumStoreOptions {
@@ -45,42 +47,10 @@ export interface QuorumStoreOptions {
   closeClients?: boolean;
 }
 
-/** The traits of a quorum of Redis servers. */
-export const QUORUM_TRAITS: Traits = {
-  store: "quorum of Redis",
-  scope: "network",
-  liveness: "lease",
-  waiting: "polled",
-  fair: false,
-  minTtlMs: 100,
-  survives: [
-    "the crash of any client",
-    "lost, late and repeated messages",
-    "the failure of any minority of the nodes, with or without their data",
-  ],
-  grantsTwiceAfter: [
-    "the clock of a node set ahead, or running fast",
-    "lost data on a majority of the nodes within maxTtl",
-    "eviction on a node, unless maxmemory-policy is noeviction",
-  ],
-  cannot: {
-    shared:
-      "a record on a minority of the nodes looks like a living reader, so no floor can be decided",
-    permits: "a majority for each holder does not keep the sum of all holders below a limit",
-    "many-names": "each name is a ballot by itself",
-  },
-};
-
-const DEFAULT_MAX_TTL = "1m";
-/** Shorter than this, a node would be back in the vote before people see it. Longer than a day makes no sense. */
-export const MAX_TTL_LIMITS = { min: 1_000, max: 86_400_000 };
 /** Ballots of one claim while nobody has a majority; then the core claims again. */
 const MOST_BALLOTS = 6;
 /** A pause after a ballot without a majority, and after a release that others wait for, in round trips. */
 const PAUSE_ROUND_TRIPS = { least: 2, most: 5 };
-/** Of requests that have no ttl. */
-const OTHER_LIMITS = { silentMs: 250, timeoutMs: 5_000 };
-const NAMES_AT_ONCE = 100;
 /** While somebody waits, nodes that are not listened to are tried again after this time. */
 const LISTEN_EVERY_MS = 1_000;
 
@@ -103,12 +73,15 @@ export class QuorumStore implements Store {
   readonly #releases: Releases;
   readonly #numbers: ProposedNumbers;
   readonly #grants: Grants;
+  readonly #inspection: Inspection;
   /** By grantId. */
   readonly #claiming = new Map<string, OwnClaim>();
   /** By name. */
   readonly #queues = new Map<string, LocalQueue>();
   /** By name: until when this process leaves it to those who wait elsewhere. */
   readonly #pausedUntilMs = new Map<string, number>();
+  /** The timeouts of requests without an answer. */
+  readonly #timers = new Set<Timer>();
   #listenedAtMs = Number.NEGATIVE_INFINITY;
   readonly #closesNodes: boolean;
 
@@ -124,12 +97,13 @@ export class QuorumStore implements Store {
     this.#closesNodes = closesNodes;
     this.#runtime = runtime;
     this.traits = { ...QUORUM_TRAITS, maxTtlMs };
-    this.#members = nodes.map((node) => new Member(node, clock));
+    this.#members = nodes.map((node) => new Member(node, clock, this.#timers));
     this.#majority = majorityOf(nodes.length);
     this.#membership = new Membership(this.#members, clock);
     this.#releases = new Releases(this.#members, clock);
     this.#numbers = new ProposedNumbers(this.#members, clock, maxTtlMs);
     this.#grants = new Grants(this.#members, clock, this.#releases);
+    this.#inspection = new Inspection(this.#members, this.#membership);
   }
 
   /** Joins the nodes; claims do so first. Rejects if fewer than a majority answer. */
@@ -151,7 +125,7 @@ export class QuorumStore implements Store {
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
-    // Nodes that could not be reached until now get the leases, too.
+    // A process that only renews gets back the nodes that were down when it started.
     this.#membership.join().catch(() => {});
     const ofTickets = renewals.map((renewal) => this.#renewTicket(renewal));
     const ofGrants = await this.#grants.renew(renewals.filter((_, i) => ofTickets[i] === null));
@@ -163,39 +137,20 @@ export class QuorumStore implements Store {
     return Promise.all(releases.map((release) => this.#release(release)));
   }
 
-  async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    const [descriptions] = await this.#describe([name]);
-    const info = toNameInfo(name, this.#members.length, descriptions!);
-    for (const { id, number, holder } of holdingsOf(descriptions!)) {
-      const revocation = { name, id, number, holder, by: by.holder, why: by.why };
-      await this.#askMajority((node) => node.revoke(revocation));
-    }
-    return info?.holders ?? [];
+  revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
+    return this.#inspection.revoke(name, by);
   }
 
   resize(): never {
     throw new UnsupportedError(`semaphores: ${this.traits.cannot.permits}`);
   }
 
-  async inspect(name: string): Promise<NameInfo | null> {
-    const [descriptions] = await this.#describe([name]);
-    return toNameInfo(name, this.#members.length, descriptions!);
+  inspect(name: string): Promise<NameInfo | null> {
+    return this.#inspection.inspect(name);
   }
 
-  async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
-    const found = await this.#askMajority((node) => node.names(prefix));
-    const names = [...new Set(found.flatMap(({ answer }) => answer))]
-      .filter((name) => name.startsWith(prefix))
-      .sort(compareUtf8);
-    const infos: NameInfo[] = [];
-    for (const some of slices(names, NAMES_AT_ONCE)) {
-      if (infos.length >= limit) break;
-      for (const [i, descriptions] of (await this.#describe(some)).entries()) {
-        const info = toNameInfo(some[i]!, this.#members.length, descriptions);
-        if (info !== null && info.holders.length + (info.notes?.length ?? 0) > 0) infos.push(info);
-      }
-    }
-    return infos.slice(0, limit);
+  list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
+    return this.#inspection.list(prefix, limit);
   }
 
   async close(): Promise<void> {
@@ -205,6 +160,7 @@ export class QuorumStore implements Store {
     this.#listenedAtMs = Number.NEGATIVE_INFINITY;
     if (this.#closesNodes) this.#releases.close();
     for (const queue of this.#queues.values()) queue.close();
+    for (const timer of this.#timers) timer.keepAlive(false);
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
 
@@ -424,32 +380,6 @@ export class QuorumStore implements Store {
     return waiting;
   }
 
-  async #describe(names: readonly string[]): Promise<Description[][]> {
-    const answers = await this.#askMajority((node) => node.inspect(names));
-    return names.map((_, i) => answers.map(({ where, answer }) => ({ where, info: answer[i]! })));
-  }
-
-  /** The answers of all nodes that answer; rejects if they are fewer than a majority. */
-  async #askMajority<T>(
-    send: (node: QuorumNode) => Promise<T>,
-  ): Promise<{ where: string; answer: T }[]> {
-    await this.#membership.join();
-    const answers = await askAll(this.#members, OTHER_LIMITS, send, (some) => {
-      const good = [...some.values()].filter((answer) => !(answer instanceof Error)).length;
-      // Nodes that are silent are not waited for if the others are a majority.
-      const areAllHeard = this.#members.every(({ isSilent }, i) => some.has(i) || isSilent);
-      return areAllHeard && good >= this.#majority;
-    });
-    const good: { where: string; answer: T }[] = [];
-    const failures: Error[] = [];
-    for (const [i, answer] of answers) {
-      if (answer instanceof Error) failures.push(answer);
-      else good.push({ where: this.#members[i]!.node.where, answer });
-    }
-    if (good.length < this.#majority) throw unavailable(this.#members.length, failures);
-    return good;
-  }
-
   #refuse(claim: Claim): void {
     const { cannot, maxTtlMs } = this.traits;
     const { names, limit, ttlMs } = claim;
@@ -507,16 +437,8 @@ export function quorumStore(
       "quorumStore() got the same client twice: pass one for each server",
     );
   }
-  const maxTtlMs = parseDuration(orElse(options.maxTtl, DEFAULT_MAX_TTL), "maxTtl", MAX_TTL_LIMITS);
+  const maxTtlMs = parseMaxTtl(options.maxTtl);
   const closeClient = options.closeClients ?? false;
   const nodes = clients.map((client) => new RedisNode(client, { maxTtlMs, closeClient }));
   return new QuorumStore(nodes, { maxTtlMs, closesNodes: closeClient });
-}
-
-/** With an even number, one more node may fail without a gain. */
-export function checkNodeCount(count: number, what: string): void {
-  if (count >= 3 && count % 2 === 1) return;
-  throw new InvalidArgumentError(
-    `${what}, an odd number of at least three independent servers; there are ${count}`,
-  );
 }

@@ -4,10 +4,10 @@ import { TLS_OPTIONS } from "../shared/tls.js";
 export const quorumKind: StoreKind = {
   schemes: ["redlock"],
   form: "hosts",
-  options: ["maxTtl", ...TLS_OPTIONS],
+  options: ["maxTtl", "tls", ...TLS_OPTIONS],
   examples: ["redlock://127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003"],
   scope: "network",
-  traits: async () => (await import("./index.js")).QUORUM_TRAITS,
+  traits: async (url) => (await import("./url.js")).traitsOf(url),
   open: async (url) => (await import("./open.js")).openQuorumStore(url),
-  examine: async () => [],
+  examine: async (url, trial) => (await import("./doctor/index.js")).examineQuorum(url, trial),
 };

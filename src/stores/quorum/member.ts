@@ -11,6 +11,8 @@ const LATE_MS = 50;
 export class Member {
   readonly node: QuorumNode;
   readonly clock: Clock;
+  /** The timeouts of requests without an answer, of all members: the same set. */
+  readonly timers: Set<Timer>;
   /** The node did not answer its last request in time: nobody waits for it until it does. */
   isSilent = false;
   /** The node is known to be another server than the others. Before that it gets no requests, and has no vote. */
@@ -21,9 +23,10 @@ export class Member {
   #aheadMicros: number | null = null;
   #estimatedAtMs = Number.NEGATIVE_INFINITY;
 
-  constructor(node: QuorumNode, clock: Clock) {
+  constructor(node: QuorumNode, clock: Clock, timers: Set<Timer>) {
     this.node = node;
     this.clock = clock;
+    this.timers = timers;
     this.absence = new Error(`${node.where} has not answered yet`);
   }
 
@@ -58,8 +61,8 @@ export interface Limits {
 
 /**
  * Sends a request to these members and calls `answered` once for each, with an error if the answer is one, or
- * does not come in time; `silent`, when some have become silent. A late answer still shows that the node is there.
- * Members that have not joined are not asked.
+ * does not come in time; `silent`, when some have become silent. A late answer still shows that the node is
+ * there. Members that have not joined are not asked.
  */
 export function askEach<T>(
   members: readonly Member[],
@@ -90,24 +93,29 @@ function sendEach<T>(
   answered: (answer: T | Error, index: number) => void,
   silent: () => void = () => {},
 ): void {
-  const { clock } = members[0]!;
+  const { clock, timers } = members[0]!;
   const sentAtMs = clock.elapsedMs();
   const pending = new Set(members.keys());
-  const end = (answer: T | Error, i: number): void => {
-    if (!pending.delete(i)) return;
-    if (pending.size === 0) timer.cancel();
-    answered(answer, i);
-  };
   let timer: Timer;
-  // It does not keep the process alive: the core does so while somebody waits for the outcome.
   const after = (ms: number, run: () => void): void => {
     const atMs = sentAtMs + ms;
     timer = clock.after(atMs - clock.elapsedMs(), () => {
+      timers.delete(timer);
       const nowMs = clock.elapsedMs();
       // The event loop was busy: the answers may have arrived, and are read after the timers.
       if (nowMs > atMs + LATE_MS) after(nowMs + LATE_MS - sentAtMs, run);
       else run();
     });
+    timer.keepAlive(true);
+    timers.add(timer);
+  };
+  const end = (answer: T | Error, i: number): void => {
+    if (!pending.delete(i)) return;
+    if (pending.size === 0) {
+      timer.cancel();
+      timers.delete(timer);
+    }
+    answered(answer, i);
   };
   after(silentMs, () => {
     for (const i of pending) members[i]!.isSilent = true;
@@ -145,15 +153,10 @@ export function askAll<T>(
     const check = (): void => {
       if (isEnough(answers) || answers.size === members.length) resolve(answers);
     };
-    askEach(
-      members,
-      limits,
-      send,
-      (answer, i) => {
-        answers.set(i, answer);
-        check();
-      },
-      check,
-    );
+    const answered = (answer: T | Error, i: number): void => {
+      answers.set(i, answer);
+      check();
+    };
+    askEach(members, limits, send, answered, check);
   });
 }

@@ -73,12 +73,10 @@ export class Membership {
     this.#triedAtMs = this.#clock.elapsedMs();
     const missing = this.#members.filter(({ isJoined }) => !isJoined);
     // Only nodes that nobody has used yet have to be seen all.
-    const areAllHeard = (): boolean =>
-      missing.every(({ isJoined, isSilent }) => isJoined || isSilent);
-    const answers = await this.#ask(
-      missing,
-      () => this.#hasMajority && (this.#isUsed || areAllHeard()),
-    );
+    const answers = await this.#ask(missing, () => {
+      const areAllHeard = missing.every(({ isJoined, isSilent }) => isJoined || isSilent);
+      return this.#hasMajority && (this.#isUsed || areAllHeard);
+    });
     const [refusal] = this.#refusals.values();
     if (refusal !== undefined) throw refusal;
     if (!this.#hasMajority) {

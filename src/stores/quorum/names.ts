@@ -3,10 +3,12 @@ import { LOCK_LIMIT } from "../../core/store.js";
 import { majorityOf } from "./ballot.js";
 import type { NodeNameInfo } from "./node.js";
 
-/** A name as one node described it. */
-export interface Description {
-  readonly where: string;
-  readonly info: NodeNameInfo | Error;
+/** A name as the nodes described it. */
+export interface Descriptions {
+  /** An error: the node can't read its record. */
+  readonly given: readonly { readonly where: string; readonly info: NodeNameInfo | Error }[];
+  /** The nodes that did not answer. */
+  readonly missing: readonly string[];
 }
 
 export interface Holding {
@@ -19,7 +21,7 @@ export interface Holding {
 }
 
 /** All ballots that any node has a record of, the one on most nodes first. */
-export function holdingsOf(descriptions: readonly Description[]): Holding[] {
+export function holdingsOf(descriptions: Descriptions): Holding[] {
   const byId = new Map<string, { numbers: number[]; holder: string }>();
   for (const { record } of readable(descriptions)) {
     if (record === null) continue;
@@ -37,13 +39,14 @@ export function holdingsOf(descriptions: readonly Description[]): Holding[] {
 export function toNameInfo(
   name: string,
   nodes: number,
-  descriptions: readonly Description[],
+  descriptions: Descriptions,
 ): NameInfo | null {
   const [most] = holdingsOf(descriptions);
   const held = most !== undefined && most.nodes >= majorityOf(nodes) ? most : null;
   const notes = notesOf(descriptions, held);
   const revoked = revocationsOf(descriptions);
   if (held === null && notes.length === 0 && revoked.length === 0) return null;
+  notes.push(...descriptions.missing.map((where) => `${where} did not answer`));
   return {
     name,
     limit: LOCK_LIMIT,
@@ -56,7 +59,7 @@ export function toNameInfo(
 }
 
 /** The holder has the name for as long as a majority of the nodes says so. */
-function holderOf(held: Holding, descriptions: readonly Description[]): HolderInfo {
+function holderOf(held: Holding, descriptions: Descriptions): HolderInfo {
   const records = readable(descriptions).flatMap(({ record }) =>
     record?.id === held.id ? [record] : [],
   );
@@ -73,19 +76,18 @@ function holderOf(held: Holding, descriptions: readonly Description[]): HolderIn
   };
 }
 
-function notesOf(descriptions: readonly Description[], held: Holding | null): string[] {
-  return descriptions.flatMap(({ where, info }) => {
+function notesOf({ given }: Descriptions, held: Holding | null): string[] {
+  return given.flatMap(({ where, info }) => {
     if (info instanceof Error) return [`${where}: ${info.message}`];
     const { record } = info;
-    if (record === null) return held === null ? [] : [`${where} has the name free`];
+    if (record === null) return held === null ? [] : [`on ${where} nobody holds it`];
     if (record.id === held?.id) return [];
-    return [
-      `${where} has it with ${record.holder} (number ${record.number}), and no majority does`,
-    ];
+    const than = held === null ? ", on no majority that answers" : ", unlike on a majority";
+    return [`on ${where} ${record.holder} holds it${than}`];
   });
 }
 
-function revocationsOf(descriptions: readonly Description[]): NameInfo["revoked"] {
+function revocationsOf(descriptions: Descriptions): NameInfo["revoked"] {
   const byId = new Map<string, NameInfo["revoked"][number]>();
   for (const { revoked } of readable(descriptions)) {
     for (const { id, ...one } of revoked) byId.set(id, one);
@@ -93,8 +95,8 @@ function revocationsOf(descriptions: readonly Description[]): NameInfo["revoked"
   return [...byId.values()].sort((a, b) => b.agoMs - a.agoMs);
 }
 
-const readable = (descriptions: readonly Description[]): NodeNameInfo[] =>
-  descriptions.flatMap(({ info }) => (info instanceof Error ? [] : [info]));
+const readable = ({ given }: Descriptions): NodeNameInfo[] =>
+  given.flatMap(({ info }) => (info instanceof Error ? [] : [info]));
 
 function mostFrequent(numbers: readonly number[]): number {
   const count = (one: number): number => numbers.filter((other) => other === one).length;

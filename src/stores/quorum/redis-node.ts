@@ -24,6 +24,10 @@ import { SCRIPTS } from "./scripts.js";
 const NAMES_PER_SCRIPT = 100;
 const REGISTER = { never: 0, "if-busy": 1, always: 2 } as const;
 
+const WORDS = { prefix: PREFIX, page: "docs/stores/quorum.md", maker: "quorumStore" };
+/** The settings of a server that has each write on its disk before it replies. */
+const DURABLE = { appendonly: "yes", appendfsync: "always", "no-appendfsync-on-rewrite": "no" };
+
 /** A node that is one Redis server. */
 export class RedisNode implements QuorumNode {
   readonly where: string;
@@ -46,7 +50,7 @@ export class RedisNode implements QuorumNode {
       );
     }
     this.where = connection.where;
-    this.#runner = new ScriptRunner(connection);
+    this.#runner = new ScriptRunner(connection, WORDS);
     this.#maxTtlMs = options.maxTtlMs;
     this.#closeClient = options.closeClient;
     this.#requests = new RequestBatcher(this.#runner, SCRIPTS.ballots, {
@@ -173,10 +177,11 @@ export class RedisNode implements QuorumNode {
 
   /** Reads the marker off a reply that has it. A node that is out of service examines itself every time. */
   #learn(reply: string): { marker: string; text: string } {
-    if (!reply.startsWith("@")) return { marker: this.#marker, text: reply };
+    const mayBeKept = reply.startsWith("@");
+    if (!mayBeKept && !reply.startsWith("#")) return { marker: this.#marker, text: reply };
     const end = reply.indexOf("\n");
     const marker = reply.slice(1, end);
-    this.#marker = marker.endsWith(" 0") ? marker : "";
+    this.#marker = mayBeKept && marker.endsWith(" 0") ? marker : "";
     return { marker, text: reply.slice(end + 1) };
   }
 
@@ -184,10 +189,10 @@ export class RedisNode implements QuorumNode {
   async #readFsync(): Promise<"always" | "later" | "unknown"> {
     try {
       const [server] = await this.#runner.connection.servers();
-      const settingOf = async (name: string): Promise<unknown> =>
-        pairsOf(await server!.command("CONFIG", "GET", name))[0]?.[1];
-      const [appends, fsync] = [await settingOf("appendonly"), await settingOf("appendfsync")];
-      return appends === "yes" && fsync === "always" ? "always" : "later";
+      const isSet = async ([name, value]: [string, string]): Promise<boolean> =>
+        pairsOf(await server!.command("CONFIG", "GET", name))[0]?.[1] === value;
+      const areSet = await Promise.all(Object.entries(DURABLE).map(isSet));
+      return areSet.every((yes) => yes) ? "always" : "later";
     } catch (error) {
       const failure = this.#runner.toStoreError(error);
       if (HoldfastError.is(failure) && failure.retryable) throw failure;

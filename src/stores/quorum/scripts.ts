@@ -2,10 +2,12 @@ import { REVOKED_KEPT } from "../../core/store.js";
 import { header, MAX_TOKEN, type Script, scriptOf } from "../redis/scripts.js";
 import { LUA } from "./lua.js";
 
+/** Raised when an older Holdfast could misread what a node keeps. */
+export const FORMAT = 1;
+
 /** The constants of the Lua files. */
 const CONSTANTS = {
-  /** Raised when an older Holdfast could misread what a node keeps. */
-  FORMAT: 1,
+  FORMAT,
   MAX_TOKEN,
   /** A raised number may be ahead of the node's clock by this, in µs: a day. */
   MOST_AHEAD: 86_400_000_000,

@@ -62,12 +62,15 @@ function describeWrongServer(
   url: StoreUrl,
 ): Failure | null {
   const wrong = (why: string): Failure => ({ why, retryable: false });
+  const [plain, encrypted] = url.scheme.startsWith("redis")
+    ? ["write redis: instead of rediss:", "write rediss: instead of redis:"]
+    : ["leave tls out of the URL", "add tls=1 to the URL"];
   if (answering === "http") return wrong("an HTTP server answers there: check host and port");
   if (answering === "redis" && byTls) {
-    return wrong("it answers without TLS: write redis: instead of rediss:, or its TLS port");
+    return wrong(`it answers without TLS: ${plain}, or write its TLS port`);
   }
   const speaksTls = answering === "TLS" || answering === "closed TLS";
-  if (speaksTls && !byTls) return wrong("it expects TLS: write rediss: instead of redis:");
+  if (speaksTls && !byTls) return wrong(`it expects TLS: ${encrypted}`);
   // The alert about a missing certificate may be lost when the server closes the connection.
   return answering === "closed TLS" ? wrong(certificateTrouble(url)) : null;
 }

@@ -12,16 +12,35 @@ export interface ServerState {
   readonly outage: { readonly sinceMs: number; readonly why: string | null } | null;
 }
 
+/** The store that uses the server, as its messages name it. */
+export interface StoreWords {
+  /** All its keys begin with it. */
+  readonly prefix: string;
+  /** The page that lists the rights that it needs. */
+  readonly page: string;
+  /** The function that takes a client. */
+  readonly maker: string;
+}
+
+const REDIS_STORE: StoreWords = {
+  prefix: PREFIX,
+  page: "docs/stores/redis.md",
+  maker: "redisStore",
+};
+
 const MOVED = /\bMOVED \d/;
 
-type Meaning = [pattern: RegExp, describe: (server: ServerState, text: string) => string];
+type Meaning = [
+  pattern: RegExp,
+  describe: (server: ServerState, text: string, store: StoreWords) => string,
+];
 
 /** Replies that stay the same however often a request is repeated. */
 const REFUSALS: readonly Meaning[] = [
   [
     /HOLDFAST STRANGER|WRONGTYPE/,
-    () =>
-      `a key that begins with ${JSON.stringify(PREFIX)} holds something that is not Holdfast's: delete it, or use another database`,
+    (_server, _text, { prefix }) =>
+      `a key that begins with ${JSON.stringify(prefix)} holds something that is not Holdfast's: delete it, or use another database`,
   ],
   [
     /\bNOAUTH\b|Authentication required/,
@@ -45,14 +64,14 @@ const REFUSALS: readonly Meaning[] = [
   ],
   [
     /\bNOPERM\b|can't run this command|No permissions|can't access/,
-    ({ where, db }, text) => {
+    ({ where, db }, text, { page }) => {
       const command = /the '([\w|]+)' command/.exec(text)?.[1];
       const may =
         command === undefined
           ? `the user at ${where} lacks a right that locks need (NOPERM)`
           : `the user at ${where} may not run ${command} (NOPERM)`;
       const select = db === 0 ? "" : `; database ${db} needs +select`;
-      return `${may}: grant the rights that docs/stores/redis.md lists under "Keys and rights"${select}`;
+      return `${may}: grant the rights that ${page} lists under "Keys and rights"${select}`;
     },
   ],
   [
@@ -81,8 +100,8 @@ const REFUSALS: readonly Meaning[] = [
   ],
   [
     /allowed in this context|in subscriber mode/i,
-    ({ where }) =>
-      `the client for ${where} listens to channels and takes no other commands: pass redisStore() a client of its own`,
+    ({ where }, _text, { maker }) =>
+      `the client for ${where} listens to channels and takes no other commands: pass ${maker}() a client of its own`,
   ],
   [
     /Protocol error, got|Unknown RESP type|Invalid RESP/i,
@@ -126,10 +145,14 @@ const CONNECTION_LOST =
   /Stream isn't writeable|Connection is closed|max retries per request|aborted due to connection|closed unexpectedly|client is (closed|offline)|Disconnects client|Socket timeout|\bE(CONN|PIPE|TIMEDOUT|HOST|NET)\w*|All sentinels are unreachable|Failed to refresh slots/;
 
 /** A client's error as an error of Holdfast; one that is not known stays as it is. */
-export function toStoreError(error: unknown, server: ServerState): unknown {
+export function toStoreError(
+  error: unknown,
+  server: ServerState,
+  store: StoreWords = REDIS_STORE,
+): unknown {
   if (HoldfastError.is(error)) return error;
   removeCommand(error);
-  const refused = replyError(error, server);
+  const refused = replyError(error, server, store);
   if (refused !== null) return refused;
   const text = messageOf(error);
   if (server.outage === null && !CONNECTION_LOST.test(text)) return error;
@@ -137,12 +160,16 @@ export function toStoreError(error: unknown, server: ServerState): unknown {
 }
 
 /** The error that the server has replied with; null: it is none that is known. */
-export function replyError(error: unknown, server: ServerState): HoldfastError | null {
+export function replyError(
+  error: unknown,
+  server: ServerState,
+  store: StoreWords = REDIS_STORE,
+): HoldfastError | null {
   const text = messageOf(error);
   const format = /HOLDFAST FORMAT (\S+)/.exec(text)?.[1];
   if (format !== undefined) {
     return new UnsupportedError(
-      `a name at ${server.where} is stored in format ${format}, which this version of Holdfast does not know: use the version that wrote it`,
+      `data at ${server.where} are in format ${format}, which this version of Holdfast does not know: use the version that wrote it`,
     );
   }
   if (text.includes("HOLDFAST LAST TOKEN")) {
@@ -157,7 +184,7 @@ export function replyError(error: unknown, server: ServerState): HoldfastError |
   const refusal = isInMotion ? undefined : find(REFUSALS);
   const describe = refusal ?? find(TROUBLES);
   if (describe === undefined) return null;
-  return new StoreUnavailableError(describe(server, text), {
+  return new StoreUnavailableError(describe(server, text, store), {
     cause: safeCause(error),
     retryable: refusal === undefined,
   });

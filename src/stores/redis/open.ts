@@ -14,7 +14,7 @@ import { replicasOf, type Target, targetOf } from "./target.js";
 
 /** Opens a store, after the server has shown that it grants locks. */
 export async function openRedisStore(url: StoreUrl): Promise<RedisStore> {
-  return openUntriedRedisStore(url, await openRedisClient(url, checkScripts));
+  return openUntriedRedisStore(url, await openRedisClient(url, targetOf(url), checkScripts));
 }
 
 export function openUntriedRedisStore(url: StoreUrl, client: RedisClient): RedisStore {
@@ -26,9 +26,9 @@ export function openUntriedRedisStore(url: StoreUrl, client: RedisClient): Redis
 /** Opens a connection with whichever client library is installed, to the database that the URL names. */
 export async function openRedisClient(
   url: StoreUrl,
+  target: Target = targetOf(url),
   check: (connection: Connection, target: Target) => Promise<void> = async () => {},
 ): Promise<RedisClient> {
-  const target = targetOf(url);
   replicasOf(url);
   let connection: Connection | undefined;
   try {

@@ -5,7 +5,7 @@ import { slices } from "../shared/slices.js";
 import { within } from "../shared/timeout.js";
 import { TurnBatcher } from "../shared/turn-batcher.js";
 import type { Connection } from "./connection.js";
-import { toStoreError } from "./errors.js";
+import { type StoreWords, toStoreError } from "./errors.js";
 import { escapePattern } from "./keys.js";
 import { SCRIPTS, type Script } from "./scripts.js";
 
@@ -29,9 +29,11 @@ export interface ItemScript<Item, Reply> {
 /** Runs scripts on a Redis server or a cluster. */
 export class ScriptRunner {
   readonly connection: Connection;
+  readonly #store: StoreWords | undefined;
 
-  constructor(connection: Connection) {
+  constructor(connection: Connection, store?: StoreWords) {
     this.connection = connection;
+    this.#store = store;
   }
 
   /** Runs a script whose reply is text. */
@@ -90,7 +92,7 @@ export class ScriptRunner {
   }
 
   toStoreError(error: unknown): unknown {
-    return toStoreError(error, this.connection);
+    return toStoreError(error, this.connection, this.#store);
   }
 
   /** The error that a script has caught, to continue with its other items. */

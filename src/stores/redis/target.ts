@@ -61,21 +61,21 @@ export function targetOf(url: StoreUrl): Target {
     hosts: url.hosts.map((one) => ({ host: one.host, port: one.port ?? port })),
     user: url.user,
     password: url.password,
-    db: databaseOf(url.path, cluster),
+    db: databaseOf(url, cluster),
     tls: secure ? tlsFilesOf(url) : null,
     cluster,
     sentinel,
   };
 }
 
-function databaseOf(path: string, cluster: boolean): number {
+function databaseOf({ scheme, path }: StoreUrl, cluster: boolean): number {
   if (path === "" || path === "/") return 0;
   const db = /^\/(\d{1,5})$/.exec(path)?.[1];
   if (db === undefined || (cluster && db !== "0")) {
     throw new InvalidArgumentError(
       cluster
         ? "a cluster has one database: leave the path of its URL out"
-        : "the path of a redis: URL is the number of a database, as in redis://host:6379/2",
+        : `the path of a ${scheme}: URL is the number of a database, as in ${scheme}://host:6379/2`,
     );
   }
   return Number(db);

@@ -47,7 +47,7 @@ export async function redlockTarget(lab: Lab, isClocked: boolean): Promise<Targe
     ...COMMON,
     name: "redlock",
     about: "five Redis servers with appendfsync always, as a quorum",
-    url: urlOf(hostsOf(servers)),
+    url: urlOf(servers),
     limits: { fair: false },
     drawConnections,
     kinds: [
@@ -196,10 +196,11 @@ function drawConnections(random: Random): readonly Connections[] {
   return [{ locks: 1, lazy: true }, { locks: 1 }];
 }
 
-const urlOf = (hosts: string, login = ""): string => `redlock://${login}${hosts}${REST}`;
-
-const hostsOf = (servers: readonly RedisServer[]): string =>
-  servers.map(({ address, port }) => `${address}:${port}`).join(",");
+const urlOf = (
+  places: readonly { readonly address: string; readonly port: number }[],
+  login = "",
+): string =>
+  `redlock://${login}${places.map(({ address, port }) => `${address}:${port}`).join(",")}${REST}`;
 
 async function openWay(
   lab: Lab,
@@ -210,7 +211,9 @@ async function openWay(
   const proxies = await Promise.all(
     servers.map((server) => TcpProxy.open(server, { kindOf: redisConnectionKind })),
   );
-  return wayThrough(proxies, { lab, client, isClocked }, (hosts) =>
-    urlOf(hosts, `${USER}:${USER}@`),
+  return wayThrough(
+    proxies,
+    { lab, client, isClocked },
+    (hosts) => `redlock://${USER}:${USER}@${hosts}${REST}`,
   );
 }

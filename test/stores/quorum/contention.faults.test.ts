@@ -5,6 +5,7 @@ import type { RedisServer } from "../../../src/verify/lab/redis.js";
 import type { Worker } from "../../../src/verify/traffic/worker.js";
 import { describeWith } from "../../support/needs.js";
 import {
+  closeAll,
   expectAllKept,
   heal,
   inject,
@@ -26,17 +27,22 @@ describeWith(["redis"], "contention for a quorum", () => {
     const url = urlOf(servers);
     const urls = Array.from({ length: WORKERS }, () => url);
     const { workers, timeLine } = await startQuorumWorkers(urls, { ttl: TTL_MS, wait: "1m" });
+    let isOver = false;
+    /** Works until the test has seen enough, however slow the machine is. */
+    const work = async (one: Worker): Promise<number> => {
+      let rounds = 0;
+      while (!isOver) {
+        rounds += await one.loop({ name: "name", forMs: 2_000, holdMs: 5, writes: true });
+      }
+      return rounds;
+    };
     const [dying, sleeping, ...others] = workers as [Worker, Worker, ...Worker[]];
-    const traffic = others.map((one) =>
-      one.loop({ name: "name", forMs: 100_000, holdMs: 5, writes: true }),
-    );
+    const traffic = others.map(work);
     for (const one of traffic) one.catch(() => {});
     const grants = (): number => eventsOf(timeLine, "granted").length;
-    const grantedTo = (): Set<string> =>
-      new Set(eventsOf(timeLine, "granted").map(({ op }) => op.split(".")[0]!));
     const goesOn = async (): Promise<void> => {
       const before = grants();
-      await until("they go on", () => grants() > before + 5, 20_000);
+      await until("they go on", () => grants() > before + 5, 40_000);
     };
     await goesOn();
     await dying.acquire("name");
@@ -58,11 +64,11 @@ describeWith(["redis"], "contention for a quorum", () => {
     await heal(timeLine, hangs);
     await heal(timeLine, down);
     await goesOn();
-    // Nobody is left out for ever.
-    await until("all had it", () => grantedTo().size === WORKERS, 20_000);
-    await sleeping.close();
-    await Promise.all(others.map((one) => one.kill()));
+    isOver = true;
+    const rounds = await Promise.all(traffic);
+    expect(Math.min(...rounds)).toBeGreaterThan(0);
+    await closeAll([sleeping, ...others]);
     await until("all has expired", async () => (await withRecords(servers)).length === 0);
     expectAllKept(timeLine, ["S1", "S2", "S3", "S4", "S7", "L1", "L2", "L3"]);
-  }, 120_000);
+  }, 240_000);
 });

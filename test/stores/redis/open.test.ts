@@ -19,6 +19,7 @@ import { startRedisCluster } from "../../../src/verify/lab/redis-cluster.js";
 import { findFile } from "../../../src/verify/lab/requirements.js";
 import { realSubject } from "../../conformance/subjects.js";
 import { build, rejection, runNode } from "../../core/helpers.js";
+import { makeAuthority, makeCertificate } from "../../support/certificates.js";
 import { describeWith, skipUnless } from "../../support/needs.js";
 import { callsSince, keysAndTtls, quiet, rawRedis } from "../../support/redis.js";
 import { until } from "../../support/worker.js";
@@ -141,57 +142,12 @@ describeWith(["redis"], "connect() to Redis", () => {
     beforeAll(async () => {
       folder = join(lab.folder, "tls");
       mkdirSync(folder);
-      authority("ca");
-      authority("stranger");
-      certificate("server", "IP:127.0.0.1,DNS:locks.test");
-      certificate("other", "DNS:locks.test");
+      makeAuthority(folder, "ca");
+      makeAuthority(folder, "stranger");
+      makeCertificate(folder, "server", "IP:127.0.0.1,DNS:locks.test");
+      makeCertificate(folder, "other", "DNS:locks.test");
       tls = await serve("server");
     });
-
-    const openssl = (...args: readonly string[]): void => {
-      execFileSync("openssl", args, { cwd: folder, stdio: "ignore" });
-    };
-    const NEW_KEY = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
-
-    function authority(name: string): void {
-      const subject = ["-subj", `/CN=${name}`, "-days", "2"];
-      openssl(
-        "req",
-        "-x509",
-        ...NEW_KEY,
-        ...subject,
-        "-keyout",
-        `${name}.key`,
-        "-out",
-        `${name}.pem`,
-      );
-    }
-
-    function certificate(name: string, of: string): void {
-      openssl(
-        "req",
-        ...NEW_KEY,
-        "-subj",
-        `/CN=${name}`,
-        "-keyout",
-        `${name}.key`,
-        "-out",
-        `${name}.csr`,
-      );
-      writeFileSync(join(folder, `${name}.ext`), `subjectAltName=${of}`);
-      const signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2"];
-      openssl(
-        "x509",
-        "-req",
-        "-in",
-        `${name}.csr`,
-        ...signed,
-        "-extfile",
-        `${name}.ext`,
-        "-out",
-        `${name}.pem`,
-      );
-    }
 
     /** The TLS port, beside the plain port that the lab uses. */
     async function serve(name: string, clients = "no"): Promise<string> {
@@ -231,7 +187,7 @@ describeWith(["redis"], "connect() to Redis", () => {
     });
 
     test("works with servers that want a certificate of the client", async () => {
-      certificate("app", "DNS:app");
+      makeCertificate(folder, "app", "DNS:app");
       const guarded = await serve("server", "yes");
       const option = (name: string, file: string): string =>
         `${name}=${encodeURIComponent(join(folder, file))}`;

@@ -15,12 +15,13 @@ local function claim(recordKey, counterKey, request)
   end
   local highest = readLast(counterKey)
   if not (number > highest and isPlausible(number)) then number = math.max(highest + 1, micros) end
-  if number > MAX_TOKEN then return '!HOLDFAST TOKENS' end
+  if number > MAX_TOKEN then return '!HOLDFAST LAST TOKEN' end
   local other = readRecord(recordKey)
   if isHeldBy(other, id) then
     if seq >= other[SEQ] then
       other[SEQ] = seq
-      other[EXPIRY] = math.max(other[EXPIRY], micros + ttl * 1000)
+      local expiry = micros + ttl * 1000
+      if expiry > other[EXPIRY] then other[EXPIRY], other[TTL] = expiry, ttl end
       saveRecord(recordKey, other)
     end
     return string.format('recorded %.0f %.0f', other[NUMBER], micros)

@@ -7,10 +7,14 @@ local isKnown = isInService()
 -- How long the node stays out of the vote, in µs.
 local recoveringFor = 0
 local runId = ''
+-- Before version 7, a snapshot may hold the scripts, and a server that has restarted with it knows them.
+local forgetsScripts = true
 
 if not isKnown then
   local maxTtl, fsync = string.match(limits, '^(%d+) (%a+)$')
-  runId = string.match(redis.call('INFO', 'server'), '\nrun_id:(%w+)')
+  local info = redis.call('INFO', 'server')
+  runId = string.match(info, '\nrun_id:(%w+)')
+  forgetsScripts = tonumber(string.match(info, '\nredis_version:(%d+)')) >= 7
   local state, since, longestTtl = marker and 'lost' or 'new', micros, tonumber(maxTtl)
   if marker then
     local format, seenRunId, seenTtl, seenFsync, seenState, seenSince =
@@ -36,7 +40,8 @@ if not isKnown then
   end
 end
 
--- A reply that begins with '@' tells the client the marker.
+-- A reply that begins with '@' tells the client the marker; with '#', a marker that it must not send back.
 local function withMarker(reply)
-  return isKnown and reply or '@' .. marker .. '\n' .. reply
+  if isKnown then return reply end
+  return (forgetsScripts and '@' or '#') .. marker .. '\n' .. reply
 end

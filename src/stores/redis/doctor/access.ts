@@ -2,6 +2,7 @@ import { reasonOf } from "../../../core/cause.js";
 import { danger, type Finding, ok, unknown } from "../../../doctor/finding.js";
 import { isLoopback, unencrypted } from "../../../doctor/measures.js";
 import type { StoreUrl } from "../../url.js";
+import { type Target, targetOf } from "../target.js";
 import { openConnection, sendCommand } from "./commands.js";
 import { type Facts, type Info, versionOf } from "./facts.js";
 
@@ -9,17 +10,22 @@ const ADVICE = "Set a password or ACL users, and let only the machines that need
 const ANYONE = "anyone who reaches the server can take, free and delete locks";
 
 /** Checks whether anybody can use the server without a password, or read the connection. */
-export async function checkAccess(url: StoreUrl, facts: Facts): Promise<Finding[]> {
+export async function checkAccess(
+  url: StoreUrl,
+  facts: Facts,
+  target: Target = targetOf(url),
+): Promise<Finding[]> {
   const local = url.hosts.every(({ host }) => isLoopback(host));
-  const open = await letsAnyoneIn(url);
+  const open = await letsAnyoneIn(url, target);
   const access =
     open === false
       ? ok("access", "the server lets nobody in without a password")
       : open !== true
         ? unknown("access", `whether the server needs a password (${open})`)
         : judgeOpenServer(facts, local);
-  const plain = !local && url.scheme === "redis";
-  return [access, ...(plain ? [unencrypted("Use rediss: unless the network is your own.")] : [])];
+  if (local || target.tls !== null) return [access];
+  const byTls = url.scheme === "redis" ? "rediss:" : "?tls";
+  return [access, unencrypted(`Use ${byTls} unless the network is your own.`)];
 }
 
 function judgeOpenServer({ info, config }: Facts, local: boolean): Finding {
@@ -49,10 +55,10 @@ function isClosedToOthers(info: Info | string, config: Info): boolean {
 }
 
 /** A text says why it is unknown. */
-async function letsAnyoneIn(url: StoreUrl): Promise<boolean | string> {
+async function letsAnyoneIn(url: StoreUrl, target: Target): Promise<boolean | string> {
   if (url.user === "" && url.password === "") return true;
   try {
-    const stranger = await openConnection({ ...url, user: "", password: "" });
+    const stranger = await openConnection(url, { ...target, user: "", password: "" });
     try {
       const [server] = await stranger.servers();
       const sent = await sendCommand(server!, "PING");

@@ -5,6 +5,7 @@ import type { StoreUrl } from "../../url.js";
 import { connectionOf } from "../client.js";
 import type { Connection, OneServer } from "../connection.js";
 import { openRedisClient } from "../open.js";
+import type { Target } from "../target.js";
 
 const REPLY_MS = 3_000;
 /** Longer than a client library takes to give up by itself. */
@@ -13,8 +14,8 @@ const OPEN_MS = 6_000;
 /** The server's reply to a command, or its words for a refusal. */
 type Reply = { readonly reply: unknown } | { readonly refused: string };
 
-export const openConnection = async (url: StoreUrl): Promise<Connection> =>
-  connectionOf(await withTimeout("a new connection", openRedisClient(url), OPEN_MS));
+export const openConnection = async (url: StoreUrl, target?: Target): Promise<Connection> =>
+  connectionOf(await withTimeout("a new connection", openRedisClient(url, target), OPEN_MS));
 
 /** Rejects with StoreUnavailableError if there is no reply. A refusal is a reply. */
 export const sendCommand = (

@@ -1,4 +1,4 @@
-import { at, check, type Finding, type Trial } from "../../../doctor/finding.js";
+import { check, type Finding, mergeServers, type Trial } from "../../../doctor/finding.js";
 import type { StoreUrl } from "../../url.js";
 import type { Connection, OneServer } from "../connection.js";
 import { openRedisClient, openUntriedRedisStore } from "../open.js";
@@ -32,7 +32,10 @@ export async function examineRedis(url: StoreUrl, trial: Trial): Promise<readonl
       ]);
     }
     return [
-      ...merge(found, servers),
+      ...mergeServers(
+        found,
+        servers.map(({ where }) => where),
+      ),
       tried,
       ...(await check("keys", () => checkKeys(connection, servers))),
       ...(await check("access", () => checkAccess(url, facts[0]!))),
@@ -54,20 +57,3 @@ const checkServer = async (
   ...(await check("latency", () => checkLatency(server))),
   ...(await check("rights", () => checkRights(server, connection, url))),
 ];
-
-/** Reports a finding that is the same on several servers once. */
-function merge(
-  found: readonly (readonly Finding[])[],
-  servers: readonly OneServer[],
-): readonly Finding[] {
-  const places = new Map<string, { finding: Finding; where: string[] }>();
-  for (const [i, findings] of found.entries()) {
-    for (const finding of findings) {
-      const key = JSON.stringify(finding);
-      const place = places.get(key) ?? { finding, where: [] };
-      place.where.push(servers[i]!.where);
-      places.set(key, place);
-    }
-  }
-  return [...places.values()].map(({ finding, where }) => at(finding, where, servers));
-}

@@ -27,12 +27,15 @@ export async function checkSlots(server: OneServer): Promise<Finding> {
 }
 
 export const checkClock = (server: OneServer): Promise<Finding> =>
-  compareClocks(async () => {
-    const sent = await sendCommand(server, "TIME");
-    if ("refused" in sent) return describeRefusal("TIME", sent.refused);
-    const [seconds, micros] = sent.reply as [string, string];
-    return Number(seconds) * 1_000 + Number(micros) / 1_000;
-  });
+  compareClocks(() => readTimeMs(server));
+
+/** The server's clock in ms; a text says why there is none. */
+export async function readTimeMs(server: OneServer): Promise<number | string> {
+  const sent = await sendCommand(server, "TIME");
+  if ("refused" in sent) return describeRefusal("TIME", sent.refused);
+  const [seconds, micros] = sent.reply as [string, string];
+  return Number(seconds) * 1_000 + Number(micros) / 1_000;
+}
 
 export async function checkLatency(server: OneServer): Promise<Finding> {
   const tookMs: number[] = [];

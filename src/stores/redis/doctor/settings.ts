@@ -9,12 +9,21 @@ interface Circumstances {
   readonly cluster: boolean;
   readonly replicas: number;
   readonly works: boolean;
+  /** Set if the server is one of several that vote. */
+  readonly voter?: Voter;
+}
+
+/** The consequences where the loss of one server's data loses no lease. */
+export interface Voter {
+  /** `event`: the crash or the like with which the server loses data. */
+  losesData(what: string, event: string, advice: string): Finding;
+  hasReplicas(count: number): Finding;
 }
 
 /** Findings from INFO and CONFIG GET. */
 export function judgeFacts(
   { info, config }: Facts,
-  { cluster, replicas, works }: Circumstances,
+  { cluster, replicas, works, voter }: Circumstances,
 ): Finding[] {
   const refusals = [info, config].filter((one) => typeof one === "string");
   const hidden =
@@ -31,13 +40,13 @@ export function judgeFacts(
   return [
     ...hidden,
     judgeVersion(info),
-    judgeRole(info),
-    ...judgeClusterMode(info, cluster),
+    judgeRole(info, voter),
+    ...judgeClusterMode(info, cluster, voter),
     judgeEviction(info),
     judgeMemory(info),
-    judgePersistence(info, config),
+    judgePersistence(info, config, voter),
     ...judgeRefusedWrites(info, config),
-    judgeReplicas(info, replicas),
+    judgeReplicas(info, replicas, voter),
   ];
 }
 
@@ -66,7 +75,7 @@ function judgeVersion(info: Info): Finding {
   );
 }
 
-function judgeRole(info: Info): Finding {
+function judgeRole(info: Info, voter?: Voter): Finding {
   const role = info.get("role");
   if (role === "master") return ok("role", "a primary");
   if (role !== "slave") return unknown("role", "INFO does not name the server's role");
@@ -75,12 +84,16 @@ function judgeRole(info: Info): Finding {
     info.get("slave_read_only") === "0"
       ? "a replica that accepts writes: its primary knows nothing of grants made here, and grants the same names"
       : "a replica: it refuses every claim, renewal and release",
-    "Name the primary in the URL, or its sentinels with ?sentinel=NAME.",
+    `Name the primary in the URL${voter === undefined ? ", or its sentinels with ?sentinel=NAME" : ""}.`,
   );
 }
 
-function judgeClusterMode(info: Info, cluster: boolean): Finding[] {
+function judgeClusterMode(info: Info, cluster: boolean, voter?: Voter): Finding[] {
   if (cluster || info.get("cluster_enabled") !== "1") return [];
+  if (voter !== undefined) {
+    const what = "a node of a Redis Cluster: it grants no names that belong to other nodes";
+    return [danger("cluster", what, "Name servers that belong to no cluster.")];
+  }
   return [
     danger(
       "cluster",
@@ -138,14 +151,30 @@ function judgeMemory(info: Info): Finding {
   );
 }
 
+/** Whether a write is on the disk before its reply, as far as the settings tell. */
+export const isDurable = ({ info, config }: Facts): boolean =>
+  typeof info !== "string" &&
+  typeof config !== "string" &&
+  info.get("aof_enabled") === "1" &&
+  config.get("appendfsync") === "always" &&
+  config.get("no-appendfsync-on-rewrite") !== "yes";
+
 const LOSES =
   "locks are lost while their holders are at work, and granted again (tokens rise as long as the server's clock does: then a fence refuses the late holder)";
 
-function judgePersistence(info: Info, config: Info | string): Finding {
+function judgePersistence(info: Info, config: Info | string, voter?: Voter): Finding {
   const loss = (
     what: string,
-    advice = "Set appendonly yes and appendfsync always, and fence what must not be done twice.",
-  ): Finding => danger("persistence", what, advice);
+    event: string,
+    which: string,
+    advice = "Set appendonly yes and appendfsync always",
+  ): Finding =>
+    voter?.losesData(what, event, `${advice}.`) ??
+    danger(
+      "persistence",
+      `${what}: with ${event} ${which}${LOSES}`,
+      `${advice}, and fence what must not be done twice.`,
+    );
   const appends = info.get("aof_enabled");
   if (appends === undefined) {
     return unknown("persistence", "INFO does not say whether there is an append-only file");
@@ -154,24 +183,30 @@ function judgePersistence(info: Info, config: Info | string): Finding {
     typeof config === "string" ? undefined : config.get(name);
   if (appends !== "1") {
     const save = setting("save");
-    if (save === "") return loss(`nothing is kept: with any restart all ${LOSES}`);
+    if (save === "") return loss("nothing is kept", "any restart", "all ");
     const kept = save === undefined ? "no append-only file" : `snapshots only (save ${save})`;
-    return loss(`${kept}: with a crash all later ${LOSES}`);
+    return loss(kept, "a crash", "all later ");
   }
   switch (setting("appendfsync")) {
     case "everysec":
-      return loss(`appendfsync everysec: with a crash the last second or two of ${LOSES}`);
+      return loss("appendfsync everysec", "a crash", "the last second or two of ");
     case "no":
-      return loss(`appendfsync no: with a power cut the last half minute of ${LOSES}`);
+      return loss("appendfsync no", "a power cut", "the last half minute of ");
     case "always":
       return setting("no-appendfsync-on-rewrite") === "yes"
         ? loss(
-            `no-appendfsync-on-rewrite yes: with a power cut while the log is rewritten ${LOSES}`,
-            "Set no-appendfsync-on-rewrite to no.",
+            "no-appendfsync-on-rewrite yes",
+            "a power cut while the log is rewritten",
+            "",
+            "Set no-appendfsync-on-rewrite to no",
           )
         : ok("persistence", "appendfsync always: a grant is on disk before the server replies");
   }
   const why = typeof config === "string" ? config : "CONFIG GET does not name it";
+  if (voter !== undefined) {
+    const advice = "Grant +config|get, so that clients can see whether it is always.";
+    return voter.losesData(`appendfsync can't be read (${why})`, "any restart", advice);
+  }
   return unknown(
     "persistence",
     `there is an append-only file; the loss after a crash depends on appendfsync (${why})`,
@@ -198,7 +233,7 @@ function judgeRefusedWrites(info: Info, config: Info | string): Finding[] {
   ];
 }
 
-function judgeReplicas(info: Info, required: number): Finding {
+function judgeReplicas(info: Info, required: number, voter?: Voter): Finding {
   const count = numberOf(info, "connected_slaves");
   if (Number.isNaN(count)) return unknown("replicas", "INFO does not say how many there are");
   const online = [...info]
@@ -213,6 +248,7 @@ function judgeReplicas(info: Info, required: number): Finding {
     );
   }
   if (count === 0) return ok("replicas", "none: there is no failover to lose a grant");
+  if (voter !== undefined) return voter.hasReplicas(count);
   const offset = numberOf(info, "master_repl_offset");
   const behind = Math.max(...online.map((one) => offset - Number(one.get("offset"))), 0);
   const lag = Math.max(...online.map((one) => Number(one.get("lag"))), 0);

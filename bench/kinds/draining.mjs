@@ -1,0 +1,126 @@
+import { machineMs, sleepMs } from "../lib/clock.mjs";
+import { contest } from "../lib/contest.mjs";
+import { barPlot } from "../lib/plots.mjs";
+import { allStarted } from "../lib/processes.mjs";
+import { ratios, spread } from "../lib/statistics.mjs";
+
+/**
+ * A queue of waiters in several processes; each gives the name back as soon as it has it. A waker without a lock is a
+ * chain: each that is woken wakes the next.
+ */
+export const settings = { rounds: 15, waiters: 100, processes: 4, settledMs: 300 };
+export const quick = { rounds: 1, waiters: 6, processes: 2, settledMs: 50 };
+
+export const columns = ({ yardstick }) => ({
+  handoversPerSecond: ["handovers", "/s"],
+  ratio: [`handovers ÷ ${yardstick}`, "×"],
+  commandsPerHandover: ["commands each", "count"],
+});
+
+export async function measure({ contestants, start, commands, options, progress }) {
+  const { rounds, waiters, processes: count, settledMs, yardstick } = options;
+  const opened = new Map();
+  const turn = async ({ name }, round) => {
+    const processes = opened.get(name);
+    const [holder] = processes;
+    await holder.call("hold", { round });
+    // In their order, so that each has its place in the queue.
+    for (let id = 0; id < waiters; id++) {
+      await processes[id % count].call("ask", { round, id, isLast: id === waiters - 1 });
+    }
+    await sleepMs(settledMs);
+    const before = await commands?.();
+    const fromMs = await holder.call("release", { round });
+    const ends = await Promise.all(processes.map((one) => one.call("drained")));
+    const after = await commands?.();
+    return {
+      handoversPerSecond: (waiters / (Math.max(...ends) - fromMs)) * 1_000,
+      commandsPerHandover: (after - before) / waiters,
+    };
+  };
+  try {
+    const able = [];
+    const failures = new Map();
+    for (const contestant of contestants) {
+      progress(`starting ${contestant.name}`);
+      try {
+        const starts = Array.from({ length: count }, () => start(contestant.name));
+        opened.set(contestant.name, await allStarted(starts));
+        // Compiles what is hot.
+        await turn(contestant, "first");
+        able.push(contestant);
+      } catch (error) {
+        failures.set(contestant.name, error);
+      }
+    }
+    const result = await contest(able, { rounds, turn, progress });
+    for (const [name, error] of result.failures) failures.set(name, error);
+    const rates = (name) => result.turns.get(name)?.map((one) => one.handoversPerSecond);
+    const figures = {};
+    for (const [name, all] of result.turns) {
+      figures[name] = {
+        handoversPerSecond: spread(rates(name)),
+        ratio: ratios(rates(name), rates(yardstick)),
+        commandsPerHandover:
+          commands === undefined ? undefined : spread(all.map((one) => one.commandsPerHandover)),
+      };
+    }
+    return { figures, failures };
+  } finally {
+    for (const processes of opened.values()) {
+      await Promise.all(processes.map((one) => one.kill()));
+    }
+  }
+}
+
+const nameOf = (round, id = "") => `draining ${round} ${id}`;
+
+export const inChild = {
+  async hold({ round }, self) {
+    self.handle = await self.adapter.acquire?.(nameOf(round));
+  },
+  async ask({ round, id, isLast }, self) {
+    const { adapter } = self;
+    self.waiting ??= [];
+    if (adapter.listen !== undefined) {
+      const { woken } = await adapter.listen(nameOf(round, id));
+      self.waiting.push(
+        woken.then(async () => {
+          const atMs = machineMs();
+          if (!isLast) await adapter.wake(nameOf(round, id + 1));
+          return atMs;
+        }),
+      );
+      return;
+    }
+    self.waiting.push(
+      adapter.acquire(nameOf(round)).then(async (handle) => {
+        const atMs = machineMs();
+        await adapter.release(handle);
+        return atMs;
+      }),
+    );
+  },
+  async release({ round }, { adapter, handle }) {
+    const atMs = machineMs();
+    await (adapter.wake === undefined ? adapter.release(handle) : adapter.wake(nameOf(round, 0)));
+    return atMs;
+  },
+  /** When the last waiter of this process was granted the name. */
+  async drained(_, self) {
+    const grantedMs = await Promise.all(self.waiting ?? []);
+    self.waiting = [];
+    return Math.max(...grantedMs);
+  },
+};
+
+export function plots({ figures }, { title, waiters }) {
+  return {
+    handovers: barPlot({
+      title: `${title}: ${waiters} waiters, each gives the name back at once`,
+      axis: "handovers (more is better)",
+      unit: "/s",
+      bars: Object.entries(figures).map(([label, of]) => ({ label, value: of.handoversPerSecond })),
+    }),
+  };
+}
