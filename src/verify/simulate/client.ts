@@ -85,6 +85,8 @@ export class Client {
       // A free name is claimed well within the time that L1 allows.
       poll: { max: 500 },
       ...(around.abortBefore ? {} : { abortBefore: 0 }),
+      // Each task has its own; the default is too long for some stores.
+      ttl: 1_000,
       logger: {
         debug: (message, fields) => {
           if (message === "holdfast:renewed") this.#renewed(fields as Renewed);
