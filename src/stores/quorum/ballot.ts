@@ -55,10 +55,9 @@ export class Ballot {
     });
   }
 
-  /** Nodes that have recorded the ballot, as far as is known, and those that may have. */
-  mayHold(index: number): boolean {
-    const answer = this.#claimed[index];
-    return answer === undefined || answer instanceof Error || answer.kind === "recorded";
+  /** Whether the node has said that it has recorded the ballot. */
+  isRecordedBy(index: number): boolean {
+    return isRecorded(this.#claimed[index]);
   }
 
   #evaluate(): void {
@@ -80,7 +79,7 @@ export class Ballot {
       byNumber.set(answer.number, votes);
     }
     const pending = this.#pending(this.#claimed);
-    if (recorded + pending < this.#majority) this.#end(this.#whyNot());
+    if (recorded + pending < this.#majority) this.#endUndecided();
     else if (Math.max(0, ...byNumber.values()) + pending < this.#majority) this.#raise();
   }
 
@@ -105,7 +104,14 @@ export class Ballot {
   #evaluateRaised(raised: readonly (boolean | Error | undefined)[]): void {
     const yes = raised.filter((answer) => answer === true).length;
     if (yes >= this.#majority) this.#end({ kind: "decided", number: this.#target });
-    else if (yes + this.#pending(raised) < this.#majority) this.#end(this.#whyNot());
+    else if (yes + this.#pending(raised) < this.#majority) this.#endUndecided();
+  }
+
+  /** Too few votes are left. Only a majority of them tells a name that is held from nodes that are down. */
+  #endUndecided(): void {
+    const voted = this.#claimed.filter((one) => isOf("busy", one) || isRecorded(one)).length;
+    const isOpen = voted < this.#majority && voted + this.#pending(this.#claimed) >= this.#majority;
+    if (!isOpen) this.#end(this.#whyNot());
   }
 
   /** How many answers may still come soon. A node that was silent before is not waited for. */

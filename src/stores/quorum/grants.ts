@@ -73,12 +73,6 @@ export class Grants {
     return this.#revoked.get(grantId);
   }
 
-  /** Whether a lease may still be in use. */
-  get areInUse(): boolean {
-    const nowMs = this.#clock.elapsedMs();
-    return [...this.#grants.values()].some(({ expiresAtMs }) => expiresAtMs > nowMs);
-  }
-
   /** Asks all nodes to renew. Those that are no grants of ours show whether the nodes answer. */
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
     if (renewals.length === 0) return [];
@@ -111,14 +105,15 @@ export class Grants {
     grantId: string,
     unused: boolean,
   ): Promise<{ answer: ReleaseAnswer; isAwaited: boolean }> {
-    const { name, id, ttlMs, expiresAtMs, released } = this.#grants.get(grantId)!;
+    const { name, id, token, ttlMs, expiresAtMs, released } = this.#grants.get(grantId)!;
+    const request = { name, id, number: token, unused, wakes: true };
     const timeoutMs = timeoutOf(ttlMs);
     const keptMs = Math.max(0, expiresAtMs - this.#clock.elapsedMs());
     const failures: Error[] = [];
     let answers = 0;
     let isAwaited = false;
     return new Promise((resolve, reject) => {
-      this.#releases.send({ name, id, unused }, { timeoutMs, keptMs }, (answer, i) => {
+      this.#releases.send(request, { timeoutMs, keptMs }, (answer, i) => {
         answers++;
         if (answer instanceof Error) failures.push(answer);
         // An earlier attempt may have dropped it, whose answer was lost.

@@ -29,7 +29,7 @@ import { LocalQueue } from "./local-queue.js";
 import { askAll, Member } from "./member.js";
 import { Membership } from "./membership.js";
 import { type Description, holdingsOf, toNameInfo } from "./names.js";
-import type { NodeClaim, QuorumNode } from "./node.js";
+import type { NodeClaim, NodeRelease, QuorumNode } from "./node.js";
 import { ProposedNumbers } from "./proposed-numbers.js";
 import { RedisNode } from "./redis-node.js";
 import { Releases } from "./releases.js";
@@ -81,8 +81,11 @@ const PAUSE_ROUND_TRIPS = { least: 2, most: 5 };
 const OTHER_TIMEOUT_MS = 2_000;
 const NAMES_AT_ONCE = 100;
 
+/** A claim that has no answer yet. */
 interface OwnClaim {
   isGivenUp: boolean;
+  /** Ends the pause between two ballots. */
+  endPause: () => void;
   readonly answer: Promise<ClaimAnswer>;
 }
 
@@ -133,8 +136,9 @@ export class QuorumStore implements Store {
     if (there !== undefined) return there.answer;
     const own: OwnClaim = {
       isGivenUp: false,
+      endPause: () => {},
       answer: Promise.resolve()
-        .then(() => this.#claim(claim, push, () => own.isGivenUp))
+        .then(() => this.#claim(claim, push, own))
         .finally(() => this.#claiming.delete(claim.grantId)),
     };
     this.#claiming.set(claim.grantId, own);
@@ -188,10 +192,11 @@ export class QuorumStore implements Store {
   }
 
   async close(): Promise<void> {
-    // Other Locks may share the store.
-    if (this.#grants.areInUse || this.#claiming.size + this.#waiting > 0) return;
+    // Other Locks may share the store: their waiters are still notified.
+    if (this.#claiming.size + this.#waiting > 0) return;
     this.#isListening = false;
     this.#releases.close();
+    for (const member of this.#members) member.close();
     for (const queue of this.#queues.values()) queue.close();
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
@@ -199,7 +204,7 @@ export class QuorumStore implements Store {
   async #claim(
     claim: Claim,
     push: (push: Push) => void,
-    isGivenUp: () => boolean,
+    own: OwnClaim,
   ): Promise<ClaimAnswer> {
     this.#refuse(claim);
     await this.#membership.join();
@@ -207,35 +212,40 @@ export class QuorumStore implements Store {
     if (this.#grants.has(name, claim.grantId)) return this.#claimAgain(name, claim);
     const revoked = this.#grants.whyRevoked(claim.grantId);
     if (revoked !== undefined) return revoked;
-    if (!claim.queue) return this.#toClaimAnswer(claim, await this.#compete(claim, isGivenUp));
+    if (!claim.queue) return this.#toClaimAnswer(claim, await this.#compete(claim, own));
     const queue = this.#queueOf(name);
     if (queue.size >= MOST_WAITERS && queue.find(claim.grantId) === undefined) {
       return { kind: "full", name, waiting: queue.size };
     }
     queue.join(claim, push);
     if (queue.aheadOf(claim.grantId) > 0) {
-      if (queue.failure !== null) throw queue.failure;
-      return this.#queued(queue, claim.grantId);
+      if (queue.failure === null) return this.#queued(queue, claim.grantId);
+      if (queue.hasFailedLately) throw queue.failure;
     }
-    const outcome = await this.#compete(claim, isGivenUp);
-    queue.failure = null;
+    const outcome = await this.#compete(claim, own);
+    queue.noteFailure(null);
     try {
       return this.#toClaimAnswer(claim, outcome, queue);
     } catch (error) {
-      queue.failure = error;
+      queue.noteFailure(error);
       throw error;
     }
   }
 
   /** Ballots, until one is decided, or somebody else has the name, or too many have found no majority. */
-  async #compete(claim: Claim, isGivenUp: () => boolean): Promise<BallotOutcome> {
+  async #compete(claim: Claim, own: OwnClaim): Promise<BallotOutcome> {
+    // The lease counts from the claim: what is decided much later is of little use.
+    const untilMs = this.#nowMs() + claim.ttlMs / 3;
+    const longestPauseMs = timeoutOf(claim.ttlMs);
     const pausedForMs = (this.#pausedUntilMs.get(claim.names[0]!) ?? 0) - this.#nowMs();
-    if (pausedForMs > 0) await this.#pause(pausedForMs);
+    if (pausedForMs > 0) await this.#pause(Math.min(pausedForMs, longestPauseMs), own);
     for (let ballots = 1; ; ballots++) {
-      if (isGivenUp()) return { kind: "split" };
+      if (own.isGivenUp) return { kind: "split" };
       const outcome = await this.#ballot(claim);
-      if (outcome.kind !== "split" || ballots >= MOST_BALLOTS) return outcome;
-      await this.#pause(this.#randomPauseMs() * 2 ** (ballots - 1));
+      const isLast = ballots >= MOST_BALLOTS || this.#nowMs() >= untilMs;
+      if (outcome.kind !== "split" || isLast) return outcome;
+      const pauseMs = this.#randomPauseMs() * 2 ** (ballots - 1);
+      await this.#pause(Math.min(pauseMs, longestPauseMs), own);
     }
   }
 
@@ -254,19 +264,21 @@ export class QuorumStore implements Store {
     const outcome = await ballot.run();
     if (outcome.kind === "decided") {
       this.#grants.add({ name, grantId, id, token: outcome.number, holder, closedUntilMs, ttlMs });
-    } else await this.#takeBack(ballot, { name, id, ttlMs });
+    } else {
+      const wakes = outcome.kind !== "busy";
+      await this.#takeBack(ballot, { name, id, number: -1, unused: true, wakes }, ttlMs);
+    }
     return outcome;
   }
 
-  /** Resolves when all nodes that may have a record of the ballot, and answer, have dropped it. */
-  #takeBack(ballot: Ballot, of: { name: string; id: string; ttlMs: number }): Promise<void> {
-    const { name, id, ttlMs } = of;
+  /** Resolves when the nodes that have recorded the ballot, and answer, have dropped it. */
+  #takeBack(ballot: Ballot, release: NodeRelease, ttlMs: number): Promise<void> {
     const waitedFor = new Set(
-      this.#members.flatMap(({ isSilent }, i) => (ballot.mayHold(i) && !isSilent ? [i] : [])),
+      this.#members.flatMap(({ isSilent }, i) => (ballot.isRecordedBy(i) && !isSilent ? [i] : [])),
     );
     return new Promise((resolve) => {
       const limits = { timeoutMs: timeoutOf(ttlMs), keptMs: ttlMs };
-      this.#releases.send({ name, id, unused: true }, limits, (_answer, i) => {
+      this.#releases.send(release, limits, (_answer, i) => {
         waitedFor.delete(i);
         if (waitedFor.size === 0) resolve();
       });
@@ -309,6 +321,7 @@ export class QuorumStore implements Store {
     const claiming = this.#claiming.get(grantId);
     if (claiming !== undefined) {
       claiming.isGivenUp = true;
+      claiming.endPause();
       await claiming.answer.catch(() => {});
       this.#leave(name, grantId);
     }
@@ -448,8 +461,15 @@ export class QuorumStore implements Store {
     return times[this.#majority - 1]! * (least + (most - least) * this.#runtime.random.unit());
   }
 
-  #pause(ms: number): Promise<void> {
-    return new Promise((resolve) => this.#runtime.clock.after(ms, resolve).keepAlive(true));
+  #pause(ms: number, own: OwnClaim): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = this.#runtime.clock.after(ms, resolve);
+      timer.keepAlive(true);
+      own.endPause = () => {
+        timer.cancel();
+        resolve();
+      };
+    });
   }
 
   #nowMs(): number {

@@ -14,6 +14,8 @@ export class Member {
   roundTripMs = FIRST_ROUND_TRIP_MS;
   #aheadMicros: number | null = null;
   #estimatedAtMs = Number.NEGATIVE_INFINITY;
+  /** Ends each request that has no answer yet. */
+  readonly #pending = new Set<(error: Error) => void>();
 
   constructor(node: QuorumNode, clock: Clock) {
     this.node = node;
@@ -35,13 +37,12 @@ export class Member {
     answered: (answer: T | Error) => void,
   ): void {
     const sentAtMs = this.#clock.elapsedMs();
-    let isPending = true;
     const end = (answer: T | Error): void => {
-      if (!isPending) return;
-      isPending = false;
+      if (!this.#pending.delete(end)) return;
       timer.cancel();
       answered(answer);
     };
+    this.#pending.add(end);
     const timer = this.#clock.after(timeoutMs, () => {
       this.isSilent = true;
       end(new Error(`${this.node.where} gave no answer within ${Math.round(timeoutMs)} ms`));
@@ -49,17 +50,22 @@ export class Member {
     timer.keepAlive(true);
     send(this.node).then(
       (answer) => {
-        this.#heard(sentAtMs, answer);
+        this.#heard(sentAtMs, timeoutMs, answer);
         end(answer);
       },
       (error: unknown) => end(error instanceof Error ? error : new Error(String(error))),
     );
   }
 
-  #heard(sentAtMs: number, answer: unknown): void {
+  /** Ends the requests that have no answer: their timers would outlive the store. */
+  close(): void {
+    for (const end of [...this.#pending]) end(new Error("the store is closed"));
+  }
+
+  #heard(sentAtMs: number, timeoutMs: number, answer: unknown): void {
     const nowMs = this.#clock.elapsedMs();
     this.isSilent = false;
-    this.roundTripMs += (nowMs - sentAtMs - this.roundTripMs) / 8;
+    this.roundTripMs += (Math.min(nowMs - sentAtMs, timeoutMs) - this.roundTripMs) / 8;
     const micros = (answer as { micros?: number } | undefined)?.micros;
     if (micros === undefined) return;
     // The answer was under way for a while, so the true difference is this or more.

@@ -21,6 +21,7 @@ import type {
   NodeClaimReply,
   NodeEvents,
   NodeNameInfo,
+  NodeRelease,
   NodeReleaseReply,
   NodeRenewal,
   NodeRenewReply,
@@ -92,9 +93,9 @@ export class RedisNode implements QuorumNode {
     return this.#send(name, id, `raise ${number}`, (reply) => reply === "yes");
   }
 
-  release(release: { name: string; id: string; unused: boolean }): Promise<NodeReleaseReply> {
-    const { name, id, unused } = release;
-    return this.#send(name, id, unused ? "unused" : "release", (reply) => reply as never);
+  release({ name, id, number, unused, wakes }: NodeRelease): Promise<NodeReleaseReply> {
+    const request = `release ${number} ${unused ? 1 : 0} ${wakes ? 1 : 0}`;
+    return this.#send(name, id, request, (reply) => reply as NodeReleaseReply);
   }
 
   pass(name: string): Promise<void> {

@@ -1,14 +1,8 @@
 import type { Clock, Timer } from "../../core/clock.js";
 import type { Member } from "./member.js";
-import type { NodeReleaseReply } from "./node.js";
+import type { NodeRelease, NodeReleaseReply } from "./node.js";
 
 const RETRY_MS = { first: 100, most: 2_000 };
-
-interface NodeRelease {
-  readonly name: string;
-  readonly id: string;
-  readonly unused: boolean;
-}
 
 /** Sends releases to all nodes, and repeats those that a node did not answer until its record has expired. */
 export class Releases {
@@ -29,6 +23,7 @@ export class Releases {
     answered: (answer: NodeReleaseReply | Error, index: number) => void,
   ): void {
     const untilMs = this.#clock.elapsedMs() + keptMs;
+    this.#isClosed = false;
     for (const [i, member] of this.#members.entries()) {
       member.ask(
         timeoutMs,
@@ -41,6 +36,7 @@ export class Releases {
     }
   }
 
+  /** Repeats nothing any more, until the next release. */
   close(): void {
     this.#isClosed = true;
     for (const timer of this.#timers) timer.cancel();

@@ -2,7 +2,8 @@
 -- arguments, the id of its ballot, the name, and one of
 --   'claim number ttl seq atLeast register holder' (register: 0, 1 if busy, 2 always)
 --   'raise number'
---   'release', 'unused' (atLeast does not close the name)
+--   'release number unused wakes' (number: of the grant, or -1; unused: 1 if atLeast does not close the
+--     name; wakes: 1 if a process that waits is told)
 --   'pass' (the caller was woken and does not want the name)
 -- and four keys: the marker, the record, the counter, the list of waiting channels.
 local replies = {}
@@ -69,11 +70,16 @@ local function raise(key, id, request)
   return 'yes'
 end
 
-local function release(key, id, name, isUnused)
+local function release(key, id, name, request)
+  local number, unused, wakes = string.match(request, '^release (%S+) (%d) (%d)$')
+  number = tonumber(number)
+  local highest, claimed = readLast(KEYS[key + 2])
+  -- A renewal of the grant that arrives later would fill it in again.
+  if claimed <= number then saveLast(KEYS[key + 2], math.max(highest, number + 1), number + 1) end
   local record = readRecord(KEYS[key + 1])
   if not record or record[ID] ~= id then return 'absent' end
   local hasExpired = record[EXPIRY] <= micros
-  if record[CLOSED] > micros and not isUnused then
+  if record[CLOSED] > micros and unused == '0' then
     if not hasExpired then
       record[EXPIRY] = micros
       saveRecord(KEYS[key + 1], record)
@@ -81,14 +87,14 @@ local function release(key, id, name, isUnused)
     return hasExpired and 'absent' or 'released'
   end
   redis.call('DEL', KEYS[key + 1])
-  local isAwaited = wakeNext(KEYS[key + 3], name)
+  local isAwaited = wakes == '1' and wakeNext(KEYS[key + 3], name)
   if hasExpired then return 'absent' end
   return isAwaited and 'awaited' or 'released'
 end
 
 local function answer(key, id, name, request)
-  if request == 'release' or request == 'unused' then
-    return release(key, id, name, request == 'unused')
+  if string.sub(request, 1, 7) == 'release' then
+    return release(key, id, name, request)
   elseif request == 'pass' then
     if not readRecord(KEYS[key + 1]) then wakeNext(KEYS[key + 3], name) end
     return 'yes'

@@ -3,6 +3,7 @@ import type {
   NodeClaimReply,
   NodeEvents,
   NodeNameInfo,
+  NodeRelease,
   NodeReleaseReply,
   NodeRenewal,
   NodeRenewReply,
@@ -50,7 +51,7 @@ export class SimulatedNode implements QuorumNode {
     return this.#send((caller) => this.#server.raise(caller, name, id, number));
   }
 
-  release(release: { name: string; id: string; unused: boolean }): Promise<NodeReleaseReply> {
+  release(release: NodeRelease): Promise<NodeReleaseReply> {
     return this.#send((caller) => this.#server.release(caller, release));
   }
 

@@ -5,6 +5,7 @@ import type {
   NodeClaim,
   NodeClaimReply,
   NodeNameInfo,
+  NodeRelease,
   NodeReleaseReply,
   NodeRenewal,
   NodeRenewReply,
@@ -161,12 +162,13 @@ export class SimulatedServer {
     return true;
   }
 
-  release(
-    caller: Caller,
-    { name, id, unused }: { name: string; id: string; unused: boolean },
-  ): NodeReleaseReply {
+  release(caller: Caller, { name, id, number, unused, wakes }: NodeRelease): NodeReleaseReply {
     this.examine(caller);
     const micros = this.#micros();
+    const { highest, claimed } = this.last(name);
+    if (this.closesFillIn(claimed, number)) {
+      this.#setLast(name, Math.max(highest, number + 1), number + 1);
+    }
     const record = this.#read(name);
     if (record === undefined || !this.mayDelete(record.id === id)) return "absent";
     const hasExpired = record.expiry <= micros;
@@ -175,7 +177,7 @@ export class SimulatedServer {
       return hasExpired ? "absent" : "released";
     }
     this.#data.records.delete(name);
-    const isAwaited = this.#wakeNext(name);
+    const isAwaited = wakes && this.#wakeNext(name);
     if (hasExpired) return "absent";
     return isAwaited ? "awaited" : "released";
   }
@@ -331,6 +333,11 @@ export class SimulatedServer {
   }
 
   protected mayFillIn(claimed: number, token: number): boolean {
+    return claimed <= token;
+  }
+
+  /** Whether a release keeps its grant from being filled in by a late renewal. */
+  protected closesFillIn(claimed: number, token: number): boolean {
     return claimed <= token;
   }
 
