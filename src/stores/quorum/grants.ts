@@ -112,6 +112,7 @@ export class Grants {
     const failures: Error[] = [];
     let answers = 0;
     let isAwaited = false;
+    let isOver = false;
     return new Promise((resolve, reject) => {
       this.#releases.send(request, { timeoutMs, keptMs }, (answer, i) => {
         answers++;
@@ -119,9 +120,11 @@ export class Grants {
         // An earlier attempt may have dropped it, whose answer was lost.
         else if (!released.get(i)) released.set(i, answer !== "absent");
         isAwaited ||= answer === "awaited";
+        if (isOver) return;
         const had = [...released.values()].filter((yes) => yes).length;
         const isLost = this.#members.length - (released.size - had) < this.#majority;
         if (had >= this.#majority || isLost) {
+          isOver = true;
           this.#grants.delete(grantId);
           if (!isLost) resolve({ answer: "released", isAwaited });
           else

@@ -36,6 +36,10 @@ const DOUBT_MS = 5_000;
 const LOOKS_AT_CLOCK_MS = 250;
 const LONGEST_STOP_MS = 6_000;
 const ENDS_WITHIN_MS = 120_000;
+/** Shorter than any ttl: if the reply to a ticket is lost, the claim is repeated before the ticket expires. */
+const STORE_TIMEOUT_MS = 200;
+/** Long enough for the timeouts of a quorum's nodes, one after another. */
+const QUORUM_TIMEOUT_MS = 1_000;
 
 /** A mistake in the core, the store, a fence or the nodes of a quorum. */
 export interface SimulatedMutant extends Mutant {
@@ -118,6 +122,7 @@ class Simulation {
         runtime: mutant.runtime?.(runtime) ?? runtime,
         store: this.#site.observe(number, broken?.(store, process.clock) ?? store),
         abortBefore: schedule.abortBefore,
+        commandTimeoutMs: schedule.nodes === undefined ? STORE_TIMEOUT_MS : QUORUM_TIMEOUT_MS,
         resources,
         permitsOf: (name) => this.#permitsOf(name),
         record,

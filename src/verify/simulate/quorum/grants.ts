@@ -35,8 +35,10 @@ export class GrantedBallots {
     this.#renewals.push(renewal);
   }
 
-  get count(): number {
-    return this.#grants.size;
+  /** The token of the ballot whose id passes the test, if it was granted. */
+  tokenOf(name: string, isMeant: (id: string) => boolean): bigint | undefined {
+    const grants = [...this.#grants.values()];
+    return grants.find((one) => one.name === name && isMeant(one.id))?.token;
   }
 
   /** S2: no two ballots have one token; if one was decided before another was asked, its token is lower. */

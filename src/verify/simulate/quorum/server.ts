@@ -427,4 +427,4 @@ const isHeldBy = (record: NodeRecord, id: string, micros: number): boolean =>
   record.id === id && record.expiry > micros;
 
 /** Tells people which ballot is meant, without its secret id. */
-const shortId = (id: string): string => createHash("sha1").update(id).digest("hex").slice(0, 12);
+export const shortId = (id: string): string => createHash("sha1").update(id).digest("hex").slice(0, 12);

@@ -16,7 +16,7 @@ import { forwardTo } from "./forward.js";
 import { GrantedBallots } from "./grants.js";
 import type { QuorumMutant } from "./mutant.js";
 import { SimulatedNode } from "./node.js";
-import { SimulatedServer } from "./server.js";
+import { SimulatedServer, shortId } from "./server.js";
 
 /** The longest delay of a late message between a client and a node. */
 const LATE_MS = 1_500;
@@ -252,16 +252,21 @@ export class QuorumSite implements Site {
     const { node, fromMs, toMs, oldMs } = trouble;
     const server = this.#servers[node]!;
     let data: ReturnType<SimulatedServer["copy"]> | null = null;
-    if (oldMs !== undefined) {
+    if (oldMs !== undefined && oldMs > 0) {
       world.at(fromMs - oldMs, () => {
         data = server.copy();
       });
     }
-    world.at(fromMs, () => this.#down.add(node));
-    world.at(toMs, () => {
-      this.#down.delete(node);
-      server.restart(`run${node}x${++this.#restarts}`, data);
-      for (const nodes of this.#nodes) nodes[node]!.resubscribe();
+    world.at(fromMs, () => {
+      // It is down already.
+      if (this.#down.has(node)) return;
+      this.#down.add(node);
+      if (oldMs === 0) data = server.copy();
+      world.at(toMs, () => {
+        this.#down.delete(node);
+        server.restart(`run${node}x${++this.#restarts}`, data);
+        for (const nodes of this.#nodes) nodes[node]!.resubscribe();
+      });
     });
     if (this.#isMinority) return;
     const what = `node-${node}: ${trouble.kind}`;
@@ -341,7 +346,10 @@ export class QuorumSite implements Site {
     if (before >= this.#majority || revoked.nodes.size < this.#majority) return;
     const op = opOf(holder, plainName(name));
     const { fromMs: sinceMs } = revoked;
-    record({ kind: "revoked", atMs: world.nowMs, sinceMs, op, token: BigInt(number) });
+    // The nodes may have recorded the ballot under several numbers.
+    const decided = this.#ballots.tokenOf(plainName(name), (one) => shortId(one) === id);
+    const token = decided ?? BigInt(number);
+    record({ kind: "revoked", atMs: world.nowMs, sinceMs, op, token });
   }
 
   #microsOf(node: number): number {
