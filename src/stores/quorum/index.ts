@@ -1,4 +1,4 @@
-import { InvalidArgumentError, UnsupportedError } from "../../core/errors.js";
+import { InvalidArgumentError, StoreUnavailableError, UnsupportedError } from "../../core/errors.js";
 import { type Runtime, systemRuntime } from "../../core/runtime.js";
 import {
   type Claim,
@@ -110,6 +110,8 @@ export class QuorumStore implements Store {
   /** By name: until when this process leaves it to those who wait elsewhere. */
   readonly #pausedUntilMs = new Map<string, number>();
   #isListening = false;
+  /** How often the store was closed: nothing of the time before may send anything more. */
+  #closes = 0;
 
   constructor(
     nodes: readonly QuorumNode[],
@@ -157,7 +159,9 @@ export class QuorumStore implements Store {
   }
 
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
+    const closes = this.#closes;
     const [descriptions] = await this.#describe([name]);
+    if (this.#closes > closes) throw new StoreUnavailableError("the store was closed meanwhile");
     const info = toNameInfo(name, this.#members.length, descriptions!);
     for (const { id, number, holder } of holdingsOf(descriptions!)) {
       const revocation = { name, id, number, holder, by: by.holder, why: by.why };
@@ -194,6 +198,7 @@ export class QuorumStore implements Store {
   async close(): Promise<void> {
     // Other Locks may share the store: their waiters are still notified.
     if (this.#claiming.size + this.#waiting > 0) return;
+    this.#closes++;
     this.#isListening = false;
     this.#releases.close();
     for (const member of this.#members) member.close();
@@ -433,7 +438,13 @@ export class QuorumStore implements Store {
     send: (node: QuorumNode) => Promise<T>,
   ): Promise<{ where: string; answer: T }[]> {
     await this.#membership.join();
-    const answers = await askAll(this.#members, OTHER_TIMEOUT_MS, send);
+    // A node that was silent before is not waited for.
+    const isEnough = (some: ReadonlyMap<number, T | Error>): boolean => {
+      const good = [...some.values()].filter((answer) => !(answer instanceof Error)).length;
+      const missing = this.#members.filter(({ isSilent }, i) => !some.has(i) && !isSilent).length;
+      return good >= this.#majority && missing === 0;
+    };
+    const answers = await askAll(this.#members, OTHER_TIMEOUT_MS, send, isEnough);
     const good: { where: string; answer: T }[] = [];
     const failures: Error[] = [];
     for (const [i, answer] of answers) {

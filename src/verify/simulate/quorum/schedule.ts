@@ -33,7 +33,9 @@ export function drawQuorumSchedule(seed: number): Schedule {
   const random = seededRandom(seed ^ 0x3c6ef372);
   const chance = (share: number): boolean => random.unit() < share;
   const clients = 2 + Math.floor(random.unit() * 3);
-  const names = chance(0.8) ? 1 : 2;
+  // Each client alone with a name of its own, or few names for all.
+  const areApart = chance(0.15);
+  const names = areApart ? clients : chance(0.8) ? 1 : 2;
   const nodes = chance(0.6) ? 3 : 5;
   // Most clocks agree within the time that the nodes allow for; a few do not.
   const spreadMs = pick(random, [1, 20, 300, MAX_TTL_MS / 4, MAX_TTL_MS / 2, 60_000]);
@@ -57,7 +59,9 @@ export function drawQuorumSchedule(seed: number): Schedule {
     },
     tasks: Array.from({ length: clients * (2 + Math.floor(random.unit() * 4)) }, () =>
       drawTask(random, clients, names),
-    ).sort((a, b) => a.atMs - b.atMs),
+    )
+      .map((task) => (areApart ? { ...task, name: task.client } : task))
+      .sort((a, b) => a.atMs - b.atMs),
     troubles: [],
   };
   const troubles = [

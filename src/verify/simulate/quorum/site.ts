@@ -148,7 +148,7 @@ export class QuorumSite implements Site {
       case "node is flushed":
         world.at(fromMs, () => {
           server.flush();
-          if (!this.#isMinority) this.#awaitService(what, fromMs, [node]);
+          if (!this.#areFaultsHidden) this.#awaitService(what, fromMs, [node]);
         });
         return;
       case "node forgets a record":
@@ -221,10 +221,11 @@ export class QuorumSite implements Site {
     const { troubles } = this.#around.schedule;
     const jumps = troubles.flatMap((one) => (one.kind === "node's clock jumps" ? [one.byMs] : []));
     const ahead = this.#about.clocks.map(({ aheadMs }) => aheadMs);
+    const spreadMs = Math.max(...ahead) - Math.min(...ahead);
     return {
       isAhead: jumps.some((byMs) => byMs > 0),
-      hasWrongClock:
-        jumps.length > 0 || Math.max(...ahead) - Math.min(...ahead) > this.#about.maxTtlMs / 2,
+      areClocksEqual: jumps.length === 0 && spreadMs <= this.#about.maxTtlMs / 8,
+      hasWrongClock: jumps.length > 0 || spreadMs > this.#about.maxTtlMs / 2,
       forgets: troubles.some(({ kind }) => kind === "node forgets a record"),
       losers: new Set(troubles.flatMap((one) => (this.#losesData(one) ? [one.node] : []))),
     };
@@ -235,16 +236,23 @@ export class QuorumSite implements Site {
     return one.kind === "node restarts" && one.oldMs !== 0;
   }
 
-  /** Whether all faults of nodes, and of messages with single nodes, hit a minority: nobody must notice. */
-  get #isMinority(): boolean {
-    const hit = new Set(
-      this.#around.schedule.troubles.flatMap((one) => ("node" in one ? [one.node] : [])),
+  /**
+   * Whether nobody may notice the faults of the nodes: they hit a minority, the clocks agree, and no name has two
+   * clients. Where ballots compete, a lease may rest on a bare majority.
+   */
+  get #areFaultsHidden(): boolean {
+    const { troubles, tasks } = this.#around.schedule;
+    const hit = new Set(troubles.flatMap((one) => ("node" in one ? [one.node] : [])));
+    const users = new Set(tasks.map(({ client, name }) => `${client} ${name}`));
+    const names = new Set(tasks.map(({ name }) => name));
+    const { areClocksEqual, forgets } = this.#faults;
+    return (
+      hit.size < this.#majority && users.size === names.size && areClocksEqual && !forgets
     );
-    return hit.size < this.#majority;
   }
 
   #disturbs(what: string, span: { fromMs: number; toMs: number }): void {
-    if (!this.#isMinority) this.#around.window(what, span);
+    if (!this.#areFaultsHidden) this.#around.window(what, span);
   }
 
   #planRestart(trouble: Extract<StoreTrouble, { kind: "node restarts" }>): void {
@@ -268,7 +276,7 @@ export class QuorumSite implements Site {
         for (const nodes of this.#nodes) nodes[node]!.resubscribe();
       });
     });
-    if (this.#isMinority) return;
+    if (this.#areFaultsHidden) return;
     const what = `node-${node}: ${trouble.kind}`;
     this.#around.window(what, trouble);
     world.at(toMs, () => this.#awaitService(`${what} and recovers`, toMs, [node]));
