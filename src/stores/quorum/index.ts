@@ -1,4 +1,8 @@
-import { InvalidArgumentError, StoreUnavailableError, UnsupportedError } from "../../core/errors.js";
+import {
+  InvalidArgumentError,
+  StoreUnavailableError,
+  UnsupportedError,
+} from "../../core/errors.js";
 import { type Runtime, systemRuntime } from "../../core/runtime.js";
 import {
   type Claim,
@@ -206,11 +210,7 @@ export class QuorumStore implements Store {
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
 
-  async #claim(
-    claim: Claim,
-    push: (push: Push) => void,
-    own: OwnClaim,
-  ): Promise<ClaimAnswer> {
+  async #claim(claim: Claim, push: (push: Push) => void, own: OwnClaim): Promise<ClaimAnswer> {
     this.#refuse(claim);
     await this.#membership.join();
     const name = claim.names[0]!;

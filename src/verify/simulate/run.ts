@@ -48,10 +48,7 @@ export interface SimulatedMutant extends Mutant {
 }
 
 /** Runs the real core on several simulated processes over one store. */
-export async function simulate(
-  schedule: Schedule,
-  mutant: SimulatedMutant = {},
-): Promise<Outcome> {
+export async function simulate(schedule: Schedule, mutant: SimulatedMutant = {}): Promise<Outcome> {
   const simulation = new Simulation(schedule, mutant);
   const history = await simulation.run();
   const fair = schedule.place !== "ticketless" && schedule.place !== "quorum";
@@ -326,10 +323,7 @@ class Simulation {
     });
   }
 
-  #window(
-    what: string,
-    span: { fromMs: number; toMs: number; sparesStore?: boolean },
-  ): void {
+  #window(what: string, span: { fromMs: number; toMs: number; sparesStore?: boolean }): void {
     const { fromMs, toMs, sparesStore = true } = span;
     // Two faults of a kind may overlap, and each is healed by its own name.
     const fault = `${what} (${fromMs}–${toMs} ms)`;

@@ -81,8 +81,7 @@ type OfStore =
   | { readonly kind: "store hangs"; readonly toMs: number };
 
 /** A fault of one node of a quorum. */
-type OfNode = { readonly node: number } & (
-  /** Messages of one client with this node. */
+type OfNode = { readonly node: number } /** Messages of one client with this node. */ & (
   | { readonly kind: MessageFault; readonly client: number; readonly toMs: number }
   | { readonly kind: "node hangs"; readonly toMs: number }
   /** It comes back with the data of `oldMs` before it went down; without any, if that is missing. */

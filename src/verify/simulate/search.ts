@@ -56,7 +56,10 @@ export async function search(options: Search): Promise<Found> {
 }
 
 /** Shortens the schedule of a failure as long as the same rule is broken. */
-export async function shortestFailure(failure: Failure, mutant?: SimulatedMutant): Promise<Failure> {
+export async function shortestFailure(
+  failure: Failure,
+  mutant?: SimulatedMutant,
+): Promise<Failure> {
   let shortest = failure;
   await shorten(failure.outcome.schedule, async (schedule) => {
     const outcome = await attempt(schedule, mutant);

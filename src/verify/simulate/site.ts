@@ -1,8 +1,8 @@
 import type { NameInfo, Store } from "../../core/store.js";
 import type { Excuse, Verdict } from "../check/check.js";
 import type { Event } from "../check/history.js";
-import type { MessageFault, Schedule, StoreTrouble } from "./schedule.js";
 import type { SimulatedProcess } from "./process.js";
+import type { MessageFault, Schedule, StoreTrouble } from "./schedule.js";
 import type { World } from "./world.js";
 
 /** The store of a simulation, and the ways to it. */

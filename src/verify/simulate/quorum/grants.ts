@@ -53,7 +53,11 @@ export class GrantedBallots {
           return violated("S2", checked, `${tell(one)} and ${tell(other)} have the same token`);
         }
         if (one.decidedMs < other.askedMs && one.token > other.token) {
-          return violated("S2", checked, `${tell(one)}, before ${tell(other)}, whose token is lower`);
+          return violated(
+            "S2",
+            checked,
+            `${tell(one)}, before ${tell(other)}, whose token is lower`,
+          );
         }
       }
     }

@@ -106,7 +106,7 @@ function drawClientTroubles(random: Random, { rates, names }: Schedule): Trouble
     if (which < 0.5) return { kind: "stops between statements", client, fromMs, toMs };
     if (which < 0.65) return { kind: "paused", client, fromMs, toMs };
     if (which < 0.7) return { kind: "machine suspended", client, fromMs, toMs };
-    if (which < 0.8) return { kind: "killed", client, fromMs };
+    if (which < 0.82) return { kind: "killed", client, fromMs };
     if (which < 0.87) return { kind: "closed", client, fromMs };
     const name = Math.floor(random.unit() * names);
     return { kind: "forces a release", client, fromMs, name };
@@ -123,37 +123,50 @@ function drawNodeTroubles(
   // The nodes that have faults at all: none, a minority, or all of them.
   const hit = pick(random, [0, minority, minority, syncs.length]);
   const first = Math.floor(random.unit() * syncs.length);
-  const kinds = (["messages", "stops", "loss", "forgets", "jumps"] as const).filter(
-    () => random.unit() < 0.4,
-  );
-  const many = pick(random, [3, 8, 16]);
+  const kinds = NODE_TROUBLES.filter(() => random.unit() < 0.4);
+  const many = pick(random, [3, 8, 16, 40]);
   if (hit === 0 || kinds.length === 0) return [];
-  return Array.from({ length: Math.floor(random.unit() * (many + 1)) }, (): StoreTrouble => {
+  return Array.from({ length: Math.floor(random.unit() * (many + 1)) }, () => {
     const node = (first + Math.floor(random.unit() * hit)) % syncs.length;
-    const fromMs = whole(random.unit() * LASTS_MS);
-    const toMs = fromMs + whole(20 + random.unit() ** 2 * 3_000);
-    switch (pick(random, kinds)) {
-      case "messages": {
-        const client = Math.floor(random.unit() * rates.length);
-        return { kind: pick(random, MESSAGE_FAULTS), client, node, fromMs, toMs };
-      }
-      case "stops":
-        return random.unit() < 0.5
-          ? { kind: "node hangs", node, fromMs, toMs }
-          : { kind: "node restarts", node, fromMs, toMs, oldMs: 0 };
-      case "loss": {
-        const which = random.unit();
-        if (which < 0.3) return { kind: "node is flushed", node, fromMs };
-        if (which < 0.6 || syncs[node]) return { kind: "node restarts", node, fromMs, toMs };
-        const oldMs = whole(1 + random.unit() * 2_000);
-        return { kind: "node restarts", node, fromMs, toMs, oldMs };
-      }
-      case "forgets":
-        return { kind: "node forgets a record", node, fromMs, name: Math.floor(random.unit() * names) };
-      case "jumps": {
-        const byMs = whole((random.unit() - 0.5) * pick(random, [200, 2_000, 20_000]));
-        return { kind: "node's clock jumps", node, fromMs, byMs };
-      }
-    }
+    const about = { node, clients: rates.length, names, isSynced: syncs[node]! };
+    return drawNodeTrouble(random, pick(random, kinds), about);
   });
+}
+
+const NODE_TROUBLES = ["messages", "stops", "loss", "forgets", "jumps"] as const;
+type NodeTroubleKind = (typeof NODE_TROUBLES)[number];
+
+function drawNodeTrouble(
+  random: Random,
+  kind: NodeTroubleKind,
+  about: { node: number; clients: number; names: number; isSynced: boolean },
+): StoreTrouble {
+  const { node, clients, names, isSynced } = about;
+  const fromMs = whole(random.unit() * LASTS_MS);
+  const toMs = fromMs + whole(20 + random.unit() ** 2 * 3_000);
+  switch (kind) {
+    case "messages": {
+      const client = Math.floor(random.unit() * clients);
+      return { kind: pick(random, MESSAGE_FAULTS), client, node, fromMs, toMs };
+    }
+    case "stops":
+      return random.unit() < 0.5
+        ? { kind: "node hangs", node, fromMs, toMs }
+        : { kind: "node restarts", node, fromMs, toMs, oldMs: 0 };
+    case "loss": {
+      const which = random.unit();
+      if (which < 0.3) return { kind: "node is flushed", node, fromMs };
+      if (which < 0.6 || isSynced) return { kind: "node restarts", node, fromMs, toMs };
+      const oldMs = whole(1 + random.unit() * 2_000);
+      return { kind: "node restarts", node, fromMs, toMs, oldMs };
+    }
+    case "forgets": {
+      const name = Math.floor(random.unit() * names);
+      return { kind: "node forgets a record", node, fromMs, name };
+    }
+    case "jumps": {
+      const byMs = whole((random.unit() - 0.5) * pick(random, [200, 2_000, 20_000]));
+      return { kind: "node's clock jumps", node, fromMs, byMs };
+    }
+  }
 }

@@ -1,6 +1,5 @@
 import { createHash } from "node:crypto";
 import { REVOKED_KEPT } from "../../../core/store.js";
-import { bucketOf } from "../../../stores/redis/keys.js";
 import type {
   NodeClaim,
   NodeClaimReply,
@@ -13,6 +12,7 @@ import type {
   NodeState,
 } from "../../../stores/quorum/node.js";
 import { MOST_AHEAD_MICROS, MOST_WAKES } from "../../../stores/quorum/scripts.js";
+import { bucketOf } from "../../../stores/redis/keys.js";
 
 /** What a client tells a server with each request that has to know whether the server has all its data. */
 export interface Caller {
@@ -106,7 +106,7 @@ export class SimulatedServer {
       runId: this.#runId,
       recoveringForMs: Math.round(recoveringFor / 1_000),
       marker: this.marker,
-      micros: this.#micros(),
+      micros: this.micros(),
     };
   }
 
@@ -117,7 +117,7 @@ export class SimulatedServer {
 
   claim(caller: Caller, claim: NodeClaim): NodeClaimReply {
     const { name, id, ttlMs, seq, atLeastMs, holder, register } = claim;
-    const micros = this.#micros();
+    const micros = this.micros();
     const recoveringFor = this.examine(caller);
     if (recoveringFor > 0) {
       return { kind: "recovering", forMs: Math.round(recoveringFor / 1_000), micros };
@@ -129,7 +129,17 @@ export class SimulatedServer {
       const number = isTaken ? claim.number : Math.max(highest + 1, micros);
       const closed = atLeastMs > 0 ? micros + atLeastMs * 1_000 : 0;
       const expiry = micros + ttlMs * 1_000;
-      const record = { id, number, base: highest, expiry, seq, ttlMs, since: micros, closed, holder };
+      const record = {
+        id,
+        number,
+        base: highest,
+        expiry,
+        seq,
+        ttlMs,
+        since: micros,
+        closed,
+        holder,
+      };
       this.#data.records.set(name, record);
       this.claimed(name, number);
       if (register === "always") this.#register(name, caller.channel, ttlMs);
@@ -148,7 +158,7 @@ export class SimulatedServer {
   }
 
   raise(caller: Caller, name: string, id: string, number: number): boolean {
-    const micros = this.#micros();
+    const micros = this.micros();
     if (this.examine(caller) > 0) return false;
     const record = this.#read(name);
     if (record === undefined || !this.mayRaise(isHeldBy(record, id, micros))) return false;
@@ -164,10 +174,10 @@ export class SimulatedServer {
 
   release(caller: Caller, { name, id, number, unused, wakes }: NodeRelease): NodeReleaseReply {
     this.examine(caller);
-    const micros = this.#micros();
+    const micros = this.micros();
     const { highest, claimed } = this.last(name);
     if (this.closesFillIn(claimed, number)) {
-      this.#setLast(name, Math.max(highest, number + 1), number + 1);
+      this.setLast(name, Math.max(highest, number + 1), number + 1);
     }
     const record = this.#read(name);
     if (record === undefined || !this.mayDelete(record.id === id)) return "absent";
@@ -198,10 +208,10 @@ export class SimulatedServer {
     const number = Math.max(revocation.number, isThere ? record.number : 0);
     if (isThere) this.#data.records.delete(name);
     const { highest, claimed } = this.last(name);
-    this.#setLast(name, Math.max(highest, number + 1), Math.max(claimed, number + 1));
+    this.setLast(name, Math.max(highest, number + 1), Math.max(claimed, number + 1));
     const list = this.#revocations(name);
     if (!list.some((one) => one.id === id)) {
-      const at = this.#micros();
+      const at = this.micros();
       const all = [...list, { ...revocation, number, at }].slice(-REVOKED_KEPT.many);
       this.#data.revoked.set(name, { list: all, expiry: at + REVOKED_KEPT.ms * 1_000 });
     }
@@ -210,7 +220,7 @@ export class SimulatedServer {
   }
 
   inspect(name: string): NodeNameInfo {
-    const micros = this.#micros();
+    const micros = this.micros();
     const record = this.#read(name);
     return {
       record:
@@ -289,7 +299,7 @@ export class SimulatedServer {
     const isKnown = present !== null && this.#knowsScripts && marker === textOf(present);
     this.#knowsScripts = true;
     if (isKnown) return 0;
-    const micros = this.#micros();
+    const micros = this.micros();
     const longestMs = Math.max(maxTtlMs, present?.maxTtlMs ?? 0);
     let since = micros;
     let knownFsync = fsync;
@@ -311,7 +321,7 @@ export class SimulatedServer {
 
   /** A claim was recorded under this number, which is higher than all before. */
   protected claimed(name: string, number: number): void {
-    this.#setLast(name, number, number);
+    this.setLast(name, number, number);
   }
 
   protected mayRaise(isHeld: boolean): boolean {
@@ -325,7 +335,7 @@ export class SimulatedServer {
   /** A record was raised to this number. */
   protected raised(name: string, number: number): void {
     const { highest, claimed } = this.last(name);
-    this.#setLast(name, Math.max(highest, number), Math.max(claimed, number));
+    this.setLast(name, Math.max(highest, number), Math.max(claimed, number));
   }
 
   protected mayExtend(base: number, token: number): boolean {
@@ -345,12 +355,17 @@ export class SimulatedServer {
     return isItsOwn;
   }
 
+  /** The node's clock. */
+  protected micros(): number {
+    return this.#micros();
+  }
+
   protected last(name: string): Last {
     return this.#data.last.get(bucketOf(name)) ?? { highest: 0, claimed: 0 };
   }
 
   #renew({ name, id, number, ttlMs, seq, closedForMs, holder }: NodeRenewal): NodeRenewReply {
-    const micros = this.#micros();
+    const micros = this.micros();
     const record = this.#read(name);
     if (record !== undefined && isHeldBy(record, id, micros)) {
       if (!this.mayExtend(record.base, number)) return { kind: "no" };
@@ -365,9 +380,19 @@ export class SimulatedServer {
     if (record === undefined && number >= 0 && this.mayFillIn(claimed, number)) {
       const closed = closedForMs > 0 ? micros + closedForMs * 1_000 : 0;
       const expiry = micros + ttlMs * 1_000;
-      const filled = { id, number, base: number, expiry, seq, ttlMs, since: micros, closed, holder };
+      const filled = {
+        id,
+        number,
+        base: number,
+        expiry,
+        seq,
+        ttlMs,
+        since: micros,
+        closed,
+        holder,
+      };
       this.#data.records.set(name, filled);
-      this.#setLast(name, Math.max(highest, number), claimed);
+      this.setLast(name, Math.max(highest, number), claimed);
       return { kind: "filled" };
     }
     const revoked = this.#revocations(name).find((one) => one.id === shortId(id));
@@ -377,24 +402,24 @@ export class SimulatedServer {
 
   #read(name: string): NodeRecord | undefined {
     const record = this.#data.records.get(name);
-    const micros = this.#micros();
+    const micros = this.micros();
     const isOver = record === undefined || (record.expiry <= micros && record.closed <= micros);
     return isOver ? undefined : record;
   }
 
-  #setLast(name: string, highest: number, claimed: number): void {
+  protected setLast(name: string, highest: number, claimed: number): void {
     this.#data.last.set(bucketOf(name), { highest, claimed });
   }
 
   #revocations(name: string): readonly Revocation[] {
     const kept = this.#data.revoked.get(name);
-    return kept !== undefined && kept.expiry > this.#micros() ? kept.list : [];
+    return kept !== undefined && kept.expiry > this.micros() ? kept.list : [];
   }
 
   #register(name: string, channel: string, ttlMs: number): void {
     const waiting = this.#waitingFor(name);
     if (!waiting.channels.includes(channel)) waiting.channels.push(channel);
-    waiting.expiry = Math.max(waiting.expiry, this.#micros() + Math.ceil(ttlMs) * 1_000);
+    waiting.expiry = Math.max(waiting.expiry, this.micros() + Math.ceil(ttlMs) * 1_000);
     this.#data.waiting.set(name, waiting);
   }
 
@@ -412,7 +437,7 @@ export class SimulatedServer {
   #waitingFor(name: string): Waiting {
     const waiting = this.#data.waiting.get(name);
     const isThere =
-      waiting !== undefined && waiting.channels.length > 0 && waiting.expiry > this.#micros();
+      waiting !== undefined && waiting.channels.length > 0 && waiting.expiry > this.micros();
     return isThere ? waiting : { channels: [], expiry: 0 };
   }
 }
@@ -427,4 +452,5 @@ const isHeldBy = (record: NodeRecord, id: string, micros: number): boolean =>
   record.id === id && record.expiry > micros;
 
 /** Tells people which ballot is meant, without its secret id. */
-export const shortId = (id: string): string => createHash("sha1").update(id).digest("hex").slice(0, 12);
+export const shortId = (id: string): string =>
+  createHash("sha1").update(id).digest("hex").slice(0, 12);

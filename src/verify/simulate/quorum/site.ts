@@ -196,7 +196,7 @@ export class QuorumSite implements Site {
       .filter(({ nodes }) => nodes.size < this.#majority)
       .map(({ fromMs }) => ({ ...always, rules: EXCLUSION, fromMs }));
     const { isAhead, forgets, losers } = this.#faults;
-    if (isAhead || forgets || losers.size >= this.#majority) {
+    if (isAhead || forgets || losers.size === this.#servers.length) {
       excuses.push({ ...always, rules: EXCLUSION });
     }
     if (this.#mayTokensFall) excuses.push({ ...always, rules: TOKENS });
@@ -231,7 +231,11 @@ export class QuorumSite implements Site {
     };
   }
 
-  #losesData(one: { kind: string; node?: number; oldMs?: number }): one is { node: number; kind: string } {
+  #losesData(one: {
+    kind: string;
+    node?: number;
+    oldMs?: number;
+  }): one is { node: number; kind: string } {
     if (one.kind === "node is flushed") return true;
     return one.kind === "node restarts" && one.oldMs !== 0;
   }
@@ -246,9 +250,7 @@ export class QuorumSite implements Site {
     const users = new Set(tasks.map(({ client, name }) => `${client} ${name}`));
     const names = new Set(tasks.map(({ name }) => name));
     const { areClocksEqual, forgets } = this.#faults;
-    return (
-      hit.size < this.#majority && users.size === names.size && areClocksEqual && !forgets
-    );
+    return hit.size < this.#majority && users.size === names.size && areClocksEqual && !forgets;
   }
 
   #disturbs(what: string, span: { fromMs: number; toMs: number }): void {
