@@ -64,9 +64,10 @@ export function drawQuorumSchedule(seed: number): Schedule {
       .sort((a, b) => a.atMs - b.atMs),
     troubles: [],
   };
+  const drawOfNodes = chance(0.25) ? drawVanishing : drawNodeTroubles;
   const troubles = [
     ...drawClientTroubles(random, drawn),
-    ...drawNodeTroubles(random, drawn, syncs),
+    ...drawOfNodes(random, drawn, syncs),
   ];
   return { ...drawn, troubles: troubles.sort((a, b) => a.fromMs - b.fromMs) };
 }
@@ -131,6 +132,29 @@ function drawNodeTroubles(
     const about = { node, clients: rates.length, names, isSynced: syncs[node]! };
     return drawNodeTrouble(random, pick(random, kinds), about);
   });
+}
+
+/** Several nodes forget a name at once, again and again, while messages are late, doubled and lost. */
+function drawVanishing(random: Random, { rates, names }: Schedule, syncs: readonly boolean[]): Trouble[] {
+  const forgotten = Array.from({ length: 12 }, () => {
+    const atMs = random.unit() * LASTS_MS;
+    const name = Math.floor(random.unit() * names);
+    return syncs.flatMap((_, node): Trouble[] => {
+      const fromMs = whole(atMs + random.unit() * 40);
+      return random.unit() < 0.6 ? [{ kind: "node forgets a record", node, fromMs, name }] : [];
+    });
+  });
+  const kinds = ["messages are late", "messages arrive twice", "replies are lost"] as const;
+  const faulty = rates.flatMap((_, client) =>
+    syncs.flatMap((_, node) =>
+      kinds.flatMap((kind): Trouble[] => {
+        const fromMs = whole(random.unit() * LASTS_MS);
+        const toMs = fromMs + whole(random.unit() * 2_000);
+        return random.unit() < 0.4 ? [{ kind, client, node, fromMs, toMs }] : [];
+      }),
+    ),
+  );
+  return [...forgotten.flat(), ...faulty];
 }
 
 const NODE_TROUBLES = ["messages", "stops", "loss", "forgets", "jumps"] as const;
