@@ -72,8 +72,8 @@ export class Membership {
   async #joinMissing(): Promise<void> {
     this.#triedAtMs = this.#clock.elapsedMs();
     const missing = this.#members.filter(({ isJoined }) => !isJoined);
-    // Only nodes that nobody has used yet have to be seen all.
-    const answers = await this.#ask(missing, () => this.#hasMajority && this.#isUsed);
+    // Other nodes are waited for only while these can't decide anything.
+    const answers = await this.#ask(missing, () => this.#canVote);
     const [refusal] = this.#refusals.values();
     if (refusal !== undefined) throw refusal;
     if (!this.#hasMajority) {
@@ -126,6 +126,12 @@ export class Membership {
         `${twin[0].node.where} and ${member.node.where} are the same Redis server: a quorum needs independent servers`,
       ),
     );
+  }
+
+  /** Whether a majority of the nodes is in service. */
+  get #canVote(): boolean {
+    const voters = [...this.#states.values()].filter((state) => state.recoveringForMs === 0);
+    return voters.length >= this.#majority;
   }
 
   get #hasMajority(): boolean {
