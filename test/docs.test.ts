@@ -105,6 +105,25 @@ describeWith(["redis"], "examples on a quorum run as they stand", () => {
   });
 });
 
+describeWith(["redis"], "examples on five Redis servers run as they stand", () => {
+  let lab: Lab;
+  let addresses: readonly string[];
+  beforeAll(async () => {
+    lab = await Lab.open();
+    const servers = await Promise.all([1, 2, 3, 4, 5].map(() => lab.redis()));
+    addresses = servers.map(({ address, port }) => `${address}:${port}`);
+  });
+  afterAll(() => lab?.close());
+
+  test.each(runOn("five Redis servers"))("$name", { timeout: 120_000 }, async ({ code }) => {
+    const used = addresses.reduce((text, address, i) => {
+      expect(text).toContain(`127.0.0.1:${7001 + i}`);
+      return text.replaceAll(`127.0.0.1:${7001 + i}`, address);
+    }, code);
+    await runExample(used);
+  });
+});
+
 describeWith(["etcd"], "examples on etcd run as they stand", () => {
   let lab: Lab;
   let address: string;

@@ -398,7 +398,7 @@ export class QuorumStore implements Store {
   }
 
   #pause(ms: number): Promise<void> {
-    return new Promise((resolve) => this.#runtime.clock.after(ms, resolve).keepAlive(true));
+    return new Promise((resolve) => this.#runtime.clock.after(ms, resolve));
   }
 
   #nowMs(): number {

@@ -81,9 +81,8 @@ export function joinEach(
   members: readonly Member[],
   limits: Limits,
   answered: (answer: NodeState | Error, index: number) => void,
-  silent?: () => void,
 ): void {
-  sendEach(members, limits, (node) => node.join(), answered, silent);
+  sendEach(members, limits, (node) => node.join(), answered);
 }
 
 function sendEach<T>(

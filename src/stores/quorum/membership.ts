@@ -76,10 +76,7 @@ export class Membership {
     this.#triedAtMs = this.#clock.elapsedMs();
     const missing = this.#members.filter(({ isJoined }) => !isJoined);
     // Only nodes that nobody has used yet have to be seen all.
-    const answers = await this.#ask(missing, () => {
-      const areAllHeard = missing.every(({ isJoined, isSilent }) => isJoined || isSilent);
-      return this.#hasMajority && (this.#isUsed || areAllHeard);
-    });
+    const answers = await this.#ask(missing, () => this.#hasMajority && this.#isUsed);
     const [refusal] = this.#refusals.values();
     if (refusal !== undefined) throw refusal;
     if (!this.#hasMajority) {
@@ -106,18 +103,14 @@ export class Membership {
     if (members.length === 0) return Promise.resolve(answers);
     return new Promise((resolve) => {
       this.#answered = new Promise((allAnswered) => {
-        const check = (): void => {
-          const isLast = answers.length === members.length;
-          if (isLast) allAnswered(null);
-          if (isLast || isEnough()) resolve(answers);
-        };
-        const answered = (answer: NodeState | Error, i: number): void => {
+        joinEach(members, LIMITS, (answer, i) => {
           answers.push(answer);
           if (answer instanceof Error) members[i]!.absence = answer;
           else this.#add(members[i]!, answer);
-          check();
-        };
-        joinEach(members, LIMITS, answered, check);
+          const isLast = answers.length === members.length;
+          if (isLast) allAnswered(null);
+          if (isLast || isEnough()) resolve(answers);
+        });
       });
     });
   }

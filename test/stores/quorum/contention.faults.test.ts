@@ -1,4 +1,3 @@
-import { setTimeout as sleep } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
 import { killed, paused } from "../../../src/verify/faults/server.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
@@ -8,13 +7,14 @@ import { describeWith } from "../../support/needs.js";
 import {
   closeAll,
   expectAllKept,
+  heal,
   inject,
   startNodes,
   startQuorumWorkers,
   urlOf,
   withRecords,
 } from "../../support/quorum.js";
-import { atWork, eventsOf, until } from "../../support/worker.js";
+import { eventsOf, until } from "../../support/worker.js";
 
 const WORKERS = 20;
 const TTL_MS = 3_000;
@@ -36,7 +36,8 @@ describeWith(["redis"], "contention for a quorum", () => {
       }
       return rounds;
     };
-    const traffic = workers.map(work);
+    const [dying, sleeping, ...others] = workers as [Worker, Worker, ...Worker[]];
+    const traffic = others.map(work);
     for (const one of traffic) one.catch(() => {});
     const grants = (): number => eventsOf(timeLine, "granted").length;
     const goesOn = async (): Promise<void> => {
@@ -44,31 +45,30 @@ describeWith(["redis"], "contention for a quorum", () => {
       await until("they go on", () => grants() > before + 5, 40_000);
     };
     await goesOn();
-    const [killedOne, pausedOne, ...others] = workers as [Worker, Worker, ...Worker[]];
-    const [down, hanging] = servers as [RedisServer, RedisServer];
-    // A holder dies at work, another one sleeps past its ttl.
-    await atWork(killedOne);
-    await killedOne.kill();
+    await dying.acquire("name");
+    await dying.kill();
     await goesOn();
-    await atWork(pausedOne);
-    pausedOne.pause();
-    await inject(timeLine, killed(down));
+    const held = await sleeping.acquire("name");
+    sleeping.pause();
+    const [first, second] = servers as [RedisServer, RedisServer];
+    const down = killed(first);
+    await inject(timeLine, down);
     await goesOn();
-    const hangs = paused(hanging);
+    const hangs = paused(second);
     await inject(timeLine, hangs);
     await goesOn();
-    pausedOne.resume();
-    await hangs.heal();
-    timeLine.now({ kind: "healed", fault: hangs.name });
-    await down.start();
-    timeLine.now({ kind: "healed", fault: `${down.name} killed` });
+    sleeping.resume();
+    expect(await sleeping.look(held.op)).toBe(false);
+    expect(await sleeping.write(held.op)).toBe(false);
+    expect(await sleeping.release(held.op)).toBe("lost");
+    await heal(timeLine, hangs);
+    await heal(timeLine, down);
     await goesOn();
     isOver = true;
-    const rounds = await Promise.all(traffic.slice(1));
+    const rounds = await Promise.all(traffic);
     expect(Math.min(...rounds)).toBeGreaterThan(0);
-    await sleep(TTL_MS);
-    await closeAll([pausedOne, ...others]);
-    expect(await withRecords(servers)).toEqual([]);
+    await closeAll([sleeping, ...others]);
+    await until("all has expired", async () => (await withRecords(servers)).length === 0);
     expectAllKept(timeLine, ["S1", "S2", "S3", "S4", "S7", "L1", "L2", "L3"]);
   }, 240_000);
 });

@@ -15,4 +15,6 @@ describeShortRuns([
   ["etcd-cluster", ["etcd"], 8009],
   // Idle connections that the server closes, a lost reply, silent commands.
   ["postgres", ["postgres"], 6],
+  // A paused node, a lost reply, a node that loses its data.
+  ["redlock", ["redis"], 5141],
 ]);
