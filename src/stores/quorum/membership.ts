@@ -23,7 +23,6 @@ export class Membership {
   /** By node: it is the same server as another one. */
   readonly #refusals = new Map<Member, InvalidArgumentError>();
   #isReady = false;
-  #isSettled = false;
   #attempt: Promise<void> | null = null;
   /** Resolves when all nodes have answered the last attempt, or have not done so in time. */
   #answered: Promise<unknown> = READY;
@@ -40,8 +39,6 @@ export class Membership {
    * InvalidArgumentError if a server is named twice.
    */
   join(): Promise<void> {
-    // New nodes that have all joined, the last one late, can vote only after they are settled.
-    if (this.#areAllNew && !this.#isSettled && this.#refusals.size === 0) return this.#try();
     const isDue = this.#clock.elapsedMs() - this.#triedAtMs >= RETRY_MS;
     const isTried = !this.#isReady || (isDue && this.#states.size < this.#members.length);
     const attempt = isTried ? this.#try() : READY;
@@ -83,10 +80,9 @@ export class Membership {
       const failures = answers.filter((answer) => answer instanceof Error);
       throw unavailable(this.#members.length, failures);
     }
-    if (this.#areAllNew) {
+    if (this.#states.size === this.#members.length && !this.#isUsed) {
       const areNew = missing.length === this.#members.length || (await this.#areAllStillNew());
       if (areNew) await this.#settle();
-      this.#isSettled = true;
     }
     this.#isReady = true;
   }
@@ -100,7 +96,6 @@ export class Membership {
   /** Resolves when all have answered, or `isEnough` says so. Later answers count too. */
   #ask(members: readonly Member[], isEnough: () => boolean): Promise<(NodeState | Error)[]> {
     const answers: (NodeState | Error)[] = [];
-    if (members.length === 0) return Promise.resolve(answers);
     return new Promise((resolve) => {
       this.#answered = new Promise((allAnswered) => {
         joinEach(members, LIMITS, (answer, i) => {
@@ -135,10 +130,6 @@ export class Membership {
 
   get #hasMajority(): boolean {
     return this.#states.size >= this.#majority;
-  }
-
-  get #areAllNew(): boolean {
-    return this.#states.size === this.#members.length && !this.#isUsed;
   }
 
   /** Whether any node was seen that somebody has used. */
