@@ -68,6 +68,34 @@ export const PLANTED = [
     ],
   },
   {
+    name: "two of five nodes are enough",
+    lab: "redlock",
+    edits: [["stores/quorum/ballot.js", "Math.floor(nodes / 2) + 1", "Math.floor(nodes / 2)"]],
+  },
+  {
+    name: "node that has lost its data votes at once",
+    lab: "redlock",
+    faults: "a node loses its data,a node is restarted empty,commands cut,connection cut",
+    edits: [
+      [
+        "stores/quorum/lua.js",
+        "if recoveringFor > 0 then\n    return string.format('recovering",
+        "if false then\n    return string.format('recovering",
+      ],
+    ],
+  },
+  {
+    name: "votes for different numbers count together",
+    lab: "redlock",
+    edits: [
+      [
+        "stores/quorum/ballot.js",
+        "const votes = (byNumber.get(answer.number) ?? 0) + 1;",
+        "const votes = recorded;",
+      ],
+    ],
+  },
+  {
     name: "second connection drops POSIX locks",
     lab: "sqlite",
     faults: "worker killed,log checkpointed by another tool,journal mode changed by another tool",

@@ -58,7 +58,7 @@ const HITS_ALL = 0.25;
 
 export function drawPlan(
   seed: number,
-  target: Pick<Target, "ttlsMs" | "kinds" | "drawConnections" | "isOurs">,
+  target: Pick<Target, "ttlsMs" | "kinds" | "drawConnections" | "isOurs" | "locksOnly">,
   options: PlanOptions,
 ): Plan {
   const random = seededRandom(seed);
@@ -69,7 +69,8 @@ export function drawPlan(
   const names: ContendedName[] = [{ name: "a", permits: 0 }];
   if (isExpiring || chance(0.6)) names.push({ name: "b", permits: 0 });
   if (isExpiring) names.push({ name: "c", permits: 0 });
-  if (chance(0.4)) names.push({ name: "permits", permits: 2 + Math.floor(random.unit() * 3) });
+  if (chance(0.4) && !target.locksOnly)
+    names.push({ name: "permits", permits: 2 + Math.floor(random.unit() * 3) });
   if (chance(0.2)) names.push({ name: "once", permits: 0, onceEveryMs: 400 });
   const ttlsMs = target.ttlsMs.map((ttlMs) => Math.round(ttlMs * pace));
   const workers = Array.from({ length: options.workers }, (_, i) =>
@@ -80,6 +81,7 @@ export function drawPlan(
       waitMs: pick([500, 2_000, 5_000]) * pace,
       pauseMs: options.pauseMs,
       ...(isExpiring ? { expiringShare: EXPIRING_SHARE } : {}),
+      ...(target.locksOnly ? { locksOnly: true } : {}),
       connections: target.drawConnections(random),
     }),
   );
@@ -104,7 +106,10 @@ function drawWorker(
   random: Random,
   client: string,
   seed: number,
-  traffic: Pick<Program, "names" | "ttlsMs" | "waitMs" | "pauseMs" | "expiringShare"> &
+  traffic: Pick<
+    Program,
+    "names" | "ttlsMs" | "waitMs" | "pauseMs" | "expiringShare" | "locksOnly"
+  > &
     Pick<WorkerPlan, "connections">,
 ): WorkerPlan {
   const { connections, ...rest } = traffic;

@@ -19,6 +19,8 @@ export interface Target extends AsyncDisposable {
   readonly limits: Partial<Limits>;
   /** The time of a handover without faults, where waiters poll. */
   readonly handoverMs?: number;
+  /** The store refuses shared leases and permits, so workers do not ask for them. */
+  readonly locksOnly?: boolean;
   readonly kinds: readonly FaultKind[];
   /** Kinds of faults that can't be made on this machine. */
   readonly leftOut?: readonly LeftOut[];

@@ -49,6 +49,7 @@ export async function redlockTarget(lab: Lab, isClocked: boolean): Promise<Targe
     about: "five Redis servers with appendfsync always, as a quorum",
     url: urlOf(servers),
     limits: { fair: false },
+    locksOnly: true,
     drawConnections,
     kinds: [
       ...WORKER_KINDS,

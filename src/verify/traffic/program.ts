@@ -190,7 +190,8 @@ function draw(random: Random, program: Program, limits: ReadonlyMap<string, numb
   const renewToMs = chance(0.12) ? pick(ttlsMs) : null;
   const others = names.filter((one) => isLock(one) && one.name !== name);
   const isMulti = limit === 0 && others.length > 0 && chance(0.12);
-  const mode = drawMode(random, limit, isMulti);
+  const drawn = drawMode(random, limit, isMulti);
+  const mode = program.locksOnly && drawn.mode === "shared" ? {} : drawn;
   const longMs = (expires ? 1 + 0.2 * random.unit() : 1.5 * random.unit()) * ttlMs;
   const holdMs = isLong ? longMs : random.unit() ** 3 * 40;
   const abortAfterMs = chance(0.1) ? random.unit() * 800 : null;
