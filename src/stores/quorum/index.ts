@@ -114,8 +114,7 @@ export class QuorumStore implements Store {
   /** By name: until when this process leaves it to those who wait elsewhere. */
   readonly #pausedUntilMs = new Map<string, number>();
   #isListening = false;
-  /** How often the store was closed: nothing of the time before may send anything more. */
-  #closes = 0;
+  #isClosed = false;
 
   constructor(
     nodes: readonly QuorumNode[],
@@ -138,6 +137,7 @@ export class QuorumStore implements Store {
   }
 
   claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    this.#open();
     const there = this.#claiming.get(claim.grantId);
     if (there !== undefined) return there.answer;
     const own: OwnClaim = {
@@ -152,6 +152,7 @@ export class QuorumStore implements Store {
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
+    this.#open();
     const ofTickets = renewals.map((renewal) => this.#renewTicket(renewal));
     const ofGrants = await this.#grants.renew(renewals.filter((_, i) => ofTickets[i] === null));
     let next = 0;
@@ -159,13 +160,13 @@ export class QuorumStore implements Store {
   }
 
   async release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
+    this.#open();
     return Promise.all(releases.map((release) => this.#release(release)));
   }
 
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    const closes = this.#closes;
+    this.#open();
     const [descriptions] = await this.#describe([name]);
-    if (this.#closes > closes) throw new StoreUnavailableError("the store was closed meanwhile");
     const info = toNameInfo(name, this.#members.length, descriptions!);
     for (const { id, number, holder } of holdingsOf(descriptions!)) {
       const revocation = { name, id, number, holder, by: by.holder, why: by.why };
@@ -179,11 +180,13 @@ export class QuorumStore implements Store {
   }
 
   async inspect(name: string): Promise<NameInfo | null> {
+    this.#open();
     const [descriptions] = await this.#describe([name]);
     return toNameInfo(name, this.#members.length, descriptions!);
   }
 
   async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
+    this.#open();
     const found = await this.#askMajority((node) => node.names(prefix));
     const names = [...new Set(found.flatMap(({ answer }) => answer))]
       .filter((name) => name.startsWith(prefix))
@@ -201,13 +204,21 @@ export class QuorumStore implements Store {
 
   async close(): Promise<void> {
     // Other Locks may share the store: their waiters are still notified.
-    if (this.#claiming.size + this.#waiting > 0) return;
-    this.#closes++;
+    const isClaiming = [...this.#claiming.values()].some(({ isGivenUp }) => !isGivenUp);
+    if (isClaiming || this.#waiting > 0) return;
+    this.#isClosed = true;
     this.#isListening = false;
     this.#releases.close();
     for (const member of this.#members) member.close();
     for (const queue of this.#queues.values()) queue.close();
     await Promise.all(this.#members.map(({ node }) => node.close()));
+  }
+
+  /** Other Locks may go on with a store that was closed. */
+  #open(): void {
+    if (!this.#isClosed) return;
+    this.#isClosed = false;
+    for (const member of this.#members) member.open();
   }
 
   async #claim(claim: Claim, push: (push: Push) => void, own: OwnClaim): Promise<ClaimAnswer> {

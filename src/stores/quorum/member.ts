@@ -16,6 +16,7 @@ export class Member {
   #estimatedAtMs = Number.NEGATIVE_INFINITY;
   /** Ends each request that has no answer yet. */
   readonly #pending = new Set<(error: Error) => void>();
+  #isClosed = false;
 
   constructor(node: QuorumNode, clock: Clock) {
     this.node = node;
@@ -36,6 +37,10 @@ export class Member {
     send: (node: QuorumNode) => Promise<T>,
     answered: (answer: T | Error) => void,
   ): void {
+    if (this.#isClosed) {
+      answered(closedError());
+      return;
+    }
     const sentAtMs = this.#clock.elapsedMs();
     const end = (answer: T | Error): void => {
       if (!this.#pending.delete(end)) return;
@@ -57,9 +62,14 @@ export class Member {
     );
   }
 
-  /** Ends the requests that have no answer: their timers would outlive the store. */
+  /** Ends the requests that have no answer, and sends no others: their timers would outlive the store. */
   close(): void {
-    for (const end of [...this.#pending]) end(new Error("the store is closed"));
+    this.#isClosed = true;
+    for (const end of [...this.#pending]) end(closedError());
+  }
+
+  open(): void {
+    this.#isClosed = false;
   }
 
   #heard(sentAtMs: number, timeoutMs: number, answer: unknown): void {
@@ -76,6 +86,8 @@ export class Member {
     this.#estimatedAtMs = nowMs;
   }
 }
+
+const closedError = (): Error => new Error("the store is closed");
 
 /** Sends a request to all members, and resolves when all have answered, or `isEnough`, which sees every answer, says so. */
 export function askAll<T>(

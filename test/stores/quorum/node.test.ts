@@ -8,7 +8,11 @@ import { seededRandom } from "../../../src/testing/seeded-random.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../../src/verify/lab/redis.js";
 import { until } from "../../../src/verify/lab/until.js";
-import { type Caller, SimulatedServer, shortId } from "../../../src/verify/simulate/quorum/server.js";
+import {
+  type Caller,
+  SimulatedServer,
+  shortId,
+} from "../../../src/verify/simulate/quorum/server.js";
 import { ruleRuns } from "../../support/chance.js";
 import { describeWith } from "../../support/needs.js";
 
@@ -40,7 +44,7 @@ describeWith(["redis"], "the simulated node and the Lua scripts", () => {
   });
 
   test("answer the same to random requests", { timeout: 600_000 }, async () => {
-    const { runs, seed } = ruleRuns(40);
+    const { runs, seed } = ruleRuns(15);
     const kinds = new Set<string>();
     for (let run = 0; run < runs; run++) {
       const pair = await Pair.open(redis, server, seed + run);
@@ -280,7 +284,9 @@ class Pair {
   #number(): number {
     const known = this.#numbers.length > 0 && this.#random.unit() < 0.5;
     if (known) return this.#pick(this.#numbers) + this.#pick([-1, 0, 0, 0, 1, 5_000]);
-    return this.#micros + this.#pick([1_000, 0.5, -0.5, 1.5, -1.5].map((of) => Math.floor(of * SPREAD)));
+    return (
+      this.#micros + this.#pick([1_000, 0.5, -0.5, 1.5, -1.5].map((of) => Math.floor(of * SPREAD)))
+    );
   }
 
   #ttlMs(): number {

@@ -65,10 +65,7 @@ export function drawQuorumSchedule(seed: number): Schedule {
     troubles: [],
   };
   const drawOfNodes = chance(0.25) ? drawVanishing : drawNodeTroubles;
-  const troubles = [
-    ...drawClientTroubles(random, drawn),
-    ...drawOfNodes(random, drawn, syncs),
-  ];
+  const troubles = [...drawClientTroubles(random, drawn), ...drawOfNodes(random, drawn, syncs)];
   return { ...drawn, troubles: troubles.sort((a, b) => a.fromMs - b.fromMs) };
 }
 
@@ -135,7 +132,11 @@ function drawNodeTroubles(
 }
 
 /** Several nodes forget a name at once, again and again, while messages are late, doubled and lost. */
-function drawVanishing(random: Random, { rates, names }: Schedule, syncs: readonly boolean[]): Trouble[] {
+function drawVanishing(
+  random: Random,
+  { rates, names }: Schedule,
+  syncs: readonly boolean[],
+): Trouble[] {
   const forgotten = Array.from({ length: 12 }, () => {
     const atMs = random.unit() * LASTS_MS;
     const name = Math.floor(random.unit() * names);
