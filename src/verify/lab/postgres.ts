@@ -7,6 +7,7 @@ import { isRoot } from "./requirements.js";
 
 const USER = "postgres";
 const AUTH = "scram-sha-256";
+const PREPARE_MS = 30_000;
 /**
  * A variable of the environment, for tests that start many servers: a folder where the first one leaves its initial data
  * for the others to copy, which takes a third of the time. Its file `password` has the password of all of them.
@@ -83,7 +84,7 @@ export class PostgresServer extends ChildServer {
         if (error.code !== "ENOTEMPTY" && error.code !== "EEXIST") throw error;
       });
     }
-    await run(["cp", "-a", `${template}/.`, data]);
+    await run(["cp", "-a", `${template}/.`, data], { timeoutMs: PREPARE_MS });
   }
 
   async #initialize(data: string): Promise<void> {
@@ -93,7 +94,7 @@ export class PostgresServer extends ChildServer {
     await writeForPostgres(this.place, file, this.password);
     const make = [this.#initdb, "-D", data, "-U", USER, "-A", AUTH, `--pwfile=${file}`];
     await run([...asPostgres(this.place), ...make, "-E", "UTF8", "--no-locale", "--no-sync"], {
-      timeoutMs: 30_000,
+      timeoutMs: PREPARE_MS,
     });
     await rm(file);
     // Admits clients in other network namespaces.
@@ -106,7 +107,7 @@ export class PostgresServer extends ChildServer {
     const from = ["-h", address, "-p", String(port), "-U", USER];
     const copy = [find("pg_basebackup"), ...from, "-D", data, "-R", "-X", "stream", "-c", "fast"];
     await run([...asPostgres(this.place), ...copy, "--no-sync"], {
-      timeoutMs: 30_000,
+      timeoutMs: PREPARE_MS,
       env: { PGPASSWORD: password },
     });
     if (isRoot()) await run(["chmod", "700", data]);
