@@ -16,7 +16,7 @@ const SIMULATED_RUNS = 20_000;
 const random = readdirSync("test", { recursive: true, encoding: "utf8" })
   .map((path) => join("test", path))
   .filter((path) => path.endsWith(".test.ts") && !path.endsWith(".faults.test.ts"))
-  .filter((path) => /\b(fc\.assert|compareWithRule)\(/.test(readFileSync(path, "utf8")));
+  .filter((path) => /\b(fc\.assert|compareWithRule|ruleRuns)\(/.test(readFileSync(path, "utf8")));
 
 const LABS = [
   "sqlite",
@@ -33,6 +33,13 @@ const STEPS = [
   [
     "simulator",
     ["node", "dist/cli/main.js", "simulate", "--seed", `${seed}`, "--runs", `${SIMULATED_RUNS}`],
+  ],
+  [
+    "simulator, quorum",
+    [
+      ...["node", "dist/cli/main.js", "simulate", "--quorum"],
+      ...["--seed", `${seed}`, "--runs", `${SIMULATED_RUNS}`],
+    ],
   ],
   ...LABS.map((lab) => [
     `verifier, ${lab}`,

@@ -86,6 +86,25 @@ describeWith(["redis"], "examples on Redis run as they stand", () => {
   });
 });
 
+describeWith(["redis"], "examples on a quorum run as they stand", () => {
+  let lab: Lab;
+  let addresses: readonly (readonly [inDocs: string, address: string])[];
+  beforeAll(async () => {
+    lab = await Lab.open();
+    const servers = await Promise.all([1, 2, 3].map(() => lab.redis()));
+    addresses = servers.map(({ address, port }, i) => [
+      `127.0.0.1:700${i + 1}`,
+      `${address}:${port}`,
+    ]);
+  });
+  afterAll(() => lab?.close());
+
+  test.each(runOn("a quorum"))("$name", { timeout: 120_000 }, async ({ code }) => {
+    for (const [inDocs] of addresses) expect(code).toContain(inDocs);
+    await runExample(addresses.reduce((text, [from, to]) => text.replaceAll(from, to), code));
+  });
+});
+
 describeWith(["redis"], "examples on five Redis servers run as they stand", () => {
   let lab: Lab;
   let addresses: readonly string[];

@@ -35,6 +35,7 @@ const NEED_EXAMPLE = [
   "memoryStore",
   "sqliteStore",
   "redisStore",
+  "quorumStore",
   "etcdStore",
   "memoryFence",
   "sqliteFence",

@@ -154,15 +154,17 @@ Exit codes:
     summary: "Search for a broken promise in simulated clusters",
     args: [],
     usage: "[options]",
-    options: ["runs", "seed", "mutant", "picture", "json"],
+    options: ["quorum", "runs", "seed", "mutant", "picture", "json"],
     examples: [
       "holdfast simulate --runs 10000",
+      "holdfast simulate --quorum --runs 10000",
       "holdfast simulate --seed 26 --mutant 'obeys a renewal that was overtaken'",
       "holdfast simulate --mutant list",
     ],
     more: `The library's own code runs on several simulated processes over one simulated
 store: messages are lost, late, doubled and overtake each other, processes are
-paused, suspended and killed, clocks jump. The same seed is the same run. A run
+paused, suspended and killed, clocks jump. With --quorum, nodes also stop, restart
+with and without their data, and forget records. The same seed is the same run. A run
 that breaks a promise is shortened and shown; exit code 1.`,
     run: async ({ options }) => (await import("./simulate.js")).simulate(options),
   },

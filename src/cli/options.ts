@@ -57,6 +57,7 @@ export const OPTIONS = {
   why: { value: "TEXT", about: "the reason; the holder's error and inspect show it" },
   runs: { value: "N", about: "how many seeds to try (default: 1000)" },
   seed: { value: "N", about: "the first seed; without --runs, a single run\n(default: random)" },
+  quorum: { about: "simulate a quorum of nodes instead of one store" },
   mutant: { value: "NAME", about: "break the code in a known way; list shows the ways" },
   picture: { value: "FILE", about: "draw the holders in a broken run, as SVG" },
   lab: {

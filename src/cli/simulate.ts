@@ -1,10 +1,13 @@
 import { writeFileSync } from "node:fs";
 import { constants } from "node:os";
-import { MUTANTS, type Mutant, type MutantName } from "../testing/mutants.js";
+import { MUTANTS } from "../testing/mutants.js";
 import { RULES, type RuleId } from "../verify/check/check.js";
 import { drawText } from "../verify/check/draw.js";
 import { drawBeliefs } from "../verify/check/picture.js";
-import type { Schedule } from "../verify/simulate/schedule.js";
+import { QUORUM_MUTANTS } from "../verify/simulate/quorum/mutants.js";
+import { drawQuorumSchedule } from "../verify/simulate/quorum/schedule.js";
+import type { SimulatedMutant } from "../verify/simulate/run.js";
+import { drawSchedule, type Schedule } from "../verify/simulate/schedule.js";
 import { type Failure, type Found, search, shortestFailure } from "../verify/simulate/search.js";
 import { Exit, usage } from "./exit.js";
 import { LiveLine } from "./live-line.js";
@@ -16,11 +19,13 @@ const MOST = 2 ** 31;
 const PROGRESS_EVERY_MS = 200;
 
 export async function simulate(options: Options): Promise<number> {
+  const mutants = options.quorum ? ofQuorum : MUTANTS;
   if (options.mutant === "list") {
-    print(Object.keys(MUTANTS).join("\n"));
+    print(Object.keys(mutants).join("\n"));
     return Exit.ok;
   }
-  const mutant = mutantOf(options.mutant);
+  const mutant = mutantOf(mutants, options.mutant);
+  const draw = options.quorum ? drawQuorumSchedule : drawSchedule;
   const given = numberOption(options, "seed", { min: 0, max: MOST });
   const seed = given ?? Math.floor(Math.random() * MOST);
   const runs =
@@ -34,11 +39,11 @@ export async function simulate(options: Options): Promise<number> {
   const { signal } = interrupted;
   note(`${runs} ${runs === 1 ? "run" : "runs"} from seed ${seed}`);
   const line = new LiveLine();
-  const found = await search({ seed, runs, mutant, signal, onRun: progress(runs, line) });
+  const found = await search({ seed, runs, draw, mutant, signal, onRun: progress(runs, line) });
   line.clear();
   const seconds = (performance.now() - startedMs) / 1_000;
   const failure = found.failure && (await shortestFailure(found.failure, mutant));
-  const replay = failure && replayCommand(failure.outcome.schedule.seed, options.mutant);
+  const replay = failure && replayCommand(failure.outcome.schedule.seed, options);
   if (failure !== null && picture !== undefined) {
     writeFileSync(picture, drawBeliefs(failure.outcome.history, failure.verdict));
   }
@@ -54,11 +59,16 @@ export async function simulate(options: Options): Promise<number> {
   return signal.aborted ? Exit.signal + constants.signals.SIGINT : Exit.ok;
 }
 
-function mutantOf(name: string | undefined): Mutant {
+const ofQuorum: Readonly<Record<string, SimulatedMutant>> = Object.fromEntries(
+  Object.entries(QUORUM_MUTANTS).map(([name, quorum]) => [name, { quorum }]),
+);
+
+function mutantOf(
+  mutants: Readonly<Record<string, SimulatedMutant>>,
+  name: string | undefined,
+): SimulatedMutant {
   if (name === undefined) return {};
-  const mutant: Mutant | undefined = Object.hasOwn(MUTANTS, name)
-    ? MUTANTS[name as MutantName]
-    : undefined;
+  const mutant = Object.hasOwn(mutants, name) ? mutants[name] : undefined;
   if (mutant === undefined) {
     throw usage(`there is no mutant ${quoted(name)}; holdfast simulate --mutant list shows them`);
   }
@@ -75,8 +85,9 @@ function progress(runs: number, line: LiveLine): (done: number) => void {
   };
 }
 
-function replayCommand(seed: number, mutant: string | undefined): string {
-  return `holdfast simulate --seed ${seed}${mutant === undefined ? "" : ` --mutant '${mutant}'`}`;
+function replayCommand(seed: number, { mutant, quorum }: Options): string {
+  const of = quorum ? " --quorum" : "";
+  return `holdfast simulate${of} --seed ${seed}${mutant === undefined ? "" : ` --mutant '${mutant}'`}`;
 }
 
 function summary({ checked }: Found, failure: Failure | null): string {
@@ -104,12 +115,14 @@ function story({ verdict, outcome }: Failure): string {
 const secondsOf = (ms: number): string => `${(ms / 1_000).toFixed(3)} s`;
 
 function tellTrouble(trouble: Schedule["troubles"][number]): string {
-  const who = "client" in trouble ? `client-${trouble.client}: ` : "";
+  const client = "client" in trouble ? `client-${trouble.client}: ` : "";
+  const who = "node" in trouble ? `${client}node-${trouble.node}: ` : client;
   const until = "toMs" in trouble ? ` until ${secondsOf(trouble.toMs)}` : "";
+  const old = "oldMs" in trouble ? ` with data of ${secondsOf(trouble.oldMs ?? 0)} before` : "";
   const by = "byMs" in trouble ? ` by ${secondsOf(trouble.byMs)}` : "";
   const name = "name" in trouble ? ` name-${trouble.name}` : "";
   const limit = "limit" in trouble ? ` to ${trouble.limit}` : "";
-  return `${who}${trouble.kind}${name}${limit}${by}, at ${secondsOf(trouble.fromMs)}${until}`;
+  return `${who}${trouble.kind}${name}${limit}${by}${old}, at ${secondsOf(trouble.fromMs)}${until}`;
 }
 
 function asJson(

@@ -7,6 +7,7 @@ import { sqliteFence } from "../../src/fence/sqlite.js";
 import { createLocks } from "../../src/locks.js";
 import { etcdStore, guardTxn, openEtcdClient } from "../../src/stores/etcd/index.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
+import { quorumStore } from "../../src/stores/quorum/index.js";
 import { redisStore } from "../../src/stores/redis/index.js";
 import { openSqlite, sqliteStore } from "../../src/stores/sqlite/index.js";
 
@@ -35,6 +36,7 @@ const refusal = async (call: () => unknown): Promise<string> => {
 describe("a misspelt option is refused by", () => {
   it.each<[string, (options: Wrong) => unknown]>([
     ["redisStore", (options) => redisStore(redis, options)],
+    ["quorumStore", (options) => quorumStore([redis, redis, redis], options)],
     ["etcdStore", (options) => etcdStore(etcd, options)],
     ["sqliteStore", (options) => sqliteStore(db, options)],
     ["memoryStore", (options) => memoryStore(options)],
@@ -55,6 +57,8 @@ describe("a misspelt option is refused by", () => {
 describe("a value that is no client or connection is refused by", () => {
   it.each<[string, (wrong: Wrong) => unknown]>([
     ["redisStore", (wrong) => redisStore(wrong)],
+    ["quorumStore", (wrong) => quorumStore(wrong)],
+    ["quorumStore, in its list", (wrong) => quorumStore([wrong, wrong, redis])],
     ["etcdStore", (wrong) => etcdStore(wrong)],
     ["sqliteStore", (wrong) => sqliteStore(wrong)],
     ["etcdFence", (wrong) => etcdFence(wrong)],

@@ -200,8 +200,8 @@ export class Connections implements ListenerPort {
   }
 
   async close(): Promise<void> {
+    // Not detached: connections of the pool may still fail on their way out.
     await this.#client.end();
-    this.detach();
   }
 
   async #byPool(

@@ -51,10 +51,9 @@ export class Ballot {
     });
   }
 
-  /** Nodes that have recorded the ballot, as far as is known, and those that may have. */
-  mayHold(index: number): boolean {
-    const answer = this.#claimed[index];
-    return answer === undefined || answer instanceof Error || answer.kind === "recorded";
+  /** Whether the node has said that it has recorded the ballot. */
+  isRecordedBy(index: number): boolean {
+    return isRecorded(this.#claimed[index]);
   }
 
   #evaluate(): void {

@@ -113,7 +113,8 @@ export class Grants {
     grantId: string,
     unused: boolean,
   ): Promise<{ answer: ReleaseAnswer; isAwaited: boolean }> {
-    const { name, id, ttlMs, expiresAtMs, released } = this.#grants.get(grantId)!;
+    const { name, id, token, ttlMs, expiresAtMs, released } = this.#grants.get(grantId)!;
+    const request = { name, id, number: token, unused, wakes: true };
     const limits = limitsOf(ttlMs);
     const keptMs = Math.max(0, expiresAtMs - this.#clock.elapsedMs());
     const failures: Error[] = [];
@@ -121,7 +122,7 @@ export class Grants {
     let isAwaited = false;
     let isOver = false;
     return new Promise((resolve, reject) => {
-      this.#releases.send({ name, id, unused }, { limits, keptMs }, (answer, i) => {
+      this.#releases.send(request, { limits, keptMs }, (answer, i) => {
         answers++;
         if (answer instanceof Error) failures.push(answer);
         // An earlier attempt may have dropped it, whose answer was lost.
@@ -175,10 +176,11 @@ export class Grants {
     const grant = this.#grants.get(grantId);
     if (grant !== undefined) {
       // A minority may still have the record, and has just extended it.
-      const { name, id, ttlMs, expiresAtMs } = grant;
+      const { name, id, token, ttlMs, expiresAtMs } = grant;
       const keptMs = expiresAtMs - this.#clock.elapsedMs();
       const limits = { limits: limitsOf(ttlMs), keptMs };
-      this.#releases.send({ name, id, unused: false }, limits, () => {});
+      const request = { name, id, number: token, unused: false, wakes: true };
+      this.#releases.send(request, limits, () => {});
     }
     this.#grants.delete(grantId);
     if (answer.reason === "revoked") {

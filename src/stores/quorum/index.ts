@@ -1,4 +1,3 @@
-import type { Timer } from "../../core/clock.js";
 import { InvalidArgumentError, UnsupportedError } from "../../core/errors.js";
 import { type Runtime, systemRuntime } from "../../core/runtime.js";
 import {
@@ -28,7 +27,7 @@ import { Inspection } from "./inspection.js";
 import { LocalQueue } from "./local-queue.js";
 import { Member } from "./member.js";
 import { Membership } from "./membership.js";
-import type { NodeClaim, QuorumNode } from "./node.js";
+import type { NodeClaim, NodeRelease, QuorumNode } from "./node.js";
 import { checkNodeCount, parseMaxTtl, QUORUM_TRAITS } from "./options.js";
 import { ProposedNumbers } from "./proposed-numbers.js";
 import { RedisNode } from "./redis-node.js";
@@ -54,8 +53,11 @@ const PAUSE_ROUND_TRIPS = { least: 2, most: 5 };
 /** While somebody waits, nodes that are not listened to are tried again after this time. */
 const LISTEN_EVERY_MS = 1_000;
 
+/** A claim that has no answer yet. */
 interface OwnClaim {
   isGivenUp: boolean;
+  /** Ends the pause between two ballots. */
+  endPause: () => void;
   readonly answer: Promise<ClaimAnswer>;
 }
 
@@ -80,8 +82,8 @@ export class QuorumStore implements Store {
   readonly #queues = new Map<string, LocalQueue>();
   /** By name: until when this process leaves it to those who wait elsewhere. */
   readonly #pausedUntilMs = new Map<string, number>();
-  /** The timeouts of requests without an answer. */
-  readonly #timers = new Set<Timer>();
+  /** Ends the requests to nodes that have no answer yet. */
+  readonly #pending = new Set<() => void>();
   #listenedAtMs = Number.NEGATIVE_INFINITY;
   readonly #closesNodes: boolean;
 
@@ -97,7 +99,7 @@ export class QuorumStore implements Store {
     this.#closesNodes = closesNodes;
     this.#runtime = runtime;
     this.traits = { ...QUORUM_TRAITS, maxTtlMs };
-    this.#members = nodes.map((node) => new Member(node, clock, this.#timers));
+    this.#members = nodes.map((node) => new Member(node, clock, this.#pending));
     this.#majority = majorityOf(nodes.length);
     this.#membership = new Membership(this.#members, clock);
     this.#releases = new Releases(this.#members, clock);
@@ -116,8 +118,9 @@ export class QuorumStore implements Store {
     if (there !== undefined) return there.answer;
     const own: OwnClaim = {
       isGivenUp: false,
+      endPause: () => {},
       answer: Promise.resolve()
-        .then(() => this.#claim(claim, push, () => own.isGivenUp))
+        .then(() => this.#claim(claim, push, own))
         .finally(() => this.#claiming.delete(claim.grantId)),
     };
     this.#claiming.set(claim.grantId, own);
@@ -158,52 +161,53 @@ export class QuorumStore implements Store {
     const isClaiming = [...this.#claiming.values()].some(({ isGivenUp }) => !isGivenUp);
     if (!this.#closesNodes && (isClaiming || this.#waiting > 0)) return;
     this.#listenedAtMs = Number.NEGATIVE_INFINITY;
-    if (this.#closesNodes) this.#releases.close();
+    this.#releases.close();
     for (const queue of this.#queues.values()) queue.close();
-    for (const timer of this.#timers) timer.keepAlive(false);
+    for (const end of [...this.#pending]) end();
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
 
-  async #claim(
-    claim: Claim,
-    push: (push: Push) => void,
-    isGivenUp: () => boolean,
-  ): Promise<ClaimAnswer> {
+  async #claim(claim: Claim, push: (push: Push) => void, own: OwnClaim): Promise<ClaimAnswer> {
     this.#refuse(claim);
     await this.#membership.join();
     const name = claim.names[0]!;
     if (this.#grants.has(name, claim.grantId)) return this.#claimAgain(name, claim);
     const revoked = this.#grants.whyRevoked(claim.grantId);
     if (revoked !== undefined) return revoked;
-    if (!claim.queue) return this.#toClaimAnswer(claim, await this.#compete(claim, isGivenUp));
+    if (!claim.queue) return this.#toClaimAnswer(claim, await this.#compete(claim, own));
     const queue = this.#queueOf(name);
     if (queue.size >= MOST_WAITERS && queue.find(claim.grantId) === undefined) {
       return { kind: "full", name, waiting: queue.size };
     }
     queue.join(claim, push);
     if (queue.aheadOf(claim.grantId) > 0) {
-      if (queue.failure !== null) throw queue.failure;
-      return this.#queued(queue, claim.grantId);
+      if (queue.failure === null) return this.#queued(queue, claim.grantId);
+      if (queue.hasFailedLately) throw queue.failure;
     }
-    const outcome = await this.#compete(claim, isGivenUp);
-    queue.failure = null;
+    const outcome = await this.#compete(claim, own);
+    queue.noteFailure(null);
     try {
       return this.#toClaimAnswer(claim, outcome, queue);
     } catch (error) {
-      queue.failure = error;
+      queue.noteFailure(error);
       throw error;
     }
   }
 
   /** Ballots, until one is decided, or somebody else has the name, or too many have found no majority. */
-  async #compete(claim: Claim, isGivenUp: () => boolean): Promise<BallotOutcome> {
+  async #compete(claim: Claim, own: OwnClaim): Promise<BallotOutcome> {
+    // The lease counts from the claim: what is decided much later is of little use.
+    const untilMs = this.#nowMs() + claim.ttlMs / 3;
+    const longestPauseMs = limitsOf(claim.ttlMs).silentMs;
     const pausedForMs = (this.#pausedUntilMs.get(claim.names[0]!) ?? 0) - this.#nowMs();
-    if (pausedForMs > 0) await this.#pause(pausedForMs);
+    if (pausedForMs > 0) await this.#pause(Math.min(pausedForMs, longestPauseMs), own);
     for (let ballots = 1; ; ballots++) {
-      if (isGivenUp()) return { kind: "split" };
+      if (own.isGivenUp) return { kind: "split" };
       const outcome = await this.#ballot(claim);
-      if (outcome.kind !== "split" || ballots >= MOST_BALLOTS) return outcome;
-      await this.#pause(this.#randomPauseMs() * 2 ** (ballots - 1));
+      const isLast = ballots >= MOST_BALLOTS || this.#nowMs() >= untilMs;
+      if (outcome.kind !== "split" || isLast) return outcome;
+      const pauseMs = this.#randomPauseMs() * 2 ** (ballots - 1);
+      await this.#pause(Math.min(pauseMs, longestPauseMs), own);
     }
   }
 
@@ -222,15 +226,17 @@ export class QuorumStore implements Store {
     const outcome = await ballot.run();
     if (outcome.kind === "decided") {
       this.#grants.add({ name, grantId, id, token: outcome.number, holder, closedUntilMs, ttlMs });
-    } else await this.#takeBack(ballot, { name, id, ttlMs });
+    } else {
+      const wakes = outcome.kind !== "busy";
+      await this.#takeBack(ballot, { name, id, number: -1, unused: true, wakes }, ttlMs);
+    }
     return outcome;
   }
 
-  /** Resolves when all nodes that may have a record of the ballot, and answer, have dropped it. */
-  #takeBack(ballot: Ballot, of: { name: string; id: string; ttlMs: number }): Promise<void> {
-    const { name, id, ttlMs } = of;
+  /** Resolves when the nodes that have recorded the ballot, and answer, have dropped it. */
+  #takeBack(ballot: Ballot, release: NodeRelease, ttlMs: number): Promise<void> {
     const waitedFor = new Set(
-      this.#members.flatMap(({ isSilent }, i) => (ballot.mayHold(i) && !isSilent ? [i] : [])),
+      this.#members.flatMap(({ isSilent }, i) => (ballot.isRecordedBy(i) && !isSilent ? [i] : [])),
     );
     return new Promise((resolve) => {
       const answered = (_answer: unknown, i: number): void => {
@@ -238,7 +244,7 @@ export class QuorumStore implements Store {
         if (waitedFor.size === 0) resolve();
       };
       const limits = { limits: limitsOf(ttlMs), keptMs: ttlMs };
-      this.#releases.send({ name, id, unused: true }, limits, answered, resolve);
+      this.#releases.send(release, limits, answered, resolve);
       if (waitedFor.size === 0) resolve();
     });
   }
@@ -278,6 +284,7 @@ export class QuorumStore implements Store {
     const claiming = this.#claiming.get(grantId);
     if (claiming !== undefined) {
       claiming.isGivenUp = true;
+      claiming.endPause();
       await claiming.answer.catch(() => {});
       this.#leave(name, grantId);
     }
@@ -397,8 +404,14 @@ export class QuorumStore implements Store {
     return times[this.#majority - 1]! * (least + (most - least) * this.#runtime.random.unit());
   }
 
-  #pause(ms: number): Promise<void> {
-    return new Promise((resolve) => this.#runtime.clock.after(ms, resolve));
+  #pause(ms: number, own: OwnClaim): Promise<void> {
+    return new Promise((resolve) => {
+      const timer = this.#runtime.clock.after(ms, resolve);
+      own.endPause = () => {
+        timer.cancel();
+        resolve();
+      };
+    });
   }
 
   #nowMs(): number {

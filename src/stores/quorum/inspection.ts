@@ -11,7 +11,7 @@ import type { QuorumNode } from "./node.js";
 const LIMITS = { silentMs: 250, timeoutMs: 5_000 };
 const NAMES_AT_ONCE = 100;
 
-const NOT_AWAITED = new Error("it was silent before");
+const NOT_AWAITED = new Error("it is silent");
 
 interface Answers<T> {
   readonly good: readonly { readonly where: string; readonly answer: T }[];
@@ -74,7 +74,7 @@ export class Inspection {
   /** Rejects if fewer than a majority answer. */
   async #askMajority<T>(send: (node: QuorumNode) => Promise<T>): Promise<Answers<T>> {
     await this.#membership.join();
-    // Nodes that were silent before are not waited for, unless they are needed.
+    // Nodes that are silent are not waited for if the others are a majority.
     const answers = await askAll(this.#members, LIMITS, send, (some) => {
       const votes = [...some.values()].filter((answer) => !(answer instanceof Error)).length;
       const isRestSilent = this.#members.every(({ isSilent }, i) => isSilent || some.has(i));

@@ -13,12 +13,18 @@ export interface Ticket {
 /** The messages of one release come from all nodes: the waiter claims when most have come, or after this time. */
 const GATHER_MS = 3;
 
-/** The waiters of this process for one name, in order. Only the first of them asks the nodes. */
+/** After a failed claim, the other waiters do not ask the nodes again for this time. */
+const FAILURE_KEPT_MS = 200;
+
+/**
+ * The waiters of this process for one name, in order. The first of them asks the nodes; while that fails,
+ * any of them may, because the first may have stopped asking.
+ */
 export class LocalQueue {
   readonly name: string;
-  /** What the last claim has found: who holds the name, or why nobody knows. */
+  /** Who holds the name, as the last claim has found. */
   holder: string | null = null;
-  failure: unknown = null;
+  #failure: { readonly error: unknown; readonly atMs: number } | null = null;
   readonly #clock: Clock;
   readonly #tickets: Ticket[] = [];
   readonly #wokenBy = new Set<number>();
@@ -32,6 +38,20 @@ export class LocalQueue {
   get first(): Ticket | undefined {
     this.#dropExpired();
     return this.#tickets[0];
+  }
+
+  /** Why the last claim failed. */
+  get failure(): unknown {
+    return this.#failure?.error ?? null;
+  }
+
+  get hasFailedLately(): boolean {
+    return this.#clock.elapsedMs() - (this.#failure?.atMs ?? -FAILURE_KEPT_MS) < FAILURE_KEPT_MS;
+  }
+
+  /** `error`: null if the last claim was answered. */
+  noteFailure(error: unknown): void {
+    this.#failure = error === null ? null : { error, atMs: this.#clock.elapsedMs() };
   }
 
   get size(): number {

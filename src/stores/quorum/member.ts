@@ -4,6 +4,8 @@ import type { NodeState, QuorumNode } from "./node.js";
 /** A lower estimate of a node's clock is believed after this time, in which no better one came. */
 const ESTIMATE_KEPT_MS = 10_000;
 const FIRST_ROUND_TRIP_MS = 1;
+/** An answer that was late because of a pause says nothing about the network. */
+const LONGEST_ROUND_TRIP_MS = 500;
 /** A timer that fires later than this was held up by the event loop. */
 const LATE_MS = 50;
 
@@ -11,8 +13,8 @@ const LATE_MS = 50;
 export class Member {
   readonly node: QuorumNode;
   readonly clock: Clock;
-  /** The timeouts of requests without an answer, of all members: the same set. */
-  readonly timers: Set<Timer>;
+  /** Ends the requests that have no answer yet, of all members: the same set. */
+  readonly pending: Set<() => void>;
   /** The node did not answer its last request in time: nobody waits for it until it does. */
   isSilent = false;
   /** The node is known to be another server than the others. Before that it gets no requests, and has no vote. */
@@ -23,10 +25,10 @@ export class Member {
   #aheadMicros: number | null = null;
   #estimatedAtMs = Number.NEGATIVE_INFINITY;
 
-  constructor(node: QuorumNode, clock: Clock, timers: Set<Timer>) {
+  constructor(node: QuorumNode, clock: Clock, pending: Set<() => void>) {
     this.node = node;
     this.clock = clock;
-    this.timers = timers;
+    this.pending = pending;
     this.absence = new Error(`${node.where} has not answered yet`);
   }
 
@@ -39,7 +41,7 @@ export class Member {
   heard(sentAtMs: number, answer: unknown): void {
     const nowMs = this.clock.elapsedMs();
     this.isSilent = false;
-    this.roundTripMs += (nowMs - sentAtMs - this.roundTripMs) / 8;
+    this.roundTripMs += (Math.min(nowMs - sentAtMs, LONGEST_ROUND_TRIP_MS) - this.roundTripMs) / 8;
     const micros = (answer as { micros?: number } | undefined)?.micros;
     if (micros === undefined) return;
     // The answer was under way for a while, so the true difference is this or more.
@@ -81,9 +83,8 @@ export function joinEach(
   members: readonly Member[],
   limits: Limits,
   answered: (answer: NodeState | Error, index: number) => void,
-  silent?: () => void,
 ): void {
-  sendEach(members, limits, (node) => node.join(), answered, silent);
+  sendEach(members, limits, (node) => node.join(), answered);
 }
 
 function sendEach<T>(
@@ -93,30 +94,32 @@ function sendEach<T>(
   answered: (answer: T | Error, index: number) => void,
   silent: () => void = () => {},
 ): void {
-  const { clock, timers } = members[0]!;
+  const { clock, pending: requests } = members[0]!;
   const sentAtMs = clock.elapsedMs();
   const pending = new Set(members.keys());
   let timer: Timer;
+  const close = (): void => {
+    for (const i of [...pending]) end(new Error("the store is closed"), i);
+  };
   const after = (ms: number, run: () => void): void => {
     const atMs = sentAtMs + ms;
     timer = clock.after(atMs - clock.elapsedMs(), () => {
-      timers.delete(timer);
       const nowMs = clock.elapsedMs();
       // The event loop was busy: the answers may have arrived, and are read after the timers.
       if (nowMs > atMs + LATE_MS) after(nowMs + LATE_MS - sentAtMs, run);
       else run();
     });
     timer.keepAlive(true);
-    timers.add(timer);
   };
   const end = (answer: T | Error, i: number): void => {
     if (!pending.delete(i)) return;
     if (pending.size === 0) {
       timer.cancel();
-      timers.delete(timer);
+      requests.delete(close);
     }
     answered(answer, i);
   };
+  requests.add(close);
   after(silentMs, () => {
     for (const i of pending) members[i]!.isSilent = true;
     after(timeoutMs, () => {

@@ -72,11 +72,8 @@ export class Membership {
   async #joinMissing(): Promise<void> {
     this.#triedAtMs = this.#clock.elapsedMs();
     const missing = this.#members.filter(({ isJoined }) => !isJoined);
-    // Only nodes that nobody has used yet have to be seen all.
-    const answers = await this.#ask(missing, () => {
-      const areAllHeard = missing.every(({ isJoined, isSilent }) => isJoined || isSilent);
-      return this.#hasMajority && (this.#isUsed || areAllHeard);
-    });
+    // Other nodes are waited for only while these can't decide anything.
+    const answers = await this.#ask(missing, () => this.#canVote);
     const [refusal] = this.#refusals.values();
     if (refusal !== undefined) throw refusal;
     if (!this.#hasMajority) {
@@ -101,18 +98,14 @@ export class Membership {
     const answers: (NodeState | Error)[] = [];
     return new Promise((resolve) => {
       this.#answered = new Promise((allAnswered) => {
-        const check = (): void => {
-          const isLast = answers.length === members.length;
-          if (isLast) allAnswered(null);
-          if (isLast || isEnough()) resolve(answers);
-        };
-        const answered = (answer: NodeState | Error, i: number): void => {
+        joinEach(members, LIMITS, (answer, i) => {
           answers.push(answer);
           if (answer instanceof Error) members[i]!.absence = answer;
           else this.#add(members[i]!, answer);
-          check();
-        };
-        joinEach(members, LIMITS, answered, check);
+          const isLast = answers.length === members.length;
+          if (isLast) allAnswered(null);
+          if (isLast || isEnough()) resolve(answers);
+        });
       });
     });
   }
@@ -133,6 +126,12 @@ export class Membership {
         `${twin[0].node.where} and ${member.node.where} are the same Redis server: a quorum needs independent servers`,
       ),
     );
+  }
+
+  /** Whether a majority of the nodes is in service. */
+  get #canVote(): boolean {
+    const voters = [...this.#states.values()].filter((state) => state.recoveringForMs === 0);
+    return voters.length >= this.#majority;
   }
 
   get #hasMajority(): boolean {

@@ -49,6 +49,17 @@ export type NodeRenewReply =
   | { readonly kind: "no"; readonly why?: string; readonly isTaken?: boolean }
   | { readonly kind: "error"; readonly cause: unknown };
 
+export interface NodeRelease {
+  readonly name: string;
+  readonly id: string;
+  /** The token of the grant, which no late renewal may fill in again; -1: there was no grant. */
+  readonly number: number;
+  /** `atLeast` does not close the name. */
+  readonly unused: boolean;
+  /** Whether a process that waits is told; not if the name stays with another ballot. */
+  readonly wakes: boolean;
+}
+
 /** `awaited`: released, and another process was told so. */
 export type NodeReleaseReply = "released" | "awaited" | "absent";
 
@@ -112,7 +123,7 @@ export interface QuorumNode {
   raise(name: string, id: string, number: number): Promise<boolean>;
   /** One reply for each, in order. */
   renew(renewals: readonly NodeRenewal[]): Promise<readonly NodeRenewReply[]>;
-  release(release: { name: string; id: string; unused: boolean }): Promise<NodeReleaseReply>;
+  release(release: NodeRelease): Promise<NodeReleaseReply>;
   /** This process was told that the name is free, and has no use for it: another is told. */
   pass(name: string): Promise<void>;
   revoke(revocation: NodeRevocation): Promise<void>;

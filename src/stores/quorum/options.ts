@@ -17,7 +17,8 @@ export const QUORUM_TRAITS: Traits = {
   ],
   grantsTwiceAfter: [
     "the clock of a node set ahead, or running fast",
-    "lost data on a majority of the nodes within maxTtl",
+    "lost data on all nodes within maxTtl, which looks like a new installation",
+    "a backup restored on a node with appendfsync always",
     "eviction on a node, unless maxmemory-policy is noeviction",
   ],
   cannot: {

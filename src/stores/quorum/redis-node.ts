@@ -12,6 +12,7 @@ import type {
   NodeClaimReply,
   NodeEvents,
   NodeNameInfo,
+  NodeRelease,
   NodeReleaseReply,
   NodeRenewal,
   NodeRenewReply,
@@ -88,9 +89,9 @@ export class RedisNode implements QuorumNode {
     return this.#send(name, `raise ${id} ${number}`, (reply) => reply === "yes");
   }
 
-  release(release: { name: string; id: string; unused: boolean }): Promise<NodeReleaseReply> {
-    const { name, id, unused } = release;
-    return this.#send(name, `${unused ? "unused" : "release"} ${id}`, (reply) => reply as never);
+  release({ name, id, number, unused, wakes }: NodeRelease): Promise<NodeReleaseReply> {
+    const request = `release ${id} ${number} ${unused ? 1 : 0} ${wakes ? 1 : 0}`;
+    return this.#send(name, request, (reply) => reply as NodeReleaseReply);
   }
 
   pass(name: string): Promise<void> {

@@ -1,14 +1,8 @@
 import type { Clock, Timer } from "../../core/clock.js";
 import { askEach, type Limits, type Member } from "./member.js";
-import type { NodeReleaseReply, QuorumNode } from "./node.js";
+import type { NodeRelease, NodeReleaseReply, QuorumNode } from "./node.js";
 
 const RETRY_MS = { first: 100, most: 2_000 };
-
-interface NodeRelease {
-  readonly name: string;
-  readonly id: string;
-  readonly unused: boolean;
-}
 
 /** Sends releases to all nodes, and repeats those that a node did not answer until its record has expired. */
 export class Releases {
@@ -30,6 +24,7 @@ export class Releases {
     silent?: () => void,
   ): void {
     const untilMs = this.#clock.elapsedMs() + keptMs;
+    this.#isClosed = false;
     const send = (node: QuorumNode): Promise<NodeReleaseReply> => node.release(release);
     const repeatOrEnd = (answer: NodeReleaseReply | Error, i: number): void => {
       const member = this.#members[i]!;
@@ -42,6 +37,7 @@ export class Releases {
     askEach(this.#members, limits, send, repeatOrEnd, silent);
   }
 
+  /** Repeats nothing any more, until the next release. */
   close(): void {
     this.#isClosed = true;
     for (const timer of this.#timers) timer.cancel();

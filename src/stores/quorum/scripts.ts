@@ -5,14 +5,17 @@ import { LUA } from "./lua.js";
 /** Raised when an older Holdfast could misread what a node keeps. */
 export const FORMAT = 1;
 
+/** A raised number may be ahead of the node's clock by this: a day. */
+export const MOST_AHEAD_MICROS = 86_400_000_000;
+/** So many processes that no longer listen are skipped in one script. */
+export const MOST_WAKES = 16;
+
 /** The constants of the Lua files. */
 const CONSTANTS = {
   FORMAT,
   MAX_TOKEN,
-  /** A raised number may be ahead of the node's clock by this, in µs: a day. */
-  MOST_AHEAD: 86_400_000_000,
-  /** So many processes that no longer listen are skipped in one script. */
-  MOST_WAKES: 16,
+  MOST_AHEAD: MOST_AHEAD_MICROS,
+  MOST_WAKES,
   REVOKED_KEPT_MS: REVOKED_KEPT.ms,
   REVOKED_KEPT_MANY: REVOKED_KEPT.many,
 };

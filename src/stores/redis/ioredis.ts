@@ -68,6 +68,7 @@ export function ioredisConnection(client: IoredisClient): Connection {
         "so that it is in that database after every reconnection",
     );
   }
+  if (cluster) watchNodes(client as unknown as WatchedCluster);
   const state = ConnectionState.of(client, ["close"]);
   const inDatabase = (script: Script): Script =>
     !cluster && (db !== 0 || state.hasSelected) ? selectingScript(script, db) : script;
@@ -136,6 +137,50 @@ export function ioredisConnection(client: IoredisClient): Connection {
   };
 }
 
+interface WatchedNode {
+  asking(...args: unknown[]): Promise<unknown>;
+  duplicate(overrides?: { readonly connectionName?: string }): Ending;
+}
+
+interface WatchedCluster {
+  nodes(role: "all"): WatchedNode[];
+  on(event: "+node", listener: (node: WatchedNode) => void): unknown;
+}
+
+/** For each cluster, the connections by which it reads its slots. Only a duplicate of a node's client shows them. */
+const slotReadersOf = new WeakMap<object, Set<Ending>>();
+/** ioredis names these connections so. */
+const SLOT_READER = "(refresher)";
+
+function watchNodes(client: WatchedCluster): void {
+  if (slotReadersOf.has(client)) return;
+  const readers = new Set<Ending>();
+  slotReadersOf.set(client, readers);
+  const watch = (node: WatchedNode): void => {
+    const { asking, duplicate } = node;
+    node.asking = (...args) => {
+      const reply = asking.apply(node, args);
+      // ioredis ignores this promise. If the connection ends before the reply, its rejection would end the process.
+      reply.catch(() => {});
+      return reply;
+    };
+    node.duplicate = (overrides) => {
+      const copy = duplicate.call(node, overrides);
+      if (overrides?.connectionName?.includes(SLOT_READER)) {
+        readers.add(copy);
+        copy.once("end", () => {
+          readers.delete(copy);
+          // Before the cluster learns of the end, and disconnects it once more.
+          forgetClosedSocket(copy);
+        });
+      }
+      return copy;
+    };
+  };
+  for (const node of client.nodes("all")) watch(node);
+  client.on("+node", watch);
+}
+
 interface Sockets {
   readonly stream?: { unref?(): unknown };
   readonly reconnectTimeout?: { unref?(): unknown } | null;
@@ -169,18 +214,18 @@ interface Ending {
   disconnect(): void;
   /** Only a cluster has nodes. */
   nodes?(role: "all"): readonly Ending[];
-  /** A cluster reads its slots by a connection that can't be closed from outside. */
-  readonly isRefreshing?: boolean;
+  /** Timers of a cluster after which commands are sent again; null: none. */
+  readonly delayQueue?: { readonly timeouts: Readonly<Record<string, unknown>> };
 }
 
 const CLOSE_TIMEOUT_MS = 1_000;
-const REFRESH_POLL_MS = 5;
+const DELAY_POLL_MS = 5;
 
-/** Resolves when the socket is closed. QUIT is not sent: a server that is down or silent would not reply. */
+/** Resolves when the sockets are closed. QUIT is not sent: a server that is down or silent would not reply. */
 async function closeClient(client: Ending): Promise<void> {
-  const until = performance.now() + CLOSE_TIMEOUT_MS;
-  while (client.isRefreshing && performance.now() < until) await sleep(REFRESH_POLL_MS);
-  const all = [client, ...(client.nodes?.("all") ?? [])];
+  const untilMs = performance.now() + CLOSE_TIMEOUT_MS;
+  const slotReaders = [...(slotReadersOf.get(client) ?? [])];
+  const all = [client, ...(client.nodes?.("all") ?? []), ...slotReaders];
   const ended = all.map(
     (one) =>
       new Promise<void>((resolve) => {
@@ -189,14 +234,22 @@ async function closeClient(client: Ending): Promise<void> {
         else one.once("end", () => resolve());
       }),
   );
-  // Between two attempts to connect, ioredis would wait two seconds for the old socket, which is closed
-  // already, and that timer would keep the process alive.
-  for (const { connector } of all) {
-    if (connector?.stream?.destroyed) connector.stream = undefined;
-  }
+  for (const one of all) forgetClosedSocket(one);
+  // The cluster first: otherwise it would read its slots from the next node.
   client.disconnect();
+  for (const reader of slotReaders) reader.disconnect();
   await settlesWithin(CLOSE_TIMEOUT_MS, Promise.all(ended));
+  // A command that waits to be sent again fails when its timer ends, at most 100 ms later.
+  while (isDelaying(client) && performance.now() < untilMs) await sleep(DELAY_POLL_MS);
 }
+
+/** On disconnect(), ioredis would wait for a socket that is closed already, and that timer would keep the process alive. */
+function forgetClosedSocket({ connector }: Ending): void {
+  if (connector?.stream?.destroyed) connector.stream = undefined;
+}
+
+const isDelaying = ({ delayQueue }: Ending): boolean =>
+  Object.values(delayQueue?.timeouts ?? {}).some((timer) => timer !== null);
 
 async function subscribe(
   subscriber: Subscriber,

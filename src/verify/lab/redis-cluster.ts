@@ -1,9 +1,13 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import type { Lab } from "./lab.js";
 import { freePort } from "./ports.js";
 import type { RedisOptions, RedisServer } from "./redis.js";
 import { until } from "./until.js";
 
 const UP_MS = 10_000;
+/** Longer than any fault of a server in a run. */
+const MOVE_MS = 20_000;
+const STEP_PAUSE_MS = 50;
 const PRIMARIES = 3;
 
 /** Starts a Redis Cluster of three primaries, each with `replicas` replicas; resolves when it serves. */
@@ -51,7 +55,7 @@ export async function clusterIsUp(servers: readonly RedisServer[]): Promise<void
   }
 }
 
-/** Assigns slots that no node serves any more, as after a takeover during a move, to a node. */
+/** Assigns slots that no node serves any more, as after a takeover during a move, to a node; ends moves of slots. */
 export async function repairCluster(servers: readonly RedisServer[]): Promise<void> {
   const one = servers[0]!;
   await one.cli("--cluster", "fix", `${one.address}:${one.port}`, "--cluster-yes");
@@ -85,7 +89,11 @@ async function ownLine(server: RedisServer): Promise<readonly string[]> {
   return lines.find((line) => line.includes("myself"))!.split(" ");
 }
 
-/** Moves a slot key by key, as redis-cli does, with a pause after the first key. */
+/**
+ * Moves a slot key by key, as redis-cli does, with a pause after the first key. A node may be down, hang or
+ * refuse a step for a while, so each step is repeated until it succeeds: scripts on a slot that stays half
+ * moved would be refused for ever (TRYAGAIN).
+ */
 export async function moveSlot(
   servers: readonly RedisServer[],
   slot: string,
@@ -93,18 +101,46 @@ export async function moveSlot(
   target: RedisServer,
   halfway: () => Promise<void>,
 ): Promise<void> {
-  const [from, to] = [await source.cli("cluster", "myid"), await target.cli("cluster", "myid")];
-  await target.cli("cluster", "setslot", slot, "importing", from);
-  await source.cli("cluster", "setslot", slot, "migrating", to);
-  const keys = linesOf(await source.cli("cluster", "getkeysinslot", slot, "100"))
-    .sort()
-    .reverse();
-  for (const key of keys) {
-    await source.cli("migrate", target.address, String(target.port), key, "0", "5000");
-    if (key === keys[0]) await halfway();
+  const untilMs = performance.now() + MOVE_MS;
+  const cli = (server: RedisServer, ...args: readonly string[]): Promise<string> =>
+    succeeds(untilMs, () => server.cli(...args));
+  const [from, to] = [await cli(source, "cluster", "myid"), await cli(target, "cluster", "myid")];
+  await cli(target, "cluster", "setslot", slot, "importing", from);
+  await cli(source, "cluster", "setslot", slot, "migrating", to);
+  const keysLeft = async (): Promise<string[]> =>
+    linesOf(await cli(source, "cluster", "getkeysinslot", slot, "100"))
+      .sort()
+      .reverse();
+  const { address, port } = target;
+  let keys = await keysLeft();
+  for (let isFirst = true; keys.length > 0; keys = await keysLeft()) {
+    for (const key of keys) {
+      // After a timeout, the target may have the key already; the source's is the one in use.
+      await cli(source, "migrate", address, String(port), key, "0", "5000", "replace");
+      if (isFirst) await halfway();
+      isFirst = false;
+    }
   }
   for (const one of [target, source, ...servers]) {
-    await one.cli("cluster", "setslot", slot, "node", to);
+    await cli(one, "cluster", "setslot", slot, "node", to);
+  }
+}
+
+/** Whether a slot is half moved. */
+export async function hasOpenSlots(servers: readonly RedisServer[]): Promise<boolean> {
+  const lines = await Promise.all(servers.map(ownLine));
+  return lines.some((words) => words.some((word) => word.startsWith("[")));
+}
+
+/** Repeats the step until it succeeds; rejects with its last error after `untilMs`. */
+async function succeeds<T>(untilMs: number, step: () => Promise<T>): Promise<T> {
+  for (;;) {
+    try {
+      return await step();
+    } catch (error) {
+      if (performance.now() > untilMs) throw error;
+      await sleep(STEP_PAUSE_MS);
+    }
   }
 }
 

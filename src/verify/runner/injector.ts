@@ -18,6 +18,7 @@ export class Injector {
   readonly #timers = new Set<NodeJS.Timeout>();
   readonly #inForce = new Map<StoreFault, { record: FaultRecord; kind: FaultKind }>();
   readonly #acting = new Set<Promise<void>>();
+  readonly #injecting = new Set<StoreFault>();
   readonly records: FaultRecord[] = [];
   /** Faults that could not be injected or healed. They are errors of the verifier, not of the store. */
   readonly troubles: string[] = [];
@@ -57,6 +58,10 @@ export class Injector {
   async end(): Promise<void> {
     this.#over = true;
     for (const timer of this.#timers) clearTimeout(timer);
+    // A fault that is still being injected may wait for another one to be healed: a slot can't be moved
+    // while a server is down.
+    const isInjected = (one: StoreFault): boolean => !this.#injecting.has(one);
+    for (const one of [...this.#inForce.keys()].reverse().filter(isInjected)) await this.#heal(one);
     await Promise.all(this.#acting);
     for (const one of [...this.#inForce.keys()].reverse()) await this.#heal(one);
   }
@@ -102,11 +107,13 @@ export class Injector {
     if (one.clockByMs !== undefined) {
       this.#timeLine.now({ kind: "clock-set", byMs: one.clockByMs });
     }
+    this.#injecting.add(one);
     try {
       await one.inject();
     } catch (error) {
       this.troubles.push(`${one.name}: ${(error as Error).message}`);
     }
+    this.#injecting.delete(one);
     this.#after(forMs, () => this.#heal(one));
   }
 

@@ -19,6 +19,7 @@ export interface Surroundings {
   readonly runtime: Runtime;
   readonly store: Store;
   readonly abortBefore: boolean;
+  readonly commandTimeoutMs: number;
   /** The resources, by the number of their name. */
   readonly resources: readonly Resource[];
   /** The present number of permits of a name, as all programs know it; 0 if the name is a lock. */
@@ -79,12 +80,12 @@ export class Client {
     this.#around = around;
     this.#locks = createLocksOn(around.runtime, around.store, {
       holder: around.name,
-      // Shorter than any ttl: if the reply to a ticket is lost, the claim is repeated before the
-      // ticket expires.
-      commandTimeout: 200,
+      commandTimeout: around.commandTimeoutMs,
       // A free name is claimed well within the time that L1 allows.
       poll: { max: 500 },
       ...(around.abortBefore ? {} : { abortBefore: 0 }),
+      // Each task has its own; the default is too long for some stores.
+      ttl: 1_000,
       logger: {
         debug: (message, fields) => {
           if (message === "holdfast:renewed") this.#renewed(fields as Renewed);

@@ -1,22 +1,21 @@
 import { type Runtime, standardSeams } from "../../core/runtime.js";
 import type { Store } from "../../core/store.js";
-import { MemoryStore } from "../../stores/memory/index.js";
-import { Rule } from "../../stores/rule.js";
 import { delegate } from "../../testing/delegate.js";
 import type { Mutant } from "../../testing/mutants.js";
 import { checkHistory, type Limits, type Verdict } from "../check/check.js";
 import type { Event, History } from "../check/history.js";
 import type { EventWithoutTime } from "../traffic/time-line.js";
-import { malformedBatches } from "./batches.js";
 import { Client, nameOf } from "./client.js";
 import { OPENING_MS, opensLate } from "./late-opening.js";
-import { LATE_MS, Link } from "./link.js";
-import { Observer, opOf, plainName } from "./observe.js";
-import { polledStore } from "./polled-store.js";
+import { MemorySite } from "./memory-site.js";
+import { LATE_MS } from "./message-path.js";
+import { opOf, plainName } from "./observe.js";
 import { type Pause, SimulatedProcess } from "./process.js";
+import type { QuorumMutant } from "./quorum/mutant.js";
+import { QuorumSite } from "./quorum/site.js";
 import { Resource } from "./resource.js";
-import type { MessageFault, Schedule, Trouble } from "./schedule.js";
-import { skippingRule } from "./skipping-rule.js";
+import type { MessageFault, Schedule, StoreTrouble, Trouble } from "./schedule.js";
+import { clientName, type Site } from "./site.js";
 import { World } from "./world.js";
 
 /** A simulated run: its schedule and its result. */
@@ -37,12 +36,26 @@ const DOUBT_MS = 5_000;
 const LOOKS_AT_CLOCK_MS = 250;
 const LONGEST_STOP_MS = 6_000;
 const ENDS_WITHIN_MS = 120_000;
+/** Shorter than any ttl: if the reply to a ticket is lost, the claim is repeated before the ticket expires. */
+const STORE_TIMEOUT_MS = 200;
+/** Long enough for the timeouts of a quorum's nodes, one after another. */
+const QUORUM_TIMEOUT_MS = 1_000;
+
+/** A mistake in the core, the store, a fence or the nodes of a quorum. */
+export interface SimulatedMutant extends Mutant {
+  /** Breaks a rule of the quorum. */
+  readonly quorum?: QuorumMutant;
+}
 
 /** Runs the real core on several simulated processes over one store. */
-export async function simulate(schedule: Schedule, mutant: Mutant = {}): Promise<Outcome> {
-  const history = await new Simulation(schedule, mutant).run();
-  const fair = schedule.place !== "ticketless";
-  return { schedule, history, verdicts: checkHistory(history, { ...LIMITS, fair }) };
+export async function simulate(schedule: Schedule, mutant: SimulatedMutant = {}): Promise<Outcome> {
+  const simulation = new Simulation(schedule, mutant);
+  const history = await simulation.run();
+  const fair = schedule.place !== "ticketless" && schedule.place !== "quorum";
+  const { excuses } = simulation.site;
+  const ofHistory = checkHistory(history, { ...LIMITS, fair }, { excuses });
+  const verdicts = [...ofHistory, ...simulation.site.verdicts()];
+  return { schedule, history, verdicts };
 }
 
 /** Simulated time is exact. After a suspension, the agenda reads the clock within 250 ms. */
@@ -61,51 +74,40 @@ const LIMITS: Partial<Limits> = {
 class Simulation {
   readonly #schedule: Schedule;
   readonly #world: World;
-  readonly #store: MemoryStore;
+  readonly #site: Site;
   readonly #clients: readonly Client[];
-  /** By client; undefined where the store is in the process. */
-  readonly #links: readonly (Link | undefined)[];
   readonly #history: Event[] = [];
-  #storeWallAheadMs = Date.UTC(2030, 0, 1);
   /** A rejection that must never happen. */
   #wrong: { readonly error: unknown } | null = null;
 
-  constructor(schedule: Schedule, mutant: Mutant) {
+  constructor(schedule: Schedule, mutant: SimulatedMutant) {
     this.#schedule = schedule;
     this.#world = new World(schedule.seed);
     const record = (event: Event): void => {
       this.#history.push(event);
     };
-    const observer = new Observer(this.#world, record);
-    const clock = {
-      nowMs: () => this.#world.nowMs,
-      wallMs: () => this.#world.nowMs + this.#storeWallAheadMs,
-    };
-    this.#store = new MemoryStore(clock, this.#ruleFor(mutant, observer));
-    const atStore = this.#placed(observer.atStore(this.#store));
-    const broken = mutant.store?.();
     const resources = Array.from(
       { length: schedule.names },
       (_, name) => new Resource(this.#world, nameOf(name), record, mutant.fence),
     );
-    const inProcess = schedule.place === "process";
-    const processes = schedule.rates
-      .slice(0, inProcess ? 1 : schedule.rates.length)
-      .map((rate, number) => new SimulatedProcess(this.#world, clientName(number), rate));
-    const processOf = (client: number): SimulatedProcess => processes[client] ?? processes[0]!;
-    const replying = schedule.rates.map((_, number) => {
-      const { isActive } = this.#networkOf(number);
-      return malformedBatches(this.#world, clientName(number), atStore, isActive);
-    });
-    this.#links = processes.map((process, number) =>
-      inProcess
-        ? undefined
-        : new Link(this.#world, process, replying[number]!, this.#networkOf(number)),
-    );
-    this.#clients = schedule.rates.map((_, number) => {
+    const processes = this.#processes();
+    const around = {
+      world: this.#world,
+      schedule,
+      processes,
+      isActive: this.#isActive.bind(this),
+      stop: this.#stop.bind(this),
+      record,
+      window: this.#window.bind(this),
+    };
+    this.#site =
+      schedule.nodes === undefined
+        ? new MemorySite(around, mutant)
+        : new QuorumSite(around, schedule.nodes, mutant.quorum);
+    const broken = mutant.store?.();
+    this.#clients = processes.map((process, number) => {
       const name = clientName(number);
-      const process = processOf(number);
-      const reached = this.#refusedAfterClose(number, this.#links[number] ?? replying[number]!);
+      const reached = this.#refusedAfterClose(number, this.#site.storeFor(number));
       const store = this.#opened(number, process, reached);
       const runtime: Runtime = {
         clock: process.clock,
@@ -115,8 +117,9 @@ class Simulation {
       return new Client(process, {
         name,
         runtime: mutant.runtime?.(runtime) ?? runtime,
-        store: observer.atClient(broken?.(store, process.clock) ?? store),
+        store: this.#site.observe(number, broken?.(store, process.clock) ?? store),
         abortBefore: schedule.abortBefore,
+        commandTimeoutMs: schedule.nodes === undefined ? STORE_TIMEOUT_MS : QUORUM_TIMEOUT_MS,
         resources,
         permitsOf: (name) => this.#permitsOf(name),
         record,
@@ -126,6 +129,10 @@ class Simulation {
         },
       });
     });
+  }
+
+  get site(): Site {
+    return this.#site;
   }
 
   async run(): Promise<History> {
@@ -153,24 +160,13 @@ class Simulation {
     return this.#history.sort((a, b) => a.atMs - b.atMs);
   }
 
-  #ruleFor({ rule = Rule, skipsAnswered }: Mutant, observer: Observer): typeof Rule {
-    if (this.#schedule.place !== "skipping") return rule;
-    const reaches = (holder: string): boolean => {
-      const number = this.#clients.findIndex(({ name }) => holder.startsWith(name));
-      const isDown = this.#networkOf(number).isActive("subscription is down");
-      return !isDown && !this.#clients[number]!.process.isDead;
-    };
-    const skipped = observer.skipped.bind(observer);
-    return skippingRule(rule, { reaches, skipped }, skipsAnswered);
-  }
-
-  /** Applies the schedule's place and traits to the store. */
-  #placed(store: Store): Store {
-    const { place, traits } = this.#schedule;
-    const described = { ...delegate(store), traits: { ...store.traits, ...traits } };
-    return place === "polled" || place === "ticketless"
-      ? polledStore(described, { queues: place === "polled" })
-      : described;
+  /** The process of each client. */
+  #processes(): readonly SimulatedProcess[] {
+    const { place, rates } = this.#schedule;
+    const processes = rates
+      .slice(0, place === "process" ? 1 : rates.length)
+      .map((rate, number) => new SimulatedProcess(this.#world, clientName(number), rate));
+    return rates.map((_, number) => processes[number] ?? processes[0]!);
   }
 
   /** Reports a claim after the end of `close()`, which would leave a grant for nobody. */
@@ -210,15 +206,8 @@ class Simulation {
   #plan(trouble: Trouble): void {
     const { kind, fromMs } = trouble;
     const at = (atMs: number, run: () => void): void => this.#world.at(atMs, run);
-    if (kind === "store's wall clock jumps") {
-      at(fromMs, () => {
-        this.#storeWallAheadMs += trouble.byMs;
-        this.#record({ kind: "clock-set", byMs: trouble.byMs });
-      });
-      return;
-    }
-    if (kind === "store hangs") {
-      this.#window("the store hangs", trouble);
+    if (isOfStore(trouble)) {
+      this.#site.plan(trouble);
       return;
     }
     const { process } = this.#clients[trouble.client]!;
@@ -258,7 +247,7 @@ class Simulation {
         return;
       case "subscription is down":
         this.#window(`${process.name}: ${kind}`, trouble);
-        at(trouble.toMs, () => this.#links[trouble.client]?.resubscribed());
+        at(trouble.toMs, () => this.#site.resubscribe(trouble.client));
         return;
       case "messages are late":
       case "pushes are late":
@@ -334,10 +323,11 @@ class Simulation {
     });
   }
 
-  #window(what: string, { fromMs, toMs }: { fromMs: number; toMs: number }): void {
+  #window(what: string, span: { fromMs: number; toMs: number; sparesStore?: boolean }): void {
+    const { fromMs, toMs, sparesStore = true } = span;
     // Two faults of a kind may overlap, and each is healed by its own name.
     const fault = `${what} (${fromMs}–${toMs} ms)`;
-    this.#world.at(fromMs, () => this.#record({ kind: "injected", fault, sparesStore: true }));
+    this.#world.at(fromMs, () => this.#record({ kind: "injected", fault, sparesStore }));
     this.#world.at(toMs, () => this.#record({ kind: "healed", fault }));
   }
 
@@ -351,22 +341,16 @@ class Simulation {
       : this.#schedule.semaphores[name]!;
   }
 
-  #networkOf(client: number) {
-    const now = (one: Trouble): boolean =>
-      "toMs" in one && this.#world.nowMs >= one.fromMs && this.#world.nowMs < one.toMs;
-    return {
-      isActive: (fault: MessageFault): boolean =>
-        this.#schedule.troubles.some(
-          (one) => one.kind === fault && one.client === client && now(one),
-        ),
-      stop: (): void => this.#stop(client),
-      storeAnswersAtMs: (): number =>
-        this.#schedule.troubles.reduce(
-          (latest, one) =>
-            one.kind === "store hangs" && now(one) ? Math.max(latest, one.toMs) : latest,
-          this.#world.nowMs,
-        ),
-    };
+  #isActive(fault: MessageFault, client: number, node?: number): boolean {
+    const { nowMs } = this.#world;
+    return this.#schedule.troubles.some(
+      (one) =>
+        one.kind === fault &&
+        one.client === client &&
+        one.fromMs <= nowMs &&
+        nowMs < one.toMs &&
+        (!("node" in one) || one.node === node),
+    );
   }
 
   #lookEvery(ms: number): void {
@@ -376,7 +360,7 @@ class Simulation {
 
   /** Records the content of the store. */
   #look(): void {
-    for (const info of this.#store.list("", 100)) {
+    for (const info of this.#site.list()) {
       const name = plainName(info.name);
       const closed = info.holders.filter((one) => one.closed);
       this.#record({
@@ -397,4 +381,5 @@ class Simulation {
   }
 }
 
-const clientName = (number: number): string => `client-${number}`;
+const isOfStore = (trouble: Trouble): trouble is StoreTrouble =>
+  "node" in trouble || !("client" in trouble);

@@ -67,20 +67,51 @@ export type Trouble = { readonly fromMs: number } & (
       readonly limit: number;
     }
   | { readonly kind: "wall clock jumps"; readonly client: number; readonly byMs: number }
-  | { readonly kind: "store's wall clock jumps"; readonly byMs: number }
-  | { readonly kind: "store hangs"; readonly toMs: number }
   /** The client's first request opens its store; until `toMs`, that fails or hangs. */
   | { readonly kind: "store opens late"; readonly client: number; readonly toMs: number }
+  | OfStore
+  | OfNode
 );
+
+/** A fault of the store itself. */
+export type StoreTrouble = { readonly fromMs: number } & (OfStore | OfNode);
+
+type OfStore =
+  | { readonly kind: "store's wall clock jumps"; readonly byMs: number }
+  | { readonly kind: "store hangs"; readonly toMs: number };
+
+/** A fault of one node of a quorum. */
+type OfNode = { readonly node: number } /** Messages of one client with this node. */ & (
+  | { readonly kind: MessageFault; readonly client: number; readonly toMs: number }
+  | { readonly kind: "node hangs"; readonly toMs: number }
+  /** It comes back with the data of `oldMs` before it went down; without any, if that is missing. */
+  | { readonly kind: "node restarts"; readonly toMs: number; readonly oldMs?: number }
+  /** FLUSHALL: the server loses all data and does not restart. */
+  | { readonly kind: "node is flushed" }
+  | { readonly kind: "node forgets a record"; readonly name: number }
+  | { readonly kind: "node's clock jumps"; readonly byMs: number }
+);
+
+/** The nodes of a quorum. */
+export interface Nodes {
+  readonly maxTtlMs: number;
+  /** For each node, how far its clock is ahead of the first one's at the start, and its speed. */
+  readonly clocks: readonly { readonly aheadMs: number; readonly rate: number }[];
+  /** For each node, whether a write is on its disk before the reply. */
+  readonly syncs: readonly boolean[];
+  /** Nobody has used the nodes before. */
+  readonly areNew?: true;
+}
 
 /**
  * The place of the store. `network`: each client is a process of its own and reaches the store by
  * messages. `skipping`: the same, and the store skips a waiter that its push does not reach, as
  * Redis does. `process`: all clients are in one process with the store, which replies at once.
  * `polled`: as `network`, and the store keeps tickets but pushes nothing. `ticketless`: as
- * `polled`, and the store keeps no tickets: a claim that is not granted is busy.
+ * `polled`, and the store keeps no tickets: a claim that is not granted is busy. `quorum`: each client is a
+ * process of its own with the real quorum store, whose nodes it reaches by messages.
  */
-export type Place = "network" | "skipping" | "process" | "polled" | "ticketless";
+export type Place = "network" | "skipping" | "process" | "polled" | "ticketless" | "quorum";
 
 /** The whole course of a run, except for the chance of each message, which depends on the seed. */
 export interface Schedule {
@@ -98,6 +129,8 @@ export interface Schedule {
   readonly abortBefore: boolean;
   /** Traits of the store that change what the core does. */
   readonly traits?: Pick<Traits, "liveness" | "namesAtOnce">;
+  /** The nodes, if the store is a quorum. */
+  readonly nodes?: Nodes;
   /** The acquires of the clients. */
   readonly tasks: readonly Task[];
   /** The faults of the run. */
@@ -410,8 +443,8 @@ function drawTrouble(random: Random, clients: number): Trouble {
 }
 
 /** Whole numbers are easier to read in a schedule. */
-const whole = Math.round;
+export const whole = Math.round;
 
-function pick<T>(random: Random, from: readonly T[]): T {
+export function pick<T>(random: Random, from: readonly T[]): T {
   return from[Math.floor(random.unit() * from.length)]!;
 }

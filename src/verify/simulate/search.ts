@@ -1,6 +1,5 @@
-import type { Mutant } from "../../testing/mutants.js";
 import type { RuleId, Verdict } from "../check/check.js";
-import { type Outcome, simulate } from "./run.js";
+import { type Outcome, type SimulatedMutant, simulate } from "./run.js";
 import { drawSchedule, type Schedule } from "./schedule.js";
 import { shorten } from "./shorten.js";
 
@@ -10,8 +9,10 @@ export interface Search {
   readonly seed: number;
   /** How many runs at most. */
   readonly runs: number;
+  /** Draws the schedule of a seed. Default: one with a single store. */
+  readonly draw?: (seed: number) => Schedule;
   /** Breaks the core, the store or a fence on purpose. */
-  readonly mutant?: Mutant;
+  readonly mutant?: SimulatedMutant;
   /** Called after each run with the number of runs so far. */
   readonly onRun?: (done: number) => void;
   /** Ends the search early. */
@@ -37,12 +38,13 @@ export interface Failure {
 }
 
 /** Runs one seed after another until a rule is broken. */
-export async function search({ seed, runs, mutant, onRun, signal }: Search): Promise<Found> {
+export async function search(options: Search): Promise<Found> {
+  const { seed, runs, draw = drawSchedule, mutant, onRun, signal } = options;
   const checked = new Map<RuleId, number>();
   let done = 0;
   let failure: Failure | null = null;
   while (done < runs && failure === null && !signal?.aborted) {
-    const outcome = await attempt(drawSchedule(seed + done), mutant);
+    const outcome = await attempt(draw(seed + done), mutant);
     for (const one of outcome.verdicts) {
       checked.set(one.rule, (checked.get(one.rule) ?? 0) + one.checked);
     }
@@ -54,7 +56,10 @@ export async function search({ seed, runs, mutant, onRun, signal }: Search): Pro
 }
 
 /** Shortens the schedule of a failure as long as the same rule is broken. */
-export async function shortestFailure(failure: Failure, mutant?: Mutant): Promise<Failure> {
+export async function shortestFailure(
+  failure: Failure,
+  mutant?: SimulatedMutant,
+): Promise<Failure> {
   let shortest = failure;
   await shorten(failure.outcome.schedule, async (schedule) => {
     const outcome = await attempt(schedule, mutant);
@@ -68,7 +73,7 @@ export async function shortestFailure(failure: Failure, mutant?: Mutant): Promis
 }
 
 /** Runs one schedule. A run that does not end is a finding, too. */
-async function attempt(schedule: Schedule, mutant?: Mutant): Promise<Outcome> {
+async function attempt(schedule: Schedule, mutant?: SimulatedMutant): Promise<Outcome> {
   try {
     return await simulate(schedule, mutant);
   } catch (error) {

@@ -7,6 +7,7 @@ import type { Lab } from "../lab/lab.js";
 import type { RedisServer } from "../lab/redis.js";
 import {
   clusterIsUp,
+  hasOpenSlots,
   moveSlot,
   ownerOfSlot,
   primaryIdOf,
@@ -52,6 +53,13 @@ export async function redisClusterTarget(lab: Lab, isClocked: boolean): Promise<
   );
   const nodes = proxies.map(({ address, port }) => `${address}:${port}`).join(",");
   const shards = await shardsOf(servers);
+  let moved = Promise.resolve();
+  /** Two moves of one slot at the same time would scatter its keys. */
+  const oneAtATime = (move: () => Promise<void>): Promise<void> => {
+    const moving = moved.then(move);
+    moved = moving.catch(() => {});
+    return moving;
+  };
   const pick = (random: Random): Shard => shards[Math.floor(random.unit() * shards.length)]!;
   const primaries = (): readonly RedisServer[] => shards.map(({ primary }) => primary);
   return {
@@ -74,7 +82,10 @@ export async function redisClusterTarget(lab: Lab, isClocked: boolean): Promise<
         hits: "cluster",
         weight: 2,
         lasts: SHORT,
-        make: (_member, random, forMs) => slotMoved(primaries(), random, forMs),
+        make: (_member, random, forMs) =>
+          fault("a slot is moved", () =>
+            oneAtATime(() => moveSomeSlot(primaries(), random, forMs)),
+          ),
       },
     ],
     openWay: async (client) => {
@@ -92,6 +103,7 @@ export async function redisClusterTarget(lab: Lab, isClocked: boolean): Promise<
     async recover() {
       await recover(servers);
       await clusterIsUp(servers).catch(() => repairCluster(servers));
+      if (await hasOpenSlots(servers)) await repairCluster(servers);
     },
     async [Symbol.asyncDispose]() {
       await Promise.all(proxies.map((proxy) => proxy.close()));
@@ -168,15 +180,16 @@ const becomesPrimary = (replica: RedisServer): Promise<boolean> =>
     () => false,
   );
 
-function slotMoved(servers: readonly RedisServer[], random: Random, forMs: number): Fault {
-  const slot = Math.floor(random.unit() * SLOTS);
+async function moveSomeSlot(
+  servers: readonly RedisServer[],
+  random: Random,
+  forMs: number,
+): Promise<void> {
+  const slot = await slotInUse(servers, Math.floor(random.unit() * SLOTS));
   const to = Math.floor(random.unit() * servers.length);
-  return fault("a slot is moved", async () => {
-    const used = await slotInUse(servers, slot);
-    const source = await ownerOfSlot(servers, used);
-    const target = servers[to] === source ? servers[(to + 1) % servers.length]! : servers[to]!;
-    await moveSlot(servers, used, source, target, () => sleep(forMs / 2));
-  });
+  const source = await ownerOfSlot(servers, slot);
+  const target = servers[to] === source ? servers[(to + 1) % servers.length]! : servers[to]!;
+  await moveSlot(servers, slot, source, target, () => sleep(forMs / 2));
 }
 
 /** A slot that has keys, if there is one. */

@@ -436,6 +436,15 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     },
   );
 
+  test("a pool that is closed with its store may still report an error: its connections close later", async () => {
+    freshSchema();
+    const pool = new Pool({ connectionString: server.url });
+    const locks = createLocks(postgresStore(pool, { schema, closeClient: true }));
+    await (await locks.acquire("name")).release();
+    await locks.close();
+    expect(pool.emit("error", new Error("terminating connection"))).toBe(true);
+  });
+
   test("overlapping batches of many clients do not deadlock", { timeout: 60_000 }, async () => {
     freshSchema();
     const before = Number(

@@ -266,7 +266,7 @@ describeWith(["redis"], "the network of a quorum fails", () => {
     for (const one of acquiring) one.catch(() => {});
     await until("the votes are split", async () => {
       const notes = (await store.inspect("default:name"))?.notes ?? [];
-      return workers.every(({ client }) => notes.some((note) => note.includes(`with ${client}`)));
+      return workers.every(({ client }) => notes.some((note) => note.includes(`${client} `)));
     });
     await late.heal();
     const release = async (i: number): Promise<void> => {

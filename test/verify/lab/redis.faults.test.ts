@@ -1,6 +1,13 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../../src/verify/lab/redis.js";
+import {
+  hasOpenSlots,
+  moveSlot,
+  ownerOfSlot,
+  repairCluster,
+  startRedisCluster,
+} from "../../../src/verify/lab/redis-cluster.js";
 import { describeWith } from "../../support/needs.js";
 import { verbs } from "./verbs.js";
 
@@ -61,6 +68,38 @@ describeWith(["redis"], "Redis in the lab", () => {
     await nodes[0]!.cli("set", "key", "value");
     expect(await nodes[1]!.cli("get", "key")).toBe("");
     expect(await nodes[4]!.cli("config", "get", "maxmemory-policy")).toContain("noeviction");
+  });
+
+  test("moves a slot of a cluster as soon as the nodes let it, and ends a move that was left half done", async () => {
+    const servers = await startRedisCluster(lab, { persistence: "always" });
+    const slot = await servers[0]!.cli("cluster", "keyslot", "{a}1");
+    const source = await ownerOfSlot(servers, slot);
+    const [target, third] = servers.filter((one) => one !== source) as [RedisServer, RedisServer];
+    for (const key of ["{a}1", "{a}2", "{a}3"]) await source.cli("set", key, "value");
+    await target.cli("config", "set", "maxmemory", "1");
+    let isRefused = (): void => {};
+    const refused = new Promise<void>((resolve) => {
+      isRefused = resolve;
+    });
+    const moving = moveSlot(servers, slot, source, target, async () => {
+      await target.kill();
+      isRefused();
+    });
+    await target.cli("config", "set", "maxmemory", "0");
+    await refused;
+    expect(await hasOpenSlots([source])).toBe(true);
+    await target.start();
+    await moving;
+    expect(await hasOpenSlots(servers)).toBe(false);
+    expect(await ownerOfSlot(servers, slot)).toBe(target);
+    expect(await target.cli("cluster", "countkeysinslot", slot)).toBe("3");
+
+    const [from, to] = await Promise.all([target, third].map((one) => one.cli("cluster", "myid")));
+    await third.cli("cluster", "setslot", slot, "importing", from!);
+    await target.cli("cluster", "setslot", slot, "migrating", to!);
+    expect(await hasOpenSlots(servers)).toBe(true);
+    await repairCluster(servers);
+    expect(await hasOpenSlots(servers)).toBe(false);
   });
 
   test("counts commands by name, those of scripts too", async () => {

@@ -60,6 +60,40 @@ test("faults may overlap: each is injected and healed at its own time", async ()
   expect(injector.troubles).toEqual([]);
 });
 
+test("at the end, faults are healed for which another one waits that is still being injected", async () => {
+  const done: string[] = [];
+  let isUp = (): void => {};
+  const up = new Promise<void>((resolve) => {
+    isUp = resolve;
+  });
+  const down = kindOf("server down", {
+    make: () => ({
+      name: "server down",
+      inject: async () => void done.push("server down"),
+      heal: async () => {
+        done.push("server up");
+        isUp();
+      },
+    }),
+  });
+  const moved = kindOf("slot moved", {
+    make: () => ({
+      name: "slot moved",
+      inject: async () => {
+        await up;
+        done.push("slot moved");
+      },
+      heal: async () => void done.push("healed"),
+    }),
+  });
+  const { injector } = injectorOf([down, moved]);
+  injector.start([plannedFault("server down"), plannedFault("slot moved", { atMs: 10 })]);
+  await pass(50);
+  await injector.end();
+  expect(done).toEqual(["server down", "server up", "slot moved", "healed"]);
+  expect(injector.active).toEqual([]);
+});
+
 test("two faults of one name at the same time are distinguished", async () => {
   const { injector, timeLine } = injectorOf([kindOf("cut")]);
   injector.start([plannedFault("cut"), plannedFault("cut", { atMs: 50 })]);

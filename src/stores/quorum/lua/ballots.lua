@@ -59,31 +59,36 @@ local function raise(recordKey, counterKey, request)
   return 'yes'
 end
 
-local function release(recordKey, id, isUnused)
+local function release(recordKey, counterKey, request)
+  local id, number, unused, wakes = string.match(request, '^release (%S+) (%S+) (%d) (%d)$')
+  number = tonumber(number)
+  local highest, claimed = readLast(counterKey)
+  -- A renewal of the grant that arrives later would fill it in again.
+  if claimed <= number then saveLast(counterKey, math.max(highest, number + 1), number + 1) end
   local record = readRecord(recordKey)
   if not record or record[ID] ~= id then return 'absent' end
   local hasExpired = record[EXPIRY] <= micros
-  if record[CLOSED] > micros and not isUnused then
+  if record[CLOSED] > micros and unused == '0' then
     if hasExpired then return 'absent' end
     record[EXPIRY], record[TTL] = micros, 0
     saveRecord(recordKey, record)
     return 'released'
   end
   redis.call('DEL', recordKey)
-  local isAwaited = wakeNext(recordKey)
+  local isAwaited = wakes == '1' and wakeNext(recordKey)
   if hasExpired then return 'absent' end
   return isAwaited and 'awaited' or 'released'
 end
 
 local function answer(recordKey, counterKey, request)
-  local kind, id = string.match(request, '^(%a+) ?(%S*)')
+  local kind = string.match(request, '^%a+')
   if kind == 'claim' then return claim(recordKey, counterKey, request) end
   if kind == 'raise' then return raise(recordKey, counterKey, request) end
   if kind == 'pass' then
     if not readRecord(recordKey) then wakeNext(recordKey) end
     return 'yes'
   end
-  return release(recordKey, id, kind == 'unused')
+  return release(recordKey, counterKey, request)
 end
 
 for i = served + 1, #ARGV - 1 do

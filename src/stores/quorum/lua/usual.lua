@@ -1,6 +1,7 @@
 -- The requests of one turn of the event loop. ARGV[1] describes the caller: its marker, its limits (see
 -- marker.lua) and its channel, a line each. Each further argument is a request, one of
---   'release ID', 'unused ID' (atLeast does not close the name)
+--   'release ID number unused wakes' (number: of the grant, or -1; unused: 1 if atLeast does not close the
+--     name; wakes: 1 if a process that waits is told)
 --   'claim ID number ttl seq atLeast register holder' (register: 0, 1 if busy, 2 always)
 --   'raise ID number'
 --   'pass' (the caller was woken and does not want the name)
@@ -13,10 +14,17 @@ local replies, served = {}, 0
 for i = 1, #ARGV - 1 do
   local request, recordKey, reply = ARGV[i + 1], KEYS[2 * i - 1], nil
   if string.sub(request, 1, 8) == 'release ' then
-    local stored = redis.pcall('GET', recordKey)
-    local own = cmsgpack.pack(FORMAT, string.sub(request, 9), 0)
-    if type(stored) == 'string' and string.sub(stored, 1, #own) == own then
+    local id, number = string.match(request, '^release (%S+) (%d+) 0 1$')
+    local stored = id and redis.pcall('GET', recordKey)
+    local own = id and cmsgpack.pack(FORMAT, id, 0)
+    local isOwn = type(stored) == 'string' and string.sub(stored, 1, #own) == own
+    local last = isOwn and redis.pcall('GET', KEYS[2 * i])
+    last = type(last) == 'string' and tonumber(last)
+    number = tonumber(number)
+    if last and last >= number then
       redis.call('DEL', recordKey)
+      -- A renewal of the grant that arrives later must not fill it in again.
+      if last == number then redis.call('SET', KEYS[2 * i], string.format('%.0f', number + 1)) end
       reply = wakeNext(recordKey) and 'awaited' or 'released'
     end
   elseif isInService() then

@@ -1,0 +1,83 @@
+import { describe, expect, test } from "vitest";
+import type { RuleId } from "../../../src/verify/check/check.js";
+import {
+  QUORUM_MUTANTS,
+  type QuorumMutantName,
+} from "../../../src/verify/simulate/quorum/mutants.js";
+import { drawQuorumSchedule } from "../../../src/verify/simulate/quorum/schedule.js";
+import { simulate } from "../../../src/verify/simulate/run.js";
+import { search } from "../../../src/verify/simulate/search.js";
+
+const RUNS = 150;
+
+test("the real quorum store over simulated nodes breaks no promise", {
+  timeout: 120_000,
+}, async () => {
+  const { runs, checked, failure } = await search({
+    seed: 1,
+    runs: RUNS,
+    draw: drawQuorumSchedule,
+  });
+  expect(failure).toBeNull();
+  expect(runs).toBe(RUNS);
+  const seen = [...checked].filter(([, count]) => count > 0).map(([rule]) => rule);
+  expect(seen.join(" ")).toBe("S1 S2 S3 S4 S5 S6 S7 S9 L1 L2 L3 L6");
+});
+
+test("the same seed gives the same run with a quorum", async () => {
+  const [one, again] = [
+    await simulate(drawQuorumSchedule(7)),
+    await simulate(drawQuorumSchedule(7)),
+  ];
+  expect(again).toEqual(one);
+});
+
+test("every kind of fault is drawn", () => {
+  const drawn = Array.from({ length: 100 }, (_, seed) => drawQuorumSchedule(seed));
+  const kinds = new Set(drawn.flatMap(({ troubles }) => troubles.map(({ kind }) => kind)));
+  for (const kind of [
+    "node hangs",
+    "node restarts",
+    "node is flushed",
+    "node forgets a record",
+    "node's clock jumps",
+    "messages arrive twice",
+    "killed",
+    "forces a release",
+    "wall clock jumps",
+  ]) {
+    expect(kinds, kind).toContain(kind);
+  }
+  expect(drawn.some(({ nodes }) => nodes?.areNew)).toBe(true);
+  expect(new Set(drawn.map(({ nodes }) => nodes?.clocks.length))).toEqual(new Set([3, 5]));
+  for (const schedule of drawn) expect(JSON.parse(JSON.stringify(schedule))).toEqual(schedule);
+});
+
+/** For each mutant: a seed that finds it, at most so many runs from there, and the rule that it breaks. */
+const FOUND: Partial<Record<QuorumMutantName, { seed: number; rules: readonly RuleId[] }>> = {
+  "a counter that expires": { seed: 38, rules: ["S2", "S3"] },
+  "a claim that takes a number below the highest": { seed: 17, rules: ["S2"] },
+  "a claim that raises no counter": { seed: 12, rules: ["S2", "S4"] },
+  "a claim that raises only the maximum": { seed: 12, rules: ["S4"] },
+  "a raise without holding the name": { seed: 64, rules: ["S1", "S2", "S4"] },
+  "a raise that raises no counter": { seed: 153, rules: ["S2"] },
+  "a renewal whatever the base": { seed: 481, rules: ["S4"] },
+  "a fill-in after a later ballot": { seed: 7, rules: ["S4", "S6"] },
+  "a fill-in after the release": { seed: 29, rules: ["S5"] },
+  "a release of another's record": { seed: 2, rules: ["S1", "S4"] },
+  "one id for all ballots of a claim": { seed: 70, rules: ["S1", "S2"] },
+  "a majority of different numbers": { seed: 64, rules: ["S2"] },
+};
+const MUTANT_RUNS = 20;
+
+describe("the simulator finds in a quorum", () => {
+  for (const [name, { seed, rules }] of Object.entries(FOUND)) {
+    test(name, { timeout: 120_000 }, async () => {
+      const quorum = QUORUM_MUTANTS[name as QuorumMutantName];
+      const found = { seed, runs: MUTANT_RUNS, draw: drawQuorumSchedule, mutant: { quorum } };
+      const { failure } = await search(found);
+      expect(failure).not.toBeNull();
+      expect(rules).toContain(failure!.verdict.rule);
+    });
+  }
+});
