@@ -14,6 +14,7 @@ import type { PostgresServer } from "../../../src/verify/lab/postgres.js";
 import { describeWith } from "../../support/needs.js";
 import { byPool } from "../../support/postgres.js";
 import { claimOf } from "../../support/redis.js";
+import { until } from "../../support/worker.js";
 
 describeWith(["postgres"], "locks in PostgreSQL", () => {
   let lab: Lab;
@@ -176,25 +177,34 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
 
   test("a token that is drawn before the row is locked would fall", async () => {
     freshSchema();
-    // The insert that many write: it draws the token, and then waits for the row.
+    // The insert that many write: it draws the token, and then waits for the row. The wait is an advisory lock here.
+    const key = 4_711;
     await sql(`CREATE SCHEMA ${schema};
       CREATE TABLE ${schema}.naive (name text PRIMARY KEY, holder text, token bigint);
-      CREATE FUNCTION ${schema}.draw(delay float8) RETURNS bigint LANGUAGE plpgsql AS
-        'DECLARE t bigint := extract(epoch FROM clock_timestamp()) * 1000000; BEGIN PERFORM pg_sleep(delay); RETURN t; END'`);
+      CREATE FUNCTION ${schema}.draw(waits boolean) RETURNS bigint LANGUAGE plpgsql AS
+        'DECLARE t bigint := extract(epoch FROM clock_timestamp()) * 1000000;
+         BEGIN IF waits THEN PERFORM pg_advisory_xact_lock_shared(${key}); END IF; RETURN t; END'`);
     const pool = new Pool({ connectionString: server.url });
     closing.push(() => pool.end());
-    const claim = async (holder: string, delay: number): Promise<bigint> => {
+    const claim = async (holder: string, waits: boolean): Promise<bigint> => {
       const { rows } = await pool.query(
         `INSERT INTO ${schema}.naive VALUES ('name', $1, ${schema}.draw($2)) ON CONFLICT (name) DO UPDATE
           SET holder = excluded.holder, token = excluded.token WHERE naive.holder IS NULL RETURNING token`,
-        [holder, delay],
+        [holder, waits],
       );
       return BigInt(rows[0].token);
     };
-    const slow = claim("slow", 0.3);
-    await pause(50);
-    const first = await claim("fast", 0);
+    const lock = await pool.connect();
+    await lock.query(`SELECT pg_advisory_lock(${key})`);
+    const slow = claim("slow", true);
+    await until("the slow claim has drawn its token", async () => {
+      const waiting = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = ${key} AND NOT granted`;
+      return (await pool.query(waiting)).rowCount === 1;
+    });
+    const first = await claim("fast", false);
     await pool.query(`UPDATE ${schema}.naive SET holder = NULL`);
+    await lock.query(`SELECT pg_advisory_unlock(${key})`);
+    lock.release();
     expect(await slow).toBeLessThan(first);
   });
 
