@@ -163,9 +163,9 @@ Exit codes:
     ],
     more: `The library's own code runs on several simulated processes over one simulated
 store: messages are lost, late, doubled and overtake each other, processes are
-paused, suspended and killed, clocks jump. With --quorum, nodes also stop, restart
-with and without their data, and forget records. The same seed is the same run. A run
-that breaks a promise is shortened and shown; exit code 1.`,
+paused, suspended and killed, clocks jump. With --quorum, nodes also stop,
+restart with and without their data, and forget records. The same seed is the
+same run. A run that breaks a promise is shortened and shown; exit code 1.`,
     run: async ({ options }) => (await import("./simulate.js")).simulate(options),
   },
   {

@@ -38,6 +38,7 @@ describe("holdfast verify", () => {
       ["redis", "redis"],
       ["redis-replica", "redis"],
       ["redis-cluster", "redis"],
+      ["redlock", "redis"],
       ["postgres", "postgres"],
       ["pgbouncer", "postgres,"],
       ["etcd", "etcd"],
