@@ -85,17 +85,6 @@ export const PLANTED = [
     ],
   },
   {
-    name: "votes for different numbers count together",
-    lab: "redlock",
-    edits: [
-      [
-        "stores/quorum/ballot.js",
-        "const votes = (byNumber.get(answer.number) ?? 0) + 1;",
-        "const votes = recorded;",
-      ],
-    ],
-  },
-  {
     name: "second connection drops POSIX locks",
     lab: "sqlite",
     faults: "worker killed,log checkpointed by another tool,journal mode changed by another tool",
