@@ -125,6 +125,7 @@ test("the labs are those that the docs list", () => {
     "redis",
     "redis-replica",
     "redis-cluster",
+    "redlock",
     "postgres",
     "pgbouncer",
     "etcd",
