@@ -1,8 +1,4 @@
-import {
-  InvalidArgumentError,
-  StoreUnavailableError,
-  UnsupportedError,
-} from "../../core/errors.js";
+import { InvalidArgumentError, UnsupportedError } from "../../core/errors.js";
 import { type Runtime, systemRuntime } from "../../core/runtime.js";
 import {
   type Claim,

@@ -1,9 +1,12 @@
-import type { Clock } from "../../core/clock.js";
+import type { Clock, Timer } from "../../core/clock.js";
 import type { QuorumNode } from "./node.js";
 
 /** A lower estimate of a node's clock is believed after this time, in which no better one came. */
 const ESTIMATE_KEPT_MS = 10_000;
 const FIRST_ROUND_TRIP_MS = 1;
+/** A timer that fires later than this shows that the process stood still; it then reads for so long what has arrived. */
+const LATE_MS = 20;
+const READ_MS = 50;
 
 /** One node as this client sees it: how fast it answers, what its clock shows, whether it is silent. */
 export class Member {
@@ -48,11 +51,23 @@ export class Member {
       answered(answer);
     };
     this.#pending.add(end);
-    const timer = this.#clock.after(timeoutMs, () => {
+    let timer: Timer;
+    const expire = (): void => {
+      if (this.#clock.elapsedMs() > dueAtMs + LATE_MS) {
+        // The event loop was busy: the answer may have arrived, and is read after the timers.
+        wait(READ_MS);
+        return;
+      }
       this.isSilent = true;
       end(new Error(`${this.node.where} gave no answer within ${Math.round(timeoutMs)} ms`));
-    });
-    timer.keepAlive(true);
+    };
+    let dueAtMs = sentAtMs;
+    const wait = (ms: number): void => {
+      dueAtMs = this.#clock.elapsedMs() + ms;
+      timer = this.#clock.after(ms, expire);
+      timer.keepAlive(true);
+    };
+    wait(timeoutMs);
     send(this.node).then(
       (answer) => {
         this.#heard(sentAtMs, timeoutMs, answer);
