@@ -149,7 +149,13 @@ function failoverKinds(pick: (random: Random) => Shard): readonly FaultKind[] {
 const handedOver = (shard: Shard): Fault =>
   fault(`${shard.replica.name} is made the primary`, async () => {
     const { primary, replica } = shard;
-    await replica.cli("cluster", "failover");
+    // A replica refuses while its connection to the primary is not up yet.
+    await until(`${replica.name} takes part in a failover`, FAILOVER_MS, () =>
+      replica.cli("cluster", "failover").then(
+        () => true,
+        () => false,
+      ),
+    );
     const isDone = await becomesPrimary(replica);
     if (isDone) Object.assign(shard, { primary: replica, replica: primary });
   });
