@@ -59,7 +59,11 @@ export class RedisServer extends ChildServer {
     const { master_repl_offset: goal } = await primary.#info("replication");
     await until(`${this.name} has caught up`, SYNC_MS, async () => {
       const own = await this.#info("replication");
-      return own["master_link_status"] === "up" && Number(own["slave_repl_offset"]) >= Number(goal);
+      // The primary counts the replica as online a little later than the replica itself does.
+      const listed = Object.values(await primary.#info("replication"));
+      const isOnline = listed.some((line) => line.includes(`port=${this.port},state=online`));
+      const isUp = own["master_link_status"] === "up" && isOnline;
+      return isUp && Number(own["slave_repl_offset"]) >= Number(goal);
     });
   }
 
