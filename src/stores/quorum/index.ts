@@ -157,6 +157,8 @@ export class QuorumStore implements Store {
   }
 
   async close(): Promise<void> {
+    // A record that is left on a minority would cost the next claim a ballot.
+    await this.#releases.flush();
     // Other Locks may share the store: what they wait for goes on, and later ones listen anew.
     const isClaiming = [...this.#claiming.values()].some(({ isGivenUp }) => !isGivenUp);
     if (!this.#closesNodes && (isClaiming || this.#waiting > 0)) return;

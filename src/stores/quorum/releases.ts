@@ -4,11 +4,22 @@ import type { NodeRelease, NodeReleaseReply, QuorumNode } from "./node.js";
 
 const RETRY_MS = { first: 100, most: 2_000 };
 
+/** A release, and how often and how long it is sent. */
+interface Sending {
+  readonly release: NodeRelease;
+  readonly limits: Limits;
+  /** When the record has expired. */
+  readonly untilMs: number;
+}
+
 /** Sends releases to all nodes, and repeats those that a node did not answer until its record has expired. */
 export class Releases {
   readonly #members: readonly Member[];
   readonly #clock: Clock;
-  readonly #timers = new Set<Timer>();
+  /** The attempts that a node may still answer. */
+  readonly #underWay = new Set<Promise<void>>();
+  /** The attempts to come, each of which can be made at once. */
+  readonly #later = new Map<Timer, () => void>();
   #isClosed = false;
 
   constructor(members: readonly Member[], clock: Clock) {
@@ -23,43 +34,65 @@ export class Releases {
     answered: (answer: NodeReleaseReply | Error, index: number) => void,
     silent?: () => void,
   ): void {
-    const untilMs = this.#clock.elapsedMs() + keptMs;
     this.#isClosed = false;
-    const send = (node: QuorumNode): Promise<NodeReleaseReply> => node.release(release);
-    const repeatOrEnd = (answer: NodeReleaseReply | Error, i: number): void => {
-      const member = this.#members[i]!;
-      // A node that has not joined never got a claim.
-      if (answer instanceof Error && member.isJoined) {
-        this.#repeat(member, release, limits, untilMs);
-      }
-      answered(answer, i);
-    };
-    askEach(this.#members, limits, send, repeatOrEnd, silent);
+    const untilMs = this.#clock.elapsedMs() + keptMs;
+    this.#attempt(this.#members, { release, limits, untilMs }, RETRY_MS.first, answered, silent);
+  }
+
+  /** Makes all attempts at once, and resolves when the nodes that are not silent have answered. */
+  async flush(): Promise<void> {
+    await Promise.all(this.#underWay);
+    for (const [timer, attempt] of this.#later) {
+      timer.cancel();
+      this.#later.delete(timer);
+      attempt();
+    }
+    await Promise.all(this.#underWay);
   }
 
   /** Repeats nothing any more, until the next release. */
   close(): void {
     this.#isClosed = true;
-    for (const timer of this.#timers) timer.cancel();
-    this.#timers.clear();
+    for (const timer of this.#later.keys()) timer.cancel();
+    this.#later.clear();
   }
 
-  #repeat(
-    member: Member,
-    release: NodeRelease,
-    limits: Limits,
-    untilMs: number,
-    pauseMs = RETRY_MS.first,
+  #attempt(
+    members: readonly Member[],
+    sending: Sending,
+    pauseMs: number,
+    answered: (answer: NodeReleaseReply | Error, index: number) => void = () => {},
+    silent: () => void = () => {},
   ): void {
-    if (this.#isClosed || this.#clock.elapsedMs() + pauseMs >= untilMs) return;
-    const timer = this.#clock.after(pauseMs, () => {
-      this.#timers.delete(timer);
-      const send = (node: QuorumNode): Promise<NodeReleaseReply> => node.release(release);
-      askEach([member], limits, send, (answer) => {
-        if (!(answer instanceof Error)) return;
-        this.#repeat(member, release, limits, untilMs, Math.min(2 * pauseMs, RETRY_MS.most));
-      });
+    const send = (node: QuorumNode): Promise<NodeReleaseReply> => node.release(sending.release);
+    let answers = 0;
+    const underWay = new Promise<void>((resolve) => {
+      const repeatOrEnd = (answer: NodeReleaseReply | Error, i: number): void => {
+        // A node that has not joined never got a claim.
+        if (answer instanceof Error && members[i]!.isJoined) {
+          this.#repeat(members[i]!, sending, pauseMs);
+        }
+        answered(answer, i);
+        if (++answers === members.length) resolve();
+      };
+      const nobodyWaits = (): void => {
+        silent();
+        resolve();
+      };
+      askEach(members, sending.limits, send, repeatOrEnd, nobodyWaits);
     });
-    this.#timers.add(timer);
+    this.#underWay.add(underWay);
+    underWay.then(() => this.#underWay.delete(underWay));
+  }
+
+  #repeat(member: Member, sending: Sending, pauseMs: number): void {
+    if (this.#isClosed || this.#clock.elapsedMs() + pauseMs >= sending.untilMs) return;
+    const nextPauseMs = Math.min(2 * pauseMs, RETRY_MS.most);
+    const attempt = (): void => this.#attempt([member], sending, nextPauseMs);
+    const timer = this.#clock.after(pauseMs, () => {
+      this.#later.delete(timer);
+      attempt();
+    });
+    this.#later.set(timer, attempt);
   }
 }

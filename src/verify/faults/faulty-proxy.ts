@@ -99,7 +99,7 @@ export abstract class FaultyProxy<Kind extends string = string> {
   /**
    * The request takes effect, but nothing of the reply arrives. The first bytes that the server
    * sends after the request count as the reply. The client's connection is reset, or stays open and
-   * silent.
+   * silent. `struck` counts the replies that are lost.
    */
   loseReply({
     when,
@@ -107,14 +107,29 @@ export abstract class FaultyProxy<Kind extends string = string> {
     only,
     silent = false,
   }: Strikes<Kind> & { readonly silent?: boolean } = {}): ProxyFault {
-    const name = `loses replies${silent ? " in silence" : ""}`;
-    return this.#strikes(name, times, (strike) => ({
-      only,
-      onRequest(link) {
-        if (link.asks(when) && strike()) link.losesReply(silent, this);
-        return false;
+    let lost = 0;
+    const { name, inject, heal } = this.#strikes(
+      `loses replies${silent ? " in silence" : ""}`,
+      times,
+      (strike) => ({
+        only,
+        onRequest(link) {
+          if (link.asks(when) && strike()) link.losesReply(silent, this, () => lost++);
+          return false;
+        },
+      }),
+    );
+    return {
+      name,
+      inject() {
+        lost = 0;
+        return inject();
       },
-    }));
+      heal,
+      get struck() {
+        return lost;
+      },
+    };
   }
 
   /** Applies the active rules to connections that already exist. */

@@ -30,7 +30,7 @@ export abstract class Link implements Struck {
   readonly #rules: ReadonlySet<Rule>;
   /** Bytes that the client has sent since the server last replied. */
   #request: Buffer = NOTHING;
-  #losing: { readonly silent: boolean; readonly rule: Rule } | null = null;
+  #losing: { silent: boolean; rule: Rule; lost: () => void } | null = null;
 
   constructor({ rules, traffic }: LinkSettings) {
     this.#rules = rules;
@@ -85,8 +85,8 @@ export abstract class Link implements Struck {
     this.#lane(direction).breakOff(bytes, rule);
   }
 
-  losesReply(silent: boolean, rule: Rule): void {
-    this.#losing ??= { silent, rule };
+  losesReply(silent: boolean, rule: Rule, lost: () => void): void {
+    this.#losing ??= { silent, rule, lost };
     // A request is struck at most once: it is not filtered again with the bytes that follow.
     this.#request = NOTHING;
   }
@@ -115,8 +115,9 @@ export abstract class Link implements Struck {
   protected loseReply(): boolean {
     this.#request = NOTHING;
     if (this.#losing === null) return false;
-    const { silent, rule } = this.#losing;
+    const { silent, rule, lost } = this.#losing;
     this.#losing = null;
+    lost();
     if (silent) this.toClient.hole = rule;
     else this.resetClient();
     return true;

@@ -37,8 +37,8 @@ export interface Struck {
   breakOff(direction: Direction, bytes: Buffer, rule: Rule): void;
   /** Delivers these last bytes to the server, then resets both sides. */
   resetAfter(bytes: Buffer): void;
-  /** Loses the reply to the pending request. */
-  losesReply(silent: boolean, rule: Rule): void;
+  /** Loses the reply to the pending request, and calls `lost` then. */
+  losesReply(silent: boolean, rule: Rule, lost: () => void): void;
 }
 
 /** One active fault. Lanes apply rules when bytes are delivered, not when they come in. */

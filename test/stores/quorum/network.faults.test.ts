@@ -5,6 +5,7 @@ import { SCRIPTS } from "../../../src/stores/quorum/scripts.js";
 import { type Fault, together } from "../../../src/verify/fault.js";
 import type { ProxyFault, Strikes, TcpProxy } from "../../../src/verify/faults/proxy.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
+import type { RedisServer } from "../../../src/verify/lab/redis.js";
 import { machineMs } from "../../../src/verify/traffic/time-line.js";
 import type { Worker } from "../../../src/verify/traffic/worker.js";
 import { describeWith } from "../../support/needs.js";
@@ -62,6 +63,13 @@ describeWith(["redis"], "the network of a quorum fails", () => {
     return { ...started, servers, proxies, struck, other };
   }
 
+  const haveRecord = async (servers: readonly RedisServer[]): Promise<boolean> =>
+    (await Promise.all(servers.map((server) => hasRecord(server)))).every((has) => has);
+
+  /** Releases are repeated to a node whose connection is being opened again. */
+  const nothingIsLeft = (servers: readonly RedisServer[]): Promise<void> =>
+    until("nothing is left", async () => (await withRecords(servers)).length === 0);
+
   describe.each<[string, (proxy: TcpProxy, strikes: Strikes) => ProxyFault]>([
     ["replies are lost", (proxy, one) => proxy.loseReply(one)],
     ["replies are lost in silence", (proxy, one) => proxy.loseReply({ ...one, silent: true })],
@@ -82,13 +90,11 @@ describeWith(["redis"], "the network of a quorum fails", () => {
       await heal(timeLine, together(...faults));
       const granted = await acquiring;
       expect(machineMs() - fromMs).toBeLessThan(2 * SOON_MS);
-      await until("all have it", async () =>
-        (await Promise.all(servers.map((server) => hasRecord(server)))).every((has) => has),
-      );
+      await until("all have it", () => haveRecord(servers));
       expect(await struck.write(granted.op)).toBe(true);
       expect(await struck.release(granted.op)).toBe("released");
+      await nothingIsLeft(servers);
       await closeAll(workers);
-      expect(await withRecords(servers)).toEqual([]);
       expectAllKept(timeLine, ["S7", "L3"]);
     });
 
@@ -136,10 +142,23 @@ describeWith(["redis"], "the network of a quorum fails", () => {
         "ACQUIRE_TIMEOUT",
       );
       expect(await other.release(granted.op)).toBe("released");
+      await nothingIsLeft(servers);
       await closeAll(workers);
-      expect(await withRecords(servers)).toEqual([]);
       expectAllKept(timeLine, ["S1", "S2", "S7", "L3"]);
     });
+  });
+
+  test("close waits for the slow answer of a node to a release, which then has no record", async () => {
+    const { workers, timeLine, servers, proxies, struck } = await startBehind({ ttl: LONG_MS });
+    const { op } = await struck.acquire("name");
+    await until("all have it", () => haveRecord(servers));
+    const slow = proxies[0]!.delay(250, "to-server");
+    await inject(timeLine, slow, { sparesStore: true });
+    expect(await struck.release(op)).toBe("released");
+    await closeAll(workers);
+    expect(await withRecords(servers)).toEqual([]);
+    await heal(timeLine, slow);
+    expectAllKept(timeLine, ["S7", "L3"]);
   });
 
   test("connections are cut one by one under load: all go on, one holder at a time, no update lost", async () => {
