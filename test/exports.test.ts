@@ -45,6 +45,7 @@ const NEED_EXAMPLE = [
   "withTransactionLock",
   "lockRow",
   "updateVersioned",
+  "ZooKeeperClient.open",
 ];
 
 /** Declares a name that an example uses without declaring it: ours by an import, the user's as `any`. */

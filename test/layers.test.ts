@@ -16,7 +16,7 @@ const LAYERS: readonly (readonly string[])[] = [
   ["index.ts", "connect.ts", "examine.ts", "locks.ts"],
   ["primitives/"],
   ["fence/"],
-  ["postgres/"],
+  ["postgres/", "zookeeper/"],
   ["stores/"],
   ["doctor/"],
   ["core/"],

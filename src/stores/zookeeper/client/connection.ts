@@ -1,0 +1,251 @@
+import { connect as connectPlain, type Socket } from "node:net";
+import { connect as connectTls, type SecureContext } from "node:tls";
+import { reasonOf } from "../../../core/cause.js";
+import type { Clock } from "../../../core/clock.js";
+import { Xid, type ZooKeeperErrorCode } from "./codes.js";
+import { type ConnectionInfo, RefusedReply, type Reply } from "./errors.js";
+import { FrameReader, JuteReader, JuteWriter, MalformedReply } from "./jute.js";
+import type { Request } from "./request.js";
+import type { ServerAddress } from "./servers.js";
+
+/** A reply to the connect request is far shorter: until it is there, nothing longer is read. */
+const HANDSHAKE_BYTES = 1_024;
+const NO_NODE = -101;
+
+/** The fields of `tls.connect`. */
+export interface ConnectionTls {
+  readonly secureContext: SecureContext;
+  readonly servername?: string;
+}
+
+/** What is presented to a server to begin a session, or to resume it. */
+export interface SessionTicket {
+  /** 0 for a new session. */
+  readonly id: bigint;
+  readonly password: Buffer;
+  readonly timeoutMs: number;
+  /** A server that is behind it closes the connection. */
+  readonly lastZxid: bigint;
+}
+
+/** What a server grants: a timeout of 0 says that the session has expired. */
+export type GrantedSession = Omit<SessionTicket, "lastZxid">;
+
+/** An event as the server sends it. */
+export interface ServerEvent {
+  readonly type: number;
+  readonly path: string;
+  readonly zxid: bigint;
+}
+
+/** The owner of a connection. After `closed`, nothing more is called. */
+export interface ConnectionOwner {
+  attached(session: GrantedSession): void;
+  /** Called in the same step in which the request settles. `code`: the error; null if it succeeded. */
+  replied(reply: Reply, code: ZooKeeperErrorCode | null): void;
+  noticed(event: ServerEvent): void;
+  closed(reason: string): void;
+}
+
+export interface ConnectionOptions {
+  readonly server: ServerAddress;
+  readonly number: number;
+  readonly tls: ConnectionTls | undefined;
+  readonly clock: Clock;
+  readonly maxReplyBytes: number;
+  /** Asked when the connect request is sent. */
+  readonly ticket: () => SessionTicket;
+}
+
+/** One TCP or TLS connection: its handshake, its frames, and which reply answers which request. */
+export class Connection {
+  readonly #options: ConnectionOptions;
+  readonly #owner: ConnectionOwner;
+  readonly #socket: Socket;
+  readonly #frames = new FrameReader(HANDSHAKE_BYTES);
+  /** Replies come in order within each kind of request number. */
+  readonly #awaiting = new Map<number, Request[]>();
+  #info: ConnectionInfo;
+  #attached = false;
+  #over = false;
+  #lastXid = 0;
+  #error: unknown = null;
+
+  constructor(options: ConnectionOptions, owner: ConnectionOwner) {
+    this.#options = options;
+    this.#owner = owner;
+    const { server, number, tls } = options;
+    this.#info = { number, server: server.name, connectSentAtMs: Number.NEGATIVE_INFINITY };
+    const { host, port } = server;
+    this.#socket =
+      tls === undefined
+        ? connectPlain({ host, port, noDelay: true })
+        : connectTls({ ...tls, host, port });
+    this.#socket.setNoDelay(true);
+    // The timers of pending requests keep the process alive, and an idle client does not.
+    this.#socket.unref();
+    this.#socket.once(tls === undefined ? "connect" : "secureConnect", () => this.#greet());
+    this.#socket.on("data", (chunk: Buffer) => this.#receive(chunk));
+    this.#socket.on("error", (error) => {
+      this.#error = error;
+    });
+    this.#socket.once("close", () => this.#end(this.#reason()));
+  }
+
+  get info(): ConnectionInfo {
+    return this.#info;
+  }
+
+  /** Sends the requests together. `nowMs` must have been read in this turn of the event loop. */
+  send(requests: readonly Request[], nowMs: number): void {
+    const frames = requests.map((request) => {
+      const xid = request.operation.xid ?? this.#nextXid();
+      const kind = Math.min(xid, 1);
+      const awaiting = this.#awaiting.get(kind);
+      if (awaiting === undefined) this.#awaiting.set(kind, [request]);
+      else awaiting.push(request);
+      return request.frame(xid, nowMs);
+    });
+    this.#socket.write(frames.length === 1 ? frames[0]! : Buffer.concat(frames));
+  }
+
+  /** Ends the connection; requests without a reply fail. The owner is not told. */
+  destroy(reason: string): void {
+    if (this.#over) return;
+    this.#over = true;
+    this.#socket.destroy();
+    for (const requests of this.#awaiting.values()) {
+      for (const request of requests) request.fail("CONNECTION_LOSS", this.#lost(reason));
+    }
+    this.#awaiting.clear();
+  }
+
+  #lost(reason: string): { server: string; reason: string } {
+    return { server: this.#info.server, reason: `the connection was lost: ${reason}` };
+  }
+
+  #end(reason: string): void {
+    if (this.#over) return;
+    this.destroy(reason);
+    this.#owner.closed(reason);
+  }
+
+  #reason(): string {
+    return this.#error === null ? "the server closed it" : reasonOf(this.#error);
+  }
+
+  #greet(): void {
+    const { clock, ticket } = this.#options;
+    const { id, password, timeoutMs, lastZxid } = ticket();
+    const writer = new JuteWriter();
+    writer.int(0);
+    writer.long(lastZxid);
+    writer.int(timeoutMs);
+    writer.long(id);
+    writer.bytes(password);
+    // A server that has lost its majority must not serve the session.
+    writer.bool(false);
+    this.#info = { ...this.#info, connectSentAtMs: clock.elapsedMs() };
+    this.#socket.write(writer.frame());
+  }
+
+  #receive(chunk: Buffer): void {
+    if (this.#over) return;
+    const nowMs = this.#options.clock.elapsedMs();
+    this.#frames.push(chunk);
+    try {
+      for (let frame = this.#frames.next(); frame !== null; frame = this.#frames.next()) {
+        if (this.#attached) this.#take(new JuteReader(frame), nowMs);
+        else this.#attach(new JuteReader(frame));
+        if (this.#over) return;
+      }
+    } catch (error) {
+      if (!(error instanceof MalformedReply)) throw error;
+      this.#end(error.message);
+    }
+  }
+
+  #attach(reply: JuteReader): void {
+    reply.int();
+    const timeoutMs = reply.int();
+    const id = reply.long();
+    const password = reply.bytes();
+    const isReadOnly = reply.remaining > 0 && reply.bool();
+    if (isReadOnly) this.#end("the server has no majority and serves reads only");
+    else {
+      this.#attached = true;
+      this.#frames.maxBytes = this.#options.maxReplyBytes;
+      this.#owner.attached({ id, password, timeoutMs });
+    }
+  }
+
+  #take(reply: JuteReader, nowMs: number): void {
+    const xid = reply.int();
+    const zxid = reply.long();
+    const number = reply.int();
+    if (xid === Xid.event) this.#owner.noticed(readEvent(reply, zxid));
+    else this.#answer(xid, reply, number, { zxid, answeredAtMs: nowMs });
+  }
+
+  #answer(
+    xid: number,
+    reply: JuteReader,
+    number: number,
+    more: Pick<Reply, "zxid" | "answeredAtMs">,
+  ): void {
+    const awaiting = this.#awaiting.get(Math.min(xid, 1));
+    const request = awaiting?.[0];
+    if (request === undefined || request.xid !== xid) {
+      throw new MalformedReply(`a reply to request ${xid}, which is not the next`);
+    }
+    const outcome = outcomeOf(request, number, reply);
+    // Only now: if the reply is malformed, the request must fail with the connection.
+    awaiting!.shift();
+    this.#settle(request, outcome, more);
+  }
+
+  #settle(
+    request: Request,
+    outcome: { value: unknown } | RefusedReply,
+    more: Pick<Reply, "zxid" | "answeredAtMs">,
+  ): void {
+    const { isWrite } = request.operation;
+    const succeeded = !(outcome instanceof RefusedReply);
+    const connection = this.#info;
+    const reply = { ...more, sentAtMs: request.sentAtMs!, connection, isWrite, succeeded };
+    if (succeeded) request.succeed(outcome.value, reply);
+    else {
+      const { code, reason, part } = outcome;
+      request.fail(code, { reason, part, reply, server: connection.server });
+    }
+    // The request may have ended the connection.
+    if (!this.#over) this.#owner.replied(reply, succeeded ? null : outcome.code);
+  }
+
+  #nextXid(): number {
+    this.#lastXid = (this.#lastXid % 0x7fffffff) + 1;
+    return this.#lastXid;
+  }
+}
+
+function readEvent(reply: JuteReader, zxid: bigint): ServerEvent {
+  const type = reply.int();
+  // The state of the connection, which is known here.
+  reply.int();
+  return { type, path: reply.text(), zxid };
+}
+
+function outcomeOf(
+  { operation }: Request,
+  number: number,
+  reply: JuteReader,
+): { value: unknown } | RefusedReply {
+  if (number === NO_NODE && operation.missing !== undefined) return { value: operation.missing };
+  if (number !== 0) return new RefusedReply(number);
+  try {
+    return { value: operation.read(reply) };
+  } catch (error) {
+    if (error instanceof RefusedReply) return error;
+    throw error;
+  }
+}

@@ -1,0 +1,167 @@
+import { InvalidArgumentError } from "../../../core/errors.js";
+import { show } from "../../../core/validate.js";
+import { OpCode, PART_ERROR } from "./codes.js";
+import { RefusedReply, requestText, ZooKeeperError } from "./errors.js";
+import { type JuteReader, type JuteWriter, MalformedReply } from "./jute.js";
+import {
+  type CreateOptions,
+  check,
+  create,
+  type Data,
+  getData,
+  listChildren,
+  type Operation,
+  remove,
+  setData,
+} from "./operations.js";
+import type { Chroot } from "./paths.js";
+import type { Stat } from "./records.js";
+
+/** A part of `multi`. A missing version matches every version. */
+export type MultiPart =
+  | ({ readonly op: "create"; readonly path: string } & CreateOptions)
+  | { readonly op: "delete" | "check"; readonly path: string; readonly version?: number }
+  | {
+      readonly op: "setData";
+      readonly path: string;
+      readonly data: Data;
+      readonly version?: number;
+    };
+
+/**
+ * The result of a part of `multi`: the new node's path, the changed node's state, or nothing. Servers
+ * tell no state of a new node here, but its `czxid` is the `zxid` of the reply.
+ */
+export type MultiResult<P> = P extends { readonly op: "create" }
+  ? { readonly path: string }
+  : P extends { readonly op: "setData" }
+    ? { readonly stat: Stat }
+    : Record<never, never>;
+
+/** A part of `multiRead`. */
+export interface MultiReadPart {
+  /** What is read. */
+  readonly op: "getData" | "getChildren";
+  /** The node. */
+  readonly path: string;
+}
+
+/** The result of a part of `multiRead`: an error is the part's own, such as `NO_NODE`. */
+export type MultiReadResult<P> =
+  | (P extends { readonly op: "getData" }
+      ? { readonly data: Buffer; readonly stat: Stat }
+      : { readonly children: string[] })
+  | ZooKeeperError;
+
+/** A multi writes its parts one after another, each behind a header; the end is a header too. */
+function combined<T>(
+  name: "multi" | "multiRead",
+  parts: readonly Operation<unknown>[],
+  readReply: (reply: JuteReader) => T,
+): Operation<T> {
+  const header = (request: JuteWriter, type: number, done: boolean): void => {
+    request.int(type);
+    request.bool(done);
+    request.int(-1);
+  };
+  return {
+    name,
+    type: OpCode[name],
+    path: parts[0]!.path,
+    isWrite: name === "multi",
+    write(request) {
+      for (const part of parts) {
+        header(request, part.type, false);
+        part.write(request);
+      }
+      header(request, PART_ERROR, true);
+    },
+    read: readReply,
+  };
+}
+
+/** The value of a part, or the number of its error. */
+function readPart<T>(reply: JuteReader, part: Operation<T>, chroot: Chroot): T | object | number {
+  const type = reply.int();
+  const done = reply.bool();
+  reply.int();
+  if (done) throw new MalformedReply("fewer results than the request has parts");
+  if (type === PART_ERROR) return reply.int();
+  // The reply to create2 has no state of the node here, and that to a container has one.
+  if (type === OpCode.create) return { path: chroot.relative(reply.text()) };
+  return part.read(reply);
+}
+
+/** All parts or none. */
+export function multi(
+  chroot: Chroot,
+  list: readonly MultiPart[],
+): Operation<{ results: object[] }> {
+  const parts = checkParts(list).map((part) => partOf(chroot, part));
+  return combined("multi", parts, (reply) => {
+    const results = parts.map((part) => readPart(reply, part, chroot));
+    // Parts before the one that failed have 0, those after it -2.
+    const numbers = results.map((one) => (typeof one === "number" ? one : 0));
+    const failed = numbers.findIndex((number) => number !== 0 && number !== -2);
+    if (failed !== -1) throw new RefusedReply(numbers[failed]!, failed);
+    return { results: results as object[] };
+  });
+}
+
+/** Each part succeeds or fails by itself. */
+export function multiRead(
+  chroot: Chroot,
+  list: readonly MultiReadPart[],
+): Operation<{ results: object[] }> {
+  const parts = checkParts(list).map((part) => readPartOf(chroot, part));
+  return combined("multiRead", parts, (reply) => ({
+    results: parts.map((part, i) => {
+      const result = readPart(reply, part, chroot);
+      return typeof result === "number" ? partError(part, i, result) : result;
+    }),
+  }));
+}
+
+function partError(
+  { name, path }: Operation<object>,
+  part: number,
+  number: number,
+): ZooKeeperError {
+  const { code, reason } = new RefusedReply(number);
+  return new ZooKeeperError(code, { request: requestText(name, path), path, part, reason });
+}
+
+function checkParts<P>(parts: readonly P[]): readonly P[] {
+  if (Array.isArray(parts) && parts.length > 0) return parts;
+  throw new InvalidArgumentError(`the parts are ${show(parts)}; they must be a list with an entry`);
+}
+
+function partOf(chroot: Chroot, part: MultiPart): Operation<object> {
+  switch (part?.op) {
+    case "create":
+      return create(chroot, part.path, part);
+    case "delete":
+      return remove(chroot, part.path, part.version);
+    case "check":
+      return check(chroot, part.path, part.version);
+    case "setData":
+      return setData(chroot, part.path, part.data, part.version);
+    default:
+      throw new InvalidArgumentError(
+        `a part of multi is ${show(part)}; its op must be "create", "delete", "setData" or "check"`,
+      );
+  }
+}
+
+function readPartOf(chroot: Chroot, part: MultiReadPart): Operation<object> {
+  switch (part?.op) {
+    case "getData":
+      return getData(chroot, part.path, false);
+    case "getChildren":
+      return listChildren(chroot, part.path);
+    default:
+      throw new InvalidArgumentError(
+        `a part of multiRead is ${show(part)}; its op must be "getData" or "getChildren"`,
+      );
+  }
+}
