@@ -1,16 +1,20 @@
 import { mkdir, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { delimiter, dirname, join } from "node:path";
 import { ChildServer, type Place } from "./child-server.js";
 import { talk } from "./talk.js";
 
 export interface ZooKeeperOptions {
   /** `fast`: a tick of 200 ms, so sessions may be as short as 400 ms. */
   readonly timing?: "fast" | "default";
+  /** Further settings of `zoo.cfg`. */
+  readonly config?: Readonly<Record<string, string>>;
 }
 
 const JAVA = ["-Xms16m", "-Xmx48m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"];
 /** Otherwise the JVM leaves a file in /tmp when it is killed. */
 const NO_TRACES = "-XX:-UsePerfData";
+/** Needed for TLS, and missing in the class path of Debian's zookeeper.jar. */
+const TLS_JAR = "netty-codec.jar";
 const MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 
 export class ZooKeeperServer extends ChildServer {
@@ -58,7 +62,8 @@ export class ZooKeeperServer extends ChildServer {
   }
 
   protected command(): readonly string[] {
-    return [this.#java, ...JAVA, NO_TRACES, "-cp", this.#jar, MAIN, this.#config];
+    const classPath = [this.#jar, join(dirname(this.#jar), TLS_JAR)].join(delimiter);
+    return [this.#java, ...JAVA, NO_TRACES, "-cp", classPath, MAIN, this.#config];
   }
 
   protected async answers(): Promise<boolean> {
@@ -81,6 +86,7 @@ export class ZooKeeperServer extends ChildServer {
       ...(this.#ensemble.length === 1
         ? [`clientPort=${this.port}`, `clientPortAddress=${this.address}`]
         : ["standaloneEnabled=false", ...this.#ensemble.map(memberLine)]),
+      ...Object.entries(this.#options.config ?? {}).map(([name, value]) => `${name}=${value}`),
     ];
   }
 }

@@ -1,3 +1,4 @@
+import { X509Certificate } from "node:crypto";
 import { createSecureContext } from "node:tls";
 import { reasonOf } from "../../../core/cause.js";
 import type { Clock } from "../../../core/clock.js";
@@ -103,6 +104,8 @@ function checkedTls(tls: ZooKeeperTls): ConnectionTls {
   checkOptions(tls, "the options in tls", TLS_KEYS);
   const { servername, ...certificates } = tls;
   try {
+    // OpenSSL ignores a text that has no certificate in it.
+    if (certificates.ca !== undefined) new X509Certificate(certificates.ca);
     const secureContext = createSecureContext(certificates);
     return servername === undefined ? { secureContext } : { secureContext, servername };
   } catch (error) {

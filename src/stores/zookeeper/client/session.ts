@@ -206,11 +206,12 @@ export class Session {
   /** Ends the connection, if it is still there, and goes on with the next server. */
   #disconnected(reason: string): void {
     const server = this.#connection?.info.server ?? null;
+    // Ends the session, which was all that was waited for.
+    if (this.#closing !== null) this.#failAll("CLOSED");
     this.#connection?.destroy(reason);
     this.#connection = null;
     this.#lastFailure = server === null ? reason : `${server}: ${reason}`;
     this.#agenda.remove(this.#ping);
-    if (this.#closing !== null) this.#failAll("CLOSED");
     if (this.#state === "connected") {
       this.#state = "suspended";
       this.#listeners.emit("suspended", new ZooKeeperError("CONNECTION_LOSS", { server, reason }));
