@@ -2,6 +2,7 @@ import { setImmediate as turn } from "node:timers/promises";
 import { inspect } from "node:util";
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import { systemClock } from "../../../src/core/clock.js";
 import { VirtualClock } from "../../../src/testing/virtual-clock.js";
 import { freePort } from "../../../src/verify/lab/ports.js";
 import { ZooKeeperClient, type ZooKeeperClientOptions } from "../../../src/zookeeper/index.js";
@@ -123,19 +124,38 @@ describe("the session's deadline", () => {
   });
 
   test("a stalled process reads what has arrived before it calls the server silent", async () => {
-    const timeoutMs = 1_500;
+    const timeoutMs = 30_000;
+    const real = systemClock();
+    let aheadMs = 0;
+    const clock = { ...real, elapsedMs: () => real.elapsedMs() + aheadMs };
     const log = new EventLog();
     const server = await FakeServer.open((connection, request) => {
       if (request.xid === null) return connection.grant({ timeoutMs });
       connection.reply(request);
       if (request.type !== PING || server.requests(PING).length > 1) return;
-      // The whole process stands still, with the reply in the socket, until all timers are overdue.
-      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, (timeoutMs * 3) / 4);
+      // With the reply in the socket, the process stands still until the whole timeout since the last
+      // answer is over, but not two thirds since this ping.
+      aheadMs += 0.6 * timeoutMs;
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 300);
     });
-    const client = await openClient({ servers: [server.name], on: log.on });
+    const client = await openClient({ servers: [server.name], on: log.on, clock });
+    aheadMs += timeoutMs / 2;
     await until("a ping", () => server.requests(PING).length >= 1);
     await client.sync("/");
     expect(log.names).toEqual(["connected"]);
+  });
+
+  test("a process that sleeps through the deadline does not resume the session", async () => {
+    const server = await FakeServer.open();
+    const { client, clock, log } = await onVirtualClock([server]);
+    server.last.socket.destroy();
+    await log.has("suspended");
+    const unsent = expectCode(client.delete("/a"), "SESSION_EXPIRED");
+    clock.stall(T);
+    expect(client.state).toBe("lost");
+    await pass(clock, 500);
+    expect(log.names).toEqual(["connected", "suspended", "lost"]);
+    expect(await unsent).toMatchObject({ executed: "no" });
   });
 
   test("another server is tried, with the session's id, password and last zxid", async () => {
@@ -576,6 +596,7 @@ test("wrong options are refused", async () => {
     { servers: ["a"], maxReplyBytes: 1 },
     { servers: ["a"], random: 4 },
     { servers: ["a"], on: { lost: 1 } },
+    { servers: ["a"], on: { lsot: () => {} } },
   ];
   for (const options of wrong) {
     await expectCode(ZooKeeperClient.open(options as ZooKeeperClientOptions), "INVALID_ARGUMENT");

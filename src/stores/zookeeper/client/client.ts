@@ -1,7 +1,6 @@
-import { InvalidArgumentError } from "../../../core/errors.js";
-import { checkOptions, show } from "../../../core/validate.js";
+import { checkOptions } from "../../../core/validate.js";
 import type { ConnectionInfo, Reply } from "./errors.js";
-import { Listeners, type ZooKeeperEvents } from "./events.js";
+import { checkListener, Listeners, type ZooKeeperEvents } from "./events.js";
 import type { MultiPart, MultiReadPart, MultiReadResult, MultiResult } from "./multi.js";
 import * as multis from "./multi.js";
 import type { Created, CreateOptions, Data, Operation } from "./operations.js";
@@ -114,7 +113,6 @@ export class ZooKeeperClient {
 
   /** Adds a listener. */
   on<E extends keyof ZooKeeperEvents>(event: E, listener: ZooKeeperEvents[E]): void {
-    checkListener(listener);
     this.#listeners.on(event, listener);
   }
 
@@ -292,9 +290,4 @@ function watchOf(options: ReadOptions): WatchListener | undefined {
   checkOptions(options, "the options", ["watch"]);
   if (options.watch !== undefined) checkListener(options.watch);
   return options.watch;
-}
-
-function checkListener(listener: unknown): void {
-  if (typeof listener === "function") return;
-  throw new InvalidArgumentError(`the listener is ${show(listener)}; it must be a function`);
 }

@@ -78,9 +78,7 @@ export class Connection {
     this.#info = { number, server: server.name, connectSentAtMs: Number.NEGATIVE_INFINITY };
     const { host, port } = server;
     this.#socket =
-      tls === undefined
-        ? connectPlain({ host, port, noDelay: true })
-        : connectTls({ ...tls, host, port });
+      tls === undefined ? connectPlain({ host, port }) : connectTls({ ...tls, host, port });
     this.#socket.setNoDelay(true);
     // The timers of pending requests keep the process alive, and an idle client does not.
     this.#socket.unref();
@@ -104,7 +102,7 @@ export class Connection {
       const awaiting = this.#awaiting.get(kind);
       if (awaiting === undefined) this.#awaiting.set(kind, [request]);
       else awaiting.push(request);
-      return request.frame(xid, nowMs);
+      return request.frame(xid, nowMs, this.#info.server);
     });
     this.#socket.write(frames.length === 1 ? frames[0]! : Buffer.concat(frames));
   }
@@ -115,13 +113,11 @@ export class Connection {
     this.#over = true;
     this.#socket.destroy();
     for (const requests of this.#awaiting.values()) {
-      for (const request of requests) request.fail("CONNECTION_LOSS", this.#lost(reason));
+      for (const request of requests) {
+        request.fail("CONNECTION_LOSS", { reason: `the connection was lost: ${reason}` });
+      }
     }
     this.#awaiting.clear();
-  }
-
-  #lost(reason: string): { server: string; reason: string } {
-    return { server: this.#info.server, reason: `the connection was lost: ${reason}` };
   }
 
   #end(reason: string): void {
@@ -216,7 +212,7 @@ export class Connection {
     if (succeeded) request.succeed(outcome.value, reply);
     else {
       const { code, reason, part } = outcome;
-      request.fail(code, { reason, part, reply, server: connection.server });
+      request.fail(code, { reason, part, reply });
     }
     // The request may have ended the connection.
     if (!this.#over) this.#owner.replied(reply, succeeded ? null : outcome.code);

@@ -1,4 +1,6 @@
+import { InvalidArgumentError } from "../../../core/errors.js";
 import { guarded } from "../../../core/events.js";
+import { checkOneOf, show } from "../../../core/validate.js";
 import type { ConnectionInfo, Reply, ZooKeeperError } from "./errors.js";
 
 /**
@@ -20,11 +22,15 @@ export interface ZooKeeperEvents {
   replied(reply: Reply): void;
 }
 
+const EVENTS = ["connected", "suspended", "reconnected", "lost", "closed", "replied"] as const;
+
 /** The listeners of a client's events. */
 export class Listeners {
   readonly #listeners = new Map<keyof ZooKeeperEvents, Set<(...args: never[]) => void>>();
 
   on<E extends keyof ZooKeeperEvents>(event: E, listener: ZooKeeperEvents[E]): void {
+    checkOneOf(event, "the event", EVENTS);
+    checkListener(listener);
     const listeners = this.#listeners.get(event) ?? new Set();
     this.#listeners.set(event, listeners.add(listener));
   }
@@ -38,4 +44,10 @@ export class Listeners {
       guarded(() => (listener as (...all: unknown[]) => void)(...args));
     }
   }
+}
+
+/** Throws `InvalidArgumentError` unless it is a function. */
+export function checkListener(listener: unknown): void {
+  if (typeof listener === "function") return;
+  throw new InvalidArgumentError(`the listener is ${show(listener)}; it must be a function`);
 }

@@ -30,6 +30,8 @@ export class Request<T = unknown> {
   readonly deadlineMs: number;
   sentAtMs: number | null = null;
   xid = 0;
+  /** `host:port` of the server to which it was sent. */
+  server: string | null = null;
   settled = false;
   readonly #frame: Buffer;
   readonly #handlers: RequestHandlers<T>;
@@ -50,10 +52,11 @@ export class Request<T = unknown> {
     }
   }
 
-  /** The request's bytes, once it is known when and under which number it is sent. */
-  frame(xid: number, sentAtMs: number): Buffer {
+  /** The request's bytes, once it is known where, when and under which number it is sent. */
+  frame(xid: number, sentAtMs: number, server: string): Buffer {
     this.xid = xid;
     this.sentAtMs = sentAtMs;
+    this.server = server;
     this.#frame.writeInt32BE(xid, XID_AT);
     return this.#frame;
   }
@@ -73,7 +76,13 @@ export class Request<T = unknown> {
     const { path } = this.operation;
     const executed = this.#mayHaveBeenExecuted(code, more.reply != null) ? "unknown" : "no";
     this.#handlers.failed(
-      new ZooKeeperError(code, { executed, ...more, request: String(this), path }),
+      new ZooKeeperError(code, {
+        executed,
+        server: this.server,
+        ...more,
+        request: String(this),
+        path,
+      }),
     );
   }
 

@@ -1,12 +1,13 @@
-import { Agenda, AgendaEntry } from "../../../core/agenda.js";
+import { Agenda } from "../../../core/agenda.js";
 import type { Clock } from "../../../core/clock.js";
-import { TurnBatcher } from "../../shared/turn-batcher.js";
+import { Alarm } from "./alarm.js";
 import type { ZooKeeperErrorCode } from "./codes.js";
 import { Connection, type GrantedSession, type SessionTicket } from "./connection.js";
 import { type ConnectionInfo, type Reply, ZooKeeperError } from "./errors.js";
 import type { Listeners } from "./events.js";
 import { auth, CLOSE, type Operation, PING } from "./operations.js";
 import type { SessionSettings } from "./options.js";
+import { Outbox } from "./outbox.js";
 import { Request, type RequestHandlers } from "./request.js";
 import type { Watches } from "./watches.js";
 
@@ -20,24 +21,6 @@ const LEAST_ATTEMPT_MS = 100;
 const LONGEST_PAUSE_MS = 500;
 const PASSWORD_BYTES = 16;
 
-class Alarm extends AgendaEntry {
-  readonly #ring: () => void;
-
-  constructor(ring: () => void) {
-    super();
-    this.#ring = ring;
-  }
-
-  wake(): void {
-    this.#ring();
-  }
-
-  /** Rings after what has arrived is read: a stalled process must not take its own silence for the server's. */
-  static afterInput(ring: () => void): Alarm {
-    return new Alarm(() => setImmediate(ring));
-  }
-}
-
 /**
  * A session over one connection after another. It ends when a server says so, and by its own clock when
  * no request was answered for the whole timeout. All of its times count from the sending of requests.
@@ -50,14 +33,11 @@ export class Session {
   readonly #agenda: Agenda;
   readonly #attempt = Alarm.afterInput(() => this.#attemptIsOver());
   readonly #silence = Alarm.afterInput(() => this.#checkSilence());
-  readonly #timeouts = Alarm.afterInput(() => this.#expireRequests());
   readonly #ping = new Alarm(() => this.#pingIfIdle());
   readonly #opening = Alarm.afterInput(() => this.#openingIsOver());
-  readonly #batcher = new TurnBatcher<Request>((requests) => this.#sendLater(requests));
-  /** Requests whose promise is pending, oldest first: all have the same timeout. */
-  readonly #open = new Set<Request>();
-  #unsent: Request[] = [];
-  #ticket: SessionTicket;
+  readonly #outbox: Outbox;
+  #session: GrantedSession;
+  #lastZxid = 0n;
   #state: SessionState = "connecting";
   #connection: Connection | null = null;
   #connections = 0;
@@ -75,8 +55,16 @@ export class Session {
     this.#listeners = listeners;
     this.#watches = watches;
     this.#agenda = new Agenda(settings.clock, () => {});
+    this.#outbox = new Outbox({
+      agenda: this.#agenda,
+      clock: settings.clock,
+      timeoutMs: settings.requestTimeoutMs,
+      filled: () => this.#sendWaiting(),
+      answered: () => settings.servers.answered(),
+      whyUnsent: () => this.#lastFailure,
+    });
     const password = Buffer.alloc(PASSWORD_BYTES);
-    this.#ticket = { id: 0n, password, timeoutMs: settings.sessionTimeoutMs, lastZxid: 0n };
+    this.#session = { id: 0n, password, timeoutMs: settings.sessionTimeoutMs };
   }
 
   /** By the clock, also when no timer has run since the deadline. */
@@ -89,12 +77,13 @@ export class Session {
     return this.#state === "connected" ? this.#connection!.info : null;
   }
 
+  /** With the session's password. */
   get ticket(): SessionTicket {
-    return this.#ticket;
+    return { ...this.#session, lastZxid: this.#lastZxid };
   }
 
   get aliveUntilMs(): number {
-    return this.#aliveAtMs + this.#ticket.timeoutMs;
+    return this.#aliveAtMs + this.#session.timeoutMs;
   }
 
   open(): Promise<void> {
@@ -114,7 +103,7 @@ export class Session {
 
   /** Sends the request as soon as there is a connection. Throws `InvalidArgumentError`. */
   send<T>(operation: Operation<T>, handlers: RequestHandlers<T>): void {
-    if (this.#end === null && this.#closing === null) this.#submit(operation, handlers);
+    if (this.#end === null && this.#closing === null) this.#outbox.add(operation, handlers);
     else new Request(operation, 0, handlers).fail(this.#end?.code ?? "CLOSED");
   }
 
@@ -126,50 +115,15 @@ export class Session {
         resolve();
       };
       if (this.#state !== "connected") return finish();
-      this.#submit(CLOSE, { succeeded: finish, failed: finish });
-      this.#agenda.set(this.#attempt, this.#clock.elapsedMs() + this.#ticket.timeoutMs / 3);
+      this.#outbox.add(CLOSE, { succeeded: finish, failed: finish });
+      this.#agenda.set(this.#attempt, this.#clock.elapsedMs() + this.#session.timeoutMs / 3);
     });
     return this.#closing;
   }
 
-  #submit<T>(operation: Operation<T>, handlers: RequestHandlers<T>): void {
-    const deadlineMs = this.#clock.elapsedMs() + this.#settings.requestTimeoutMs;
-    const request: Request<T> = new Request(operation, deadlineMs, {
-      succeeded: (value, reply) => {
-        this.#settled(request as Request, reply);
-        handlers.succeeded(value, reply);
-      },
-      failed: (error) => {
-        this.#settled(request as Request, error.reply);
-        handlers.failed(error);
-      },
-    });
-    this.#open.add(request as Request);
-    if (this.#open.size === 1) {
-      this.#agenda.addPending(1);
-      this.#agenda.set(this.#timeouts, deadlineMs);
-    }
-    this.#batcher.add(request as Request);
-  }
-
-  #settled(request: Request, reply: Reply | null): void {
-    if (reply !== null) this.#settings.servers.answered();
-    if (this.#open.delete(request) && this.#open.size === 0) {
-      this.#agenda.addPending(-1);
-      this.#agenda.remove(this.#timeouts);
-    }
-  }
-
-  #sendLater(requests: readonly Request[]): void {
-    for (const request of requests) this.#unsent.push(request);
-    this.#sendUnsent();
-  }
-
-  #sendUnsent(): void {
-    if (this.#state !== "connected") return;
-    const requests = this.#unsent.filter(({ settled }) => !settled);
-    this.#unsent = [];
-    this.#sendNow(requests);
+  /** By the clock: after its deadline, nothing may revive the session. */
+  #sendWaiting(): void {
+    if (this.state === "connected") this.#sendNow(this.#outbox.take());
   }
 
   #sendNow(requests: readonly Request[]): void {
@@ -181,7 +135,7 @@ export class Session {
   #dial(): void {
     const { servers, tls, clock, maxReplyBytes } = this.#settings;
     const [server, number] = [servers.next(), ++this.#connections];
-    const ticket = (): SessionTicket => this.#ticket;
+    const ticket = (): SessionTicket => this.ticket;
     this.#connection = new Connection(
       { server, number, tls, clock, maxReplyBytes, ticket },
       {
@@ -191,9 +145,14 @@ export class Session {
         closed: (reason) => this.#disconnected(reason),
       },
     );
-    // A third of the timeout is left when silence is noticed: each server can be tried in it.
-    const attemptMs = Math.max(LEAST_ATTEMPT_MS, this.#ticket.timeoutMs / 3 / servers.count);
-    this.#agenda.set(this.#attempt, clock.elapsedMs() + attemptMs);
+    this.#agenda.set(this.#attempt, clock.elapsedMs() + this.#attemptMs());
+  }
+
+  /** A third of the timeout is left when silence is noticed: each server can be tried in it. */
+  #attemptMs(): number {
+    const { servers, connectTimeoutMs } = this.#settings;
+    if (this.#session.id === 0n) return connectTimeoutMs / (servers.count + 1);
+    return Math.max(LEAST_ATTEMPT_MS, this.#session.timeoutMs / 3 / servers.count);
   }
 
   #attemptIsOver(): void {
@@ -206,15 +165,17 @@ export class Session {
   /** Ends the connection, if it is still there, and goes on with the next server. */
   #disconnected(reason: string): void {
     const server = this.#connection?.info.server ?? null;
-    // Ends the session, which was all that was waited for.
-    if (this.#closing !== null) this.#failAll("CLOSED");
+    // The reply to the end of the session was all that was waited for.
+    if (this.#closing !== null) this.#outbox.failAll("CLOSED");
     this.#connection?.destroy(reason);
     this.#connection = null;
     this.#lastFailure = server === null ? reason : `${server}: ${reason}`;
     this.#agenda.remove(this.#ping);
     if (this.#state === "connected") {
       this.#state = "suspended";
-      this.#listeners.emit("suspended", new ZooKeeperError("CONNECTION_LOSS", { server, reason }));
+      const what = `the connection was lost: ${reason}; another one is tried`;
+      const error = new ZooKeeperError("CONNECTION_LOSS", { server, reason: what });
+      this.#listeners.emit("suspended", error);
     }
     if (this.#end !== null) return;
     this.#watchSilence();
@@ -223,30 +184,34 @@ export class Session {
   }
 
   #pause(): void {
-    const longestMs = Math.min(LONGEST_PAUSE_MS, this.#ticket.timeoutMs / 20);
+    const longestMs = Math.min(LONGEST_PAUSE_MS, this.#session.timeoutMs / 20);
     const pauseMs = (longestMs * (1 + this.#settings.random())) / 2;
     this.#agenda.set(this.#attempt, this.#clock.elapsedMs() + pauseMs);
   }
 
   #attach(session: GrantedSession): void {
-    const { id } = this.#ticket;
+    const { id } = this.#session;
+    const isNew = id === 0n;
     const isGranted = session.timeoutMs > 0 && session.id !== 0n;
-    if (!isGranted && id !== 0n) this.#lose("SESSION_EXPIRED");
-    else if (!isGranted) this.#disconnected("it refused a session");
-    else if (id !== 0n && session.id !== id) this.#disconnected("it resumed another session");
+    const { connectSentAtMs } = this.#connection!.info;
+    if (isNew && !isGranted) this.#disconnected("it refused a session");
+    else if (!isGranted) this.#lose("SESSION_EXPIRED");
+    else if (!isNew && session.id !== id) this.#disconnected("it resumed another session");
+    // A process that slept through the deadline must not go on as if nothing had happened.
+    else if (!isNew && connectSentAtMs >= this.aliveUntilMs) this.#loseInSilence();
     else this.#connected(session);
   }
 
   #connected(session: GrantedSession): void {
-    const event = this.#ticket.id === 0n ? "connected" : "reconnected";
-    this.#ticket = { ...session, lastZxid: this.#ticket.lastZxid };
+    const event = this.#session.id === 0n ? "connected" : "reconnected";
+    this.#session = session;
     const { info } = this.#connection!;
     this.#aliveAtMs = Math.max(this.#aliveAtMs, info.connectSentAtMs);
     this.#lastSentAtMs = info.connectSentAtMs;
     this.#state = "connected";
     this.#agenda.remove(this.#attempt);
     this.#sendNow(this.#introduction());
-    this.#sendUnsent();
+    this.#sendWaiting();
     this.#watchSilence();
     this.#pingIfIdle();
     this.#listeners.emit(event, info);
@@ -257,7 +222,7 @@ export class Session {
   #introduction(): Request[] {
     const { credentials } = this.#settings;
     const login = credentials === null ? [] : [auth(credentials)];
-    return [...login, ...this.#watches.restore(this.#ticket.lastZxid)].map((operation) =>
+    return [...login, ...this.#watches.restore(this.#lastZxid)].map((operation) =>
       this.#control(operation),
     );
   }
@@ -273,19 +238,18 @@ export class Session {
     }) as Request;
   }
 
-  #heard({ sentAtMs, zxid, ...rest }: Reply, code: ZooKeeperErrorCode | null): void {
-    if (this.#end !== null) return;
-    this.#aliveAtMs = Math.max(this.#aliveAtMs, sentAtMs);
-    if (zxid > this.#ticket.lastZxid) this.#ticket = { ...this.#ticket, lastZxid: zxid };
-    this.#listeners.emit("replied", { sentAtMs, zxid, ...rest });
+  #heard(reply: Reply, code: ZooKeeperErrorCode | null): void {
+    this.#aliveAtMs = Math.max(this.#aliveAtMs, reply.sentAtMs);
+    if (reply.zxid > this.#lastZxid) this.#lastZxid = reply.zxid;
+    this.#listeners.emit("replied", reply);
     if (code === "SESSION_EXPIRED") this.#lose(code);
     if (code === "SESSION_MOVED") this.#disconnected("the session moved to another connection");
   }
 
   #pingIfIdle(): void {
-    if (this.#state !== "connected") return;
+    if (this.state !== "connected") return;
     const { servers, pingIntervalMs } = this.#settings;
-    const intervalMs = Math.min(pingIntervalMs, this.#ticket.timeoutMs / 3);
+    const intervalMs = Math.min(pingIntervalMs, this.#session.timeoutMs / 3);
     if (this.#clock.elapsedMs() >= this.#lastSentAtMs + intervalMs) {
       this.#sendNow([this.#control(PING, () => servers.answered())]);
     }
@@ -293,49 +257,34 @@ export class Session {
   }
 
   #watchSilence(): void {
-    if (this.#ticket.id === 0n) return;
+    if (this.#session.id === 0n) return;
     this.#agenda.set(this.#silence, this.#silentAtMs());
   }
 
   #silentAtMs(): number {
-    const { timeoutMs } = this.#ticket;
+    const { timeoutMs } = this.#session;
     return this.#aliveAtMs + (this.#state === "connected" ? (timeoutMs * 2) / 3 : timeoutMs);
   }
 
   #checkSilence(): void {
     if (this.#end !== null) return;
     const nowMs = this.#clock.elapsedMs();
-    if (nowMs >= this.aliveUntilMs) this.#lose("SESSION_EXPIRED", this.#silenceText());
+    if (nowMs >= this.aliveUntilMs) this.#loseInSilence();
     else if (this.#state === "connected" && nowMs >= this.#silentAtMs()) {
       this.#disconnected("it has not answered for two thirds of the session's timeout");
-    } else this.#watchSilence();
-  }
-
-  #silenceText(): string {
-    return (
-      `no server has answered for the session's timeout of ${this.#ticket.timeoutMs} ms ` +
-      `(last failure: ${this.#lastFailure}), so that it must be treated as expired: open another client`
-    );
-  }
-
-  #expireRequests(): void {
-    const nowMs = this.#clock.elapsedMs();
-    for (const request of this.#open) {
-      if (request.deadlineMs > nowMs) {
-        this.#agenda.set(this.#timeouts, request.deadlineMs);
-        return;
-      }
-      request.fail("OPERATION_TIMEOUT", this.#timeoutOf(request));
+    } else {
+      this.#watchSilence();
+      // A stalled process has held these back until now.
+      this.#sendWaiting();
+      this.#pingIfIdle();
     }
   }
 
-  #timeoutOf({ sentAtMs }: Request): { reason: string; server: string | null } {
-    const { requestTimeoutMs } = this.#settings;
+  #loseInSilence(): void {
     const reason =
-      sentAtMs === null
-        ? `there was no connection for ${requestTimeoutMs} ms (last failure: ${this.#lastFailure})`
-        : `no reply came within ${requestTimeoutMs} ms`;
-    return { reason, server: this.connection?.server ?? null };
+      `no server has answered for the session's timeout of ${this.#session.timeoutMs} ms ` +
+      `(last failure: ${this.#lastFailure}), so that it must be treated as expired: open another client`;
+    this.#lose("SESSION_EXPIRED", reason);
   }
 
   #openingIsOver(): void {
@@ -355,19 +304,14 @@ export class Session {
     if (this.#end !== null) return;
     this.#end = error;
     this.#state = state;
-    this.#failAll(error.code);
+    this.#outbox.failAll(error.code);
     this.#connection?.destroy("the client ended it");
     this.#connection = null;
-    this.#unsent = [];
     this.#watches.clear();
     this.#agenda.clear();
     const failOpening = this.#opened;
     failOpening?.(error);
     if (state === "lost") this.#listeners.emit("lost", error);
     else if (failOpening === null) this.#listeners.emit("closed");
-  }
-
-  #failAll(code: ZooKeeperErrorCode): void {
-    for (const request of [...this.#open]) request.fail(code);
   }
 }

@@ -1,0 +1,20 @@
+import { AgendaEntry } from "../../../core/agenda.js";
+
+/** Calls a function at a time of the agenda. */
+export class Alarm extends AgendaEntry {
+  readonly #ring: () => void;
+
+  constructor(ring: () => void) {
+    super();
+    this.#ring = ring;
+  }
+
+  /** Rings after what has arrived is read: a stalled process must not take its own silence for the server's. */
+  static afterInput(ring: () => void): Alarm {
+    return new Alarm(() => setImmediate(ring));
+  }
+
+  wake(): void {
+    this.#ring();
+  }
+}
