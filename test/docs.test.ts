@@ -140,6 +140,22 @@ describeWith(["etcd"], "examples on etcd run as they stand", () => {
   });
 });
 
+describeWith(["zookeeper"], "examples on ZooKeeper run as they stand", () => {
+  let lab: Lab;
+  let address: string;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    const server = (await lab.zookeeper()).servers[0]!;
+    address = `${server.address}:${server.port}`;
+  });
+  afterAll(() => lab?.close());
+
+  test.each(runOn("ZooKeeper"))("$name", { timeout: 120_000 }, async ({ code }) => {
+    expect(code).toContain("127.0.0.1:2181");
+    await runExample(code.replaceAll("127.0.0.1:2181", address));
+  });
+});
+
 describeWith(["postgres"], "examples on PostgreSQL run as they stand", () => {
   const URL_IN_DOCS = "postgres://app:secret@127.0.0.1:5432/app";
   let lab: Lab;
