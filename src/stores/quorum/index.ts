@@ -165,7 +165,8 @@ export class QuorumStore implements Store {
     this.#listenedAtMs = Number.NEGATIVE_INFINITY;
     this.#releases.close();
     for (const queue of this.#queues.values()) queue.close();
-    for (const end of [...this.#pending]) end();
+    // The end of a request may begin another.
+    for (const end of this.#pending) end();
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
 

@@ -24,6 +24,14 @@ test("the real quorum store over simulated nodes breaks no promise", {
   expect(seen.join(" ")).toBe("S1 S2 S3 S4 S5 S6 S7 S9 L1 L2 L3 L6");
 });
 
+test.each([["close() ends a request, which begins another", 8_000_448]])(
+  "a schedule that broke a promise: %s",
+  async (_what, seed) => {
+    const { failure } = await search({ seed, runs: 1, draw: drawQuorumSchedule });
+    expect(failure).toBeNull();
+  },
+);
+
 test("the same seed gives the same run with a quorum", async () => {
   const [one, again] = [
     await simulate(drawQuorumSchedule(7)),
