@@ -119,7 +119,9 @@ export class Ballot {
   #whyNot(): BallotOutcome {
     const busy = this.#claimed.filter((answer) => isOf("busy", answer));
     const recorded = this.#claimed.filter(isRecorded).length;
-    if (busy.length + recorded < this.#majority) {
+    // A node may have been asked to raise the number before it has answered the claim.
+    const late = this.#members.filter((one, i) => this.#claimed[i] === undefined && !one.isSilent);
+    if (busy.length + recorded + late.length < this.#majority) {
       return { kind: "unavailable", failures: this.#failures() };
     }
     const unanswered = this.#claimed.filter((answer) => answer === undefined).length;
