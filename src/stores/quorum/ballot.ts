@@ -51,6 +51,13 @@ export class Ballot {
     });
   }
 
+  /** Whether the claim may still reach the node after its release, by another connection. */
+  mayReach(index: number): boolean {
+    const answer = this.#claimed[index];
+    const isLate = answer === undefined && this.#members[index]!.isSilent;
+    return isLate || answer instanceof Error;
+  }
+
   /** Whether the node has said that it has recorded the ballot. */
   isRecordedBy(index: number): boolean {
     return isRecorded(this.#claimed[index]);

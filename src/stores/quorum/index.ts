@@ -27,11 +27,11 @@ import { Inspection } from "./inspection.js";
 import type { LocalQueue } from "./local-queue.js";
 import { Member } from "./member.js";
 import { Membership } from "./membership.js";
-import type { NodeClaim, NodeRelease, QuorumNode } from "./node.js";
+import type { NodeClaim, QuorumNode } from "./node.js";
 import { checkNodeCount, parseMaxTtl, QUORUM_TRAITS } from "./options.js";
 import { ProposedNumbers } from "./proposed-numbers.js";
 import { RedisNode } from "./redis-node.js";
-import { Releases } from "./releases.js";
+import { type BallotRelease, Releases } from "./releases.js";
 import { Waiters } from "./waiters.js";
 
 export { QUORUM_TRAITS };
@@ -225,16 +225,25 @@ export class QuorumStore implements Store {
     const ballot = new Ballot(this.#members, request, limitsOf(ttlMs));
     const outcome = await ballot.run();
     if (outcome.kind === "decided") {
-      this.#grants.add({ name, grantId, id, token: outcome.number, holder, closedUntilMs, ttlMs });
+      this.#grants.add({
+        name,
+        grantId,
+        id,
+        token: outcome.number,
+        holder,
+        closedUntilMs,
+        ttlMs,
+        ballot,
+      });
     } else {
       const wakes = outcome.kind !== "busy";
-      await this.#takeBack(ballot, { name, id, number: -1, unused: true, wakes }, ttlMs);
+      await this.#takeBack(ballot, { name, id, number: -1, unused: true, wakes, ballot }, ttlMs);
     }
     return outcome;
   }
 
   /** Resolves when the nodes that have recorded the ballot, and answer, have dropped it. */
-  #takeBack(ballot: Ballot, release: NodeRelease, ttlMs: number): Promise<void> {
+  #takeBack(ballot: Ballot, release: BallotRelease, ttlMs: number): Promise<void> {
     const waitedFor = new Set(
       this.#members.flatMap(({ isSilent }, i) => (ballot.isRecordedBy(i) && !isSilent ? [i] : [])),
     );
