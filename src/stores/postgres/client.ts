@@ -9,12 +9,16 @@ export const PORT = 5432;
 export type PostgresClient = PostgresPool | PostgresConnection;
 
 /** The part of `pg`'s Pool that the store uses. */
-export interface PostgresPool {
-  connect(): Promise<PooledConnection>;
+export interface PostgresPool extends SourceOf<PooledConnection> {
   end(): Promise<void>;
   on(event: "error", listener: (error: Error) => void): unknown;
   off(event: "error", listener: (error: Error) => void): unknown;
   readonly options: object;
+}
+
+/** A pool that lends its connections, by a callback as `pg` does. */
+export interface SourceOf<Connection> {
+  connect(lent: (error: Error | undefined, connection: Connection | undefined) => void): unknown;
 }
 
 /** The part of `pg`'s Client that the store uses. */
@@ -91,13 +95,38 @@ export function newConnection(client: PostgresClient): NewConnection {
 export const processOf = (connection: PostgresConnection): number | null =>
   (connection as Internals).processID ?? null;
 
+/** Connections of pools that we listen to. */
+const heard = new WeakSet<object>();
+
+/**
+ * Takes a connection out of the pool. An "error" event that nobody listens to ends the process, and a pool does
+ * not listen to a connection that is in use. We listen before the callback returns: the server may have sent its
+ * last message together with the one that opened the connection.
+ */
+export function takeFrom<Connection extends { on(event: "error", listener: () => void): unknown }>(
+  pool: SourceOf<Connection>,
+): Promise<Connection> {
+  return new Promise((resolve, reject) => {
+    pool.connect((error, connection) => {
+      if (connection === undefined) {
+        reject(error);
+        return;
+      }
+      if (!heard.has(connection)) connection.on("error", () => {});
+      heard.add(connection);
+      resolve(connection);
+    });
+  });
+}
+
 /** The transaction status of connections, as the server's last message had it. */
 const statuses = new WeakMap<object, string>();
 
 /** Versions of `pg` before 8.21 have no `getTransactionStatus`: then the messages are read from now on. */
 export function trackTransactions(connection: PostgresConnection): void {
   const internals = connection as Internals;
-  if (internals.getTransactionStatus !== undefined) return;
+  if (internals.getTransactionStatus !== undefined || statuses.has(connection)) return;
+  statuses.set(connection, "");
   internals.connection?.on?.("readyForQuery", (message) => {
     statuses.set(connection, message?.status ?? "");
   });
@@ -105,7 +134,7 @@ export function trackTransactions(connection: PostgresConnection): void {
 
 /** As the last reply told it: "I" outside of a transaction, "T" in one, "E" in one that has failed; null: not known. */
 export const transactionStatus = (connection: object): string | null =>
-  (connection as Internals).getTransactionStatus?.() ?? statuses.get(connection) ?? null;
+  ((connection as Internals).getTransactionStatus?.() ?? statuses.get(connection)) || null;
 
 /** Whether the last reply came from within a transaction that is still open. */
 export const isInTransaction = (connection: PostgresConnection): boolean =>

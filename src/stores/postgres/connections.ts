@@ -13,6 +13,7 @@ import {
   type PostgresConnection,
   type PostgresPool,
   processOf,
+  takeFrom,
   trackTransactions,
   unref,
 } from "./client.js";
@@ -35,18 +36,6 @@ const BACKEND = "SELECT pg_backend_pid() AS pid";
 
 const isDirect = (connection: PostgresConnection, rows: readonly unknown[]): boolean =>
   processOf(connection) === (rows as [{ pid: number }])[0].pid;
-
-/** Connections of pools that we listen to, and single clients. */
-const watched = new WeakSet<PostgresConnection>();
-
-function watch(connection: PostgresConnection, isOfPool: boolean): void {
-  if (watched.has(connection)) return;
-  watched.add(connection);
-  // An "error" event that nobody listens to ends the process, and a pool does not listen while a connection is
-  // in use. Its statement rejects as well.
-  if (isOfPool) connection.on("error", () => {});
-  trackTransactions(connection);
-}
 
 interface Reply {
   readonly rows: readonly unknown[];
@@ -73,7 +62,7 @@ export class Connections implements ListenerPort {
     this.#client = client;
     this.where = addressOfClient(client);
     this.#listenToErrors();
-    if (!isPool(client)) watch(client, false);
+    if (!isPool(client)) trackTransactions(client);
   }
 
   #listenToErrors(): void {
@@ -181,6 +170,12 @@ export class Connections implements ListenerPort {
       await connection.query(`LISTEN "${channel}"`);
       await this.query("SELECT pg_notify($1, $2)", [channel, SELF_TEST], SELF_TEST_MS);
       if (!(await settlesWithin(SELF_TEST_MS, arrived, { unref: true }))) {
+        // A connection on which nothing arrives says nothing about messages.
+        const hasReplied = connection.query("SELECT 1");
+        if (!(await settlesWithin(SELF_TEST_MS, hasReplied, { unref: true }))) {
+          hasReplied.catch(() => {});
+          throw new Error(`${this.where} gave no reply on the connection that listens`);
+        }
         this.#pollUntilMs = performance.now() + POLL_FOR_MS;
         throw new Error(
           `messages of ${this.where} do not arrive: is there a pooler in transaction mode?`,
@@ -211,14 +206,14 @@ export class Connections implements ListenerPort {
     timeoutMs: number,
   ): Promise<Reply> {
     const startedAtMs = performance.now();
-    const connecting = pool.connect();
+    const connecting = takeFrom(pool);
     // Not sent at all: the core has given the request up, and a later one may be under way.
     if (!(await settlesWithin(timeoutMs, connecting))) {
       connecting.then((late) => late.release()).catch(() => {});
       throw this.#noReply(timeoutMs, "no connection");
     }
     const connection = await connecting;
-    watch(connection, true);
+    trackTransactions(connection);
     const leftMs = startedAtMs + timeoutMs - performance.now();
     let isBroken = false;
     try {
