@@ -517,16 +517,35 @@ describe("watches", () => {
   test("a path has one kind of persistent watch", async () => {
     const server = await FakeServer.open();
     const { client } = await onVirtualClock([server]);
-    const watch = await client.addWatch("/a", { recursive: true }, () => {});
+    const listener = (): void => {};
+    const watch = await client.addWatch("/a", { recursive: true }, listener);
     await expectCode(
       client.addWatch("/a", {}, () => {}),
       "INVALID_ARGUMENT",
     );
     await expectCode(client.getData("/a", { watch: () => {} }), "INVALID_ARGUMENT");
-    await client.addWatch("/a", { recursive: true }, () => {});
+    const second = await client.addWatch("/a", { recursive: true }, listener);
     await watch.remove();
-    // The second listener still needs it.
+    // The second one still needs it.
     expect(server.requests(18)).toHaveLength(0);
+    await second.remove();
+    expect(server.requests(18)).toHaveLength(1);
+    await client.addWatch("/a", {}, listener);
+  });
+
+  test("many of them are set again in several requests, each far below the server's limit", async () => {
+    const server = await FakeServer.open();
+    const { client, clock, log } = await onVirtualClock([server]);
+    const paths = Array.from({ length: 2_000 }, (_, i) => `/${"x".repeat(200)}-${i}`);
+    await Promise.all(paths.map((path) => client.addWatch(path, {}, () => {})));
+    server.last.socket.destroy();
+    await log.has("suspended");
+    await returns(clock, log);
+    await client.sync("/");
+    const restored = server.requests(105);
+    expect(restored.length).toBeGreaterThan(2);
+    expect(restored.flatMap(({ body }) => names(body)[3])).toEqual(paths);
+    for (const { body } of restored) expect(body.length).toBeLessThan(200_000);
   });
 
   test("if a server refuses to set them again, its connection is of no use", async () => {

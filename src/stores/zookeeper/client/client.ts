@@ -219,13 +219,15 @@ export class ZooKeeperClient {
     const kind = options.recursive ? "recursive" : "persistent";
     const operation = operations.addWatch(this.#chroot, path, kind === "recursive");
     this.#watches.refuseConflict(kind, path);
+    // One function for each watch, so that its removal leaves others with the same listener.
+    const own: WatchListener = (event) => listener(event);
     // Before the reply, so that a removal at the same path leaves the watch on the server.
-    this.#watches.add(kind, path, listener);
+    this.#watches.add(kind, path, own);
     try {
       const { reply } = await this.#send(operation);
-      return { reply, remove: () => this.#removeWatch(kind, path, listener) };
+      return { reply, remove: () => this.#removeWatch(kind, path, own) };
     } catch (error) {
-      this.#watches.remove(kind, path, listener);
+      this.#watches.remove(kind, path, own);
       throw error;
     }
   }

@@ -30,89 +30,46 @@ export const PART_ERROR = -1;
 /** Fixed request numbers. All others are above 0. */
 export const Xid = { event: -1, ping: -2, auth: -4, setWatches: -8 } as const;
 
-interface Meaning {
-  readonly number: number;
-  readonly text: string;
-  /** Whether the same request may succeed later. */
-  readonly retryable?: true;
-}
-
-/** ZooKeeper's error codes with what happened and what to do. The first three are also ours. */
-const MEANINGS = {
-  CONNECTION_LOSS: { number: -4, text: "the connection was lost", retryable: true },
-  OPERATION_TIMEOUT: { number: -7, text: "no reply came in time", retryable: true },
-  SESSION_EXPIRED: {
-    number: -112,
-    text: "the session is over, and its ephemeral nodes with it: open another client",
-  },
-  SYSTEM_ERROR: { number: -1, text: "the server failed: look in its log" },
-  RUNTIME_INCONSISTENCY: { number: -2, text: "another part of the same multi failed" },
-  DATA_INCONSISTENCY: { number: -3, text: "the server found its data damaged: look in its log" },
-  MARSHALLING_ERROR: { number: -5, text: "the server could not read the request" },
-  UNIMPLEMENTED: {
-    number: -6,
-    text: "the server does not know this request: ZooKeeper 3.6 or later is needed",
-  },
-  BAD_ARGUMENTS: { number: -8, text: "the server refuses the arguments" },
-  UNKNOWN_SESSION: { number: -12, text: "the server does not know the session" },
-  NO_NODE: { number: -101, text: "the node, or the parent of a new node, does not exist" },
-  NO_AUTH: {
-    number: -102,
-    text: "the node's ACL does not permit it: check the user, the password and the ACL",
-  },
-  BAD_VERSION: {
-    number: -103,
-    text: "the node has another version: others changed it, so read it again",
-  },
-  NO_CHILDREN_FOR_EPHEMERALS: {
-    number: -108,
-    text: "the parent is ephemeral, and such nodes have no children: choose another parent",
-  },
-  NODE_EXISTS: { number: -110, text: "the node exists already" },
-  NOT_EMPTY: { number: -111, text: "the node has children: delete them first" },
-  INVALID_CALLBACK: { number: -113, text: "the server refuses the watch" },
-  INVALID_ACL: {
-    number: -114,
-    text: "the ACL is not valid: an ACL for the creator needs a client with auth",
-  },
-  AUTH_FAILED: { number: -115, text: "the server refuses the authentication" },
-  CLOSED: { number: -116, text: "the client is closed: open another one" },
-  SESSION_MOVED: {
-    number: -118,
-    text: "the session is in use on another connection",
-    retryable: true,
-  },
-  NOT_READ_ONLY: {
-    number: -119,
-    text: "the server has no majority and serves reads only",
-    retryable: true,
-  },
-  EPHEMERAL_ON_LOCAL_SESSION: { number: -120, text: "local sessions have no ephemeral nodes" },
-  NO_WATCHER: { number: -121, text: "the server has no such watch" },
-  REQUEST_TIMEOUT: {
-    number: -122,
-    text: "the server gave the request up: it may have been executed",
-    retryable: true,
-  },
-  QUOTA_EXCEEDED: { number: -125, text: "the quota of the path is used up" },
-  THROTTLED: {
-    number: -127,
-    text: "the server has too many requests: send it again later",
-    retryable: true,
-  },
-} as const satisfies Readonly<Record<string, Meaning>>;
+/** By name: the number, what happened and what to do, and whether the same request may succeed later. */
+const ERRORS = {
+  CONNECTION_LOSS: [-4, "the connection was lost", true],
+  OPERATION_TIMEOUT: [-7, "no reply came in time", true],
+  SESSION_EXPIRED: [-112, "the session and its ephemeral nodes are gone: open another client"],
+  CLOSED: [-116, "the client is closed: open another one"],
+  NO_NODE: [-101, "the node, or the parent of a new node, does not exist"],
+  NODE_EXISTS: [-110, "the node exists already"],
+  BAD_VERSION: [-103, "others have changed the node: read it again"],
+  NOT_EMPTY: [-111, "the node has children: delete them first"],
+  NO_CHILDREN_FOR_EPHEMERALS: [-108, "the parent is ephemeral, and can't have children"],
+  NO_AUTH: [-102, "the node's ACL does not permit it: check the user, the password and the ACL"],
+  INVALID_ACL: [-114, "the ACL is not valid: an ACL for the creator needs a client with auth"],
+  AUTH_FAILED: [-115, "the server refuses the user or the password"],
+  SESSION_MOVED: [-118, "the session is in use on another connection", true],
+  NOT_READ_ONLY: [-119, "the server has no majority, and serves reads only", true],
+  REQUEST_TIMEOUT: [-122, "the server gave the request up", true],
+  THROTTLED: [-127, "the server has too many requests: send it again later", true],
+  QUOTA_EXCEEDED: [-125, "the quota of the path is used up"],
+  NO_WATCHER: [-121, "the server has no such watch"],
+  UNIMPLEMENTED: [-6, "the server does not know this request: use ZooKeeper 3.6 or later"],
+  BAD_ARGUMENTS: [-8, "the server refuses the arguments"],
+  MARSHALLING_ERROR: [-5, "the server could not read the request"],
+  RUNTIME_INCONSISTENCY: [-2, "another part of the same multi failed"],
+  DATA_INCONSISTENCY: [-3, "the server found its data damaged: look in its log"],
+  SYSTEM_ERROR: [-1, "the server failed: look in its log"],
+  UNKNOWN: [0, "the server refuses the request"],
+} as const satisfies Readonly<Record<string, readonly [number, string, true?]>>;
 
 /** The name of an error: ZooKeeper's own, or `UNKNOWN` for a number that has no name here. */
-export type ZooKeeperErrorCode = keyof typeof MEANINGS | "UNKNOWN";
+export type ZooKeeperErrorCode = keyof typeof ERRORS;
 
-const UNKNOWN: Meaning = { number: 0, text: "the server refuses the request" };
+/** What happened and what to do, and whether the same request may succeed later. */
+export function meaningOf(code: ZooKeeperErrorCode): { text: string; retryable: boolean } {
+  const [, text, retryable = false] = ERRORS[code];
+  return { text, retryable };
+}
 
-/** What the code means, and whether a repetition may help. */
-export const meaningOf = (code: ZooKeeperErrorCode): Meaning =>
-  code === "UNKNOWN" ? UNKNOWN : MEANINGS[code];
-
-const names = new Map<number, ZooKeeperErrorCode>(
-  Object.entries(MEANINGS).map(([name, { number }]) => [number, name as ZooKeeperErrorCode]),
+const names = new Map(
+  Object.entries(ERRORS).map(([name, [number]]) => [number as number, name as ZooKeeperErrorCode]),
 );
 
 /** The name of a number that a server replied. */

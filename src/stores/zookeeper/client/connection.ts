@@ -162,6 +162,9 @@ export class Connection {
   }
 
   #attach(reply: JuteReader): void {
+    if (this.#info.connectSentAtMs === Number.NEGATIVE_INFINITY) {
+      throw new MalformedReply("a reply before the connect request");
+    }
     reply.int();
     const timeoutMs = reply.int();
     const id = reply.long();

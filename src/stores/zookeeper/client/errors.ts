@@ -64,7 +64,7 @@ export class ZooKeeperError extends Error {
 
   constructor(code: ZooKeeperErrorCode, failure: Failure = {}) {
     const { server = null, request, reason, executed = "no" } = failure;
-    const { text, retryable = false } = meaningOf(code);
+    const { text, retryable } = meaningOf(code);
     const where = server === null ? "ZooKeeper" : `ZooKeeper at ${server}`;
     const what = request === undefined ? "" : ` ${request}:`;
     const doubt =

@@ -40,7 +40,9 @@ export class Listeners {
   }
 
   emit<E extends keyof ZooKeeperEvents>(event: E, ...args: Parameters<ZooKeeperEvents[E]>): void {
-    for (const listener of [...(this.#listeners.get(event) ?? [])]) {
+    const listeners = this.#listeners.get(event);
+    if (listeners === undefined) return;
+    for (const listener of [...listeners]) {
       guarded(() => (listener as (...all: unknown[]) => void)(...args));
     }
   }

@@ -17,6 +17,8 @@ import {
 import type { Chroot } from "./paths.js";
 import type { Stat } from "./records.js";
 
+const ANOTHER_FAILED = -2;
+
 /** A part of `multi`. A missing version matches every version. */
 export type MultiPart =
   | ({ readonly op: "create"; readonly path: string } & CreateOptions)
@@ -100,10 +102,12 @@ export function multi(
   const parts = checkParts(list).map((part) => partOf(chroot, part));
   return combined("multi", parts, (reply) => {
     const results = parts.map((part) => readPart(reply, part, chroot));
-    // Parts before the one that failed have 0, those after it -2.
-    const numbers = results.map((one) => (typeof one === "number" ? one : 0));
-    const failed = numbers.findIndex((number) => number !== 0 && number !== -2);
-    if (failed !== -1) throw new RefusedReply(numbers[failed]!, failed);
+    // If one fails, all have numbers: those before it 0, those after it -2.
+    if (results.some((one) => typeof one === "number")) {
+      const numbers = results.map((one) => (typeof one === "number" ? one : 0));
+      const failed = numbers.findIndex((number) => number !== 0 && number !== ANOTHER_FAILED);
+      throw new RefusedReply(numbers[failed] ?? ANOTHER_FAILED, Math.max(failed, 0));
+    }
     return { results: results as object[] };
   });
 }
