@@ -1,5 +1,6 @@
 import { once } from "node:events";
 import { type AddressInfo, createServer, type Server, type Socket } from "node:net";
+import { setImmediate as turn } from "node:timers/promises";
 import { expect, onTestFinished } from "vitest";
 import { systemClock } from "../../src/core/clock.js";
 import { Connection, type SessionTicket } from "../../src/stores/zookeeper/client/connection.js";
@@ -23,7 +24,10 @@ export interface SeenRequest {
 }
 
 export const SESSION_ID = 0x1234_5678_9abc_def0n;
-export const PING = 11;
+/** Types of requests. */
+export const Type = { exists: 3, setData: 5, sync: 9, ping: 11 } as const;
+/** The timeout that a `FakeServer` grants. */
+export const T = 3_000;
 
 /** Writes a server's bytes by hand, and none of them by the code under test. */
 export const int = (value: number): Buffer => {
@@ -53,7 +57,7 @@ export class FakeConnection {
     this.socket.write(Buffer.concat(frames));
   }
 
-  grant({ id = SESSION_ID, timeoutMs = 3_000, password = "P4ssw0rd-16bytes" } = {}): void {
+  grant({ id = SESSION_ID, timeoutMs = T, password = "P4ssw0rd-16bytes" } = {}): void {
     this.send(frame(int(0), int(timeoutMs), long(id), blob(password), Buffer.from([0])));
   }
 
@@ -73,6 +77,11 @@ type Handler = (connection: FakeConnection, request: SeenRequest) => void;
 export const obliging: Handler = (connection, request) => {
   if (request.xid === null) connection.grant();
   else connection.reply(request);
+};
+
+/** Grants sessions, and then says nothing more. */
+export const deaf: Handler = (connection, request) => {
+  if (request.xid === null) connection.grant();
 };
 
 /** A server that does what the test says. */
@@ -147,6 +156,40 @@ export async function openClient(options: ZooKeeperClientOptions): Promise<ZooKe
   });
   return client;
 }
+
+/** A client on a virtual clock, and the events that it has had. */
+export async function onVirtualClock(
+  servers: readonly FakeServer[],
+  more: Partial<ZooKeeperClientOptions> = {},
+): Promise<{ client: ZooKeeperClient; clock: VirtualClock; log: EventLog }> {
+  const clock = new VirtualClock();
+  const log = new EventLog();
+  const client = await openClient({
+    servers: servers.map(({ name }) => name),
+    sessionTimeoutMs: T,
+    requestTimeoutMs: 60_000,
+    clock,
+    random: () => 0.999,
+    on: log.on,
+    ...more,
+  });
+  return { client, clock, log };
+}
+
+/** Lets time pass in small steps, so that the network can keep up. */
+export async function pass(clock: VirtualClock, ms: number): Promise<void> {
+  for (let left = ms; left > 0; left -= 50) {
+    await clock.advance(Math.min(50, left));
+    for (let i = 0; i < 5; i++) await turn();
+  }
+}
+
+/** Resolves when the client is back; a server that was not asked anything yet is tried again after a pause. */
+export const returns = (clock: VirtualClock, log: EventLog): Promise<void> =>
+  until("it is back", async () => {
+    await pass(clock, 50);
+    return log.names.at(-1) !== "suspended";
+  });
 
 /** A session whose ticket can be read. */
 export async function openSession(

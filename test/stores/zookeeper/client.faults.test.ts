@@ -1,6 +1,7 @@
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
+import { systemClock } from "../../../src/core/clock.js";
 import { Connection } from "../../../src/stores/zookeeper/client/connection.js";
 import {
   create,
@@ -114,10 +115,15 @@ describeWith(["zookeeper"], "the ZooKeeper client on an ensemble", () => {
   });
 
   test("all servers stopped: lost by the client's own clock, and never later", async () => {
-    const { client, log } = await open({ sessionTimeoutMs: 1_500 });
+    const clock = systemClock();
+    const { client, log } = await open({ sessionTimeoutMs: 1_500, clock });
+    const lostAtMs = new Promise<number>((resolve) => {
+      client.on("lost", () => resolve(clock.elapsedMs()));
+    });
     await Promise.all(cluster.servers.map((one) => one.pause()));
     const untilMs = client.aliveUntilMs;
-    await log.has("lost");
+    expect((await lostAtMs) - untilMs).toBeGreaterThanOrEqual(0);
+    expect((await lostAtMs) - untilMs).toBeLessThan(SLACK_MS);
     expect(client.aliveUntilMs).toBe(untilMs);
     expect(log.reasons.at(-1)).toContain("no server has answered for the session's timeout");
     await expectCode(client.sync("/"), "SESSION_EXPIRED");
