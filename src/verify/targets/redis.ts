@@ -27,8 +27,9 @@ import {
 
 const TTLS_MS = [900, 1_500, 2_500];
 const DATABASE = 2;
-/** The size of the disk for the append-only file. */
+/** The size of the disk for the append-only file, which is rewritten when it has grown to a part of that. */
 const DISK_MB = 48;
+const REWRITTEN = { "auto-aof-rewrite-min-size": "8mb" };
 
 export const CONNECTION_KINDS: readonly FaultKind[] = [
   ...connectionKinds("connection", DEAF),
@@ -43,7 +44,7 @@ export async function redisTarget(lab: Lab, isClocked: boolean): Promise<Target>
   const disk = noDisk === null ? await Disk.open(lab, { sizeMb: DISK_MB }) : null;
   const onDisk = disk?.site() ?? LOOPBACK;
   const site = clock?.site(onDisk) ?? onDisk;
-  const server = await lab.redis({ persistence: "always", site });
+  const server = await lab.redis({ persistence: "always", config: REWRITTEN, site });
   await prepare(server);
   const place = { address: server.address, port: server.port };
   return {
