@@ -138,7 +138,10 @@ describe("requests", () => {
       ["getData", "/a", { watch: true }],
       ["addWatch", "/a", {}, null],
       ["multi", []],
+      ["multi", [null]],
       ["multi", [{ op: "sync", path: "/a" }]],
+      ["multi", [{ op: "getData", path: "/a" }]],
+      ["multi", [{ op: "create", path: "/a", sequential: true }]],
       ["multiRead", [{ op: "exists", path: "/a" }]],
     ];
     for (const [method, ...args] of calls) {

@@ -1,5 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { systemClock } from "../../../src/core/clock.js";
+import { Servers } from "../../../src/stores/zookeeper/client/servers.js";
+import { seededRandom } from "../../../src/testing/seeded-random.js";
 import { VirtualClock } from "../../../src/testing/virtual-clock.js";
 import { ZooKeeperClient, type ZooKeeperClientOptions } from "../../../src/zookeeper/index.js";
 import { until } from "../../support/worker.js";
@@ -170,6 +172,20 @@ describe("the session's deadline", () => {
     expect(log.reasons.at(-1)).toContain("SESSION_EXPIRED");
     await expectCode(client.getData("/a"), "SESSION_EXPIRED");
   });
+});
+
+test("servers are tried in random order, each once in a round", () => {
+  const texts = ["a", "b:1", "[::1]:3", "d", "e"];
+  const firsts = new Set<string>();
+  for (let seed = 0; seed < 50; seed++) {
+    const servers = new Servers(texts, seededRandom(seed).unit);
+    const round = texts.map(() => servers.next().name);
+    expect([...round].sort()).toEqual(["[::1]:3", "a:2181", "b:1", "d:2181", "e:2181"]);
+    expect(servers.allTried).toBe(true);
+    expect(servers.next().name).toBe(round[0]);
+    firsts.add(round[0]!);
+  }
+  expect(firsts.size).toBe(texts.length);
 });
 
 test("wrong options are refused", async () => {

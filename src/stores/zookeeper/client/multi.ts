@@ -1,5 +1,5 @@
 import { InvalidArgumentError } from "../../../core/errors.js";
-import { show } from "../../../core/validate.js";
+import { checkOptions, show } from "../../../core/validate.js";
 import { OpCode, PART_ERROR } from "./codes.js";
 import { RefusedReply, requestText, ZooKeeperError } from "./errors.js";
 import { type JuteReader, type JuteWriter, MalformedReply } from "./jute.js";
@@ -135,9 +135,27 @@ function partError(
   return new ZooKeeperError(code, { request: requestText(name, path), path, part, reason });
 }
 
-function checkParts<P>(parts: readonly P[]): readonly P[] {
-  if (Array.isArray(parts) && parts.length > 0) return parts;
-  throw new InvalidArgumentError(`the parts are ${show(parts)}; they must be a list with an entry`);
+/** The fields of the parts, by their op. */
+const FIELDS: Readonly<Record<string, readonly string[]>> = {
+  create: ["op", "path", "data", "mode", "acl"],
+  delete: ["op", "path", "version"],
+  check: ["op", "path", "version"],
+  setData: ["op", "path", "data", "version"],
+  getData: ["op", "path"],
+  getChildren: ["op", "path"],
+};
+
+function checkParts<P extends MultiPart | MultiReadPart>(parts: readonly P[]): readonly P[] {
+  if (!Array.isArray(parts) || parts.length === 0) {
+    throw new InvalidArgumentError(
+      `the parts are ${show(parts)}; they must be a list with an entry`,
+    );
+  }
+  for (const part of parts as readonly P[]) {
+    const fields = FIELDS[part?.op];
+    if (fields !== undefined) checkOptions(part, "the fields of a part", fields);
+  }
+  return parts;
 }
 
 function partOf(chroot: Chroot, part: MultiPart): Operation<object> {
@@ -152,7 +170,7 @@ function partOf(chroot: Chroot, part: MultiPart): Operation<object> {
       return setData(chroot, part.path, part.data, part.version);
     default:
       throw new InvalidArgumentError(
-        `a part of multi is ${show(part)}; its op must be "create", "delete", "setData" or "check"`,
+        `op of a part of multi is ${show((part as MultiPart | null)?.op)}; it must be "create", "delete", "setData" or "check"`,
       );
   }
 }
@@ -165,7 +183,7 @@ function readPartOf(chroot: Chroot, part: MultiReadPart): Operation<object> {
       return listChildren(chroot, part.path);
     default:
       throw new InvalidArgumentError(
-        `a part of multiRead is ${show(part)}; its op must be "getData" or "getChildren"`,
+        `op of a part of multiRead is ${show((part as MultiReadPart | null)?.op)}; it must be "getData" or "getChildren"`,
       );
   }
 }
