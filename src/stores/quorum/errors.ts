@@ -1,4 +1,4 @@
-import { HoldfastError, StoreUnavailableError } from "../../core/errors.js";
+import { HoldfastError, InvalidArgumentError, StoreUnavailableError } from "../../core/errors.js";
 import { majorityOf } from "./ballot.js";
 
 /** Fewer nodes than a majority have answered. `more`: what else is known. */
@@ -16,3 +16,9 @@ export function unavailable(
     { cause: failures[0], retryable: nodes - refusals.length >= majorityOf(nodes) },
   );
 }
+
+/** Two nodes, by their addresses, are one server. */
+export const sameServer = (one: string, other: string): InvalidArgumentError =>
+  new InvalidArgumentError(
+    `${one} and ${other} are the same Redis server: a quorum needs independent servers`,
+  );
