@@ -165,7 +165,9 @@ export class QuorumStore implements Store {
     this.#listenedAtMs = Number.NEGATIVE_INFINITY;
     this.#releases.close();
     for (const queue of this.#queues.values()) queue.close();
-    for (const end of [...this.#pending]) end();
+    // Requests of other Locks end by themselves.
+    const isInUse = this.#grants.areInUse || this.#inspection.isUnderWay;
+    if (this.#closesNodes || !isInUse) for (const end of [...this.#pending]) end();
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
 
@@ -380,7 +382,8 @@ export class QuorumStore implements Store {
   #dropIfEmpty(queue: LocalQueue): void {
     if (queue.size > 0) return;
     queue.close();
-    this.#queues.delete(queue.name);
+    // A waiter that came after this queue was dropped has another one.
+    if (this.#queues.get(queue.name) === queue) this.#queues.delete(queue.name);
   }
 
   get #waiting(): number {

@@ -1,0 +1,95 @@
+import { setTimeout as pause } from "node:timers/promises";
+import { Redis } from "ioredis";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { connect, createLocks, type Duration, type Locks } from "../../../src/index.js";
+import { quorumStore } from "../../../src/stores/quorum/index.js";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import type { RedisOptions, RedisServer } from "../../../src/verify/lab/redis.js";
+import { rejection } from "../../core/helpers.js";
+import { describeWith } from "../../support/needs.js";
+import { redlockUrl } from "../../support/quorum.js";
+import { quiet } from "../../support/redis.js";
+
+/** Less than a node gets to answer with a ttl of 5 s or more. */
+const PAUSE_MS = 300;
+
+describeWith(["redis"], "a quorum of Redis servers", () => {
+  let lab: Lab;
+  let servers: RedisServer[];
+  beforeAll(async () => {
+    lab = await Lab.open();
+    servers = await start();
+  });
+  afterAll(() => lab.close());
+
+  const start = (options: RedisOptions = {}): Promise<RedisServer[]> =>
+    Promise.all([1, 2, 3].map(() => lab.redis(options)));
+
+  async function open(url: string, ttl: Duration = "10s"): Promise<Locks> {
+    const locks = await connect(url, { ttl, wait: "20s" });
+    onTestFinished(() => locks.close().catch(() => {}));
+    return locks;
+  }
+
+  const takes = async (locks: Locks, name = "name"): Promise<unknown> =>
+    (await locks.acquire(name)).release();
+
+  const onAll = (...command: readonly string[]): Promise<unknown> =>
+    Promise.all(servers.map((server) => server.cli(...command)));
+
+  test("serves the waiters of a process in order, also after one that gave up while it asked", async () => {
+    const locks = await open(redlockUrl(servers));
+    await takes(locks);
+    for (let round = 0; round < 3; round++) {
+      await onAll("client", "pause", String(PAUSE_MS));
+      const aborting = new AbortController();
+      const first = rejection(locks.acquire("name", { signal: aborting.signal }));
+      await pause(PAUSE_MS / 6);
+      aborting.abort();
+      await first;
+      const order: number[] = [];
+      const waiters = [1, 2, 3].map(async (i) => {
+        const lease = await locks.acquire("name");
+        order.push(i);
+        await pause(20);
+        await lease.release();
+      });
+      await Promise.all(waiters);
+      expect(order).toEqual([1, 2, 3]);
+    }
+  });
+
+  test("releases while the memory of the servers is full", async () => {
+    const locks = await open(redlockUrl(servers));
+    const plain = await locks.acquire("plain");
+    const closed = await locks.acquire("closed", { atLeast: "1s" });
+    onTestFinished(() => onAll("config", "set", "maxmemory", "0").then(() => {}));
+    await onAll("config", "set", "maxmemory", "1");
+    // What it takes back goes in one script with the release that follows.
+    const error = await rejection(locks.tryAcquire("another"));
+    expect(error.message).toContain("(OOM)");
+    expect(await plain.release()).toBe("released");
+    expect(await closed.release()).toBe("released");
+  });
+
+  test("closing one Locks leaves the requests of others on the same store alone", async () => {
+    const clients = servers.map(({ url }) => quiet(new Redis(url)));
+    onTestFinished(() => {
+      for (const client of clients) client.disconnect();
+    });
+    const store = quorumStore(clients);
+    const [closing, other] = [createLocks(store), createLocks(store)];
+    const lease = await other.acquire("shared");
+    await onAll("client", "pause", String(PAUSE_MS));
+    const requests = Promise.all([lease.renew(), other.inspect("shared")]);
+    await closing.close();
+    const [, info] = await requests;
+    expect(info?.holders).toHaveLength(1);
+    await lease.release();
+    await onAll("client", "pause", String(PAUSE_MS));
+    const inspecting = other.inspect("shared");
+    await createLocks(store).close();
+    expect(await inspecting).toBeNull();
+    await other.close();
+  });
+});
