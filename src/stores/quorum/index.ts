@@ -457,6 +457,7 @@ export function quorumStore(
   }
   const maxTtlMs = parseMaxTtl(options.maxTtl);
   const closeClient = options.closeClients ?? false;
-  const nodes = clients.map((client) => new RedisNode(client, { maxTtlMs, closeClient }));
+  const servers = new Map<RedisNode, string>();
+  const nodes = clients.map((client) => new RedisNode(client, { maxTtlMs, closeClient, servers }));
   return new QuorumStore(nodes, { maxTtlMs, closesNodes: closeClient });
 }

@@ -3,12 +3,15 @@ import { Redis } from "ioredis";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { connect, createLocks, type Duration, type Locks } from "../../../src/index.js";
 import { quorumStore } from "../../../src/stores/quorum/index.js";
+import { MARKER } from "../../../src/stores/quorum/keys.js";
+import { TcpProxy } from "../../../src/verify/faults/proxy.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisOptions, RedisServer } from "../../../src/verify/lab/redis.js";
 import { rejection } from "../../core/helpers.js";
 import { describeWith } from "../../support/needs.js";
 import { redlockUrl } from "../../support/quorum.js";
 import { quiet } from "../../support/redis.js";
+import { until } from "../../support/worker.js";
 
 /** Less than a node gets to answer with a ttl of 5 s or more. */
 const PAUSE_MS = 300;
@@ -91,5 +94,38 @@ describeWith(["redis"], "a quorum of Redis servers", () => {
     await createLocks(store).close();
     expect(await inspecting).toBeNull();
     await other.close();
+  });
+
+  test("counts one vote for a server that has come to be behind two addresses", async () => {
+    const [a, b, c] = (await start()) as [RedisServer, RedisServer, RedisServer];
+    const target = { address: b.address, port: b.port, url: b.url };
+    await using proxy = await TcpProxy.open(target);
+    const locks = await open(redlockUrl([a, proxy, c]), "2s");
+    const lease = await locks.acquire("held");
+    target.port = a.port;
+    await b.cli("client", "kill", "type", "normal");
+    await c.kill();
+    const error = await rejection(locks.acquire("name", { wait: 1_000 }));
+    expect(error).toMatchObject({ code: "STORE_UNAVAILABLE" });
+    expect(error.message).toContain("are the same Redis server");
+    await until("it is lost", async () => lease.state === "lost");
+  });
+
+  test("a server that has restarted with other settings is recovering, also for clients that know the earlier ones", async () => {
+    const own = await start({ persistence: "everysec" });
+    // Until the restart.
+    for (const server of own) await server.cli("config", "set", "appendfsync", "always");
+    const locks = await open(redlockUrl(own));
+    await takes(locks);
+    const last = own[2]!;
+    const before = await last.cli("get", MARKER);
+    expect(before).toMatch(/ always 0$/);
+    await last.kill();
+    await last.start();
+    await until("it is examined", async () => {
+      await takes(locks);
+      return (await last.cli("get", MARKER)) !== before;
+    });
+    expect(await last.cli("get", MARKER)).toMatch(/ later lost\d+$/);
   });
 });
