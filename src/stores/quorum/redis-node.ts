@@ -40,8 +40,6 @@ export class RedisNode implements QuorumNode {
   readonly #channel = `${PREFIX}wake:${randomUUID()}`;
   /** The marker of the node while it is in service; empty: the node has to examine itself. */
   #marker = "";
-  /** Whether the server has a write on its disk before it replies, if that is known. */
-  #fsync: "always" | "later" | "unknown" = "unknown";
   /** The run ids of the servers behind the nodes of this quorum, as far as they differ. */
   readonly #servers: Map<RedisNode, string>;
   /** The losses of the connection when the server was examined: after another loss, another server may answer. */
@@ -66,17 +64,17 @@ export class RedisNode implements QuorumNode {
     this.#closeClient = options.closeClient;
     this.#servers = options.servers ?? new Map();
     this.#requests = new RequestBatcher(this.#runner, SCRIPTS.ballots, {
-      usual: () => [this.#caller(this.#marker)],
-      // A server that has restarted knows no scripts: whoever loads one has the node examine itself. A request
-      // may be sent again on the next connection, where the settings that were read no longer count.
+      usual: () => [this.#caller(this.#marker, "unread")],
+      // A server that has restarted knows no scripts: whoever loads one has the node examine itself.
       toLoad: () => [this.#caller("", "unread")],
     });
   }
 
   async join(): Promise<NodeState> {
-    this.#fsync = await this.#readFsync();
+    const fsync = await this.#readFsync();
     const { losses } = this.#runner.connection;
-    const reply = this.#learn(await this.#runner.run(SCRIPTS.join, [MARKER], [this.#caller("")]));
+    const args = [this.#caller("", fsync)];
+    const reply = this.#learn(await this.#runner.run(SCRIPTS.join, [MARKER], args));
     const [runId = "", recoveringMs, micros] = reply.text.split(" ");
     const isTwin = this.#twinOf(runId) !== undefined;
     if (isTwin) this.#servers.delete(this);
@@ -94,7 +92,7 @@ export class RedisNode implements QuorumNode {
   }
 
   async settle(marker: string): Promise<void> {
-    const args = [this.#caller(""), marker];
+    const args = [this.#caller("", "unread"), marker];
     this.#learn(await this.#runner.run(SCRIPTS.settle, [MARKER], args));
   }
 
@@ -110,7 +108,14 @@ export class RedisNode implements QuorumNode {
 
   release({ name, id, number, unused, wakes }: NodeRelease): Promise<NodeReleaseReply> {
     const request = `release ${id} ${number} ${unused ? 1 : 0} ${wakes ? 1 : 0}`;
-    return this.#send(name, request, (reply) => reply as NodeReleaseReply);
+    const send = (): Promise<NodeReleaseReply> =>
+      this.#sendNow(name, request, (reply) => reply as NodeReleaseReply);
+    // It names its ballot, so any server may get it. It must not overtake a claim that waits.
+    const sent = this.#examination === null ? send() : this.#examination.then(send, send);
+    return sent.catch((error: unknown) => {
+      if (this.#isExamined) throw error;
+      return this.#examine().then(send);
+    });
   }
 
   pass(name: string): Promise<void> {
@@ -183,8 +188,11 @@ export class RedisNode implements QuorumNode {
     if (this.#closeClient) await this.#runner.connection.close();
   }
 
-  /** The first argument of the scripts that look at the marker. */
-  #caller(marker: string, fsync: string = this.#fsync): string {
+  /**
+   * The first argument of the scripts that look at the marker. Only `join` says what it has read of the
+   * settings: they may change, and a request may be sent again on the next connection.
+   */
+  #caller(marker: string, fsync: string): string {
     return `${marker}\n${this.#maxTtlMs} ${fsync}\n${this.#channel}`;
   }
 

@@ -3,7 +3,7 @@ import { Redis } from "ioredis";
 import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import { connect, createLocks, type Duration, type Locks } from "../../../src/index.js";
 import { quorumStore } from "../../../src/stores/quorum/index.js";
-import { MARKER } from "../../../src/stores/quorum/keys.js";
+import { MARKER, recordOf } from "../../../src/stores/quorum/keys.js";
 import { TcpProxy } from "../../../src/verify/faults/proxy.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisOptions, RedisServer } from "../../../src/verify/lab/redis.js";
@@ -44,10 +44,11 @@ describeWith(["redis"], "a quorum of Redis servers", () => {
     const locks = await open(redlockUrl(servers));
     await takes(locks);
     for (let round = 0; round < 3; round++) {
-      await onAll("client", "pause", String(PAUSE_MS));
+      await Promise.all(servers.map((server) => server.pause()));
       const aborting = new AbortController();
       const first = rejection(locks.acquire("name", { signal: aborting.signal }));
-      await pause(PAUSE_MS / 6);
+      // Its claim is sent.
+      await pause(20);
       aborting.abort();
       await first;
       const order: number[] = [];
@@ -57,6 +58,8 @@ describeWith(["redis"], "a quorum of Redis servers", () => {
         await pause(20);
         await lease.release();
       });
+      await pause(20);
+      await Promise.all(servers.map((server) => server.resume()));
       await Promise.all(waiters);
       expect(order).toEqual([1, 2, 3]);
     }
@@ -127,5 +130,26 @@ describeWith(["redis"], "a quorum of Redis servers", () => {
       return (await last.cli("get", MARKER)) !== before;
     });
     expect(await last.cli("get", MARKER)).toMatch(/ later lost\d+$/);
+  });
+
+  test("keeps to the settings that the last client has read, whatever others read before", async () => {
+    const own = await start({ persistence: "always" });
+    const [early, marker] = [await open(redlockUrl(own)), () => own[0]!.cli("get", MARKER)];
+    await takes(early);
+    for (const server of own) await server.cli("config", "set", "appendfsync", "everysec");
+    await open(redlockUrl(own));
+    expect(await marker()).toMatch(/ later 0$/);
+    await takes(early);
+    expect(await marker()).toMatch(/ later 0$/);
+  });
+
+  test("says how many servers had lost a lease, which they have again", async () => {
+    const locks = await open(redlockUrl(servers));
+    const lease = await locks.acquire("forgotten");
+    await onAll("del", recordOf("default:forgotten"));
+    const error = await rejection(lease.renew());
+    expect(error.message).toMatch(/^3 of the 3 nodes .*: 3 had lost the lease, have it again/);
+    await lease.renew();
+    expect(await lease.release()).toBe("released");
   });
 });
