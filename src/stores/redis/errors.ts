@@ -122,6 +122,10 @@ const TROUBLES: readonly Meaning[] = [
     ({ where }) =>
       `${where} is a replica (READONLY), which grants nothing: name the primary, or its sentinels with ?sentinel=NAME`,
   ],
+  [
+    /HOLDFAST RESTARTED/,
+    ({ where }) => `${where} has restarted, and is examined before it votes again`,
+  ],
   [/\bLOADING\b/, ({ where }) => `${where} is still loading its data (LOADING)`],
   [
     /\bMISCONF\b/,
