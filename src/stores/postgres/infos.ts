@@ -61,15 +61,3 @@ const toRecord = (one: DescribedClaim, name: string): ClaimRecord => ({
   endedBy: one.endedBy,
   endedWhy: one.endedWhy,
 });
-
-/** The first text after all those that start with the prefix, in order of UTF-8 bytes; null: there is none. */
-export function firstBeyond(prefix: string): string | null {
-  const points = [...prefix].map((char) => char.codePointAt(0)!);
-  while (points.length > 0) {
-    const next = points.pop()! + 1;
-    // Surrogates are no characters.
-    if (next <= 0x10_ff_ff)
-      return String.fromCodePoint(...points, next === 0xd8_00 ? 0xe0_00 : next);
-  }
-  return null;
-}

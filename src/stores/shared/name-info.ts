@@ -40,6 +40,10 @@ export function toNameInfo(
   };
 }
 
+/** Whether somebody holds the name or waits for it. An error is no name. */
+export const isInUse = (info: NameInfo | Error | null): info is NameInfo =>
+  info !== null && !(info instanceof Error) && info.holders.length + info.waiters.length > 0;
+
 /** The result of a store's `list`: the first `limit` of these names that somebody holds or waits for. */
 export function listNames(
   claims: Claims,
@@ -50,7 +54,7 @@ export function listNames(
   const infos: NameInfo[] = [];
   for (const name of names) {
     const info = inspectName(claims, clock, name);
-    if (info !== null && info.holders.length + info.waiters.length > 0) infos.push(info);
+    if (isInUse(info)) infos.push(info);
     if (infos.length === limit) break;
   }
   return infos;

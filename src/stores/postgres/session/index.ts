@@ -18,13 +18,11 @@ import {
   type Store,
   type Traits,
 } from "../../../core/store.js";
-import { checkOptions, orElse } from "../../../core/validate.js";
-import { checkClient, type PostgresClient } from "../client.js";
-import { Connections } from "../connections.js";
+import { checkOptions } from "../../../core/validate.js";
+import type { PostgresClient } from "../client.js";
+import { Database } from "../database.js";
 import { toStoreError } from "../errors.js";
-import { firstBeyond } from "../infos.js";
-import { callSql, checkSchema, DEFAULT_SCHEMA, ensureSchema } from "../schema.js";
-import { storable } from "../text.js";
+import { firstAfter, firstBeyond, storable } from "../text.js";
 import { LONGEST_TTL_MS, type LockRequest, SessionConnection } from "./connection.js";
 import { type OwnLock, OwnLocks } from "./own-locks.js";
 import { Turns } from "./turns.js";
@@ -37,7 +35,7 @@ export interface PostgresSessionStoreOptions {
   closeClient?: boolean;
 }
 
-/** What the store on session locks is and can do. */
+/** The traits of the store on locks of sessions. */
 export const POSTGRES_SESSION_TRAITS: Traits = {
   store: "PostgreSQL sessions",
   scope: "network",
@@ -60,7 +58,6 @@ export const POSTGRES_SESSION_TRAITS: Traits = {
   },
 };
 
-const DESCRIBE_MS = 10_000;
 const LOST: LostAnswer = { kind: "lost", reason: "expired" };
 
 interface DescribedName {
@@ -81,20 +78,14 @@ interface DescribedName {
 export class PostgresSessionStore implements Store {
   readonly traits = POSTGRES_SESSION_TRAITS;
   readonly #client: PostgresClient;
-  readonly #connections: Connections;
-  readonly #schema: string;
-  readonly #closeClient: boolean;
+  readonly #database: Database;
   readonly #keyOf: (name: string) => bigint;
   readonly #clock = systemRuntime().clock;
   readonly #locks = new OwnLocks(this.#clock, (lock) => this.#end(lock));
   readonly #turns = new Turns();
   /** Claims under way, by grantId. */
   readonly #claiming = new Map<string, Promise<ClaimAnswer>>();
-  #schemaReady: Promise<unknown> | null = null;
   #session: Promise<SessionConnection> | null = null;
-  /** `Locks` that use the store. */
-  #users = 0;
-  #closed = false;
 
   /** `keyOf`: for tests, names of which collide. */
   constructor(
@@ -103,16 +94,19 @@ export class PostgresSessionStore implements Store {
     keyOf?: (name: string) => bigint,
   ) {
     checkOptions(options, "the options of postgresSessionStore", ["schema", "closeClient"]);
-    checkClient(client);
+    const { schema, closeClient } = options;
+    this.#database = new Database(client, {
+      maker: "postgresSessionStore",
+      schema,
+      closeClient,
+      detectsPooler: false,
+    });
     this.#client = client;
-    this.#schema = checkSchema(orElse(options.schema, DEFAULT_SCHEMA));
-    this.#closeClient = options.closeClient ?? false;
-    this.#connections = new Connections(client);
-    this.#keyOf = keyOf ?? ((name) => hashOf(this.#schema, name));
+    this.#keyOf = keyOf ?? ((name) => hashOf(this.#database.schema, name));
   }
 
   open(): void {
-    this.#users++;
+    this.#database.open();
   }
 
   /** Makes the schema unless it is there, and begins the session; claims do so first. Rejects if that fails. */
@@ -125,7 +119,7 @@ export class PostgresSessionStore implements Store {
     if (there !== undefined) return there;
     const answer = this.#claim(claim, push)
       .catch((error: unknown) => {
-        throw toStoreError(error, this.#connections.where);
+        throw this.#toStoreError(error);
       })
       .finally(() => this.#claiming.delete(claim.grantId));
     this.#claiming.set(claim.grantId, answer);
@@ -143,7 +137,7 @@ export class PostgresSessionStore implements Store {
     try {
       await this.#prove(locks.filter((lock) => lock !== undefined));
     } catch (cause) {
-      failure = { cause: toStoreError(cause, this.#connections.where) };
+      failure = { cause: this.#toStoreError(cause) };
     }
     return locks.map((lock, i): RenewAnswer => {
       if (lock === undefined || !this.#locks.has(lock)) return this.#whyLost(renewals[i]!.name);
@@ -171,8 +165,7 @@ export class PostgresSessionStore implements Store {
   }
 
   async inspect(name: string): Promise<NameInfo | null> {
-    // No other text lies between the two.
-    const [found] = await this.#describe(name, `${name}\u0001`, 1);
+    const [found] = await this.#describe(name, firstAfter(name), 1);
     return found ?? null;
   }
 
@@ -181,15 +174,10 @@ export class PostgresSessionStore implements Store {
   }
 
   async close(): Promise<void> {
-    this.#users = Math.max(0, this.#users - 1);
-    if (!this.#closeClient && (this.#users > 0 || this.#locks.size > 0)) return;
+    if (!this.#database.leave(this.#locks.size > 0)) return;
     this.#locks.stop();
     await this.#session?.then((session) => session.close()).catch(() => {});
-    if (!this.#closeClient) this.#connections.detach();
-    else if (!this.#closed) {
-      this.#closed = true;
-      await this.#connections.close();
-    }
+    await this.#database.close();
   }
 
   async #claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
@@ -255,7 +243,7 @@ export class PostgresSessionStore implements Store {
     if (!this.#locks.isThere(lock)) return false;
     const isLocked = this.#locks.withKey(lock.key).length > 1;
     await lock.session.release({ ...lock, isLocked }).catch((error: unknown) => {
-      throw toStoreError(error, this.#connections.where);
+      throw this.#toStoreError(error);
     });
     this.#locks.delete(lock);
     return true;
@@ -281,22 +269,14 @@ export class PostgresSessionStore implements Store {
   }
 
   async #beginSession(): Promise<SessionConnection> {
-    await this.#ensureSchema();
+    await this.#database.setUp();
     return SessionConnection.open({
       client: this.#client,
-      schema: this.#schema,
-      where: this.#connections.where,
+      schema: this.#database.schema,
+      where: this.#database.where,
       ended: (session) => this.#sessionEnded(session),
       hasLocks: () => this.#locks.size > 0,
     });
-  }
-
-  #ensureSchema(): Promise<unknown> {
-    this.#schemaReady ??= ensureSchema(this.#connections, this.#schema).catch((error: unknown) => {
-      this.#schemaReady = null;
-      throw error;
-    });
-    return this.#schemaReady;
   }
 
   /** The server has freed its locks, or will. The leases learn of it by a renewal now, not when it is due. */
@@ -317,13 +297,13 @@ export class PostgresSessionStore implements Store {
   }
 
   async #describe(first: string, beyond: string | null, many: number): Promise<NameInfo[]> {
-    await this.#ensureSchema();
-    const rows = await this.#connections.query<{ described: DescribedName }>(
-      `SELECT ${callSql(this.#schema, "describe_session_locks", 3)} AS described`,
-      [first, beyond, many],
-      DESCRIBE_MS,
-    );
-    return rows.map(({ described }) => toNameInfo(described));
+    const values = [first, beyond, many];
+    const all = await this.#database.callForJson<DescribedName>("describe_session_locks", values);
+    return all.map(toNameInfo);
+  }
+
+  #toStoreError(error: unknown): unknown {
+    return toStoreError(error, this.#database.where);
   }
 }
 
