@@ -5,11 +5,12 @@ import { slices } from "../../shared/slices.js";
 import { settlesWithin } from "../../shared/timeout.js";
 import { type Batched, settleBatch, TurnBatcher } from "../../shared/turn-batcher.js";
 import {
+  BACKEND,
   cutOff,
+  isDirect,
   type NewConnection,
   newConnection,
   type PostgresClient,
-  processOf,
   unref,
 } from "../client.js";
 import { toStoreError } from "../errors.js";
@@ -21,9 +22,9 @@ const OPEN_MS = 10_000;
 const REPLY_MS = 5_000;
 /** The server ends a session that is silent for this long, or for the longest ttl if that is more. */
 const SHORTEST_SILENCE_MS = 5_000;
-/** The server keeps such times as 32-bit numbers. */
+/** The server stores its timeouts as 32-bit numbers. */
 export const LONGEST_TTL_MS = 2 ** 31 - 1;
-/** Linux refuses more; with tcp_user_timeout, it waits for that before it gives up. */
+/** Linux refuses more. A longer ttl is safe: tcp_user_timeout decides when the connection is given up. */
 const LONGEST_KEEPALIVE_S = 32_767;
 /** A session without locks is kept for this long, so that the next acquire takes one round trip. */
 const IDLE_MS = 60_000;
@@ -45,8 +46,6 @@ const SILENCE =
   "SELECT set_config('idle_session_timeout', $1, false), set_config('tcp_user_timeout', $1, false)," +
   " set_config('tcp_keepalives_idle', $2, false), set_config('tcp_keepalives_interval', '5', false)," +
   " set_config('tcp_keepalives_count', '3', false), pg_backend_pid() AS pid";
-
-const BACKEND = "SELECT pg_backend_pid() AS pid";
 
 /** A lock that is claimed or released. */
 export interface LockRequest {
@@ -135,12 +134,12 @@ export class SessionConnection {
     return this.#releases.send(request);
   }
 
-  /** Resolves when the server has shown, after this call, that the session lives, and will for this ttl. */
+  /** Resolves when the server has proved, after this call, that the session is alive and will be for this ttl. */
   prove(ttlMs: number): Promise<void> {
     return this.#proofs.send(ttlMs);
   }
 
-  /** Lets leases of this ttl count on the session. */
+  /** Makes the server keep a silent session for this ttl. */
   async allowTtl(ttlMs: number): Promise<void> {
     if (ttlMs > this.#allowedMs) await this.prove(ttlMs);
   }
@@ -168,8 +167,7 @@ export class SessionConnection {
 
   /** A pooler hands a session of the server to others between two statements, with the locks that it has. */
   #checkBackend(rows: readonly unknown[]): void {
-    const [{ pid }] = rows as [{ pid: number }];
-    if (processOf(this.#connection) === pid) return;
+    if (isDirect(this.#connection, rows)) return;
     this.#cutOff();
     throw new UnsupportedError(
       `a pooler stands before ${this.#options.where}, and would let others use the session that has the locks, so that ` +
@@ -222,7 +220,7 @@ export class SessionConnection {
     this.#keepAlive();
   }
 
-  /** So that the server hears of the session even if no lease is renewed. */
+  /** Keeps the session from falling silent when no lease is renewed. */
   #keepAlive(): void {
     clearInterval(this.#timer);
     const everyMs = Math.min(this.#allowedMs / RENEWALS_PER_TTL, IDLE_MS);
