@@ -33,8 +33,8 @@ export interface PostgresStoreOptions {
   /** The schema of the tables and functions, made at the first use. Default "holdfast". */
   schema?: string;
   /**
-   * A release is on disk before it is answered. Default false: a crash of the server may bring the
-   * released lease back until it expires.
+   * Whether a release is on disk before it is answered. Default false: after a crash of the server, a
+   * released lease may be back until it expires.
    */
   durableRelease?: boolean;
   /** Closes the pool with the first `Locks` on the store that is closed. Default false: it is the caller's. */
@@ -73,7 +73,7 @@ export const POSTGRES_POLLED_TRAITS: Traits = {
 const REQUESTS_PER_CALL = 64;
 const RENEWALS_PER_CALL = 500;
 const NAMES_PER_PAGE = 200;
-/** After so many releases, a part of the rows is looked through for names that are free. */
+/** After this many releases, the next part of the table is searched for names that are free. */
 const RELEASES_PER_DELETION = 256;
 const NAMES_PER_DELETION = 512;
 const FREE_FOR_US = 60_000_000;
@@ -127,7 +127,7 @@ export class PostgresStore implements Store {
       return this.#callBatch("renewals", values, ...lock);
     },
   });
-  /** Not from 0: a process may live for a few releases only, and many of them come to as many deletions. */
+  /** Starts at random: many processes with a few releases each delete as often as one that makes all of them. */
   #releases = randomInt(RELEASES_PER_DELETION);
   #deletion: Promise<unknown> = Promise.resolve();
 
@@ -218,7 +218,7 @@ export class PostgresStore implements Store {
   async close(): Promise<void> {
     if (!this.#database.leave(this.#queued.waiters.size > 0)) return;
     await this.#queued.close();
-    // A pool that is ended leaves its last request without a reply, and the timeout keeps the process alive.
+    // A pool that is ended leaves its last request without a reply, whose timeout would keep the process alive.
     await this.#deletion;
     await this.#database.close();
   }
@@ -277,7 +277,7 @@ export class PostgresStore implements Store {
     this.#queued.waiters.push(grantId, push);
   }
 
-  /** Looks through a part of the rows now and then, so that names which nobody uses again leave nothing. */
+  /** Deletes unused rows now and then, so that names which nobody uses again leave nothing behind. */
   #deleteFreeNames(released: number): void {
     this.#releases += released;
     if (this.#releases < RELEASES_PER_DELETION) return;

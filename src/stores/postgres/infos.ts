@@ -36,7 +36,7 @@ export const readNameInfo = ({ name, now, records }: DescribedName): NameInfo | 
 export const readHolderInfos = ({ name, now, records }: DescribedName): readonly HolderInfo[] =>
   records.map((one) => toHolderInfo(toRecord(one, name), now / 1_000, clockAt(now)));
 
-/** The server's clock is both clocks of the rule, and stands still while a reply is read. */
+/** The clock of a reply: its time stands for both clocks of the rule. */
 const clockAt = (us: number): StoreClock => ({
   nowMs: () => us / 1_000,
   wallMs: () => us / 1_000,

@@ -70,7 +70,7 @@ export class ScriptRunner {
     return items.map((item) => replies.get(item)!);
   }
 
-  /** The keys on all primaries that match, without the client's prefix, in no order, perhaps twice. */
+  /** The matching keys of all primaries, without the client's prefix, unordered, some perhaps twice. */
   async scan(pattern: string): Promise<readonly string[]> {
     const { keyPrefix } = this.connection;
     const match = `${escapePattern(keyPrefix)}${pattern}`;
@@ -95,7 +95,7 @@ export class ScriptRunner {
     return toStoreError(error, this.connection, this.#store);
   }
 
-  /** The error that a script has caught, to continue with its other items. */
+  /** The error of one item, which a script has caught to go on with the others. */
   caughtError(message: string): unknown {
     const error = new Error(message);
     this.connection.reportCaughtError(error);
@@ -115,7 +115,7 @@ interface Request {
   read(reply: string): unknown;
 }
 
-/** The arguments before those of all requests in a script; others if the server has yet to load it. */
+/** The first arguments of a script. `toLoad` replaces the usual ones if the server has yet to load the script. */
 export interface FirstArgs {
   usual(): readonly string[];
   toLoad?(): readonly string[];

@@ -87,7 +87,7 @@ export class PostgresSessionStore implements Store {
   readonly #claiming = new Map<string, Promise<ClaimAnswer>>();
   #session: Promise<SessionConnection> | null = null;
 
-  /** `keyOf`: for tests, names of which collide. */
+  /** `keyOf`: tests pass one by which names collide. */
   constructor(
     client: PostgresClient,
     options: PostgresSessionStoreOptions = {},
@@ -128,7 +128,7 @@ export class PostgresSessionStore implements Store {
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
     const locks = renewals.map(({ name, grantId }) => this.#locks.get(name, grantId));
-    // As of now: a renewal that comes while the proof is under way is not proved by it.
+    // Read now: the proof says nothing about a renewal that comes while it is under way.
     const grants = locks.map((lock, i) => {
       const { seq, ttlMs } = renewals[i]!;
       return lock && this.#renewed(lock, seq, ttlMs);
@@ -222,7 +222,7 @@ export class PostgresSessionStore implements Store {
     return { kind: "granted", grants: [grantOf(lock)] };
   }
 
-  /** The grant of a lock as it is if the session proves to live. */
+  /** Renews a lock. Its grant counts if the session proves to be alive. */
   #renewed(lock: OwnLock, seq: number, ttlMs: number): Grant {
     this.#locks.renew(lock, seq, Math.min(ttlMs, LONGEST_TTL_MS));
     return grantOf(lock);
@@ -249,21 +249,21 @@ export class PostgresSessionStore implements Store {
     return true;
   }
 
-  /** Resolves when the sessions of these locks have shown, after this call, that they live. */
+  /** Resolves when the sessions of these locks have proved, after this call, that they are alive. */
   async #prove(locks: readonly OwnLock[]): Promise<void> {
     const longestMs = Math.max(...locks.map(({ ttlMs }) => ttlMs));
     const sessions = new Set(locks.map(({ session }) => session));
     await Promise.all([...sessions].map((session) => session.prove(longestMs)));
   }
 
-  /** A session that lives, as far as is known. */
+  /** A session that is alive, as far as we know. */
   async #useSession(): Promise<SessionConnection> {
     this.#session ??= this.#beginSession();
     const begun = this.#session;
     const session = await begun.catch(() => null);
     if (session !== null && !session.isOver) return session;
     if (this.#session === begun) this.#session = null;
-    // Rejects if it could not begin; otherwise it has ended since.
+    // Rejects if the session could not begin; otherwise it has ended since.
     await begun;
     return this.#useSession();
   }
@@ -279,7 +279,7 @@ export class PostgresSessionStore implements Store {
     });
   }
 
-  /** The server has freed its locks, or will. The leases learn of it by a renewal now, not when it is due. */
+  /** The server has freed the locks, or will. Each lease is renewed at once, so that it learns of it early. */
   #sessionEnded(session: SessionConnection): void {
     for (const { push } of this.#locks.deleteOf(session)) push({ kind: "lost" });
   }
@@ -332,7 +332,7 @@ export function postgresSessionStore(
   return new PostgresSessionStore(client, options);
 }
 
-/** Wide enough that among a million names the chance of a collision is one in 37 million. */
+/** With 64 bits, the chance that two of a million names collide is one in 37 million. */
 const hashOf = (schema: string, name: string): bigint =>
   createHash("sha256").update(`holdfast lock\0${schema}\0${name}`).digest().readBigInt64BE();
 

@@ -1,4 +1,4 @@
--- What people do to a name: revoke, resize, inspect; and the deletion of rows that are not used any more.
+-- Requests of people: revoke, resize, inspect. And the deletion of rows that are no longer used.
 
 -- A claim as ClaimRecord in shared/claim-record.ts has it, with times in microseconds.
 CREATE OR REPLACE FUNCTION record_of(c claims, capacity bigint) RETURNS json LANGUAGE sql IMMUTABLE AS $$
@@ -103,15 +103,15 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$
     ORDER BY n.name LIMIT many
 $$;
 
--- The name and all its claims have ended before that time.
+-- Whether the name is free, and has been since before that time.
 CREATE OR REPLACE FUNCTION ended_before(n names, time_at bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
   SELECT n.freed < time_at AND ((n.held).token IS NULL OR greatest((n.held).expires, (n.held).closed) < time_at)
     AND (n.others = 0
       OR NOT EXISTS (SELECT FROM claims AS c WHERE c.name = n.name AND greatest(c.expires, c.closed) >= time_at))
 $$;
 
--- Deletes the rows of names that nobody uses since a while, among the next `many` after those that the last call of
--- any process has checked: a process may live for one release only. Of several calls at once, one does something.
+-- Deletes the rows of names that have been free for a while, among the next `many` rows. It goes on where the last
+-- call of any process has stopped, as a process may live for one release only. Calls at the same time do nothing.
 CREATE OR REPLACE FUNCTION delete_free_names(many integer, free_for bigint, lock_timeout_ms integer)
 RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$
 DECLARE
@@ -131,7 +131,7 @@ BEGIN
   free := ARRAY(SELECT name FROM names
     WHERE name > d.checked_to AND name <= last AND ended_before(names, free_before)
     ORDER BY name FOR UPDATE SKIP LOCKED);
-  -- A statement of its own: the one above may have seen the claims as they were before it had locked their name.
+  -- A statement of its own: the one above may have read the claims before it had locked their name.
   WITH gone AS (
     DELETE FROM names WHERE name = ANY (free) AND ended_before(names, free_before) RETURNING name, last_token
   )

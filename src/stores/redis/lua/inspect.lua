@@ -1,5 +1,5 @@
--- Describes names and changes nothing. Replies for the first name, and for as many of the others as are
--- read in a short script.
+-- Describes names and changes nothing. The reply has the first name, and the others until WAITERS_SHOWN
+-- waiters are described: the script stays short, and the client asks for the rest again.
 local shown = 0
 
 local function describe(key)

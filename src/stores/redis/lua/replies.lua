@@ -1,6 +1,6 @@
 -- The tables that become the JSON of a reply.
 
--- The reply tells of the grant: no message has to, and nothing may take the grant back.
+-- The reply carries the grant, so no message is sent for it, and it is not taken back.
 local function grantReply(claim)
   claim.isInReply = true
   return {
@@ -19,7 +19,7 @@ local function positionOf(state, place)
 end
 
 local function queuedReply(state, ticket)
-  -- The reply tells what the waiter would learn by looking.
+  -- The waiter learns from this reply what it would learn by looking.
   if state.informed then state.informed[ticket.id] = true end
   return { kind = 'queued', position = positionOf(state, ticket.place) }
 end
