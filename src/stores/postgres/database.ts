@@ -5,30 +5,34 @@ import { callSql, checkSchema, DEFAULT_SCHEMA, ensureSchema } from "./schema.js"
 
 export const CALL_TIMEOUT_MS = 10_000;
 
-interface DatabaseOptions {
+interface StoreTraits {
   /** The function that the user has called, for its error. */
   readonly maker: string;
-  readonly schema: string | undefined;
-  readonly closeClient: boolean | undefined;
-  /** Whether a pooler matters to the store: then it is looked for before the first call. */
+  /** Whether the store looks for a pooler before the first call. */
   readonly detectsPooler: boolean;
 }
 
 /** The connections of a store, and its schema, which the first call makes. Several `Locks` may share the store. */
 export class Database extends Connections {
   readonly schema: string;
-  readonly #options: DatabaseOptions;
+  readonly #closeClient: boolean;
+  readonly #detectsPooler: boolean;
   #ready: Promise<void> | null = null;
   /** `Locks` that use the store. */
   #users = 0;
   #isClosed = false;
 
-  constructor(client: PostgresClient, options: DatabaseOptions) {
-    checkClient(client, options.maker);
+  constructor(
+    client: PostgresClient,
+    options: { schema?: string; closeClient?: boolean },
+    { maker, detectsPooler }: StoreTraits,
+  ) {
+    checkClient(client, maker);
     const schema = checkSchema(orElse(options.schema, DEFAULT_SCHEMA));
     super(client);
     this.schema = schema;
-    this.#options = options;
+    this.#closeClient = options.closeClient ?? false;
+    this.#detectsPooler = detectsPooler;
   }
 
   /** Makes the schema unless it is there. If that fails, the next call tries again. */
@@ -41,7 +45,7 @@ export class Database extends Connections {
   }
 
   async #setUp(): Promise<void> {
-    if (this.#options.detectsPooler) await this.detectPooler(CALL_TIMEOUT_MS);
+    if (this.#detectsPooler) await this.detectPooler(CALL_TIMEOUT_MS);
     await ensureSchema(this, this.schema);
   }
 
@@ -75,12 +79,12 @@ export class Database extends Connections {
   /** Counts one user less. False: the store stays open, for other users or for claims that are left. */
   leave(hasClaims: boolean): boolean {
     this.#users = Math.max(0, this.#users - 1);
-    return this.#options.closeClient === true || (this.#users === 0 && !hasClaims);
+    return this.#closeClient || (this.#users === 0 && !hasClaims);
   }
 
   /** Closes the client if the store owns it, and otherwise removes what was added to it. */
   override async close(): Promise<void> {
-    if (!this.#options.closeClient) this.detach();
+    if (!this.#closeClient) this.detach();
     else if (!this.#isClosed) {
       this.#isClosed = true;
       await super.close();

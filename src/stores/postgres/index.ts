@@ -13,13 +13,20 @@ import type {
   Traits,
 } from "../../core/store.js";
 import { checkOptions } from "../../core/validate.js";
-import { readClaimReply, readReleaseReply, toRenewAnswer } from "../shared/json-replies.js";
+import {
+  type DescribedClaims,
+  type DescribedName,
+  readClaimReply,
+  readHolders,
+  readNameInfo,
+  readReleaseReply,
+  toRenewAnswer,
+} from "../shared/json-replies.js";
 import { isInUse } from "../shared/name-info.js";
 import { QueuedClaims } from "../shared/queued-claims.js";
 import type { PostgresClient } from "./client.js";
 import { CALL_TIMEOUT_MS, Database } from "./database.js";
 import { toStoreError } from "./errors.js";
-import { type DescribedName, readHolderInfos, readNameInfo } from "./infos.js";
 import { parseMessage } from "./messages.js";
 import { requestBatcher } from "./request-batcher.js";
 import { firstAfter, firstBeyond, storable } from "./text.js";
@@ -137,13 +144,8 @@ export class PostgresStore implements Store {
       "durableRelease",
       "closeClient",
     ]);
-    const { schema, closeClient } = options;
-    this.#database = new Database(client, {
-      maker: "postgresStore",
-      schema,
-      closeClient,
-      detectsPooler: true,
-    });
+    const traits = { maker: "postgresStore", detectsPooler: true };
+    this.#database = new Database(client, options, traits);
     this.#durableRelease = options.durableRelease ?? false;
     this.#queued = new QueuedClaims(this.#channel, this.#database, {
       claim: (claim) => this.#claim(claim),
@@ -188,8 +190,8 @@ export class PostgresStore implements Store {
 
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
     const values = [name, storable(by.holder), storable(by.why), LOCK_TIMEOUT_MS];
-    const [revoked] = await this.#database.callForJson<DescribedName>("revoke_name", values);
-    return readHolderInfos(revoked!);
+    const [revoked] = await this.#database.callForJson<DescribedClaims>("revoke_name", values);
+    return readHolders(revoked!);
   }
 
   async resize(name: string, limit: number): Promise<number | null> {
@@ -200,7 +202,7 @@ export class PostgresStore implements Store {
 
   async inspect(name: string): Promise<NameInfo | null> {
     const [found] = await this.#describe(name, firstAfter(name), 1);
-    return found === undefined ? null : readNameInfo(found);
+    return found === undefined ? null : readNameInfo(found, name);
   }
 
   async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
@@ -209,7 +211,7 @@ export class PostgresStore implements Store {
     let first: string | undefined = prefix;
     while (first !== undefined && infos.length < limit) {
       const page = await this.#describe(first, beyond, NAMES_PER_PAGE);
-      infos.push(...page.map(readNameInfo).filter(isInUse));
+      infos.push(...page.map((one) => readNameInfo(one, one.name)).filter(isInUse));
       first = page.length < NAMES_PER_PAGE ? undefined : firstAfter(page.at(-1)!.name);
     }
     return infos.slice(0, limit);

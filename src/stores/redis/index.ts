@@ -18,8 +18,8 @@ import {
   type Json,
   readClaimReply,
   readHolders,
+  readNameInfo,
   readReleaseReply,
-  toNameInfo,
   toRenewAnswer,
 } from "../shared/json-replies.js";
 import type { LocalWaiter } from "../shared/local-waiters.js";
@@ -164,7 +164,7 @@ export class RedisStore implements Store {
 
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
     const args = [this.#callerArg, by.holder, by.why];
-    return readHolders(await this.#runner.run(SCRIPTS.revoke, keysOf(name), args));
+    return readHolders(JSON.parse(await this.#runner.run(SCRIPTS.revoke, keysOf(name), args)));
   }
 
   async resize(name: string, limit: number): Promise<number | null> {
@@ -251,8 +251,10 @@ export class RedisStore implements Store {
         argsOf: () => [],
         read: (info: Json, name) => {
           if (info === undefined) return undefined;
-          if (info.problem === undefined) return toNameInfo(info, name);
-          return this.#runner.caughtError(info.problem) as Error;
+          if (info.problem !== undefined) return this.#runner.caughtError(info.problem) as Error;
+          // The script counts all waiters, and describes the first of them.
+          const shown = readNameInfo(info, name);
+          return shown && { ...shown, waiting: info.waiting };
         },
       });
       // A script replies for the first of its names at least, so this comes to an end.

@@ -50,12 +50,15 @@ export function toGrant(record: ClaimRecord, handedOver: boolean): Grant {
   return { token, floor, ttlMs, seq, handedOver };
 }
 
+/** When a claim ends. */
+type Times = Pick<ClaimRecord, "sinceMs" | "atLeastMs" | "expiresAtMs" | "closedUntilMs">;
+
 /** Whether the lease or the ticket has expired, and `atLeast` does not keep the name closed. */
-export const isOver = (record: ClaimRecord, nowMs: number, clock: StoreClock): boolean =>
+export const isOver = (record: Times, nowMs: number, clock: StoreClock): boolean =>
   record.expiresAtMs <= nowMs && closedForMs(record, nowMs, clock) <= 0;
 
 /** Time until the record no longer keeps others out, if nobody extends or releases it. */
-export function endsInMs(record: ClaimRecord, nowMs: number, clock: StoreClock): number {
+export function endsInMs(record: Times, nowMs: number, clock: StoreClock): number {
   const leaseMs = record.expiresAtMs - nowMs;
   return record.closedUntilMs === 0
     ? leaseMs
@@ -66,7 +69,7 @@ export function endsInMs(record: ClaimRecord, nowMs: number, clock: StoreClock):
  * Time until `atLeast` opens the name, by the wall clock, which survives a restart of the machine. Never
  * longer than `atLeast`, because that clock may have been ahead at the grant.
  */
-export function closedForMs(record: ClaimRecord, nowMs: number, clock: StoreClock): number {
+export function closedForMs(record: Times, nowMs: number, clock: StoreClock): number {
   if (record.closedUntilMs === 0) return 0;
   const sinceGrantMs = Math.max(0, nowMs - record.sinceMs);
   return Math.min(record.closedUntilMs - clock.wallMs(), record.atLeastMs - sinceGrantMs);

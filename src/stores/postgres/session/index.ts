@@ -5,7 +5,6 @@ import {
   type Claim,
   type ClaimAnswer,
   type Grant,
-  type HolderInfo,
   LOCK_LIMIT,
   type LostAnswer,
   modeOf,
@@ -19,6 +18,7 @@ import {
   type Traits,
 } from "../../../core/store.js";
 import { checkOptions } from "../../../core/validate.js";
+import { type DescribedName, readNameInfo } from "../../shared/json-replies.js";
 import type { PostgresClient } from "../client.js";
 import { Database } from "../database.js";
 import { toStoreError } from "../errors.js";
@@ -60,17 +60,6 @@ export const POSTGRES_SESSION_TRAITS: Traits = {
 
 const LOST: LostAnswer = { kind: "lost", reason: "expired" };
 
-interface DescribedName {
-  readonly name: string;
-  readonly holders: readonly {
-    readonly holder: string;
-    readonly isShared: boolean;
-    readonly token: string;
-    readonly heldMs: number;
-    readonly ttlMs: number;
-  }[];
-}
-
 /**
  * Locks that are advisory locks of one session of a PostgreSQL server, which frees them when the session ends. The
  * locks of a process are kept in a table of its own, because a session may take its own lock again.
@@ -94,13 +83,8 @@ export class PostgresSessionStore implements Store {
     keyOf?: (name: string) => bigint,
   ) {
     checkOptions(options, "the options of postgresSessionStore", ["schema", "closeClient"]);
-    const { schema, closeClient } = options;
-    this.#database = new Database(client, {
-      maker: "postgresSessionStore",
-      schema,
-      closeClient,
-      detectsPooler: false,
-    });
+    const traits = { maker: "postgresSessionStore", detectsPooler: false };
+    this.#database = new Database(client, options, traits);
     this.#client = client;
     this.#keyOf = keyOf ?? ((name) => hashOf(this.#database.schema, name));
   }
@@ -299,7 +283,7 @@ export class PostgresSessionStore implements Store {
   async #describe(first: string, beyond: string | null, many: number): Promise<NameInfo[]> {
     const values = [first, beyond, many];
     const all = await this.#database.callForJson<DescribedName>("describe_session_locks", values);
-    return all.map(toNameInfo);
+    return all.flatMap((one) => readNameInfo(one, one.name) ?? []);
   }
 
   #toStoreError(error: unknown): unknown {
@@ -350,20 +334,4 @@ function refuseCollision(name: string, other = name): void {
     `${JSON.stringify(name)} has the same 64-bit key as ${JSON.stringify(other)}, which is held: ` +
       "use another name, or another schema for one of the two",
   );
-}
-
-function toNameInfo({ name, holders }: DescribedName): NameInfo {
-  const infos = holders.map(({ holder, isShared, token, heldMs, ttlMs }): HolderInfo => {
-    return {
-      holder,
-      mode: isShared ? "shared" : "exclusive",
-      token: BigInt(token),
-      permits: isShared ? 1 : LOCK_LIMIT,
-      heldMs,
-      // From the last reply to its holder, which only the holder knows.
-      expiresInMs: ttlMs,
-      closed: false,
-    };
-  });
-  return { name, limit: LOCK_LIMIT, holders: infos, waiting: 0, waiters: [], revoked: [] };
 }

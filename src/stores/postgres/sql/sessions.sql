@@ -98,11 +98,14 @@ BEGIN
     FROM unnest(keys, shared, unlock) AS r(key, is_shared, is_last) WHERE r.is_last;
 END $$;
 
--- The names held from `first` up to `beyond` (null: the end), in order, each with its holders.
+-- The names held from `first` up to `beyond` (null: the end), in order, each with its holders as ShownClaim in
+-- shared/name-info.ts has them. The times count from now. Only a holder knows since when its ttl counts.
 CREATE OR REPLACE FUNCTION describe_session_locks(first text, beyond text, many integer) RETURNS SETOF json
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$
-  SELECT json_build_object('name', l.name, 'holders', json_agg(json_build_object('holder', l.holder,
-      'isShared', l.is_shared, 'token', l.token::text, 'heldMs', (now_us() - l.since) / 1000.0, 'ttlMs', l.ttl) ORDER BY l.token))
+  SELECT json_build_object('name', l.name, 'nowMs', 0, 'claims', json_agg(json_build_object('holder', l.holder,
+      'permits', CASE WHEN l.is_shared THEN 1 ELSE $LOCK_LIMIT END, 'limit', $LOCK_LIMIT, 'token', l.token::text,
+      'sinceMs', (l.since - now_us()) / 1000.0, 'expiresAtMs', l.ttl, 'closedUntilMs', 0, 'atLeastMs', 0, 'ended', 'no')
+      ORDER BY l.token))
     FROM session_locks AS l
     JOIN (SELECT s.session FROM (SELECT DISTINCT session FROM session_locks) AS s WHERE is_alive(s.session)) AS alive
       USING (session)

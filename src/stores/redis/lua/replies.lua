@@ -36,11 +36,12 @@ local function lostReply(state, id)
   return { kind = 'lost', reason = isTaken and 'superseded' or 'expired' }
 end
 
-local function holderInfo(state, claim)
-  local isClosed = claim.ended == 'released' or claim.expires <= now
+-- A claim as ShownClaim in shared/name-info.ts has it. The times count from now: JSON of Lua has 14 digits.
+local function shownClaim(state, claim)
   return {
-    holder = claim.holder, permits = claim.permits, limit = state.limit, token = toText(claim.token),
-    heldMs = now - claim.since, expiresInMs = isClosed and endsIn(claim) or claim.expires - now,
-    closed = isClosed,
+    permits = claim.permits, limit = state.limit, holder = claim.holder, sinceMs = claim.since - now,
+    expiresAtMs = claim.expires - now, closedUntilMs = claim.closed > 0 and claim.closed - now or 0,
+    atLeastMs = claim.atLeast, token = toText(claim.token), ended = claim.ended, endedBy = claim.by,
+    endedWhy = claim.why,
   }
 end

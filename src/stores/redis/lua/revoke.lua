@@ -1,11 +1,11 @@
 -- Takes a name from its holders. ARGV: the caller, by whom, why.
 local by, why = ARGV[2], ARGV[3]
 local state = openAndAdvance(1)
-local infos, revoked, others = {}, {}, {}
+local before, revoked, others = {}, {}, {}
 for _, holder in ipairs(state.holders) do
   -- A waiter that this very script has granted the name keeps it: the caller meant the holders before it.
   if holder.ended ~= 'revoked' and not grantedNow[holder] then
-    infos[#infos + 1] = holderInfo(state, holder)
+    before[#before + 1] = shownClaim(state, holder)
     -- The record is kept beyond the lease: the holder's renewal learns the reason, and people see it.
     holder.ttl = math.max(holder.expires - now, REVOKED_KEPT_MS)
     holder.expires = now + holder.ttl
@@ -27,4 +27,4 @@ state.holders = revoked
 dropExpiredHolders(state)
 advance(state)
 saveAndNotify()
-return cjson.encode(infos)
+return cjson.encode({ nowMs = 0, claims = before })
