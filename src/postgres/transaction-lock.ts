@@ -17,6 +17,7 @@ import {
   show,
 } from "../core/validate.js";
 import { optionsAndFn } from "../core/work.js";
+import { takeFrom } from "../stores/postgres/client.js";
 import { within } from "../stores/shared/timeout.js";
 import { OpenTransaction, type TransactionClient } from "./open-transaction.js";
 import { toLockError } from "./tx.js";
@@ -24,8 +25,8 @@ import { checkWait, withWaitLimit } from "./wait-limit.js";
 
 /** The part of `pg`'s Pool that `withTransactionLock` uses. */
 export interface TransactionPool<Client extends TransactionClient = TransactionClient> {
-  /** A client of the pool, for this caller alone until it is released. */
-  connect(): Promise<Client>;
+  /** Calls back with a client of the pool, for this caller alone until it is released. */
+  connect(lent: (error: Error | undefined, client: Client | undefined) => void): unknown;
 }
 
 /** Options of `withTransactionLock`. */
@@ -161,7 +162,7 @@ async function connect<Client extends TransactionClient>(
 ): Promise<Client> {
   signal?.throwIfAborted();
   const limitMs = Math.max(waitMs, REPLY_MS);
-  const connecting = pool.connect();
+  const connecting = takeFrom(pool);
   try {
     return await settledOrGivenUp(connecting, limitMs, signal, () => {
       return new StoreUnavailableError(
@@ -231,7 +232,7 @@ async function replyOf<T, Client extends TransactionClient>(
 }
 
 async function cancel(pool: TransactionPool, pid: number): Promise<void> {
-  const client = await pool.connect();
+  const client = await takeFrom(pool);
   try {
     await client.query(CANCEL, [pid]);
   } finally {

@@ -106,15 +106,25 @@ export const renewals = (timeLine: TimeLine, op: string, afterMs: number): numbe
 export const closeAll = (workers: readonly Worker[]) =>
   Promise.all(workers.map((one) => one.close()));
 
+/** Finds the keys that match and have the record of a ballot which is not over. */
+const FIND_RECORDS = `local found = {}
+for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+  if select(4, cmsgpack.unpack(redis.call('GET', key))) ~= 0 then found[#found + 1] = key end
+end
+return found`;
+
+const recordsOn = (server: RedisServer, name: string): Promise<string> =>
+  server.cli("EVAL", FIND_RECORDS, "0", recordOf(name));
+
 /** Whether the server has a record of the name. */
 export const hasRecord = async (server: RedisServer, name = "name"): Promise<boolean> =>
-  (await server.cli("exists", recordOf(`default:${name}`))) === "1";
+  (await recordsOn(server, `default:${name}`)) !== "";
 
 /** The servers that have a record of any name. */
 export async function withRecords(servers: readonly RedisServer[]): Promise<string[]> {
   const found = await Promise.all(
     servers.map(async (server) => {
-      const keys = await server.cli("--scan", "--pattern", recordOf("*"));
+      const keys = await recordsOn(server, "*");
       return keys === "" ? [] : [`${server.name}: ${keys}`];
     }),
   );

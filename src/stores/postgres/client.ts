@@ -9,12 +9,16 @@ export const PORT = 5432;
 export type PostgresClient = PostgresPool | PostgresConnection;
 
 /** The part of `pg`'s Pool that the store uses. */
-export interface PostgresPool {
-  connect(): Promise<PooledConnection>;
+export interface PostgresPool extends SourceOf<PooledConnection> {
   end(): Promise<void>;
   on(event: "error", listener: (error: Error) => void): unknown;
   off(event: "error", listener: (error: Error) => void): unknown;
   readonly options: object;
+}
+
+/** A pool that lends its connections, by a callback as `pg` does. */
+export interface SourceOf<Connection> {
+  connect(lent: (error: Error | undefined, connection: Connection | undefined) => void): unknown;
 }
 
 /** The part of `pg`'s Client that the store uses. */
@@ -94,13 +98,38 @@ export const BACKEND = "SELECT pg_backend_pid() AS pid";
 export const isDirect = (connection: PostgresConnection, rows: readonly unknown[]): boolean =>
   (connection as Internals).processID === (rows as [{ pid: number }])[0].pid;
 
+/** Connections of pools whose "error" events we listen to. */
+const heard = new WeakSet<object>();
+
+/**
+ * Takes a connection out of the pool. An "error" event that nobody listens to ends the process, and a pool does
+ * not listen to a connection that is in use. We listen before the callback returns: the server may have sent its
+ * last message together with the one that opened the connection.
+ */
+export function takeFrom<Connection extends { on(event: "error", listener: () => void): unknown }>(
+  pool: SourceOf<Connection>,
+): Promise<Connection> {
+  return new Promise((resolve, reject) => {
+    pool.connect((error, connection) => {
+      if (connection === undefined) {
+        reject(error);
+        return;
+      }
+      if (!heard.has(connection)) connection.on("error", () => {});
+      heard.add(connection);
+      resolve(connection);
+    });
+  });
+}
+
 /** The transaction status in the server's last message, by connection. */
 const statuses = new WeakMap<object, string>();
 
 /** Versions of `pg` before 8.21 have no `getTransactionStatus`: for them, the status is read from the server's messages. */
 export function trackTransactions(connection: PostgresConnection): void {
   const internals = connection as Internals;
-  if (internals.getTransactionStatus !== undefined) return;
+  if (internals.getTransactionStatus !== undefined || statuses.has(connection)) return;
+  statuses.set(connection, "");
   internals.connection?.on?.("readyForQuery", (message) => {
     statuses.set(connection, message?.status ?? "");
   });
@@ -108,7 +137,7 @@ export function trackTransactions(connection: PostgresConnection): void {
 
 /** By the last reply: "I" outside of a transaction, "T" in one, "E" in one that has failed; null: not known. */
 export const transactionStatus = (connection: object): string | null =>
-  (connection as Internals).getTransactionStatus?.() ?? statuses.get(connection) ?? null;
+  ((connection as Internals).getTransactionStatus?.() ?? statuses.get(connection)) || null;
 
 /** Whether a transaction was open after the last reply. */
 export const isInTransaction = (connection: PostgresConnection): boolean =>

@@ -14,6 +14,7 @@ import {
   type PostgresClient,
   type PostgresConnection,
   type PostgresPool,
+  takeFrom,
   trackTransactions,
   unref,
 } from "./client.js";
@@ -34,18 +35,6 @@ const SESSION_PROBES = ["own", "other", "own", "own", "other", "own", "other", "
 
 /** `sessions`: each client keeps its session of the server. `transactions`: another client may get it after each transaction. */
 export type Pooler = "none" | "sessions" | "transactions";
-
-/** The connections that `watch` has seen. */
-const watched = new WeakSet<PostgresConnection>();
-
-function watch(connection: PostgresConnection, isOfPool: boolean): void {
-  if (watched.has(connection)) return;
-  watched.add(connection);
-  // An "error" event without a listener ends the process, and a pool does not listen while a connection is in use.
-  // The statement rejects as well.
-  if (isOfPool) connection.on("error", () => {});
-  trackTransactions(connection);
-}
 
 interface Statement {
   readonly text: string;
@@ -78,7 +67,7 @@ export class Connections implements ListenerPort {
     this.#client = client;
     this.where = addressOfClient(client);
     this.#listenToErrors();
-    if (!isPool(client)) watch(client, false);
+    if (!isPool(client)) trackTransactions(client);
   }
 
   #listenToErrors(): void {
@@ -216,14 +205,14 @@ export class Connections implements ListenerPort {
   async #byPool(pool: PostgresPool, statement: Statement): Promise<Reply> {
     const { timeoutMs } = statement;
     const startedAtMs = performance.now();
-    const connecting = pool.connect();
+    const connecting = takeFrom(pool);
     // After the timeout it is not sent at all: the core has given the request up, and may have sent a later one.
     if (!(await settlesWithin(timeoutMs, connecting))) {
       connecting.then((late) => late.release()).catch(() => {});
       throw this.#noReply(timeoutMs, "no connection");
     }
     const connection = await connecting;
-    watch(connection, true);
+    trackTransactions(connection);
     const leftMs = startedAtMs + timeoutMs - performance.now();
     let isBroken = false;
     try {

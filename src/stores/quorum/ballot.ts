@@ -51,6 +51,13 @@ export class Ballot {
     });
   }
 
+  /** Whether the claim may still reach the node after its release, by another connection. */
+  mayReach(index: number): boolean {
+    const answer = this.#claimed[index];
+    const isLate = answer === undefined && this.#members[index]!.isSilent;
+    return isLate || answer instanceof Error;
+  }
+
   /** Whether the node has said that it has recorded the ballot. */
   isRecordedBy(index: number): boolean {
     return isRecorded(this.#claimed[index]);
@@ -119,7 +126,9 @@ export class Ballot {
   #whyNot(): BallotOutcome {
     const busy = this.#claimed.filter((answer) => isOf("busy", answer));
     const recorded = this.#claimed.filter(isRecorded).length;
-    if (busy.length + recorded < this.#majority) {
+    // A node may have been asked to raise the number before it has answered the claim.
+    const late = this.#members.filter((one, i) => this.#claimed[i] === undefined && !one.isSilent);
+    if (busy.length + recorded + late.length < this.#majority) {
       return { kind: "unavailable", failures: this.#failures() };
     }
     const unanswered = this.#claimed.filter((answer) => answer === undefined).length;

@@ -1,6 +1,6 @@
 import type { Clock } from "../../core/clock.js";
 import type { Grant, LostAnswer, ReleaseAnswer, RenewAnswer, Renewal } from "../../core/store.js";
-import { majorityOf } from "./ballot.js";
+import { type Ballot, majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
 import { askAll, type Limits, type Member } from "./member.js";
 import type { NodeRenewal } from "./node.js";
@@ -33,9 +33,15 @@ export interface OwnGrant {
   readonly holder: string;
   readonly closedUntilMs: number;
   readonly ttlMs: number;
+  /** Says which nodes its claim may still reach. */
+  readonly ballot: Pick<Ballot, "mayReach">;
 }
 
+/** A ballot that all nodes have answered. */
+const ANSWERED: Pick<Ballot, "mayReach"> = { mayReach: () => false };
+
 interface KeptGrant extends OwnGrant {
+  ballot: Pick<Ballot, "mayReach">;
   /** When the record has expired on all nodes. */
   expiresAtMs: number;
   /** The nodes that have answered a release: true if they had the record. */
@@ -113,8 +119,8 @@ export class Grants {
     grantId: string,
     unused: boolean,
   ): Promise<{ answer: ReleaseAnswer; isAwaited: boolean }> {
-    const { name, id, token, ttlMs, expiresAtMs, released } = this.#grants.get(grantId)!;
-    const request = { name, id, number: token, unused, wakes: true };
+    const { name, id, token, ttlMs, expiresAtMs, released, ballot } = this.#grants.get(grantId)!;
+    const request = { name, id, number: token, unused, wakes: true, ballot };
     const limits = limitsOf(ttlMs);
     const keptMs = Math.max(0, expiresAtMs - this.#clock.elapsedMs());
     const failures: Error[] = [];
@@ -149,7 +155,9 @@ export class Grants {
     if (grant === undefined || grant.name !== name || grant.released.size > 0) {
       return { name, id: grantId, number: -1, ttlMs, seq, closedForMs: 0, holder: "" };
     }
-    const { id, token, holder, closedUntilMs } = grant;
+    const { id, token, holder, closedUntilMs, ballot } = grant;
+    // The ballot itself takes more memory than the grant.
+    if (!this.#members.some((_, i) => ballot.mayReach(i))) grant.ballot = ANSWERED;
     const closedForMs = Math.max(0, closedUntilMs - this.#clock.elapsedMs());
     // The nodes may have extended the record by the time that the answer is lost.
     grant.expiresAtMs = Math.max(grant.expiresAtMs, this.#clock.elapsedMs() + ttlMs);
@@ -176,10 +184,10 @@ export class Grants {
     const grant = this.#grants.get(grantId);
     if (grant !== undefined) {
       // A minority may still have the record, and has just extended it.
-      const { name, id, token, ttlMs, expiresAtMs } = grant;
+      const { name, id, token, ttlMs, expiresAtMs, ballot } = grant;
       const keptMs = expiresAtMs - this.#clock.elapsedMs();
       const limits = { limits: limitsOf(ttlMs), keptMs };
-      const request = { name, id, number: token, unused: false, wakes: true };
+      const request = { name, id, number: token, unused: false, wakes: true, ballot };
       this.#releases.send(request, limits, () => {});
     }
     this.#grants.delete(grantId);

@@ -24,14 +24,15 @@ import { Ballot, type BallotOutcome, majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
 import { Grants, LOST, limitsOf, toGrant } from "./grants.js";
 import { Inspection } from "./inspection.js";
-import { LocalQueue } from "./local-queue.js";
+import type { LocalQueue } from "./local-queue.js";
 import { Member } from "./member.js";
 import { Membership } from "./membership.js";
-import type { NodeClaim, NodeRelease, QuorumNode } from "./node.js";
+import type { NodeClaim, QuorumNode } from "./node.js";
 import { checkNodeCount, parseMaxTtl, QUORUM_TRAITS } from "./options.js";
 import { ProposedNumbers } from "./proposed-numbers.js";
 import { RedisNode } from "./redis-node.js";
-import { Releases } from "./releases.js";
+import { type BallotRelease, Releases } from "./releases.js";
+import { Waiters } from "./waiters.js";
 
 export { QUORUM_TRAITS };
 
@@ -50,8 +51,6 @@ export interface QuorumStoreOptions {
 const MOST_BALLOTS = 6;
 /** A pause after a ballot without a majority, and after a release that others wait for, in round trips. */
 const PAUSE_ROUND_TRIPS = { least: 2, most: 5 };
-/** While somebody waits, nodes that are not listened to are tried again after this time. */
-const LISTEN_EVERY_MS = 1_000;
 
 /** A claim that has no answer yet. */
 interface OwnClaim {
@@ -78,13 +77,11 @@ export class QuorumStore implements Store {
   readonly #inspection: Inspection;
   /** By grantId. */
   readonly #claiming = new Map<string, OwnClaim>();
-  /** By name. */
-  readonly #queues = new Map<string, LocalQueue>();
+  readonly #waiters: Waiters;
   /** By name: until when this process leaves it to those who wait elsewhere. */
   readonly #pausedUntilMs = new Map<string, number>();
   /** Ends the requests to nodes that have no answer yet. */
   readonly #pending = new Set<() => void>();
-  #listenedAtMs = Number.NEGATIVE_INFINITY;
   readonly #closesNodes: boolean;
 
   constructor(
@@ -106,6 +103,7 @@ export class QuorumStore implements Store {
     this.#numbers = new ProposedNumbers(this.#members, clock, maxTtlMs);
     this.#grants = new Grants(this.#members, clock, this.#releases);
     this.#inspection = new Inspection(this.#members, this.#membership);
+    this.#waiters = new Waiters(this.#members, clock);
   }
 
   /** Joins the nodes; claims do so first. Rejects if fewer than a majority answer. */
@@ -161,11 +159,11 @@ export class QuorumStore implements Store {
     await this.#releases.flush();
     // Other Locks may share the store: what they wait for goes on, and later ones listen anew.
     const isClaiming = [...this.#claiming.values()].some(({ isGivenUp }) => !isGivenUp);
-    if (!this.#closesNodes && (isClaiming || this.#waiting > 0)) return;
-    this.#listenedAtMs = Number.NEGATIVE_INFINITY;
+    if (!this.#closesNodes && (isClaiming || this.#waiters.count > 0)) return;
     this.#releases.close();
-    for (const queue of this.#queues.values()) queue.close();
-    for (const end of [...this.#pending]) end();
+    this.#waiters.close();
+    // The end of a request may begin another.
+    for (const end of this.#pending) end();
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
 
@@ -177,7 +175,7 @@ export class QuorumStore implements Store {
     const revoked = this.#grants.whyRevoked(claim.grantId);
     if (revoked !== undefined) return revoked;
     if (!claim.queue) return this.#toClaimAnswer(claim, await this.#compete(claim, own));
-    const queue = this.#queueOf(name);
+    const queue = this.#waiters.queueOf(name);
     if (queue.size >= MOST_WAITERS && queue.find(claim.grantId) === undefined) {
       return { kind: "full", name, waiting: queue.size };
     }
@@ -220,23 +218,32 @@ export class QuorumStore implements Store {
     const id = this.#runtime.random.grantId();
     const number = this.#numbers.next();
     // If others of this process wait too, the nodes note that, whoever gets the name now.
-    const hasMoreWaiters = (this.#queues.get(name)?.size ?? 0) > 1;
+    const hasMoreWaiters = (this.#waiters.find(name)?.size ?? 0) > 1;
     const register = hasMoreWaiters ? "always" : claim.queue ? "if-busy" : "never";
     const request: NodeClaim = { name, id, number, ttlMs, seq, atLeastMs, register, holder };
     const closedUntilMs = atLeastMs > 0 ? this.#nowMs() + atLeastMs : 0;
     const ballot = new Ballot(this.#members, request, limitsOf(ttlMs));
     const outcome = await ballot.run();
     if (outcome.kind === "decided") {
-      this.#grants.add({ name, grantId, id, token: outcome.number, holder, closedUntilMs, ttlMs });
+      this.#grants.add({
+        name,
+        grantId,
+        id,
+        token: outcome.number,
+        holder,
+        closedUntilMs,
+        ttlMs,
+        ballot,
+      });
     } else {
       const wakes = outcome.kind !== "busy";
-      await this.#takeBack(ballot, { name, id, number: -1, unused: true, wakes }, ttlMs);
+      await this.#takeBack(ballot, { name, id, number: -1, unused: true, wakes, ballot }, ttlMs);
     }
     return outcome;
   }
 
   /** Resolves when the nodes that have recorded the ballot, and answer, have dropped it. */
-  #takeBack(ballot: Ballot, release: NodeRelease, ttlMs: number): Promise<void> {
+  #takeBack(ballot: Ballot, release: BallotRelease, ttlMs: number): Promise<void> {
     const waitedFor = new Set(
       this.#members.flatMap(({ isSilent }, i) => (ballot.isRecordedBy(i) && !isSilent ? [i] : [])),
     );
@@ -264,7 +271,7 @@ export class QuorumStore implements Store {
    * hold up the renewals of leases in the same batch. Null: it is no ticket.
    */
   #renewTicket({ name, grantId, seq, ttlMs }: Renewal): RenewAnswer | null {
-    const queue = this.#queues.get(name);
+    const queue = this.#waiters.find(name);
     const ticket = queue?.find(grantId);
     if (queue === undefined || ticket === undefined || this.#grants.has(name, grantId)) return null;
     const claim = { ...ticket.claim, seq, ttlMs };
@@ -282,13 +289,13 @@ export class QuorumStore implements Store {
   }
 
   async #release({ name, grantId, unused = false }: Release): Promise<ReleaseAnswer> {
-    const failure = this.#leave(name, grantId);
+    const failure = this.#waiters.leave(name, grantId);
     const claiming = this.#claiming.get(grantId);
     if (claiming !== undefined) {
       claiming.isGivenUp = true;
       claiming.endPause();
       await claiming.answer.catch(() => {});
-      this.#leave(name, grantId);
+      this.#waiters.leave(name, grantId);
     }
     if (!this.#grants.has(name, grantId)) {
       if (failure !== null) throw failure;
@@ -299,22 +306,10 @@ export class QuorumStore implements Store {
     return answer;
   }
 
-  /** Ends the wait of a waiter; returns why the nodes could not be asked, if that is so. */
-  #leave(name: string, grantId: string): unknown {
-    const queue = this.#queues.get(name);
-    const place = queue?.aheadOf(grantId) ?? -1;
-    if (queue === undefined || place === -1) return null;
-    queue.leave(grantId);
-    if (place === 0) queue.look();
-    this.#dropIfEmpty(queue);
-    return queue.failure;
-  }
-
   #toClaimAnswer(claim: Claim, outcome: BallotOutcome, queue?: LocalQueue): ClaimAnswer {
     const { grantId, seq, ttlMs } = claim;
     if (outcome.kind === "decided") {
-      queue?.leave(grantId);
-      if (queue !== undefined) this.#dropIfEmpty(queue);
+      if (queue !== undefined) this.#waiters.granted(queue, grantId);
       return { kind: "granted", grants: [toGrant(outcome.number, seq, ttlMs)] };
     }
     if (outcome.kind === "unavailable") {
@@ -329,32 +324,9 @@ export class QuorumStore implements Store {
   }
 
   #queued(queue: LocalQueue, grantId: string): { kind: "queued"; position: Position } {
-    this.#listen();
+    this.#waiters.listen();
     const ahead = Math.max(0, queue.aheadOf(grantId));
     return { kind: "queued", position: { ahead, freeInMs: 0, holder: queue.holder } };
-  }
-
-  /** Any node's messages will do. Waiters also poll, so a node that can't be listened to is no error. */
-  #listen(): void {
-    const nowMs = this.#nowMs();
-    if (nowMs - this.#listenedAtMs < LISTEN_EVERY_MS) return;
-    this.#listenedAtMs = nowMs;
-    for (const [i, { node }] of this.#members.entries()) {
-      const listening = node.listen({
-        freed: (name) => this.#freed(name, i),
-        missed: () => {
-          for (const queue of this.#queues.values()) queue.look();
-        },
-        isNeeded: () => this.#waiting > 0,
-      });
-      listening.catch(() => {});
-    }
-  }
-
-  #freed(name: string, index: number): void {
-    const queue = this.#queues.get(name);
-    if (queue?.first !== undefined) queue.woken(index, this.#majority);
-    else this.#members[index]!.node.pass(name).catch(() => {});
   }
 
   /** Others wait for a name that this process has released: without a pause, it would always be faster. */
@@ -366,27 +338,6 @@ export class QuorumStore implements Store {
     }
     this.#pausedUntilMs.delete(name);
     this.#pausedUntilMs.set(name, nowMs + this.#randomPauseMs());
-  }
-
-  #queueOf(name: string): LocalQueue {
-    let queue = this.#queues.get(name);
-    if (queue === undefined) {
-      queue = new LocalQueue(name, this.#runtime.clock);
-      this.#queues.set(name, queue);
-    }
-    return queue;
-  }
-
-  #dropIfEmpty(queue: LocalQueue): void {
-    if (queue.size > 0) return;
-    queue.close();
-    this.#queues.delete(queue.name);
-  }
-
-  get #waiting(): number {
-    let waiting = 0;
-    for (const queue of this.#queues.values()) waiting += queue.size;
-    return waiting;
   }
 
   #refuse(claim: Claim): void {

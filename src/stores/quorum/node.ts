@@ -58,6 +58,8 @@ export interface NodeRelease {
   readonly unused: boolean;
   /** Whether a process that waits is told; not if the name stays with another ballot. */
   readonly wakes: boolean;
+  /** For so long the node refuses the claim of the ballot, if it arrives later; 0: it can't. */
+  readonly keptOutMs: number;
 }
 
 /** `awaited`: released, and another process was told so. */

@@ -13,7 +13,7 @@ export const QUORUM_TRAITS: Traits = {
   survives: [
     "the crash of any client",
     "lost, late and repeated messages",
-    "the failure of any minority of the nodes, with or without their data",
+    "the failure of any minority of the nodes, with or without their data, unless the lease was granted in a race",
   ],
   grantsTwiceAfter: [
     "the clock of a node set ahead, or running fast",

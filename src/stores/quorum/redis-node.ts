@@ -89,8 +89,9 @@ export class RedisNode implements QuorumNode {
     return this.#send(name, `raise ${id} ${number}`, (reply) => reply === "yes");
   }
 
-  release({ name, id, number, unused, wakes }: NodeRelease): Promise<NodeReleaseReply> {
-    const request = `release ${id} ${number} ${unused ? 1 : 0} ${wakes ? 1 : 0}`;
+  release({ name, id, ...release }: NodeRelease): Promise<NodeReleaseReply> {
+    const { number, unused, wakes, keptOutMs } = release;
+    const request = `release ${id} ${number} ${unused ? 1 : 0} ${wakes ? 1 : 0} ${Math.ceil(keptOutMs)}`;
     return this.#send(name, request, (reply) => reply as NodeReleaseReply);
   }
 

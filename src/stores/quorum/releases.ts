@@ -1,12 +1,18 @@
 import type { Clock, Timer } from "../../core/clock.js";
+import type { Ballot } from "./ballot.js";
 import { askEach, type Limits, type Member } from "./member.js";
 import type { NodeRelease, NodeReleaseReply, QuorumNode } from "./node.js";
 
 const RETRY_MS = { first: 100, most: 2_000 };
 
+/** A release of a ballot on all nodes. */
+export interface BallotRelease extends Omit<NodeRelease, "keptOutMs"> {
+  readonly ballot: Pick<Ballot, "mayReach">;
+}
+
 /** A release, and how often and how long it is sent. */
 interface Sending {
-  readonly release: NodeRelease;
+  readonly release: BallotRelease;
   readonly limits: Limits;
   /** When the record has expired. */
   readonly untilMs: number;
@@ -29,7 +35,7 @@ export class Releases {
 
   /** Calls `answered` once for each node with the answer to the first attempt, and `silent` as `askEach` does. */
   send(
-    release: NodeRelease,
+    release: BallotRelease,
     { limits, keptMs }: { limits: Limits; keptMs: number },
     answered: (answer: NodeReleaseReply | Error, index: number) => void,
     silent?: () => void,
@@ -64,7 +70,12 @@ export class Releases {
     answered: (answer: NodeReleaseReply | Error, index: number) => void = () => {},
     silent: () => void = () => {},
   ): void {
-    const send = (node: QuorumNode): Promise<NodeReleaseReply> => node.release(sending.release);
+    const { ballot, ...release } = sending.release;
+    const leftMs = Math.max(0, sending.untilMs - this.#clock.elapsedMs());
+    const send = (node: QuorumNode, i: number): Promise<NodeReleaseReply> => {
+      const mayReach = ballot.mayReach(this.#members.indexOf(members[i]!));
+      return node.release({ ...release, keptOutMs: mayReach ? leftMs : 0 });
+    };
     let answers = 0;
     const underWay = new Promise<void>((resolve) => {
       const repeatOrEnd = (answer: NodeReleaseReply | Error, i: number): void => {

@@ -63,6 +63,12 @@ describeWith(["redis", "faketime"], "the clock of one node of a quorum is wrong"
     const held = await first.acquire("name", { renew: false });
     expect(await plainRedlock(servers, "first")).toBe(true);
     await heal(timeLine, down);
+    await until("the first reaches all nodes", async () => {
+      const { op } = await first.acquire("other");
+      const has = await Promise.all(servers.map((server) => hasRecord(server, "other")));
+      await first.release(op);
+      return has.every((yes) => yes);
+    });
     const early = await second.acquire("name", { wait: 0 }).catch(({ code }) => code);
     expect(early).toBe("ACQUIRE_TIMEOUT");
     expect(await plainRedlock(servers, "early")).toBe(false);

@@ -4,6 +4,7 @@ import { connect, type LocksOptions } from "../../../src/index.js";
 import { SCRIPTS } from "../../../src/stores/quorum/scripts.js";
 import { type Fault, together } from "../../../src/verify/fault.js";
 import type { ProxyFault, Strikes, TcpProxy } from "../../../src/verify/faults/proxy.js";
+import { killed } from "../../../src/verify/faults/server.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../../src/verify/lab/redis.js";
 import { machineMs } from "../../../src/verify/traffic/time-line.js";
@@ -13,6 +14,7 @@ import {
   byQuorum,
   closeAll,
   expectAllKept,
+  expectRefused,
   hasRecord,
   heal,
   inject,
@@ -159,6 +161,31 @@ describeWith(["redis"], "the network of a quorum fails", () => {
     expect(await withRecords(servers)).toEqual([]);
     await heal(timeLine, slow);
     expectAllKept(timeLine, ["S7", "L3"]);
+  });
+
+  test("a lease that was granted in a race stands on a bare majority: one failure more, and its holder is notified of the loss", async () => {
+    const { workers, timeLine, servers, proxies, struck, other } = await startBehind({
+      ttl: 2_000,
+    });
+    const cut = together(...proxies.slice(3).map((proxy) => proxy.cut()));
+    await inject(timeLine, cut, { sparesStore: true });
+    const held = await struck.acquire("name");
+    // Two nodes vote for it, and number its vote above the lease: they take the lease no more.
+    await expect(other.acquire("name", { wait: 500 })).rejects.toMatchObject({
+      code: "ACQUIRE_TIMEOUT",
+    });
+    await heal(timeLine, cut);
+    const healedMs = machineMs();
+    await until("it is renewed", () => renewals(timeLine, held.op, healedMs) >= 3);
+    const has = await Promise.all(servers.map((server) => hasRecord(server)));
+    expect(has).toEqual([true, true, true, false, false]);
+    await inject(timeLine, killed(servers[0]!));
+    const lost = await happens(timeLine, "lost", ({ op }) => op === held.op);
+    expect(lost.reason).toBe("expired");
+    const granted = await other.acquire("name");
+    await expectRefused(struck, held, other, granted);
+    await closeAll(workers);
+    expectAllKept(timeLine, ["S1", "S2", "S3", "S6", "S7", "L3"]);
   });
 
   test("connections are cut one by one under load: all go on, one holder at a time, no update lost", async () => {

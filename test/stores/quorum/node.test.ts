@@ -163,7 +163,8 @@ class Pair {
       );
     } else if (which < 0.8) {
       const number = unit() < 0.4 ? -1 : this.#number();
-      const release = { name, id, number, unused: unit() < 0.5, wakes: unit() < 0.8 };
+      const keptOutMs = unit() < 0.3 ? this.#ttlMs() : 0;
+      const release = { name, id, number, unused: unit() < 0.5, wakes: unit() < 0.8, keptOutMs };
       await compare(
         `release ${JSON.stringify(release)}`,
         (node) => node.release(release),

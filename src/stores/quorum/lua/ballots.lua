@@ -16,7 +16,8 @@ local function claim(recordKey, counterKey, request)
   local highest = readLast(counterKey)
   if not (number > highest and isPlausible(number)) then number = math.max(highest + 1, micros) end
   if number > MAX_TOKEN then return '!HOLDFAST LAST TOKEN' end
-  local other = readRecord(recordKey)
+  local other, over = readRecord(recordKey)
+  if over == id then return string.format('busy %.0f 0 %s ', micros, shortId(id)) end
   if isHeldBy(other, id) then
     if seq >= other[SEQ] then
       other[SEQ] = seq
@@ -59,13 +60,23 @@ local function raise(recordKey, counterKey, request)
   return 'yes'
 end
 
+local function drop(recordKey, id, keptOut)
+  if keptOut == '0' then
+    redis.call('DEL', recordKey)
+  else
+    redis.call('SET', recordKey, packRecord({ FORMAT, id, 0, 0, 0, 0, 0, 0, micros, '' }), 'PX', keptOut)
+  end
+end
+
 local function release(recordKey, counterKey, request)
-  local id, number, unused, wakes = string.match(request, '^release (%S+) (%S+) (%d) (%d)$')
+  local id, number, unused, wakes, keptOut =
+    string.match(request, '^release (%S+) (%S+) (%d) (%d) (%d+)$')
   number = tonumber(number)
   local highest, claimed = readLast(counterKey)
   -- A renewal of the grant that arrives later would fill it in again.
   if claimed <= number then saveLast(counterKey, math.max(highest, number + 1), number + 1) end
   local record = readRecord(recordKey)
+  if not record and keptOut ~= '0' then drop(recordKey, id, keptOut) end
   if not record or record[ID] ~= id then return 'absent' end
   local hasExpired = record[EXPIRY] <= micros
   if record[CLOSED] > micros and unused == '0' then
@@ -74,7 +85,7 @@ local function release(recordKey, counterKey, request)
     saveRecord(recordKey, record)
     return 'released'
   end
-  redis.call('DEL', recordKey)
+  drop(recordKey, id, keptOut)
   local isAwaited = wakes == '1' and wakeNext(recordKey)
   if hasExpired then return 'absent' end
   return isAwaited and 'awaited' or 'released'

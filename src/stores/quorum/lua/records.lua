@@ -1,13 +1,16 @@
 -- A record says which ballot has a name on this node:
 --   format, id, closed until (µs), number, base, expiry (µs), seq, ttl (ms), granted at (µs), holder
--- base is the highest number that the node knew when it made the record.
+-- base is the highest number that the node knew when it made the record. The number 0 says that the ballot is
+-- over, and that its claim, if it arrives after its release, is refused.
 local ID, CLOSED, NUMBER, BASE, EXPIRY, SEQ, TTL, SINCE, HOLDER = 2, 3, 4, 5, 6, 7, 8, 9, 10
 
+-- The record of the ballot that has the name; otherwise nil, and the id of a ballot that is over.
 local function readRecord(key)
   local stored = redis.call('GET', key)
   if not stored then return nil end
   local record = { cmsgpack.unpack(stored) }
   if record[1] ~= FORMAT then error({ err = 'HOLDFAST STRANGER' }) end
+  if record[NUMBER] == 0 then return nil, record[ID] end
   -- More time left than was ever given: the clock was set back since. The record counts from now.
   local setBack = record[EXPIRY] - record[TTL] * 1000 - micros
   if setBack > 0 then

@@ -1,7 +1,8 @@
 -- The requests of one turn of the event loop. ARGV[1] describes the caller: its marker, its limits (see
 -- marker.lua) and its channel, a line each. Each further argument is a request, one of
---   'release ID number unused wakes' (number: of the grant, or -1; unused: 1 if atLeast does not close the
---     name; wakes: 1 if a process that waits is told)
+--   'release ID number unused wakes keptOut' (number: of the grant, or -1; unused: 1 if atLeast does not close
+--     the name; wakes: 1 if a process that waits is told; keptOut: for so long, in ms, the ballot's claim is
+--     refused if it arrives later)
 --   'claim ID number ttl seq atLeast register holder' (register: 0, 1 if busy, 2 always)
 --   'raise ID number'
 --   'pass' (the caller was woken and does not want the name)
@@ -14,7 +15,7 @@ local replies, served = {}, 0
 for i = 1, #ARGV - 1 do
   local request, recordKey, reply = ARGV[i + 1], KEYS[2 * i - 1], nil
   if string.sub(request, 1, 8) == 'release ' then
-    local id, number = string.match(request, '^release (%S+) (%d+) 0 1$')
+    local id, number = string.match(request, '^release (%S+) (%d+) 0 1 0$')
     local stored = id and redis.pcall('GET', recordKey)
     local own = id and cmsgpack.pack(FORMAT, id, 0)
     local isOwn = type(stored) == 'string' and string.sub(stored, 1, #own) == own

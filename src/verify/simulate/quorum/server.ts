@@ -63,6 +63,8 @@ type Revocation = NodeRevocation & { readonly at: number };
 interface Data {
   marker: Marker | null;
   readonly records: Map<string, NodeRecord>;
+  /** By name: the ballot that is over, and until when its claim is refused. */
+  readonly over: Map<string, { readonly id: string; readonly until: number }>;
   /** Many names share a counter. */
   readonly last: Map<number, Last>;
   readonly waiting: Map<string, Waiting>;
@@ -72,6 +74,7 @@ interface Data {
 const noData = (): Data => ({
   marker: null,
   records: new Map(),
+  over: new Map(),
   last: new Map(),
   waiting: new Map(),
   revoked: new Map(),
@@ -129,6 +132,10 @@ export class SimulatedServer {
       return { kind: "recovering", forMs: Math.round(recoveringFor / 1_000), micros };
     }
     const other = this.#read(name);
+    const over = this.#data.over.get(name);
+    if (over?.id === id && over.until > micros) {
+      return { kind: "busy", id: shortId(id), holder: "", freeInMs: 0, micros };
+    }
     if (other === undefined) {
       const { highest } = this.last(name);
       const isTaken = this.takes(claim.number, highest, micros, caller.maxTtlMs * 250);
@@ -146,7 +153,7 @@ export class SimulatedServer {
         closed,
         holder,
       };
-      this.#data.records.set(name, record);
+      this.#save(name, record);
       this.claimed(name, number);
       if (register === "always") this.#register(name, caller.channel, ttlMs);
       return { kind: "recorded", number, micros };
@@ -179,7 +186,8 @@ export class SimulatedServer {
     return true;
   }
 
-  release(caller: Caller, { name, id, number, unused, wakes }: NodeRelease): NodeReleaseReply {
+  release(caller: Caller, release: NodeRelease): NodeReleaseReply {
+    const { name, id, number, unused, wakes, keptOutMs } = release;
     this.examine(caller);
     const micros = this.micros();
     const { highest, claimed } = this.last(name);
@@ -187,6 +195,7 @@ export class SimulatedServer {
       this.setLast(name, Math.max(highest, number + 1), number + 1);
     }
     const record = this.#read(name);
+    if (record === undefined) this.#keepOut(name, id, keptOutMs);
     if (record === undefined || !this.mayDelete(record.id === id)) return "absent";
     const hasExpired = record.expiry <= micros;
     if (record.closed > micros && !unused) {
@@ -194,6 +203,7 @@ export class SimulatedServer {
       return hasExpired ? "absent" : "released";
     }
     this.#data.records.delete(name);
+    this.#keepOut(name, id, keptOutMs);
     const isAwaited = wakes && this.#wakeNext(name);
     if (hasExpired) return "absent";
     return isAwaited ? "awaited" : "released";
@@ -286,6 +296,7 @@ export class SimulatedServer {
   /** The record of a name is lost, and nothing else. */
   forget(name: string): void {
     this.#data.records.delete(name);
+    this.#data.over.delete(name);
   }
 
   /** A copy of the data, as a backup has it. */
@@ -402,7 +413,7 @@ export class SimulatedServer {
         closed,
         holder,
       };
-      this.#data.records.set(name, filled);
+      this.#save(name, filled);
       this.setLast(name, Math.max(highest, number), claimed);
       return { kind: "filled" };
     }
@@ -417,6 +428,15 @@ export class SimulatedServer {
     if (record !== undefined) countFromNow(record, micros);
     const isOver = record === undefined || (record.expiry <= micros && record.closed <= micros);
     return isOver ? undefined : record;
+  }
+
+  #save(name: string, record: NodeRecord): void {
+    this.#data.records.set(name, record);
+    this.#data.over.delete(name);
+  }
+
+  #keepOut(name: string, id: string, ms: number): void {
+    if (ms > 0) this.#data.over.set(name, { id, until: this.micros() + Math.ceil(ms) * 1_000 });
   }
 
   protected setLast(name: string, highest: number, claimed: number): void {
