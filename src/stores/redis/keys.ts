@@ -4,12 +4,10 @@ export const PREFIX = "holdfast:";
 /** Names share this many slots of a cluster, and as many token counters. */
 const BUCKETS = 256;
 
-/** The hash tag decides the slot; any name may follow it. */
-const tagOf = (name: string): string => `${PREFIX}{${bucketOf(name)}}`;
-
 /** The keys of a name, as the scripts take them; many names share a token counter. */
 export function keysOf(name: string): readonly [state: string, queue: string, counter: string] {
-  const tag = tagOf(name);
+  // The hash tag in braces decides the slot; any name may follow it.
+  const tag = `${PREFIX}{${bucketOf(name)}}`;
   return [`${tag}n:${name}`, `${tag}q:${name}`, `${tag}last`];
 }
 
