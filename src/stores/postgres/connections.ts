@@ -179,6 +179,12 @@ export class Connections implements ListenerPort {
       await connection.query(`LISTEN "${channel}"`);
       await this.query("SELECT pg_notify($1, $2)", [channel, SELF_TEST], SELF_TEST_MS);
       if (!(await settlesWithin(SELF_TEST_MS, arrived, { unref: true }))) {
+        // A connection on which nothing arrives says nothing about messages.
+        const hasReplied = connection.query("SELECT 1");
+        if (!(await settlesWithin(SELF_TEST_MS, hasReplied, { unref: true }))) {
+          hasReplied.catch(() => {});
+          throw new Error(`${this.where} gave no reply on the connection that listens`);
+        }
         this.#pollUntilMs = performance.now() + POLL_FOR_MS;
         throw new Error(
           `messages of ${this.where} do not arrive: is there a pooler in transaction mode?`,

@@ -7,6 +7,8 @@ import { connect, createLocks, type Locks } from "../../../src/index.js";
 import { withTransactionLock } from "../../../src/postgres/index.js";
 import type { PostgresStore } from "../../../src/stores/postgres/index.js";
 import { type Fault, fault } from "../../../src/verify/fault.js";
+import { postgresConnectionKind } from "../../../src/verify/faults/postgres-kind.js";
+import { TcpProxy } from "../../../src/verify/faults/proxy.js";
 import { Disk } from "../../../src/verify/lab/disk.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { PostgresServer } from "../../../src/verify/lab/postgres.js";
@@ -342,6 +344,34 @@ describeWith(["postgres"], "connections and rows that others use", () => {
     ]);
     await other.query("ROLLBACK");
     await other.end();
+  });
+
+  test("a waiter is notified again after nothing arrived on its new connection for a while", {
+    timeout: 60_000,
+  }, async () => {
+    const proxy = await TcpProxy.open(server, { kindOf: postgresConnectionKind });
+    onTestFinished(() => proxy.close());
+    const options = { ttl: 30_000, poll: { min: "20s", max: "20s" } } as const;
+    const holder = createLocks(await byPool(server.url), options);
+    onTestFinished(() => holder.close());
+    const waiter = createLocks(await byPool(proxy.url), options);
+    onTestFinished(() => waiter.close());
+    const isTest = (bytes: Buffer): boolean => bytes.includes("self-test");
+    const broken = proxy.truncate("to-client", { when: isTest, only: "subscription" });
+    await broken.inject();
+    const held = await holder.acquire("name");
+    const waiting = waiter.acquire("name", { wait: 30_000 });
+    await until("the test is broken off", () => broken.struck === 1);
+    await sleep(3_000);
+    await broken.heal();
+    await until("it listens again", async () => {
+      const listening = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN %'";
+      return Number(await server.sql(listening)) > 0;
+    });
+    const fromMs = performance.now();
+    await held.release();
+    await (await waiting).release();
+    expect(performance.now() - fromMs).toBeLessThan(5_000);
   });
 
   test("a process listens only while somebody waits", { timeout: 30_000 }, async () => {
