@@ -1,6 +1,8 @@
 import { danger, type Finding, note, ok, unknown } from "./finding.js";
 
 const CLOCK_READINGS = 5;
+const ROUND_TRIPS = 15;
+const SLOW_ROUND_TRIP_MS = 50;
 /** Synchronised clocks differ by milliseconds. */
 export const CLOCK_MS = 1_000;
 
@@ -9,6 +11,12 @@ export const megabytes = (bytes: number): string =>
 
 export const percent = (part: number, whole: number): string =>
   `${Math.floor((100 * part) / whole)} %`;
+
+/** The first of these items, and how many more there are. */
+export function listFirst(items: readonly string[], most: number): string {
+  const more = items.length - most;
+  return [...items.slice(0, most), ...(more > 0 ? [`and ${more} more`] : [])].join("; ");
+}
 
 export const isLoopback = (host: string): boolean =>
   /^(localhost|127(\.\d+){3}|\[?::1\]?)$/i.test(host);
@@ -25,6 +33,21 @@ export function latency(
   if (medianMs < slow.fromMs) return ok("latency", text);
   const ttl = `a ttl of ${Math.ceil((100 * medianMs) / 1_000)} s or more`;
   return note("latency", `${text}: ${slow.because}`, `${slow.advice}, and choose ${ttl}.`);
+}
+
+/** Measures round trips to a server, one after the other. */
+export async function measureRoundTrips(send: () => Promise<unknown>): Promise<Finding> {
+  const tookMs: number[] = [];
+  for (let i = 0; i < ROUND_TRIPS; i++) {
+    const startMs = performance.now();
+    await send();
+    tookMs.push(performance.now() - startMs);
+  }
+  return latency("a round trip", tookMs, {
+    fromMs: SLOW_ROUND_TRIP_MS,
+    because: "acquire, renew and release take one each",
+    advice: "Use a server nearby",
+  });
 }
 
 /** How far a server's clock is ahead of this machine's, and by how much that may be wrong. */
@@ -75,10 +98,19 @@ export async function compareClocks(readMs: () => Promise<number | string>): Pro
   );
 }
 
-/** For a connection to another machine without TLS. */
-export const unencrypted = (advice: string): Finding =>
-  note(
-    "transport",
-    "the connection is not encrypted: anyone on the network path can read passwords, and the grantIds that prove ownership of leases",
-    advice,
-  );
+type Hosts = readonly { readonly host: string }[];
+
+/** Whether all hosts are this machine. */
+export const areLocal = (hosts: Hosts): boolean => hosts.every(({ host }) => isLoopback(host));
+
+/** Finds a connection to another machine without TLS. */
+export const judgeEncryption = (hosts: Hosts, hasTls: boolean, advice: string): Finding[] =>
+  hasTls || areLocal(hosts)
+    ? []
+    : [
+        note(
+          "transport",
+          "the connection is not encrypted: anyone on the network path can read passwords, and the grantIds that prove ownership of leases",
+          advice,
+        ),
+      ];

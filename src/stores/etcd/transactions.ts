@@ -1,5 +1,5 @@
 import { slices } from "../shared/slices.js";
-import { TurnBatcher } from "../shared/turn-batcher.js";
+import { type Batched, TurnBatcher } from "../shared/turn-batcher.js";
 import type { EtcdClient, TxnReply } from "./rpc/client.js";
 import { Code, EtcdError } from "./rpc/errors.js";
 import type { KeyValue, Txn } from "./rpc/messages.js";
@@ -8,9 +8,9 @@ interface Part {
   readonly txn: Txn;
   readonly names: readonly string[];
   readonly sharesNames: boolean;
-  resolve(reply: TxnReply): void;
-  reject(error: unknown): void;
 }
+
+type Sent = Batched<Part, TxnReply>;
 
 /** etcd refuses a transaction of more than 128 operations. */
 export const OPS_PER_TXN = 100;
@@ -30,7 +30,9 @@ const REFUSALS_OF_PARTS: readonly number[] = [
 /** Sends the store's transactions. Each may be sent again after a lost reply: keys carry the grantId. */
 export class Transactions {
   readonly #client: EtcdClient;
-  readonly #parts = new TurnBatcher<Part>((parts) => this.#sendBatches(parts));
+  readonly #parts = new TurnBatcher<Part, TxnReply>((parts) => {
+    for (const batch of parts.length === 1 ? [parts] : toBatches(parts)) this.#sendBatch(batch);
+  });
 
   constructor(client: EtcdClient) {
     this.#client = client;
@@ -46,9 +48,7 @@ export class Transactions {
    * only reads, or deletes keys of its own.
    */
   sendBatched(names: readonly string[], txn: Txn, sharesNames = false): Promise<TxnReply> {
-    return new Promise((resolve, reject) => {
-      this.#parts.add({ txn, names, sharesNames, resolve, reject });
-    });
+    return this.#parts.send({ txn, names, sharesNames });
   }
 
   async delete(keys: readonly string[]): Promise<void> {
@@ -66,16 +66,12 @@ export class Transactions {
     return found;
   }
 
-  #sendBatches(parts: readonly Part[]): void {
-    for (const batch of parts.length === 1 ? [parts] : toBatches(parts)) this.#sendBatch(batch);
-  }
-
-  #sendBatch(parts: readonly Part[]): void {
+  #sendBatch(parts: readonly Sent[]): void {
     if (parts.length === 1) {
       this.#sendAlone(parts[0]!);
       return;
     }
-    this.send({ success: parts.map(({ txn }) => ({ txn })) }).then(
+    this.send({ success: parts.map(({ request: { txn } }) => ({ txn })) }).then(
       ({ responses, ...common }) => {
         for (const [i, part] of parts.entries()) part.resolve({ ...common, ...responses[i]!.txn! });
       },
@@ -90,8 +86,8 @@ export class Transactions {
     );
   }
 
-  #sendAlone({ txn, resolve, reject }: Part, wasSentBefore = false): void {
-    this.send(txn).then(
+  #sendAlone({ request, resolve, reject }: Sent, wasSentBefore = false): void {
+    this.send(request.txn).then(
       (reply) => resolve(wasSentBefore ? { ...reply, repeated: true } : reply),
       reject,
     );
@@ -103,14 +99,14 @@ export class Transactions {
  * it changes anything, and they share one revision, which is a claim's token and the moment of a read. Parts
  * with a common name stay in their order.
  */
-function toBatches(parts: readonly Part[]): Part[][] {
-  const batches: Part[][] = [];
-  const large: Part[][] = [];
+function toBatches(parts: readonly Sent[]): Sent[][] {
+  const batches: Sent[][] = [];
+  const large: Sent[][] = [];
   /** The first batch after all claims on a name, and after all parts with that name. */
   const [afterClaims, afterAll] = [new Map<string, number>(), new Map<string, number>()];
   let firstWithRoom = 0;
   for (const part of parts) {
-    const { names, txn, sharesNames } = part;
+    const { names, txn, sharesNames } = part.request;
     if (opsOf(txn) > OPS_PER_PART) {
       large.push([part]);
       continue;

@@ -1,6 +1,6 @@
 import type { PostgresClient } from "./client.js";
 
-/** All that use a client, and its one listener. */
+/** The callbacks of all users of a client, and the one listener for all of them. */
 interface Listening {
   readonly users: Set<() => void>;
   readonly listener: () => void;
@@ -9,12 +9,11 @@ interface Listening {
 const byClient = new WeakMap<PostgresClient, Listening>();
 
 /**
- * Calls back when the client, or an idle connection of the pool, is lost: an "error" event that nobody listens to
- * would end the process. However many stores use a client, it has one listener, until the last of them calls the
- * function that is returned.
+ * Calls back when the client, or an idle connection of the pool, is lost; an "error" event without a listener would
+ * end the process. The returned function ends this. All users of a client share one listener, which goes with the last.
  */
 export function onClientError(client: PostgresClient, lost: () => void): () => void {
-  // Callbacks that are given twice count twice.
+  // A callback that is passed twice counts twice.
   const user = (): void => lost();
   const listening = byClient.get(client) ?? listen(client);
   listening.users.add(user);

@@ -2,7 +2,7 @@ import { InvalidArgumentError } from "../../core/errors.js";
 import { show } from "../../core/validate.js";
 import { addressOf } from "../url.js";
 
-/** The port of a server where none is named. */
+/** The default port of a server. */
 export const PORT = 5432;
 
 /** A pool of `pg`, or a client of it that is connected. */
@@ -87,15 +87,18 @@ export function newConnection(client: PostgresClient): NewConnection {
   const internals = client as Internals;
   if (isPool(client)) return new (internals.Client as ClientClass)(client.options);
   const { connectionParameters, password, ssl } = internals;
-  // `pg` keeps both off the parameters, so that they are not printed.
+  // `pg` leaves both out of the parameters, so that they are not printed.
   return new (client.constructor as ClientClass)({ ...connectionParameters, password, ssl });
 }
 
-/** The number of the server's process that a connection believes to talk to; behind a pooler it is another. */
-export const processOf = (connection: PostgresConnection): number | null =>
-  (connection as Internals).processID ?? null;
+/** Asks which process of the server runs the statement. */
+export const BACKEND = "SELECT pg_backend_pid() AS pid";
 
-/** Connections of pools that we listen to. */
+/** Whether the reply to BACKEND shows that no pooler stands in between: a pooler tells its clients another number. */
+export const isDirect = (connection: PostgresConnection, rows: readonly unknown[]): boolean =>
+  (connection as Internals).processID === (rows as [{ pid: number }])[0].pid;
+
+/** Connections of pools whose "error" events we listen to. */
 const heard = new WeakSet<object>();
 
 /**
@@ -119,10 +122,10 @@ export function takeFrom<Connection extends { on(event: "error", listener: () =>
   });
 }
 
-/** The transaction status of connections, as the server's last message had it. */
+/** The transaction status in the server's last message, by connection. */
 const statuses = new WeakMap<object, string>();
 
-/** Versions of `pg` before 8.21 have no `getTransactionStatus`: then the messages are read from now on. */
+/** Versions of `pg` before 8.21 have no `getTransactionStatus`: for them, the status is read from the server's messages. */
 export function trackTransactions(connection: PostgresConnection): void {
   const internals = connection as Internals;
   if (internals.getTransactionStatus !== undefined || statuses.has(connection)) return;
@@ -132,15 +135,15 @@ export function trackTransactions(connection: PostgresConnection): void {
   });
 }
 
-/** As the last reply told it: "I" outside of a transaction, "T" in one, "E" in one that has failed; null: not known. */
+/** By the last reply: "I" outside of a transaction, "T" in one, "E" in one that has failed; null: not known. */
 export const transactionStatus = (connection: object): string | null =>
   ((connection as Internals).getTransactionStatus?.() ?? statuses.get(connection)) || null;
 
-/** Whether the last reply came from within a transaction that is still open. */
+/** Whether a transaction was open after the last reply. */
 export const isInTransaction = (connection: PostgresConnection): boolean =>
   ["T", "E"].includes(transactionStatus(connection) ?? "");
 
-/** Closes the socket without a farewell, which a server that hangs would not read. */
+/** Closes the socket without a goodbye message, which a server that hangs would not read. */
 export const cutOff = (connection: PostgresConnection): void =>
   (connection as Internals).connection?.stream?.destroy();
 

@@ -3,7 +3,9 @@ import type { ListenerPort, Subscription, SubscriptionEvents } from "../shared/l
 import { settlesWithin } from "../shared/timeout.js";
 import {
   addressOfClient,
+  BACKEND,
   cutOff,
+  isDirect,
   isInTransaction,
   isPool,
   type NewConnection,
@@ -12,7 +14,6 @@ import {
   type PostgresClient,
   type PostgresConnection,
   type PostgresPool,
-  processOf,
   takeFrom,
   trackTransactions,
   unref,
@@ -20,22 +21,26 @@ import {
 import { onClientError } from "./client-errors.js";
 import { isConnectionLost, toStoreError } from "./errors.js";
 
-/** A message that a listener sends to itself arrives within this time, or messages do not arrive at all. */
+/** A listener sends itself a message: if it does not arrive within this time, no messages arrive. */
 const SELF_TEST_MS = 2_000;
 const SELF_TEST = "self-test";
-/** When messages did not arrive, listening is tried again after this time. */
+/** While messages do not arrive, waiters poll for this long before the store tries to listen again. */
 const POLL_FOR_MS = 60_000;
 
-/** Whose turn it is to ask for its session of the server: an even rhythm could meet two sessions in turn. */
+/**
+ * The order in which our two connections ask for their session of the server. It is uneven: a pooler that gives
+ * sessions out in turn could otherwise give each connection the same one every time.
+ */
 const SESSION_PROBES = ["own", "other", "own", "own", "other", "own", "other", "own"] as const;
 
-/** `sessions`: it keeps a session of the server for each client. `transactions`: it gives them to others in between. */
+/** `sessions`: each client keeps its session of the server. `transactions`: another client may get it after each transaction. */
 export type Pooler = "none" | "sessions" | "transactions";
 
-const BACKEND = "SELECT pg_backend_pid() AS pid";
-
-const isDirect = (connection: PostgresConnection, rows: readonly unknown[]): boolean =>
-  processOf(connection) === (rows as [{ pid: number }])[0].pid;
+interface Statement {
+  readonly text: string;
+  readonly values: readonly unknown[];
+  readonly timeoutMs: number;
+}
 
 interface Reply {
   readonly rows: readonly unknown[];
@@ -69,7 +74,7 @@ export class Connections implements ListenerPort {
     this.#ignoreErrors ??= onClientError(this.#client, () => this.#lost());
   }
 
-  /** Removes what was added to the caller's client, until the next statement. */
+  /** Removes our listener from the caller's client, until the next statement. */
   detach(): void {
     this.#ignoreErrors?.();
     this.#ignoreErrors = null;
@@ -81,15 +86,15 @@ export class Connections implements ListenerPort {
     values: readonly unknown[],
     timeoutMs: number,
   ): Promise<readonly Row[]> {
-    return (await this.#query(text, values, timeoutMs)).rows as readonly Row[];
+    return (await this.#query({ text, values, timeoutMs })).rows as readonly Row[];
   }
 
-  async #query(text: string, values: readonly unknown[], timeoutMs: number): Promise<Reply> {
+  async #query(statement: Statement): Promise<Reply> {
     this.#listenToErrors();
     try {
       const reply = isPool(this.#client)
-        ? await this.#byPool(this.#client, text, values, timeoutMs)
-        : await this.#byClient(this.#client, text, values, timeoutMs);
+        ? await this.#byPool(this.#client, statement)
+        : await this.#byClient(this.#client, statement);
       this.#replied();
       return reply;
     } catch (error) {
@@ -98,17 +103,21 @@ export class Connections implements ListenerPort {
     }
   }
 
-  /** False behind a pooler in transaction mode, as the last attempt to listen has shown: waiters have to poll. */
+  /** False: the last attempt to listen has failed, as behind a pooler in transaction mode, and waiters have to poll. */
   get deliversMessages(): boolean {
     return performance.now() >= this.#pollUntilMs;
   }
 
   /**
-   * Finds out whether a pooler stands in between, and whether it can deliver messages. Null: it gave no second
-   * session to compare with.
+   * Finds out whether a pooler stands in between, and of which kind. Null: there is one, and it gave us no second
+   * connection to compare with.
    */
   async detectPooler(timeoutMs: number): Promise<Pooler | null> {
-    const { rows, connection } = await this.#query(BACKEND, [], timeoutMs);
+    const { rows, connection } = await this.#query({
+      text: BACKEND,
+      values: [],
+      timeoutMs,
+    });
     if (isDirect(connection, rows)) return "none";
     const probe = newConnection(this.#client);
     probe.on("error", () => {});
@@ -122,8 +131,8 @@ export class Connections implements ListenerPort {
   }
 
   /**
-   * Whether a session of the server serves several clients in turn. To listen in one of those would leave it listening
-   * for good, and prove nothing. A "no" may be wrong, and is tested when somebody listens.
+   * Whether the pooler gives one session of the server to several clients in turn. LISTEN is not tried in such a
+   * session: the session would go on listening for its next clients. A wrong "no" is found when a waiter listens.
    */
   async #sharesSessions(probe: NewConnection, timeoutMs: number): Promise<boolean> {
     await probe.connect();
@@ -195,19 +204,15 @@ export class Connections implements ListenerPort {
   }
 
   async close(): Promise<void> {
-    // Not detached: connections of the pool may still fail on their way out.
+    // The listener stays: connections of the pool may still report errors while they close.
     await this.#client.end();
   }
 
-  async #byPool(
-    pool: PostgresPool,
-    text: string,
-    values: readonly unknown[],
-    timeoutMs: number,
-  ): Promise<Reply> {
+  async #byPool(pool: PostgresPool, statement: Statement): Promise<Reply> {
+    const { timeoutMs } = statement;
     const startedAtMs = performance.now();
     const connecting = takeFrom(pool);
-    // Not sent at all: the core has given the request up, and a later one may be under way.
+    // After the timeout it is not sent at all: the core has given the request up, and may have sent a later one.
     if (!(await settlesWithin(timeoutMs, connecting))) {
       connecting.then((late) => late.release()).catch(() => {});
       throw this.#noReply(timeoutMs, "no connection");
@@ -217,7 +222,7 @@ export class Connections implements ListenerPort {
     const leftMs = startedAtMs + timeoutMs - performance.now();
     let isBroken = false;
     try {
-      return await this.#run(connection, text, values, Math.max(leftMs, 1));
+      return await this.#run(connection, { ...statement, timeoutMs: Math.max(leftMs, 1) });
     } catch (error) {
       // An error of the server leaves the connection as it was.
       isBroken = (error as { severity?: unknown }).severity !== "ERROR";
@@ -227,13 +232,8 @@ export class Connections implements ListenerPort {
     }
   }
 
-  #byClient(
-    connection: PostgresConnection,
-    text: string,
-    values: readonly unknown[],
-    timeoutMs: number,
-  ): Promise<Reply> {
-    const run = (): Promise<Reply> => this.#run(connection, text, values, timeoutMs);
+  #byClient(connection: PostgresConnection, statement: Statement): Promise<Reply> {
+    const run = (): Promise<Reply> => this.#run(connection, statement);
     const running = this.#last.then(run, run);
     this.#last = running;
     return running;
@@ -241,11 +241,9 @@ export class Connections implements ListenerPort {
 
   async #run(
     connection: PostgresConnection,
-    text: string,
-    values: readonly unknown[],
-    timeoutMs: number,
+    { text, values, timeoutMs }: Statement,
   ): Promise<Reply> {
-    // Nothing of ours enters the caller's transaction: it would keep our locks, and get our settings.
+    // No statement of ours runs in the caller's transaction, which would keep our row locks and get our settings.
     if (isInTransaction(connection)) throw this.#inTransaction();
     const replied = connection.query(text, values);
     if (!(await settlesWithin(timeoutMs, replied))) {
@@ -254,7 +252,7 @@ export class Connections implements ListenerPort {
       throw this.#noReply(timeoutMs, "no reply");
     }
     const { rows } = await replied;
-    // It began while this statement was queued behind the caller's.
+    // The caller's transaction began while this statement was queued behind its first one.
     if (isInTransaction(connection)) throw this.#inTransaction();
     return { rows, connection };
   }

@@ -12,17 +12,24 @@ import type {
   Store,
   Traits,
 } from "../../core/store.js";
-import { checkOptions, orElse } from "../../core/validate.js";
-import { readClaimReply, readReleaseReply, toRenewAnswer } from "../shared/json-replies.js";
+import { checkOptions } from "../../core/validate.js";
+import {
+  type DescribedClaims,
+  type DescribedName,
+  readClaimReply,
+  readHolders,
+  readNameInfo,
+  readReleaseReply,
+  toRenewAnswer,
+} from "../shared/json-replies.js";
+import { isInUse } from "../shared/name-info.js";
 import { QueuedClaims } from "../shared/queued-claims.js";
-import { checkClient, type PostgresClient } from "./client.js";
-import { Connections } from "./connections.js";
+import type { PostgresClient } from "./client.js";
+import { CALL_TIMEOUT_MS, Database } from "./database.js";
 import { toStoreError } from "./errors.js";
-import { type DescribedName, firstBeyond, readHolderInfos, readNameInfo } from "./infos.js";
 import { parseMessage } from "./messages.js";
-import { RequestBatches } from "./request-batches.js";
-import { callSql, checkSchema, DEFAULT_SCHEMA, ensureSchema } from "./schema.js";
-import { storable } from "./text.js";
+import { requestBatcher } from "./request-batcher.js";
+import { firstAfter, firstBeyond, storable } from "./text.js";
 
 export type { PostgresClient } from "./client.js";
 export type { PostgresSessionStore, PostgresSessionStoreOptions } from "./session/index.js";
@@ -33,15 +40,15 @@ export interface PostgresStoreOptions {
   /** The schema of the tables and functions, made at the first use. Default "holdfast". */
   schema?: string;
   /**
-   * A release is on disk before it is answered. Default false: a crash of the server may bring the
-   * released lease back until it expires.
+   * Whether a release is on disk before it is answered. Default false: after a crash of the server, a
+   * released lease may be back until it expires.
    */
   durableRelease?: boolean;
   /** Closes the pool with the first `Locks` on the store that is closed. Default false: it is the caller's. */
   closeClient?: boolean;
 }
 
-/** What the store with a lease table is and can do. */
+/** The traits of the store with a lease table. */
 export const POSTGRES_TRAITS: Traits = {
   store: "PostgreSQL",
   scope: "network",
@@ -63,7 +70,7 @@ export const POSTGRES_TRAITS: Traits = {
   cannot: {},
 };
 
-/** Behind a pooler in transaction mode, messages do not arrive. */
+/** The traits behind a pooler in transaction mode, through which no messages arrive. */
 export const POSTGRES_POLLED_TRAITS: Traits = {
   ...POSTGRES_TRAITS,
   store: "PostgreSQL behind a pooler",
@@ -73,7 +80,7 @@ export const POSTGRES_POLLED_TRAITS: Traits = {
 const REQUESTS_PER_CALL = 64;
 const RENEWALS_PER_CALL = 500;
 const NAMES_PER_PAGE = 200;
-/** After so many releases, a part of the rows is looked through for names that are free. */
+/** After this many releases, the next part of the table is searched for names that are free. */
 const RELEASES_PER_DELETION = 256;
 const NAMES_PER_DELETION = 512;
 const FREE_FOR_US = 60_000_000;
@@ -81,7 +88,8 @@ const DELETION_TIMEOUT_MS = 2_000;
 /** The timeout of a request is a third of its ttl, within these bounds. */
 const TIMEOUT_MS = { min: 500, max: 10_000 };
 const RELEASE_TIMEOUT_MS = 3_500;
-const OTHER_TIMEOUT_MS = 10_000;
+/** How long a call for people waits for the lock of a name. */
+const LOCK_TIMEOUT_MS = CALL_TIMEOUT_MS / 2;
 
 /** A claim or a release as requests() in sql/requests.sql reads it; times in µs. */
 interface Request {
@@ -98,24 +106,24 @@ interface Request {
 
 /** Locks in tables of a PostgreSQL database: each step is one call of a function. */
 export class PostgresStore implements Store {
-  readonly #connections: Connections;
-  readonly #schema: string;
+  readonly #database: Database;
   readonly #durableRelease: boolean;
-  readonly #closeClient: boolean;
   readonly #channel = `holdfast_${randomUUID().replaceAll("-", "")}`;
   readonly #queued: QueuedClaims;
-  readonly #requests = new RequestBatches<Request>({
+  readonly #requests = requestBatcher<Request>({
     size: REQUESTS_PER_CALL,
     nameOf: ({ names }) => names[0]!,
+    timeoutMsOf: ({ ttl }) => (ttl === undefined ? RELEASE_TIMEOUT_MS : timeoutMsOf(ttl / 1_000)),
     call: (requests, ...lock) => {
       const isDurable = this.#durableRelease || requests.some(isClaim);
       const values = [JSON.stringify(requests), isDurable];
       return this.#callBatch("requests", values, ...lock);
     },
   });
-  readonly #renewals = new RequestBatches<Renewal>({
+  readonly #renewals = requestBatcher<Renewal>({
     size: RENEWALS_PER_CALL,
     nameOf: ({ name }) => name,
+    timeoutMsOf: ({ ttlMs }) => timeoutMsOf(ttlMs),
     call: (renewals, ...lock) => {
       const values = [
         renewals.map(({ name }) => name),
@@ -126,13 +134,9 @@ export class PostgresStore implements Store {
       return this.#callBatch("renewals", values, ...lock);
     },
   });
-  #ready: Promise<void> | null = null;
-  /** Not from 0: a process may live for a few releases only, and many of them come to as many deletions. */
+  /** Starts at random: many processes with a few releases each delete as often as one that makes all of them. */
   #releases = randomInt(RELEASES_PER_DELETION);
   #deletion: Promise<unknown> = Promise.resolve();
-  /** `Locks` that use the store. */
-  #users = 0;
-  #closed = false;
 
   constructor(client: PostgresClient, options: PostgresStoreOptions = {}) {
     checkOptions(options, "the options of postgresStore", [
@@ -140,54 +144,40 @@ export class PostgresStore implements Store {
       "durableRelease",
       "closeClient",
     ]);
-    checkClient(client);
-    this.#schema = checkSchema(orElse(options.schema, DEFAULT_SCHEMA));
+    const traits = { maker: "postgresStore", detectsPooler: true };
+    this.#database = new Database(client, options, traits);
     this.#durableRelease = options.durableRelease ?? false;
-    this.#closeClient = options.closeClient ?? false;
-    this.#connections = new Connections(client);
-    this.#queued = new QueuedClaims(this.#channel, this.#connections, {
+    this.#queued = new QueuedClaims(this.#channel, this.#database, {
       claim: (claim) => this.#claim(claim),
       renew: (renewal) => this.#renew(renewal),
-      toStoreError: (error) => toStoreError(error, this.#connections.where),
+      toStoreError: (error) => toStoreError(error, this.#database.where),
       message: (text) => this.#receive(text),
     });
   }
 
   open(): void {
-    this.#users++;
+    this.#database.open();
   }
 
   get traits(): Traits {
-    return this.#connections.deliversMessages ? POSTGRES_TRAITS : POSTGRES_POLLED_TRAITS;
+    return this.#database.deliversMessages ? POSTGRES_TRAITS : POSTGRES_POLLED_TRAITS;
   }
 
   /** Makes the schema unless it is there; every request does so first. Rejects if that fails. */
   setUp(): Promise<void> {
-    this.#ready ??= this.#setUp().catch((error: unknown) => {
-      this.#ready = null;
-      throw error;
-    });
-    return this.#ready;
-  }
-
-  async #setUp(): Promise<void> {
-    await this.#connections.detectPooler(OTHER_TIMEOUT_MS);
-    await ensureSchema(this.#connections, this.#schema);
+    return this.#database.setUp();
   }
 
   claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
     if (!claim.queue) return this.#claim(claim);
-    if (this.#connections.deliversMessages) return this.#queued.claim(claim, push);
+    if (this.#database.deliversMessages) return this.#queued.claim(claim, push);
     this.#queued.waiters.delete(claim.grantId);
     return this.#claim(claim);
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
     const answers = await Promise.all(renewals.map((renewal) => this.#renew(renewal)));
-    // A waiter that learns of its grant from a renewal no longer needs its push, nor a subscription.
-    for (const [i, { kind }] of answers.entries()) {
-      if (kind === "granted" || kind === "lost") this.#queued.waiters.forget(renewals[i]!);
-    }
+    this.#queued.waiters.forgetSettled(renewals, answers);
     return answers;
   }
 
@@ -199,22 +189,20 @@ export class PostgresStore implements Store {
   }
 
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    const values = [name, storable(by.holder), storable(by.why), OTHER_TIMEOUT_MS / 2];
-    const [row] = await this.#call<{ revoked: string }>("revoke_name", values, "::text AS revoked");
-    return readHolderInfos(JSON.parse(row!.revoked) as DescribedName);
+    const values = [name, storable(by.holder), storable(by.why), LOCK_TIMEOUT_MS];
+    const [revoked] = await this.#database.callForJson<DescribedClaims>("revoke_name", values);
+    return readHolders(revoked!);
   }
 
   async resize(name: string, limit: number): Promise<number | null> {
-    const values = [name, limit, OTHER_TIMEOUT_MS / 2];
-    const [row] = await this.#call<{ before: string | null }>("resize_name", values, "AS before");
-    const { before } = row!;
+    const values = [name, limit, LOCK_TIMEOUT_MS];
+    const [before] = await this.#database.call<string | null>("resize_name", values);
     return before === null ? null : Number(before);
   }
 
   async inspect(name: string): Promise<NameInfo | null> {
-    // No other text lies between the two.
-    const [found] = await this.#describe(name, `${name}\u0001`, 1);
-    return found?.info ?? null;
+    const [found] = await this.#describe(name, firstAfter(name), 1);
+    return found === undefined ? null : readNameInfo(found, name);
   }
 
   async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
@@ -223,28 +211,18 @@ export class PostgresStore implements Store {
     let first: string | undefined = prefix;
     while (first !== undefined && infos.length < limit) {
       const page = await this.#describe(first, beyond, NAMES_PER_PAGE);
-      infos.push(...page.map(({ info }) => info).filter(isInUse));
-      first = page.length < NAMES_PER_PAGE ? undefined : `${page.at(-1)!.name}\u0001`;
+      infos.push(...page.map((one) => readNameInfo(one, one.name)).filter(isInUse));
+      first = page.length < NAMES_PER_PAGE ? undefined : firstAfter(page.at(-1)!.name);
     }
     return infos.slice(0, limit);
   }
 
   async close(): Promise<void> {
-    this.#users = Math.max(0, this.#users - 1);
-    if (!this.#closeClient && (this.#users > 0 || this.#queued.waiters.size > 0)) return;
+    if (!this.#database.leave(this.#queued.waiters.size > 0)) return;
     await this.#queued.close();
-    // A pool that is ended leaves its last request without a reply, and the timeout keeps the process alive.
+    // A pool that is ended leaves its last request without a reply, whose timeout would keep the process alive.
     await this.#deletion;
-    if (!this.#closeClient) this.#connections.detach();
-    else if (!this.#closed) {
-      this.#closed = true;
-      await this.#connections.close();
-    }
-  }
-
-  /** Where the waiters of this process are notified; null: they poll. */
-  get #channelArg(): string | null {
-    return this.#connections.deliversMessages ? this.#channel : null;
+    await this.#database.close();
   }
 
   async #claim(claim: Claim): Promise<ClaimAnswer> {
@@ -259,19 +237,19 @@ export class PostgresStore implements Store {
       atLeast: toUs(claim.atLeastMs),
       holder: storable(claim.holder),
     };
-    return readClaimReply(await this.#requests.send(request, timeoutOf(claim)), claim);
+    return readClaimReply(await this.#requests.send(request), claim);
   }
 
   async #release({ name, grantId, unused }: Release): Promise<ReleaseAnswer> {
     const kind = unused ? "unused" : "release";
     const request: Request = { kind, id: grantId, names: [name] };
-    return readReleaseReply(await this.#requests.send(request, RELEASE_TIMEOUT_MS));
+    return readReleaseReply(await this.#requests.send(request));
   }
 
   /** Never rejects. */
   async #renew(renewal: Renewal): Promise<RenewAnswer> {
     try {
-      return toRenewAnswer(JSON.parse(await this.#renewals.send(renewal, timeoutOf(renewal))));
+      return toRenewAnswer(JSON.parse(await this.#renewals.send(renewal)));
     } catch (cause) {
       return { kind: "unknown", cause };
     }
@@ -283,42 +261,15 @@ export class PostgresStore implements Store {
     timeoutMs: number,
     waits: boolean,
   ): Promise<readonly (string | null)[]> {
-    const [row] = await this.#call<{ replies: readonly (string | null)[] }>(
-      name,
-      [...values, this.#channelArg, Math.ceil(timeoutMs / 2), waits],
-      "AS replies",
-      timeoutMs,
-    );
-    return row!.replies;
+    // Without a channel, the waiters of this process poll.
+    const channel = this.#database.deliversMessages ? this.#channel : null;
+    const all = [...values, channel, Math.ceil(timeoutMs / 2), waits];
+    const [replies] = await this.#database.call<(string | null)[]>(name, all, timeoutMs);
+    return replies!;
   }
 
-  async #call<Row>(
-    name: string,
-    values: readonly unknown[],
-    result = "",
-    timeoutMs = OTHER_TIMEOUT_MS,
-  ): Promise<readonly Row[]> {
-    await this.setUp();
-    const text = `SELECT ${callSql(this.#schema, name, values.length)} ${result}`;
-    return this.#connections.query<Row>(text, values, timeoutMs);
-  }
-
-  /** Null for a name whose claims are all over. */
-  async #describe(
-    first: string,
-    beyond: string | null,
-    many: number,
-  ): Promise<readonly { name: string; info: NameInfo | null }[]> {
-    // As text: programs may have replaced the parser that pg has for JSON.
-    const rows = await this.#call<{ described: string }>(
-      "describe_names",
-      [first, beyond, many],
-      "::text AS described",
-    );
-    return rows.map(({ described }) => {
-      const name = JSON.parse(described) as DescribedName;
-      return { name: name.name, info: readNameInfo(name) };
-    });
+  #describe(first: string, beyond: string | null, many: number): Promise<readonly DescribedName[]> {
+    return this.#database.callForJson("describe_names", [first, beyond, many]);
   }
 
   #receive(text: string): void {
@@ -328,19 +279,16 @@ export class PostgresStore implements Store {
     this.#queued.waiters.push(grantId, push);
   }
 
-  /** Looks through a part of the rows now and then, so that names which nobody uses again leave nothing. */
+  /** Deletes unused rows now and then, so that names which nobody uses again leave nothing behind. */
   #deleteFreeNames(released: number): void {
     this.#releases += released;
     if (this.#releases < RELEASES_PER_DELETION) return;
     this.#releases = 0;
-    this.#deletion = this.#call(
-      "delete_free_names",
-      [NAMES_PER_DELETION, FREE_FOR_US, DELETION_TIMEOUT_MS / 2],
-      "",
-      DELETION_TIMEOUT_MS,
-    ).catch(() => {
-      // The next one will do.
-    });
+    const values = [NAMES_PER_DELETION, FREE_FOR_US, DELETION_TIMEOUT_MS / 2];
+    this.#deletion = this.#database
+      .call("delete_free_names", values, DELETION_TIMEOUT_MS)
+      // The next deletion comes to the same rows.
+      .catch(() => {});
   }
 }
 
@@ -370,10 +318,7 @@ export function postgresStore(
 
 const isClaim = ({ kind }: Request): boolean => kind === "claim" || kind === "queue";
 
-const timeoutOf = ({ ttlMs }: { readonly ttlMs: number }): number =>
+const timeoutMsOf = (ttlMs: number): number =>
   Math.min(Math.max(ttlMs / 3, TIMEOUT_MS.min), TIMEOUT_MS.max);
 
 const toUs = (ms: number): number => Math.round(ms * 1_000);
-
-const isInUse = (info: NameInfo | null): info is NameInfo =>
-  info !== null && info.holders.length + info.waiters.length > 0;

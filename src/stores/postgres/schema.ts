@@ -23,18 +23,18 @@ export const DEFAULT_SCHEMA = "holdfast";
  * functions of several versions work on the same tables, side by side.
  */
 export const FORMAT = 1;
-/** Names and labels are any text. */
+/** Names and labels may contain any character. */
 export const ENCODING = "UTF8";
 /**
  * The beginning of a transaction that creates something: CREATE … IF NOT EXISTS and CREATE OR REPLACE
- * fail when two sessions run them at once. The number is any. The second statement locks a catalogue:
- * only then does a session that waited drop what it remembers of names that were missing before.
+ * fail when two sessions run them at once. The number is arbitrary. The second statement locks a catalogue: only
+ * then does a session that has waited drop its cache of names that were missing before.
  */
 export const SETUP_TURN: readonly string[] = [
   "SELECT pg_advisory_xact_lock(4837201155)",
   "SELECT FROM pg_catalog.pg_namespace LIMIT 0",
 ];
-/** Any other number: sessions that bring their sequence of tokens up to the clock take their turn by it. */
+/** Another number: sessions take this lock in turn to set the sequence of tokens to the clock. */
 const SESSION_TOKEN_LOCK = 4_837_201_156;
 export const SETUP_MS = 30_000;
 const SETUP_ATTEMPTS = 5;
@@ -152,7 +152,7 @@ export async function ensureSchema(
     } catch (error) {
       // Another session has made it meanwhile, perhaps for another user, who owns it now.
       if ((await readState(connections, schema)) === "complete") return "nothing";
-      // A session that has waited for its turn may still believe that the other one's schema is not there.
+      // A session that has waited for its turn may have cached that the schema is missing.
       if (isMadeByAnother(error) && attempt < SETUP_ATTEMPTS) continue;
       throw found === "other functions" ? toUpgradeError(error, connections, schema) : error;
     }

@@ -1,2 +1,17 @@
 /** PostgreSQL's text has no NUL, and no halves of surrogate pairs. */
 export const storable = (text: string): string => text.toWellFormed().replaceAll("\0", "\ufffd");
+
+/** The next text after this one, as \0 can't be stored. */
+export const firstAfter = (text: string): string => `${text}\u0001`;
+
+/** The first text after all those that start with the prefix, in order of UTF-8 bytes; null: there is none. */
+export function firstBeyond(prefix: string): string | null {
+  const points = [...prefix].map((char) => char.codePointAt(0)!);
+  while (points.length > 0) {
+    const next = points.pop()! + 1;
+    // Surrogates are no characters.
+    if (next <= 0x10_ff_ff)
+      return String.fromCodePoint(...points, next === 0xd8_00 ? 0xe0_00 : next);
+  }
+  return null;
+}

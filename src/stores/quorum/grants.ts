@@ -1,11 +1,12 @@
 import type { Clock } from "../../core/clock.js";
+import type { StoreUnavailableError } from "../../core/errors.js";
 import type { Grant, LostAnswer, ReleaseAnswer, RenewAnswer, Renewal } from "../../core/store.js";
 import { type Ballot, majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
 import { askAll, type Limits, type Member } from "./member.js";
 import type { NodeRenewal } from "./node.js";
 import type { Releases } from "./releases.js";
-import { RenewalVotes } from "./renewal-votes.js";
+import { type RenewalResult, RenewalVotes } from "./renewal-votes.js";
 
 /** The limits of a request, as parts of its ttl, and at most. */
 const SILENT = { perTtl: 1 / 6, mostMs: 500 };
@@ -173,11 +174,19 @@ export class Grants {
     if (result.kind === "renewed") {
       return { kind: "granted", grant: toGrant(grant.token, result.seq, result.ttlMs) };
     }
-    const filled =
-      result.filled === 0
-        ? undefined
-        : `${result.filled} had lost the lease, have it again and vote for it next time`;
-    return { kind: "unknown", cause: unavailable(this.#members.length, result.failures, filled) };
+    return { kind: "unknown", cause: this.#notRenewed(result) };
+  }
+
+  #notRenewed({
+    failures,
+    filled,
+    refused,
+  }: Extract<RenewalResult, { kind: "unknown" }>): StoreUnavailableError {
+    const more = [];
+    if (filled > 0)
+      more.push(`${filled} had lost the lease, have it again and vote for it next time`);
+    if (refused > 0) more.push(`${refused} no longer have the lease`);
+    return unavailable(this.#members.length, failures, { count: filled + refused, reasons: more });
   }
 
   #lose(grantId: string, answer: LostAnswer): LostAnswer {

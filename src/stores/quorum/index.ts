@@ -25,7 +25,7 @@ import { unavailable } from "./errors.js";
 import { Grants, LOST, limitsOf, toGrant } from "./grants.js";
 import { Inspection } from "./inspection.js";
 import type { LocalQueue } from "./local-queue.js";
-import { Member } from "./member.js";
+import { Member, type PendingRequests } from "./member.js";
 import { Membership } from "./membership.js";
 import type { NodeClaim, QuorumNode } from "./node.js";
 import { checkNodeCount, parseMaxTtl, QUORUM_TRAITS } from "./options.js";
@@ -80,8 +80,7 @@ export class QuorumStore implements Store {
   readonly #waiters: Waiters;
   /** By name: until when this process leaves it to those who wait elsewhere. */
   readonly #pausedUntilMs = new Map<string, number>();
-  /** Ends the requests to nodes that have no answer yet. */
-  readonly #pending = new Set<() => void>();
+  readonly #pending: PendingRequests = { ends: new Set(), isClosed: false };
   readonly #closesNodes: boolean;
 
   constructor(
@@ -160,11 +159,25 @@ export class QuorumStore implements Store {
     // Other Locks may share the store: what they wait for goes on, and later ones listen anew.
     const isClaiming = [...this.#claiming.values()].some(({ isGivenUp }) => !isGivenUp);
     if (!this.#closesNodes && (isClaiming || this.#waiters.count > 0)) return;
-    this.#releases.close();
     this.#waiters.close();
-    // The end of a request may begin another.
-    for (const end of this.#pending) end();
+    // Requests of other Locks end by themselves.
+    const isInUse = this.#grants.areInUse || this.#inspection.isUnderWay;
+    if (this.#closesNodes || !isInUse) await this.#endRequests();
+    this.#releases.close();
     await Promise.all(this.#members.map(({ node }) => node.close()));
+  }
+
+  /** Claims end with their requests, and take back what they have recorded. */
+  async #endRequests(): Promise<void> {
+    const claims = [...this.#claiming.values()];
+    this.#pending.isClosed = true;
+    for (const own of claims) {
+      own.isGivenUp = true;
+      own.endPause();
+    }
+    for (const end of this.#pending.ends) end();
+    await Promise.allSettled(claims.map(({ answer }) => answer));
+    this.#pending.isClosed = false;
   }
 
   async #claim(claim: Claim, push: (push: Push) => void, own: OwnClaim): Promise<ClaimAnswer> {
@@ -405,6 +418,7 @@ export function quorumStore(
   }
   const maxTtlMs = parseMaxTtl(options.maxTtl);
   const closeClient = options.closeClients ?? false;
-  const nodes = clients.map((client) => new RedisNode(client, { maxTtlMs, closeClient }));
+  const servers = new Map<RedisNode, string>();
+  const nodes = clients.map((client) => new RedisNode(client, { maxTtlMs, closeClient, servers }));
   return new QuorumStore(nodes, { maxTtlMs, closesNodes: closeClient });
 }

@@ -9,12 +9,20 @@ const LONGEST_ROUND_TRIP_MS = 500;
 /** A timer that fires later than this was held up by the event loop. */
 const LATE_MS = 50;
 
+/** The requests to all nodes that have no answer yet. */
+export interface PendingRequests {
+  /** Each ends one of them. */
+  readonly ends: Set<() => void>;
+  /** Further requests are sent, and nobody waits for the answers. */
+  isClosed: boolean;
+}
+
 /** One node as this client sees it: how fast it answers, what its clock shows, whether it is silent. */
 export class Member {
   readonly node: QuorumNode;
   readonly clock: Clock;
-  /** Ends the requests that have no answer yet, of all members: the same set. */
-  readonly pending: Set<() => void>;
+  /** The same for all members. */
+  readonly pending: PendingRequests;
   /** The node did not answer its last request in time: nobody waits for it until it does. */
   isSilent = false;
   /** The node is known to be another server than the others. Before that it gets no requests, and has no vote. */
@@ -25,7 +33,7 @@ export class Member {
   #aheadMicros: number | null = null;
   #estimatedAtMs = Number.NEGATIVE_INFINITY;
 
-  constructor(node: QuorumNode, clock: Clock, pending: Set<() => void>) {
+  constructor(node: QuorumNode, clock: Clock, pending: PendingRequests) {
     this.node = node;
     this.clock = clock;
     this.pending = pending;
@@ -115,11 +123,11 @@ function sendEach<T>(
     if (!pending.delete(i)) return;
     if (pending.size === 0) {
       timer.cancel();
-      requests.delete(close);
+      requests.ends.delete(close);
     }
     answered(answer, i);
   };
-  requests.add(close);
+  requests.ends.add(close);
   after(silentMs, () => {
     for (const i of pending) members[i]!.isSilent = true;
     after(timeoutMs, () => {
@@ -139,6 +147,7 @@ function sendEach<T>(
       (error: unknown) => end(error instanceof Error ? error : new Error(String(error)), i),
     );
   }
+  if (requests.isClosed) close();
 }
 
 /**

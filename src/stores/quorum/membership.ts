@@ -1,7 +1,7 @@
 import type { Clock } from "../../core/clock.js";
-import { InvalidArgumentError } from "../../core/errors.js";
+import type { InvalidArgumentError } from "../../core/errors.js";
 import { majorityOf } from "./ballot.js";
-import { unavailable } from "./errors.js";
+import { sameServer, unavailable } from "./errors.js";
 import { askAll, joinEach, type Member } from "./member.js";
 import type { NodeState } from "./node.js";
 
@@ -80,17 +80,23 @@ export class Membership {
       const failures = answers.filter((answer) => answer instanceof Error);
       throw unavailable(this.#members.length, failures);
     }
-    if (this.#states.size === this.#members.length && !this.#isUsed) {
-      const areNew = missing.length === this.#members.length || (await this.#areAllStillNew());
-      if (areNew) await this.#settle();
-    }
+    if (this.#states.size === this.#members.length && !this.#isUsed) await this.#settleIfNew();
     this.#isReady = true;
   }
 
-  /** Nodes that joined earlier may be in service by now, and the last one may have forgotten what they granted. */
-  async #areAllStillNew(): Promise<boolean> {
+  /**
+   * All nodes have answered that they are without a trace of use. Either nobody has used them, or all have lost
+   * everything within maxTtl, which looks the same. They are asked once more, after the last of them has
+   * answered: the others may be in service by now, and the last one may have forgotten what they granted. A
+   * node that loses its data after its first answer has another marker, and is not put into service.
+   */
+  async #settleIfNew(): Promise<void> {
+    const seen = new Map(this.#states);
     const answers = await this.#ask(this.#members, () => this.#isUsed);
-    return answers.every((answer) => !(answer instanceof Error)) && !this.#isUsed;
+    if (this.#isUsed || answers.some((answer) => answer instanceof Error)) return;
+    await askAll(this.#members, LIMITS, (node, i) =>
+      node.settle(seen.get(this.#members[i]!)!.marker),
+    );
   }
 
   /** Resolves when all have answered, or `isEnough` says so. Later answers count too. */
@@ -120,12 +126,7 @@ export class Membership {
       member.isJoined = true;
       return;
     }
-    this.#refusals.set(
-      member,
-      new InvalidArgumentError(
-        `${twin[0].node.where} and ${member.node.where} are the same Redis server: a quorum needs independent servers`,
-      ),
-    );
+    this.#refusals.set(member, sameServer(twin[0].node.where, member.node.where));
   }
 
   /** Whether a majority of the nodes is in service. */
@@ -141,16 +142,6 @@ export class Membership {
   /** Whether any node was seen that somebody has used. */
   get #isUsed(): boolean {
     return [...this.#states.values()].some(({ isNew }) => !isNew);
-  }
-
-  /**
-   * All nodes are without a trace of use. Either nobody has used them, or all have lost everything within
-   * maxTtl, which looks the same.
-   */
-  async #settle(): Promise<void> {
-    await askAll(this.#members, LIMITS, (node, i) =>
-      node.settle(this.#states.get(this.#members[i]!)!.marker),
-    );
   }
 }
 

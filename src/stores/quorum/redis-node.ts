@@ -6,6 +6,7 @@ import { RequestBatcher, ScriptRunner } from "../redis/script-runner.js";
 import { type Json, listOf } from "../shared/json-replies.js";
 import { Listener } from "../shared/listener.js";
 import { slices } from "../shared/slices.js";
+import { sameServer } from "./errors.js";
 import { counterOf, MARKER, nameOfRecord, PREFIX, patternOf, recordOf, revokedOf } from "./keys.js";
 import type {
   NodeClaim,
@@ -39,11 +40,18 @@ export class RedisNode implements QuorumNode {
   readonly #channel = `${PREFIX}wake:${randomUUID()}`;
   /** The marker of the node while it is in service; empty: the node has to examine itself. */
   #marker = "";
-  /** Whether the server has a write on its disk before it replies, if that is known. */
-  #fsync: "always" | "later" | "unknown" = "unknown";
+  /** The run ids of the servers behind the nodes of this quorum, as far as they differ. */
+  readonly #servers: Map<RedisNode, string>;
+  /** The losses of the connection when the server was examined: after another loss, another server may answer. */
+  #examinedAt = -1;
+  #examination: Promise<void> | null = null;
   #listener: Listener | null = null;
 
-  constructor(client: RedisClient, options: { maxTtlMs: number; closeClient: boolean }) {
+  /** `servers`: the same map for all nodes of a quorum. */
+  constructor(
+    client: RedisClient,
+    options: { maxTtlMs: number; closeClient: boolean; servers?: Map<RedisNode, string> },
+  ) {
     const connection = connectionOf(client, "quorumStore");
     if (connection.cluster) {
       throw new InvalidArgumentError(
@@ -54,17 +62,26 @@ export class RedisNode implements QuorumNode {
     this.#runner = new ScriptRunner(connection, WORDS);
     this.#maxTtlMs = options.maxTtlMs;
     this.#closeClient = options.closeClient;
+    this.#servers = options.servers ?? new Map();
     this.#requests = new RequestBatcher(this.#runner, SCRIPTS.ballots, {
-      usual: () => [this.#caller(this.#marker)],
+      usual: () => [this.#caller(this.#marker, "unread")],
       // A server that has restarted knows no scripts: whoever loads one has the node examine itself.
-      toLoad: () => [this.#caller("")],
+      toLoad: () => [this.#caller("", "unread")],
     });
   }
 
   async join(): Promise<NodeState> {
-    this.#fsync = await this.#readFsync();
-    const reply = this.#learn(await this.#runner.run(SCRIPTS.join, [MARKER], [this.#caller("")]));
+    const fsync = await this.#readFsync();
+    const { losses } = this.#runner.connection;
+    const args = [this.#caller("", fsync)];
+    const reply = this.#learn(await this.#runner.run(SCRIPTS.join, [MARKER], args));
     const [runId = "", recoveringMs, micros] = reply.text.split(" ");
+    const isTwin = this.#twinOf(runId) !== undefined;
+    if (isTwin) this.#servers.delete(this);
+    else this.#servers.set(this, runId);
+    // On another connection, the settings may be those of another server.
+    const isSameConnection = losses === this.#runner.connection.losses;
+    this.#examinedAt = isSameConnection && !isTwin ? losses : -1;
     return {
       runId,
       recoveringForMs: Number(recoveringMs),
@@ -75,32 +92,40 @@ export class RedisNode implements QuorumNode {
   }
 
   async settle(marker: string): Promise<void> {
-    const args = [this.#caller(""), marker];
+    const args = [this.#caller("", "unread"), marker];
     this.#learn(await this.#runner.run(SCRIPTS.settle, [MARKER], args));
   }
 
   claim({ name, id, ...claim }: NodeClaim): Promise<NodeClaimReply> {
     const { number, ttlMs, seq, atLeastMs, register, holder } = claim;
     const request = `claim ${id} ${number} ${ttlMs} ${seq} ${atLeastMs} ${REGISTER[register]} ${holder}`;
-    return this.#send(name, request, readClaimReply);
+    return this.#vote(name, request, readClaimReply);
   }
 
   raise(name: string, id: string, number: number): Promise<boolean> {
-    return this.#send(name, `raise ${id} ${number}`, (reply) => reply === "yes");
+    return this.#vote(name, `raise ${id} ${number}`, (reply) => reply === "yes");
   }
 
   release({ name, id, ...release }: NodeRelease): Promise<NodeReleaseReply> {
     const { number, unused, wakes, keptOutMs } = release;
     const request = `release ${id} ${number} ${unused ? 1 : 0} ${wakes ? 1 : 0} ${Math.ceil(keptOutMs)}`;
-    return this.#send(name, request, (reply) => reply as NodeReleaseReply);
+    const send = (): Promise<NodeReleaseReply> =>
+      this.#sendNow(name, request, (reply) => reply as NodeReleaseReply);
+    // It names its ballot, so any server may get it. It must not overtake a claim that waits.
+    const sent = this.#examination === null ? send() : this.#examination.then(send, send);
+    return sent.catch((error: unknown) => {
+      if (this.#isExamined) throw error;
+      return this.#examine().then(send);
+    });
   }
 
   pass(name: string): Promise<void> {
     return this.#send(name, "pass", () => {});
   }
 
-  renew(renewals: readonly NodeRenewal[]): Promise<readonly NodeRenewReply[]> {
-    return this.#runner.runForEach(renewals, "", {
+  async renew(renewals: readonly NodeRenewal[]): Promise<readonly NodeRenewReply[]> {
+    if (!this.#isExamined) await this.#examine();
+    const replies = await this.#runner.runForEach(renewals, "", {
       script: SCRIPTS.renewals,
       keysOf: ({ name }) => [recordOf(name), counterOf(name), revokedOf(name)],
       argsOf: ({ id, number, ttlMs, seq, closedForMs, holder }) => [
@@ -113,6 +138,8 @@ export class RedisNode implements QuorumNode {
           ? { kind: "error", cause: this.#runner.caughtError(reply.cause) }
           : (reply ?? { kind: "error", cause: new Error(`${this.where} sent a short reply`) }),
     });
+    if (!this.#isExamined) throw this.#connectionLost();
+    return replies;
   }
 
   async revoke({ name, id, number, holder, by, why }: NodeRevocation): Promise<void> {
@@ -162,13 +189,57 @@ export class RedisNode implements QuorumNode {
     if (this.#closeClient) await this.#runner.connection.close();
   }
 
-  /** The first argument of the scripts that look at the marker. */
-  #caller(marker: string): string {
-    return `${marker}\n${this.#maxTtlMs} ${this.#fsync}\n${this.#channel}`;
+  /**
+   * The first argument of the scripts that look at the marker. Only `join` says what it has read of the
+   * settings: they may change, and a request may be sent again on the next connection.
+   */
+  #caller(marker: string, fsync: string): string {
+    return `${marker}\n${this.#maxTtlMs} ${fsync}\n${this.#channel}`;
+  }
+
+  /** Whether the server was examined on the connection that there is. */
+  get #isExamined(): boolean {
+    return this.#examinedAt === this.#runner.connection.losses;
+  }
+
+  /** Another node of the quorum that was this server when it was examined. */
+  #twinOf(runId: string): RedisNode | undefined {
+    return [...this.#servers].find(([node, one]) => node !== this && one === runId)?.[0];
+  }
+
+  /** After a reconnection: the address may lead to another server, or to one with other settings. */
+  #examine(): Promise<void> {
+    this.#examination ??= this.join()
+      .then(({ runId }) => {
+        const twin = this.#twinOf(runId);
+        if (twin !== undefined) throw sameServer(twin.where, this.where);
+        if (!this.#isExamined) throw this.#connectionLost();
+      })
+      .finally(() => {
+        this.#examination = null;
+      });
+    return this.#examination;
+  }
+
+  #connectionLost(): Error {
+    return new Error(`the connection to ${this.where} was lost before its reply`);
+  }
+
+  /** A request whose reply counts only if the server that sent it was examined. */
+  #vote<T>(name: string, request: string, read: (reply: string) => T): Promise<T> {
+    return this.#send(name, request, (reply) => {
+      if (!this.#isExamined) throw this.#connectionLost();
+      return read(reply);
+    });
+  }
+
+  #send<T>(name: string, request: string, read: (reply: string) => T): Promise<T> {
+    if (this.#isExamined) return this.#sendNow(name, request, read);
+    return this.#examine().then(() => this.#sendNow(name, request, read));
   }
 
   /** One argument for each request, and no key that the script can find by itself: each costs the client time. */
-  #send<T>(name: string, request: string, read: (reply: string) => T): Promise<T> {
+  #sendNow<T>(name: string, request: string, read: (reply: string) => T): Promise<T> {
     const keys = [recordOf(name), counterOf(name)];
     return this.#requests.send(keys, [request], (reply) => {
       const { text } = this.#learn(reply);

@@ -7,7 +7,14 @@ export type RenewalResult =
   /** The expiry rests on the request with this number. */
   | { readonly kind: "renewed"; readonly seq: number; readonly ttlMs: number }
   | LostAnswer
-  | { readonly kind: "unknown"; readonly failures: readonly Error[]; readonly filled: number };
+  | {
+      readonly kind: "unknown";
+      readonly failures: readonly Error[];
+      /** Nodes that had lost the record and have it again. */
+      readonly filled: number;
+      /** Nodes that say no. */
+      readonly refused: number;
+    };
 
 /** Counts the answers of the nodes to one renewal. */
 export class RenewalVotes {
@@ -53,7 +60,8 @@ export class RenewalVotes {
     const renewed = this.#renewed;
     if (renewed !== null && this.#why === undefined) return renewed;
     if (!this.#isLost) {
-      return { kind: "unknown", failures: this.#failures, filled: this.#filled };
+      const refused = this.#no.size;
+      return { kind: "unknown", failures: this.#failures, filled: this.#filled, refused };
     }
     if (this.#why !== undefined) return { kind: "lost", reason: "revoked", why: this.#why };
     return { kind: "lost", reason: this.#isTaken ? "superseded" : "expired" };

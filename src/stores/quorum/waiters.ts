@@ -88,6 +88,7 @@ export class Waiters {
   #dropIfEmpty(queue: LocalQueue): void {
     if (queue.size > 0) return;
     queue.close();
-    this.#queues.delete(queue.name);
+    // A waiter that came after this queue was dropped has another one.
+    if (this.#queues.get(queue.name) === queue) this.#queues.delete(queue.name);
   }
 }

@@ -3,10 +3,10 @@ import { addressOf } from "../url.js";
 import type { ServerState } from "./errors.js";
 import type { Script } from "./scripts.js";
 
-/** The port of a server where none is named. */
+/** The default port of a server. */
 export const PORT = 6379;
 
-/** Where a server is, as the options of both client libraries say it. */
+/** The address of a server, as both client libraries have it in their options. */
 export interface Address {
   readonly host?: string;
   readonly port?: number;
@@ -35,13 +35,13 @@ export interface Connection extends ServerState, ListenerPort {
   ): Promise<unknown>;
   /** Reports an error that a script has caught: the client has not seen it, and may have to reconnect. */
   reportCaughtError(error: Error): void;
-  /** The client puts it before keys, and not before patterns. */
+  /** The client adds this prefix to keys, but not to patterns. */
   readonly keyPrefix: string;
-  /** Waits until so many replicas have received all that this connection has written; returns how many have. */
+  /** Waits until this many replicas have received all writes of this connection; returns how many have. */
   wait(replicas: number, timeoutMs: number): Promise<number>;
   /** The server, or each primary of a cluster, for commands about itself. */
   servers(): Promise<readonly OneServer[]>;
-  /** Its connections no longer keep the process alive. Pending requests have timers that do. */
+  /** Lets the process exit while the connections are open. The timers of pending requests still keep it alive. */
   unref(): void;
   close(): Promise<void>;
 }
@@ -62,7 +62,7 @@ interface Emitter {
 /** Follows a client's connections by its events. */
 export class ConnectionState {
   static readonly #all = new WeakMap<object, ConnectionState>();
-  /** How often the connection has been lost: requests sent and answered at the same count went by one connection. */
+  /** How often the connection has been lost. If the count is the same at two requests, one connection carried both. */
   losses = 0;
   /** An attempt to connect is under way, and has no socket yet. */
   isConnecting = false;
@@ -72,7 +72,7 @@ export class ConnectionState {
   outage: { readonly sinceMs: number; readonly why: string | null } | null = null;
   readonly #onReconnect = new Set<() => void>();
 
-  /** With one listener for each event, however many stores a client serves. */
+  /** The state of a client. All stores on the client share it, and its listeners. */
   static of(client: object, lossEvents: readonly string[]): ConnectionState {
     let state = ConnectionState.#all.get(client);
     if (state === undefined) {
@@ -156,9 +156,9 @@ export function unlessAborted<T>(promise: Promise<T>, signal?: AbortSignal): Pro
 export const isNoScript = (error: unknown): boolean =>
   error instanceof Error && error.message.includes("NOSCRIPT");
 
-/** From a primary that was demoted and keeps its connections: its address may lead to another server by now. */
+/** A demoted primary keeps its connections, while its address may lead to another server by now. */
 export const isDemoted = (error: unknown): boolean =>
   error instanceof Error && error.message.includes("READONLY");
 
-/** Clients of ours, which reconnect when their server was demoted. */
+/** Clients that connect() has made: they reconnect when their server was demoted. */
 export const reconnectsWhenDemoted = new WeakSet<object>();

@@ -12,11 +12,11 @@ export interface ServerState {
   readonly outage: { readonly sinceMs: number; readonly why: string | null } | null;
 }
 
-/** The store that uses the server, as its messages name it. */
+/** The words in error messages that depend on the store. */
 export interface StoreWords {
-  /** All its keys begin with it. */
+  /** All keys of the store begin with it. */
   readonly prefix: string;
-  /** The page that lists the rights that it needs. */
+  /** The page that lists the rights that the store needs. */
   readonly page: string;
   /** The function that takes a client. */
   readonly maker: string;
@@ -122,6 +122,10 @@ const TROUBLES: readonly Meaning[] = [
     ({ where }) =>
       `${where} is a replica (READONLY), which grants nothing: name the primary, or its sentinels with ?sentinel=NAME`,
   ],
+  [
+    /HOLDFAST RESTARTED/,
+    ({ where }) => `${where} has restarted, and is examined before it votes again`,
+  ],
   [/\bLOADING\b/, ({ where }) => `${where} is still loading its data (LOADING)`],
   [
     /\bMISCONF\b/,
@@ -159,7 +163,7 @@ export function toStoreError(
   return new StoreUnavailableError(describeLoss(server, text), { cause: safeCause(error) });
 }
 
-/** The error that the server has replied with; null: it is none that is known. */
+/** The server's error reply as an error of Holdfast; null: it is no reply that we know. */
 export function replyError(
   error: unknown,
   server: ServerState,
@@ -180,8 +184,8 @@ export function replyError(
   const find = (meanings: readonly Meaning[]): Meaning[1] | undefined =>
     meanings.find(([pattern]) => pattern.test(text))?.[1];
   // A client of a cluster follows MOVED by itself: it gives up while the nodes do not agree.
-  const isInMotion = server.cluster && MOVED.test(text);
-  const refusal = isInMotion ? undefined : find(REFUSALS);
+  const isMoving = server.cluster && MOVED.test(text);
+  const refusal = isMoving ? undefined : find(REFUSALS);
   const describe = refusal ?? find(TROUBLES);
   if (describe === undefined) return null;
   return new StoreUnavailableError(describe(server, text, store), {

@@ -3,10 +3,10 @@ import { connect as connectTls } from "node:tls";
 
 const TIMEOUT_MS = 1_000;
 
-/** `closed TLS`: it closes the connection after the handshake, as a server does that wants a certificate. */
+/** `closed TLS`: it closes the connection after the handshake, as if it required a certificate. */
 export type Answering = "redis" | "http" | "TLS" | "closed TLS";
 
-/** Finds out which kind of server answers at a port, after a client library failed. Null: none that is known. */
+/** Finds out which kind of server answers at a port, after a client library failed. Null: no known kind. */
 export async function identify(host: string, port: number): Promise<Answering | null> {
   const [said, tls] = await Promise.all([firstBytes(host, port), speaksTls(host, port)]);
   if (tls !== null) return tls;
@@ -14,7 +14,7 @@ export async function identify(host: string, port: number): Promise<Answering | 
   return /^[+-]/.test(said) ? "redis" : null;
 }
 
-/** The reply to a line that Redis answers even where it wants a password, and a web server too. */
+/** The reply to a line that Redis answers even to clients without a password, and a web server too. */
 function firstBytes(host: string, port: number): Promise<string> {
   return new Promise((resolve) => {
     const socket = connectTcp({ host, port });

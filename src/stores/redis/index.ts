@@ -18,15 +18,16 @@ import {
   type Json,
   readClaimReply,
   readHolders,
+  readNameInfo,
   readReleaseReply,
-  toNameInfo,
   toRenewAnswer,
 } from "../shared/json-replies.js";
 import type { LocalWaiter } from "../shared/local-waiters.js";
+import { isInUse } from "../shared/name-info.js";
 import { parsePushMessage } from "../shared/push-message.js";
 import { QueuedClaims } from "../shared/queued-claims.js";
 import { slices } from "../shared/slices.js";
-import { TurnBatcher } from "../shared/turn-batcher.js";
+import { settleBatch, TurnBatcher } from "../shared/turn-batcher.js";
 import { compareUtf8 } from "../shared/utf8.js";
 import { connectionOf, type RedisClient } from "./client.js";
 import { keysOf, nameOfKey, PREFIX, patternOf } from "./keys.js";
@@ -81,11 +82,6 @@ const OWN_RENEWAL_TIMEOUT_MS = 1_000;
 const RENEWALS_PER_SCRIPT = 256;
 const INSPECTIONS_PER_SCRIPT = 100;
 
-interface OwnRenewal {
-  readonly renewal: Renewal;
-  replied(answer: RenewAnswer): void;
-}
-
 /** Locks on a Redis server or cluster: each step is one script. */
 export class RedisStore implements Store {
   readonly traits: Traits;
@@ -94,8 +90,14 @@ export class RedisStore implements Store {
   readonly #replicas: Replicas;
   readonly #queued: QueuedClaims;
   readonly #requests: RequestBatcher;
-  /** Renewals that the store sends of its own accord, those of a turn together. */
-  readonly #ownRenewals = new TurnBatcher<OwnRenewal>((all) => this.#sendOwnRenewals(all));
+  /** Renewals by which the store itself confirms grants and tickets, those of one turn in one script. Never reject. */
+  readonly #ownRenewals = new TurnBatcher<Renewal, RenewAnswer>((all) => {
+    for (const batch of slices(all, RENEWALS_PER_SCRIPT)) {
+      const renewals = batch.map(({ request }) => request);
+      const renewed = this.#renew(renewals, OWN_RENEWAL_TIMEOUT_MS);
+      settleBatch(batch, renewed, { replyTo: (answers, at) => answers[at]! });
+    }
+  });
   /** The first argument of every script: whether this process listens to its channel, and the channel (see names.lua). */
   readonly #caller: { readonly listening: string; readonly notListening: string };
   #closed = false;
@@ -125,7 +127,7 @@ export class RedisStore implements Store {
     };
     this.#queued = new QueuedClaims(channel, connection, {
       claim: (claim) => this.#claim(claim),
-      renew: (renewal) => this.#renewSoon(renewal),
+      renew: (renewal) => this.#ownRenewals.send(renewal),
       toStoreError: (error) => this.#runner.toStoreError(error),
       message: (text) => this.#receive(text),
     });
@@ -144,10 +146,7 @@ export class RedisStore implements Store {
     const { losses } = this.#runner.connection;
     const timeoutMs = Math.min(...renewals.map(({ ttlMs }) => ttlMs)) * TIMEOUT_PER_TTL;
     const answers = await this.#renew(renewals, timeoutMs);
-    // A waiter that learns of its grant from a renewal no longer needs its push, nor a subscription.
-    for (const [i, { kind }] of answers.entries()) {
-      if (kind === "granted" || kind === "lost") this.#queued.waiters.forget(renewals[i]!);
-    }
+    this.#queued.waiters.forgetSettled(renewals, answers);
     if (!answers.some(({ kind }) => kind === "granted")) return answers;
     const failure = await this.#replicas.receive(losses).catch((error: unknown) => error);
     if (failure === undefined) return answers;
@@ -165,7 +164,7 @@ export class RedisStore implements Store {
 
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
     const args = [this.#callerArg, by.holder, by.why];
-    return readHolders(await this.#runner.run(SCRIPTS.revoke, keysOf(name), args));
+    return readHolders(JSON.parse(await this.#runner.run(SCRIPTS.revoke, keysOf(name), args)));
   }
 
   async resize(name: string, limit: number): Promise<number | null> {
@@ -242,20 +241,6 @@ export class RedisStore implements Store {
     });
   }
 
-  /** Renews in one script with all that the store itself renews in this turn. Never rejects. */
-  #renewSoon(renewal: Renewal): Promise<RenewAnswer> {
-    return new Promise((replied) => this.#ownRenewals.add({ renewal, replied }));
-  }
-
-  #sendOwnRenewals(all: readonly OwnRenewal[]): void {
-    for (const batch of slices(all, RENEWALS_PER_SCRIPT)) {
-      const renewals = batch.map(({ renewal }) => renewal);
-      this.#renew(renewals, OWN_RENEWAL_TIMEOUT_MS).then((answers) => {
-        for (const [i, { replied }] of batch.entries()) replied(answers[i]!);
-      });
-    }
-  }
-
   async #inspect(names: readonly string[]): Promise<readonly (NameInfo | Error | null)[]> {
     const infos = new Map<string, NameInfo | Error | null>();
     while (infos.size < names.length) {
@@ -266,8 +251,10 @@ export class RedisStore implements Store {
         argsOf: () => [],
         read: (info: Json, name) => {
           if (info === undefined) return undefined;
-          if (info.problem === undefined) return toNameInfo(info, name);
-          return this.#runner.caughtError(info.problem) as Error;
+          if (info.problem !== undefined) return this.#runner.caughtError(info.problem) as Error;
+          // The script counts all waiters, and describes the first of them.
+          const shown = readNameInfo(info, name);
+          return shown && { ...shown, waiting: info.waiting };
         },
       });
       // A script replies for the first of its names at least, so this comes to an end.
@@ -298,7 +285,7 @@ export class RedisStore implements Store {
    */
   async #confirm(waiter: LocalWaiter): Promise<void> {
     const { names, grantId } = waiter.claim;
-    const answer = await this.#renewSoon({ name: names[0]!, grantId, seq: 0, ttlMs: 0 });
+    const answer = await this.#ownRenewals.send({ name: names[0]!, grantId, seq: 0, ttlMs: 0 });
     if (answer.kind === "queued" || !this.#queued.waiters.has(waiter)) return;
     if (answer.kind !== "granted") waiter.push({ kind: "look" });
     else {
@@ -330,6 +317,3 @@ export function redisStore(client: RedisClient, options: RedisStoreOptions = {})
 }
 
 const unknown = (cause: unknown): RenewAnswer => ({ kind: "unknown", cause });
-
-const isInUse = (info: NameInfo | Error | null): info is NameInfo =>
-  info !== null && !(info instanceof Error) && info.holders.length + info.waiters.length > 0;

@@ -28,56 +28,57 @@ export interface IoredisClient {
   disconnect(): void;
 }
 
-interface Node {
-  readonly options?: { readonly host?: string; readonly port?: number };
+/** ioredis's own classes, as far as we use them: `Redis`, `Cluster`, and the nodes of a cluster, which are `Redis`. */
+interface Client {
+  readonly isCluster?: boolean;
+  readonly status: string;
+  readonly options?: Address & {
+    readonly keyPrefix?: string;
+    readonly db?: number;
+    readonly sentinels?: unknown;
+    readonly name?: string;
+    reconnectOnError?(error: Error): unknown;
+  };
+  /** The database that the client believes its connection to be in; null before the first connection. */
+  readonly condition?: { readonly select?: number } | null;
+  readonly connector?: { stream?: { readonly destroyed?: boolean } | undefined };
+  readonly stream?: { unref?(): unknown };
+  readonly reconnectTimeout?: { unref?(): unknown } | null;
+  /** Timers of a cluster after which commands are sent again; null: none. */
+  readonly delayQueue?: { readonly timeouts: Readonly<Record<string, unknown>> };
+  evalsha(sha: string, keys: number, ...args: string[]): Promise<unknown>;
+  eval(code: string, keys: number, ...args: string[]): Promise<unknown>;
   call(...args: string[]): Promise<unknown>;
   wait(replicas: number, timeoutMs: number): Promise<number>;
-  duplicate(overrides: object): unknown;
-}
-
-interface Cluster {
-  nodes(role: "master" | "all"): Node[];
-}
-
-interface Reconnecting {
-  readonly status: string;
-  readonly options?: { reconnectOnError?(error: Error): unknown };
-  disconnect(reconnect: boolean): void;
-}
-
-interface Subscriber {
-  on(event: string, listener: (...args: string[]) => void): unknown;
   subscribe(channel: string): Promise<unknown>;
   ping(): Promise<unknown>;
-  disconnect(): void;
+  asking(...args: unknown[]): Promise<unknown>;
+  on(event: "+node", listener: (node: Client) => void): unknown;
+  on(event: string, listener: (...args: string[]) => void): unknown;
+  once(event: "end", listener: () => void): unknown;
+  duplicate(overrides?: {
+    readonly connectionName?: string;
+    readonly [option: string]: unknown;
+  }): Client;
+  disconnect(reconnect?: boolean): void;
+  /** Only a cluster has nodes. */
+  nodes?(role: "master" | "all"): Client[];
 }
 
-/** The database that the client believes its connection to be in; null before the first connection. */
-interface Selecting {
-  readonly condition?: { readonly select?: number } | null;
-}
-
-export function ioredisConnection(client: IoredisClient): Connection {
+export function ioredisConnection(given: IoredisClient): Connection {
+  const client = given as unknown as Client;
   const cluster = client.isCluster === true;
-  const nodes = (): Node[] =>
-    cluster ? (client as unknown as Cluster).nodes("master") : [client as unknown as Node];
-  const db = client.options?.db ?? 0;
-  if (!cluster && ((client as Selecting).condition?.select ?? db) !== db) {
-    throw new InvalidArgumentError(
-      "the client of ioredis was moved to another database by select(): pass one with the option db, " +
-        "so that it is in that database after every reconnection",
-    );
-  }
-  if (cluster) watchNodes(client as unknown as WatchedCluster);
+  const primaries = (): readonly Client[] => (cluster ? nodesOf(client, "master") : [client]);
+  const db = cluster ? 0 : databaseOf(client);
+  if (cluster) watchNodes(client);
   const state = ConnectionState.of(client, ["close"]);
   const inDatabase = (script: Script): Script =>
     !cluster && (db !== 0 || state.hasSelected) ? selectingScript(script, db) : script;
   const nextNode = roundRobin();
-  const redis = client as unknown as Reconnecting;
   const mustReconnect = (error: unknown): boolean =>
     reconnectsWhenDemoted.has(client) && isDemoted(error);
   const reconnect = (): void => {
-    if (redis.status === "ready") redis.disconnect(true);
+    if (client.status === "ready") client.disconnect(true);
   };
   return {
     cluster,
@@ -100,63 +101,50 @@ export function ioredisConnection(client: IoredisClient): Connection {
       });
     },
     reportCaughtError(error) {
-      if (mustReconnect(error) || redis.options?.reconnectOnError?.(error)) reconnect();
+      if (mustReconnect(error) || client.options?.reconnectOnError?.(error)) reconnect();
     },
-    wait: (replicas, timeoutMs) => nodes()[0]!.wait(replicas, timeoutMs),
-    async subscribe(channel, events, signal) {
-      // The duplicate is not connected yet: SUBSCRIBE has to wait for it, even if the client's own commands
-      // do not wait. Only we subscribe again: a promise that ioredis drops would end the process on close.
-      const options = { enableOfflineQueue: true, autoResubscribe: false };
-      if (!cluster) {
-        return subscribe(client.duplicate(options as never) as Subscriber, channel, events, signal);
-      }
-      // Messages reach every node. A subscription ends with its connection, and the next goes to another node.
-      const node = nextNode(nodes());
-      const subscriber = node.duplicate({ ...options, retryStrategy: null }) as Subscriber;
-      const subscription = await subscribe(subscriber, channel, events, signal);
-      const isNode = ({ options }: Node): boolean =>
-        options?.host === node.options?.host && options?.port === node.options?.port;
-      return whileMember(subscription, () =>
-        (client as unknown as Cluster).nodes("all").some(isNode),
-      );
-    },
+    wait: (replicas, timeoutMs) => client.wait(replicas, timeoutMs),
+    subscribe: async (channel, events, signal) =>
+      cluster
+        ? subscribeAtNode(client, nextNode(primaries()), channel, events, signal)
+        : subscribe(client.duplicate(SUBSCRIBER), channel, events, signal),
     servers: async () =>
-      nodes().map((node) => ({
+      primaries().map((node) => ({
         where: `${node.options?.host}:${node.options?.port}`,
         command: (...args) => node.call(...args),
         run: (script, args) => node.call("EVAL", inDatabase(script).code, "0", ...args),
       })),
     unref() {
-      unref(client as unknown as Sockets);
-      if (!cluster) return;
-      const all = client as unknown as Cluster & Sockets;
-      for (const node of all.nodes("all")) unref(node as unknown as Sockets);
-      all.on("+node", unref);
+      for (const one of [client, ...nodesOf(client, "all")]) unref(one);
+      if (cluster) client.on("+node", unref);
     },
-    close: () => closeClient(client as unknown as Ending),
+    close: () => closeClient(client),
   };
 }
 
-interface WatchedNode {
-  asking(...args: unknown[]): Promise<unknown>;
-  duplicate(overrides?: { readonly connectionName?: string }): Ending;
+function databaseOf({ options, condition }: Client): number {
+  const db = options?.db ?? 0;
+  if ((condition?.select ?? db) === db) return db;
+  throw new InvalidArgumentError(
+    "the client of ioredis was moved to another database by select(): pass one with the option db, " +
+      "so that it is in that database after every reconnection",
+  );
 }
 
-interface WatchedCluster {
-  nodes(role: "all"): WatchedNode[];
-  on(event: "+node", listener: (node: WatchedNode) => void): unknown;
-}
+/** The nodes of a cluster; a single server has none. */
+const nodesOf = (client: Client, role: "master" | "all"): readonly Client[] =>
+  client.nodes?.(role) ?? [];
 
 /** For each cluster, the connections by which it reads its slots. Only a duplicate of a node's client shows them. */
-const slotReadersOf = new WeakMap<object, Set<Ending>>();
+const slotReadersOf = new WeakMap<object, Set<Client>>();
 /** ioredis names these connections so. */
 const SLOT_READER = "(refresher)";
 
-function watchNodes(client: WatchedCluster): void {
-  if (slotReadersOf.has(client)) return;
-  const readers = new Set<Ending>();
-  slotReadersOf.set(client, readers);
-  const watch = (node: WatchedNode): void => {
+function watchNodes(cluster: Client): void {
+  if (slotReadersOf.has(cluster)) return;
+  const readers = new Set<Client>();
+  slotReadersOf.set(cluster, readers);
+  const watch = (node: Client): void => {
     const { asking, duplicate } = node;
     node.asking = (...args) => {
       const reply = asking.apply(node, args);
@@ -177,55 +165,32 @@ function watchNodes(client: WatchedCluster): void {
       return copy;
     };
   };
-  for (const node of client.nodes("all")) watch(node);
-  client.on("+node", watch);
-}
-
-interface Sockets {
-  readonly stream?: { unref?(): unknown };
-  readonly reconnectTimeout?: { unref?(): unknown } | null;
-  on(event: string, listener: (node: Sockets) => void): unknown;
+  for (const node of nodesOf(cluster, "all")) watch(node);
+  cluster.on("+node", watch);
 }
 
 /** Unrefs the sockets of later connections too, and the pause before the next attempt to connect. */
-function unref(client: Sockets): void {
+function unref(client: Client): void {
   const unrefSocket = (): void => void client.stream?.unref?.();
   unrefSocket();
   client.on("connect", unrefSocket);
   client.on("reconnecting", () => void client.reconnectTimeout?.unref?.());
 }
 
-interface Sentinels {
-  readonly sentinels?: unknown;
-  readonly name?: string;
-}
-
-function whereOf(client: IoredisClient): string {
-  if (client.isCluster === true) return "the Redis cluster";
-  const options = (client.options ?? {}) as Address & Sentinels;
+function whereOf({ isCluster, options = {} }: Client): string {
+  if (isCluster === true) return "the Redis cluster";
   if (options.sentinels) return `the primary "${options.name}" that the sentinels name`;
   return describeAddress(options, "127.0.0.1");
-}
-
-interface Ending {
-  readonly status: string;
-  readonly connector?: { stream?: { readonly destroyed?: boolean } | undefined };
-  once(event: "end", listener: () => void): unknown;
-  disconnect(): void;
-  /** Only a cluster has nodes. */
-  nodes?(role: "all"): readonly Ending[];
-  /** Timers of a cluster after which commands are sent again; null: none. */
-  readonly delayQueue?: { readonly timeouts: Readonly<Record<string, unknown>> };
 }
 
 const CLOSE_TIMEOUT_MS = 1_000;
 const DELAY_POLL_MS = 5;
 
 /** Resolves when the sockets are closed. QUIT is not sent: a server that is down or silent would not reply. */
-async function closeClient(client: Ending): Promise<void> {
+async function closeClient(client: Client): Promise<void> {
   const untilMs = performance.now() + CLOSE_TIMEOUT_MS;
   const slotReaders = [...(slotReadersOf.get(client) ?? [])];
-  const all = [client, ...(client.nodes?.("all") ?? []), ...slotReaders];
+  const all = [client, ...nodesOf(client, "all"), ...slotReaders];
   const ended = all.map(
     (one) =>
       new Promise<void>((resolve) => {
@@ -244,24 +209,45 @@ async function closeClient(client: Ending): Promise<void> {
 }
 
 /** On disconnect(), ioredis would wait for a socket that is closed already, and that timer would keep the process alive. */
-function forgetClosedSocket({ connector }: Ending): void {
+function forgetClosedSocket({ connector }: Client): void {
   if (connector?.stream?.destroyed) connector.stream = undefined;
 }
 
-const isDelaying = ({ delayQueue }: Ending): boolean =>
+const isDelaying = ({ delayQueue }: Client): boolean =>
   Object.values(delayQueue?.timeouts ?? {}).some((timer) => timer !== null);
 
+/**
+ * SUBSCRIBE has to wait until the duplicate is connected, even if the client's own commands do not wait. Only we
+ * subscribe again: a promise that ioredis drops would end the process on close.
+ */
+const SUBSCRIBER = { enableOfflineQueue: true, autoResubscribe: false };
+
+/** Messages reach every node of a cluster. A subscription ends with its connection, and the next goes to another node. */
+async function subscribeAtNode(
+  cluster: Client,
+  node: Client,
+  ...rest: Parameters<Connection["subscribe"]>
+): Promise<Subscription> {
+  const subscription = await subscribe(
+    node.duplicate({ ...SUBSCRIBER, retryStrategy: null }),
+    ...rest,
+  );
+  const isNode = ({ options }: Client): boolean =>
+    options?.host === node.options?.host && options?.port === node.options?.port;
+  return whileMember(subscription, () => nodesOf(cluster, "all").some(isNode));
+}
+
 async function subscribe(
-  subscriber: Subscriber,
+  subscriber: Client,
   channel: string,
   events: SubscriptionEvents,
   signal?: AbortSignal,
 ): Promise<Subscription> {
-  const close = (): Promise<void> => closeClient(subscriber as unknown as Ending);
+  const close = (): Promise<void> => closeClient(subscriber);
   // Closed between two attempts to connect, ioredis emits no "end".
   const giveUp = (): Promise<void> => close().then(() => events.ended?.());
   let isFirst = true;
-  unref(subscriber as unknown as Sockets);
+  unref(subscriber);
   // Errors show in the commands.
   subscriber.on("error", () => {});
   subscriber.on("message", (_channel, text) => events.message(text!));

@@ -1,15 +1,13 @@
-/** Every key and channel begins with it: lock names never collide with data, and an ACL can name it. */
+/** Every key and channel begins with it, so that names never collide with other data, and an ACL can name them. */
 export const PREFIX = "holdfast:";
 
 /** Names share this many slots of a cluster, and as many token counters. */
 const BUCKETS = 256;
 
-/** The hash tag decides the slot; any name may follow it. */
-const tagOf = (name: string): string => `${PREFIX}{${bucketOf(name)}}`;
-
 /** The keys of a name, as the scripts take them; many names share a token counter. */
 export function keysOf(name: string): readonly [state: string, queue: string, counter: string] {
-  const tag = tagOf(name);
+  // The hash tag in braces decides the slot; any name may follow it.
+  const tag = `${PREFIX}{${bucketOf(name)}}`;
   return [`${tag}n:${name}`, `${tag}q:${name}`, `${tag}last`];
 }
 
@@ -24,7 +22,7 @@ export const counterOf = (name: string): string => keysOf(name)[2];
 
 export const nameOfKey = (key: string): string => key.slice(key.indexOf("}n:") + 3);
 
-/** FNV-1a over UTF-16 units: any spread will do, as long as it stays the same for ever. */
+/** FNV-1a over UTF-16 units. Any even hash would do, but it must never change. */
 export function bucketOf(name: string): number {
   let hash = 0x811c9dc5;
   for (let i = 0; i < name.length; i++) {

@@ -27,47 +27,39 @@ export interface NodeRedisClient {
   duplicate(): unknown;
 }
 
-interface Node {
-  wait(replicas: number, timeoutMs: number): Promise<number>;
-  sendCommand(args: string[]): Promise<unknown>;
+/** node-redis's own classes, as far as we use them: a client, a cluster, and the clients of its nodes. */
+interface Client extends NodeRedisClient {
+  readonly isOpen: boolean;
   readonly options?: {
     readonly socket?: Address;
     readonly database?: number;
     /** Since version 6. */
     readonly keyPrefix?: unknown;
   };
-  duplicate(overrides: object): unknown;
-}
-
-interface Unrefable {
-  unref?(): void;
-}
-
-interface Cluster {
-  readonly masters: readonly { readonly address?: string }[];
-  readonly replicas: readonly { readonly address?: string }[];
-  nodeClient(node: unknown): Node | Promise<Node>;
-}
-
-interface Subscriber {
-  readonly isOpen: boolean;
-  on(event: string, listener: () => void): unknown;
+  sendCommand(args: string[]): Promise<unknown>;
+  wait(replicas: number, timeoutMs: number): Promise<number>;
   connect(): Promise<unknown>;
   subscribe(channel: string, listener: (text: string) => void): Promise<unknown>;
   ping(): Promise<unknown>;
-}
-
-/** Version 4 has no destroy, and its disconnect is a promise. */
-interface Ending {
   on(event: string, listener: () => void): unknown;
+  duplicate(overrides?: object): Client;
+  unref?(): void;
+  /** Version 4 has no destroy, and its disconnect is a promise. */
   destroy?(): void;
   disconnect?(): Promise<unknown>;
 }
 
+interface Cluster extends Client {
+  readonly masters: readonly { readonly address?: string }[];
+  readonly replicas: readonly { readonly address?: string }[];
+  nodeClient(node: unknown): Client | Promise<Client>;
+}
+
+const LOSS_EVENTS = ["reconnecting", "end"];
 const CLOSE_TIMEOUT_MS = 1_000;
 
 /** QUIT is not sent: a server that is down or silent would not reply. */
-async function destroyClient(client: Ending): Promise<void> {
+async function destroyClient(client: Client): Promise<void> {
   try {
     if (client.destroy !== undefined) client.destroy();
     else await client.disconnect?.();
@@ -83,7 +75,7 @@ async function destroyClient(client: Ending): Promise<void> {
  * can't be closed any more. So it is destroyed as soon as the attempt has succeeded or failed; an attempt
  * that takes long is left to its own timeout.
  */
-async function closeClient(client: Ending, state: ConnectionState): Promise<void> {
+async function closeClient(client: Client, state: ConnectionState): Promise<void> {
   if (!state.isConnecting) return destroyClient(client);
   const settled = new Promise<void>((resolve) => {
     client.on("connect", resolve);
@@ -96,7 +88,7 @@ async function closeClient(client: Ending, state: ConnectionState): Promise<void
 }
 
 /** Sends QUIT to a demoted server, once: a second QUIT could wait for the next connection, and end that. */
-function quitWhenDemoted(client: Node): (error: unknown) => void {
+function quitWhenDemoted(client: Client): (error: unknown) => void {
   let isQuitting = false;
   return (error) => {
     if (isQuitting || !isDemoted(error) || !reconnectsWhenDemoted.has(client)) return;
@@ -108,17 +100,15 @@ function quitWhenDemoted(client: Node): (error: unknown) => void {
   };
 }
 
-export function nodeRedisConnection(client: NodeRedisClient): Connection {
-  const cluster = Array.isArray((client as unknown as Cluster).masters);
-  const nodes = (): Promise<Node[]> => {
-    const { masters } = client as unknown as Cluster;
-    if (!cluster) return Promise.resolve([client as unknown as Node]);
-    return Promise.all(masters.map((one) => (client as unknown as Cluster).nodeClient(one)));
-  };
-  const state = ConnectionState.of(client, ["reconnecting", "end"]);
+export function nodeRedisConnection(given: NodeRedisClient): Connection {
+  const client = given as Cluster;
+  const cluster = Array.isArray(client.masters);
+  const primaries = async (): Promise<readonly Client[]> =>
+    cluster ? Promise.all(client.masters.map((one) => client.nodeClient(one))) : [client];
+  const state = ConnectionState.of(client, LOSS_EVENTS);
   const nextNode = roundRobin();
-  const reportCaughtError = quitWhenDemoted(client as unknown as Node);
-  const { options } = client as unknown as Node;
+  const reportCaughtError = quitWhenDemoted(client);
+  const { options } = client;
   const db = cluster ? 0 : (options?.database ?? 0);
   const inDatabase = (script: Script): Script => (db === 0 ? script : selectingScript(script, db));
   return {
@@ -144,46 +134,51 @@ export function nodeRedisConnection(client: NodeRedisClient): Connection {
       }
     },
     reportCaughtError,
-    wait: async (replicas, timeoutMs) => (await nodes())[0]!.wait(replicas, timeoutMs),
-    async subscribe(channel, events, signal) {
-      if (!cluster) {
-        return subscribe(client.duplicate() as Subscriber & Ending, channel, events, signal);
-      }
-      // Messages reach every node. A subscription ends with its connection, and the next goes to another node.
-      const all = client as unknown as Cluster;
-      const master = nextNode(all.masters);
-      const node = await unlessAborted(Promise.resolve(all.nodeClient(master)), signal);
-      const socket = { ...node.options?.socket, reconnectStrategy: false };
-      const subscriber = node.duplicate({ socket }) as Subscriber & Ending;
-      const subscription = await subscribe(subscriber, channel, events, signal);
-      return whileMember(subscription, () =>
-        [...all.masters, ...all.replicas].some(({ address }) => address === master.address),
-      );
-    },
+    wait: (replicas, timeoutMs) => client.wait(replicas, timeoutMs),
+    subscribe: async (channel, events, signal) =>
+      cluster
+        ? subscribeAtNode(client, nextNode(client.masters), channel, events, signal)
+        : subscribe(client.duplicate(), channel, events, signal),
     servers: async () =>
-      (await nodes()).map((node, i) => ({
-        where: (client as unknown as Partial<Cluster>).masters?.[i]?.address ?? "",
+      (await primaries()).map((node, i) => ({
+        where: cluster ? (client.masters[i]?.address ?? "") : "",
         command: (...args) => node.sendCommand([...args]),
         run: (script, args) => node.sendCommand(["EVAL", inDatabase(script).code, "0", ...args]),
       })),
     unref() {
       // A cluster unrefs the nodes that it knows by now.
-      void nodes().then((all) => {
-        for (const node of all) (node as Unrefable).unref?.();
+      void primaries().then((all) => {
+        for (const node of all) node.unref?.();
       });
     },
-    close: () => closeClient(client as unknown as Ending, state),
+    close: () => closeClient(client, state),
   };
 }
 
+/** Messages reach every node of a cluster. A subscription ends with its connection, and the next goes to another node. */
+async function subscribeAtNode(
+  cluster: Cluster,
+  master: Cluster["masters"][number],
+  channel: string,
+  events: SubscriptionEvents,
+  signal?: AbortSignal,
+): Promise<Subscription> {
+  const node = await unlessAborted(Promise.resolve(cluster.nodeClient(master)), signal);
+  const socket = { ...node.options?.socket, reconnectStrategy: false };
+  const subscription = await subscribe(node.duplicate({ socket }), channel, events, signal);
+  return whileMember(subscription, () =>
+    [...cluster.masters, ...cluster.replicas].some(({ address }) => address === master.address),
+  );
+}
+
 async function subscribe(
-  subscriber: Subscriber & Ending,
+  subscriber: Client,
   channel: string,
   events: SubscriptionEvents,
   signal?: AbortSignal,
 ): Promise<Subscription> {
   let isFirst = true;
-  (subscriber as Unrefable).unref?.();
+  subscriber.unref?.();
   // Errors show in the commands.
   subscriber.on("error", () => {
     if (!subscriber.isOpen) events.ended?.();
@@ -193,7 +188,7 @@ async function subscribe(
     if (!isFirst) events.resubscribed?.();
     isFirst = false;
   });
-  const state = ConnectionState.of(subscriber, ["reconnecting", "end"]);
+  const state = ConnectionState.of(subscriber, LOSS_EVENTS);
   const close = (): Promise<void> => closeClient(subscriber, state);
   const listening = async (): Promise<void> => {
     state.isConnecting = true;

@@ -8,7 +8,7 @@ const CONNECT_TIMEOUT_MS = 5_000;
 const SOCKET_TIMEOUT_MS = CONNECT_TIMEOUT_MS + 1_000;
 const RECONNECT_MS = { step: 50, most: 1_000 };
 
-/** A client that begins to connect. It goes on to try after a failure, until it is closed. */
+/** A client that is connecting. It retries after a failure until it is closed. */
 export interface ConnectingClient {
   readonly client: RedisClient;
   /** Resolves when the server has answered; rejects if it can't be reached, or refuses the client. */
@@ -44,10 +44,9 @@ export async function startClient(target: Target): Promise<ConnectingClient> {
   return STARTERS[name]!(module as never, target);
 }
 
-/** The server accepts connections and does not reply. */
+/** A server that is paused accepts the connection, and does not reply. */
 export class NoReply extends Error {}
 
-/** A stopped server accepts the connection, and does not reply. */
 export const connectWithin = <T>(connecting: Promise<T>): Promise<T> =>
   within(
     CONNECT_TIMEOUT_MS,
@@ -58,7 +57,7 @@ export const connectWithin = <T>(connecting: Promise<T>): Promise<T> =>
 const reconnectDelayMs = (attempts: number): number =>
   Math.min(attempts * RECONNECT_MS.step, RECONNECT_MS.most);
 
-/** Nothing is queued without a connection, and nothing is sent twice: the core repeats requests itself. */
+/** The client queues nothing while disconnected, and sends nothing twice: the core repeats requests itself. */
 function startIoredis(module: never, target: Target): ConnectingClient {
   const { Redis, Cluster } = module as unknown as {
     Redis: new (options: object) => Connectable;
@@ -73,7 +72,7 @@ function startIoredis(module: never, target: Target): ConnectingClient {
     maxRetriesPerRequest: 0,
     // The check sends INFO, which the user may have no right to, and prints a warning then.
     enableReadyCheck: false,
-    // The time that closing waits for a silent server.
+    // How long closing waits for a silent server.
     disconnectTimeout: 200,
     // A connection that looks alive may be dead: one that leaves a command without a reply is replaced.
     socketTimeout: SOCKET_TIMEOUT_MS,
@@ -119,7 +118,7 @@ function startIoredis(module: never, target: Target): ConnectingClient {
   };
 }
 
-/** Any reply will do, except that we may not enter: a server that can't save its data refuses even PING. */
+/** Any reply proves that the server is alive, unless it refuses the login: a server that can't save refuses even PING. */
 async function checkAlive(client: Connectable): Promise<void> {
   try {
     await client.ping?.();

@@ -21,9 +21,9 @@ export class Replicas {
   }
 
   /**
-   * Rejects unless the replicas have received all that was written since the connection had so many losses.
-   * After a reconnection, WAIT may go to another server, or follow a repeated script that had nothing to
-   * write: so the connection must be the one that sent the script.
+   * Rejects unless the replicas have received the write of a script. `losses`: those of the connection before
+   * the script was sent. WAIT must use the same connection: after a reconnection it may reach another server, or
+   * follow a repeated script that had nothing to write.
    */
   async receive(losses: number): Promise<void> {
     if (this.required === 0) return;

@@ -3,7 +3,7 @@ import { append } from "../shared/append.js";
 import { type Json, listOf } from "../shared/json-replies.js";
 import { slices } from "../shared/slices.js";
 import { within } from "../shared/timeout.js";
-import { TurnBatcher } from "../shared/turn-batcher.js";
+import { type Batched, settleBatch, TurnBatcher } from "../shared/turn-batcher.js";
 import type { Connection } from "./connection.js";
 import { type StoreWords, toStoreError } from "./errors.js";
 import { escapePattern } from "./keys.js";
@@ -70,7 +70,7 @@ export class ScriptRunner {
     return items.map((item) => replies.get(item)!);
   }
 
-  /** The keys on all primaries that match, without the client's prefix, in no order, perhaps twice. */
+  /** The matching keys of all primaries, without the client's prefix, unordered, some perhaps twice. */
   async scan(pattern: string): Promise<readonly string[]> {
     const { keyPrefix } = this.connection;
     const match = `${escapePattern(keyPrefix)}${pattern}`;
@@ -95,7 +95,7 @@ export class ScriptRunner {
     return toStoreError(error, this.connection, this.#store);
   }
 
-  /** The error that a script has caught, to continue with its other items. */
+  /** The error of one item, which a script has caught to go on with the others. */
   caughtError(message: string): unknown {
     const error = new Error(message);
     this.connection.reportCaughtError(error);
@@ -112,11 +112,10 @@ export class ScriptRunner {
 interface Request {
   readonly keys: readonly string[];
   readonly args: readonly string[];
-  replied(reply: unknown): void;
-  failed(error: unknown): void;
+  read(reply: string): unknown;
 }
 
-/** The arguments before those of all requests in a script; others if the server has yet to load it. */
+/** The first arguments of a script. `toLoad` replaces the usual ones if the server has yet to load the script. */
 export interface FirstArgs {
   usual(): readonly string[];
   toLoad?(): readonly string[];
@@ -127,7 +126,7 @@ export class RequestBatcher {
   readonly #runner: ScriptRunner;
   readonly #script: Script;
   readonly #firstArgs: FirstArgs;
-  readonly #requests = new TurnBatcher<Request>((requests) => this.#flush(requests));
+  readonly #requests = new TurnBatcher<Request, unknown>((requests) => this.#sendAll(requests));
 
   constructor(runner: ScriptRunner, script: Script, firstArgs: FirstArgs) {
     this.#runner = runner;
@@ -139,62 +138,46 @@ export class RequestBatcher {
   send<T>(
     keys: readonly string[],
     args: readonly string[],
-    read: (reply: string) => T | Promise<T>,
+    read: (reply: string) => T,
   ): Promise<T> {
-    return new Promise((resolve, failed) => {
-      const replied = (reply: unknown): void => {
-        try {
-          const text = textOf(reply);
-          if (text.charCodeAt(0) === EXCLAMATION) failed(this.#runner.caughtError(text.slice(1)));
-          else resolve(read(text));
-        } catch (error) {
-          failed(error);
-        }
-      };
-      this.#requests.add({ keys, args, replied, failed });
-    });
+    return this.#requests.send({ keys, args, read }) as Promise<T>;
   }
 
-  #flush(requests: readonly Request[]): void {
+  #sendAll(requests: readonly Batched<Request, unknown>[]): void {
+    // By far the most usual case: nothing has to be grouped or copied.
     if (requests.length === 1) {
-      this.#sendOne(requests[0]!);
+      const { keys, args } = requests[0]!.request;
+      this.#sendBatch(requests, keys, args);
       return;
     }
     const { cluster } = this.#runner.connection;
-    for (const group of cluster ? bySlot(requests, ({ keys }) => keys[0]!) : [requests]) {
+    const groups = cluster ? bySlot(requests, ({ request }) => request.keys[0]!) : [requests];
+    for (const group of groups) {
       for (const batch of slices(group, REQUESTS_PER_SCRIPT)) {
-        if (batch.length === 1) this.#sendOne(batch[0]!);
-        else this.#sendBatch(batch);
+        const keys = batch.flatMap(({ request }) => request.keys);
+        const args = batch.flatMap(({ request }) => request.args);
+        this.#sendBatch(batch, keys, args);
       }
     }
   }
 
-  /** The reply to a single request is not a list. */
-  #sendOne({ keys, args, replied, failed }: Request): void {
-    this.#run(keys, args).then(replied, (error: unknown) =>
-      failed(this.#runner.toStoreError(error)),
-    );
-  }
-
-  #run(keys: readonly string[], args: readonly string[]): Promise<unknown> {
+  #sendBatch(
+    batch: readonly Batched<Request, unknown>[],
+    keys: readonly string[],
+    args: readonly string[],
+  ): void {
     const { usual, toLoad } = this.#firstArgs;
     const argsToLoad = toLoad && [...toLoad(), ...args];
-    return this.#runner.connection.run(this.#script, keys, [...usual(), ...args], argsToLoad);
-  }
-
-  #sendBatch(batch: readonly Request[]): void {
-    const keys = batch.flatMap((request) => request.keys);
-    const args = batch.flatMap((request) => request.args);
-    this.#run(keys, args).then(
-      (replies) => {
-        const list = Array.isArray(replies) ? (replies as unknown[]) : [];
-        for (const [i, request] of batch.entries()) request.replied(list[i]);
+    const { connection } = this.#runner;
+    settleBatch(batch, connection.run(this.#script, keys, [...usual(), ...args], argsToLoad), {
+      replyTo: (replies, at) => {
+        // The reply to a single request is not a list.
+        const text = textOf(Array.isArray(replies) ? replies[at] : replies);
+        if (text.charCodeAt(0) === EXCLAMATION) throw this.#runner.caughtError(text.slice(1));
+        return batch[at]!.request.read(text);
       },
-      (error: unknown) => {
-        const failure = this.#runner.toStoreError(error);
-        for (const request of batch) request.failed(failure);
-      },
-    );
+      toError: (error) => this.#runner.toStoreError(error),
+    });
   }
 }
 

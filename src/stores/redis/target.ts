@@ -4,7 +4,7 @@ import type { StoreUrl } from "../url.js";
 import { PORT } from "./connection.js";
 import { MOST_REPLICAS } from "./replicas.js";
 
-/** How a URL says that a server, a cluster or a set of sentinels is reached: the same for both client libraries. */
+/** How the server, cluster or sentinels of a URL are reached, for either client library. */
 export interface Target {
   readonly hosts: readonly { readonly host: string; readonly port: number }[];
   readonly user: string;

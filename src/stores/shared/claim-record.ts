@@ -21,7 +21,7 @@ export interface ClaimRecord {
   /** 0n: still a ticket. */
   token: bigint;
   floor: bigint;
-  /** Until when `atLeast` keeps the name closed, also after the lease; 0: not at all. By the wall clock, which outlives a restart. */
+  /** Until when `atLeast` keeps the name closed, even after the lease; 0: not at all. By the wall clock, which survives a restart. */
   closedUntilMs: number;
   ended: "no" | "released" | "revoked";
   /** The client that revoked the claim, and its reason. */
@@ -50,12 +50,15 @@ export function toGrant(record: ClaimRecord, handedOver: boolean): Grant {
   return { token, floor, ttlMs, seq, handedOver };
 }
 
-/** The lease or the ticket has expired, and `atLeast` does not keep the name closed. */
-export const isOver = (record: ClaimRecord, nowMs: number, clock: StoreClock): boolean =>
+/** When a claim ends. */
+type Times = Pick<ClaimRecord, "sinceMs" | "atLeastMs" | "expiresAtMs" | "closedUntilMs">;
+
+/** Whether the lease or the ticket has expired, and `atLeast` does not keep the name closed. */
+export const isOver = (record: Times, nowMs: number, clock: StoreClock): boolean =>
   record.expiresAtMs <= nowMs && closedForMs(record, nowMs, clock) <= 0;
 
 /** Time until the record no longer keeps others out, if nobody extends or releases it. */
-export function endsInMs(record: ClaimRecord, nowMs: number, clock: StoreClock): number {
+export function endsInMs(record: Times, nowMs: number, clock: StoreClock): number {
   const leaseMs = record.expiresAtMs - nowMs;
   return record.closedUntilMs === 0
     ? leaseMs
@@ -63,10 +66,10 @@ export function endsInMs(record: ClaimRecord, nowMs: number, clock: StoreClock):
 }
 
 /**
- * Time until `atLeast` opens the name: by the wall clock, which outlives a restart of the machine, but
- * never longer than `atLeast`, because that clock may have been ahead at the grant.
+ * Time until `atLeast` opens the name, by the wall clock, which survives a restart of the machine. Never
+ * longer than `atLeast`, because that clock may have been ahead at the grant.
  */
-export function closedForMs(record: ClaimRecord, nowMs: number, clock: StoreClock): number {
+export function closedForMs(record: Times, nowMs: number, clock: StoreClock): number {
   if (record.closedUntilMs === 0) return 0;
   const sinceGrantMs = Math.max(0, nowMs - record.sinceMs);
   return Math.min(record.closedUntilMs - clock.wallMs(), record.atLeastMs - sinceGrantMs);

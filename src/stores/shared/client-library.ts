@@ -1,8 +1,8 @@
 import { UnsupportedError } from "../../core/errors.js";
 
 /**
- * Imports the first of these packages that is installed, which is the user's choice. The names are
- * variables, so that no bundler follows them. Throws UnsupportedError with the advice if there is none.
+ * Imports the first of these packages that the user has installed. The name is a variable, so that bundlers
+ * do not include the package. Throws UnsupportedError with the advice if none is installed.
  */
 export async function importInstalled(
   packages: readonly string[],

@@ -1,14 +1,15 @@
-import {
-  type Claim,
-  type ClaimAnswer,
-  type Grant,
-  type HolderInfo,
-  modeOf,
-  type NameInfo,
-  type Position,
-  type ReleaseAnswer,
-  type RenewAnswer,
+import type { StoreClock } from "../../core/clock.js";
+import type {
+  Claim,
+  ClaimAnswer,
+  Grant,
+  HolderInfo,
+  NameInfo,
+  Position,
+  ReleaseAnswer,
+  RenewAnswer,
 } from "../../core/store.js";
+import { type ShownClaim, toHolderInfo, toNameInfo } from "./name-info.js";
 
 /** JSON from a script on a server: numbers, text and lists; tokens as text. */
 // biome-ignore lint/suspicious/noExplicitAny: it is read field by field
@@ -59,26 +60,30 @@ export function toRenewAnswer(reply: Json): RenewAnswer {
 export const readReleaseReply = (reply: string): ReleaseAnswer =>
   reply === "released" ? reply : (JSON.parse(reply) as ReleaseAnswer);
 
-export const readHolders = (reply: string): readonly HolderInfo[] =>
-  listOf<Json>(JSON.parse(reply)).map(toHolder);
-
-export function toNameInfo(info: Json, name: string): NameInfo | null {
-  const holders = listOf<Json>(info.holders);
-  const waiters = listOf<Json>(info.waiters);
-  const revoked = listOf<Json>(info.revoked);
-  if (holders.length + waiters.length + revoked.length === 0) return null;
-  return {
-    name,
-    limit: info.limit,
-    holders: holders.map(toHolder),
-    waiting: info.waiting,
-    waiters: waiters.map(({ limit, ...rest }) => ({
-      ...rest,
-      mode: modeOf({ permits: rest.permits, limit }),
-    })),
-    revoked: revoked.map((one) => ({ ...one, token: BigInt(one.token) })),
-  };
+/** Claims on a name as a server describes them, in order, on its clock. */
+export interface DescribedClaims {
+  readonly nowMs: number;
+  readonly claims: unknown;
 }
+
+export interface DescribedName extends DescribedClaims {
+  readonly name: string;
+}
+
+export const readNameInfo = (described: DescribedClaims, name: string): NameInfo | null =>
+  toNameInfo(claimsOf(described), clockOf(described), name);
+
+export const readHolders = (described: DescribedClaims): readonly HolderInfo[] =>
+  claimsOf(described).map((one) => toHolderInfo(one, described.nowMs, clockOf(described)));
+
+const claimsOf = ({ claims }: DescribedClaims): readonly ShownClaim[] =>
+  listOf<Json>(claims).map(({ token, ...rest }) => ({ ...rest, token: BigInt(token) }));
+
+/** The server has one clock for leases and `atLeast`. */
+const clockOf = ({ nowMs }: DescribedClaims): StoreClock => ({
+  nowMs: () => nowMs,
+  wallMs: () => nowMs,
+});
 
 const toGrant = ({ token, floor, ttlMs, seq, handedOver }: Json): Grant => ({
   token: BigInt(token),
@@ -92,10 +97,4 @@ const toPosition = ({ ahead, freeInMs, holder }: Json): Position => ({
   ahead,
   freeInMs: freeInMs ?? Number.POSITIVE_INFINITY,
   holder: holder ?? null,
-});
-
-const toHolder = ({ limit, token, ...rest }: Json): HolderInfo => ({
-  ...rest,
-  mode: modeOf({ permits: rest.permits, limit }),
-  token: BigInt(token),
 });

@@ -5,7 +5,7 @@ const NOTHING_HELD: LostAnswer = { kind: "lost", reason: "expired" };
 
 /**
  * A store that is opened by the first request. If that fails, all requests that waited for it
- * reject, and the next request tries again. `traits` are those until it is open.
+ * reject, and the next request tries again. `traits`: those that it reports until it is open.
  */
 export function lazyStore(traits: Traits, open: () => Promise<Store>): Store {
   let opened: Store | null = null;

@@ -1,18 +1,18 @@
 /** Ping interval and timeout: a connection that looks alive may have been dead for long. */
 const PING_INTERVAL_MS = 5_000;
 const PING_TIMEOUT_MS = 2_000;
-/** A server that accepts the connection and does not reply is given up after this time. */
+/** The timeout of an attempt to subscribe: a server may accept the connection and never reply. */
 const SUBSCRIBE_TIMEOUT_MS = 5_000;
 /** The shortest interval between the listener's own attempts to subscribe. */
 const RETRY_MS = 1_000;
 
 /** The operations of a store's connections that a listener uses. */
 export interface ListenerPort {
-  /** Whether an idle subscription is closed, because it costs the server something. Default: it stays open. */
+  /** Whether a subscription that no waiter needs is closed, because it slows the server down. Default false. */
   readonly closesIdle?: boolean;
   /** How often the connection that carries the store's requests has been lost so far. */
   readonly losses: number;
-  /** Calls back when that connection was lost and has been replaced, until the returned function is called. */
+  /** Calls back whenever that connection was lost and has been replaced. The returned function ends this. */
   onReconnect(reconnected: () => void): () => void;
   /** Opens a dedicated connection that receives the messages of a channel. An aborted attempt leaves nothing behind. */
   subscribe(
@@ -37,7 +37,7 @@ export interface Subscription {
 
 interface ListenerEvents {
   message(text: string): void;
-  /** Messages may have been missed: every waiter has to look. */
+  /** Messages may have been missed, so every waiter has to look. */
   missed(): void;
 }
 
@@ -47,7 +47,7 @@ interface ListenerEvents {
  * and reports that messages may have been missed.
  */
 export class Listener {
-  /** The same for every subscription: tickets name it. */
+  /** Every subscription uses the same channel, because tickets name it. */
   readonly channel: string;
   readonly #port: ListenerPort;
   readonly #events: ListenerEvents;
@@ -78,7 +78,7 @@ export class Listener {
     return this.#subscription !== null;
   }
 
-  /** Resolves when it listens. If that fails, it retries while somebody needs it. */
+  /** Resolves when the subscription is open. If it rejects, the listener retries while a waiter needs it. */
   async open(): Promise<void> {
     if (this.isOpen) return;
     const closing = this.#closing.signal;
@@ -130,7 +130,7 @@ export class Listener {
       await subscription.close();
       throw closing.reason;
     }
-    // The old subscription ends only now: in between, a store would take its waiters for dead.
+    // The old subscription is closed only now: without one, a store would take this process's waiters for dead.
     void this.#drop();
     this.#subscription = subscription;
     this.#losses = losses;
@@ -158,7 +158,7 @@ export class Listener {
     this.#checkSoon();
   }
 
-  /** Requests may go to another server by now, where nobody listens. */
+  /** Whether requests may go to another server by now than the one that we subscribed at. */
   get #isStale(): boolean {
     return this.#losses !== this.#port.losses;
   }
@@ -173,7 +173,7 @@ export class Listener {
       else if (this.isOpen && !this.#isStale) this.#events.missed();
       else {
         const listening = this.#listen().catch(() => this.#checkSoon());
-        // After a failed attempt too: nobody is notified of a grant then, and waiters have to look.
+        // Also after a failed attempt: without a subscription nobody is notified of a grant.
         listening.then(() => this.#events.missed());
       }
     }, delayMs).unref();

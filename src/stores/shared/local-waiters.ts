@@ -1,6 +1,6 @@
 import type { Claim, Push, RenewAnswer, Renewal } from "../../core/store.js";
 
-/** A waiter of this process, with the claim that it waits by. */
+/** A waiter of this process, and its latest claim. */
 export interface LocalWaiter {
   readonly claim: Claim;
   push(push: Push): void;
@@ -14,7 +14,7 @@ export class LocalWaiters {
     return this.#waiters.size;
   }
 
-  /** Before the claim is sent: its grant may be pushed before the reply arrives. */
+  /** To be called before the claim is sent: its grant may be pushed before the reply arrives. */
   add(claim: Claim, push: (push: Push) => void): LocalWaiter {
     const waiter = { claim, push };
     this.#waiters.set(claim.grantId, waiter);
@@ -25,30 +25,30 @@ export class LocalWaiters {
     return this.#waiters.get(grantId);
   }
 
-  /** Whether this waiter still waits, and by the same claim. */
+  /** Whether the waiter is still there, and has made no other claim since. */
   has(waiter: LocalWaiter): boolean {
     return this.#waiters.get(waiter.claim.grantId) === waiter;
   }
 
-  /** The reply to its claim has ended the wait. A claim that was sent since, whatever its number, still waits. */
+  /** Removes a waiter whose claim was answered, unless the grantId has another claim by now. */
   remove(waiter: LocalWaiter): void {
     if (this.has(waiter)) this.#waiters.delete(waiter.claim.grantId);
   }
 
-  /** The reply to this request has ended the wait, unless the waiter has sent a later claim since. */
+  /** Removes the waiter whose request was answered, unless it has sent a later claim since. */
   forget({ grantId, seq }: { readonly grantId: string; readonly seq: number }): void {
     const waiter = this.#waiters.get(grantId);
     if (waiter !== undefined && waiter.claim.seq <= seq) this.#waiters.delete(grantId);
   }
 
-  /** A waiter that learns from a renewal that it holds the name, or has lost its ticket, needs no push. */
+  /** Removes waiters that learn from a renewal that they hold the name or have lost their ticket: they need no push. */
   forgetSettled(renewals: readonly Renewal[], answers: readonly RenewAnswer[]): void {
     for (const [i, { kind }] of answers.entries()) {
       if (kind === "granted" || kind === "lost") this.forget(renewals[i]!);
     }
   }
 
-  /** The waiter has given up, whatever it has claimed. */
+  /** Removes a waiter that has given up. */
   delete(grantId: string): void {
     this.#waiters.delete(grantId);
   }
@@ -56,7 +56,7 @@ export class LocalWaiters {
   /** Notifies a waiter of its grant, or makes it look. */
   push(grantId: string, push: Push): void {
     const waiter = this.#waiters.get(grantId);
-    // A grant that rests on a request before the waiter's claim may be over: the claim stays in place.
+    // A grant by an earlier request than the latest claim may have ended: then the waiter stays.
     if (push.kind === "granted") this.forget({ grantId, seq: push.grant.seq });
     waiter?.push(push);
   }

@@ -2,13 +2,19 @@ import type { StoreClock } from "../../core/clock.js";
 import { type HolderInfo, modeOf, type NameInfo, WAITERS_SHOWN } from "../../core/store.js";
 import { type ClaimRecord, type Claims, endsInMs, isOver } from "./claim-record.js";
 
+/** The part of a claim that people see. */
+export type ShownClaim = Omit<
+  ClaimRecord,
+  "name" | "grantId" | "place" | "seq" | "ttlMs" | "floor"
+>;
+
 /** The result of a store's `inspect`. Changes nothing: claims that have ended are left out, not removed. */
 export const inspectName = (claims: Claims, clock: StoreClock, name: string): NameInfo | null =>
   toNameInfo([...claims.inOrder(name)], clock, name);
 
 /** The claims on a name, in order, as people see them; null: none is left. */
 export function toNameInfo(
-  records: readonly ClaimRecord[],
+  records: readonly ShownClaim[],
   clock: StoreClock,
   name: string,
 ): NameInfo | null {
@@ -40,6 +46,10 @@ export function toNameInfo(
   };
 }
 
+/** Whether somebody holds the name or waits for it. An error is no name. */
+export const isInUse = (info: NameInfo | Error | null): info is NameInfo =>
+  info !== null && !(info instanceof Error) && info.holders.length + info.waiters.length > 0;
+
 /** The result of a store's `list`: the first `limit` of these names that somebody holds or waits for. */
 export function listNames(
   claims: Claims,
@@ -50,13 +60,13 @@ export function listNames(
   const infos: NameInfo[] = [];
   for (const name of names) {
     const info = inspectName(claims, clock, name);
-    if (info !== null && info.holders.length + info.waiters.length > 0) infos.push(info);
+    if (isInUse(info)) infos.push(info);
     if (infos.length === limit) break;
   }
   return infos;
 }
 
-export function toHolderInfo(record: ClaimRecord, nowMs: number, clock: StoreClock): HolderInfo {
+export function toHolderInfo(record: ShownClaim, nowMs: number, clock: StoreClock): HolderInfo {
   const closed = record.ended === "released" || record.expiresAtMs <= nowMs;
   return {
     holder: record.holder,
@@ -69,8 +79,6 @@ export function toHolderInfo(record: ClaimRecord, nowMs: number, clock: StoreClo
   };
 }
 
-/** The revoked ones of these claims, the latest last. */
-export const revokedInOrder = (records: readonly ClaimRecord[]): ClaimRecord[] =>
-  records
-    .filter((one) => one.ended === "revoked")
-    .sort((a, b) => a.sinceMs - b.sinceMs || a.place - b.place);
+/** The revoked ones of these claims, the latest last. Those of one moment stay in their order. */
+export const revokedInOrder = <C extends ShownClaim>(records: readonly C[]): C[] =>
+  records.filter((one) => one.ended === "revoked").sort((a, b) => a.sinceMs - b.sinceMs);

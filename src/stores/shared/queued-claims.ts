@@ -4,7 +4,7 @@ import { Listener, type ListenerPort } from "./listener.js";
 import { type LocalWaiter, LocalWaiters } from "./local-waiters.js";
 import { settlesWithin } from "./timeout.js";
 
-/** The reply to a queued claim is held back for this long at most, to report a subscription that is refused for good. */
+/** The answer to a queued claim waits this long for the subscription, because one that is refused for good is an error. */
 const LISTEN_TIMEOUT_MS = 1_000;
 const LISTEN_TIMEOUT_PER_TTL = 1 / 6;
 
@@ -45,7 +45,7 @@ export class QueuedClaims {
     const wasListening = this.isListening;
     return this.#port.claim(claim).then((answer) => {
       if (answer.kind !== "queued") this.waiters.remove(waiter);
-      // A name is usually free, and then nobody has to listen; nor for a waiter that has given up.
+      // Only now: most names are free, and then nobody has to listen; nor does a waiter that has given up.
       else if (!wasListening && this.waiters.has(waiter)) return this.#listen(waiter, answer);
       return answer;
     });
@@ -64,7 +64,7 @@ export class QueuedClaims {
       (error: unknown) => {
         const failure = this.#port.toStoreError(error);
         if (HoldfastError.is(failure) && !failure.retryable) throw failure;
-        // The claim was answered and the ticket stands: a rejection would say that the store is unreachable.
+        // The store has answered the claim, and the ticket exists: a rejection would mean that it is unreachable.
         return false;
       },
     );
@@ -83,7 +83,7 @@ export class QueuedClaims {
     const answer = await this.#port.renew({ name: names[0]!, grantId, seq, ttlMs });
     if (answer.kind === "unknown") throw answer.cause;
     if (answer.kind === "queued") return answer;
-    // Lost: the ticket has expired meanwhile.
+    // The ticket may have expired meanwhile.
     const claimed: ClaimAnswer =
       answer.kind === "lost"
         ? await this.#port.claim(claim)

@@ -10,6 +10,7 @@ class SlowNode {
   delayMs = 1;
   isNew = true;
   settled = 0;
+  marker = 1;
   readonly #clock: VirtualClock;
 
   constructor(where: string, clock: VirtualClock) {
@@ -19,13 +20,14 @@ class SlowNode {
 
   async join(): Promise<NodeState> {
     await this.#answer();
-    const { where, isNew } = this;
+    const { where, isNew, marker } = this;
     const recoveringForMs = isNew ? 60_000 : 0;
-    return { runId: where, isNew, recoveringForMs, marker: `marker of ${where}`, micros: 1 };
+    return { runId: where, isNew, recoveringForMs, marker: `${marker}`, micros: 1 };
   }
 
-  async settle(): Promise<void> {
+  async settle(marker: string): Promise<void> {
     await this.#answer();
+    if (marker !== `${this.marker}`) return;
     this.settled++;
     this.isNew = false;
   }
@@ -38,10 +40,8 @@ class SlowNode {
 function quorum(): { clock: VirtualClock; nodes: SlowNode[]; membership: Membership } {
   const clock = new VirtualClock();
   const nodes = ["a", "b", "c"].map((where) => new SlowNode(where, clock));
-  const timers = new Set<never>();
-  const members = nodes.map(
-    (node) => new Member(node as unknown as QuorumNode, clock, timers as never),
-  );
+  const pending = { ends: new Set<() => void>(), isClosed: false };
+  const members = nodes.map((node) => new Member(node as unknown as QuorumNode, clock, pending));
   return { clock, nodes, membership: new Membership(members, clock) };
 }
 
@@ -89,4 +89,28 @@ test("a late node stays out of the vote if the others were put into service mean
   await membership.join();
   await clock.advance(1_000);
   expect(settledOf(nodes)).toEqual([0, 0, 0]);
+});
+
+test("a node that answers later than the others stays out of the vote if they were put into service meanwhile", async () => {
+  const { clock, nodes, membership } = quorum();
+  nodes[2]!.delayMs = 3_000;
+  const joining = membership.joinAll();
+  await clock.advance(1_000);
+  // By another client, whose leases the third node loses before it answers.
+  nodes[0]!.isNew = false;
+  nodes[1]!.isNew = false;
+  await clock.advance(TOO_SLOW_MS);
+  await joining;
+  expect(settledOf(nodes)).toEqual([0, 0, 0]);
+});
+
+test("a node that loses its data after it has answered is not put into service", async () => {
+  const { clock, nodes, membership } = quorum();
+  nodes[1]!.delayMs = 1_000;
+  const joining = membership.joinAll();
+  await clock.advance(500);
+  nodes[0]!.marker++;
+  await clock.advance(TOO_SLOW_MS);
+  await joining;
+  expect(settledOf(nodes)).toEqual([0, 1, 1]);
 });

@@ -179,8 +179,8 @@ describeWith(["redis"], "nodes of a quorum fail", () => {
       const held = await holder.acquire("name");
       await until("all nodes have it", async () => hasRecord(struck));
       timeLine.now({ kind: "injected", fault: how });
-      await loses(struck, how);
       const lostMs = machineMs();
+      await loses(struck, how);
       timeLine.now({ kind: "healed", fault: how });
       // With two others paused, the vote of this node is needed.
       const away = together(...rest.slice(0, 2).map(paused));

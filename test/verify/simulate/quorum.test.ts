@@ -28,6 +28,7 @@ const MENDED: readonly (readonly [what: string, seed: number])[] = [
   ["close() ends a request, which begins another", 8_000_448],
   ["a node is asked to raise a number before it has the claim", 8_100_350],
   ["a claim reaches a node after its release", 8_202_019],
+  ["close() while a claim that was given up takes back its records", 8_308_944],
 ];
 test.each(MENDED)("a schedule that broke a promise: %s", async (_what, seed) => {
   const { failure } = await search({ seed, runs: 1, draw: drawQuorumSchedule });

@@ -1,6 +1,6 @@
 import { reasonOf } from "../../../core/cause.js";
 import { danger, type Finding, ok, unknown } from "../../../doctor/finding.js";
-import { isLoopback, unencrypted } from "../../../doctor/measures.js";
+import { areLocal, isLoopback, judgeEncryption } from "../../../doctor/measures.js";
 import type { StoreUrl } from "../../url.js";
 import { OURS, openEtcdClientOf } from "../open.js";
 import { EtcdError } from "../rpc/errors.js";
@@ -13,7 +13,7 @@ export async function checkAccess(
   url: StoreUrl,
   members: readonly ClusterMember[] | string,
 ): Promise<Finding[]> {
-  const local = url.hosts.every(({ host }) => isLoopback(host));
+  const local = areLocal(url.hosts);
   const open = await letsAnyoneIn(url);
   const access =
     typeof open === "string"
@@ -21,8 +21,8 @@ export async function checkAccess(
       : open
         ? judgeOpenCluster(url, local, members)
         : ok("access", "the cluster lets nobody in without a user or a certificate");
-  const plain = !local && !url.options.has("tls");
-  return [access, ...(plain ? [unencrypted("Use tls=1 unless the network is your own.")] : [])];
+  const advice = "Use tls=1 unless the network is your own.";
+  return [access, ...judgeEncryption(url.hosts, url.options.has("tls"), advice)];
 }
 
 function judgeOpenCluster(

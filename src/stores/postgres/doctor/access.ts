@@ -1,5 +1,5 @@
 import { danger, type Finding, note, ok } from "../../../doctor/finding.js";
-import { isLoopback, unencrypted } from "../../../doctor/measures.js";
+import { judgeEncryption, listFirst } from "../../../doctor/measures.js";
 import type { StoreUrl } from "../../url.js";
 import type { Connections } from "../connections.js";
 import { findMissingRights, TABLES } from "../rights.js";
@@ -16,11 +16,9 @@ export async function checkRights(
 ): Promise<Finding> {
   const missing = await findMissingRights(connections, schema.name, null, TIMEOUT_MS);
   if (missing.length === 0) return ok("rights", `${user} has all rights that locks need`);
-  const more = missing.length - MOST_SHOWN;
-  const list = missing.slice(0, MOST_SHOWN).join("; ") + (more > 0 ? `; and ${more} more` : "");
   return danger(
     "rights",
-    `${user} lacks ${list}: requests fail, some at once and some only when a name has waiters`,
+    `${user} lacks ${listFirst(missing, MOST_SHOWN)}: requests fail, some at once and some only when a name has waiters`,
     `holdfast setup --store URL --grant ${user}, run by the owner of the schema ${schema.name}, gives them.`,
   );
 }
@@ -65,11 +63,10 @@ export async function checkAccess(
     );
   }
   if (all.length === 0) return ok("access", "no other user can read or write the tables");
-  const shown = all.slice(0, MOST_SHOWN).map((one) => `${one.role} (${deedsOf(one)})`);
-  const more = all.length > MOST_SHOWN ? `, and ${all.length - MOST_SHOWN} more` : "";
+  const users = all.map((one) => `${one.role} (${deedsOf(one)})`);
   return note(
     "access",
-    `other users can use the tables in the schema ${name} as well: ${shown.join(", ")}${more}; ${CONSEQUENCE}`,
+    `other users can use the tables in the schema ${name} as well: ${listFirst(users, MOST_SHOWN)}; ${CONSEQUENCE}`,
     `For each of them that takes no locks: ${revocation(name, "USER")} A right may also come from a role that it is a member of.`,
   );
 }
@@ -107,9 +104,5 @@ const ACCESS = `WITH home AS (SELECT oid, nspowner FROM pg_namespace WHERE nspna
 SELECT role, "isPublic", creates, enters AND may_read AS reads, enters AND may_write AS writes
   FROM access WHERE creates OR enters AND (may_read OR may_write) ORDER BY role`;
 
-/** Whether others on the network path can read the connection. */
-export function judgeTransport({ hosts, options }: StoreUrl): Finding[] {
-  const isLocal = hosts.every(({ host }) => isLoopback(host));
-  if (isLocal || options.has("tls")) return [];
-  return [unencrypted("Add ?tls to the URL unless the network is your own.")];
-}
+export const judgeTransport = ({ hosts, options }: StoreUrl): Finding[] =>
+  judgeEncryption(hosts, options.has("tls"), "Add ?tls to the URL unless the network is your own.");

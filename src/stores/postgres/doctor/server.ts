@@ -1,11 +1,9 @@
 import { randomUUID } from "node:crypto";
 import { danger, type Finding, note, ok, unknown } from "../../../doctor/finding.js";
-import { compareClocks, latency } from "../../../doctor/measures.js";
+import { compareClocks, listFirst, measureRoundTrips } from "../../../doctor/measures.js";
 import type { Connections } from "../connections.js";
 import { type Facts, TIMEOUT_MS } from "./facts.js";
 
-const ROUND_TRIPS = 15;
-const SLOW_MS = 50;
 const LONG_MS = 5 * 60_000;
 const MOST_SHOWN = 3;
 
@@ -42,19 +40,8 @@ export const checkClock = (connections: Connections): Promise<Finding> =>
     return row!.ms;
   });
 
-export async function checkLatency(connections: Connections): Promise<Finding> {
-  const tookMs: number[] = [];
-  for (let i = 0; i < ROUND_TRIPS; i++) {
-    const startMs = performance.now();
-    await connections.query("SELECT 1", [], TIMEOUT_MS);
-    tookMs.push(performance.now() - startMs);
-  }
-  return latency("a round trip", tookMs, {
-    fromMs: SLOW_MS,
-    because: "acquire, renew and release take one each",
-    advice: "Use a server nearby",
-  });
-}
+export const checkLatency = (connections: Connections): Promise<Finding> =>
+  measureRoundTrips(() => connections.query("SELECT 1", [], TIMEOUT_MS));
 
 interface Standbys {
   readonly attached: number;
@@ -77,11 +64,11 @@ export async function checkReplicas(
   if (names === "") {
     if (attached === 0)
       return [ok("replicas", "no standby is attached: there is no failover to lose a grant")];
-    return [loss(`${count}, and synchronous_standby_names is empty: a grant waits for none`, WAIT)];
+    return [loss(`${count}, and synchronous_standby_names is empty: a grant waits for none`)];
   }
   if (settings.synchronous_commit === "local") {
     return [
-      loss("synchronous_commit is local: a grant does not wait for the synchronous standbys", WAIT),
+      loss("synchronous_commit is local: a grant does not wait for the synchronous standbys"),
     ];
   }
   if (isVisible && synchronous === 0) {
@@ -97,14 +84,11 @@ export async function checkReplicas(
   return [ok("replicas", `${state}: a failover to a synchronous standby loses none`)];
 }
 
-const WAIT =
-  "Set synchronous_standby_names and leave synchronous_commit on, or fence what must not be done twice.";
-
-const loss = (what: string, advice: string): Finding =>
+const loss = (what: string): Finding =>
   note(
     "replicas",
     `${what}. After a failover to a standby that has not received the grant, the name is granted again`,
-    advice,
+    "Set synchronous_standby_names and leave synchronous_commit on, or fence what must not be done twice.",
   );
 
 const STANDBYS = `SELECT count(*)::integer AS attached,
@@ -124,13 +108,10 @@ export async function checkTransactions(
 ): Promise<Finding> {
   const found = await connections.query<LongTransaction>(LONG_TRANSACTIONS, [longMs], TIMEOUT_MS);
   if (found.length > 0) {
-    const shown = found
-      .slice(0, MOST_SHOWN)
-      .map(({ what, minutes }) => `${what}, for ${Math.floor(minutes)} min`);
-    const more = found.length - shown.length;
+    const all = found.map(({ what, minutes }) => `${what}, for ${Math.floor(minutes)} min`);
     return note(
       "transactions",
-      `open for long: ${shown.join("; ")}${more > 0 ? `; and ${more} more` : ""}. Old versions of rows pile up meanwhile, and names that are locked often become slower`,
+      `open for long: ${listFirst(all, MOST_SHOWN)}. Old versions of rows pile up meanwhile, and names that are locked often become slower`,
       "End them (pg_terminate_backend, ROLLBACK PREPARED), and set idle_in_transaction_session_timeout.",
     );
   }

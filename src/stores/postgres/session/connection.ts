@@ -3,13 +3,14 @@ import { StoreUnavailableError, UnsupportedError } from "../../../core/errors.js
 import { RENEWALS_PER_TTL } from "../../../core/store.js";
 import { slices } from "../../shared/slices.js";
 import { settlesWithin } from "../../shared/timeout.js";
-import { TurnBatcher } from "../../shared/turn-batcher.js";
+import { type Batched, settleBatch, TurnBatcher } from "../../shared/turn-batcher.js";
 import {
+  BACKEND,
   cutOff,
+  isDirect,
   type NewConnection,
   newConnection,
   type PostgresClient,
-  processOf,
   unref,
 } from "../client.js";
 import { toStoreError } from "../errors.js";
@@ -21,9 +22,9 @@ const OPEN_MS = 10_000;
 const REPLY_MS = 5_000;
 /** The server ends a session that is silent for this long, or for the longest ttl if that is more. */
 const SHORTEST_SILENCE_MS = 5_000;
-/** The server keeps such times as 32-bit numbers. */
+/** The server stores its timeouts as 32-bit numbers. */
 export const LONGEST_TTL_MS = 2 ** 31 - 1;
-/** Linux refuses more; with tcp_user_timeout, it waits for that before it gives up. */
+/** Linux refuses more. A longer ttl is safe: tcp_user_timeout decides when the connection is given up. */
 const LONGEST_KEEPALIVE_S = 32_767;
 /** A session without locks is kept for this long, so that the next acquire takes one round trip. */
 const IDLE_MS = 60_000;
@@ -46,8 +47,6 @@ const SILENCE =
   " set_config('tcp_keepalives_idle', $2, false), set_config('tcp_keepalives_interval', '5', false)," +
   " set_config('tcp_keepalives_count', '3', false), pg_backend_pid() AS pid";
 
-const BACKEND = "SELECT pg_backend_pid() AS pid";
-
 /** A lock that is claimed or released. */
 export interface LockRequest {
   readonly key: bigint;
@@ -65,12 +64,6 @@ export type LockReply =
   | { readonly token: string; readonly floor: string }
   | { readonly token?: never; readonly name: string | null; readonly holder: string | null };
 
-interface Sent<Request, Reply> {
-  readonly request: Request;
-  replied(reply: Reply): void;
-  failed(error: unknown): void;
-}
-
 interface Options {
   readonly client: PostgresClient;
   readonly schema: string;
@@ -86,13 +79,21 @@ export class SessionConnection {
   readonly #options: Options;
   readonly #connection: NewConnection;
   readonly #id = randomBytes(8).readBigInt64BE();
-  readonly #claims = new TurnBatcher<Sent<LockRequest, LockReply>>((all) => {
-    for (const some of slices(all, LOCKS_PER_STATEMENT)) this.#sendClaims(some);
+  readonly #claims = new TurnBatcher<LockRequest, LockReply>((all) => {
+    for (const batch of slices(all, LOCKS_PER_STATEMENT)) {
+      settleBatch(batch, this.#claim(requestsOf(batch)), {
+        replyTo: (replies, at) => replies[at]!,
+      });
+    }
   });
-  readonly #releases = new TurnBatcher<Sent<LockRequest, void>>((all) => {
-    for (const some of slices(all, LOCKS_PER_STATEMENT)) this.#sendReleases(some);
+  readonly #releases = new TurnBatcher<LockRequest, void>((all) => {
+    for (const batch of slices(all, LOCKS_PER_STATEMENT)) {
+      settleBatch(batch, this.#release(requestsOf(batch)), { replyTo: () => {} });
+    }
   });
-  readonly #proofs = new TurnBatcher<Sent<number, void>>((all) => this.#sendProof(all));
+  readonly #proofs = new TurnBatcher<number, void>((batch) =>
+    settleBatch(batch, this.#prove(Math.max(...requestsOf(batch))), { replyTo: () => {} }),
+  );
   /** The longest ttl that was requested, and the longest that the server is known to allow. */
   #wantedMs = SHORTEST_SILENCE_MS;
   #allowedMs = 0;
@@ -126,19 +127,19 @@ export class SessionConnection {
 
   claim(request: LockRequest): Promise<LockReply> {
     this.#usedAtMs = performance.now();
-    return new Promise((replied, failed) => this.#claims.add({ request, replied, failed }));
+    return this.#claims.send(request);
   }
 
   release(request: LockRequest): Promise<void> {
-    return new Promise((replied, failed) => this.#releases.add({ request, replied, failed }));
+    return this.#releases.send(request);
   }
 
-  /** Resolves when the server has shown, after this call, that the session lives, and will for this ttl. */
+  /** Resolves when the server has proved, after this call, that the session is alive and will be for this ttl. */
   prove(ttlMs: number): Promise<void> {
-    return new Promise((replied, failed) => this.#proofs.add({ request: ttlMs, replied, failed }));
+    return this.#proofs.send(ttlMs);
   }
 
-  /** Lets leases of this ttl count on the session. */
+  /** Makes the server keep a silent session for this ttl. */
   async allowTtl(ttlMs: number): Promise<void> {
     if (ttlMs > this.#allowedMs) await this.prove(ttlMs);
   }
@@ -166,8 +167,7 @@ export class SessionConnection {
 
   /** A pooler hands a session of the server to others between two statements, with the locks that it has. */
   #checkBackend(rows: readonly unknown[]): void {
-    const [{ pid }] = rows as [{ pid: number }];
-    if (processOf(this.#connection) === pid) return;
+    if (isDirect(this.#connection, rows)) return;
     this.#cutOff();
     throw new UnsupportedError(
       `a pooler stands before ${this.#options.where}, and would let others use the session that has the locks, so that ` +
@@ -175,30 +175,27 @@ export class SessionConnection {
     );
   }
 
-  #sendClaims(all: readonly Sent<LockRequest, LockReply>[]): void {
-    const requests = all.map(({ request }) => request);
-    const call = `SELECT ${callSql(this.#options.schema, "claim_session_locks", 8)} AS reply`;
-    const column = (of: (request: LockRequest) => unknown): unknown[] => requests.map(of);
+  async #claim(requests: readonly LockRequest[]): Promise<readonly LockReply[]> {
+    // As text: programs may have replaced the parser that pg has for JSON.
+    const call = `SELECT ${callSql(this.#options.schema, "claim_session_locks", 8)}::text AS reply`;
     const values = [
       this.#id,
-      ...[column(({ key }) => key), column(({ grantId }) => grantId), column(({ name }) => name)],
-      ...[column(({ holder }) => holder), column(({ ttlMs }) => Math.ceil(ttlMs))],
-      ...[column(({ isShared }) => isShared), column(({ isLocked }) => isLocked)],
+      requests.map(({ key }) => key),
+      requests.map(({ grantId }) => grantId),
+      requests.map(({ name }) => name),
+      requests.map(({ holder }) => holder),
+      requests.map(({ ttlMs }) => Math.ceil(ttlMs)),
+      requests.map(({ isShared }) => isShared),
+      requests.map(({ isLocked }) => isLocked),
     ];
-    this.#query<{ reply: LockReply }>(call, values).then(
-      (rows) => {
-        for (const [i, { replied }] of all.entries()) replied(rows[i]!.reply);
-      },
-      async (error: unknown) => {
-        // The statement may have taken locks before it failed, and those stay: nobody else would release them.
-        await this.#release(requests).catch(() => this.#cutOff());
-        for (const { failed } of all) failed(error);
-      },
-    );
-  }
-
-  #sendReleases(all: readonly Sent<LockRequest, void>[]): void {
-    settle(all, this.#release(all.map(({ request }) => request)));
+    try {
+      const rows = await this.#query<{ reply: string }>(call, values);
+      return rows.map(({ reply }) => JSON.parse(reply));
+    } catch (error) {
+      // The statement may have taken locks before it failed, and those stay: nobody else would release them.
+      await this.#release(requests).catch(() => this.#cutOff());
+      throw error;
+    }
   }
 
   async #release(requests: readonly LockRequest[]): Promise<void> {
@@ -208,10 +205,6 @@ export class SessionConnection {
       requests.map(({ isShared }) => isShared),
       requests.map(({ isLocked }) => !isLocked),
     ]);
-  }
-
-  #sendProof(all: readonly Sent<number, void>[]): void {
-    settle(all, this.#prove(Math.max(...all.map(({ request }) => request))));
   }
 
   async #prove(ttlMs: number): Promise<void> {
@@ -227,7 +220,7 @@ export class SessionConnection {
     this.#keepAlive();
   }
 
-  /** So that the server hears of the session even if no lease is renewed. */
+  /** Keeps the session from falling silent when no lease is renewed. */
   #keepAlive(): void {
     clearInterval(this.#timer);
     const everyMs = Math.min(this.#allowedMs / RENEWALS_PER_TTL, IDLE_MS);
@@ -269,13 +262,5 @@ export class SessionConnection {
   }
 }
 
-function settle(all: readonly Sent<unknown, void>[], done: Promise<void>): void {
-  done.then(
-    () => {
-      for (const { replied } of all) replied();
-    },
-    (error: unknown) => {
-      for (const { failed } of all) failed(error);
-    },
-  );
-}
+const requestsOf = <Request>(batch: readonly Batched<Request, never>[]): Request[] =>
+  batch.map(({ request }) => request);

@@ -5,7 +5,6 @@ import {
   type Claim,
   type ClaimAnswer,
   type Grant,
-  type HolderInfo,
   LOCK_LIMIT,
   type LostAnswer,
   modeOf,
@@ -18,13 +17,12 @@ import {
   type Store,
   type Traits,
 } from "../../../core/store.js";
-import { checkOptions, orElse } from "../../../core/validate.js";
-import { checkClient, type PostgresClient } from "../client.js";
-import { Connections } from "../connections.js";
+import { checkOptions } from "../../../core/validate.js";
+import { type DescribedName, readNameInfo } from "../../shared/json-replies.js";
+import type { PostgresClient } from "../client.js";
+import { Database } from "../database.js";
 import { toStoreError } from "../errors.js";
-import { firstBeyond } from "../infos.js";
-import { callSql, checkSchema, DEFAULT_SCHEMA, ensureSchema } from "../schema.js";
-import { storable } from "../text.js";
+import { firstAfter, firstBeyond, storable } from "../text.js";
 import { LONGEST_TTL_MS, type LockRequest, SessionConnection } from "./connection.js";
 import { type OwnLock, OwnLocks } from "./own-locks.js";
 import { Turns } from "./turns.js";
@@ -37,7 +35,7 @@ export interface PostgresSessionStoreOptions {
   closeClient?: boolean;
 }
 
-/** What the store on session locks is and can do. */
+/** The traits of the store on locks of sessions. */
 export const POSTGRES_SESSION_TRAITS: Traits = {
   store: "PostgreSQL sessions",
   scope: "network",
@@ -60,19 +58,7 @@ export const POSTGRES_SESSION_TRAITS: Traits = {
   },
 };
 
-const DESCRIBE_MS = 10_000;
 const LOST: LostAnswer = { kind: "lost", reason: "expired" };
-
-interface DescribedName {
-  readonly name: string;
-  readonly holders: readonly {
-    readonly holder: string;
-    readonly isShared: boolean;
-    readonly token: string;
-    readonly heldMs: number;
-    readonly ttlMs: number;
-  }[];
-}
 
 /**
  * Locks that are advisory locks of one session of a PostgreSQL server, which frees them when the session ends. The
@@ -81,38 +67,30 @@ interface DescribedName {
 export class PostgresSessionStore implements Store {
   readonly traits = POSTGRES_SESSION_TRAITS;
   readonly #client: PostgresClient;
-  readonly #connections: Connections;
-  readonly #schema: string;
-  readonly #closeClient: boolean;
+  readonly #database: Database;
   readonly #keyOf: (name: string) => bigint;
   readonly #clock = systemRuntime().clock;
   readonly #locks = new OwnLocks(this.#clock, (lock) => this.#end(lock));
   readonly #turns = new Turns();
   /** Claims under way, by grantId. */
   readonly #claiming = new Map<string, Promise<ClaimAnswer>>();
-  #schemaReady: Promise<unknown> | null = null;
   #session: Promise<SessionConnection> | null = null;
-  /** `Locks` that use the store. */
-  #users = 0;
-  #closed = false;
 
-  /** `keyOf`: for tests, names of which collide. */
+  /** `keyOf`: tests pass one by which names collide. */
   constructor(
     client: PostgresClient,
     options: PostgresSessionStoreOptions = {},
     keyOf?: (name: string) => bigint,
   ) {
     checkOptions(options, "the options of postgresSessionStore", ["schema", "closeClient"]);
-    checkClient(client);
+    const traits = { maker: "postgresSessionStore", detectsPooler: false };
+    this.#database = new Database(client, options, traits);
     this.#client = client;
-    this.#schema = checkSchema(orElse(options.schema, DEFAULT_SCHEMA));
-    this.#closeClient = options.closeClient ?? false;
-    this.#connections = new Connections(client);
-    this.#keyOf = keyOf ?? ((name) => hashOf(this.#schema, name));
+    this.#keyOf = keyOf ?? ((name) => hashOf(this.#database.schema, name));
   }
 
   open(): void {
-    this.#users++;
+    this.#database.open();
   }
 
   /** Makes the schema unless it is there, and begins the session; claims do so first. Rejects if that fails. */
@@ -125,7 +103,7 @@ export class PostgresSessionStore implements Store {
     if (there !== undefined) return there;
     const answer = this.#claim(claim, push)
       .catch((error: unknown) => {
-        throw toStoreError(error, this.#connections.where);
+        throw this.#toStoreError(error);
       })
       .finally(() => this.#claiming.delete(claim.grantId));
     this.#claiming.set(claim.grantId, answer);
@@ -134,7 +112,7 @@ export class PostgresSessionStore implements Store {
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
     const locks = renewals.map(({ name, grantId }) => this.#locks.get(name, grantId));
-    // As of now: a renewal that comes while the proof is under way is not proved by it.
+    // Read now: the proof says nothing about a renewal that comes while it is under way.
     const grants = locks.map((lock, i) => {
       const { seq, ttlMs } = renewals[i]!;
       return lock && this.#renewed(lock, seq, ttlMs);
@@ -143,7 +121,7 @@ export class PostgresSessionStore implements Store {
     try {
       await this.#prove(locks.filter((lock) => lock !== undefined));
     } catch (cause) {
-      failure = { cause: toStoreError(cause, this.#connections.where) };
+      failure = { cause: this.#toStoreError(cause) };
     }
     return locks.map((lock, i): RenewAnswer => {
       if (lock === undefined || !this.#locks.has(lock)) return this.#whyLost(renewals[i]!.name);
@@ -171,8 +149,7 @@ export class PostgresSessionStore implements Store {
   }
 
   async inspect(name: string): Promise<NameInfo | null> {
-    // No other text lies between the two.
-    const [found] = await this.#describe(name, `${name}\u0001`, 1);
+    const [found] = await this.#describe(name, firstAfter(name), 1);
     return found ?? null;
   }
 
@@ -181,15 +158,10 @@ export class PostgresSessionStore implements Store {
   }
 
   async close(): Promise<void> {
-    this.#users = Math.max(0, this.#users - 1);
-    if (!this.#closeClient && (this.#users > 0 || this.#locks.size > 0)) return;
+    if (!this.#database.leave(this.#locks.size > 0)) return;
     this.#locks.stop();
     await this.#session?.then((session) => session.close()).catch(() => {});
-    if (!this.#closeClient) this.#connections.detach();
-    else if (!this.#closed) {
-      this.#closed = true;
-      await this.#connections.close();
-    }
+    await this.#database.close();
   }
 
   async #claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
@@ -234,7 +206,7 @@ export class PostgresSessionStore implements Store {
     return { kind: "granted", grants: [grantOf(lock)] };
   }
 
-  /** The grant of a lock as it is if the session proves to live. */
+  /** Renews a lock. Its grant counts if the session proves to be alive. */
   #renewed(lock: OwnLock, seq: number, ttlMs: number): Grant {
     this.#locks.renew(lock, seq, Math.min(ttlMs, LONGEST_TTL_MS));
     return grantOf(lock);
@@ -255,51 +227,43 @@ export class PostgresSessionStore implements Store {
     if (!this.#locks.isThere(lock)) return false;
     const isLocked = this.#locks.withKey(lock.key).length > 1;
     await lock.session.release({ ...lock, isLocked }).catch((error: unknown) => {
-      throw toStoreError(error, this.#connections.where);
+      throw this.#toStoreError(error);
     });
     this.#locks.delete(lock);
     return true;
   }
 
-  /** Resolves when the sessions of these locks have shown, after this call, that they live. */
+  /** Resolves when the sessions of these locks have proved, after this call, that they are alive. */
   async #prove(locks: readonly OwnLock[]): Promise<void> {
     const longestMs = Math.max(...locks.map(({ ttlMs }) => ttlMs));
     const sessions = new Set(locks.map(({ session }) => session));
     await Promise.all([...sessions].map((session) => session.prove(longestMs)));
   }
 
-  /** A session that lives, as far as is known. */
+  /** A session that is alive, as far as we know. */
   async #useSession(): Promise<SessionConnection> {
     this.#session ??= this.#beginSession();
     const begun = this.#session;
     const session = await begun.catch(() => null);
     if (session !== null && !session.isOver) return session;
     if (this.#session === begun) this.#session = null;
-    // Rejects if it could not begin; otherwise it has ended since.
+    // Rejects if the session could not begin; otherwise it has ended since.
     await begun;
     return this.#useSession();
   }
 
   async #beginSession(): Promise<SessionConnection> {
-    await this.#ensureSchema();
+    await this.#database.setUp();
     return SessionConnection.open({
       client: this.#client,
-      schema: this.#schema,
-      where: this.#connections.where,
+      schema: this.#database.schema,
+      where: this.#database.where,
       ended: (session) => this.#sessionEnded(session),
       hasLocks: () => this.#locks.size > 0,
     });
   }
 
-  #ensureSchema(): Promise<unknown> {
-    this.#schemaReady ??= ensureSchema(this.#connections, this.#schema).catch((error: unknown) => {
-      this.#schemaReady = null;
-      throw error;
-    });
-    return this.#schemaReady;
-  }
-
-  /** The server has freed its locks, or will. The leases learn of it by a renewal now, not when it is due. */
+  /** The server has freed the locks, or will. Each lease is renewed at once, so that it learns of it early. */
   #sessionEnded(session: SessionConnection): void {
     for (const { push } of this.#locks.deleteOf(session)) push({ kind: "lost" });
   }
@@ -317,13 +281,13 @@ export class PostgresSessionStore implements Store {
   }
 
   async #describe(first: string, beyond: string | null, many: number): Promise<NameInfo[]> {
-    await this.#ensureSchema();
-    const rows = await this.#connections.query<{ described: DescribedName }>(
-      `SELECT ${callSql(this.#schema, "describe_session_locks", 3)} AS described`,
-      [first, beyond, many],
-      DESCRIBE_MS,
-    );
-    return rows.map(({ described }) => toNameInfo(described));
+    const values = [first, beyond, many];
+    const all = await this.#database.callForJson<DescribedName>("describe_session_locks", values);
+    return all.flatMap((one) => readNameInfo(one, one.name) ?? []);
+  }
+
+  #toStoreError(error: unknown): unknown {
+    return toStoreError(error, this.#database.where);
   }
 }
 
@@ -352,7 +316,7 @@ export function postgresSessionStore(
   return new PostgresSessionStore(client, options);
 }
 
-/** Wide enough that among a million names the chance of a collision is one in 37 million. */
+/** With 64 bits, the chance that two of a million names collide is one in 37 million. */
 const hashOf = (schema: string, name: string): bigint =>
   createHash("sha256").update(`holdfast lock\0${schema}\0${name}`).digest().readBigInt64BE();
 
@@ -370,20 +334,4 @@ function refuseCollision(name: string, other = name): void {
     `${JSON.stringify(name)} has the same 64-bit key as ${JSON.stringify(other)}, which is held: ` +
       "use another name, or another schema for one of the two",
   );
-}
-
-function toNameInfo({ name, holders }: DescribedName): NameInfo {
-  const infos = holders.map(({ holder, isShared, token, heldMs, ttlMs }): HolderInfo => {
-    return {
-      holder,
-      mode: isShared ? "shared" : "exclusive",
-      token: BigInt(token),
-      permits: isShared ? 1 : LOCK_LIMIT,
-      heldMs,
-      // From the last reply to its holder, which only the holder knows.
-      expiresInMs: ttlMs,
-      closed: false,
-    };
-  });
-  return { name, limit: LOCK_LIMIT, holders: infos, waiting: 0, waiters: [], revoked: [] };
 }

@@ -13,7 +13,7 @@ export interface OwnLock {
   readonly floor: bigint;
   readonly push: (push: Push) => void;
   readonly session: SessionConnection;
-  /** Of the latest claim or renewal, and when that was made. */
+  /** The number and ttl of the latest claim or renewal, and when it was made. */
   seq: number;
   ttlMs: number;
   requestedAtMs: number;
@@ -67,7 +67,7 @@ export class OwnLocks {
     this.#sweepAt(lock.requestedAtMs + lock.ttlMs);
   }
 
-  /** A later request or renewal counts, and an earlier one that arrives after it does not. */
+  /** Ignores a renewal that arrives after a later one. */
   renew(lock: OwnLock, seq: number, ttlMs: number): void {
     if (seq <= lock.seq || lock.isEnding) return;
     lock.seq = seq;
@@ -111,7 +111,7 @@ export class OwnLocks {
     for (const lock of [...this.#byGrant.values()]) {
       const endsAtMs = lock.requestedAtMs + lock.ttlMs;
       if (endsAtMs > nowMs) nextAtMs = Math.min(nextAtMs, endsAtMs);
-      // A release that fails leaves the lock, which is then looked at again.
+      // If its release fails, the lock stays, and is swept again after a ttl.
       else if (lock.ending === null) {
         this.#expired(lock).catch(() => this.#sweepAt(this.#clock.elapsedMs() + lock.ttlMs));
       }

@@ -3,18 +3,18 @@ import type { ClaimAnswer } from "../../../core/store.js";
 interface Contended {
   /** Claims without an answer. */
   claims: number;
-  /** The latest claim that the server found busy, and the number under which it was sent. */
+  /** The latest busy answer, and the number of the claim that was sent for it. */
   answer: ClaimAnswer | null;
   sent: number;
 }
 
-/** Requests of this process for one key take turns: each finds the table of own locks as the one before has left it. */
+/** Lets the requests of this process for one key take turns, so that each sees the changes of those before it. */
 export class Turns {
   /** By key: settles when all requests so far have ended. */
   readonly #last = new Map<bigint, Promise<void>>();
   /** By key and mode. */
   readonly #contended = new Map<string, Contended>();
-  /** Numbers claims as they are made, and as they are sent. */
+  /** Counts up when a claim is made, and when one is sent. */
   #count = 0;
 
   take<T>(key: bigint, work: () => Promise<T>): Promise<T> {
@@ -28,8 +28,8 @@ export class Turns {
   }
 
   /**
-   * A claim that was made before another one was sent, and found the name busy, gets the same answer: hundreds of
-   * waiters of one process need not claim one after the other.
+   * A claim shares the answer of another one that was sent after this one was made and found the name busy: otherwise
+   * hundreds of waiters of one process would claim one after the other.
    */
   async takeForClaim(
     key: bigint,

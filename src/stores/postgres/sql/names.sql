@@ -13,9 +13,9 @@ BEGIN
   PERFORM set_config('lock_timeout', lock_timeout_ms::text, true);
 END $$;
 
--- Grants, renewals and tickets are on disk before they are told. Releases and handovers need not be: after a
--- crash the former grant is back until it expires, with the queue behind it, and the clock has gone beyond the
--- tokens that were told. So a handover is on disk if its token is ahead of the clock: see advance().
+-- Grants, renewals and tickets are on disk before the reply. Releases and handovers need not be: after a crash the
+-- former grant is back until it expires, with the queue behind it, and the clock is beyond the tokens that were
+-- handed over. Only a handover whose token is ahead of the clock must be on disk: see advance().
 CREATE OR REPLACE FUNCTION set_commit(is_durable boolean) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT is_durable THEN PERFORM set_config('synchronous_commit', 'off', true);
@@ -35,20 +35,20 @@ BEGIN
   RETURN greatest(last + 1, now_at);
 END $$;
 
--- The claim reaches further than its own ttl or atLeast from now: the clock was set back since.
+-- Whether the claim ends later than its ttl or atLeast from now: then the clock was set back.
 CREATE OR REPLACE FUNCTION is_ahead(c claims, now_at bigint) RETURNS boolean LANGUAGE sql IMMUTABLE AS
 $$ SELECT c.expires > now_at + c.ttl OR c.closed > now_at + c.at_least $$;
 
--- Its holder counts from an earlier moment, so this is no sooner than the holder's own deadline.
+-- Ends a claim no later than its ttl from now. Its holder counts from an earlier moment, so has stopped by then.
 CREATE OR REPLACE FUNCTION cut_short(INOUT c claims, now_at bigint) LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
   c.expires := least(c.expires, now_at + c.ttl);
   c.closed := least(c.closed, now_at + c.at_least);
 END $$;
 
--- Removes what is over, and grants from the front of the queue while it fits. The first waiters are told to
--- look if a grant was made, or if the first holder ends sooner than ends_before. `caller` is the grantId whose
--- request this is: its reply says what a message would.
+-- Removes claims that are over, and grants tickets from the front of the queue while they fit. The first waiters
+-- are told to look if a grant was made, or if the first holder ends sooner than ends_before. `caller` is the grantId
+-- of the request: it gets a reply, and no message.
 CREATE OR REPLACE FUNCTION advance(
   INOUT n names, now_at bigint, caller text, ends_before bigint,
   -- Permits of the grants in force; when the first of them ends; the place of the first ticket; the label of the first holder.
@@ -99,7 +99,7 @@ BEGIN
         IF ends < ends_before THEN unknown_end := ends; END IF;
       END IF;
       kept := least(kept, c.place);
-      -- Those that renew their tickets only after that end.
+      -- Waiters that would renew their tickets only after that end.
       IF c.ttl / $RENEWALS_PER_TTL > unknown_end - now_at AND c.grant_id <> caller THEN
         PERFORM notify_waiter(c, 'look');
       END IF;
@@ -141,7 +141,7 @@ BEGIN
   n.first_place := coalesce(kept, n.last_place + 1);
 END $$;
 
--- Makes the rows that are missing, in one order for everybody.
+-- Makes the rows that are missing, in the same order in every transaction, so that none deadlock.
 CREATE OR REPLACE FUNCTION make_names(wanted text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO names (name) SELECT DISTINCT w COLLATE "C" FROM unnest(wanted) AS w ORDER BY 1
@@ -153,7 +153,7 @@ BEGIN
   END IF;
 END $$;
 
--- Locks the rows of names, in one order for everybody, or those that nobody else has locked. Returns those.
+-- Locks the rows of names in the same order in every transaction, and returns them. `skip`: only those that are not locked.
 CREATE OR REPLACE FUNCTION lock_names(wanted text[], skip boolean) RETURNS text[] LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM make_names(wanted);
@@ -167,7 +167,7 @@ END $$;
 CREATE OR REPLACE FUNCTION open_name(wanted text, make boolean) RETURNS names LANGUAGE plpgsql AS $$
 DECLARE n names;
 BEGIN
-  -- Somebody else may delete the row again, but not that often.
+  -- Another transaction may delete the row again, but not that often.
   FOR attempt IN 1 .. 100 LOOP
     SELECT * INTO n FROM names WHERE name = wanted FOR UPDATE;
     IF FOUND OR NOT make THEN RETURN n; END IF;
@@ -195,7 +195,7 @@ BEGIN
   n.waiting := n.waiting - removed;
 END $$;
 
--- Keeps a changed claim where it is.
+-- Writes a changed claim back to its place.
 CREATE OR REPLACE FUNCTION save_claim(INOUT n names, c claims) LANGUAGE plpgsql AS $$
 BEGIN
   IF (n.held).place = c.place THEN n.held := c;
@@ -216,8 +216,8 @@ BEGIN
   END IF;
 END $$;
 
--- The claim of a grantId that has not ended: one that has is another grant, also of the same grantId. An expired
--- ticket is removed wherever it stands, because advance() stops at the first living one.
+-- The claim of a grantId that has not ended. An expired ticket is removed here, because advance() stops at the
+-- first living one.
 CREATE OR REPLACE FUNCTION find_claim(INOUT n names, id text, now_at bigint, OUT c claims) LANGUAGE plpgsql AS $$
 BEGIN
   c := n.held;
@@ -243,8 +243,8 @@ BEGIN
   END IF;
 END $$;
 
--- Unless a later request of the same claim has overtaken this one: it may have set a shorter ttl. The first
--- waiters are told if a grant ends sooner by it.
+-- Extends a claim, unless a later request of the same claim has arrived already, perhaps with a shorter ttl. The
+-- first waiters are told to look if the grant ends sooner than before.
 CREATE OR REPLACE FUNCTION extend(
   INOUT n names, INOUT c claims, now_at bigint, new_seq bigint, new_ttl bigint, new_channel text, ends bigint
 ) LANGUAGE plpgsql AS $$

@@ -1,14 +1,14 @@
--- What people do to a name: revoke, resize, inspect; and the deletion of rows that are not used any more.
+-- Requests of people: revoke, resize, inspect. And the deletion of rows that are no longer used.
 
--- A claim as ClaimRecord in shared/claim-record.ts has it, with times in microseconds.
-CREATE OR REPLACE FUNCTION record_of(c claims, capacity bigint) RETURNS json LANGUAGE sql IMMUTABLE AS $$
-  SELECT json_build_object('grantId', c.grant_id, 'place', c.place, 'permits', c.permits, 'limit', capacity,
-    'holder', c.holder, 'since', c.since, 'expires', c.expires, 'closed', c.closed, 'atLeast', c.at_least,
+-- A claim as ShownClaim in shared/name-info.ts has it.
+CREATE OR REPLACE FUNCTION shown_claim(c claims, capacity bigint) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+  SELECT json_build_object('permits', c.permits, 'limit', capacity, 'holder', c.holder, 'sinceMs', c.since / 1000.0,
+    'expiresAtMs', c.expires / 1000.0, 'closedUntilMs', c.closed / 1000.0, 'atLeastMs', c.at_least / 1000.0,
     'token', c.token::text, 'ended', c.ended, 'endedBy', c.ended_by, 'endedWhy', c.ended_why)
 $$;
 
-CREATE OR REPLACE FUNCTION description(name text, now_at bigint, records json) RETURNS json LANGUAGE sql IMMUTABLE AS $$
-  SELECT json_build_object('name', name, 'now', now_at, 'records', records)
+CREATE OR REPLACE FUNCTION description(name text, now_at bigint, shown json) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+  SELECT json_build_object('name', name, 'nowMs', now_at / 1000.0, 'claims', shown)
 $$;
 
 CREATE OR REPLACE FUNCTION revoke_name(wanted text, by_whom text, reason text, lock_timeout_ms integer)
@@ -20,7 +20,7 @@ DECLARE
   c claims;
   s record;
   granted bigint;
-  records json[];
+  revoked json[];
 BEGIN
   PERFORM check_call(lock_timeout_ms);
   PERFORM set_commit(true);
@@ -38,7 +38,7 @@ BEGIN
     SELECT * FROM claims WHERE name = n.name AND token BETWEEN 1 AND granted AND ended <> 'revoked'
     ORDER BY place
   LOOP
-    records := array_append(records, record_of(c, n.capacity));
+    revoked := array_append(revoked, shown_claim(c, n.capacity));
     n := remove_claim(n, c);
     -- Kept beyond its lease: its holder's renewal learns the reason, and people see it.
     c.ttl := greatest(c.expires - now_at, $REVOKED_KEPT_US);
@@ -56,7 +56,7 @@ BEGIN
   s := advance(n, now_at, '', NULL);
     n := s.n;
   PERFORM save_name(n, opened, now_at);
-  RETURN description(wanted, now_at, coalesce(array_to_json(records), '[]'));
+  RETURN description(wanted, now_at, coalesce(array_to_json(revoked), '[]'));
 END $$;
 
 CREATE OR REPLACE FUNCTION resize_name(wanted text, new_capacity bigint, lock_timeout_ms integer)
@@ -94,7 +94,7 @@ END $$;
 CREATE OR REPLACE FUNCTION describe_names(first text, beyond text, many integer) RETURNS SETOF json
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$
   SELECT description(n.name, now_us(), (
-      SELECT json_agg(record_of(c, n.capacity) ORDER BY c.place)
+      SELECT json_agg(shown_claim(c, n.capacity) ORDER BY c.place)
         FROM (SELECT (n.held).* WHERE (n.held).token IS NOT NULL
           UNION ALL SELECT * FROM claims WHERE claims.name = n.name AND n.others > 0) AS c))
     FROM names AS n
@@ -103,15 +103,15 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$
     ORDER BY n.name LIMIT many
 $$;
 
--- The name and all its claims have ended before that time.
+-- Whether the name is free, and has been since before that time.
 CREATE OR REPLACE FUNCTION ended_before(n names, time_at bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
   SELECT n.freed < time_at AND ((n.held).token IS NULL OR greatest((n.held).expires, (n.held).closed) < time_at)
     AND (n.others = 0
       OR NOT EXISTS (SELECT FROM claims AS c WHERE c.name = n.name AND greatest(c.expires, c.closed) >= time_at))
 $$;
 
--- Deletes the rows of names that nobody uses since a while, among the next `many` after those that the last call of
--- any process has checked: a process may live for one release only. Of several calls at once, one does something.
+-- Deletes the rows of names that have been free for a while, among the next `many` rows. It goes on where the last
+-- call of any process has stopped, as a process may live for one release only. Calls at the same time do nothing.
 CREATE OR REPLACE FUNCTION delete_free_names(many integer, free_for bigint, lock_timeout_ms integer)
 RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$
 DECLARE
@@ -131,7 +131,7 @@ BEGIN
   free := ARRAY(SELECT name FROM names
     WHERE name > d.checked_to AND name <= last AND ended_before(names, free_before)
     ORDER BY name FOR UPDATE SKIP LOCKED);
-  -- A statement of its own: the one above may have seen the claims as they were before it had locked their name.
+  -- A statement of its own: the one above may have read the claims before it had locked their name.
   WITH gone AS (
     DELETE FROM names WHERE name = ANY (free) AND ended_before(names, free_before) RETURNING name, last_token
   )

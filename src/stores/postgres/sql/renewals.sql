@@ -28,7 +28,7 @@ BEGIN
   RETURN reply;
 END $$;
 
--- Renews grants and tickets. A null among the replies: somebody else has locked its name, as in requests().
+-- Renews grants and tickets. A reply is null if another transaction has locked the name, as in requests().
 CREATE OR REPLACE FUNCTION renewals(
   wanted text[], ids text[], seqs bigint[], ttls bigint[], new_channel text, lock_timeout_ms integer, waits boolean
 ) RETURNS text[] LANGUAGE plpgsql SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$

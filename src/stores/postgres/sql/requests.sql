@@ -30,7 +30,7 @@ BEGIN
   RETURN json_build_object('kind', 'lost', 'reason', CASE WHEN is_taken THEN 'superseded' ELSE 'expired' END);
 END $$;
 
--- The grant was revoked, or has expired and only keeps the name closed: its grantId gets no other.
+-- Whether the grant was revoked, or has expired and only keeps the name closed: its grantId gets no other.
 CREATE OR REPLACE FUNCTION has_ended(n names, mine claims, id text, now_at bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
   IF mine.token > 0 THEN RETURN mine.expires <= now_at; END IF;
@@ -41,7 +41,7 @@ END $$;
 -- In the functions below, batch_now is the time of a batch, once all its names are locked; null: there is no batch, and
 -- the time is read when the name is locked.
 
--- All of the names or none; the caller has locked them if they are several.
+-- Claims all of the names or none. The caller has locked their rows if they are several.
 CREATE OR REPLACE FUNCTION claim_names(
   wanted text[], id text, new_seq bigint, new_permits bigint, new_capacity bigint, new_ttl bigint,
   new_at_least bigint, label text, may_queue boolean, new_channel text, batch_now bigint
@@ -146,7 +146,7 @@ BEGIN
   RETURN 'released';
 END $$;
 
--- A claim of one name that is free, as nearly all are. Null: it is not free, or its row has yet to be made.
+-- Claims one name that is free, as nearly all are. Null: it is not free, or its row has yet to be made.
 CREATE OR REPLACE FUNCTION claim_free_name(
   wanted text, id text, new_seq bigint, new_permits bigint, new_capacity bigint, new_ttl bigint,
   new_at_least bigint, label text, batch_now bigint
@@ -166,7 +166,7 @@ BEGIN
   RETURN drawn;
 END $$;
 
--- A name whose grant leaves no room, without a lock. Null: it has to be looked at more closely.
+-- The reply for a name whose grant leaves no room, without a lock on its row. Null: the row has to be locked.
 CREATE OR REPLACE FUNCTION busy_reply(wanted text, id text, new_permits bigint, new_capacity bigint, batch_now bigint)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
@@ -191,7 +191,7 @@ BEGIN
   RETURN NULL;
 END $$;
 
--- A release of the only grant, with nobody waiting. Null: it is something else.
+-- Releases the only grant of a name without waiters. Null: the name is in another state.
 CREATE OR REPLACE FUNCTION release_sole_grant(wanted text, id text, unused boolean, batch_now bigint)
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE now_at bigint := coalesce(batch_now, now_us());
@@ -203,8 +203,8 @@ BEGIN
 END $$;
 
 -- Serves the claims and releases of one turn of a client's event loop, in their order (Request in index.ts).
--- A null among the replies: somebody else has locked its name, and the client sends it again, with the others of
--- that name alone. Then, and if it is a single one, it waits for the lock (waits).
+-- A reply is null if another transaction has locked the name: the client sends the requests of that name again, in a
+-- call that waits for the lock (`waits`). A call with a single request always waits.
 CREATE OR REPLACE FUNCTION requests(
   batch json, is_durable boolean, new_channel text, lock_timeout_ms integer, waits boolean
 ) RETURNS text[] LANGUAGE plpgsql SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$

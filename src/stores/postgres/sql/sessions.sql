@@ -19,25 +19,25 @@ CREATE UNLOGGED TABLE IF NOT EXISTS session_locks (
 
 CREATE SEQUENCE IF NOT EXISTS session_tokens MAXVALUE $MAX_TOKEN;
 
--- Not to be asked by the session itself, which could have its own lock once more.
+-- Not for the session's own number: it would get its lock once more, and seem dead.
 CREATE OR REPLACE FUNCTION is_alive(session bigint) RETURNS boolean LANGUAGE sql VOLATILE AS
 $$ SELECT NOT pg_try_advisory_xact_lock_shared(session) $$;
 
 -- The sequence follows the clock within 10 ms, so that tokens rise after a failover to a server that lacks the last
--- ones; and goes on alone when the clock is set back. A caller that holds a name draws after those before it.
+-- ones. When the clock is set back, it counts on by itself. A caller draws once it has the lock, after all earlier holders.
 CREATE OR REPLACE FUNCTION next_session_token() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   token bigint := nextval('session_tokens');
 BEGIN
   IF token >= now_us() - 10000 THEN RETURN token; END IF;
-  -- Two at once might set it back. Others add some by nextval meanwhile, but not 10,000.
+  -- Two sessions at once could set it back. Meanwhile others draw some tokens by nextval, but not 10,000.
   PERFORM pg_advisory_xact_lock($SESSION_TOKEN_LOCK);
   token := nextval('session_tokens');
   IF token >= now_us() - 10000 THEN RETURN token; END IF;
   RETURN setval('session_tokens', now_us());
 END $$;
 
--- Marks the session as alive, and deletes what dead ones have left.
+-- Marks the session as alive, and deletes the rows of dead sessions.
 CREATE OR REPLACE FUNCTION begin_session(own_session bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$
 BEGIN
@@ -50,7 +50,7 @@ BEGIN
 END $$;
 
 -- Tries each lock, and draws its token once the lock is held. `is_locked`: the session has the shared lock already.
--- Replies in order. An error leaves the locks that were taken: the caller has to release them all.
+-- Replies in order. After an error, the session keeps locks that were taken: the caller has to release them all.
 CREATE OR REPLACE FUNCTION claim_session_locks(
   own_session bigint, keys bigint[], ids text[], wanted text[], holders text[], ttls bigint[], shared boolean[],
   is_locked boolean[]
@@ -98,11 +98,14 @@ BEGIN
     FROM unnest(keys, shared, unlock) AS r(key, is_shared, is_last) WHERE r.is_last;
 END $$;
 
--- The names held from `first` up to `beyond` (null: the end), in order, each with its holders.
+-- The names held from `first` up to `beyond` (null: the end), in order, each with its holders as ShownClaim in
+-- shared/name-info.ts has them. The times count from now. Only a holder knows since when its ttl counts.
 CREATE OR REPLACE FUNCTION describe_session_locks(first text, beyond text, many integer) RETURNS SETOF json
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$
-  SELECT json_build_object('name', l.name, 'holders', json_agg(json_build_object('holder', l.holder,
-      'isShared', l.is_shared, 'token', l.token::text, 'heldMs', (now_us() - l.since) / 1000.0, 'ttlMs', l.ttl) ORDER BY l.token))
+  SELECT json_build_object('name', l.name, 'nowMs', 0, 'claims', json_agg(json_build_object('holder', l.holder,
+      'permits', CASE WHEN l.is_shared THEN 1 ELSE $LOCK_LIMIT END, 'limit', $LOCK_LIMIT, 'token', l.token::text,
+      'sinceMs', (l.since - now_us()) / 1000.0, 'expiresAtMs', l.ttl, 'closedUntilMs', 0, 'atLeastMs', 0, 'ended', 'no')
+      ORDER BY l.token))
     FROM session_locks AS l
     JOIN (SELECT s.session FROM (SELECT DISTINCT session FROM session_locks) AS s WHERE is_alive(s.session)) AS alive
       USING (session)

@@ -72,6 +72,8 @@ local function release(recordKey, counterKey, request)
   local id, number, unused, wakes, keptOut =
     string.match(request, '^release (%S+) (%S+) (%d) (%d) (%d+)$')
   number = tonumber(number)
+  -- With full memory the server refuses a script whose first write may take memory; this one takes none.
+  redis.call('DEL', recordKey .. ':none')
   local highest, claimed = readLast(counterKey)
   -- A renewal of the grant that arrives later would fill it in again.
   if claimed <= number then saveLast(counterKey, math.max(highest, number + 1), number + 1) end

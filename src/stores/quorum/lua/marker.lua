@@ -23,13 +23,18 @@ if not isKnown then
     longestTtl = math.max(longestTtl, seenTtl)
     if seenRunId == runId then
       state, since = seenState, math.min(tonumber(seenSince), micros)
-      if fsync == 'unknown' then fsync = seenFsync end
-    elseif seenSince == '0' and seenFsync == 'always' and fsync == 'always'
-      and string.find(redis.call('INFO', 'replication'), '\nsecond_repl_offset:-1', 1, true) then
-      -- The same server with all its data: a replica that was promoted would have a second offset.
-      since = 0
+      if fsync == 'unknown' or fsync == 'unread' then fsync = seenFsync end
+    elseif seenSince == '0' and seenFsync == 'always' then
+      -- The caller has yet to read the settings with which the server has restarted.
+      if fsync == 'unread' then return redis.error_reply('HOLDFAST RESTARTED') end
+      local replication = fsync == 'always' and redis.call('INFO', 'replication')
+      if replication and string.find(replication, '\nsecond_repl_offset:-1', 1, true) then
+        -- The same server with all its data: a replica that was promoted would have a second offset.
+        since = 0
+      end
     end
   end
+  if fsync == 'unread' then fsync = 'unknown' end
   if since > 0 and micros - since >= longestTtl * 1000 then since = 0 end
   if since > 0 then recoveringFor = since + longestTtl * 1000 - micros else state = '' end
   local present =

@@ -1,6 +1,6 @@
 import { reasonOf } from "../../../core/cause.js";
 import { danger, type Finding, ok, unknown } from "../../../doctor/finding.js";
-import { isLoopback, unencrypted } from "../../../doctor/measures.js";
+import { areLocal, isLoopback, judgeEncryption } from "../../../doctor/measures.js";
 import type { StoreUrl } from "../../url.js";
 import { type Target, targetOf } from "../target.js";
 import { openConnection, sendCommand } from "./commands.js";
@@ -15,7 +15,7 @@ export async function checkAccess(
   facts: Facts,
   target: Target = targetOf(url),
 ): Promise<Finding[]> {
-  const local = url.hosts.every(({ host }) => isLoopback(host));
+  const local = areLocal(url.hosts);
   const open = await letsAnyoneIn(url, target);
   const access =
     open === false
@@ -23,9 +23,8 @@ export async function checkAccess(
       : open !== true
         ? unknown("access", `whether the server needs a password (${open})`)
         : judgeOpenServer(facts, local);
-  if (local || target.tls !== null) return [access];
-  const byTls = url.scheme === "redis" ? "rediss:" : "?tls";
-  return [access, unencrypted(`Use ${byTls} unless the network is your own.`)];
+  const advice = `Use ${url.scheme === "redis" ? "rediss:" : "?tls"} unless the network is your own.`;
+  return [access, ...judgeEncryption(url.hosts, target.tls !== null, advice)];
 }
 
 function judgeOpenServer({ info, config }: Facts, local: boolean): Finding {

@@ -11,7 +11,7 @@ const REPLY_MS = 3_000;
 /** Longer than a client library takes to give up by itself. */
 const OPEN_MS = 6_000;
 
-/** The server's reply to a command, or its words for a refusal. */
+/** The server's reply to a command, or its error message. */
 type Reply = { readonly reply: unknown } | { readonly refused: string };
 
 export const openConnection = async (url: StoreUrl, target?: Target): Promise<Connection> =>

@@ -46,7 +46,7 @@ export async function examineRedis(url: StoreUrl, trial: Trial): Promise<readonl
   }
 }
 
-/** One after the other: the times that are measured must not count each other's commands. */
+/** One check after the other: a measured time must not include the commands of another check. */
 const checkServer = async (
   server: OneServer,
   connection: Connection,

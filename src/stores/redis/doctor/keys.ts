@@ -1,17 +1,18 @@
 import { danger, type Finding, note, ok, unknown } from "../../../doctor/finding.js";
+import { listFirst } from "../../../doctor/measures.js";
 import { slices } from "../../shared/slices.js";
 import type { Connection, OneServer } from "../connection.js";
 import { isQueue, keyOf, keysOf, nameOfKey, PREFIX } from "../keys.js";
 import { SCRIPTS } from "../scripts.js";
 import { describeRefusal, replyTo, sendCommand } from "./commands.js";
 
-/** A server may have many keys of others: the search for ours takes no longer than this. */
+/** The server may have many keys of other programs: the search for ours takes no longer than this. */
 const SCAN_MS = 3_000;
 const SCAN_COUNT = "1000";
 const MOST_NAMES = 1_000;
 const NAMES_AT_ONCE = 100;
 const MOST_SHOWN = 3;
-/** Above it, Lua's numbers have gaps. */
+/** Lua's numbers are not exact above it. */
 const HIGHEST_TOKEN = 2 ** 53;
 
 /** Counts the names in use, and finds keys under our prefix that are not ours or can't be read. */
@@ -44,7 +45,7 @@ export async function checkKeys(
     findings.unshift(
       danger(
         "keys",
-        `they have another format or type, so they can't be locked: ${shorten(broken)}`,
+        `keys of another format or type, whose names can't be locked: ${listKeys(broken)}`,
         "Use the version of Holdfast that wrote them; if Holdfast did not write them, delete them.",
       ),
     );
@@ -53,7 +54,7 @@ export async function checkKeys(
     findings.push(
       note(
         "keys",
-        `keys under ${PREFIX}* that are not Holdfast's: ${shorten(strangers)}`,
+        `keys under ${PREFIX}* that are not Holdfast's: ${listKeys(strangers)}`,
         "The program that wrote them may also overwrite locks: let it use another prefix.",
       ),
     );
@@ -79,11 +80,11 @@ async function scan(
   return { keys, complete: cursor === "0" };
 }
 
-const shorten = (keys: readonly string[]): string => {
-  const shown = keys.slice(0, MOST_SHOWN).map((key) => JSON.stringify(key));
-  const more = keys.length - shown.length;
-  return `${shown.join(", ")}${more > 0 ? ` and ${more} more` : ""}`;
-};
+const listKeys = (keys: readonly string[]): string =>
+  listFirst(
+    keys.map((key) => JSON.stringify(key)),
+    MOST_SHOWN,
+  );
 
 /** The names among these that the store's own script can't read. */
 async function unreadable(connection: Connection, names: readonly string[]): Promise<string[]> {
@@ -104,7 +105,7 @@ async function isReadable(connection: Connection, name: string): Promise<boolean
   return !/HOLDFAST|WRONGTYPE/.test(info.problem ?? "");
 }
 
-/** Whether it is a number that Lua can count up. */
+/** Whether the key holds a number that Lua can count up. */
 async function isCounter(server: OneServer, key: string): Promise<boolean> {
   const sent = await sendCommand(server, "GET", key);
   if ("refused" in sent) return !/WRONGTYPE/.test(sent.refused);

@@ -43,7 +43,7 @@ export const TRIED: NeededRights["commands"] = {
 
 const OF_REDIS_STORE: NeededRights = { prefix: PREFIX, keyOf, commands: TRIED };
 
-/** Tries every command: that takes no right except those in question. */
+/** Sends every command, because that needs no other right; ACL commands would. */
 export async function checkRights(
   server: Pick<OneServer, "command">,
   connection: Pick<Connection, "subscribe">,
@@ -85,7 +85,7 @@ export async function checkRights(
 
 const NO_COMMAND = "the server has no such command";
 
-/** Null if a right is not the reason for the refusal: other checks report those. */
+/** Null: the refusal is not about rights, and other checks report it. */
 function describeLack(refused: string, prefix: string): string | null {
   if (/unknown command/i.test(refused)) return NO_COMMAND;
   if (!/NOPERM/.test(refused)) return null;

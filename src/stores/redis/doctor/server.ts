@@ -1,12 +1,10 @@
 import { danger, type Finding, ok, unknown } from "../../../doctor/finding.js";
-import { compareClocks, latency } from "../../../doctor/measures.js";
+import { compareClocks, measureRoundTrips } from "../../../doctor/measures.js";
 import type { OneServer } from "../connection.js";
 import { describeRefusal, sendCommand } from "./commands.js";
 import { numberOf, parseFields } from "./facts.js";
 
 const SLOTS = 16_384;
-const PINGS = 15;
-const SLOW_MS = 50;
 
 export async function checkSlots(server: OneServer): Promise<Finding> {
   const sent = await sendCommand(server, "CLUSTER", "INFO");
@@ -37,17 +35,6 @@ export async function readTimeMs(server: OneServer): Promise<number | string> {
   return Number(seconds) * 1_000 + Number(micros) / 1_000;
 }
 
-export async function checkLatency(server: OneServer): Promise<Finding> {
-  const tookMs: number[] = [];
-  for (let i = 0; i < PINGS; i++) {
-    const startMs = performance.now();
-    // A refusal takes a round trip too.
-    await sendCommand(server, "PING");
-    tookMs.push(performance.now() - startMs);
-  }
-  return latency("a round trip", tookMs, {
-    fromMs: SLOW_MS,
-    because: "acquire, renew and release take one each",
-    advice: "Use a server nearby",
-  });
-}
+/** A refused PING takes a round trip, too. */
+export const checkLatency = (server: OneServer): Promise<Finding> =>
+  measureRoundTrips(() => sendCommand(server, "PING"));

@@ -4,10 +4,11 @@ import { type Facts, type Info, numberOf, versionOf } from "./facts.js";
 
 const NEARLY_FULL = 0.9;
 
-/** Settings of the URL, and whether the trial passed. */
+/** What the findings depend on besides the facts. */
 interface Circumstances {
   readonly cluster: boolean;
   readonly replicas: number;
+  /** Whether the trial passed. */
   readonly works: boolean;
   /** Set if the server is one of several that vote. */
   readonly voter?: Voter;

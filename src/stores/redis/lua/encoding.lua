@@ -1,6 +1,6 @@
 -- How a name is stored. Its state is packed by cmsgpack in one of two forms:
 --   FORMAT, grantId, atLeast, token, grant time in µs, ttl, details [, expires, closed]
---       one claim holds the name and nobody waits: by far the most usual, and what free-names.lua writes
+--       for one holder without waiters: by far the most usual, and the only form that free-names.lua writes
 --   FORMAT, false, { limit, holders, first, next, tickets, longest, ends, kept, room }
 -- Times are in ms on the server's clock. Numbers are doubles: tokens stay below 2^53 and leave as text.
 
@@ -53,7 +53,7 @@ end
 local function unpackState(packed)
   local ok, format, id, rest, token, since, ttl, details, expires, closed =
     pcall(cmsgpack.unpack, packed)
-  -- cmsgpack reads any text as numbers.
+  -- cmsgpack unpacks a text that Holdfast did not write into numbers.
   if not ok or type(format) ~= 'number' or (id and type(id) ~= 'string') then
     error('HOLDFAST STRANGER', 0)
   end

@@ -3,16 +3,16 @@
 --   …q:NAME  its queue, a hash: t<place> is a ticket, g<grantId> the place of that grantId's ticket
 -- Both are deleted when nothing is left of them, and expire with the last lease or ticket otherwise.
 -- Beside them, in the same slot, one token counter serves many names. The 256 counters never expire, so
--- that tokens rise after the clock was set back.
+-- that tokens keep rising after the clock was set back.
 
--- ARGV[1] is '<n> <channel>'. n is 0 in a cluster, where PUBLISH does not tell who was reached; otherwise
--- 1 if the caller listens to its channel, 2 if it does not listen yet.
+-- ARGV[1] is '<n> <channel>'. n is 0 in a cluster, where PUBLISH does not count the subscribers of other
+-- nodes; otherwise 1 if the caller listens to its channel, 2 if it does not listen yet.
 local listening, callerChannel = string.sub(ARGV[1], 1, 1), string.sub(ARGV[1], 3)
 local skipsUnreachable = listening ~= '0'
 -- A ticket without a channel is not notified: its process renews it as soon as it listens.
 local ticketChannel = listening == '2' and '' or callerChannel
 
--- Read once: free-names.lua may have granted a lease in this script, which must not expire within it.
+-- The whole script has one time: a lease that free-names.lua has granted must not expire within it.
 if not micros then
   local time = redis.call('TIME')
   micros = time[1] * 1000000 + time[2]
@@ -22,12 +22,12 @@ local now = micros / 1000
 local states, openedStates, grantedNow, drawnTokens = {}, {}, {}, {}
 local handoverCount, unreachableChannels = 0, {}
 
--- A batch may come to one name many times: it is read and written once.
+-- A batch may have many requests for one name: its state is read and written once.
 local function openState(key)
   local stateKey = KEYS[key]
   local state = states[stateKey]
   if state then return state end
-  -- Something that is not ours must not fail the other requests of a batch.
+  -- A key that Holdfast did not write must not fail the other requests of a batch.
   local stored = redis.pcall('GET', stateKey)
   if type(stored) == 'string' then state = unpackState(stored)
   elseif stored then error(stored.err, 0)
@@ -36,7 +36,7 @@ local function openState(key)
       limit = 0, holders = {}, first = 1, next = 1, tickets = 0, longest = 0, ends = 0, kept = 0,
     }
   end
-  -- More time left than was ever given: the clock was set back since. The lease counts from now.
+  -- A claim with more time left than its ttl was granted before the clock was set back: its ttl counts from now.
   for _, holder in ipairs(state.holders) do
     if holder.ended == 'released' then holder.expires = math.min(holder.expires, now)
     elseif holder.expires > now + holder.ttl + 1 then
@@ -52,8 +52,8 @@ local function openState(key)
   return state
 end
 
--- When memory is full, the first write of a script must not be one that may need more. A lease must not be
--- lost for that: HDEL of nothing needs none, and lets the write behind it pass.
+-- When memory is full, Redis refuses a command that may need more, unless the script has written before.
+-- HDEL of a missing field needs none and counts as a write: after it the command passes, and no lease is lost.
 local function writeWhateverMemory(...)
   local done = redis.pcall(...)
   if type(done) == 'table' and done.err then
@@ -139,7 +139,7 @@ local function drawToken(state)
   return token
 end
 
--- The grant keeps its ticket's expiry: it rests on the last request that the server has received.
+-- The grant keeps the expiry of its ticket, which counts from the waiter's last request.
 local function grant(state, claim, token)
   claim.token, claim.floor = token, token
   -- The holders stand in the order of their tokens.
@@ -160,11 +160,11 @@ local function grant(state, claim, token)
   state.changed, grantedNow[claim] = true, true
 end
 
--- False: nobody at this server listens to the channel, so nobody there learns of a grant that this script
--- makes and takes back. That does not prove that the process is dead: its subscription may be away while
--- its commands work. So no ticket is skipped that this script replies to, that has no channel yet, or that
--- belongs to the caller. And a subscriber at a replica receives messages of grants that did not count here:
--- a message is a reason to ask the server, not a grant.
+-- Publishes a message. False: nobody at this server listens to the channel, so this script may take back
+-- the grant that the message was about. That does not prove that the process is dead: its subscription may be
+-- lost while its commands work. So a ticket is kept if this script replies to it, if it has no channel yet, or
+-- if it belongs to the caller. A subscriber at a replica receives messages of grants that were taken back:
+-- for waiters, a message is a reason to ask the server, not a grant.
 local function notify(channel, message)
   if channel == '' then return true end
   -- Without the right to publish, waiters find their grant at the next renewal of the ticket.
@@ -200,16 +200,16 @@ local function removeHolder(state, claim)
   state.changed = true
 end
 
--- The end of this claim may be sooner than the first waiters know. Those that are told their position
--- after this call know it.
+-- Notes that this claim may end sooner than the first waiters were told. Waiters that get a reply with
+-- their position after this call know of it.
 local function noteSoonerEnd(state, claim)
   state.soonerEnds, state.informed = state.soonerEnds or {}, {}
   table.insert(state.soonerEnds, claim)
 end
 
--- Grants from the front of the queue while it fits. While the name is full, dead tickets at the front
--- matter only to those who are told their position (`thorough`). A script grants no more than
--- HANDOVERS_AT_ONCE, because it blocks the server; the next waiter is told to look and continues.
+-- Grants tickets from the front of the queue while they fit. `thorough` also drops expired tickets while
+-- the name is full, because a position in a reply counts from the first living ticket. A script grants at most
+-- HANDOVERS_AT_ONCE, because it blocks the server; it tells the next waiter to look, whose request goes on.
 local function advance(state, thorough)
   while state.first < state.next and (thorough or state.inUse < state.limit) do
     local ticket = ticketAt(state, state.first)
@@ -225,7 +225,7 @@ local function advance(state, thorough)
       elseif tooMany or not fits then break
       else
         handoverCount = handoverCount + 1
-        -- Drawing can fail, and comes before what can't be undone.
+        -- Drawing a token can fail, so it comes before changes that can't be undone.
         local token = drawToken(state)
         dropTicket(state, ticket)
         grant(state, ticket, token)
@@ -233,7 +233,7 @@ local function advance(state, thorough)
         table.insert(state.toNotify, ticket)
         if endsIn(ticket) < state.longest / RENEWALS_PER_TTL then
           noteSoonerEnd(state, ticket)
-          -- On to the first that waits, past empty places: lookAtSoonerEnd() begins there.
+          -- Goes on past empty places to the first waiting ticket, where lookAtSoonerEnd() begins.
           thorough = true
         end
       end
@@ -247,7 +247,7 @@ end
 
 local function openAndAdvance(key, thorough)
   local state = openState(key)
-  -- Time stands still in a script: once is enough, and each change to a state advances it again.
+  -- Once is enough, as the time of a script stands still; every change to a state advances it again.
   if not state.byId then
     dropExpiredHolders(state)
     advance(state, thorough)
@@ -265,8 +265,8 @@ local function earliestEnd(state)
   return earliest
 end
 
--- Changes when a holder's claim ends. The first waiters are told to look if the name may be free sooner
--- than they know: they would otherwise learn of it when they renew their tickets, which may be too late.
+-- Changes when a holder's claim ends. If the name may be free sooner than the first waiters were told, they
+-- are told to look: otherwise they would learn of it at the next renewal of their tickets.
 local function moveEnd(state, claim, expires)
   local before = state.waiting and expires < claim.expires and earliestEnd(state)
   claim.expires, state.changed = expires, true
@@ -276,7 +276,7 @@ local function moveEnd(state, claim, expires)
   end
 end
 
--- Unless a later request of the same claim overtook this one on the way: it may have asked for less.
+-- Extends a claim, unless a later request of the same claim has arrived already, perhaps with a shorter ttl.
 local function extend(state, claim, seq, ttl)
   claim.channel = ticketChannel
   if seq < claim.seq then return end
@@ -313,7 +313,8 @@ local function saveTokens()
   end
 end
 
--- The first waiters ask when the holder's lease ends, as their last reply told them.
+-- Tells the first waiters to look if a holder's claim ends sooner than their last reply has told them, and
+-- before they renew their tickets.
 local function lookAtSoonerEnd(state)
   local sooner
   for _, claim in ipairs(state.soonerEnds or {}) do
@@ -365,8 +366,8 @@ local function saveAndNotify()
   end
 end
 
--- The claim that has not ended: one that has is another grant, also of the same grantId. An expired ticket
--- is dropped wherever it stands, because advance() drops only those at the front.
+-- The claim of this grantId that has not ended. An expired ticket is dropped here, because advance() drops
+-- only those at the front.
 local function findClaim(state, id)
   local holder = state.byId[id]
   if holder and holder.ended == 'no' then return holder end
@@ -378,7 +379,7 @@ local function findClaim(state, id)
   return nil
 end
 
--- The grant was revoked, or has expired and only closes the name: its grantId gets no other.
+-- Whether the grant was revoked, or has expired and only keeps the name closed: its grantId gets no other.
 local function hasEnded(state, id)
   local holder = state.byId[id]
   return holder and (holder.ended ~= 'no' or holder.expires <= now)

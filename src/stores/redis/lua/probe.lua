@@ -1,3 +1,3 @@
--- Changes nothing, and is refused wherever locks would be: a replica refuses every command that writes.
+-- Changes nothing. A server that would refuse locks refuses it too: DEL counts as a write.
 redis.call('TIME')
 return redis.call('DEL', KEYS[1])

@@ -1,6 +1,6 @@
 -- The tables that become the JSON of a reply.
 
--- The reply tells of the grant: no message has to, and nothing may take the grant back.
+-- The reply carries the grant, so no message is sent for it, and it is not taken back.
 local function grantReply(claim)
   claim.isInReply = true
   return {
@@ -19,7 +19,7 @@ local function positionOf(state, place)
 end
 
 local function queuedReply(state, ticket)
-  -- The reply tells what the waiter would learn by looking.
+  -- The waiter learns from this reply what it would learn by looking.
   if state.informed then state.informed[ticket.id] = true end
   return { kind = 'queued', position = positionOf(state, ticket.place) }
 end
@@ -36,11 +36,12 @@ local function lostReply(state, id)
   return { kind = 'lost', reason = isTaken and 'superseded' or 'expired' }
 end
 
-local function holderInfo(state, claim)
-  local isClosed = claim.ended == 'released' or claim.expires <= now
+-- A claim as ShownClaim in shared/name-info.ts has it. The times count from now: JSON of Lua has 14 digits.
+local function shownClaim(state, claim)
   return {
-    holder = claim.holder, permits = claim.permits, limit = state.limit, token = toText(claim.token),
-    heldMs = now - claim.since, expiresInMs = isClosed and endsIn(claim) or claim.expires - now,
-    closed = isClosed,
+    permits = claim.permits, limit = state.limit, holder = claim.holder, sinceMs = claim.since - now,
+    expiresAtMs = claim.expires - now, closedUntilMs = claim.closed > 0 and claim.closed - now or 0,
+    atLeastMs = claim.atLeast, token = toText(claim.token), ended = claim.ended, endedBy = claim.by,
+    endedWhy = claim.why,
   }
 end

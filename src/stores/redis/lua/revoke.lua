@@ -1,12 +1,12 @@
 -- Takes a name from its holders. ARGV: the caller, by whom, why.
 local by, why = ARGV[2], ARGV[3]
 local state = openAndAdvance(1)
-local infos, revoked, others = {}, {}, {}
+local before, revoked, others = {}, {}, {}
 for _, holder in ipairs(state.holders) do
-  -- The name is taken from those who held it, not from a waiter that this very script has granted it to.
+  -- A waiter that this very script has granted the name keeps it: the caller meant the holders before it.
   if holder.ended ~= 'revoked' and not grantedNow[holder] then
-    infos[#infos + 1] = holderInfo(state, holder)
-    -- Kept beyond its lease, so that its renewal learns why it is lost, and people see it.
+    before[#before + 1] = shownClaim(state, holder)
+    -- The record is kept beyond the lease: the holder's renewal learns the reason, and people see it.
     holder.ttl = math.max(holder.expires - now, REVOKED_KEPT_MS)
     holder.expires = now + holder.ttl
     holder.ended, holder.by, holder.why, holder.since, holder.closed = 'revoked', by, why, now, 0
@@ -20,11 +20,11 @@ table.sort(revoked, function (a, b)
   if a.since ~= b.since then return a.since < b.since end
   return a.token < b.token
 end)
--- Those of this script stay, however many: their holders have yet to learn of it.
+-- Claims that this script has revoked stay, however many: their holders have yet to learn of it.
 while #revoked > REVOKED_KEPT_MANY and revoked[1].since < now do table.remove(revoked, 1) end
 for _, holder in ipairs(others) do revoked[#revoked + 1] = holder end
 state.holders = revoked
 dropExpiredHolders(state)
 advance(state)
 saveAndNotify()
-return cjson.encode(infos)
+return cjson.encode({ nowMs = 0, claims = before })

@@ -1,2 +1,2 @@
--- Put before a script: it works in this database, whatever the connection is in, or fails.
+-- Put before a script, which then runs in this database whichever the connection has selected, or fails.
 redis.call('SELECT', DATABASE)

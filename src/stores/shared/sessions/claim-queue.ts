@@ -1,6 +1,6 @@
 import { type Claim, type ClaimAnswer, MOST_WAITERS, type Position } from "../../../core/store.js";
 
-/** A claim on a name, as it stands in the store. */
+/** A claim on a name, as it is in the store. */
 export interface StandingClaim {
   readonly grantId: string;
   /** Its place in the order of creation, and its token. */
@@ -19,8 +19,8 @@ export interface StandingClaim {
 }
 
 /**
- * The claims on one name, in the order of their creation. All from the front that fit together hold
- * the name. As no claim passes another, a granted claim stays granted until it goes, and tokens are in
+ * The claims on one name, in the order of their creation. As many from the front as fit together hold the
+ * name. No claim overtakes another, so a granted claim stays granted until it is removed, and tokens are in
  * the order of the grants.
  */
 export class ClaimQueue<C extends StandingClaim> {
@@ -40,7 +40,7 @@ export class ClaimQueue<C extends StandingClaim> {
     return null;
   }
 
-  /** The last claim that has not ended, which as a rule stays longest; if all have ended, the last of them. */
+  /** The last claim that has not ended, which usually stays longest; if all have ended, the last of them. */
   get last(): C | undefined {
     const claims = [...this.claims.values()];
     return claims.findLast(({ hasEnded }) => !hasEnded) ?? claims.at(-1);

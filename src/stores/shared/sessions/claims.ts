@@ -3,7 +3,7 @@ import type { Grant, Push } from "../../../core/store.js";
 import type { Session, SessionPort } from "./session.js";
 
 const SHORTEST_SWEEP_INTERVAL_MS = 20;
-/** Longer than a deletion can be on its way. */
+/** Longer than a deletion can be under way. */
 const SWEPT_REMEMBERED_MS = 60_000;
 /** The core's default, for claims without a `driftFactor`. */
 const DRIFT_FACTOR = 0.01;
@@ -19,7 +19,7 @@ export interface ClaimRequest {
 class Entry<S> {
   readonly name: string;
   readonly grantId: string;
-  /** Where its key stands, unless `isMoving`. */
+  /** The session that its key is under, unless `isMoving`. */
   session: S;
   /** `requested`: whether it waits or holds the name is not known yet. */
   state: "requested" | "queued" | "held" = "requested";
@@ -30,7 +30,7 @@ class Entry<S> {
   push: (push: Push) => void = ignore;
   token = 0n;
   floor = 0n;
-  /** Its key is on its way to another session, and may stand under either. */
+  /** Its key is being moved to another session, and may be under either. */
   isMoving = false;
   /** The claim of the same grantId on another name. */
   sibling: Entry<S> | undefined;
@@ -46,7 +46,7 @@ class Entry<S> {
 /** A claim of this store on one name. Only `SessionClaims` changes it. */
 export type SessionClaim<S> = Readonly<Entry<S>>;
 
-/** The key is known to stand under the session. */
+/** Whether the key is known to be under the session. */
 export const isSettled = <S>(claim: SessionClaim<S>, session: S): boolean =>
   claim.session === session && claim.state !== "requested" && !claim.isMoving;
 
@@ -60,7 +60,7 @@ export class SessionClaims<S extends Session<unknown>> {
   readonly #stoppedWaiting: (claim: SessionClaim<S>) => void;
   /** By grantId; of a claim on several names, the first of its siblings. */
   readonly #entries = new Map<string, Entry<S>>();
-  /** Keys whose release has not been answered. They are no orphans: the release would find nothing, and report a loss. */
+  /** Keys whose release has not been answered. They are no orphans: if they were deleted, the release would report a loss. */
   readonly #releasing = new Set<string>();
   /** Keys of claims that were not renewed, and when they were deleted. */
   readonly #sweptAtMs = new Map<string, number>();
@@ -102,18 +102,18 @@ export class SessionClaims<S extends Session<unknown>> {
     return false;
   }
 
-  /** A key of this claim was written for nobody. */
+  /** Whether a key of this claim belongs to no claim that counts. */
   isOrphan(name: string, grantId: string): boolean {
     const isReleasing = this.#releasing.has(this.#port.claimKey(name, grantId));
     return this.#get(name, grantId) === undefined && !isReleasing;
   }
 
-  /** The claim's deletion may still be on its way, and would delete a new key under the same id. */
+  /** Whether the claim was swept: its deletion may still be under way, and would delete a new key of the same id. */
   wasSwept(name: string, grantId: string): boolean {
     return this.#sweptAtMs.has(this.#port.claimKey(name, grantId));
   }
 
-  /** The claim of this id, for a first request or another one. */
+  /** Adds a claim, or repeats it if it is there. */
   add(
     name: string,
     grantId: string,
@@ -183,7 +183,7 @@ export class SessionClaims<S extends Session<unknown>> {
     const beforeMs = Math.max(0, requestedAtMs - session.provedAtMs);
     const driftMs = (beforeMs * this.#driftFactor) / (1 - this.#driftFactor);
     const leftMs = session.deadlineMs - requestedAtMs - driftMs;
-    // No longer than until the claim is swept.
+    // The grant must not outlast the claim, which is swept after a ttl.
     return { token, floor, ttlMs: Math.min(leftMs, session.ttlMs), seq, handedOver };
   }
 
@@ -191,7 +191,7 @@ export class SessionClaims<S extends Session<unknown>> {
     (claim as Entry<S>).isMoving = true;
   }
 
-  /** The key stands under the session. */
+  /** The key is under the session. */
   settle(claim: SessionClaim<S>, session = claim.session): void {
     const entry = claim as Entry<S>;
     entry.session = session;

@@ -19,13 +19,13 @@ export interface PendingClaim {
 export interface ClaimPort<S> {
   /** Claims under the session. `own`: one for each name, in order. */
   attempt(pending: PendingClaim, own: readonly SessionClaim<S>[]): Promise<ClaimAnswer>;
-  /** Whether the session may have been gone when this error came. */
+  /** Whether the error may mean that the session has expired. */
   mayBeExpired(error: unknown): boolean;
 }
 
 /**
- * The claims that are not answered yet. They are put under a session that lives, and those on one name
- * in the order of their requests: a server takes concurrent requests in any order.
+ * The claims that are not answered yet. Each is made under a living session, and those on one name in the
+ * order of their requests: a server serves concurrent requests in any order.
  */
 export class PendingClaims<Id, Proof extends SessionProof> {
   readonly #clock: Clock;
@@ -103,7 +103,7 @@ export class PendingClaims<Id, Proof extends SessionProof> {
   async #claimUnder(session: Session<Id, Proof>, pending: PendingClaim): Promise<ClaimAnswer> {
     const { claim, earlier, request } = pending;
     const { names, grantId, driftFactor } = claim;
-    // The core claims again under another id.
+    // After this answer, the core claims again under another id.
     if (names.some((name) => this.#claims.wasSwept(name, grantId))) return LOST;
     const own = names.map((name) => this.#claims.add(name, grantId, session, request, driftFactor));
     // At most one of several exclusive claims is granted: nothing is gained by sending them together.
@@ -111,7 +111,7 @@ export class PendingClaims<Id, Proof extends SessionProof> {
     return this.#port.attempt(pending, own);
   }
 
-  /** The session because of which a claim failed; null: another reason. */
+  /** The expired session that made a claim fail; null: it failed for another reason. */
   async #expiredSession(session: Session<Id, Proof>, error: unknown) {
     if (error instanceof SessionExpired) return error.session;
     if (!this.#port.mayBeExpired(error)) return null;

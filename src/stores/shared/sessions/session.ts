@@ -33,7 +33,7 @@ export interface SessionPort<Id, Proof extends SessionProof> {
   /** All keys under the session that belong to claims. They may be out of date. */
   listKeys(id: Id): Promise<Iterable<SessionKey>>;
   claimKey(name: string, grantId: string): string;
-  /** Those of these keys that do not stand under the session at a moment after this call. */
+  /** Those of these keys that are not under the session, at a moment after this call. */
   missingOf(id: Id, keys: readonly string[]): Promise<readonly string[]>;
   deleteKeys(keys: readonly string[]): Promise<void>;
 }
@@ -97,13 +97,13 @@ export class Session<Id, Proof extends SessionProof = SessionProof> {
     return this.#provedAtMs;
   }
 
-  /** Until then the store keeps the session alive, whatever happens. */
+  /** The store keeps the session alive until then, whatever happens. */
   get deadlineMs(): number {
     return this.#provedAtMs + this.ttlMs;
   }
 
   /**
-   * A proof that is sent after this call: an earlier one says nothing about what the caller did since.
+   * Resolves with a proof that was sent after this call: an earlier one says nothing about what the caller did since.
    * Rejects with SessionExpired when the session is gone.
    */
   prove(): Promise<Proof> {

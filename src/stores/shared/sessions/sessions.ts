@@ -18,7 +18,7 @@ export class Sessions<Id, Proof extends SessionProof> {
   readonly #port: SessionPort<Id, Proof>;
   readonly #clock: Clock;
   readonly #claims: SessionClaims<Session<Id, Proof>>;
-  /** The store counts its ttls in units of this. */
+  /** The store rounds ttls up to a multiple of this. */
   readonly #ttlUnitMs: number;
   readonly #entries = new Map<number, Entry<Session<Id, Proof>>>();
   readonly #timers = new Set<NodeJS.Timeout>();
@@ -64,7 +64,7 @@ export class Sessions<Id, Proof extends SessionProof> {
   forget(session: Session<unknown>): void {
     session.markDead();
     const ttlMs = session.requestedTtlMs;
-    // Another one may have taken its place already.
+    // Another session may have taken its place already.
     if (this.#entries.get(ttlMs)?.session === session) this.#entries.delete(ttlMs);
   }
 
@@ -112,7 +112,7 @@ export class Sessions<Id, Proof extends SessionProof> {
     this.#timers.add(timer);
   }
 
-  /** Ends an idle session, proves and reconciles another one when due. Returns when it was last reconciled. */
+  /** Ends the session if it is idle; otherwise proves and reconciles it when due. Returns when it was last reconciled. */
   async #check(session: Session<Id, Proof>, reconciledAtMs: number): Promise<number> {
     const nowMs = this.#clock.elapsedMs();
     const idleMs = nowMs - (this.#usedAtMs.get(session) ?? nowMs);
@@ -122,7 +122,7 @@ export class Sessions<Id, Proof extends SessionProof> {
         await session.end();
         return nowMs;
       }
-      // Renewals have proved it already, as a rule.
+      // Usually, a renewal has proved the session already.
       if (nowMs - session.provedAtMs >= session.ttlMs / 3) await session.prove();
       if (nowMs - reconciledAtMs < session.ttlMs) return reconciledAtMs;
       await reconcile(session, this.#port, this.#claims);

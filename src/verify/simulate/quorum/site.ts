@@ -76,6 +76,7 @@ export class QuorumSite implements Site {
       return new QuorumStore(mutant.nodes?.(observed) ?? observed, {
         maxTtlMs: about.maxTtlMs,
         runtime: { clock, random, seams: standardSeams },
+        closesNodes: true,
       });
     });
   }

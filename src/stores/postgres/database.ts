@@ -1,0 +1,93 @@
+import { orElse } from "../../core/validate.js";
+import { checkClient, type PostgresClient } from "./client.js";
+import { Connections } from "./connections.js";
+import { callSql, checkSchema, DEFAULT_SCHEMA, ensureSchema } from "./schema.js";
+
+export const CALL_TIMEOUT_MS = 10_000;
+
+interface StoreTraits {
+  /** The function that the user has called, for its error. */
+  readonly maker: string;
+  /** Whether the store looks for a pooler before the first call. */
+  readonly detectsPooler: boolean;
+}
+
+/** The connections of a store, and its schema, which the first call makes. Several `Locks` may share the store. */
+export class Database extends Connections {
+  readonly schema: string;
+  readonly #closeClient: boolean;
+  readonly #detectsPooler: boolean;
+  #ready: Promise<void> | null = null;
+  /** `Locks` that use the store. */
+  #users = 0;
+  #isClosed = false;
+
+  constructor(
+    client: PostgresClient,
+    options: { schema?: string; closeClient?: boolean },
+    { maker, detectsPooler }: StoreTraits,
+  ) {
+    checkClient(client, maker);
+    const schema = checkSchema(orElse(options.schema, DEFAULT_SCHEMA));
+    super(client);
+    this.schema = schema;
+    this.#closeClient = options.closeClient ?? false;
+    this.#detectsPooler = detectsPooler;
+  }
+
+  /** Makes the schema unless it is there. If that fails, the next call tries again. */
+  setUp(): Promise<void> {
+    this.#ready ??= this.#setUp().catch((error: unknown) => {
+      this.#ready = null;
+      throw error;
+    });
+    return this.#ready;
+  }
+
+  async #setUp(): Promise<void> {
+    if (this.#detectsPooler) await this.detectPooler(CALL_TIMEOUT_MS);
+    await ensureSchema(this, this.schema);
+  }
+
+  /** The results of a function of the schema. */
+  call<Result>(name: string, values: readonly unknown[], timeoutMs?: number): Promise<Result[]> {
+    return this.#call(name, values, "", timeoutMs);
+  }
+
+  /** The results of a function that returns JSON. They come as text: programs may have replaced pg's parser for JSON. */
+  async callForJson<Result>(name: string, values: readonly unknown[]): Promise<Result[]> {
+    const texts = await this.#call<string>(name, values, "::text");
+    return texts.map((text) => JSON.parse(text));
+  }
+
+  async #call<Result>(
+    name: string,
+    values: readonly unknown[],
+    cast: string,
+    timeoutMs = CALL_TIMEOUT_MS,
+  ): Promise<Result[]> {
+    await this.setUp();
+    const text = `SELECT ${callSql(this.schema, name, values.length)}${cast} AS result`;
+    const rows = await this.query<{ result: Result }>(text, values, timeoutMs);
+    return rows.map(({ result }) => result);
+  }
+
+  open(): void {
+    this.#users++;
+  }
+
+  /** Counts one user less. False: the store stays open, for other users or for claims that are left. */
+  leave(hasClaims: boolean): boolean {
+    this.#users = Math.max(0, this.#users - 1);
+    return this.#closeClient || (this.#users === 0 && !hasClaims);
+  }
+
+  /** Closes the client if the store owns it, and otherwise removes what was added to it. */
+  override async close(): Promise<void> {
+    if (!this.#closeClient) this.detach();
+    else if (!this.#isClosed) {
+      this.#isClosed = true;
+      await super.close();
+    }
+  }
+}
