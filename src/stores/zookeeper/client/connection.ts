@@ -2,6 +2,7 @@ import { connect as connectPlain, type Socket } from "node:net";
 import { connect as connectTls, type SecureContext } from "node:tls";
 import { reasonOf } from "../../../core/cause.js";
 import type { Clock } from "../../../core/clock.js";
+import { append } from "../../shared/append.js";
 import { Xid, type ZooKeeperErrorCode } from "./codes.js";
 import { type ConnectionInfo, RefusedReply, type Reply } from "./errors.js";
 import { FrameReader, JuteReader, JuteWriter, MalformedReply } from "./jute.js";
@@ -98,10 +99,7 @@ export class Connection {
   send(requests: readonly Request[], nowMs: number): void {
     const frames = requests.map((request) => {
       const xid = request.operation.xid ?? this.#nextXid();
-      const kind = Math.min(xid, 1);
-      const awaiting = this.#awaiting.get(kind);
-      if (awaiting === undefined) this.#awaiting.set(kind, [request]);
-      else awaiting.push(request);
+      append(this.#awaiting, kindOf(xid), request);
       return request.frame(xid, nowMs, this.#info.server);
     });
     this.#socket.write(frames.length === 1 ? frames[0]! : Buffer.concat(frames));
@@ -192,7 +190,7 @@ export class Connection {
     number: number,
     more: Pick<Reply, "zxid" | "answeredAtMs">,
   ): void {
-    const awaiting = this.#awaiting.get(Math.min(xid, 1));
+    const awaiting = this.#awaiting.get(kindOf(xid));
     const request = awaiting?.[0];
     if (request === undefined || request.xid !== xid) {
       throw new MalformedReply(`a reply to request ${xid}, which is not the next`);
@@ -226,6 +224,9 @@ export class Connection {
     return this.#lastXid;
   }
 }
+
+/** All numbers above 0 are one kind, and each of the fixed ones is its own. */
+const kindOf = (xid: number): number => Math.min(xid, 1);
 
 function readEvent(reply: JuteReader, zxid: bigint): ServerEvent {
   const type = reply.int();

@@ -1,6 +1,5 @@
 import type { Agenda } from "../../../core/agenda.js";
 import type { Clock } from "../../../core/clock.js";
-import { TurnBatcher } from "../../shared/turn-batcher.js";
 import { Alarm } from "./alarm.js";
 import type { ZooKeeperErrorCode } from "./codes.js";
 import type { Operation } from "./operations.js";
@@ -24,15 +23,11 @@ export class Outbox {
   /** Oldest first: all have the same timeout. */
   readonly #pending = new Set<Request>();
   readonly #timeouts = Alarm.afterInput(() => this.#expire());
-  readonly #batcher: TurnBatcher<Request>;
   #unsent: Request[] = [];
+  #isFilling = false;
 
   constructor(options: OutboxOptions) {
     this.#options = options;
-    this.#batcher = new TurnBatcher((requests) => {
-      for (const request of requests) this.#unsent.push(request);
-      options.filled();
-    });
   }
 
   /** Throws `InvalidArgumentError` if the request can't be written. */
@@ -57,7 +52,14 @@ export class Outbox {
       agenda.addPending(1);
       agenda.set(this.#timeouts, deadlineMs);
     }
-    this.#batcher.add(request);
+    this.#unsent.push(request);
+    if (this.#isFilling) return;
+    this.#isFilling = true;
+    // After everything that the present replies set off, and before new input is read.
+    process.nextTick(() => {
+      this.#isFilling = false;
+      this.#options.filled();
+    });
   }
 
   /** The requests to be sent now, in the order of the calls. */
