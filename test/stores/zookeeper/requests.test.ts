@@ -9,6 +9,7 @@ import {
   onVirtualClock,
   pass,
   returns,
+  T,
   Type,
 } from "../../support/zookeeper.js";
 
@@ -82,12 +83,50 @@ describe("requests", () => {
     const failed = expectCode(client.delete("/a"), "OPERATION_TIMEOUT");
     await clock.advance(200);
     expect(await failed).toMatchObject({ executed: "no" });
-    expect((await failed).message).toContain("there was no connection for 200 ms");
+    expect((await failed).message).toContain(
+      "it could not be sent for 200 ms: there was no connection",
+    );
     server.handler = obliging;
     await pass(clock, 1_500);
     await log.has("reconnected");
     await client.sync("/");
     expect(server.requests(2)).toHaveLength(0);
+  });
+
+  test("of a burst follow one another as replies come, so that a ping is not behind all of them", async () => {
+    const server = await FakeServer.open(deaf);
+    const { client, clock, log } = await onVirtualClock([server]);
+    const burst = Promise.all(Array.from({ length: 2_500 }, (_, i) => client.sync(`/${i}`)));
+    await until("the first ones", () => server.requests(Type.sync).length === 1_000);
+    await pass(clock, T / 3);
+    expect(server.requests(Type.ping)).toHaveLength(1);
+    expect(server.requests(Type.sync)).toHaveLength(1_000);
+    server.handler = obliging;
+    for (const request of server.last.seen.slice(1)) server.last.reply(request);
+    const sentAtMs = (await burst).map(({ reply }) => reply.sentAtMs);
+    expect(sentAtMs[999]).toBe(sentAtMs[0]);
+    expect(sentAtMs[1_000]).toBe(clock.elapsedMs());
+    expect(server.requests(Type.sync).map(({ body }) => body.toString("utf8", 4))).toEqual(
+      Array.from({ length: 2_500 }, (_, i) => `/${i}`),
+    );
+    expect(log.names).toEqual(["connected"]);
+  });
+
+  test("behind others that are not answered time out unsent, and are then forgotten", async () => {
+    const server = await FakeServer.open(deaf);
+    const { client, clock } = await onVirtualClock([server], { requestTimeoutMs: 500 });
+    const errors = Array.from({ length: 1_001 }, () =>
+      expectCode(client.delete("/a"), "OPERATION_TIMEOUT"),
+    );
+    await until("the first ones", () => server.requests(2).length === 1_000);
+    await clock.advance(500);
+    expect(await errors[999]).toMatchObject({ executed: "unknown" });
+    expect(await errors[1_000]).toMatchObject({ executed: "no" });
+    expect((await errors[1_000])!.message).toContain("has not answered earlier requests");
+    server.handler = obliging;
+    for (const request of server.requests(2)) server.last.reply(request);
+    await client.sync("/");
+    expect(server.requests(2)).toHaveLength(1_000);
   });
 
   test("errors have ZooKeeper's name, also those without one here", async () => {

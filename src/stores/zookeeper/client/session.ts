@@ -61,7 +61,7 @@ export class Session {
       timeoutMs: settings.requestTimeoutMs,
       filled: () => this.#sendWaiting(),
       answered: () => settings.servers.answered(),
-      whyUnsent: () => this.#lastFailure,
+      whyUnsent: () => this.#whyUnsent(),
     });
     const password = Buffer.alloc(PASSWORD_BYTES);
     this.#session = { id: 0n, password, timeoutMs: settings.sessionTimeoutMs };
@@ -123,7 +123,13 @@ export class Session {
 
   /** By the clock: after its deadline, nothing may revive the session. */
   #sendWaiting(): void {
-    if (this.state === "connected") this.#sendNow(this.#outbox.take());
+    if (this.state === "connected") this.#sendNow(this.#outbox.take(this.#connection!.room));
+  }
+
+  #whyUnsent(): string {
+    return this.#state === "connected"
+      ? "the server has not answered earlier requests"
+      : `there was no connection (last failure: ${this.#lastFailure})`;
   }
 
   #sendNow(requests: readonly Request[]): void {
@@ -242,6 +248,8 @@ export class Session {
     this.#aliveAtMs = Math.max(this.#aliveAtMs, reply.sentAtMs);
     if (reply.zxid > this.#lastZxid) this.#lastZxid = reply.zxid;
     this.#listeners.emit("replied", reply);
+    // The reply has made room for another request.
+    this.#outbox.announce();
     if (code === "SESSION_EXPIRED") this.#lose(code);
     if (code === "SESSION_MOVED") this.#disconnected("the session moved to another connection");
   }
