@@ -143,7 +143,13 @@ describeWith(["zookeeper"], "the ZooKeeper client on a real server", () => {
       { op: "create", path: `${folder}/never` },
     ]);
     const error = await expectCode(refused, "BAD_VERSION");
-    expect(error).toMatchObject({ part: 1, executed: "no", reply: { succeeded: false } });
+    expect(error).toMatchObject({
+      part: 1,
+      path: folder,
+      executed: "no",
+      reply: { succeeded: false },
+    });
+    expect(error.message).toContain(`multi ${JSON.stringify(folder)}:`);
     expect((await client.exists(results[1].path)).stat).not.toBe(null);
   });
 

@@ -141,10 +141,16 @@ describe("requests", () => {
     expect(JSON.parse(JSON.stringify(error))).toMatchObject({ code: "NO_NODE", path: "/a" });
     answer(-4711);
     expect((await expectCode(client.getData("/a"), "UNKNOWN")).message).toContain("error -4711");
-    answer(-122);
-    expect(await expectCode(client.delete("/a"), "REQUEST_TIMEOUT")).toMatchObject({
-      executed: "unknown",
-    });
+    // A server that fails to write its reply says MARSHALLING_ERROR, after it has executed the request.
+    for (const [number, code] of [
+      [-122, "REQUEST_TIMEOUT"],
+      [-5, "MARSHALLING_ERROR"],
+      [-2, "RUNTIME_INCONSISTENCY"],
+      [-3, "DATA_INCONSISTENCY"],
+    ] as const) {
+      answer(number);
+      expect(await expectCode(client.delete("/a"), code)).toMatchObject({ executed: "unknown" });
+    }
   });
 
   test("with wrong arguments are refused, and nothing is sent", async () => {

@@ -221,8 +221,8 @@ export class Connection {
     const reply = { ...more, sentAtMs: request.sentAtMs!, connection, isWrite, succeeded };
     if (succeeded) request.succeed(outcome.value, reply);
     else {
-      const { code, reason, part } = outcome;
-      request.fail(code, { reason, part, reply });
+      const { code, reason, part, path } = outcome;
+      request.fail(code, { reason, part, path, reply });
     }
     // The request may have ended the connection.
     if (!this.#over) this.#owner.replied(reply, succeeded ? null : outcome.code);

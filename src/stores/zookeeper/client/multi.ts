@@ -106,7 +106,8 @@ export function multi(
     if (results.some((one) => typeof one === "number")) {
       const numbers = results.map((one) => (typeof one === "number" ? one : 0));
       const failed = numbers.findIndex((number) => number !== 0 && number !== ANOTHER_FAILED);
-      throw new RefusedReply(numbers[failed] ?? ANOTHER_FAILED, Math.max(failed, 0));
+      const part = Math.max(failed, 0);
+      throw new RefusedReply(numbers[failed] ?? ANOTHER_FAILED, part, parts[part]!.path);
     }
     return { results: results as object[] };
   });
