@@ -44,7 +44,8 @@ export class Session {
   /** When the last request that was answered was sent: the server has counted from then, or later. */
   #aliveAtMs = Number.NEGATIVE_INFINITY;
   #lastSentAtMs = Number.NEGATIVE_INFINITY;
-  #lastFailure = "no server was tried";
+  /** Since the last connection. */
+  #lastFailure: string | null = null;
   #end: ZooKeeperError | null = null;
   #opened: ((error: ZooKeeperError | null) => void) | null = null;
   #closing: Promise<void> | null = null;
@@ -83,6 +84,7 @@ export class Session {
   }
 
   get aliveUntilMs(): number {
+    if (this.#end !== null) return Number.NEGATIVE_INFINITY;
     return this.#aliveAtMs + this.#session.timeoutMs;
   }
 
@@ -129,7 +131,12 @@ export class Session {
   #whyUnsent(): string {
     return this.#state === "connected"
       ? "the server has not answered earlier requests"
-      : `there was no connection (last failure: ${this.#lastFailure})`;
+      : `there was no connection (${this.#failure()})`;
+  }
+
+  #failure(): string {
+    const silent = `${this.#connection?.info.server}: it has not answered`;
+    return `last failure: ${this.#lastFailure ?? silent}`;
   }
 
   #sendNow(requests: readonly Request[]): void {
@@ -200,11 +207,15 @@ export class Session {
     const isNew = id === 0n;
     const isGranted = session.timeoutMs > 0 && session.id !== 0n;
     const { connectSentAtMs } = this.#connection!.info;
-    if (isNew && !isGranted) this.#disconnected("it refused a session");
-    else if (!isGranted) this.#lose("SESSION_EXPIRED");
-    else if (!isNew && session.id !== id) this.#disconnected("it resumed another session");
-    // A process that slept through the deadline must not go on as if nothing had happened.
-    else if (!isNew && connectSentAtMs >= this.aliveUntilMs) this.#loseInSilence();
+    // A process that slept through a deadline must not go on as if nothing had happened.
+    const isOver = this.#clock.elapsedMs() >= connectSentAtMs + session.timeoutMs;
+    if (isNew) {
+      if (!isGranted) this.#disconnected("it refused a session");
+      else if (isOver) this.#disconnected("its session may be over already");
+      else this.#connected(session);
+    } else if (!isGranted) this.#lose("SESSION_EXPIRED");
+    else if (session.id !== id) this.#disconnected("it resumed another session");
+    else if (isOver || connectSentAtMs >= this.aliveUntilMs) this.#loseInSilence();
     else this.#connected(session);
   }
 
@@ -215,6 +226,7 @@ export class Session {
     this.#aliveAtMs = Math.max(this.#aliveAtMs, info.connectSentAtMs);
     this.#lastSentAtMs = info.connectSentAtMs;
     this.#state = "connected";
+    this.#lastFailure = null;
     this.#agenda.remove(this.#attempt);
     this.#sendNow(this.#introduction());
     this.#sendWaiting();
@@ -245,7 +257,7 @@ export class Session {
   }
 
   #heard(reply: Reply, code: ZooKeeperErrorCode | null): void {
-    this.#aliveAtMs = Math.max(this.#aliveAtMs, reply.sentAtMs);
+    if (code !== "SESSION_EXPIRED") this.#aliveAtMs = Math.max(this.#aliveAtMs, reply.sentAtMs);
     if (reply.zxid > this.#lastZxid) this.#lastZxid = reply.zxid;
     this.#listeners.emit("replied", reply);
     // The reply has made room for another request.
@@ -291,14 +303,14 @@ export class Session {
   #loseInSilence(): void {
     const reason =
       `no server has answered for the session's timeout of ${this.#session.timeoutMs} ms ` +
-      `(last failure: ${this.#lastFailure}), so that it must be treated as expired: open another client`;
+      `(${this.#failure()}), so that it must be treated as expired: open another client`;
     this.#lose("SESSION_EXPIRED", reason);
   }
 
   #openingIsOver(): void {
     if (this.#opened === null) return;
     const within = `within ${this.#settings.connectTimeoutMs} ms`;
-    const reason = `no server gave a session ${within} (last failure: ${this.#lastFailure})`;
+    const reason = `no server gave a session ${within} (${this.#failure()})`;
     this.#finish("closed", new ZooKeeperError("CONNECTION_LOSS", { reason }));
   }
 
