@@ -1,5 +1,6 @@
 import { inspect } from "node:util";
 import { describe, expect, test } from "vitest";
+import { type DigestLogin, ZooKeeperClient } from "../../../src/zookeeper/index.js";
 import { until } from "../../support/worker.js";
 import {
   deaf,
@@ -176,15 +177,19 @@ describe("requests", () => {
       ["create", "/a", { data: 5 }],
       ["create", "/a", { acl: [] }],
       ["create", "/a", { acl: [{ permissions: ["all"], scheme: "world", id: "anyone" }] }],
+      ["create", "/a", { acl: [null] }],
+      ["create", "/a", { acl: [{ permissions: "read", scheme: "world", id: "anyone" }] }],
       ["create", "/a", { sequential: true }],
       ["create", "/a", { data: Buffer.alloc(1_048_576) }],
       ["delete", "/a", { version: 1.5 }],
       ["setData", "/a", "", { version: -2 }],
       ["getData", "/a", { watch: true }],
       ["addWatch", "/a", {}, null],
+      ["addWatch", "/a", { recursive: "no" }, () => {}],
       ["multi", []],
       ["multi", [null]],
       ["multi", [{ op: "sync", path: "/a" }]],
+      ["multi", [{ op: "toString", path: "/a" }]],
       ["multi", [{ op: "getData", path: "/a" }]],
       ["multi", [{ op: "create", path: "/a", sequential: true }]],
       ["multiRead", [{ op: "exists", path: "/a" }]],
@@ -215,6 +220,12 @@ describe("secrets", () => {
       expect(text).not.toContain(secret);
       expect(text).not.toContain("P4ssw0rd");
     }
+  });
+
+  test("are in no message about an option, also where a password is written after the user", async () => {
+    const options = { servers: ["a"], auth: "app:S3cr3t" as unknown as DigestLogin };
+    const error = await expectCode(ZooKeeperClient.open(options), "INVALID_ARGUMENT");
+    expect(error.message).not.toContain("S3cr3t");
   });
 
   test("a refused login is the end of the session", async () => {

@@ -1,4 +1,4 @@
-import { checkOptions } from "../../../core/validate.js";
+import { checkBoolean, checkOptions } from "../../../core/validate.js";
 import type { ConnectionInfo, Reply } from "./errors.js";
 import { checkListener, Listeners, type ZooKeeperEvents } from "./events.js";
 import type { MultiPart, MultiReadPart, MultiReadResult, MultiResult } from "./multi.js";
@@ -216,8 +216,9 @@ export class ZooKeeperClient {
   ): Promise<PersistentWatch> {
     checkOptions(options, "the options of addWatch", ["recursive"]);
     checkListener(listener);
-    const kind = options.recursive ? "recursive" : "persistent";
-    const operation = operations.addWatch(this.#chroot, path, kind === "recursive");
+    const isRecursive = checkBoolean(options.recursive ?? false, "recursive");
+    const kind = isRecursive ? "recursive" : "persistent";
+    const operation = operations.addWatch(this.#chroot, path, isRecursive);
     this.#watches.refuseConflict(kind, path);
     // One function for each watch, so that its removal leaves others with the same listener.
     const own: WatchListener = (event) => listener(event);
