@@ -63,6 +63,8 @@ export interface ConnectionOptions {
   readonly ticket: () => SessionTicket;
 }
 
+type Outcome = { readonly value: unknown } | RefusedReply;
+
 /** One TCP or TLS connection: its handshake, its frames, and which reply answers which request. */
 export class Connection {
   readonly #options: ConnectionOptions;
@@ -185,40 +187,32 @@ export class Connection {
     }
   }
 
-  #take(reply: JuteReader, nowMs: number): void {
-    const xid = reply.int();
-    const zxid = reply.long();
-    const number = reply.int();
-    if (xid === Xid.event) this.#owner.noticed(readEvent(reply, zxid));
-    else this.#answer(xid, reply, number, { zxid, answeredAtMs: nowMs });
-  }
-
-  #answer(
-    xid: number,
-    reply: JuteReader,
-    number: number,
-    more: Pick<Reply, "zxid" | "answeredAtMs">,
-  ): void {
+  #take(body: JuteReader, answeredAtMs: number): void {
+    const [xid, zxid, number] = [body.int(), body.long(), body.int()];
+    if (xid === Xid.event) {
+      this.#owner.noticed(readEvent(body, zxid));
+      return;
+    }
     const awaiting = this.#awaitingOf(xid);
     const request = awaiting.first;
-    if (request === undefined || request.xid !== xid) {
+    if (request?.xid !== xid) {
       throw new MalformedReply(`a reply to request ${xid}, which is not the next`);
     }
-    const outcome = outcomeOf(request, number, reply);
+    const outcome = outcomeOf(request, number, body);
     // Only now: if the reply is malformed, the request must fail with the connection.
     awaiting.take();
-    this.#settle(request, outcome, more);
+    this.#settle(request, outcome, { zxid, answeredAtMs });
   }
 
   #settle(
     request: Request,
-    outcome: { value: unknown } | RefusedReply,
-    more: Pick<Reply, "zxid" | "answeredAtMs">,
+    outcome: Outcome,
+    answered: Pick<Reply, "zxid" | "answeredAtMs">,
   ): void {
     const { isWrite } = request.operation;
     const succeeded = !(outcome instanceof RefusedReply);
     const connection = this.#info;
-    const reply = { ...more, sentAtMs: request.sentAtMs!, connection, isWrite, succeeded };
+    const reply = { ...answered, sentAtMs: request.sentAtMs!, connection, isWrite, succeeded };
     if (succeeded) request.succeed(outcome.value, reply);
     else {
       const { code, reason, part, path } = outcome;
@@ -249,11 +243,7 @@ function readEvent(reply: JuteReader, zxid: bigint): ServerEvent {
   return { type, path: reply.text(), zxid };
 }
 
-function outcomeOf(
-  { operation }: Request,
-  number: number,
-  reply: JuteReader,
-): { value: unknown } | RefusedReply {
+function outcomeOf({ operation }: Request, number: number, reply: JuteReader): Outcome {
   if (number === NO_NODE && operation.missing !== undefined) return { value: operation.missing };
   if (number !== 0) return new RefusedReply(number);
   try {

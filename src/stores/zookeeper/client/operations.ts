@@ -165,7 +165,6 @@ const look = <T>(
   const absolute = chroot.absolute(path);
   return read(name, path, {
     ...rest,
-    read: rest.read,
     write(request) {
       request.text(absolute);
       request.bool(watch);
