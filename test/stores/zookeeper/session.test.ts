@@ -171,6 +171,15 @@ describe("the session's deadline", () => {
     expect(server.last.seen).toHaveLength(1);
   });
 
+  test("a server may say so in its reply to a ping", async () => {
+    const server = await FakeServer.open();
+    const { clock, log } = await onVirtualClock([server]);
+    server.handler = (connection, request) => connection.reply(request, { error: -112 });
+    await pass(clock, T / 3);
+    await log.has("lost");
+    expect(log.names).toEqual(["connected", "lost"]);
+  });
+
   test("once the session is over, it is alive until no time, and in no listener", async () => {
     const server = await FakeServer.open();
     const { client, clock } = await onVirtualClock([server]);

@@ -81,7 +81,10 @@ export class ZooKeeperClient {
     return client;
   }
 
-  /** By the clock: `lost` also while a stalled process has not read the replies that wait for it. */
+  /**
+   * By the clock: `lost` after the deadline, also before the event. It may become `connected` again if a
+   * stalled process then reads replies that were waiting for it.
+   */
   get state(): SessionState {
     return this.#session.state;
   }
@@ -182,7 +185,10 @@ export class ZooKeeperClient {
     return this.#send(operations.setAcl(this.#chroot, path, acl, versionOf(options)));
   }
 
-  /** Resolves when the server has caught up with the leader: reads after it see all earlier writes. */
+  /**
+   * Resolves when the server has caught up with the leader: reads after it see all earlier writes. A leader
+   * that has lost its majority answers too, until it notices.
+   */
   async sync(path: string): Promise<Replied> {
     return this.#send(operations.sync(this.#chroot, path));
   }

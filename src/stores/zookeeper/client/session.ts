@@ -13,7 +13,7 @@ import type { Watches } from "./watches.js";
 
 /**
  * `connecting`: there is no session yet. `suspended`: the session has no connection at present.
- * `lost` and `closed` are final.
+ * `closed` is final, and so is `lost` after its event.
  */
 export type SessionState = "connecting" | "connected" | "suspended" | "lost" | "closed";
 
@@ -250,7 +250,7 @@ export class Session {
     return new Request<object>(operation, Number.POSITIVE_INFINITY, {
       succeeded,
       failed: ({ code, reply }) => {
-        if (code === "AUTH_FAILED") this.#lose(code);
+        if (code === "AUTH_FAILED" || code === "SESSION_EXPIRED") this.#lose(code);
         else if (reply !== null) this.#disconnected(`it refused ${operation.name} (${code})`);
       },
     }) as Request;
