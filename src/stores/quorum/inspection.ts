@@ -24,16 +24,11 @@ export class Inspection {
   readonly #members: readonly Member[];
   readonly #membership: Membership;
   readonly #majority: number;
-  #requests = 0;
 
   constructor(members: readonly Member[], membership: Membership) {
     this.#members = members;
     this.#membership = membership;
     this.#majority = majorityOf(members.length);
-  }
-
-  get isUnderWay(): boolean {
-    return this.#requests > 0;
   }
 
   async inspect(name: string): Promise<NameInfo | null> {
@@ -80,13 +75,11 @@ export class Inspection {
   async #askMajority<T>(send: (node: QuorumNode) => Promise<T>): Promise<Answers<T>> {
     await this.#membership.join();
     // Nodes that are silent are not waited for if the others are a majority.
-    this.#requests++;
     const answers = await askAll(this.#members, LIMITS, send, (some) => {
       const votes = [...some.values()].filter((answer) => !(answer instanceof Error)).length;
       const isRestSilent = this.#members.every(({ isSilent }, i) => isSilent || some.has(i));
       return votes >= this.#majority && isRestSilent;
     });
-    this.#requests--;
     const good: { where: string; answer: T }[] = [];
     const missing: string[] = [];
     const failures: Error[] = [];
