@@ -77,6 +77,8 @@ export class QuorumStore implements Store {
   readonly #inspection: Inspection;
   /** By grantId. */
   readonly #claiming = new Map<string, OwnClaim>();
+  /** Requests of people that have no answer yet. */
+  readonly #inspecting = new Set<Promise<unknown>>();
   readonly #waiters: Waiters;
   /** By name: until when this process leaves it to those who wait elsewhere. */
   readonly #pausedUntilMs = new Map<string, number>();
@@ -138,7 +140,7 @@ export class QuorumStore implements Store {
   }
 
   revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    return this.#inspection.revoke(name, by);
+    return this.#untilAnswered(this.#inspection.revoke(name, by));
   }
 
   resize(): never {
@@ -146,11 +148,11 @@ export class QuorumStore implements Store {
   }
 
   inspect(name: string): Promise<NameInfo | null> {
-    return this.#inspection.inspect(name);
+    return this.#untilAnswered(this.#inspection.inspect(name));
   }
 
   list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
-    return this.#inspection.list(prefix, limit);
+    return this.#untilAnswered(this.#inspection.list(prefix, limit));
   }
 
   async close(): Promise<void> {
@@ -161,10 +163,17 @@ export class QuorumStore implements Store {
     if (!this.#closesNodes && (isClaiming || this.#waiters.count > 0)) return;
     this.#waiters.close();
     // Requests of other Locks end by themselves.
-    const isInUse = this.#grants.areInUse || this.#inspection.isUnderWay;
+    const isInUse = this.#grants.areInUse || this.#inspecting.size > 0;
     if (this.#closesNodes || !isInUse) await this.#endRequests();
     this.#releases.close();
     await Promise.all(this.#members.map(({ node }) => node.close()));
+  }
+
+  #untilAnswered<T>(inspecting: Promise<T>): Promise<T> {
+    const answered = (): void => void this.#inspecting.delete(inspecting);
+    this.#inspecting.add(inspecting);
+    inspecting.then(answered, answered);
+    return inspecting;
   }
 
   /** Claims end with their requests, and take back what they have recorded. */
@@ -176,7 +185,7 @@ export class QuorumStore implements Store {
       own.endPause();
     }
     for (const end of this.#pending.ends) end();
-    await Promise.allSettled(claims.map(({ answer }) => answer));
+    await Promise.allSettled([...claims.map(({ answer }) => answer), ...this.#inspecting]);
     this.#pending.isClosed = false;
   }
 

@@ -47,7 +47,6 @@ export class Releases {
 
   /** Makes all attempts at once, and resolves when the nodes that are not silent have answered. */
   async flush(): Promise<void> {
-    await Promise.all(this.#underWay);
     for (const [timer, attempt] of this.#later) {
       timer.cancel();
       this.#later.delete(timer);
