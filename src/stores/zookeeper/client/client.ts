@@ -99,7 +99,7 @@ export class ZooKeeperClient {
     return this.#session.ticket.timeoutMs;
   }
 
-  /** When the session counts as lost, on the client's clock, if nothing more is answered; -Infinity once it is over. */
+  /** When the session counts as lost, on the client's clock, if nothing more is answered; never ahead once it is over. */
   get aliveUntilMs(): number {
     return this.#session.aliveUntilMs;
   }

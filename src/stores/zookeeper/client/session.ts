@@ -47,6 +47,7 @@ export class Session {
   /** Since the last connection. */
   #lastFailure: string | null = null;
   #end: ZooKeeperError | null = null;
+  #endedAtMs = Number.POSITIVE_INFINITY;
   #opened: ((error: ZooKeeperError | null) => void) | null = null;
   #closing: Promise<void> | null = null;
 
@@ -84,8 +85,7 @@ export class Session {
   }
 
   get aliveUntilMs(): number {
-    if (this.#end !== null) return Number.NEGATIVE_INFINITY;
-    return this.#aliveAtMs + this.#session.timeoutMs;
+    return Math.min(this.#aliveAtMs + this.#session.timeoutMs, this.#endedAtMs);
   }
 
   open(): Promise<void> {
@@ -323,6 +323,7 @@ export class Session {
   #finish(state: "lost" | "closed", error: ZooKeeperError): void {
     if (this.#end !== null) return;
     this.#end = error;
+    this.#endedAtMs = this.#clock.elapsedMs();
     this.#state = state;
     this.#outbox.failAll(error.code);
     this.#connection?.destroy("the client ended it");
