@@ -109,12 +109,14 @@ export class QuorumStore implements Store {
 
   /** Joins the nodes; claims do so first. Rejects if fewer than a majority answer. */
   setUp(): Promise<void> {
+    this.#pending.isClosed = false;
     return this.#membership.joinAll();
   }
 
   claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
     const there = this.#claiming.get(claim.grantId);
     if (there !== undefined) return there.answer;
+    this.#pending.isClosed = false;
     const own: OwnClaim = {
       isGivenUp: false,
       endPause: () => {},
@@ -127,6 +129,7 @@ export class QuorumStore implements Store {
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
+    this.#pending.isClosed = false;
     // A process that only renews gets back the nodes that were down when it started.
     this.#membership.join().catch(() => {});
     const ofTickets = renewals.map((renewal) => this.#renewTicket(renewal));
@@ -140,7 +143,7 @@ export class QuorumStore implements Store {
   }
 
   revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    return this.#untilAnswered(this.#inspection.revoke(name, by));
+    return this.#untilAnswered(() => this.#inspection.revoke(name, by));
   }
 
   resize(): never {
@@ -148,11 +151,11 @@ export class QuorumStore implements Store {
   }
 
   inspect(name: string): Promise<NameInfo | null> {
-    return this.#untilAnswered(this.#inspection.inspect(name));
+    return this.#untilAnswered(() => this.#inspection.inspect(name));
   }
 
   list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
-    return this.#untilAnswered(this.#inspection.list(prefix, limit));
+    return this.#untilAnswered(() => this.#inspection.list(prefix, limit));
   }
 
   async close(): Promise<void> {
@@ -169,14 +172,16 @@ export class QuorumStore implements Store {
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
 
-  #untilAnswered<T>(inspecting: Promise<T>): Promise<T> {
+  #untilAnswered<T>(inspect: () => Promise<T>): Promise<T> {
+    this.#pending.isClosed = false;
+    const inspecting = inspect();
     const answered = (): void => void this.#inspecting.delete(inspecting);
     this.#inspecting.add(inspecting);
     inspecting.then(answered, answered);
     return inspecting;
   }
 
-  /** Claims end with their requests, and take back what they have recorded. */
+  /** Claims end with their requests, and take back what they have recorded. So it stays until the next call. */
   async #endRequests(): Promise<void> {
     const claims = [...this.#claiming.values()];
     this.#pending.isClosed = true;
@@ -186,7 +191,6 @@ export class QuorumStore implements Store {
     }
     for (const end of this.#pending.ends) end();
     await Promise.allSettled([...claims.map(({ answer }) => answer), ...this.#inspecting]);
-    this.#pending.isClosed = false;
   }
 
   async #claim(claim: Claim, push: (push: Push) => void, own: OwnClaim): Promise<ClaimAnswer> {

@@ -31,6 +31,7 @@ const MENDED: readonly (readonly [what: string, seed: number])[] = [
   ["close() while a claim that was given up takes back its records", 8_308_944],
   ["close() in the middle of a forced release", 8_402_034],
   ["close() waits twice for a node that is late", 8_501_946],
+  ["a release after close()", 8_621_174],
 ];
 test.each(MENDED)("a schedule that broke a promise: %s", async (_what, seed) => {
   const { failure } = await search({ seed, runs: 1, draw: drawQuorumSchedule });
