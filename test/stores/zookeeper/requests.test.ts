@@ -1,4 +1,6 @@
 import { inspect } from "node:util";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { describe, expect, test } from "vitest";
 import { type DigestLogin, ZooKeeperClient } from "../../../src/zookeeper/index.js";
 import { until } from "../../support/worker.js";
@@ -92,6 +94,27 @@ describe("requests", () => {
     await log.has("reconnected");
     await client.sync("/");
     expect(server.requests(2)).toHaveLength(0);
+  });
+
+  test("that time out unsent leave no bytes behind", async () => {
+    setFlagsFromString("--expose-gc");
+    const bytesInUse = (): number => {
+      runInNewContext("gc")();
+      return process.memoryUsage().arrayBuffers;
+    };
+    const server = await FakeServer.open();
+    const { client, clock, log } = await onVirtualClock([server], { requestTimeoutMs: 200 });
+    server.handler = () => {};
+    server.last.socket.destroy();
+    await log.has("suspended");
+    const beforeBytes = bytesInUse();
+    const codes = Array.from({ length: 20 }, () =>
+      client.setData("/a", Buffer.alloc(1_000_000)).catch(({ code }) => code),
+    );
+    await clock.advance(200);
+    expect(new Set(await Promise.all(codes))).toEqual(new Set(["OPERATION_TIMEOUT"]));
+    expect(client.state).toBe("suspended");
+    await until("they are freed", () => bytesInUse() - beforeBytes < 5_000_000);
   });
 
   test("of a burst follow one another as replies come, so that a ping is not behind all of them", async () => {
