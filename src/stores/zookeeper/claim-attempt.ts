@@ -33,7 +33,7 @@ export class ClaimAttempt {
   readonly #context: ZooKeeperContext;
   readonly #pending: PendingClaim;
   readonly #claim: Claim;
-  readonly #own: ZooKeeperClaim;
+  #own: ZooKeeperClaim;
   readonly #link: Link;
   readonly #name: string;
   readonly #key: string;
@@ -50,7 +50,10 @@ export class ClaimAttempt {
 
   async run(): Promise<ClaimAnswer> {
     // Only a request that was sent before can have left a node.
-    const isRepeated = this.#pending.request.seq > 1 || this.#own.state !== "requested";
+    const isRepeated =
+      this.#pending.request.seq > 1 ||
+      this.#own.state !== "requested" ||
+      this.#context.revoked.has(this.#claim.grantId);
     let found = isRepeated ? await this.#find() : null;
     // Requests on one connection are executed in their order, unless one has to be sent again.
     if (found === null && !this.#context.containers.has(this.#name)) await this.#pending.earlier;
@@ -80,7 +83,7 @@ export class ClaimAttempt {
     if (isNew && mayWait && ahead >= MOST_WAITERS) {
       return this.#withdraw({ kind: "full", name, waiting: ahead });
     }
-    if (!mayWait) {
+    if (isNew && !mayWait) {
       if (queue.isBarred(grantId)) return this.#answerAfterResize(token);
       await this.#describeHolder(queue);
       return this.#withdraw({ kind: "busy", name, position: queue.position(grantId) });
@@ -186,13 +189,25 @@ export class ClaimAttempt {
     const found = queue.get(grantId);
     if (found === undefined) {
       const lost = await this.#context.whyLost(this.#name, grantId);
-      return lost.reason === "revoked" || this.#own.state !== "requested" ? lost : null;
+      if (lost.reason === "revoked" || this.#own.state === "held") return lost;
+      this.#beginAgain();
+      return null;
     }
     const [described] = await describeClaims(client, layout, this.#name, [found.node]);
     // Under another session, it ends with that one.
     if (described?.owner !== client.sessionId) return LOST;
     nodes.add(this.#key, `${layout.name(this.#name)}/${found.node}`, this.#link, described.token);
     return { token: described.token, queue };
+  }
+
+  /** The ticket is gone, as after a resize: this claim is a new one. */
+  #beginAgain(): void {
+    const { claims } = this.#context;
+    const { session, state } = this.#own;
+    if (state === "requested" || this.#isGivenUp()) return;
+    this.#context.drop(this.#own);
+    const { grantId, driftFactor } = this.#claim;
+    this.#own = claims.add(this.#name, grantId, session, this.#pending.request, driftFactor);
   }
 
   #describeHolder(queue: Queue): Promise<void> {

@@ -18,23 +18,13 @@ import {
 
 /** Sessions are cheap enough for one per ttl, and expensive enough not to have one for each odd number. */
 const TTL_UNIT_MS = 100;
-const MOST_CONTAINERS = 10_000;
+const MOST_RECENT = 10_000;
 
-/** Names whose containers are likely to be there. */
-class RecentNames {
-  readonly #names = new Set<string>();
-
-  has(name: string): boolean {
-    return this.#names.has(name);
-  }
-
-  add(name: string): void {
-    if (this.#names.size >= MOST_CONTAINERS) this.#names.clear();
-    this.#names.add(name);
-  }
-
-  delete(name: string): void {
-    this.#names.delete(name);
+/** Texts that were added lately; it forgets all of them when there are too many. */
+class RecentTexts extends Set<string> {
+  override add(text: string): this {
+    if (this.size >= MOST_RECENT) this.clear();
+    return super.add(text);
   }
 }
 
@@ -43,7 +33,10 @@ export class ZooKeeperContext {
   readonly clock: Clock;
   readonly layout: Layout;
   readonly nodes = new Nodes();
-  readonly containers = new RecentNames();
+  /** Names whose containers are likely to be there. */
+  readonly containers = new RecentTexts();
+  /** The ids of grants that were revoked, as far as that was noticed. */
+  readonly revoked = new RecentTexts();
   readonly links: Links;
   /** The state of every claim of this store. */
   readonly claims: SessionClaims<ZooKeeperSession>;
@@ -95,7 +88,10 @@ export class ZooKeeperContext {
       readRevocations(client, this.layout, name),
     ]);
     const revoked = revocations.find((one) => one.grantId === grantId);
-    if (revoked !== undefined) return { kind: "lost", reason: "revoked", why: reasonOf(revoked) };
+    if (revoked !== undefined) {
+      this.revoked.add(grantId);
+      return { kind: "lost", reason: "revoked", why: reasonOf(revoked) };
+    }
     const isTaken = queue.holders().some((one) => one.grantId !== grantId);
     return { kind: "lost", reason: isTaken ? "superseded" : "expired" };
   }
@@ -118,7 +114,9 @@ export class ZooKeeperContext {
     for (const claim of [...this.claims.all()]) {
       const node = this.nodes.get(this.key(claim), link);
       if (node === undefined || node.czxid > reply.zxid || standing.has(node.path)) continue;
-      if (claim.session.id === link) this.drop(claim);
+      if (claim.session.id !== link) continue;
+      this.revoked.add(claim.grantId);
+      this.drop(claim);
     }
   }
 }

@@ -40,7 +40,7 @@ const NO_LEADERS_CLOCK =
 
 /** The traits of the store on ZooKeeper. */
 export const ZOOKEEPER_TRAITS: Traits = {
-  store: "zookeeper",
+  store: "ZooKeeper",
   scope: "network",
   liveness: "session",
   waiting: "pushed",
@@ -53,7 +53,7 @@ export const ZOOKEEPER_TRAITS: Traits = {
     "a restart of all servers with their data",
     "jumps of the servers' clocks",
   ],
-  grantsTwiceAfter: [],
+  grantsTwiceAfter: ["a setting of minSessionTimeout below two ticks on the servers"],
   namesAtOnce: 1,
   cannot: {
     "many-names": "ZooKeeper's transactions can't check that a name is free",

@@ -10,6 +10,7 @@ import { type Layout, readClaim } from "./layout.js";
 import { type Link, type Links, TIMEOUT_PER_TTL } from "./link.js";
 import { isCode } from "./name-reads.js";
 import type { Nodes } from "./nodes.js";
+import { sweepRevocations } from "./revocations.js";
 
 export type ZooKeeperSession = Session<Link, SessionProof>;
 export type ZooKeeperClaim = SessionClaim<ZooKeeperSession>;
@@ -36,6 +37,7 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
   async begin(ttlMs: number): Promise<BegunSession<Link>> {
     const link = await this.#links.begin(ttlMs);
     const { timeoutMs, liveness } = link;
+    sweepRevocations(link.client, this.#layout).catch(() => {});
     return {
       id: link,
       ttlMs: Math.min(ttlMs, timeoutMs / TIMEOUT_PER_TTL),

@@ -1,0 +1,40 @@
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { type ZooKeeperStore, zookeeperStore } from "../../../src/stores/zookeeper/index.js";
+import { compareWithRule } from "../../../src/testing.js";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import { ruleRuns } from "../../support/chance.js";
+import { describeWith } from "../../support/needs.js";
+
+describeWith(["zookeeper"], "the queue in ZooKeeper", () => {
+  const timeout = { timeout: 120_000 };
+  let lab: Lab;
+  let clients: [ZooKeeperStore, ZooKeeperStore];
+  beforeAll(async () => {
+    lab = await Lab.open();
+    const config = { maxSessionTimeout: "3600000", maxClientCnxns: "0" };
+    const [server] = (await lab.zookeeper({ config })).servers;
+    const servers = [`${server!.address}:${server!.port}`];
+    clients = [zookeeperStore({ servers }), zookeeperStore({ servers })];
+  });
+  afterAll(async () => {
+    for (const one of clients ?? []) await one.close();
+    await lab?.close();
+  });
+
+  // Concurrent: each mostly waits.
+  const parts = [1, 2, 3, 4, 5];
+  test.concurrent.for(parts)(
+    "replies and pushes like the rule (part %i)",
+    timeout,
+    async (part) => {
+      // No time passes: sessions last seconds at least.
+      const { pushed } = await compareWithRule({
+        clients,
+        ...ruleRuns(5, part, 15),
+        // A reply to a claim has the position that the watch knew of; a session outlasts a ttl.
+        ignore: ["claim-position", "ttl"],
+      });
+      expect(pushed.granted).toBeGreaterThan(2);
+    },
+  );
+});
