@@ -75,6 +75,7 @@ export class ZooKeeperStore implements Store {
   readonly #operations: Operations;
   readonly #pendingClaims: PendingClaims<Link, SessionProof>;
   #users = 0;
+  #isClosed = false;
 
   constructor(options: ZooKeeperStoreOptions) {
     const { root, ...client } = options;
@@ -130,10 +131,9 @@ export class ZooKeeperStore implements Store {
     let retry: NodeJS.Timeout | undefined;
     const begin = async (): Promise<void> => {
       try {
-        const { client, watches } = await this.#context.links.any();
-        if (isOver) return;
-        end = await watches.observe(name, changed);
-        client.on("lost", () => void (isOver || begin()));
+        if (isOver || this.#isClosed) return;
+        const { watches } = await this.#context.links.any();
+        end = await watches.observe(name, { changed, ended: () => void begin() });
         if (isOver) end();
         else changed();
       } catch {
@@ -149,12 +149,14 @@ export class ZooKeeperStore implements Store {
   }
 
   open(): void {
+    this.#isClosed = false;
     this.#users++;
   }
 
   async close(): Promise<void> {
     this.#users = Math.max(0, this.#users - 1);
     if (this.#users > 0) return;
+    this.#isClosed = true;
     const { claims, sessions, links } = this.#context;
     claims.close();
     await sessions.close(false);

@@ -8,13 +8,20 @@ import type { ZooKeeperClaim } from "./session-port.js";
 /** A name that was waited for is likely to be waited for again: its watch stays for this long. */
 const IDLE_WATCH_MS = 5_000;
 
+interface Observer {
+  /** The queue of the name may have changed. */
+  changed(): void;
+  /** The watch has ended with its session. */
+  ended(): void;
+}
+
 /** The queue of a name, kept up to date by a recursive watch. */
 class WatchedName {
   readonly name: string;
   readonly queue = new Queue();
   /** Claims of this session that wait for the name, or are about to. */
   readonly waiting = new Set<ZooKeeperClaim>();
-  readonly observers = new Set<() => void>();
+  readonly observers = new Set<Observer>();
   /** Whether every change up to the last event is in the queue. */
   isComplete = false;
   ready: Promise<PersistentWatch>;
@@ -119,12 +126,12 @@ export class NameWatches {
   }
 
   /** Rejects if the name can't be watched; otherwise resolves with a function that ends the observation. */
-  async observe(name: string, changed: () => void): Promise<() => void> {
+  async observe(name: string, observer: Observer): Promise<() => void> {
     const watched = this.#watch(name);
-    watched.observers.add(changed);
     await this.#whenReady(watched);
+    watched.observers.add(observer);
     return () => {
-      if (watched.observers.delete(changed)) this.#dropWhenIdle(watched);
+      if (watched.observers.delete(observer)) this.#dropWhenIdle(watched);
     };
   }
 
@@ -145,7 +152,7 @@ export class NameWatches {
   changed(name: string): void {
     const watched = this.#watched.get(name);
     if (watched === undefined) return;
-    for (const changed of watched.observers) changed();
+    for (const observer of watched.observers) observer.changed();
     const { queue, waiting, isComplete } = watched;
     if (!isComplete || waiting.size === 0) return;
     const holders = new Set(queue.holders().map(({ grantId }) => grantId));
@@ -158,7 +165,10 @@ export class NameWatches {
 
   /** Ends all watches. */
   close(): void {
-    for (const watched of [...this.#watched.values()]) this.#drop(watched);
+    for (const watched of [...this.#watched.values()]) {
+      this.#drop(watched);
+      for (const { ended } of watched.observers) ended();
+    }
   }
 
   #watch(name: string): WatchedName {
@@ -211,7 +221,6 @@ export class NameWatches {
     for (const watched of this.#watched.values()) {
       for (const claim of watched.waiting)
         if (claim.state === "queued") claim.push({ kind: "look" });
-      for (const changed of watched.observers) changed();
     }
     this.close();
   }

@@ -33,6 +33,19 @@ export class Nodes {
     this.#nodes.delete(key);
   }
 
+  /** Forgets the nodes of the session that had gone at this transaction. */
+  keepOnly(link: Link, standing: ReadonlySet<string>, zxid: bigint): void {
+    for (const [key, node] of this.#nodes) {
+      const isGone = node.czxid <= zxid && !standing.has(node.path);
+      if (node.link === link && isGone) this.#nodes.delete(key);
+    }
+  }
+
+  /** The session is over. */
+  forgetAll(link: Link): void {
+    for (const [key, node] of this.#nodes) if (node.link === link) this.#nodes.delete(key);
+  }
+
   /**
    * Deletes the claim's node. `unknown`: its path is not known here. `repeated`: an attempt without a reply may
    * have deleted what is missing now.

@@ -14,7 +14,7 @@ import type { ZooKeeperClient } from "./client/client.js";
 import { ZooKeeperError } from "./client/errors.js";
 import type { MultiPart } from "./client/multi.js";
 import { ATTEMPTS, tooMuchContentionError } from "./errors.js";
-import { decodeName, type Layout, readBarrier } from "./layout.js";
+import { comparePlaces, decodeName, type Layout, readBarrier } from "./layout.js";
 import type { Links } from "./link.js";
 import {
   type DescribedClaim,
@@ -29,7 +29,9 @@ import { type Revocation, readRevocations } from "./revocations.js";
 const NAMES_PER_READ = 100;
 const HOLDERS_PER_STEP = 50;
 /** A request may have a megabyte by default. */
-const PARTS_PER_MULTI = 2_000;
+const MOST_BYTES = 900_000;
+/** Of a part beside its path. */
+const PART_BYTES = 20;
 
 /** What a step that others may overtake gives. */
 const OVERTAKEN: readonly ZooKeeperError["code"][] = ["NO_NODE", "NODE_EXISTS", "BAD_VERSION"];
@@ -73,8 +75,8 @@ export class Operations {
   }
 
   /**
-   * A barrier keeps later claims from being granted, and the step fails if a holder has left: so the holders
-   * are known exactly when the limit changes.
+   * A barrier keeps later claims from being granted, and the step fails if an earlier one has left: so the
+   * holders are known exactly when the limit changes.
    */
   async resize(name: string, limit: number): Promise<number | null> {
     const { client } = await this.#links.any();
@@ -187,18 +189,22 @@ export class Operations {
       if (before === null) return null;
       const place = readBarrier(barrier.path.slice(container.length + 1))!;
       const holders = queue.holders();
-      const dropped = queue.waiters().filter((one) => one.permits > limit && one.place < place);
+      const waiters = queue.waiters().filter((one) => comparePlaces(one.place, place) < 0);
+      const dropped = waiters.filter(({ permits }) => permits > limit);
+      const staying = [...holders, ...waiters.filter(({ permits }) => permits <= limit)];
       const resize: Resize = { limit, before: place, held: holders.map(({ grantId }) => grantId) };
       const parts: MultiPart[] = [
         { op: "setData", path: container, data: JSON.stringify(resize), version },
-        ...holders.map(({ node }): MultiPart => ({ op: "check", path: `${container}/${node}` })),
+        // If one of them had gone, another could hold the name by now.
+        ...staying.map(({ node }): MultiPart => ({ op: "check", path: `${container}/${node}` })),
         ...dropped.map((claim) => this.#deletion(name, claim)),
         { op: "delete", path: barrier.path },
       ];
-      if (parts.length > PARTS_PER_MULTI) {
+      const bytes = parts.reduce((sum, { path }) => sum + path.length + PART_BYTES, 0);
+      if (bytes > MOST_BYTES) {
         throw new StoreUnavailableError(
-          `${holders.length + dropped.length} claims stand in ${JSON.stringify(name)}, and ZooKeeper ` +
-            `changes at most ${PARTS_PER_MULTI} in one step: resize it when it is less used`,
+          `${queue.size} claims stand in ${JSON.stringify(name)}, too many for one step of ZooKeeper: ` +
+            "resize it when it is less used",
           { retryable: false },
         );
       }

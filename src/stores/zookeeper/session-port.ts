@@ -36,8 +36,9 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
   /** A server with a short `maxSessionTimeout` gives a shorter ttl. */
   async begin(ttlMs: number): Promise<BegunSession<Link>> {
     const link = await this.#links.begin(ttlMs);
-    const { timeoutMs, liveness } = link;
-    sweepRevocations(link.client, this.#layout).catch(() => {});
+    const { timeoutMs, liveness, client } = link;
+    client.on("lost", () => this.#nodes.forgetAll(link));
+    sweepRevocations(client, this.#layout).catch(() => {});
     return {
       id: link,
       ttlMs: Math.min(ttlMs, timeoutMs / TIMEOUT_PER_TTL),
@@ -73,11 +74,13 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
   }
 
   end(link: Link): Promise<void> {
+    this.#nodes.forgetAll(link);
     return this.#links.end(link);
   }
 
   async listKeys(link: Link): Promise<Iterable<SessionKey>> {
-    const { paths } = await link.client.getEphemerals(this.#layout.names);
+    const { paths, reply } = await link.client.getEphemerals(this.#layout.names);
+    this.#nodes.keepOnly(link, new Set(paths), reply.zxid);
     return this.#keysOf(link, paths);
   }
 

@@ -51,9 +51,7 @@ describeWith(NEEDS, "the proof that a session of ZooKeeper lives, in a network t
   const hostOf = ({ address }: ZooKeeperServer): Host =>
     network.hosts.find((one) => one.address === address)!;
 
-  async function roles({
-    servers,
-  }: ServerCluster<ZooKeeperServer>): Promise<{
+  async function roles({ servers }: ServerCluster<ZooKeeperServer>): Promise<{
     leader: ZooKeeperServer;
     follower: ZooKeeperServer;
   }> {

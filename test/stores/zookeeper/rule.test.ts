@@ -1,24 +1,20 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { type ZooKeeperStore, zookeeperStore } from "../../../src/stores/zookeeper/index.js";
 import { compareWithRule } from "../../../src/testing.js";
-import { Lab } from "../../../src/verify/lab/lab.js";
 import { ruleRuns } from "../../support/chance.js";
 import { describeWith } from "../../support/needs.js";
+import { OneZooKeeper } from "../../support/zookeeper-store.js";
 
 describeWith(["zookeeper"], "the queue in ZooKeeper", () => {
   const timeout = { timeout: 120_000 };
-  let lab: Lab;
+  const zookeeper = OneZooKeeper.forAll();
   let clients: [ZooKeeperStore, ZooKeeperStore];
-  beforeAll(async () => {
-    lab = await Lab.open();
-    const config = { maxSessionTimeout: "3600000", maxClientCnxns: "0" };
-    const [server] = (await lab.zookeeper({ config })).servers;
-    const servers = [`${server!.address}:${server!.port}`];
+  beforeAll(() => {
+    const servers = [zookeeper.address];
     clients = [zookeeperStore({ servers }), zookeeperStore({ servers })];
   });
   afterAll(async () => {
     for (const one of clients ?? []) await one.close();
-    await lab?.close();
   });
 
   // Concurrent: each mostly waits.
