@@ -77,6 +77,8 @@ export class QuorumStore implements Store {
   readonly #inspection: Inspection;
   /** By grantId. */
   readonly #claiming = new Map<string, OwnClaim>();
+  /** Requests of people that have no answer yet. */
+  readonly #inspecting = new Set<Promise<unknown>>();
   readonly #waiters: Waiters;
   /** By name: until when this process leaves it to those who wait elsewhere. */
   readonly #pausedUntilMs = new Map<string, number>();
@@ -107,12 +109,14 @@ export class QuorumStore implements Store {
 
   /** Joins the nodes; claims do so first. Rejects if fewer than a majority answer. */
   setUp(): Promise<void> {
+    this.#pending.isClosed = false;
     return this.#membership.joinAll();
   }
 
   claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
     const there = this.#claiming.get(claim.grantId);
     if (there !== undefined) return there.answer;
+    this.#pending.isClosed = false;
     const own: OwnClaim = {
       isGivenUp: false,
       endPause: () => {},
@@ -125,6 +129,7 @@ export class QuorumStore implements Store {
   }
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
+    this.#pending.isClosed = false;
     // A process that only renews gets back the nodes that were down when it started.
     this.#membership.join().catch(() => {});
     const ofTickets = renewals.map((renewal) => this.#renewTicket(renewal));
@@ -138,7 +143,7 @@ export class QuorumStore implements Store {
   }
 
   revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    return this.#inspection.revoke(name, by);
+    return this.#untilAnswered(() => this.#inspection.revoke(name, by));
   }
 
   resize(): never {
@@ -146,11 +151,11 @@ export class QuorumStore implements Store {
   }
 
   inspect(name: string): Promise<NameInfo | null> {
-    return this.#inspection.inspect(name);
+    return this.#untilAnswered(() => this.#inspection.inspect(name));
   }
 
   list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
-    return this.#inspection.list(prefix, limit);
+    return this.#untilAnswered(() => this.#inspection.list(prefix, limit));
   }
 
   async close(): Promise<void> {
@@ -161,13 +166,22 @@ export class QuorumStore implements Store {
     if (!this.#closesNodes && (isClaiming || this.#waiters.count > 0)) return;
     this.#waiters.close();
     // Requests of other Locks end by themselves.
-    const isInUse = this.#grants.areInUse || this.#inspection.isUnderWay;
+    const isInUse = this.#grants.areInUse || this.#inspecting.size > 0;
     if (this.#closesNodes || !isInUse) await this.#endRequests();
     this.#releases.close();
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
 
-  /** Claims end with their requests, and take back what they have recorded. */
+  #untilAnswered<T>(inspect: () => Promise<T>): Promise<T> {
+    this.#pending.isClosed = false;
+    const inspecting = inspect();
+    const answered = (): void => void this.#inspecting.delete(inspecting);
+    this.#inspecting.add(inspecting);
+    inspecting.then(answered, answered);
+    return inspecting;
+  }
+
+  /** Claims end with their requests, and take back what they have recorded. So it stays until the next call. */
   async #endRequests(): Promise<void> {
     const claims = [...this.#claiming.values()];
     this.#pending.isClosed = true;
@@ -176,8 +190,7 @@ export class QuorumStore implements Store {
       own.endPause();
     }
     for (const end of this.#pending.ends) end();
-    await Promise.allSettled(claims.map(({ answer }) => answer));
-    this.#pending.isClosed = false;
+    await Promise.allSettled([...claims.map(({ answer }) => answer), ...this.#inspecting]);
   }
 
   async #claim(claim: Claim, push: (push: Push) => void, own: OwnClaim): Promise<ClaimAnswer> {

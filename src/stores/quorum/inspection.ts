@@ -24,16 +24,11 @@ export class Inspection {
   readonly #members: readonly Member[];
   readonly #membership: Membership;
   readonly #majority: number;
-  #requests = 0;
 
   constructor(members: readonly Member[], membership: Membership) {
     this.#members = members;
     this.#membership = membership;
     this.#majority = majorityOf(members.length);
-  }
-
-  get isUnderWay(): boolean {
-    return this.#requests > 0;
   }
 
   async inspect(name: string): Promise<NameInfo | null> {
@@ -57,15 +52,18 @@ export class Inspection {
     return infos.slice(0, limit);
   }
 
-  /** Revokes what any node has, also records that no majority has. Returns the holders that a majority had. */
+  /**
+   * Revokes the grant that a majority has, and returns its holder. A record on fewer nodes may be of a ballot that
+   * is under way: if nodes dropped it after their vote, the ballot could still be decided, and nobody would know.
+   */
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
     const [descriptions] = await this.#describe([name]);
-    const info = toNameInfo(name, this.#members.length, descriptions!);
-    for (const { id, number, holder } of holdingsOf(descriptions!)) {
-      const revocation = { name, id, number, holder, by: by.holder, why: by.why };
-      await this.#askMajority((node) => node.revoke(revocation));
-    }
-    return info?.holders ?? [];
+    const [most] = holdingsOf(descriptions!);
+    if (most === undefined || most.nodes < this.#majority) return [];
+    const { id, number, holder } = most;
+    const revocation = { name, id, number, holder, by: by.holder, why: by.why };
+    await this.#askMajority((node) => node.revoke(revocation));
+    return toNameInfo(name, this.#members.length, descriptions!)!.holders;
   }
 
   /** One for each name, in order. */
@@ -80,13 +78,11 @@ export class Inspection {
   async #askMajority<T>(send: (node: QuorumNode) => Promise<T>): Promise<Answers<T>> {
     await this.#membership.join();
     // Nodes that are silent are not waited for if the others are a majority.
-    this.#requests++;
     const answers = await askAll(this.#members, LIMITS, send, (some) => {
       const votes = [...some.values()].filter((answer) => !(answer instanceof Error)).length;
       const isRestSilent = this.#members.every(({ isSilent }, i) => isSilent || some.has(i));
       return votes >= this.#majority && isRestSilent;
     });
-    this.#requests--;
     const good: { where: string; answer: T }[] = [];
     const missing: string[] = [];
     const failures: Error[] = [];

@@ -26,7 +26,6 @@ export class Releases {
   readonly #underWay = new Set<Promise<void>>();
   /** The attempts to come, each of which can be made at once. */
   readonly #later = new Map<Timer, () => void>();
-  #isClosed = false;
 
   constructor(members: readonly Member[], clock: Clock) {
     this.#members = members;
@@ -40,14 +39,12 @@ export class Releases {
     answered: (answer: NodeReleaseReply | Error, index: number) => void,
     silent?: () => void,
   ): void {
-    this.#isClosed = false;
     const untilMs = this.#clock.elapsedMs() + keptMs;
     this.#attempt(this.#members, { release, limits, untilMs }, RETRY_MS.first, answered, silent);
   }
 
   /** Makes all attempts at once, and resolves when the nodes that are not silent have answered. */
   async flush(): Promise<void> {
-    await Promise.all(this.#underWay);
     for (const [timer, attempt] of this.#later) {
       timer.cancel();
       this.#later.delete(timer);
@@ -56,9 +53,8 @@ export class Releases {
     await Promise.all(this.#underWay);
   }
 
-  /** Repeats nothing any more, until the next release. */
+  /** Does not repeat what has failed so far. */
   close(): void {
-    this.#isClosed = true;
     for (const timer of this.#later.keys()) timer.cancel();
     this.#later.clear();
   }
@@ -97,7 +93,8 @@ export class Releases {
   }
 
   #repeat(member: Member, sending: Sending, pauseMs: number): void {
-    if (this.#isClosed || this.#clock.elapsedMs() + pauseMs >= sending.untilMs) return;
+    const isTooLate = this.#clock.elapsedMs() + pauseMs >= sending.untilMs;
+    if (isTooLate || member.pending.isClosed) return;
     const nextPauseMs = Math.min(2 * pauseMs, RETRY_MS.most);
     const attempt = (): void => this.#attempt([member], sending, nextPauseMs);
     const timer = this.#clock.after(pauseMs, () => {

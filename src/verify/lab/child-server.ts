@@ -88,14 +88,20 @@ export abstract class ChildServer implements Server {
         if (this.#child !== child) throw new Error(howEnded(child));
         // A reply proves nothing if another process's server has the port.
         if (!listensOn(child.pid!, this.port)) return false;
-        return this.answers().catch(() => false);
+        // A server that answers may go down once more, to recover.
+        return this.#isReady().catch(() => false);
       });
-      await this.afterStart();
     } catch (error) {
       await this.kill();
       const reason = (error as Error).message;
       throw new Error(`${this.name} did not start: ${reason}${this.#endOfLog()}`, { cause: error });
     }
+  }
+
+  async #isReady(): Promise<boolean> {
+    if (!(await this.answers())) return false;
+    await this.afterStart();
+    return true;
   }
 
   async stop(): Promise<void> {

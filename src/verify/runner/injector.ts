@@ -25,6 +25,8 @@ export class Injector {
   /** Numbers faults of the same name that are active at the same time. */
   #repeated = 1;
   #over = false;
+  /** Whether a fault could not be healed, so that the store may not work again. */
+  hasUnhealed = false;
 
   constructor(kinds: readonly FaultKind[], members: readonly Member[], timeLine: TimeLine) {
     this.#kinds = new Map(kinds.map((kind) => [kind.name, kind]));
@@ -121,17 +123,22 @@ export class Injector {
     const struck = this.#inForce.get(one);
     if (struck === undefined) return;
     this.#inForce.delete(one);
+    let isHealed = true;
     try {
       await one.heal();
     } catch (error) {
       this.troubles.push(`${one.name}, healing: ${(error as Error).message}`);
+      isHealed = false;
+      this.hasUnhealed = true;
     }
     if (one.clockByMs !== undefined) {
       this.#timeLine.now({ kind: "clock-set", byMs: -one.clockByMs });
     }
     const { record, kind } = struck;
     this.records.push({ ...record, untilMs: machineMs() });
-    if (kind.hits !== "worker") this.#timeLine.now({ kind: "healed", fault: record.name });
+    if (kind.hits !== "worker" && isHealed) {
+      this.#timeLine.now({ kind: "healed", fault: record.name });
+    }
   }
 
   #after(ms: number, act: () => Promise<void>): void {

@@ -91,7 +91,7 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
     await operator.end();
     const [ttlMs] = target.ttlsMs as [number];
     const roll =
-      options.signal?.aborted || injector.isLockedOut
+      options.signal?.aborted || injector.isLockedOut || injector.hasUnhealed
         ? NO_ROLL
         : await callTheRoll(members, plan, { pace: options.pace, ttlMs });
     const after = await target.commands().catch(() => null);

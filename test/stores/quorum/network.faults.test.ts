@@ -62,6 +62,8 @@ describeWith(["redis"], "the network of a quorum fails", () => {
       await one.renew(op, 1_500);
       await one.release(op);
     }
+    // A release that is still on its way would be struck, too.
+    await nothingIsLeft(servers);
     return { ...started, servers, proxies, struck, other };
   }
 

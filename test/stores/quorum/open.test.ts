@@ -120,6 +120,19 @@ describeWith(["redis"], "connect() to a quorum", () => {
     await expect(locks.acquire("another", { ttl: "30s" })).rejects.toThrow(/more than 20000 ms/);
   });
 
+  test("refuses servers on which somebody else has written the marker, and says so", async () => {
+    const database = 5;
+    for (const [i, text] of ["hello", "1 hello", "7 of a later version"].entries()) {
+      await servers[i]!.cli("-n", String(database), "set", MARKER, text);
+    }
+    const error = await rejection(connect(`${redlockUrl(servers)}/${database}`));
+    expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
+    expect(error.message).toContain("is not Holdfast's: delete it, or use another database");
+    expect(error.message).toContain(
+      "are in format 7, which this version of Holdfast does not know",
+    );
+  });
+
   test("finds one server behind two addresses by its run id", async () => {
     await using proxy = await TcpProxy.open(servers[0]!);
     const url = redlockUrl([servers[0]!, servers[1]!, proxy]);

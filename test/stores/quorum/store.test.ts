@@ -65,6 +65,32 @@ describeWith(["redis"], "a quorum of Redis servers", () => {
     }
   });
 
+  test("a forced release leaves an attempt that is under way alone, and takes the lease that comes of it", async () => {
+    const proxies = await Promise.all(servers.map((server) => TcpProxy.open(server)));
+    onTestFinished(async () => void (await Promise.all(proxies.map((proxy) => proxy.close()))));
+    const slow = await open(redlockUrl(proxies));
+    const operator = await open(redlockUrl(servers));
+    await takes(slow);
+    const late = proxies.slice(1).map((proxy) => proxy.delay(PAUSE_MS, "to-server"));
+    await Promise.all(late.map((one) => one.inject()));
+    const acquiring = slow.acquire("name");
+    const hasVoted = async (): Promise<boolean> =>
+      (await servers[0]!.cli("exists", recordOf("default:name"))) === "1";
+    await until("one server has voted", hasVoted);
+    expect(await operator.forceRelease("name", { why: "too early" })).toEqual([]);
+    expect(await hasVoted()).toBe(true);
+    const lease = await acquiring;
+    await Promise.all(late.map((one) => one.heal()));
+    expect(await rejection(operator.acquire("name", { wait: 0 }))).toMatchObject({
+      code: "ACQUIRE_TIMEOUT",
+    });
+    const taken = await operator.forceRelease("name", { why: "now" });
+    expect(taken.map(({ token }) => token)).toEqual([lease.token]);
+    const next = await operator.acquire("name");
+    expect(next.token).toBeGreaterThan(lease.token);
+    await next.release();
+  });
+
   test("releases while the memory of the servers is full", async () => {
     const locks = await open(redlockUrl(servers));
     const plain = await locks.acquire("plain");

@@ -1,5 +1,8 @@
 import { inspect } from "node:util";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { describe, expect, test } from "vitest";
+import { type DigestLogin, ZooKeeperClient } from "../../../src/zookeeper/index.js";
 import { until } from "../../support/worker.js";
 import {
   deaf,
@@ -9,6 +12,7 @@ import {
   onVirtualClock,
   pass,
   returns,
+  T,
   Type,
 } from "../../support/zookeeper.js";
 
@@ -82,12 +86,71 @@ describe("requests", () => {
     const failed = expectCode(client.delete("/a"), "OPERATION_TIMEOUT");
     await clock.advance(200);
     expect(await failed).toMatchObject({ executed: "no" });
-    expect((await failed).message).toContain("there was no connection for 200 ms");
+    expect((await failed).message).toContain(
+      "it could not be sent for 200 ms: there was no connection",
+    );
     server.handler = obliging;
     await pass(clock, 1_500);
     await log.has("reconnected");
     await client.sync("/");
     expect(server.requests(2)).toHaveLength(0);
+  });
+
+  test("that time out unsent leave no bytes behind", async () => {
+    setFlagsFromString("--expose-gc");
+    const bytesInUse = (): number => {
+      runInNewContext("gc")();
+      return process.memoryUsage().arrayBuffers;
+    };
+    const server = await FakeServer.open();
+    const { client, clock, log } = await onVirtualClock([server], { requestTimeoutMs: 200 });
+    server.handler = () => {};
+    server.last.socket.destroy();
+    await log.has("suspended");
+    const beforeBytes = bytesInUse();
+    const codes = Array.from({ length: 20 }, () =>
+      client.setData("/a", Buffer.alloc(1_000_000)).catch(({ code }) => code),
+    );
+    await clock.advance(200);
+    expect(new Set(await Promise.all(codes))).toEqual(new Set(["OPERATION_TIMEOUT"]));
+    expect(client.state).toBe("suspended");
+    await until("they are freed", () => bytesInUse() - beforeBytes < 5_000_000);
+  });
+
+  test("of a burst follow one another as replies come, so that a ping is not behind all of them", async () => {
+    const server = await FakeServer.open(deaf);
+    const { client, clock, log } = await onVirtualClock([server]);
+    const burst = Promise.all(Array.from({ length: 2_500 }, (_, i) => client.sync(`/${i}`)));
+    await until("the first ones", () => server.requests(Type.sync).length === 1_000);
+    await pass(clock, T / 3);
+    expect(server.requests(Type.ping)).toHaveLength(1);
+    expect(server.requests(Type.sync)).toHaveLength(1_000);
+    server.handler = obliging;
+    for (const request of server.last.seen.slice(1)) server.last.reply(request);
+    const sentAtMs = (await burst).map(({ reply }) => reply.sentAtMs);
+    expect(sentAtMs[999]).toBe(sentAtMs[0]);
+    expect(sentAtMs[1_000]).toBe(clock.elapsedMs());
+    expect(server.requests(Type.sync).map(({ body }) => body.toString("utf8", 4))).toEqual(
+      Array.from({ length: 2_500 }, (_, i) => `/${i}`),
+    );
+    expect(log.names).toEqual(["connected"]);
+  });
+
+  test("behind others that are not answered time out unsent, and are then forgotten", async () => {
+    const server = await FakeServer.open(deaf);
+    const { client, clock } = await onVirtualClock([server], { requestTimeoutMs: 500 });
+    const errors = Array.from({ length: 1_001 }, () =>
+      expectCode(client.delete("/a"), "OPERATION_TIMEOUT"),
+    );
+    await until("the first ones", () => server.requests(2).length === 1_000);
+    await clock.advance(500);
+    expect(await errors[999]).toMatchObject({ executed: "unknown" });
+    expect(await errors[1_000]).toMatchObject({ executed: "no" });
+    expect((await errors[1_000])!.message).toContain("has not answered earlier requests");
+    server.handler = obliging;
+    for (const request of server.requests(2)) server.last.reply(request);
+    await client.sync("/");
+    expect(server.requests(2)).toHaveLength(1_000);
   });
 
   test("errors have ZooKeeper's name, also those without one here", async () => {
@@ -102,10 +165,16 @@ describe("requests", () => {
     expect(JSON.parse(JSON.stringify(error))).toMatchObject({ code: "NO_NODE", path: "/a" });
     answer(-4711);
     expect((await expectCode(client.getData("/a"), "UNKNOWN")).message).toContain("error -4711");
-    answer(-122);
-    expect(await expectCode(client.delete("/a"), "REQUEST_TIMEOUT")).toMatchObject({
-      executed: "unknown",
-    });
+    // A server that fails to write its reply says MARSHALLING_ERROR, after it has executed the request.
+    for (const [number, code] of [
+      [-122, "REQUEST_TIMEOUT"],
+      [-5, "MARSHALLING_ERROR"],
+      [-2, "RUNTIME_INCONSISTENCY"],
+      [-3, "DATA_INCONSISTENCY"],
+    ] as const) {
+      answer(number);
+      expect(await expectCode(client.delete("/a"), code)).toMatchObject({ executed: "unknown" });
+    }
   });
 
   test("with wrong arguments are refused, and nothing is sent", async () => {
@@ -131,15 +200,19 @@ describe("requests", () => {
       ["create", "/a", { data: 5 }],
       ["create", "/a", { acl: [] }],
       ["create", "/a", { acl: [{ permissions: ["all"], scheme: "world", id: "anyone" }] }],
+      ["create", "/a", { acl: [null] }],
+      ["create", "/a", { acl: [{ permissions: "read", scheme: "world", id: "anyone" }] }],
       ["create", "/a", { sequential: true }],
       ["create", "/a", { data: Buffer.alloc(1_048_576) }],
       ["delete", "/a", { version: 1.5 }],
       ["setData", "/a", "", { version: -2 }],
       ["getData", "/a", { watch: true }],
       ["addWatch", "/a", {}, null],
+      ["addWatch", "/a", { recursive: "no" }, () => {}],
       ["multi", []],
       ["multi", [null]],
       ["multi", [{ op: "sync", path: "/a" }]],
+      ["multi", [{ op: "toString", path: "/a" }]],
       ["multi", [{ op: "getData", path: "/a" }]],
       ["multi", [{ op: "create", path: "/a", sequential: true }]],
       ["multiRead", [{ op: "exists", path: "/a" }]],
@@ -170,6 +243,12 @@ describe("secrets", () => {
       expect(text).not.toContain(secret);
       expect(text).not.toContain("P4ssw0rd");
     }
+  });
+
+  test("are in no message about an option, also where a password is written after the user", async () => {
+    const options = { servers: ["a"], auth: "app:S3cr3t" as unknown as DigestLogin };
+    const error = await expectCode(ZooKeeperClient.open(options), "INVALID_ARGUMENT");
+    expect(error.message).not.toContain("S3cr3t");
   });
 
   test("a refused login is the end of the session", async () => {

@@ -142,6 +142,68 @@ describe("the session's deadline", () => {
     expect(server.connections).toHaveLength(2);
   });
 
+  test("a grant that is read after the session's timeout is none: nothing is sent to it", async () => {
+    const clock = new VirtualClock();
+    const log = new EventLog();
+    const server = await FakeServer.open((connection, request) => {
+      if (request.xid === null && server.connections.length === 1) clock.stall(T);
+      obliging(connection, request);
+    });
+    const auth = { user: "a", password: "b" };
+    const opening = openClient({ servers: [server.name], on: log.on, clock, auth });
+    await until("another connection", async () => {
+      await pass(clock, 50);
+      return server.connections.length === 2;
+    });
+    const client = await opening;
+    expect(client.connection?.number).toBe(2);
+    expect(server.connections[0]!.seen).toHaveLength(1);
+
+    server.handler = (connection, request) => {
+      clock.stall(T);
+      obliging(connection, request);
+    };
+    server.last.socket.destroy();
+    await log.has("suspended");
+    await pass(clock, T / 20);
+    await log.has("lost");
+    expect(log.names).toEqual(["connected", "suspended", "lost"]);
+    expect(server.last.seen).toHaveLength(1);
+  });
+
+  test("a server may say so in its reply to a ping", async () => {
+    const server = await FakeServer.open();
+    const { clock, log } = await onVirtualClock([server]);
+    server.handler = (connection, request) => connection.reply(request, { error: -112 });
+    await pass(clock, T / 3);
+    await log.has("lost");
+    expect(log.names).toEqual(["connected", "lost"]);
+  });
+
+  test("a session that the server has ended is alive no longer, and in no listener", async () => {
+    const server = await FakeServer.open();
+    const { client, clock } = await onVirtualClock([server]);
+    await clock.advance(100);
+    const seen: number[] = [];
+    client.on("replied", () => seen.push(client.aliveUntilMs));
+    client.on("lost", () => seen.push(client.aliveUntilMs));
+    const before = client.aliveUntilMs;
+    server.handler = (connection, request) => connection.reply(request, { error: -112 });
+    await expectCode(client.sync("/"), "SESSION_EXPIRED");
+    expect(seen).toEqual([before, clock.elapsedMs()]);
+    await clock.advance(100);
+    expect(client.aliveUntilMs).toBe(seen[1]);
+  });
+
+  test("the reason of the loss names the silent server, and no failure of the past", async () => {
+    const server = await FakeServer.open();
+    const { clock, log } = await onVirtualClock([server]);
+    clock.stall(T);
+    await pass(clock, 250);
+    expect(log.names).toEqual(["connected", "lost"]);
+    expect(log.reasons[0]).toContain(`(last failure: ${server.name}: it has not answered)`);
+  });
+
   test("another server is tried, with the session's id, password and last zxid", async () => {
     const servers = await Promise.all([FakeServer.open(), FakeServer.open()]);
     const { client, clock, log } = await onVirtualClock(servers);

@@ -102,6 +102,26 @@ describe("watches", () => {
     for (const { body } of restored) expect(body.length).toBeLessThan(200_000);
   });
 
+  test("no path is too long to be set again", async () => {
+    const server = await FakeServer.open();
+    const { client, clock, log } = await onVirtualClock([server], {
+      chroot: `/${"r".repeat(60_000)}`,
+    });
+    await expectCode(
+      client.addWatch(`/${"ä".repeat(65_535)}`, {}, () => {}),
+      "INVALID_ARGUMENT",
+    );
+    const paths = ["a", "b", "c"].map((one) => `/${one.repeat(65_534)}`);
+    await Promise.all(paths.map((path) => client.addWatch(path, {}, () => {})));
+    server.last.socket.destroy();
+    await log.has("suspended");
+    await returns(clock, log);
+    await client.sync("/");
+    const restored = server.requests(105);
+    expect(restored.flatMap(({ body }) => names(body)[3])).toHaveLength(3);
+    for (const { body } of restored) expect(body.length).toBeLessThan(0xfffff);
+  });
+
   test("if a server refuses to set them again, its connection is of no use", async () => {
     const server = await FakeServer.open();
     const { client, clock, log } = await onVirtualClock([server]);

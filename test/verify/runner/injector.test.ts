@@ -136,13 +136,16 @@ test("a fault that can't be healed is reported, and the others are healed", asyn
       heal: () => Promise.reject(new Error("still down")),
     }),
   });
-  const { injector } = injectorOf([recorded("first", done), stuck]);
+  const { injector, timeLine } = injectorOf([recorded("first", done), stuck]);
   injector.start([plannedFault("first"), plannedFault("stuck", { atMs: 10 })]);
   await pass(20);
   await injector.end();
   expect(injector.troubles).toEqual(["stuck, healing: still down"]);
   expect(done).toEqual(["first injected", "first healed"]);
   expect(injector.active).toEqual([]);
+  // Nobody can be blamed for what does not work from now on.
+  expect(injector.hasUnhealed).toBe(true);
+  expect(withoutTimes(timeLine)).not.toContainEqual({ kind: "healed", fault: "stuck" });
 });
 
 test("the end of a run heals everything in the opposite order, and nothing is injected afterwards", async () => {

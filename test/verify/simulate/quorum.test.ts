@@ -29,6 +29,9 @@ const MENDED: readonly (readonly [what: string, seed: number])[] = [
   ["a node is asked to raise a number before it has the claim", 8_100_350],
   ["a claim reaches a node after its release", 8_202_019],
   ["close() while a claim that was given up takes back its records", 8_308_944],
+  ["close() in the middle of a forced release", 8_402_034],
+  ["close() waits twice for a node that is late", 8_501_946],
+  ["a release after close()", 8_621_174],
 ];
 test.each(MENDED)("a schedule that broke a promise: %s", async (_what, seed) => {
   const { failure } = await search({ seed, runs: 1, draw: drawQuorumSchedule });

@@ -17,9 +17,11 @@ if not isKnown then
   forgetsScripts = tonumber(string.match(info, '\nredis_version:(%d+)')) >= 7
   local state, since, longestTtl = marker and 'lost' or 'new', micros, tonumber(maxTtl)
   if marker then
-    local format, seenRunId, seenTtl, seenFsync, seenState, seenSince =
-      string.match(marker, '^(%d+) (%w+) (%d+) (%a+) (%a*)(%d+)$')
-    if tonumber(format) ~= FORMAT then return redis.error_reply('HOLDFAST FORMAT ' .. tostring(format)) end
+    local format, rest = string.match(marker, '^(%d+) (.*)$')
+    if format and tonumber(format) ~= FORMAT then return redis.error_reply('HOLDFAST FORMAT ' .. format) end
+    local seenRunId, seenTtl, seenFsync, seenState, seenSince =
+      string.match(rest or '', '^(%w+) (%d+) (%a+) (%a*)(%d+)$')
+    if not seenRunId then return redis.error_reply('HOLDFAST STRANGER') end
     longestTtl = math.max(longestTtl, seenTtl)
     if seenRunId == runId then
       state, since = seenState, math.min(tonumber(seenSince), micros)

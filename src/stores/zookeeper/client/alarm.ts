@@ -11,7 +11,13 @@ export class Alarm extends AgendaEntry {
 
   /** Rings after what has arrived is read: a stalled process must not take its own silence for the server's. */
   static afterInput(ring: () => void): Alarm {
-    return new Alarm(() => setImmediate(ring));
+    const alarm = new Alarm(() =>
+      setImmediate(() => {
+        // What was read may have set it to another time.
+        if (alarm.heapIndex === -1) ring();
+      }),
+    );
+    return alarm;
   }
 
   wake(): void {

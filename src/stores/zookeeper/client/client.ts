@@ -1,4 +1,4 @@
-import { checkOptions } from "../../../core/validate.js";
+import { checkBoolean, checkOptions } from "../../../core/validate.js";
 import type { ConnectionInfo, Reply } from "./errors.js";
 import { checkListener, Listeners, type ZooKeeperEvents } from "./events.js";
 import type { MultiPart, MultiReadPart, MultiReadResult, MultiResult } from "./multi.js";
@@ -81,7 +81,10 @@ export class ZooKeeperClient {
     return client;
   }
 
-  /** By the clock: `lost` also while a stalled process has not read the replies that wait for it. */
+  /**
+   * By the clock: `lost` after the deadline, also before the event. It may become `connected` again if a
+   * stalled process then reads replies that were waiting for it.
+   */
   get state(): SessionState {
     return this.#session.state;
   }
@@ -96,7 +99,7 @@ export class ZooKeeperClient {
     return this.#session.ticket.timeoutMs;
   }
 
-  /** When the session counts as lost, on the client's clock, if nothing more is answered. */
+  /** When the session counts as lost, on the client's clock, if nothing more is answered; never ahead once it is over. */
   get aliveUntilMs(): number {
     return this.#session.aliveUntilMs;
   }
@@ -182,7 +185,10 @@ export class ZooKeeperClient {
     return this.#send(operations.setAcl(this.#chroot, path, acl, versionOf(options)));
   }
 
-  /** Resolves when the server has caught up with the leader: reads after it see all earlier writes. */
+  /**
+   * Resolves when the server has caught up with the leader: reads after it see all earlier writes. A leader
+   * that has lost its majority answers too, until it notices.
+   */
   async sync(path: string): Promise<Replied> {
     return this.#send(operations.sync(this.#chroot, path));
   }
@@ -216,8 +222,9 @@ export class ZooKeeperClient {
   ): Promise<PersistentWatch> {
     checkOptions(options, "the options of addWatch", ["recursive"]);
     checkListener(listener);
-    const kind = options.recursive ? "recursive" : "persistent";
-    const operation = operations.addWatch(this.#chroot, path, kind === "recursive");
+    const isRecursive = checkBoolean(options.recursive ?? false, "recursive");
+    const kind = isRecursive ? "recursive" : "persistent";
+    const operation = operations.addWatch(this.#chroot, path, isRecursive);
     this.#watches.refuseConflict(kind, path);
     // One function for each watch, so that its removal leaves others with the same listener.
     const own: WatchListener = (event) => listener(event);

@@ -34,7 +34,7 @@ export const Xid = { event: -1, ping: -2, auth: -4, setWatches: -8 } as const;
 const ERRORS = {
   CONNECTION_LOSS: [-4, "the connection was lost", true],
   OPERATION_TIMEOUT: [-7, "no reply came in time", true],
-  SESSION_EXPIRED: [-112, "the session and its ephemeral nodes are gone: open another client"],
+  SESSION_EXPIRED: [-112, "the session has expired, or must be treated so: open another client"],
   CLOSED: [-116, "the client is closed: open another one"],
   NO_NODE: [-101, "the node, or the parent of a new node, does not exist"],
   NODE_EXISTS: [-110, "the node exists already"],

@@ -2,9 +2,9 @@ import { connect as connectPlain, type Socket } from "node:net";
 import { connect as connectTls, type SecureContext } from "node:tls";
 import { reasonOf } from "../../../core/cause.js";
 import type { Clock } from "../../../core/clock.js";
-import { append } from "../../shared/append.js";
 import { Xid, type ZooKeeperErrorCode } from "./codes.js";
 import { type ConnectionInfo, RefusedReply, type Reply } from "./errors.js";
+import { Fifo } from "./fifo.js";
 import { FrameReader, JuteReader, JuteWriter, MalformedReply } from "./jute.js";
 import type { Request } from "./request.js";
 import type { ServerAddress } from "./servers.js";
@@ -12,6 +12,11 @@ import type { ServerAddress } from "./servers.js";
 /** A reply to the connect request is far shorter: until it is there, nothing longer is read. */
 const HANDSHAKE_BYTES = 1_024;
 const NO_NODE = -101;
+/**
+ * A server reads no more than this many requests ahead of its replies (`globalOutstandingLimit`). Further ones
+ * would wait in the network, and a ping behind them.
+ */
+const MAX_AWAITING = 1_000;
 
 /** The fields of `tls.connect`. */
 export interface ConnectionTls {
@@ -58,6 +63,8 @@ export interface ConnectionOptions {
   readonly ticket: () => SessionTicket;
 }
 
+type Outcome = { readonly value: unknown } | RefusedReply;
+
 /** One TCP or TLS connection: its handshake, its frames, and which reply answers which request. */
 export class Connection {
   readonly #options: ConnectionOptions;
@@ -65,7 +72,7 @@ export class Connection {
   readonly #socket: Socket;
   readonly #frames = new FrameReader(HANDSHAKE_BYTES);
   /** Replies come in order within each kind of request number. */
-  readonly #awaiting = new Map<number, Request[]>();
+  readonly #awaiting = new Map<number, Fifo<Request>>();
   #info: ConnectionInfo;
   #attached = false;
   #over = false;
@@ -95,11 +102,16 @@ export class Connection {
     return this.#info;
   }
 
+  /** How many more requests may be sent before a reply. */
+  get room(): number {
+    return MAX_AWAITING - this.#awaitingOf(1).length;
+  }
+
   /** Sends the requests together. `nowMs` must have been read in this turn of the event loop. */
   send(requests: readonly Request[], nowMs: number): void {
     const frames = requests.map((request) => {
       const xid = request.operation.xid ?? this.#nextXid();
-      append(this.#awaiting, kindOf(xid), request);
+      this.#awaitingOf(xid).add(request);
       return request.frame(xid, nowMs, this.#info.server);
     });
     this.#socket.write(frames.length === 1 ? frames[0]! : Buffer.concat(frames));
@@ -111,11 +123,10 @@ export class Connection {
     this.#over = true;
     this.#socket.destroy();
     for (const requests of this.#awaiting.values()) {
-      for (const request of requests) {
-        request.fail("CONNECTION_LOSS", { reason: `the connection was lost: ${reason}` });
+      while (requests.length > 0) {
+        requests.take()!.fail("CONNECTION_LOSS", { reason: `the connection was lost: ${reason}` });
       }
     }
-    this.#awaiting.clear();
   }
 
   #end(reason: string): void {
@@ -176,47 +187,47 @@ export class Connection {
     }
   }
 
-  #take(reply: JuteReader, nowMs: number): void {
-    const xid = reply.int();
-    const zxid = reply.long();
-    const number = reply.int();
-    if (xid === Xid.event) this.#owner.noticed(readEvent(reply, zxid));
-    else this.#answer(xid, reply, number, { zxid, answeredAtMs: nowMs });
-  }
-
-  #answer(
-    xid: number,
-    reply: JuteReader,
-    number: number,
-    more: Pick<Reply, "zxid" | "answeredAtMs">,
-  ): void {
-    const awaiting = this.#awaiting.get(kindOf(xid));
-    const request = awaiting?.[0];
-    if (request === undefined || request.xid !== xid) {
+  #take(body: JuteReader, answeredAtMs: number): void {
+    const [xid, zxid, number] = [body.int(), body.long(), body.int()];
+    if (xid === Xid.event) {
+      this.#owner.noticed(readEvent(body, zxid));
+      return;
+    }
+    const awaiting = this.#awaitingOf(xid);
+    const request = awaiting.first;
+    if (request?.xid !== xid) {
       throw new MalformedReply(`a reply to request ${xid}, which is not the next`);
     }
-    const outcome = outcomeOf(request, number, reply);
+    const outcome = outcomeOf(request, number, body);
     // Only now: if the reply is malformed, the request must fail with the connection.
-    awaiting!.shift();
-    this.#settle(request, outcome, more);
+    awaiting.take();
+    this.#settle(request, outcome, { zxid, answeredAtMs });
   }
 
   #settle(
     request: Request,
-    outcome: { value: unknown } | RefusedReply,
-    more: Pick<Reply, "zxid" | "answeredAtMs">,
+    outcome: Outcome,
+    answered: Pick<Reply, "zxid" | "answeredAtMs">,
   ): void {
     const { isWrite } = request.operation;
     const succeeded = !(outcome instanceof RefusedReply);
     const connection = this.#info;
-    const reply = { ...more, sentAtMs: request.sentAtMs!, connection, isWrite, succeeded };
+    const reply = { ...answered, sentAtMs: request.sentAtMs!, connection, isWrite, succeeded };
     if (succeeded) request.succeed(outcome.value, reply);
     else {
-      const { code, reason, part } = outcome;
-      request.fail(code, { reason, part, reply });
+      const { code, reason, part, path } = outcome;
+      request.fail(code, { reason, part, path, reply });
     }
     // The request may have ended the connection.
     if (!this.#over) this.#owner.replied(reply, succeeded ? null : outcome.code);
+  }
+
+  /** All numbers above 0 are one kind, and each of the fixed ones is its own. */
+  #awaitingOf(xid: number): Fifo<Request> {
+    const kind = Math.min(xid, 1);
+    const requests = this.#awaiting.get(kind) ?? new Fifo();
+    this.#awaiting.set(kind, requests);
+    return requests;
   }
 
   #nextXid(): number {
@@ -225,9 +236,6 @@ export class Connection {
   }
 }
 
-/** All numbers above 0 are one kind, and each of the fixed ones is its own. */
-const kindOf = (xid: number): number => Math.min(xid, 1);
-
 function readEvent(reply: JuteReader, zxid: bigint): ServerEvent {
   const type = reply.int();
   // The state of the connection, which is known here.
@@ -235,11 +243,7 @@ function readEvent(reply: JuteReader, zxid: bigint): ServerEvent {
   return { type, path: reply.text(), zxid };
 }
 
-function outcomeOf(
-  { operation }: Request,
-  number: number,
-  reply: JuteReader,
-): { value: unknown } | RefusedReply {
+function outcomeOf({ operation }: Request, number: number, reply: JuteReader): Outcome {
   if (number === NO_NODE && operation.missing !== undefined) return { value: operation.missing };
   if (number !== 0) return new RefusedReply(number);
   try {

@@ -96,13 +96,16 @@ export class ZooKeeperError extends Error {
 export class RefusedReply extends Error {
   readonly code: ZooKeeperErrorCode;
   readonly number: number;
+  /** The index and the path of the part of a multi that failed. */
   readonly part: number | null;
+  readonly path: string | null;
 
-  constructor(number: number, part: number | null = null) {
+  constructor(number: number, part: number | null = null, path: string | null = null) {
     super(`error ${number}`);
     this.code = codeOf(number);
     this.number = number;
     this.part = part;
+    this.path = path;
   }
 
   /** The words for an error that has no name here. */

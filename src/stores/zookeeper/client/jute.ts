@@ -60,8 +60,8 @@ export class JuteWriter {
 
 /** The bytes are not what a ZooKeeper server sends. */
 export class MalformedReply extends Error {
-  constructor(what: string) {
-    super(`the server sent ${what}: it is no ZooKeeper server, or its reply was damaged`);
+  constructor(what: string, why = "it is no ZooKeeper server, or its reply was damaged") {
+    super(`the server sent ${what}: ${why}`);
     this.name = "MalformedReply";
   }
 }
@@ -151,7 +151,10 @@ export class FrameReader {
     if (this.#chunks[0]!.length < LENGTH_BYTES) this.#join();
     const length = this.#chunks[0]!.readInt32BE(0);
     if (length < 0 || length > this.maxBytes) {
-      throw new MalformedReply(`a frame of ${length} bytes, where at most ${this.maxBytes} may be`);
+      throw new MalformedReply(
+        `a reply of ${length} bytes, where ${this.maxBytes} are accepted`,
+        "raise maxReplyBytes, or see whether it is a ZooKeeper server",
+      );
     }
     const end = LENGTH_BYTES + length;
     if (this.#length < end) return null;

@@ -1,5 +1,5 @@
 import { InvalidArgumentError } from "../../../core/errors.js";
-import { checkOptions, show } from "../../../core/validate.js";
+import { checkOneOf, checkOptions, show } from "../../../core/validate.js";
 import { OpCode, PART_ERROR } from "./codes.js";
 import { RefusedReply, requestText, ZooKeeperError } from "./errors.js";
 import { type JuteReader, type JuteWriter, MalformedReply } from "./jute.js";
@@ -99,14 +99,15 @@ export function multi(
   chroot: Chroot,
   list: readonly MultiPart[],
 ): Operation<{ results: object[] }> {
-  const parts = checkParts(list).map((part) => partOf(chroot, part));
+  const parts = operationsOf(chroot, list, WRITES);
   return combined("multi", parts, (reply) => {
     const results = parts.map((part) => readPart(reply, part, chroot));
     // If one fails, all have numbers: those before it 0, those after it -2.
     if (results.some((one) => typeof one === "number")) {
       const numbers = results.map((one) => (typeof one === "number" ? one : 0));
       const failed = numbers.findIndex((number) => number !== 0 && number !== ANOTHER_FAILED);
-      throw new RefusedReply(numbers[failed] ?? ANOTHER_FAILED, Math.max(failed, 0));
+      const part = Math.max(failed, 0);
+      throw new RefusedReply(numbers[failed] ?? ANOTHER_FAILED, part, parts[part]!.path);
     }
     return { results: results as object[] };
   });
@@ -117,7 +118,7 @@ export function multiRead(
   chroot: Chroot,
   list: readonly MultiReadPart[],
 ): Operation<{ results: object[] }> {
-  const parts = checkParts(list).map((part) => readPartOf(chroot, part));
+  const parts = operationsOf(chroot, list, READS);
   return combined("multiRead", parts, (reply) => ({
     results: parts.map((part, i) => {
       const result = readPart(reply, part, chroot);
@@ -135,55 +136,41 @@ function partError(
   return new ZooKeeperError(code, { request: requestText(name, path), path, part, reason });
 }
 
-/** The fields of the parts, by their op. */
-const FIELDS: Readonly<Record<string, readonly string[]>> = {
-  create: ["op", "path", "data", "mode", "acl"],
-  delete: ["op", "path", "version"],
-  check: ["op", "path", "version"],
-  setData: ["op", "path", "data", "version"],
-  getData: ["op", "path"],
-  getChildren: ["op", "path"],
+type MakePart<P> = (chroot: Chroot, part: P) => Operation<object>;
+/** By op: how a part becomes a request, and the fields that it may have besides op and path. */
+type PartKinds<P extends { op: string }> = {
+  [O in P["op"]]: [MakePart<Extract<P, { op: O }>>, ...fields: string[]];
 };
 
-function checkParts<P extends MultiPart | MultiReadPart>(parts: readonly P[]): readonly P[] {
+const WRITES: PartKinds<MultiPart> = {
+  create: [(chroot, part) => create(chroot, part.path, part), "data", "mode", "acl"],
+  delete: [(chroot, { path, version }) => remove(chroot, path, version), "version"],
+  check: [(chroot, { path, version }) => check(chroot, path, version), "version"],
+  setData: [
+    (chroot, { path, data, version }) => setData(chroot, path, data, version),
+    ...["data", "version"],
+  ],
+};
+
+const READS: PartKinds<MultiReadPart> = {
+  getData: [(chroot, { path }) => getData(chroot, path, false)],
+  getChildren: [(chroot, { path }) => listChildren(chroot, path)],
+};
+
+function operationsOf<P extends { op: string }>(
+  chroot: Chroot,
+  parts: readonly P[],
+  kinds: PartKinds<P>,
+): Operation<object>[] {
   if (!Array.isArray(parts) || parts.length === 0) {
     throw new InvalidArgumentError(
       `the parts are ${show(parts)}; they must be a list with an entry`,
     );
   }
-  for (const part of parts as readonly P[]) {
-    const fields = FIELDS[part?.op];
-    if (fields !== undefined) checkOptions(part, "the fields of a part", fields);
-  }
-  return parts;
-}
-
-function partOf(chroot: Chroot, part: MultiPart): Operation<object> {
-  switch (part?.op) {
-    case "create":
-      return create(chroot, part.path, part);
-    case "delete":
-      return remove(chroot, part.path, part.version);
-    case "check":
-      return check(chroot, part.path, part.version);
-    case "setData":
-      return setData(chroot, part.path, part.data, part.version);
-    default:
-      throw new InvalidArgumentError(
-        `op of a part of multi is ${show((part as MultiPart | null)?.op)}; it must be "create", "delete", "setData" or "check"`,
-      );
-  }
-}
-
-function readPartOf(chroot: Chroot, part: MultiReadPart): Operation<object> {
-  switch (part?.op) {
-    case "getData":
-      return getData(chroot, part.path, false);
-    case "getChildren":
-      return listChildren(chroot, part.path);
-    default:
-      throw new InvalidArgumentError(
-        `op of a part of multiRead is ${show((part as MultiReadPart | null)?.op)}; it must be "getData" or "getChildren"`,
-      );
-  }
+  return parts.map((part: P) => {
+    const ops = Object.keys(kinds) as P["op"][];
+    const [make, ...fields] = kinds[checkOneOf(part?.op, "op of a part", ops)];
+    checkOptions(part, "the fields of a part", ["op", "path", ...fields]);
+    return (make as MakePart<P>)(chroot, part);
+  });
 }

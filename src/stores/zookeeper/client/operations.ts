@@ -97,140 +97,100 @@ export function create(chroot: Chroot, path: string, options: CreateOptions): Op
   });
 }
 
-const versioned = (
-  name: "delete" | "check",
+/** A write that begins with the path and ends with a version. */
+const versioned = <T>(
+  name: "delete" | "check" | "setData" | "setAcl",
   chroot: Chroot,
   path: string,
   version: number,
-): Operation<Record<never, never>> => {
+  readReply: (reply: JuteReader) => T,
+  writeMiddle: (request: JuteWriter) => void = () => {},
+): Operation<T> => {
   const [absolute, checked] = [chroot.absolute(path), checkVersion(version)];
   return write(name, path, {
     write(request) {
       request.text(absolute);
+      writeMiddle(request);
       request.int(checked);
     },
-    read: nothing,
+    read: readReply,
   });
 };
 
 export const remove = (chroot: Chroot, path: string, version = ANY) =>
-  versioned("delete", chroot, path, version);
+  versioned("delete", chroot, path, version, nothing);
 
 /** Only as a part of a multi: a server closes the connection on which it comes alone. */
 export const check = (chroot: Chroot, path: string, version = ANY) =>
-  versioned("check", chroot, path, version);
+  versioned("check", chroot, path, version, nothing);
 
-export function setData(
+export const setData = (chroot: Chroot, path: string, data: Data, version = ANY) =>
+  versioned("setData", chroot, path, version, statOf, (request) => request.bytes(bytesOf(data)));
+
+export const setAcl = (chroot: Chroot, path: string, acl: readonly Acl[], version = ANY) =>
+  versioned("setAcl", chroot, path, version, statOf, (request) => writeAcl(request, acl));
+
+/** A request that begins with the path, and is no write. */
+const onPath = <T>(
+  name: keyof typeof OpCode,
   chroot: Chroot,
   path: string,
-  data: Data,
-  version = ANY,
-): Operation<{ stat: Stat }> {
-  const [absolute, checked] = [chroot.absolute(path), checkVersion(version)];
-  return write("setData", path, {
-    write(request) {
-      request.text(absolute);
-      request.bytes(bytesOf(data));
-      request.int(checked);
-    },
-    read: statOf,
-  });
-}
-
-export function setAcl(
-  chroot: Chroot,
-  path: string,
-  acl: readonly Acl[],
-  version = ANY,
-): Operation<{ stat: Stat }> {
-  const [absolute, checked] = [chroot.absolute(path), checkVersion(version)];
-  return write("setAcl", path, {
-    write(request) {
-      request.text(absolute);
-      writeAcl(request, acl);
-      request.int(checked);
-    },
-    read: statOf,
-  });
-}
-
-/** A request that has a path and says whether to watch it. */
-const look = <T>(
-  name: "exists" | "getData" | "getChildren2" | "getChildren",
-  chroot: Chroot,
-  path: string,
-  watch: boolean,
   rest: Omit<Fields<T>, "write">,
+  writeEnd: (request: JuteWriter) => void = () => {},
 ): Operation<T> => {
   const absolute = chroot.absolute(path);
-  return read(name, path, {
-    ...rest,
-    read: rest.read,
+  return read<T>(name, path, {
+    ...(rest as Fields<T>),
     write(request) {
       request.text(absolute);
-      request.bool(watch);
+      writeEnd(request);
     },
   });
 };
 
-export const exists = (chroot: Chroot, path: string, watch: boolean) =>
-  look<{ stat: Stat | null }>("exists", chroot, path, watch, {
-    read: statOf,
-    missing: { stat: null },
-  });
+/** The end of a read: whether to watch. */
+const flag = (watch: boolean) => (request: JuteWriter) => request.bool(watch);
+const dataOf = (reply: JuteReader) => ({ data: reply.bytes(), stat: readStat(reply) });
+const namesOf = (reply: JuteReader) => ({ children: reply.texts() });
+const childrenOf = (reply: JuteReader) => ({ ...namesOf(reply), stat: readStat(reply) });
+
+export const exists = (chroot: Chroot, path: string, watch: boolean) => {
+  const rest = { read: statOf, missing: { stat: null } };
+  return onPath<{ stat: Stat | null }>("exists", chroot, path, rest, flag(watch));
+};
 
 export const getData = (chroot: Chroot, path: string, watch: boolean) =>
-  look("getData", chroot, path, watch, {
-    read: (reply) => ({ data: reply.bytes(), stat: readStat(reply) }),
-  });
+  onPath("getData", chroot, path, { read: dataOf }, flag(watch));
 
-export const getChildren = (chroot: Chroot, path: string, watch: boolean) =>
-  look("getChildren2", chroot, path, watch, {
-    name: "getChildren",
-    read: (reply) => ({ children: reply.texts(), stat: readStat(reply) }),
-  });
+export const getChildren = (chroot: Chroot, path: string, watch: boolean) => {
+  const rest = { name: "getChildren", read: childrenOf };
+  return onPath("getChildren2", chroot, path, rest, flag(watch));
+};
 
 /** As a part of a multiRead, which has no stat. */
 export const listChildren = (chroot: Chroot, path: string) =>
-  look("getChildren", chroot, path, false, { read: (reply) => ({ children: reply.texts() }) });
+  onPath("getChildren", chroot, path, { read: namesOf }, flag(false));
 
-/** A request that has nothing but a path. */
-const onPath = <T>(
-  name: "sync" | "getAcl" | "getEphemerals",
-  chroot: Chroot,
-  path: string,
-  readReply: (reply: JuteReader) => T,
-): Operation<T> => {
-  const absolute = chroot.absolute(path);
-  return read(name, path, { write: (request) => request.text(absolute), read: readReply });
-};
-
-export const sync = (chroot: Chroot, path: string) => onPath("sync", chroot, path, nothing);
+export const sync = (chroot: Chroot, path: string) =>
+  onPath("sync", chroot, path, { read: nothing });
 
 export const getAcl = (chroot: Chroot, path: string) =>
-  onPath("getAcl", chroot, path, (reply) => ({ acl: readAcl(reply), stat: readStat(reply) }));
+  onPath("getAcl", chroot, path, {
+    read: (reply) => ({ acl: readAcl(reply), stat: readStat(reply) }),
+  });
 
 /** The session's own ephemeral nodes whose path begins with this text. */
 export const getEphemerals = (chroot: Chroot, path: string) =>
-  onPath("getEphemerals", chroot, path, (reply) => ({
-    paths: reply.texts().map((one) => chroot.relative(one)),
-  }));
-
-const onMode = (name: "addWatch" | "removeWatches", absolute: string, path: string, mode: number) =>
-  read(name, path, {
-    write(request) {
-      request.text(absolute);
-      request.int(mode);
-    },
-    read: nothing,
+  onPath("getEphemerals", chroot, path, {
+    read: (reply) => ({ paths: reply.texts().map((one) => chroot.relative(one)) }),
   });
 
 export const addWatch = (chroot: Chroot, path: string, recursive: boolean) =>
-  onMode("addWatch", chroot.absolute(path), path, recursive ? 1 : 0);
+  onPath("addWatch", chroot, path, { read: nothing }, (request) => request.int(recursive ? 1 : 0));
 
 /** Removes all watches of the session at the path. */
 export const removeWatches = (chroot: Chroot, path: string) =>
-  onMode("removeWatches", chroot.absolute(path), path, 3);
+  onPath("removeWatches", chroot, path, { read: nothing }, (request) => request.int(3));
 
 export const PING = read("ping", null, { xid: Xid.ping, write: () => {}, read: nothing });
 

@@ -12,7 +12,7 @@ import { Chroot } from "./paths.js";
 import { credentialsOf, type DigestLogin } from "./records.js";
 import { Servers } from "./servers.js";
 
-/** Options of `openZooKeeperClient`. */
+/** Options of `ZooKeeperClient.open`. */
 export interface ZooKeeperClientOptions {
   /** `host:port` of each server; 2181 is the default port. They are tried in random order. */
   readonly servers: readonly string[];
@@ -25,7 +25,7 @@ export interface ZooKeeperClientOptions {
   readonly sessionTimeoutMs?: number | undefined;
   /** Timeout of each request, the wait for a connection included; 10,000 by default. */
   readonly requestTimeoutMs?: number | undefined;
-  /** How long `openZooKeeperClient` waits for a session; 10,000 by default. */
+  /** How long `open` waits for a session; 10,000 by default. */
   readonly connectTimeoutMs?: number | undefined;
   /** A ping is sent when nothing else was for this long; a third of the session's timeout by default, and at most. */
   readonly pingIntervalMs?: number | undefined;
@@ -74,6 +74,10 @@ export interface SessionSettings {
 export function checkedSettings(options: ZooKeeperClientOptions): SessionSettings {
   checkOptions(options, "the options of the ZooKeeper client", KNOWN);
   const { tls, auth, clock = systemRuntime().clock, random = Math.random } = options;
+  // It is often written as "user:password", which no message may show.
+  if (typeof auth === "string") {
+    throw new InvalidArgumentError("auth is a string; it must be { user, password }");
+  }
   if (auth !== undefined) checkOptions(auth, "the options in auth", ["user", "password"]);
   if (typeof random !== "function") {
     throw new InvalidArgumentError(`random is ${show(random)}; it must be a function`);

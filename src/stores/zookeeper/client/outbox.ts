@@ -2,6 +2,7 @@ import type { Agenda } from "../../../core/agenda.js";
 import type { Clock } from "../../../core/clock.js";
 import { Alarm } from "./alarm.js";
 import type { ZooKeeperErrorCode } from "./codes.js";
+import { Fifo } from "./fifo.js";
 import type { Operation } from "./operations.js";
 import { Request, type RequestHandlers } from "./request.js";
 
@@ -9,11 +10,11 @@ export interface OutboxOptions {
   readonly agenda: Agenda;
   readonly clock: Clock;
   readonly timeoutMs: number;
-  /** Requests wait to be taken: called once for those of one turn of the event loop. */
+  /** Requests wait to be taken, and may have room: called once in a turn of the event loop. */
   readonly filled: () => void;
   /** A server has replied to a request. */
   readonly answered: () => void;
-  /** Why requests were not sent, for messages. */
+  /** Why requests are not sent, for messages. */
   readonly whyUnsent: () => string;
 }
 
@@ -23,8 +24,8 @@ export class Outbox {
   /** Oldest first: all have the same timeout. */
   readonly #pending = new Set<Request>();
   readonly #timeouts = Alarm.afterInput(() => this.#expire());
-  #unsent: Request[] = [];
-  #isFilling = false;
+  readonly #unsent = new Fifo<Request>();
+  #isAnnounced = false;
 
   constructor(options: OutboxOptions) {
     this.#options = options;
@@ -52,20 +53,28 @@ export class Outbox {
       agenda.addPending(1);
       agenda.set(this.#timeouts, deadlineMs);
     }
-    this.#unsent.push(request);
-    if (this.#isFilling) return;
-    this.#isFilling = true;
+    this.#unsent.add(request);
+    this.announce();
+  }
+
+  /** Calls `filled` at the end of this turn if requests wait. */
+  announce(): void {
+    if (this.#isAnnounced || this.#unsent.length === 0) return;
+    this.#isAnnounced = true;
     // After everything that the present replies set off, and before new input is read.
     process.nextTick(() => {
-      this.#isFilling = false;
+      this.#isAnnounced = false;
       this.#options.filled();
     });
   }
 
-  /** The requests to be sent now, in the order of the calls. */
-  take(): Request[] {
-    const requests = this.#unsent.filter(({ settled }) => !settled);
-    this.#unsent = [];
+  /** The requests to be sent now, in the order of the calls; at most `count`. */
+  take(count: number): Request[] {
+    const requests: Request[] = [];
+    while (requests.length < count && this.#unsent.length > 0) {
+      const request = this.#unsent.take()!;
+      if (!request.settled) requests.push(request);
+    }
     return requests;
   }
 
@@ -74,6 +83,8 @@ export class Outbox {
   }
 
   #remove(request: Request): void {
+    // Requests are given up oldest first: none stays in memory until the next connection.
+    while (this.#unsent.first?.settled) this.#unsent.take();
     if (!this.#pending.delete(request) || this.#pending.size > 0) return;
     this.#options.agenda.addPending(-1);
     this.#options.agenda.remove(this.#timeouts);
@@ -89,7 +100,7 @@ export class Outbox {
       }
       const reason =
         request.sentAtMs === null
-          ? `there was no connection for ${timeoutMs} ms (last failure: ${whyUnsent()})`
+          ? `it could not be sent for ${timeoutMs} ms: ${whyUnsent()}`
           : `no reply came within ${timeoutMs} ms`;
       request.fail("OPERATION_TIMEOUT", { reason });
     }

@@ -6,17 +6,21 @@ import { MalformedReply } from "./jute.js";
 // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is refused
 const REFUSED = /[\u0000-\u001f\u007f-\u009f\ud800-\uf8ff\ufff0-\uffff]/;
 
+/** Far below the longest request, in which a path is sent together with others to be watched again. */
+const MAX_LENGTH = 65_535;
+
 /** Throws `InvalidArgumentError` unless a server would accept the path. */
 function checkPath(path: unknown, what: string): string {
   if (
     typeof path !== "string" ||
+    path.length > MAX_LENGTH ||
     !path.startsWith("/") ||
     REFUSED.test(path) ||
     (path !== "/" && path.slice(1).split("/").some(isNoName))
   ) {
     throw new InvalidArgumentError(
-      `${what} is ${show(path)}; it must begin with "/", not end with it, and have no empty part, ` +
-        'no "." or "..", no control character and no character beyond U+FFFF',
+      `${what} is ${show(path)}; it must begin with "/", not end with it, and have no empty part, no "." or "..", ` +
+        `no control character, no character beyond U+FFFF, and ${MAX_LENGTH} characters at most`,
     );
   }
   return path;

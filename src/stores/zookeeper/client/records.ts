@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { InvalidArgumentError } from "../../../core/errors.js";
-import { checkOneOf, checkText, show } from "../../../core/validate.js";
+import { checkOneOf, checkOptions, checkText, show } from "../../../core/validate.js";
 import { type JuteReader, type JuteWriter, LENGTH_BYTES } from "./jute.js";
 
 /** What the server knows about a node. */
@@ -120,7 +120,12 @@ export function writeAcl(request: JuteWriter, acl: readonly Acl[]): void {
   if (!isList || acl.length === 0) {
     throw new InvalidArgumentError(`the acl is ${show(acl)}; it must be a list with an entry`);
   }
-  request.list(acl, ({ permissions, scheme, id }) => {
+  request.list(acl, (entry) => {
+    checkOptions(entry, "the fields of an acl", ["permissions", "scheme", "id"]);
+    const { permissions, scheme, id } = entry;
+    if (!Array.isArray(permissions)) {
+      throw new InvalidArgumentError(`permissions are ${show(permissions)}; they must be a list`);
+    }
     const bits = permissions.map((one) => 1 << BITS.indexOf(checkOneOf(one, "permission", BITS)));
     request.int(bits.reduce((all, bit) => all | bit, 0));
     request.text(checkText(scheme, "the scheme of an acl", 1, 255));

@@ -7,11 +7,14 @@ import type { Operation } from "./operations.js";
 /** The longest request that a server takes with its default settings (`jute.maxbuffer`). */
 const MAX_BYTES = 0xfffff;
 const XID_AT = 4;
-/** Errors of a server that gave a write up without knowing its outcome. */
+/** Errors of a server that gave a write up without knowing its outcome, or failed after it. */
 const DOUBTFUL: readonly ZooKeeperErrorCode[] = [
   "CONNECTION_LOSS",
+  "DATA_INCONSISTENCY",
+  "MARSHALLING_ERROR",
   "OPERATION_TIMEOUT",
   "REQUEST_TIMEOUT",
+  "RUNTIME_INCONSISTENCY",
   "SYSTEM_ERROR",
   "UNKNOWN",
 ];
@@ -69,19 +72,20 @@ export class Request<T = unknown> {
 
   fail(
     code: ZooKeeperErrorCode,
-    more: Omit<ConstructorParameters<typeof ZooKeeperError>[1] & object, "request" | "path"> = {},
+    more: Omit<ConstructorParameters<typeof ZooKeeperError>[1] & object, "request"> = {},
   ): void {
     if (this.settled) return;
     this.settled = true;
-    const { path } = this.operation;
+    const { name, path } = this.operation;
+    const at = more.path ?? path;
     const executed = this.#mayHaveBeenExecuted(code, more.reply != null) ? "unknown" : "no";
     this.#handlers.failed(
       new ZooKeeperError(code, {
         executed,
         server: this.server,
         ...more,
-        request: String(this),
-        path,
+        request: requestText(name, at),
+        path: at,
       }),
     );
   }

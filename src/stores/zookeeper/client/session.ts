@@ -13,7 +13,7 @@ import type { Watches } from "./watches.js";
 
 /**
  * `connecting`: there is no session yet. `suspended`: the session has no connection at present.
- * `lost` and `closed` are final.
+ * `closed` is final, and so is `lost` after its event.
  */
 export type SessionState = "connecting" | "connected" | "suspended" | "lost" | "closed";
 
@@ -44,8 +44,10 @@ export class Session {
   /** When the last request that was answered was sent: the server has counted from then, or later. */
   #aliveAtMs = Number.NEGATIVE_INFINITY;
   #lastSentAtMs = Number.NEGATIVE_INFINITY;
-  #lastFailure = "no server was tried";
+  /** Since the last connection. */
+  #lastFailure: string | null = null;
   #end: ZooKeeperError | null = null;
+  #endedAtMs = Number.POSITIVE_INFINITY;
   #opened: ((error: ZooKeeperError | null) => void) | null = null;
   #closing: Promise<void> | null = null;
 
@@ -61,7 +63,7 @@ export class Session {
       timeoutMs: settings.requestTimeoutMs,
       filled: () => this.#sendWaiting(),
       answered: () => settings.servers.answered(),
-      whyUnsent: () => this.#lastFailure,
+      whyUnsent: () => this.#whyUnsent(),
     });
     const password = Buffer.alloc(PASSWORD_BYTES);
     this.#session = { id: 0n, password, timeoutMs: settings.sessionTimeoutMs };
@@ -83,7 +85,7 @@ export class Session {
   }
 
   get aliveUntilMs(): number {
-    return this.#aliveAtMs + this.#session.timeoutMs;
+    return Math.min(this.#aliveAtMs + this.#session.timeoutMs, this.#endedAtMs);
   }
 
   open(): Promise<void> {
@@ -123,7 +125,18 @@ export class Session {
 
   /** By the clock: after its deadline, nothing may revive the session. */
   #sendWaiting(): void {
-    if (this.state === "connected") this.#sendNow(this.#outbox.take());
+    if (this.state === "connected") this.#sendNow(this.#outbox.take(this.#connection!.room));
+  }
+
+  #whyUnsent(): string {
+    return this.#state === "connected"
+      ? "the server has not answered earlier requests"
+      : `there was no connection (${this.#failure()})`;
+  }
+
+  #failure(): string {
+    const silent = `${this.#connection?.info.server}: it has not answered`;
+    return `last failure: ${this.#lastFailure ?? silent}`;
   }
 
   #sendNow(requests: readonly Request[]): void {
@@ -194,11 +207,15 @@ export class Session {
     const isNew = id === 0n;
     const isGranted = session.timeoutMs > 0 && session.id !== 0n;
     const { connectSentAtMs } = this.#connection!.info;
-    if (isNew && !isGranted) this.#disconnected("it refused a session");
-    else if (!isGranted) this.#lose("SESSION_EXPIRED");
-    else if (!isNew && session.id !== id) this.#disconnected("it resumed another session");
-    // A process that slept through the deadline must not go on as if nothing had happened.
-    else if (!isNew && connectSentAtMs >= this.aliveUntilMs) this.#loseInSilence();
+    // A process that slept through a deadline must not go on as if nothing had happened.
+    const isOver = this.#clock.elapsedMs() >= connectSentAtMs + session.timeoutMs;
+    if (isNew) {
+      if (!isGranted) this.#disconnected("it refused a session");
+      else if (isOver) this.#disconnected("its session may be over already");
+      else this.#connected(session);
+    } else if (!isGranted) this.#lose("SESSION_EXPIRED");
+    else if (session.id !== id) this.#disconnected("it resumed another session");
+    else if (isOver || connectSentAtMs >= this.aliveUntilMs) this.#loseInSilence();
     else this.#connected(session);
   }
 
@@ -209,6 +226,7 @@ export class Session {
     this.#aliveAtMs = Math.max(this.#aliveAtMs, info.connectSentAtMs);
     this.#lastSentAtMs = info.connectSentAtMs;
     this.#state = "connected";
+    this.#lastFailure = null;
     this.#agenda.remove(this.#attempt);
     this.#sendNow(this.#introduction());
     this.#sendWaiting();
@@ -232,16 +250,18 @@ export class Session {
     return new Request<object>(operation, Number.POSITIVE_INFINITY, {
       succeeded,
       failed: ({ code, reply }) => {
-        if (code === "AUTH_FAILED") this.#lose(code);
+        if (code === "AUTH_FAILED" || code === "SESSION_EXPIRED") this.#lose(code);
         else if (reply !== null) this.#disconnected(`it refused ${operation.name} (${code})`);
       },
     }) as Request;
   }
 
   #heard(reply: Reply, code: ZooKeeperErrorCode | null): void {
-    this.#aliveAtMs = Math.max(this.#aliveAtMs, reply.sentAtMs);
+    if (code !== "SESSION_EXPIRED") this.#aliveAtMs = Math.max(this.#aliveAtMs, reply.sentAtMs);
     if (reply.zxid > this.#lastZxid) this.#lastZxid = reply.zxid;
     this.#listeners.emit("replied", reply);
+    // The reply has made room for another request.
+    this.#outbox.announce();
     if (code === "SESSION_EXPIRED") this.#lose(code);
     if (code === "SESSION_MOVED") this.#disconnected("the session moved to another connection");
   }
@@ -283,14 +303,14 @@ export class Session {
   #loseInSilence(): void {
     const reason =
       `no server has answered for the session's timeout of ${this.#session.timeoutMs} ms ` +
-      `(last failure: ${this.#lastFailure}), so that it must be treated as expired: open another client`;
+      `(${this.#failure()}), so that it must be treated as expired: open another client`;
     this.#lose("SESSION_EXPIRED", reason);
   }
 
   #openingIsOver(): void {
     if (this.#opened === null) return;
     const within = `within ${this.#settings.connectTimeoutMs} ms`;
-    const reason = `no server gave a session ${within} (last failure: ${this.#lastFailure})`;
+    const reason = `no server gave a session ${within} (${this.#failure()})`;
     this.#finish("closed", new ZooKeeperError("CONNECTION_LOSS", { reason }));
   }
 
@@ -303,6 +323,7 @@ export class Session {
   #finish(state: "lost" | "closed", error: ZooKeeperError): void {
     if (this.#end !== null) return;
     this.#end = error;
+    this.#endedAtMs = this.#clock.elapsedMs();
     this.#state = state;
     this.#outbox.failAll(error.code);
     this.#connection?.destroy("the client ended it");
