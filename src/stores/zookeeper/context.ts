@@ -6,7 +6,7 @@ import { Sessions } from "../shared/sessions/sessions.js";
 import type { Layout } from "./layout.js";
 import { type Link, Links, type OpenClient } from "./link.js";
 import { readFloor, readQueue } from "./name-reads.js";
-import { NameWatches } from "./name-watches.js";
+import { NameWatches, type WaitingClaim } from "./name-watches.js";
 import { Nodes } from "./nodes.js";
 import type { Queue } from "./queue.js";
 import { readRevocations, reasonOf } from "./revocations.js";
@@ -96,7 +96,9 @@ export class ZooKeeperContext {
     return { kind: "lost", reason: isTaken ? "superseded" : "expired" };
   }
 
-  async #handOver(claim: ZooKeeperClaim, queue: Queue): Promise<void> {
+  async #handOver({ name, grantId }: WaitingClaim, queue: Queue): Promise<void> {
+    const claim = this.claims.get(name, grantId);
+    if (claim === undefined) return;
     const push = this.claims.beginHandover(claim);
     try {
       const isHeld = await this.complete(claim, queue, claim.token);

@@ -54,7 +54,7 @@ export async function readQueue(
 }
 
 /** Reads nodes in few requests; an error of one of them is its result. */
-export async function readAll(
+async function readAll(
   client: ZooKeeperClient,
   paths: readonly string[],
 ): Promise<({ readonly data: Buffer; readonly stat: Stat } | ZooKeeperError)[]> {

@@ -1,12 +1,15 @@
+import type { SessionClaim } from "../shared/sessions/claims.js";
 import type { PersistentWatch, ZooKeeperClient } from "./client/client.js";
 import type { WatchEvent } from "./client/watches.js";
 import type { Layout } from "./layout.js";
 import { type NameNodes, readName } from "./name-reads.js";
 import { Queue } from "./queue.js";
-import type { ZooKeeperClaim } from "./session-port.js";
 
 /** A name that was waited for is likely to be waited for again: its watch stays for this long. */
 const IDLE_WATCH_MS = 5_000;
+
+/** The parts of a claim that its watch needs. */
+export type WaitingClaim = Pick<SessionClaim<unknown>, "name" | "grantId" | "state" | "push">;
 
 interface Observer {
   /** The queue of the name may have changed. */
@@ -20,7 +23,7 @@ class WatchedName {
   readonly name: string;
   readonly queue = new Queue();
   /** Claims of this session that wait for the name, or are about to. */
-  readonly waiting = new Set<ZooKeeperClaim>();
+  readonly waiting = new Set<WaitingClaim>();
   readonly observers = new Set<Observer>();
   /** Whether every change up to the last event is in the queue. */
   isComplete = false;
@@ -91,13 +94,13 @@ export class NameWatches {
   readonly #client: ZooKeeperClient;
   readonly #layout: Layout;
   /** Called when the claims before this one are gone. */
-  readonly #handOver: (claim: ZooKeeperClaim, queue: Queue) => void;
+  readonly #handOver: (claim: WaitingClaim, queue: Queue) => void;
   readonly #watched = new Map<string, WatchedName>();
 
   constructor(
     client: ZooKeeperClient,
     layout: Layout,
-    handOver: (claim: ZooKeeperClaim, queue: Queue) => void,
+    handOver: (claim: WaitingClaim, queue: Queue) => void,
   ) {
     this.#client = client;
     this.#layout = layout;
@@ -113,14 +116,14 @@ export class NameWatches {
   }
 
   /** Watches the name for the claim. Resolves with a queue from after that, to which every later change is applied. */
-  async add(claim: ZooKeeperClaim): Promise<Queue> {
+  async add(claim: WaitingClaim): Promise<Queue> {
     const watched = this.#watch(claim.name);
     watched.waiting.add(claim);
     await this.#whenReady(watched);
     return watched.isComplete ? watched.queue : this.read(claim.name);
   }
 
-  remove(claim: ZooKeeperClaim): void {
+  remove(claim: WaitingClaim): void {
     const watched = this.#watched.get(claim.name);
     if (watched?.waiting.delete(claim)) this.#dropWhenIdle(watched);
   }
