@@ -160,28 +160,43 @@ describeWith(NEEDS, "the proof that a session of ZooKeeper lives, in a network t
   test("at a leader that slept through an election, neither an answer nor a sync is a proof", async () => {
     const cluster = await ensemble({ config: { maxSessionTimeout: "60000" } });
     const timeoutMs = 9_000;
-    const { leader } = await roles(cluster);
-    const others = cluster.servers.filter((one) => one !== leader);
-    const { client, replies } = await watched(leader, timeoutMs, timeoutMs / 15);
-    const majority = await open(others, { sessionTimeoutMs: 20_000 });
-    const syncs: number[] = [];
-    const [cut, asleep] = [cutOff(leader), paused(leader)];
-    onTestFinished(() => asleep.heal());
-    await client.multi([{ op: "check", path: NODE }]);
-    await Promise.all([cut.inject(), asleep.inject()]);
-    await sleep(5_000);
-    const sync = client.sync("/").then(
-      ({ reply }) => syncs.push(reply.sentAtMs),
-      () => {},
-    );
-    await sleep(50);
-    await asleep.heal();
-    const goneMs = await goneAtMs(majority);
-    await sync;
-    expect(deadlineByRule(replies, timeoutMs)).toBeLessThan(goneMs);
-    expect(deadlineBy(MUTANTS["any answer"]!, replies, timeoutMs)).toBeGreaterThan(goneMs);
-    expect(Math.max(...syncs) + timeoutMs, "the sync was answered").toBeGreaterThan(goneMs);
-  }, 60_000);
+    const caught = new Set<string>();
+    // When it wakes up, it may notice the loss of its majority before it answers.
+    for (let round = 0; round < ROUNDS && caught.size < 2; round++) {
+      const { leader } = await roles(cluster);
+      const others = cluster.servers.filter((one) => one !== leader);
+      const { client, replies } = await watched(leader, timeoutMs, timeoutMs / 15);
+      const majority = await open(others, { sessionTimeoutMs: 20_000 });
+      const [cut, asleep] = [cutOff(leader), paused(leader)];
+      onTestFinished(() => asleep.heal());
+      await client.multi([{ op: "check", path: NODE }]);
+      await Promise.all([cut.inject(), asleep.inject()]);
+      await sleep(5_000);
+      const sync = client.sync("/").then(
+        ({ reply }) => reply.sentAtMs,
+        () => Number.NEGATIVE_INFINITY,
+      );
+      await sleep(50);
+      await asleep.heal();
+      const goneMs = await goneAtMs(majority);
+      expect(deadlineByRule(replies, timeoutMs)).toBeLessThan(goneMs);
+      if (deadlineBy(MUTANTS["any answer"]!, replies, timeoutMs) > goneMs) caught.add("any answer");
+      if ((await sync) + timeoutMs > goneMs) caught.add("sync");
+      await cut.heal();
+      await client.close();
+      await until(
+        "all serve",
+        async () => {
+          const answers = await Promise.all(
+            cluster.servers.map((one) => one.ask("srvr").catch(() => "")),
+          );
+          return answers.every((text) => text.includes("Mode: "));
+        },
+        20_000,
+      );
+    }
+    expect([...caught].sort()).toEqual(["any answer", "sync"]);
+  }, 150_000);
 
   test.each(["leader", "follower"] as const)(
     "a holder at a %s that is cut off is notified before another gets the name, with a higher token",
