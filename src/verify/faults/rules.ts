@@ -60,8 +60,16 @@ export const matches = (bytes: Buffer, when: Filter | undefined): boolean => {
   return typeof when === "string" ? bytes.includes(when) : when(bytes);
 };
 
-/** The first half of the bytes, cut inside the text of the filter: bytes before that text may be whole messages. */
+/** A part of the bytes, cut inside what the filter finds: before that, and after it, may be whole messages. */
 export function firstHalf(bytes: Buffer, when?: Filter): Buffer {
-  const at = typeof when === "string" ? bytes.indexOf(when) : -1;
-  return bytes.subarray(0, Math.floor(at === -1 ? bytes.length / 2 : at + when!.length / 2));
+  if (when === undefined || !matches(bytes, when)) return bytes.subarray(0, bytes.length >> 1);
+  if (typeof when === "string") return bytes.subarray(0, bytes.indexOf(when) + (when.length >> 1));
+  // The shortest beginning that matches, by halves: more bytes never undo a match.
+  let [tooFew, enough] = [0, bytes.length];
+  while (enough - tooFew > 1) {
+    const middle = (tooFew + enough) >> 1;
+    if (when(bytes.subarray(0, middle))) enough = middle;
+    else tooFew = middle;
+  }
+  return bytes.subarray(0, tooFew);
 }

@@ -9,6 +9,7 @@ import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisOptions, RedisServer } from "../../../src/verify/lab/redis.js";
 import { machineMs } from "../../../src/verify/traffic/time-line.js";
 import type { Worker } from "../../../src/verify/traffic/worker.js";
+import { rejection } from "../../core/helpers.js";
 import { describeWith } from "../../support/needs.js";
 import {
   closeAll,
@@ -186,10 +187,11 @@ describeWith(["redis"], "nodes of a quorum fail", () => {
       const away = together(...rest.slice(0, 2).map(paused));
       await until("it has the lease again", async () => hasRecord(struck));
       await inject(timeLine, away);
-      const refused = await other.acquire("other", { wait: 0 }).catch((error) => error);
-      expect(refused).toMatchObject({
-        code: "STORE_UNAVAILABLE",
-        message: expect.stringContaining("has lost data"),
+      // Its connection to the node may have to be opened again first.
+      await until("it is refused", async () => {
+        const error = await rejection(other.acquire("other", { wait: 0 }));
+        expect(error).toMatchObject({ code: "STORE_UNAVAILABLE" });
+        return error.message.includes("has lost data");
       });
       expect(machineMs() - lostMs).toBeLessThan(MAX_TTL_MS);
       const awayMs = machineMs();
