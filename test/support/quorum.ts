@@ -14,7 +14,7 @@ import type { RedisOptions, RedisServer } from "../../src/verify/lab/redis.js";
 import { TimeLine } from "../../src/verify/traffic/time-line.js";
 import type { Worker } from "../../src/verify/traffic/worker.js";
 import { freshFolder } from "./sqlite.js";
-import { eventsOf, expectKept, happens, startWorkers } from "./worker.js";
+import { eventsOf, expectKept, happens, startWorkers, until } from "./worker.js";
 
 type Address = Pick<RedisServer, "address" | "port">;
 
@@ -130,6 +130,10 @@ export async function withRecords(servers: readonly RedisServer[]): Promise<stri
   );
   return found.flat();
 }
+
+/** Releases are repeated to a node whose connection is being opened again. */
+export const nothingIsLeft = (servers: readonly RedisServer[]): Promise<void> =>
+  until("nothing is left", async () => (await withRecords(servers)).length === 0);
 
 /** The later grant has the higher token; once its holder has entered, the earlier one can't write. */
 export async function expectRefused(
