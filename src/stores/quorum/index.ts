@@ -143,7 +143,7 @@ export class QuorumStore implements Store {
   }
 
   revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    return this.#untilAnswered(() => this.#inspection.revoke(name, by));
+    return this.#inspect((inspection) => inspection.revoke(name, by));
   }
 
   resize(): never {
@@ -151,11 +151,11 @@ export class QuorumStore implements Store {
   }
 
   inspect(name: string): Promise<NameInfo | null> {
-    return this.#untilAnswered(() => this.#inspection.inspect(name));
+    return this.#inspect((inspection) => inspection.inspect(name));
   }
 
   list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
-    return this.#untilAnswered(() => this.#inspection.list(prefix, limit));
+    return this.#inspect((inspection) => inspection.list(prefix, limit));
   }
 
   async close(): Promise<void> {
@@ -172,16 +172,16 @@ export class QuorumStore implements Store {
     await Promise.all(this.#members.map(({ node }) => node.close()));
   }
 
-  #untilAnswered<T>(inspect: () => Promise<T>): Promise<T> {
+  #inspect<T>(inspect: (inspection: Inspection) => Promise<T>): Promise<T> {
     this.#pending.isClosed = false;
-    const inspecting = inspect();
+    const inspecting = inspect(this.#inspection);
     const answered = (): void => void this.#inspecting.delete(inspecting);
     this.#inspecting.add(inspecting);
     inspecting.then(answered, answered);
     return inspecting;
   }
 
-  /** Claims end with their requests, and take back what they have recorded. So it stays until the next call. */
+  /** Claims end with their requests, and take back their records. Nothing is waited for until the next call. */
   async #endRequests(): Promise<void> {
     const claims = [...this.#claiming.values()];
     this.#pending.isClosed = true;
@@ -263,13 +263,14 @@ export class QuorumStore implements Store {
       });
     } else {
       const wakes = outcome.kind !== "busy";
-      await this.#takeBack(ballot, { name, id, number: -1, unused: true, wakes, ballot }, ttlMs);
+      await this.#takeBack({ name, id, number: -1, unused: true, wakes, ballot }, ttlMs);
     }
     return outcome;
   }
 
   /** Resolves when the nodes that have recorded the ballot, and answer, have dropped it. */
-  #takeBack(ballot: Ballot, release: BallotRelease, ttlMs: number): Promise<void> {
+  #takeBack(release: BallotRelease & { ballot: Ballot }, ttlMs: number): Promise<void> {
+    const { ballot } = release;
     const waitedFor = new Set(
       this.#members.flatMap(({ isSilent }, i) => (ballot.isRecordedBy(i) && !isSilent ? [i] : [])),
     );

@@ -22,7 +22,7 @@ const FAILURE_KEPT_MS = 200;
  */
 export class LocalQueue {
   readonly name: string;
-  /** Who holds the name, as the last claim has found. */
+  /** The holder of the name that the last claim has found. */
   holder: string | null = null;
   #failure: { readonly error: unknown; readonly atMs: number } | null = null;
   readonly #clock: Clock;

@@ -1,4 +1,4 @@
-/** What a node keeps about itself, as lua/marker.lua writes it. */
+/** A node's record of itself, as lua/marker.lua writes it. */
 export interface Marker {
   readonly format: number;
   /** The server process that was last examined. */

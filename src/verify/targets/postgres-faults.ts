@@ -137,7 +137,7 @@ const transaction = (server: PostgresServer, what: string, sql: string, forMs: n
     server.sql(`BEGIN; ${sql}; SELECT pg_sleep(${forMs / 1_000}); COMMIT`).catch(() => {});
   });
 
-/** What operators set for a role. Connections that are made meanwhile have it. */
+/** Settings that operators make for a role. Connections that are made meanwhile have it. */
 const SETTINGS: readonly (readonly [name: string, value: string])[] = [
   ["statement_timeout", "20ms"],
   ["idle_session_timeout", "100ms"],

@@ -1,6 +1,6 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { Redis } from "ioredis";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import type { Random } from "../../../src/core/random.js";
 import { MARKER, recordOf } from "../../../src/stores/quorum/keys.js";
 import { RedisNode } from "../../../src/stores/quorum/redis-node.js";
@@ -57,6 +57,24 @@ describeWith(["redis"], "the simulated node and the Lua scripts", () => {
     for (const kind of ["recorded", "busy", "recovering", "yes", "filled", "no", "awaited"]) {
       expect(kinds, kind).toContain(kind);
     }
+  });
+
+  test("a release that is repeated after the ballot was kept out finds nothing", async () => {
+    await redis.flushall();
+    const client = new Redis(server.port, server.address);
+    const node = new RedisNode(client, { maxTtlMs: MAX_TTL_MS, closeClient: true });
+    onTestFinished(() => node.close());
+    const { micros, marker } = await node.join();
+    await node.settle(marker);
+    const name = "kept out";
+    const claim = { name, id: "id-1", number: micros, ttlMs: 60_000, seq: 1, atLeastMs: 0 };
+    const claiming = { ...claim, register: "never", holder: "holder" } as const;
+    expect((await node.claim(claiming)).kind).toBe("recorded");
+    const release = { name, id: "id-1", number: micros, unused: false, wakes: true };
+    expect(await node.release({ ...release, keptOutMs: 60_000 })).toBe("released");
+    expect(await node.release({ ...release, keptOutMs: 0 })).toBe("absent");
+    expect((await node.claim(claiming)).kind).toBe("busy");
+    expect((await node.claim({ ...claiming, id: "id-2" })).kind).toBe("recorded");
   });
 });
 

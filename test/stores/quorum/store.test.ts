@@ -97,7 +97,7 @@ describeWith(["redis"], "a quorum of Redis servers", () => {
     const closed = await locks.acquire("closed", { atLeast: "1s" });
     onTestFinished(() => onAll("config", "set", "maxmemory", "0").then(() => {}));
     await onAll("config", "set", "maxmemory", "1");
-    // What it takes back goes in one script with the release that follows.
+    // Its clean-up goes in one script with the release that follows.
     const error = await rejection(locks.tryAcquire("another"));
     expect(error.message).toContain("(OOM)");
     expect(await plain.release()).toBe("released");

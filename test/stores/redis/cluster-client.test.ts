@@ -5,7 +5,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { redisStore } from "../../../src/stores/redis/index.js";
 import { claimOf } from "../../support/redis.js";
 
-/** What a node does with a command; undefined: it has no reply of its own. */
+/** A node's reaction to a command; undefined: it has no reply of its own. */
 type Behaviour = (command: string, connection: Socket) => string | undefined;
 
 /** No reply. */

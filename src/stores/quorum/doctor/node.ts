@@ -69,7 +69,7 @@ const unread = (why: string): MarkerVerdict => ({
   findings: [unknown("marker", `whether the node has all its data (${why})`)],
 });
 
-/** What the next client will find, as lua/marker.lua does. */
+/** The state that the next client will find, as lua/marker.lua does. */
 function judgeMarker(
   stored: string | null,
   node: { facts: Facts; runId: string | null; timeMs: number | string; maxTtlMs: number },

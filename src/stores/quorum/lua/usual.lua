@@ -17,11 +17,11 @@ for i = 1, #ARGV - 1 do
   if string.sub(request, 1, 8) == 'release ' then
     local id, number = string.match(request, '^release (%S+) (%d+) 0 1 0$')
     local stored = id and redis.pcall('GET', recordKey)
-    local own = id and cmsgpack.pack(FORMAT, id, 0)
+    number = tonumber(number)
+    local own = id and cmsgpack.pack(FORMAT, id, 0, number)
     local isOwn = type(stored) == 'string' and string.sub(stored, 1, #own) == own
     local last = isOwn and redis.pcall('GET', KEYS[2 * i])
     last = type(last) == 'string' and tonumber(last)
-    number = tonumber(number)
     if last and last >= number then
       redis.call('DEL', recordKey)
       -- A renewal of the grant that arrives later must not fill it in again.

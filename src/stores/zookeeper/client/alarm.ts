@@ -13,7 +13,7 @@ export class Alarm extends AgendaEntry {
   static afterInput(ring: () => void): Alarm {
     const alarm = new Alarm(() =>
       setImmediate(() => {
-        // What was read may have set it to another time.
+        // The bytes that were read may have set it to another time.
         if (alarm.heapIndex === -1) ring();
       }),
     );

@@ -62,7 +62,7 @@ const ERRORS = {
 /** The name of an error: ZooKeeper's own, or `UNKNOWN` for a number that has no name here. */
 export type ZooKeeperErrorCode = keyof typeof ERRORS;
 
-/** What happened and what to do, and whether the same request may succeed later. */
+/** The meaning of a code: the event, the advice, and whether the same request may succeed later. */
 export function meaningOf(code: ZooKeeperErrorCode): { text: string; retryable: boolean } {
   const [, text, retryable = false] = ERRORS[code];
   return { text, retryable };

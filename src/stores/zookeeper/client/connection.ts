@@ -24,7 +24,7 @@ export interface ConnectionTls {
   readonly servername?: string;
 }
 
-/** What is presented to a server to begin a session, or to resume it. */
+/** A client presents it to a server to begin a session, or to resume it. */
 export interface SessionTicket {
   /** 0 for a new session. */
   readonly id: bigint;
@@ -34,7 +34,7 @@ export interface SessionTicket {
   readonly lastZxid: bigint;
 }
 
-/** What a server grants: a timeout of 0 says that the session has expired. */
+/** The server's grant: a timeout of 0 says that the session has expired. */
 export type GrantedSession = Omit<SessionTicket, "lastZxid">;
 
 /** An event as the server sends it. */

@@ -31,9 +31,9 @@ export interface Reply {
 export const requestText = (name: string, path: string | null): string =>
   path === null ? name : `${name} ${JSON.stringify(path)}`;
 
-/** What is known of a request that failed. */
+/** The facts about a request that failed. */
 interface Failure {
-  /** What was asked, such as `create "/a"`; absent if the error is of no single request. */
+  /** The request, such as `create "/a"`; absent if the error is of no single request. */
   readonly request?: string | undefined;
   readonly path?: string | null | undefined;
   readonly server?: string | null | undefined;

@@ -42,7 +42,7 @@ export type MultiResult<P> = P extends { readonly op: "create" }
 
 /** A part of `multiRead`. */
 export interface MultiReadPart {
-  /** What is read. */
+  /** The kind of read. */
   readonly op: "getData" | "getChildren";
   /** The node. */
   readonly path: string;

@@ -3,7 +3,7 @@ import { InvalidArgumentError } from "../../../core/errors.js";
 import { checkOneOf, checkOptions, checkText, show } from "../../../core/validate.js";
 import { type JuteReader, type JuteWriter, LENGTH_BYTES } from "./jute.js";
 
-/** What the server knows about a node. */
+/** The server's record of a node. */
 export interface Stat {
   /** The transaction that created the node. */
   readonly czxid: bigint;

@@ -5,12 +5,12 @@ import type { ServerEvent } from "./connection.js";
 import type { Operation } from "./operations.js";
 import type { Chroot } from "./paths.js";
 
-/** What happened to a node. `children-changed`: a child was added or removed. */
+/** A change of a node. `children-changed`: a child was added or removed. */
 export type WatchEventType = "created" | "deleted" | "data-changed" | "children-changed";
 
 /** A change of a watched node. */
 export interface WatchEvent {
-  /** What happened. */
+  /** The kind of change. */
   readonly type: WatchEventType;
   /** The node, which may be below a recursive watch. */
   readonly path: string;

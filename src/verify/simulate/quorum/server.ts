@@ -14,7 +14,7 @@ import type {
 import { MOST_AHEAD_MICROS, MOST_WAKES } from "../../../stores/quorum/scripts.js";
 import { bucketOf } from "../../../stores/redis/keys.js";
 
-/** What a client tells a server with each request that has to know whether the server has all its data. */
+/** A client's part in a request that has to know whether the server has all its data. */
 export interface Caller {
   /** The marker as the client last saw it while the node was in service; otherwise empty. */
   readonly marker: string;
@@ -47,7 +47,7 @@ interface Marker {
   readonly runId: string;
   readonly maxTtlMs: number;
   readonly fsync: Caller["fsync"];
-  /** What was found to be missing: data, or any trace of use. Empty: the node is in service. */
+  /** The kind of loss that was found: data, or any trace of use. Empty: the node is in service. */
   readonly state: "" | "lost" | "new";
   /** When that was found, in µs; 0: the node is in service. */
   readonly since: number;
@@ -125,7 +125,7 @@ export class SimulatedServer {
   }
 
   claim(caller: Caller, claim: NodeClaim): NodeClaimReply {
-    const { name, id, ttlMs, seq, atLeastMs, holder, register } = claim;
+    const { name, id, ttlMs, seq, atLeastMs, register } = claim;
     const micros = this.micros();
     const recoveringFor = this.examine(caller);
     if (recoveringFor > 0) {
@@ -140,20 +140,7 @@ export class SimulatedServer {
       const { highest } = this.last(name);
       const isTaken = this.takes(claim.number, highest, micros, caller.maxTtlMs * 250);
       const number = isTaken ? claim.number : Math.max(highest + 1, micros);
-      const closed = atLeastMs > 0 ? micros + atLeastMs * 1_000 : 0;
-      const expiry = micros + ttlMs * 1_000;
-      const record = {
-        id,
-        number,
-        base: highest,
-        expiry,
-        seq,
-        ttlMs,
-        since: micros,
-        closed,
-        holder,
-      };
-      this.#save(name, record);
+      this.#record(claim, { number, base: highest, closedForMs: atLeastMs });
       this.claimed(name, number);
       if (register === "always") this.#register(name, caller.channel, ttlMs);
       return { kind: "recorded", number, micros };
@@ -386,7 +373,8 @@ export class SimulatedServer {
     return this.#data.last.get(bucketOf(name)) ?? { highest: 0, claimed: 0 };
   }
 
-  #renew({ name, id, number, ttlMs, seq, closedForMs, holder }: NodeRenewal): NodeRenewReply {
+  #renew(renewal: NodeRenewal): NodeRenewReply {
+    const { name, id, number, ttlMs, seq, closedForMs } = renewal;
     const micros = this.micros();
     const record = this.#read(name);
     if (record !== undefined && isHeldBy(record, id, micros)) {
@@ -400,20 +388,7 @@ export class SimulatedServer {
     }
     const { highest, claimed } = this.last(name);
     if (record === undefined && number >= 0 && this.mayFillIn(claimed, number)) {
-      const closed = closedForMs > 0 ? micros + closedForMs * 1_000 : 0;
-      const expiry = micros + ttlMs * 1_000;
-      const filled = {
-        id,
-        number,
-        base: number,
-        expiry,
-        seq,
-        ttlMs,
-        since: micros,
-        closed,
-        holder,
-      };
-      this.#save(name, filled);
+      this.#record(renewal, { number, base: number, closedForMs });
       this.setLast(name, Math.max(highest, number), claimed);
       return { kind: "filled" };
     }
@@ -430,7 +405,14 @@ export class SimulatedServer {
     return isOver ? undefined : record;
   }
 
-  #save(name: string, record: NodeRecord): void {
+  #record(
+    { name, id, ttlMs, seq, holder }: NodeClaim | NodeRenewal,
+    { number, base, closedForMs }: { number: number; base: number; closedForMs: number },
+  ): void {
+    const since = this.micros();
+    const expiry = since + ttlMs * 1_000;
+    const closed = closedForMs > 0 ? since + closedForMs * 1_000 : 0;
+    const record = { id, number, base, expiry, seq, ttlMs, since, closed, holder };
     this.#data.records.set(name, record);
     this.#data.over.delete(name);
   }
