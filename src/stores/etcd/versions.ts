@@ -3,54 +3,65 @@ import { type EndpointStatus, type EtcdClient, repliedOf } from "./rpc/client.js
 import type { ClusterMember } from "./rpc/messages.js";
 
 interface Flaw {
-  /** The first patch of each release line without the flaw; later lines do not have it. */
-  readonly fixed: readonly (readonly [line: string, patch: number])[];
+  /** For each release line with the flaw, the first version without it; other lines do not have it. */
+  readonly fixed: Readonly<Record<string, Version>>;
   /** Whether a cluster with this many voting members has it. */
   readonly appliesTo: (voters: number) => boolean;
   readonly what: string;
 }
 
-/** From etcd's own change logs: only flaws that lose a lock or grant it twice. */
+type Version = `${number}.${number}.${number}`;
+
+/**
+ * Only flaws that lose a lock or grant it twice: from etcd's own change logs, and one that
+ * test/stores/etcd/refused-claims.faults.test.ts shows on real servers.
+ */
 const FLAWS: readonly Flaw[] = [
   {
-    fixed: [["3.5", 3]],
+    fixed: { "3.5": "3.5.3" },
     appliesTo: () => true,
     what: "members that were killed can come back with other data than the rest, so that a name is granted twice",
   },
   {
-    fixed: [
-      ["3.4", 21],
-      ["3.5", 5],
-    ],
+    fixed: { "3.4": "3.4.21", "3.5": "3.5.5" },
     appliesTo: (voters) => voters === 1,
     what: "a cluster of one can lose what it has acknowledged when it crashes, and grant a name again",
   },
   {
-    fixed: [
-      ["3.4", 31],
-      ["3.5", 13],
-    ],
+    fixed: { "3.4": "3.4.31", "3.5": "3.5.13" },
     appliesTo: (voters) => voters > 1,
     what: "a leader that hung, as on a slow disk, can revoke leases that are alive when it comes back: names are granted again while they are held (etcd issue 15247)",
+  },
+  {
+    fixed: { "3.4": "3.5.13" },
+    appliesTo: (voters) => voters > 1,
+    what: "a member that is killed after the alarm NOSPACE was disarmed can come back with claims that the other members refused: tokens differ from member to member, and names are granted twice",
   },
 ];
 
 /**
- * The flaws of a version in a cluster with this many voting members, and the first patch without them.
+ * The flaws of a version in a cluster with this many voting members, and the first version without them.
  * Null voters: their number is not known, and every flaw of the version counts.
  */
 export function flawsOf(
   version: string,
   voters: number | null,
 ): { flaws: string[]; since: string } {
-  const { line, patch } = lineOf(version);
-  const found = FLAWS.filter(
-    ({ fixed, appliesTo }) =>
-      (voters === null || appliesTo(voters)) &&
-      fixed.some(([of, since]) => of === line && patch < since),
-  );
-  const since = Math.max(...found.map(({ fixed }) => fixed.find(([of]) => of === line)?.[1] ?? 0));
-  return { flaws: found.map(({ what }) => what), since: `${line}.${since}` };
+  const { line } = lineOf(version);
+  const found = FLAWS.flatMap(({ fixed, appliesTo, what }) => {
+    const since = fixed[line];
+    const isFlawed = since !== undefined && isBefore(version, since);
+    return isFlawed && (voters === null || appliesTo(voters)) ? [{ since, what }] : [];
+  });
+  const since = found.map((one) => one.since).reduce((a, b) => (isBefore(a, b) ? b : a), "0.0.0");
+  return { flaws: found.map(({ what }) => what), since };
+}
+
+function isBefore(version: string, other: string): boolean {
+  const [one, two] = [lineOf(version), lineOf(other)];
+  return one.line === two.line
+    ? one.patch < two.patch
+    : Number(one.line.slice(2)) < Number(two.line.slice(2));
 }
 
 const MEMBERS_MS = 2_000;

@@ -17,6 +17,8 @@ import { ONCE, wayThrough } from "./servers.js";
 const SHORT = { min: 0.05, max: 0.5 };
 const LONG = { min: 0.2, max: 1.5 };
 const LEADER_MS = 20_000;
+const KILLED = "member killed and restarted";
+const LEADER_KILLED = "leader killed";
 
 type EtcdCluster = ServerCluster<EtcdServer>;
 
@@ -35,11 +37,16 @@ export async function etcdClusterTarget(lab: Lab, isClocked: boolean): Promise<T
   const network = noNetwork === null ? await Network.open(lab, { hosts: 3 }) : null;
   const sites = network === null ? {} : { sites: network.hosts };
   const cluster = await lab.etcd({ nodes: 3, ...sites });
+  const isFlawed = (await versionOf(cluster)).startsWith("3.4.");
   return targetOn(lab, isClocked, cluster, {
     name: "etcd-cluster",
     about: "an etcd cluster of three members",
     kinds: [
-      ...memberKinds(cluster),
+      ...memberKinds(cluster).map((kind) =>
+        kind.name === SPACE_USED_UP && isFlawed
+          ? { ...kind, excludes: [KILLED, LEADER_KILLED] }
+          : kind,
+      ),
       ...clusterKinds(cluster),
       ...(network === null ? [] : networkKinds(cluster, network)),
     ],
@@ -69,10 +76,7 @@ function targetOn(
     ],
     drawConnections,
     openWay: (client) => openWay(lab, client, cluster, isClocked),
-    versions: async () => {
-      const status = await cluster.servers[0]!.ctl("endpoint", "status", "--write-out=fields");
-      return { etcd: /"Version" : "([^"]+)"/.exec(status)?.[1] ?? "unknown" };
-    },
+    versions: async () => ({ etcd: await versionOf(cluster) }),
     commands: async () => {
       const counts = await Promise.all(cluster.servers.map((one) => one.commands()));
       return counts.reduce((sum, count) => sum + count, 0);
@@ -80,6 +84,11 @@ function targetOn(
     recover: () => recover(cluster),
     async [Symbol.asyncDispose]() {},
   };
+}
+
+async function versionOf({ servers }: EtcdCluster): Promise<string> {
+  const status = await servers[0]!.ctl("endpoint", "status", "--write-out=fields");
+  return /"Version" : "([^"]+)"/.exec(status)?.[1] ?? "unknown";
 }
 
 function drawConnections(random: Random): readonly Connections[] {
@@ -131,6 +140,12 @@ async function leaderOf(cluster: EtcdCluster): Promise<EtcdServer> {
   return leader!;
 }
 
+/**
+ * In a cluster of 3.4, a member that is killed soon after this fault may come back with claims that the
+ * others refused, for good: nothing holds on such servers, in later runs either.
+ */
+const SPACE_USED_UP = "space used up";
+
 /** A leader that hung may revoke live leases when it comes back. */
 const REVOKES_LIVING = {
   breaks: EXCLUSION,
@@ -155,7 +170,7 @@ function memberKinds(cluster: EtcdCluster): readonly FaultKind[] {
   });
   return [
     kind("member paused", LONG, (one) => paused(one), servers.length > 1 ? REVOKES_LIVING : {}),
-    kind("member killed and restarted", SHORT, (one) => killed(one)),
+    kind(KILLED, SHORT, (one) => killed(one)),
     kind("history compacted", ONCE, (one) =>
       fault(`${one.name} compacts its history`, async () => {
         const status = await one.ctl("endpoint", "status", "--write-out=fields");
@@ -163,7 +178,7 @@ function memberKinds(cluster: EtcdCluster): readonly FaultKind[] {
       }),
     ),
     // Held leases stay, because renewing and releasing a lease take no space.
-    kind("space used up", LONG, (one) =>
+    kind(SPACE_USED_UP, LONG, (one) =>
       fault(
         "the alarm NOSPACE is raised",
         // Another fault may have stopped that member; the alarm belongs to the cluster.
@@ -180,7 +195,7 @@ function memberKinds(cluster: EtcdCluster): readonly FaultKind[] {
 function clusterKinds(cluster: EtcdCluster): readonly FaultKind[] {
   return [
     {
-      name: "leader killed",
+      name: LEADER_KILLED,
       hits: "cluster",
       lasts: LONG,
       make: () => onLeader(cluster, "the leader is killed", (leader) => killed(leader)),

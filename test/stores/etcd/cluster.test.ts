@@ -48,7 +48,7 @@ describeWith(["etcd"], "the cluster behind an etcd store", () => {
     });
 
     test("is taken for one and for several when it can't be read", async () => {
-      expect(flawsOf("3.4.20", null).flaws).toHaveLength(2);
+      expect(flawsOf("3.4.20", null).flaws).toHaveLength(3);
       expect(flawsOf("3.5.2", null).flaws).toHaveLength(3);
       expect(flawsOf("3.5.13", null).flaws).toHaveLength(0);
     });

@@ -2,6 +2,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { Finding, Level } from "../../../src/doctor/finding.js";
 import { examineStore } from "../../../src/examine.js";
+import { checkAgreement } from "../../../src/stores/etcd/doctor/agreement.js";
 import { judgeStatuses, type Statuses } from "../../../src/stores/etcd/doctor/status.js";
 import type { EndpointStatus } from "../../../src/stores/etcd/rpc/client.js";
 import { EtcdError } from "../../../src/stores/etcd/rpc/errors.js";
@@ -27,6 +28,7 @@ describe("findings from what endpoints report", () => {
     endpoint: `h${id}:2379`,
     cluster: 9n,
     member: BigInt(id),
+    revision: 1n,
     leader: 1n,
     term: 5n,
     version: "3.6.1",
@@ -77,9 +79,9 @@ describe("findings from what endpoints report", () => {
     ["3.5.12", "ok", "danger", "3.5.13"],
     ["3.5.4", "danger", "danger", "3.5.13"],
     ["3.5.2", "danger", "danger", "3.5.13"],
-    ["3.4.31", "ok", "ok"],
-    ["3.4.23", "ok", "danger", "3.4.31"],
-    ["3.4.20", "danger", "danger", "3.4.31"],
+    ["3.4.45", "ok", "danger", "3.5.13"],
+    ["3.4.23", "ok", "danger", "3.5.13"],
+    ["3.4.20", "danger", "danger", "3.5.13"],
     ["3.3.27", "danger", "danger"],
     ["2.3.8", "danger", "danger"],
     ["unknown", "unknown", "unknown"],
@@ -87,6 +89,33 @@ describe("findings from what endpoints report", () => {
     const [alone, three] = versionOf(version);
     expect([alone!.level, three!.level]).toEqual([ofOne, ofThree]);
     if (better !== undefined) expect(three!.advice).toContain(`${better} or later`);
+  });
+
+  describe("the members' data", () => {
+    /** The findings when the members report these statuses, one list for each reading. */
+    const readings = async (...lists: readonly Status[][]): Promise<readonly Finding[]> => {
+      let i = 0;
+      return checkAgreement(async () => lists[Math.min(i++, lists.length - 1)]!);
+    };
+
+    test("differ if idle members are at different revisions after the same entry", async () => {
+      const differing = [status(1), status(2, { revision: 5n }), status(3)];
+      const [finding] = await readings(differing);
+      expect(finding).toMatchObject({ level: "danger", where: "h1:2379, h2:2379" });
+      expect(finding!.what).toContain("h2:2379 at 5");
+    });
+
+    test("agree if idle members are at the same revision", async () => {
+      expect(await readings(all())).toEqual([expect.objectContaining({ level: "ok" })]);
+    });
+
+    test("are not judged while a member applies entries, or after different entries", async () => {
+      const behind = [status(1), status(2, { raftAppliedIndex: 2n, revision: 2n })];
+      expect(await readings(behind)).toEqual([]);
+      let revision = 1n;
+      const busy = async (): Promise<Status[]> => [status(1), status(2, { revision: ++revision })];
+      expect(await checkAgreement(busy)).toEqual([]);
+    });
   });
 
   test("versions that differ, and the one among them that has a flaw", () => {

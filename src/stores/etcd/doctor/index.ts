@@ -4,6 +4,7 @@ import { openEtcdClientOf, openEtcdStore, reach, why } from "../open.js";
 import type { EtcdClient } from "../rpc/client.js";
 import { Code, EtcdError } from "../rpc/errors.js";
 import { checkAccess } from "./access.js";
+import { checkAgreement } from "./agreement.js";
 import { judgeStatuses } from "./status.js";
 import { checkWrites } from "./writes.js";
 
@@ -27,6 +28,7 @@ export async function examineEtcd(url: StoreUrl, trial: Trial): Promise<readonly
     const last = await client.status();
     return [
       ...judgeStatuses({ first, last, members }, url),
+      ...(last.length > 1 ? await check("data", () => checkAgreement(() => client.status())) : []),
       ...writes,
       tried,
       ...(await check("access", () => checkAccess(url, members))),

@@ -62,6 +62,8 @@ export type RepliedStatus = MemberStatus & {
   endpoint: string;
   cluster: bigint;
   member: bigint;
+  /** The revision of the member's own data; 0 if it does not tell. */
+  revision: bigint;
   error?: undefined;
 };
 
@@ -108,6 +110,7 @@ export interface EtcdClient {
 const CALL_MS = 5_000;
 const ATTEMPT_MS = 1_000;
 const NO_HEADER: Header = { member: 0n, revision: 0n, term: 0n };
+const NO_STATUS_HEADER = { cluster: 0n, member: 0n, revision: 0n };
 
 const OPTIONS: readonly (keyof EtcdClientOptions)[] = [
   "endpoints",
@@ -300,8 +303,8 @@ class RpcClient implements EtcdClient {
           this.#statusCalls.delete(call);
           if (failure !== null) return fail(toEtcdError(endpoint, failure));
           const { header, ...status } = reply!;
-          const { cluster, member } = header ?? { cluster: 0n, member: 0n };
-          resolve({ endpoint, ...status, cluster, member });
+          const { cluster, member, revision } = header ?? NO_STATUS_HEADER;
+          resolve({ endpoint, ...status, cluster, member, revision });
         },
       );
       this.#statusCalls.add(call);

@@ -204,14 +204,15 @@ const AUTHENTICATE_REPLY = message("AuthenticateResponse", { header, token: one(
 
 export const STATUS = message("StatusRequest", {});
 
-const CLUSTER_HEADER = message("ResponseHeader", {
+const STATUS_HEADER = message("ResponseHeader", {
   cluster: one(1, "uint64"),
   member: one(2, "uint64"),
+  revision: one(3, "int64"),
 });
 
 export type MemberStatus = Omit<Of<typeof STATUS_REPLY>, "header">;
 const STATUS_REPLY = message("StatusResponse", {
-  header: optional(1, CLUSTER_HEADER),
+  header: optional(1, STATUS_HEADER),
   version: one(2, "text"),
   dbSize: one(3, "int64"),
   leader: one(4, "uint64"),
