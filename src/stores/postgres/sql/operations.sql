@@ -95,11 +95,11 @@ CREATE OR REPLACE FUNCTION describe_names(first text, beyond text, many integer)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$
   SELECT description(n.name, now_us(), (
       SELECT json_agg(shown_claim(c, n.capacity) ORDER BY c.place)
-        FROM (SELECT (n.held).* WHERE (n.held).token IS NOT NULL
+        FROM (SELECT (n.held).* WHERE greatest((n.held).expires, (n.held).closed) > 0
           UNION ALL SELECT * FROM claims WHERE claims.name = n.name AND n.others > 0) AS c))
     FROM names AS n
     WHERE n.name >= first AND (beyond IS NULL OR n.name < beyond)
-      AND ((n.held).token IS NOT NULL OR n.others > 0)
+      AND (greatest((n.held).expires, (n.held).closed) > 0 OR n.others > 0)
     ORDER BY n.name LIMIT many
 $$;
 

@@ -96,8 +96,8 @@ BEGIN
     ELSE
       n.capacity := new_capacity;
       n.last_place := n.last_place + 1;
-      mine := ROW(n.name, n.last_place, id, new_permits, label, new_channel, new_seq, new_ttl, new_at_least,
-        now_at, now_at + new_ttl, 0, 0, 0, 'no', '', '');
+      mine := ROW(n.name, new_permits, label, new_channel, 'no', '', '', new_ttl, new_at_least, 0, id, n.last_place,
+        0, 0, now_at, new_seq, now_at + new_ttl);
       IF fits[i] THEN
         n.last_token := next_token(n.last_token, now_at);
         mine.token := n.last_token;
@@ -157,9 +157,9 @@ DECLARE
 BEGIN
   UPDATE names SET
       last_token = next_token(last_token, now_at), last_place = last_place + 1, capacity = new_capacity,
-      held = ROW(wanted, last_place + 1, id, new_permits, label, NULL, new_seq, new_ttl, new_at_least, now_at,
-        now_at + new_ttl, CASE WHEN new_at_least > 0 THEN now_at + new_at_least ELSE 0 END,
-        next_token(last_token, now_at), next_token(last_token, now_at), 'no', '', '')::claims
+      held = ROW(wanted, new_permits, label, NULL, 'no', '', '', new_ttl, new_at_least,
+        CASE WHEN new_at_least > 0 THEN now_at + new_at_least ELSE 0 END, id, last_place + 1,
+        next_token(last_token, now_at), next_token(last_token, now_at), now_at, new_seq, now_at + new_ttl)::claims
     WHERE name = wanted AND others = 0
       AND ((held).token IS NULL OR greatest((held).expires, (held).closed) <= now_at)
     RETURNING last_token INTO drawn;
@@ -196,7 +196,7 @@ CREATE OR REPLACE FUNCTION release_sole_grant(wanted text, id text, unused boole
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE now_at bigint := coalesce(batch_now, now_us());
 BEGIN
-  UPDATE names SET held = NULL, freed = now_at
+  UPDATE names SET held.expires = 0, held.closed = 0, freed = now_at
     WHERE name = wanted AND others = 0 AND (held).grant_id = id AND (held).ended = 'no'
       AND (held).expires > now_at AND (unused OR (held).closed <= now_at);
   RETURN CASE WHEN FOUND THEN 'released' END;
