@@ -10,6 +10,7 @@ DECLARE
   e record;
   mine claims;
   reply json;
+  is_saved boolean;
 BEGIN
   IF n.name IS NULL THEN RETURN lost_reply(n, id); END IF;
   s := advance(n, now_at, id, NULL);
@@ -24,7 +25,7 @@ BEGIN
     ELSE reply := queued_reply(mine, s.first_ticket, s.ends, now_at, s.first_holder);
     END IF;
   END IF;
-  PERFORM save_name(n, opened, now_at);
+  is_saved := save_name(n, opened, now_at);
   RETURN reply;
 END $$;
 
@@ -39,9 +40,9 @@ DECLARE
   now_at bigint;
   r record;
   replies text[] := array_fill(NULL::text, ARRAY[cardinality(wanted)]);
+  setting text;
 BEGIN
-  PERFORM check_call(lock_timeout_ms);
-  PERFORM set_commit(true);
+  setting := begin_call(lock_timeout_ms, true);
   IF cardinality(wanted) = 1 THEN
     RETURN ARRAY[renew_name(wanted[1], ids[1], seqs[1], ttls[1], new_channel, NULL)];
   END IF;

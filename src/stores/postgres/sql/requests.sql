@@ -1,17 +1,20 @@
 -- Claims and releases.
 
-CREATE OR REPLACE FUNCTION grant_reply(c claims) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+-- The functions that build replies are STABLE, as json_build_object() is: the server puts only such into the
+-- expression that calls them.
+
+CREATE OR REPLACE FUNCTION grant_reply(c claims) RETURNS json LANGUAGE sql STABLE AS $$
   SELECT json_build_object('token', c.token::text, 'floor', c.floor::text, 'ttlMs', c.ttl / 1000.0,
     'seq', c.seq, 'handedOver', false)
 $$;
 
 CREATE OR REPLACE FUNCTION position_reply(ahead bigint, ends bigint, now_at bigint, holder text)
-RETURNS json LANGUAGE sql IMMUTABLE AS $$
+RETURNS json LANGUAGE sql STABLE AS $$
   SELECT json_build_object('ahead', greatest(ahead, 0), 'freeInMs', (ends - now_at) / 1000.0, 'holder', holder)
 $$;
 
 CREATE OR REPLACE FUNCTION queued_reply(c claims, first_ticket bigint, ends bigint, now_at bigint, holder text)
-RETURNS json LANGUAGE sql IMMUTABLE AS $$
+RETURNS json LANGUAGE sql STABLE AS $$
   SELECT json_build_object('kind', 'queued', 'position',
     position_reply(c.place - coalesce(first_ticket, c.place), ends, now_at, holder))
 $$;
@@ -56,6 +59,7 @@ DECLARE
   reply json;
   opened names[]; advanced names[]; own claims[]; fits boolean[]; ends bigint[]; lowest bigint[];
   grants json[];
+  is_saved boolean;
 BEGIN
   FOR i IN 1 .. cardinality(wanted) LOOP
     n := open_name(wanted[i], true);
@@ -83,7 +87,7 @@ BEGIN
     END IF;
     advanced[i] := n; own[i] := mine; ends[i] := s.ends; lowest[i] := s.lowest;
     IF reply IS NOT NULL THEN
-      FOR j IN 1 .. i LOOP PERFORM save_name(advanced[j], opened[j], now_at); END LOOP;
+      FOR j IN 1 .. i LOOP is_saved := save_name(advanced[j], opened[j], now_at); END LOOP;
       RETURN reply;
     END IF;
   END LOOP;
@@ -106,7 +110,7 @@ BEGIN
       END IF;
       n := add_claim(n, mine);
     END IF;
-    PERFORM save_name(n, opened[i], now_at);
+    is_saved := save_name(n, opened[i], now_at);
     -- Only a claim of one name leaves a ticket.
     IF mine.token = 0 THEN RETURN queued_reply(mine, s.first_ticket, s.ends, now_at, s.first_holder); END IF;
     grants[i] := grant_reply(mine);
@@ -122,6 +126,7 @@ DECLARE
   s record;
   f record;
   mine claims;
+  is_saved boolean;
 BEGIN
   IF n.name IS NULL THEN RETURN lost_reply(n, id); END IF;
   s := advance(n, now_at, id, NULL);
@@ -129,7 +134,7 @@ BEGIN
   f := find_claim(n, id, now_at);
   n := f.n; mine := f.c;
   IF mine.token IS NULL THEN
-    PERFORM save_name(n, opened, now_at);
+    is_saved := save_name(n, opened, now_at);
     RETURN lost_reply(n, id);
   END IF;
   IF mine.token > 0 AND mine.closed > now_at AND NOT unused THEN
@@ -142,7 +147,7 @@ BEGIN
     s := advance(n, now_at, id, s.ends);
     n := s.n;
   END IF;
-  PERFORM save_name(n, opened, now_at);
+  is_saved := save_name(n, opened, now_at);
   RETURN 'released';
 END $$;
 
@@ -215,9 +220,9 @@ DECLARE
   locked text[];
   batch_now bigint;
   is_batch boolean := json_array_length(batch) > 1;
+  setting text;
 BEGIN
-  PERFORM check_call(lock_timeout_ms);
-  PERFORM set_commit(is_durable);
+  setting := begin_call(lock_timeout_ms, is_durable);
   IF is_batch THEN
     locked := lock_names(ARRAY(
       SELECT w FROM json_array_elements(batch) AS e, json_array_elements_text(e -> 'names') AS w), NOT waits);
