@@ -118,6 +118,29 @@ BEGIN
   RETURN json_build_object('kind', 'granted', 'grants', grants);
 END $$;
 
+-- Hands a name over to its first waiter as advance() does, if nothing else has to be done. The caller has locked the row,
+-- and releases the grant in it, behind which are only tickets. False: nothing was done.
+CREATE OR REPLACE FUNCTION hand_over(n names, now_at bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  drawn bigint := next_token(n.last_token, now_at);
+  c claims;
+BEGIN
+  IF drawn > now_at THEN RETURN false; END IF;
+  DELETE FROM claims AS t WHERE t.name = n.name AND t.place = n.first_place AND t.permits = n.capacity
+      AND t.at_least = 0 AND t.expires > now_at AND NOT is_ahead(t, now_at)
+      AND NOT EXISTS (
+        SELECT FROM (SELECT * FROM claims WHERE name = n.name AND place > n.first_place ORDER BY place LIMIT $WAITERS_AT_EXPIRY) AS next
+          WHERE next.ttl / $RENEWALS_PER_TTL > t.expires - now_at OR next.expires <= now_at
+            OR next.expires > now_at + next.ttl)
+    RETURNING t.* INTO c;
+  IF NOT FOUND THEN RETURN false; END IF;
+  UPDATE names SET last_token = drawn, first_place = c.place + 1, others = n.others - 1, waiting = n.waiting - 1,
+      held = ROW(c.name, c.permits, c.holder, c.channel, 'no', '', '', c.ttl, 0, 0, c.grant_id, c.place, drawn, drawn,
+        now_at, c.seq, c.expires)::claims
+    WHERE name = n.name;
+  RETURN notify_waiter(c, format('granted %s %s %s %s', drawn, drawn, c.ttl, c.seq)) IS NOT NULL;
+END $$;
+
 CREATE OR REPLACE FUNCTION release_name(wanted text, id text, unused boolean, batch_now bigint) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
   n names := open_name(wanted, false);
@@ -125,17 +148,24 @@ DECLARE
   now_at bigint := coalesce(batch_now, now_us());
   s record;
   f record;
-  mine claims;
+  mine claims := n.held;
+  ends bigint := greatest(mine.expires, mine.closed);
   is_saved boolean;
 BEGIN
   IF n.name IS NULL THEN RETURN lost_reply(n, id); END IF;
-  s := advance(n, now_at, id, NULL);
-  n := s.n;
-  f := find_claim(n, id, now_at);
-  n := f.n; mine := f.c;
-  IF mine.token IS NULL THEN
-    is_saved := save_name(n, opened, now_at);
-    RETURN lost_reply(n, id);
+  -- If this grant takes all permits and only tickets are behind it, no ticket could be granted before the release.
+  IF mine.grant_id = id AND mine.ended = 'no' AND mine.expires > now_at AND mine.permits = n.capacity
+    AND n.others = n.waiting AND NOT is_ahead(mine, now_at)
+  THEN
+    IF (unused OR mine.closed <= now_at) AND hand_over(n, now_at) THEN RETURN 'released'; END IF;
+  ELSE
+    s := advance(n, now_at, id, NULL);
+    f := find_claim(s.n, id, now_at);
+    n := f.n; mine := f.c; ends := s.ends;
+    IF mine.token IS NULL THEN
+      is_saved := save_name(n, opened, now_at);
+      RETURN lost_reply(n, id);
+    END IF;
   END IF;
   IF mine.token > 0 AND mine.closed > now_at AND NOT unused THEN
     mine.ended := 'released';
@@ -144,7 +174,7 @@ BEGIN
   ELSE n := remove_claim(n, mine);
   END IF;
   IF n.waiting > 0 THEN
-    s := advance(n, now_at, id, s.ends);
+    s := advance(n, now_at, id, ends);
     n := s.n;
   END IF;
   is_saved := save_name(n, opened, now_at);
