@@ -129,7 +129,9 @@ BEGIN
   DELETE FROM claims AS t WHERE t.name = n.name AND t.place = n.first_place AND t.permits = n.capacity
       AND t.at_least = 0 AND t.expires > now_at AND NOT is_ahead(t, now_at)
       AND NOT EXISTS (
-        SELECT FROM (SELECT * FROM claims WHERE name = n.name AND place > n.first_place ORDER BY place LIMIT $WAITERS_AT_EXPIRY) AS next
+        SELECT FROM (
+            SELECT * FROM claims WHERE name = n.name AND place > n.first_place ORDER BY place LIMIT $WAITERS_AT_EXPIRY
+          ) AS next
           WHERE next.ttl / $RENEWALS_PER_TTL > t.expires - now_at OR next.expires <= now_at
             OR next.expires > now_at + next.ttl)
     RETURNING t.* INTO c;
