@@ -86,7 +86,7 @@ export const permitCases: readonly Case[] = [
   },
   {
     name: "the permits of crashed holders come back, each at its own expiry",
-    feature: "permits",
+    feature: ["permits", "own-ttl"],
     async run(bench) {
       const [crashed, living] = [await bench.client(), await bench.locks()];
       const doomed = crashed.locks.semaphore("name", { permits: 2 });

@@ -123,7 +123,7 @@ export class Sessions<Id, Proof extends SessionProof> {
         return nowMs;
       }
       // Usually, a renewal has proved the session already.
-      if (nowMs - session.provedAtMs >= session.ttlMs / 3) await session.prove();
+      if (session.deadlineMs - nowMs <= (session.ttlMs * 2) / 3) await session.prove();
       if (nowMs - reconciledAtMs < session.ttlMs) return reconciledAtMs;
       await reconcile(session, this.#port, this.#claims);
       return nowMs;

@@ -1,0 +1,124 @@
+import type { Clock } from "../../core/clock.js";
+import type { LostAnswer } from "../../core/store.js";
+import { SessionClaims } from "../shared/sessions/claims.js";
+import type { SessionProof } from "../shared/sessions/session.js";
+import { Sessions } from "../shared/sessions/sessions.js";
+import type { Layout } from "./layout.js";
+import { type Link, Links, type OpenClient } from "./link.js";
+import { readFloor, readQueue } from "./name-reads.js";
+import { NameWatches, type WaitingClaim } from "./name-watches.js";
+import { Nodes } from "./nodes.js";
+import type { Queue } from "./queue.js";
+import { readRevocations, reasonOf } from "./revocations.js";
+import {
+  type ZooKeeperClaim,
+  type ZooKeeperSession,
+  ZooKeeperSessionPort,
+} from "./session-port.js";
+
+/** Sessions are cheap enough for one per ttl, and expensive enough not to have one for each odd number. */
+const TTL_UNIT_MS = 100;
+const MOST_RECENT = 10_000;
+
+/** Texts that were added lately; it forgets all of them when there are too many. */
+class RecentTexts extends Set<string> {
+  override add(text: string): this {
+    if (this.size >= MOST_RECENT) this.clear();
+    return super.add(text);
+  }
+}
+
+/** The objects that the claims, renewals and releases of one store share. */
+export class ZooKeeperContext {
+  readonly clock: Clock;
+  readonly layout: Layout;
+  readonly nodes = new Nodes();
+  /** Names whose containers are likely to be there. */
+  readonly containers = new RecentTexts();
+  /** The ids of grants that were revoked, as far as that was noticed. */
+  readonly revoked = new RecentTexts();
+  readonly links: Links;
+  /** The state of every claim of this store. */
+  readonly claims: SessionClaims<ZooKeeperSession>;
+  readonly sessions: Sessions<Link, SessionProof>;
+
+  constructor(open: OpenClient, clock: Clock, layout: Layout) {
+    this.clock = clock;
+    this.layout = layout;
+    this.links = new Links(open, layout, (client) => {
+      return new NameWatches(client, layout, (claim, queue) => void this.#handOver(claim, queue));
+    });
+    const revoked = (link: Link): Promise<void> => this.#dropRevoked(link);
+    const port = new ZooKeeperSessionPort(this.links, layout, this.nodes, revoked);
+    this.claims = new SessionClaims(clock, port, (claim) => claim.session.id.watches.remove(claim));
+    this.sessions = new Sessions(port, clock, this.claims, TTL_UNIT_MS);
+  }
+
+  key({ name, grantId }: { readonly name: string; readonly grantId: string }): string {
+    return this.nodes.key(name, grantId);
+  }
+
+  /** The claim holds its name in ZooKeeper. False: it was over before that was known here. */
+  async complete(claim: ZooKeeperClaim, queue: Queue, token: bigint): Promise<boolean> {
+    const { claims, layout } = this;
+    const { name, grantId, session } = claim;
+    if (!claims.has(claim)) return false;
+    if (claim.state === "held" && claim.token === token) return true;
+    const isFirst = queue.holders()[0]?.grantId === grantId;
+    const floor = isFirst
+      ? token
+      : await readFloor(session.id.client, layout, name, queue, { grantId, token });
+    // It may have been revoked meanwhile.
+    if (!claims.has(claim)) return false;
+    claims.markHeld(claim, token, floor);
+    return true;
+  }
+
+  drop(claim: ZooKeeperClaim): void {
+    this.claims.drop(claim);
+    this.nodes.forget(this.key(claim));
+  }
+
+  /** Reads why a claim is neither granted nor waiting. */
+  async whyLost(name: string, grantId: string): Promise<LostAnswer> {
+    const { client } = await this.links.any();
+    const [, queue, { revocations }] = await Promise.all([
+      client.sync(this.layout.names),
+      readQueue(client, this.layout, name),
+      readRevocations(client, this.layout, name),
+    ]);
+    const revoked = revocations.find((one) => one.grantId === grantId);
+    if (revoked !== undefined) {
+      this.revoked.add(grantId);
+      return { kind: "lost", reason: "revoked", why: reasonOf(revoked) };
+    }
+    const isTaken = queue.holders().some((one) => one.grantId !== grantId);
+    return { kind: "lost", reason: isTaken ? "superseded" : "expired" };
+  }
+
+  async #handOver({ name, grantId }: WaitingClaim, queue: Queue): Promise<void> {
+    const claim = this.claims.get(name, grantId);
+    if (claim === undefined) return;
+    const push = this.claims.beginHandover(claim);
+    try {
+      const isHeld = await this.complete(claim, queue, claim.token);
+      const grant = isHeld ? this.claims.grantOf(claim, true) : null;
+      push(grant !== null && grant.ttlMs > 0 ? { kind: "granted", grant } : { kind: "look" });
+    } catch {
+      push({ kind: "look" });
+    }
+  }
+
+  /** Drops the claims of the session whose nodes are gone, except those that are newer than what was read. */
+  async #dropRevoked(link: Link): Promise<void> {
+    const { paths, reply } = await link.client.getEphemerals(this.layout.names);
+    const standing = new Set(paths);
+    for (const claim of [...this.claims.all()]) {
+      const node = this.nodes.get(this.key(claim), link);
+      if (node === undefined || node.czxid > reply.zxid || standing.has(node.path)) continue;
+      if (claim.session.id !== link) continue;
+      this.revoked.add(claim.grantId);
+      this.drop(claim);
+    }
+  }
+}

@@ -1,0 +1,20 @@
+import { StoreUnavailableError } from "../../core/errors.js";
+import { isCode } from "./name-reads.js";
+
+/** Attempts at a step that others overtake, before it is left to the caller to retry. */
+export const ATTEMPTS = 20;
+
+export const tooMuchContentionError = (name: string): Error =>
+  new Error(
+    `other clients of ZooKeeper changed ${JSON.stringify(name)} before each of ${ATTEMPTS} attempts; retry`,
+  );
+
+/** Makes errors that no retry mends not retryable. */
+export function toStoreError(error: unknown): unknown {
+  if (!isCode(error, "NO_AUTH", "AUTH_FAILED", "INVALID_ACL", "UNIMPLEMENTED")) return error;
+  return new StoreUnavailableError(
+    `the ZooKeeper server refuses the request: ${(error as Error).message}; check the user, the ` +
+      "password, the ACL of Holdfast's root, and that the servers are 3.6 or later",
+    { cause: error, retryable: false },
+  );
+}

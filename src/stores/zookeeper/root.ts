@@ -1,0 +1,55 @@
+import { UnsupportedError } from "../../core/errors.js";
+import type { ZooKeeperClient } from "./client/client.js";
+import { FORMAT, type Layout } from "./layout.js";
+import { isCode } from "./name-reads.js";
+import { foreignDataError, parse } from "./queue.js";
+
+/** Makes the nodes that everything is below, and refuses another format. */
+export async function prepareRoot(client: ZooKeeperClient, layout: Layout): Promise<void> {
+  const { root, names, sessions, revoked } = layout;
+  const format = JSON.stringify({ format: FORMAT });
+  let there = await readRoot(client, root);
+  if (there === null) {
+    const parts = root.split("/").slice(1);
+    for (const at of parts.keys()) {
+      const path = `/${parts.slice(0, at + 1).join("/")}`;
+      await createUnlessThere(client, path, path === root ? format : "");
+    }
+    there = await readRoot(client, root);
+  }
+  if (there !== null && there.length === 0) await client.setData(root, format, { version: 0 });
+  else refuseOtherFormat(there);
+  const folders = [names, sessions, revoked];
+  await Promise.all(folders.map((path) => createUnlessThere(client, path, "")));
+}
+
+async function readRoot(client: ZooKeeperClient, root: string): Promise<Buffer | null> {
+  try {
+    return (await client.getData(root)).data;
+  } catch (error) {
+    if (isCode(error, "NO_NODE")) return null;
+    throw error;
+  }
+}
+
+async function createUnlessThere(
+  client: ZooKeeperClient,
+  path: string,
+  data: string,
+): Promise<void> {
+  try {
+    await client.create(path, { data });
+  } catch (error) {
+    if (!isCode(error, "NODE_EXISTS")) throw error;
+  }
+}
+
+function refuseOtherFormat(data: Buffer | null): void {
+  const value = data === null ? null : (parse(data) as { format?: unknown } | null);
+  if (value?.format === FORMAT) return;
+  if (typeof value?.format !== "number") throw foreignDataError();
+  throw new UnsupportedError(
+    `ZooKeeper's nodes are in format ${value.format}, which this version of Holdfast does not know: ` +
+      "use the version that wrote it",
+  );
+}
