@@ -57,7 +57,7 @@ export class Link {
   }
 
   async close(): Promise<void> {
-    this.watches.close();
+    this.watches.end();
     await this.client.close();
   }
 }
