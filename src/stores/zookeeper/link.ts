@@ -95,10 +95,15 @@ export class Links {
   /** A link of a session that lives, or one without claims. */
   async any(): Promise<Link> {
     for (const link of this.#links) if (!link.isOver) return link;
-    this.#spare ??= this.#connect(SPARE_TIMEOUT_MS).finally(() => {
+    this.#spare ??= this.open().finally(() => {
       this.#spare = null;
     });
     return this.#spare;
+  }
+
+  /** A link without claims. */
+  open(): Promise<Link> {
+    return this.#connect(SPARE_TIMEOUT_MS);
   }
 
   async end(link: Link): Promise<void> {
