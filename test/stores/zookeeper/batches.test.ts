@@ -106,7 +106,7 @@ describeWith(["zookeeper"], "the ZooKeeper store's requests", () => {
     const [holder, first, second] = [1, 2, 3].map(() => zookeeper.open(root).locks);
     for (const locks of [first!, second!]) await (await locks.acquire("before")).release();
     let [busy, granted] = [0, 0];
-    for (let round = 0; round < 150; round++) {
+    for (let round = 0; round < 60; round++) {
       const lease = await holder!.acquire("name");
       const trying = first!.tryAcquire("name");
       await lease.release();
