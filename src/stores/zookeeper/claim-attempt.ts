@@ -80,8 +80,8 @@ export class ClaimAttempt {
     const isNew = this.#own.state === "requested";
     const other = isNew ? queue.claimOfOtherLimit(grantId) : null;
     if (other !== null) {
-      if ((await describeClaim(this.#link, name, other.node)) === null)
-        return this.#lookAgain(token);
+      const described = await describeClaim(this.#link, name, other.node);
+      if (described === null) return this.#lookAgain(token);
       return this.#withdraw({ kind: "mismatch", name, limit: other.limit });
     }
     if (queue.holds(grantId)) return this.#grant(queue, token);
