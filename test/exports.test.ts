@@ -37,6 +37,7 @@ const NEED_EXAMPLE = [
   "redisStore",
   "quorumStore",
   "etcdStore",
+  "zookeeperStore",
   "memoryFence",
   "sqliteFence",
   "etcdFence",

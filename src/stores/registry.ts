@@ -7,6 +7,7 @@ import { quorumKind } from "./quorum/kind.js";
 import { redisKind } from "./redis/kind.js";
 import { sqliteKind } from "./sqlite/kind.js";
 import { parseUrl, refuseUnknownOptions, type StoreUrl } from "./url.js";
+import { zookeeperKind } from "./zookeeper/kind.js";
 
 /** All stores: `connect`, the command line, the doctor and the docs know them from here alone. */
 export const STORE_KINDS: readonly StoreKind[] = [
@@ -16,6 +17,7 @@ export const STORE_KINDS: readonly StoreKind[] = [
   quorumKind,
   postgresKind,
   etcdKind,
+  zookeeperKind,
 ];
 
 const BY_SCHEME = new Map(

@@ -117,10 +117,7 @@ describe("the doctor", () => {
   });
 
   it.each([
-    [
-      ["--store", "zookeeper://localhost"],
-      'the unknown scheme "zookeeper:"; known: memory: sqlite:',
-    ],
+    [["--store", "consul://localhost"], 'the unknown scheme "consul:"; known: memory: sqlite:'],
     [["--store", "nosuch:x"], 'the unknown scheme "nosuch:"'],
     [["--store", "sqlite:"], "sqlite: needs a file's path"],
     [["--store", "sqlite:x.db?a=1"], 'sqlite: URLs have no option "a"'],

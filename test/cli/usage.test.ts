@@ -148,7 +148,7 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
 
   it("a wrong URL in HOLDFAST_STORE, even with --if-unavailable run", async () => {
     const args = ["run", "x", "--if-unavailable", "run", "--", "true"];
-    for (const url of ["locks.db", "memory:", "zookeeper://localhost"]) {
+    for (const url of ["locks.db", "memory:", "consul://localhost"]) {
       const { code, stderr } = await holdfast(makeFolder(), args, { HOLDFAST_STORE: url });
       expect(stderr).toMatch(/^holdfast: HOLDFAST_STORE: /);
       expect(code).toBe(64);
@@ -158,7 +158,7 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
   it("without repeating a URL's password", async () => {
     for (const args of [
       ["ls", "redis://me:secret@host"],
-      ["ls", "--store", "zookeeper://me:secret@host"],
+      ["ls", "--store", "consul://me:secret@host"],
       ["ls", "--store", "me:secret@host/x.db"],
       ["run", "x", "--store", "redis://me:secret@host:99999999", "--", "true"],
     ]) {

@@ -66,7 +66,7 @@ test.each([
   `redis:u:${SECRET}@127.0.0.1`,
   `u:${SECRET}@127.0.0.1`,
   `unknown://u:${SECRET}@127.0.0.1`,
-  `zookeeper://u:${SECRET}@127.0.0.1`,
+  `zookeeper://u:${SECRET}@127.0.0.1?no-option`,
   `redlock://u:${SECRET}@a,b`,
   `redlock://u:${SECRET}@a,b,a`,
   `redlock://u:1234?maxTtl=${SECRET}@a,b,c`,

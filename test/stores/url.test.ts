@@ -250,7 +250,7 @@ describe("a password is in no message", () => {
   });
 
   it("even when the rest of the URL is right", async () => {
-    const error = await rejection(openStore(`zookeeper://user:${LEFT}@host:1/0`));
+    const error = await rejection(openStore(`consul://user:${LEFT}@host:1/0`));
     expect(error).toBeInstanceOf(InvalidArgumentError);
     expect(error.message).not.toContain(LEFT);
   });
@@ -351,7 +351,7 @@ describe.each(STORE_KINDS)("the registered store $schemes", (kind) => {
 });
 
 describe("connect", () => {
-  it.each(["zookeeper", "http", "https"])(
+  it.each(["consul", "http", "https"])(
     "refuses %s:, and the error lists the known schemes",
     async (scheme) => {
       const error = await rejection(connect(`${scheme}://u:secret@h:1`));

@@ -107,7 +107,7 @@ test("connect(url, { lazy: true }) opens no connection, and refuses a bad URL at
     ["redis://127.0.0.1:1?nonsense", /no option "nonsense"/],
     [
       "redys://127.0.0.1:1",
-      /unknown scheme "redys:"; known: memory: sqlite: redis: rediss: redlock: postgres: postgresql: etcd:$/,
+      /unknown scheme "redys:"; known: memory: sqlite: redis: rediss: redlock: postgres: postgresql: etcd: zookeeper:$/,
     ],
   ] as const) {
     await expect(connect(url, { lazy: true })).rejects.toThrow(message);

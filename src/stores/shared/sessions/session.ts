@@ -5,11 +5,13 @@ export interface BegunSession<Id> {
   readonly id: Id;
   /** The ttl that the store gave, which may be longer than requested. */
   readonly ttlMs: number;
-  /** The session lives for its ttl from this moment on, on the elapsed-time clock. */
+  /** The session lives for its lifetime from this moment on, on the elapsed-time clock. */
   readonly provedAtMs: number;
+  /** Longer than the ttl where a proof rests on something that was sent long before it. Default: the ttl. */
+  readonly lifetimeMs?: number;
 }
 
-/** Proves that a session lives for its ttl from `provedAtMs` on. A store adds the data that it reads with the proof. */
+/** Proves that a session lives for its lifetime from `provedAtMs` on. A store adds the data that it reads with the proof. */
 export interface SessionProof {
   readonly provedAtMs: number;
 }
@@ -28,6 +30,8 @@ export interface SessionPort<Id, Proof extends SessionProof> {
   begin(ttlMs: number): Promise<BegunSession<Id>>;
   /** Null: the session is gone. A rejection proves nothing. */
   prove(session: { readonly id: Id; readonly ttlMs: number }): Promise<Proof | null>;
+  /** Where other requests prove the session too: the latest of these proofs. */
+  provedAtMs?(id: Id): number;
   /** Ends the session in the store, with everything under it. */
   end(id: Id): Promise<void>;
   /** All keys under the session that belong to claims. They may be out of date. */
@@ -57,6 +61,7 @@ export class Session<Id, Proof extends SessionProof = SessionProof> {
   readonly id: Id;
   readonly ttlMs: number;
   readonly requestedTtlMs: number;
+  readonly #lifetimeMs: number;
   readonly #port: SessionPort<Id, Proof>;
   readonly #clock: Clock;
   #provedAtMs: number;
@@ -78,6 +83,7 @@ export class Session<Id, Proof extends SessionProof = SessionProof> {
     this.requestedTtlMs = requestedTtlMs;
     this.id = begun.id;
     this.ttlMs = begun.ttlMs;
+    this.#lifetimeMs = begun.lifetimeMs ?? begun.ttlMs;
     this.#provedAtMs = begun.provedAtMs;
   }
 
@@ -94,12 +100,13 @@ export class Session<Id, Proof extends SessionProof = SessionProof> {
   }
 
   get provedAtMs(): number {
-    return this.#provedAtMs;
+    const meanwhileMs = this.#port.provedAtMs?.(this.id) ?? Number.NEGATIVE_INFINITY;
+    return Math.max(this.#provedAtMs, meanwhileMs);
   }
 
   /** The store keeps the session alive until then, whatever happens. */
   get deadlineMs(): number {
-    return this.#provedAtMs + this.ttlMs;
+    return this.provedAtMs + this.#lifetimeMs;
   }
 
   /**

@@ -1,0 +1,111 @@
+import type { Clock } from "../../core/clock.js";
+import type { LostAnswer } from "../../core/store.js";
+import { SessionClaims } from "../shared/sessions/claims.js";
+import type { SessionProof } from "../shared/sessions/session.js";
+import { Sessions } from "../shared/sessions/sessions.js";
+import { readFloor } from "./claim-reads.js";
+import { toStoreError } from "./errors.js";
+import type { Layout } from "./layout.js";
+import { type Link, Links, type OpenClient } from "./link.js";
+import { NameWatches } from "./name-watches.js";
+import { Nodes } from "./nodes.js";
+import { Queue } from "./queue.js";
+import { readRevocations, reasonOf } from "./revocations.js";
+import {
+  type ZooKeeperClaim,
+  type ZooKeeperSession,
+  ZooKeeperSessionPort,
+} from "./session-port.js";
+
+/** Sessions are cheap enough for one per ttl, and expensive enough not to have one for each odd number. */
+const TTL_UNIT_MS = 100;
+const MOST_RECENT = 10_000;
+
+/** Texts that were added lately; it forgets all of them when there are too many. */
+class RecentTexts extends Set<string> {
+  override add(text: string): this {
+    if (this.size >= MOST_RECENT) this.clear();
+    return super.add(text);
+  }
+}
+
+/** The objects that the claims, renewals and releases of one store share. */
+export class ZooKeeperContext {
+  readonly clock: Clock;
+  readonly layout: Layout;
+  readonly nodes = new Nodes();
+  /** Names whose containers are likely to be there. */
+  readonly containers = new RecentTexts();
+  /** The ids of grants that were revoked, as far as that was noticed. */
+  readonly revoked = new RecentTexts();
+  readonly links: Links;
+  /** The state of every claim of this store. */
+  readonly claims: SessionClaims<ZooKeeperSession>;
+  readonly sessions: Sessions<Link, SessionProof>;
+  readonly toStoreError = toStoreError;
+
+  constructor(open: OpenClient, clock: Clock, layout: Layout) {
+    this.clock = clock;
+    this.layout = layout;
+    this.links = new Links(open, layout, (client, requests) => {
+      return new NameWatches(client, requests, layout, (claim, queue) => {
+        void this.claims.handOver(claim, () => this.complete(claim, queue, claim.token));
+      });
+    });
+    const port = new ZooKeeperSessionPort(this.links, layout, this.nodes, {
+      revoked: (link) => this.#dropRevoked(link),
+      reconnected: (link) => void this.sessions.checkNow(link),
+    });
+    this.claims = new SessionClaims(clock, port, (claim) => claim.session.id.watches.remove(claim));
+    this.sessions = new Sessions(port, clock, this.claims, TTL_UNIT_MS);
+  }
+
+  key({ name, grantId }: { readonly name: string; readonly grantId: string }): string {
+    return this.nodes.key(name, grantId);
+  }
+
+  /** The claim holds its name in ZooKeeper. False: it was over before that was known here. */
+  async complete(claim: ZooKeeperClaim, queue: Queue, token: bigint): Promise<boolean> {
+    const { claims } = this;
+    const { name, grantId, session } = claim;
+    if (!claims.has(claim)) return false;
+    if (claim.state === "held" && claim.token === token) return true;
+    const isFirst = queue.holders()[0]?.grantId === grantId;
+    const floor = isFirst ? token : await readFloor(session.id, name, queue, { grantId, token });
+    // It may have been revoked meanwhile.
+    if (!claims.has(claim)) return false;
+    claims.markHeld(claim, token, floor);
+    return true;
+  }
+
+  drop(claim: ZooKeeperClaim): void {
+    this.claims.drop(claim);
+    this.nodes.forget(this.key(claim));
+  }
+
+  /** Reads why a claim is neither granted nor waiting. */
+  async whyLost(name: string, grantId: string): Promise<LostAnswer> {
+    const link = await this.links.any();
+    const [{ children, resize }, { revocations }] = await Promise.all([
+      link.requests.readLatest(name),
+      readRevocations(link, name),
+    ]);
+    const revoked = revocations.find((one) => one.grantId === grantId);
+    if (revoked !== undefined) this.revoked.add(grantId);
+    const revokedBecause = revoked === undefined ? null : reasonOf(revoked);
+    return new Queue(children, resize).lostAnswer(grantId, revokedBecause);
+  }
+
+  /** Drops the claims of the session whose nodes are gone, except those that are newer than what was read. */
+  async #dropRevoked(link: Link): Promise<void> {
+    const { paths, reply } = await link.client.getEphemerals(this.layout.names);
+    const standing = new Set(paths);
+    for (const claim of [...this.claims.all()]) {
+      const node = this.nodes.get(this.key(claim), link);
+      if (node === undefined || node.czxid > reply.zxid || standing.has(node.path)) continue;
+      if (claim.session.id !== link) continue;
+      this.revoked.add(claim.grantId);
+      this.drop(claim);
+    }
+  }
+}

@@ -1,0 +1,233 @@
+import { StoreUnavailableError } from "../../core/errors.js";
+import {
+  type HolderInfo,
+  modeOf,
+  type NameInfo,
+  REVOKED_KEPT,
+  type WaiterInfo,
+} from "../../core/store.js";
+import { infoOf, type RevocationStep, SessionOperations } from "../shared/sessions/operations.js";
+import { slices } from "../shared/slices.js";
+import { compareUtf8 } from "../shared/utf8.js";
+import { type DescribedClaim, describeClaim } from "./claim-reads.js";
+import type { ZooKeeperClient } from "./client/client.js";
+import { ZooKeeperError } from "./client/errors.js";
+import type { MultiPart } from "./client/multi.js";
+import { isCode, isUnanswered } from "./errors.js";
+import { comparePlaces, decodeName, type Layout, readBarrier } from "./layout.js";
+import type { Link, Links } from "./link.js";
+import { Queue, type Resize, type StoredClaim } from "./queue.js";
+import { type Revocation, readRevocations } from "./revocations.js";
+
+const NAMES_PER_STEP = 1_000;
+const HOLDERS_PER_STEP = 50;
+/** A request may have a megabyte by default. */
+const MOST_BYTES = 900_000;
+/** Of a part beside its path. */
+const PART_BYTES = 20;
+
+interface NameRead {
+  readonly link: Link;
+  readonly queue: Queue;
+  /** The version of the container's data. */
+  readonly version: number;
+}
+
+/** The requests of people about a name: revoke, resize, inspect, list. They need no claim of this process. */
+export class Operations extends SessionOperations<StoredClaim, NameRead> {
+  readonly #links: Links;
+  readonly #layout: Layout;
+
+  constructor(links: Links, layout: Layout) {
+    super(HOLDERS_PER_STEP);
+    this.#links = links;
+    this.#layout = layout;
+  }
+
+  async inspect(name: string): Promise<NameInfo | null> {
+    const link = await this.#links.any();
+    const [{ queue }, { revocations }] = await Promise.all([
+      readLatest(link, name),
+      readRevocations(link, name),
+    ]);
+    return this.#info(link, name, queue, revocations);
+  }
+
+  async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
+    const link = await this.#links.any();
+    const [, { children }] = await Promise.all([
+      link.client.sync(this.#layout.names),
+      link.client.getChildren(this.#layout.names),
+    ]);
+    const names = children
+      .map(decodeName)
+      .filter((name) => name?.startsWith(prefix) === true)
+      .sort((one, two) => compareUtf8(one!, two!)) as string[];
+    const infos: NameInfo[] = [];
+    for (const some of slices(names, NAMES_PER_STEP)) {
+      const read = await Promise.all(some.map((name) => this.#listed(link, name)));
+      infos.push(...read.filter((info) => info !== null));
+      if (infos.length >= limit) break;
+    }
+    return infos.slice(0, limit);
+  }
+
+  /** Null: nobody uses the name, or something in it is not Holdfast's. The other names are still listed. */
+  async #listed(link: Link, name: string): Promise<NameInfo | null> {
+    try {
+      const { children, resize } = await link.requests.readName(name);
+      return await this.#info(link, name, new Queue(children, resize), []);
+    } catch (error) {
+      if (error instanceof ZooKeeperError) throw error;
+      return null;
+    }
+  }
+
+  protected async read(name: string): Promise<NameRead> {
+    return readLatest(await this.#links.any(), name);
+  }
+
+  /** Deletes the claims, records that, and tells their sessions, in one step. */
+  protected async revokeInOneStep(
+    name: string,
+    claims: readonly StoredClaim[],
+    { link }: NameRead,
+    { holder: by, why, id: step }: RevocationStep,
+  ): Promise<readonly HolderInfo[] | null> {
+    const [described, { revocations, version }] = await Promise.all([
+      Promise.all(claims.map(({ node }) => describeClaim(link, name, node))),
+      readRevocations(link, name),
+    ]);
+    const holders = described.filter((one) => one !== null);
+    if (holders.length < claims.length) return null;
+    const infos = claims.map((claim, i) => toHolderInfo(claim, holders[i]!));
+    // An attempt whose reply was lost has done it.
+    if (revocations.some((one) => one.step === step)) return infos;
+    const atMs = Date.now();
+    const records = holders.map(({ holder, token }, i): Revocation => {
+      return { grantId: claims[i]!.grantId, holder, token: String(token), by, why, atMs, step };
+    });
+    const path = this.#layout.revocations(name);
+    const data = JSON.stringify([...revocations, ...records].slice(-REVOKED_KEPT.many));
+    const owners = [...new Set(holders.map(({ owner }) => owner))];
+    const isDone = await this.#try(link.client, [
+      ...claims.map((claim) => this.#deletion(name, claim)),
+      version === -1 ? { op: "create", path, data } : { op: "setData", path, data, version },
+      ...owners.map(
+        (id): MultiPart => ({ op: "setData", path: this.#layout.session(id), data: "" }),
+      ),
+    ]);
+    return isDone ? infos : null;
+  }
+
+  /**
+   * A barrier keeps later claims from being granted, and the step fails if an earlier one has left: so the
+   * holders are known exactly when the limit changes.
+   */
+  protected async resizeInOneStep(name: string, _: NameRead, limit: number): Promise<boolean> {
+    // The barrier ends with this session, whatever becomes of the requests.
+    const link = await this.#links.open();
+    try {
+      const { client } = link;
+      const path = this.#layout.barrier(name);
+      const barrier = await client.create(path, { mode: "ephemeral-sequential" });
+      const read = await readLatest(link, name);
+      return await this.#try(client, this.#resizeParts(name, read, limit, barrier.path));
+    } catch (error) {
+      if (isOvertaken(error)) return false;
+      throw error;
+    } finally {
+      await this.#links.end(link);
+    }
+  }
+
+  /** Holders stay; tickets for more than the new limit are dropped. */
+  #resizeParts(
+    name: string,
+    { queue, version }: NameRead,
+    limit: number,
+    barrier: string,
+  ): MultiPart[] {
+    const container = this.#layout.name(name);
+    const before = readBarrier(barrier.slice(container.length + 1))!;
+    const holders = queue.holders();
+    const waiters = queue.waiters().filter(({ place }) => comparePlaces(place, before) < 0);
+    const dropped = waiters.filter(({ permits }) => permits > limit);
+    const staying = [...holders, ...waiters.filter(({ permits }) => permits <= limit)];
+    const resize: Resize = { limit, before, held: holders.map(({ grantId }) => grantId) };
+    const parts: MultiPart[] = [
+      { op: "setData", path: container, data: JSON.stringify(resize), version },
+      // If one of them had gone, another could hold the name by now.
+      ...staying.map(({ node }): MultiPart => ({ op: "check", path: `${container}/${node}` })),
+      ...dropped.map((claim) => this.#deletion(name, claim)),
+      { op: "delete", path: barrier },
+    ];
+    const bytes = parts.reduce((sum, { path }) => sum + path.length + PART_BYTES, 0);
+    if (bytes <= MOST_BYTES) return parts;
+    throw new StoreUnavailableError(
+      `${queue.size} claims stand in ${JSON.stringify(name)}, too many for one step of ZooKeeper: ` +
+        "resize it when it is less used",
+      { retryable: false },
+    );
+  }
+
+  /** False: others have changed something, or the reply was lost. */
+  async #try(client: ZooKeeperClient, parts: readonly MultiPart[]): Promise<boolean> {
+    try {
+      await client.multi(parts);
+      return true;
+    } catch (error) {
+      if (isOvertaken(error) || isUnanswered(error)) return false;
+      throw error;
+    }
+  }
+
+  #deletion(name: string, { node }: StoredClaim): MultiPart {
+    return { op: "delete", path: `${this.#layout.name(name)}/${node}` };
+  }
+
+  #info(
+    link: Link,
+    name: string,
+    queue: Queue,
+    revocations: readonly Revocation[],
+  ): Promise<NameInfo | null> {
+    return infoOf(name, queue, revocations, {
+      holder: async (claim) => {
+        const data = await describeClaim(link, name, claim.node);
+        return data === null ? null : toHolderInfo(claim, data);
+      },
+      waiter: async (claim) => {
+        const data = await describeClaim(link, name, claim.node);
+        return data === null ? null : toWaiterInfo(claim, data);
+      },
+      revoked: ({ holder, token, by, why, atMs }) => {
+        return { holder, token: BigInt(token), by, why, agoMs: sinceMs({ atMs }) };
+      },
+    });
+  }
+}
+
+async function readLatest(link: Link, name: string): Promise<NameRead> {
+  const { children, resize, version } = await link.requests.readLatest(name);
+  return { link, queue: new Queue(children, resize), version };
+}
+
+const isOvertaken = (error: unknown): boolean =>
+  isCode(error, "NO_NODE", "NODE_EXISTS", "BAD_VERSION");
+
+/** By the claimant's clock, which may be ahead of ours. */
+const sinceMs = ({ atMs }: { readonly atMs: number }): number => Math.max(0, Date.now() - atMs);
+
+/** ZooKeeper does not tell how long a session has left: at most a ttl, as far as its holder relies on it. */
+function toHolderInfo(claim: StoredClaim, data: DescribedClaim): HolderInfo {
+  const { holder, token, ttlMs: expiresInMs } = data;
+  const [mode, heldMs] = [modeOf(claim), sinceMs(data)];
+  return { holder, mode, token, permits: claim.permits, heldMs, expiresInMs, closed: false };
+}
+
+function toWaiterInfo(claim: StoredClaim, data: DescribedClaim): WaiterInfo {
+  const { holder, ttlMs: expiresInMs } = data;
+  const [mode, waitingMs] = [modeOf(claim), sinceMs(data)];
+  return { holder, mode, permits: claim.permits, waitingMs, expiresInMs };
+}

@@ -1,0 +1,59 @@
+import { REVOKED_KEPT } from "../../core/store.js";
+import type { ZooKeeperClient } from "./client/client.js";
+import type { Layout } from "./layout.js";
+import type { Link } from "./link.js";
+import { foreignDataError, parse } from "./queue.js";
+
+/** The record that a grant was revoked, kept for people to see. */
+export interface Revocation {
+  readonly grantId: string;
+  readonly holder: string;
+  readonly token: string;
+  readonly by: string;
+  readonly why: string;
+  /** By the clock of the client that revoked it. */
+  readonly atMs: number;
+  /** The same for all that were revoked in one step. */
+  readonly step: string;
+}
+
+export const reasonOf = ({ by, why }: Pick<Revocation, "by" | "why">): string => `by ${by}: ${why}`;
+
+/** The records of a name that are still shown, oldest first, and the version of their node; -1: there is none. */
+export async function readRevocations(
+  { requests, layout }: Link,
+  name: string,
+): Promise<{ revocations: readonly Revocation[]; version: number }> {
+  const read = await requests.readData(layout.revocations(name));
+  if (read === null) return { revocations: [], version: -1 };
+  return { revocations: decodeRevocations(read.data), version: read.stat.version };
+}
+
+function decodeRevocations(data: Buffer): readonly Revocation[] {
+  const value = parse(data);
+  if (!Array.isArray(value) || !value.every(isRevocation)) throw foreignDataError();
+  return value.filter(({ atMs }) => Date.now() - atMs < REVOKED_KEPT.ms);
+}
+
+function isRevocation(value: unknown): value is Revocation {
+  const one = (value ?? {}) as Partial<Revocation>;
+  const texts = [one.grantId, one.holder, one.by, one.why, one.step];
+  return (
+    texts.every((text) => typeof text === "string") &&
+    typeof one.token === "string" &&
+    /^\d{1,20}$/.test(one.token) &&
+    Number.isFinite(one.atMs)
+  );
+}
+
+/** Deletes the records that are too old to be shown: nodes of ZooKeeper do not expire. */
+export async function sweepRevocations(client: ZooKeeperClient, layout: Layout): Promise<void> {
+  const { children } = await client.getChildren(layout.revoked);
+  for (const child of children) {
+    const path = `${layout.revoked}/${child}`;
+    const { stat } = await client.getData(path);
+    const isOld = Date.now() - stat.mtimeMs > REVOKED_KEPT.ms;
+    // Not if somebody has written it meanwhile.
+    if (isOld) await client.delete(path, { version: stat.version });
+  }
+}

@@ -1,0 +1,62 @@
+import { UnsupportedError } from "../../core/errors.js";
+import type { ZooKeeperClient } from "./client/client.js";
+import { ZooKeeperError } from "./client/errors.js";
+import { isCode } from "./errors.js";
+import { FORMAT, type Layout } from "./layout.js";
+import { foreignDataError, parse } from "./queue.js";
+
+/** Makes the nodes that everything is below, and refuses another format. */
+export async function prepareRoot(client: ZooKeeperClient, layout: Layout): Promise<void> {
+  const { root, names, sessions, revoked } = layout;
+  const format = JSON.stringify({ format: FORMAT });
+  let there = await readRoot(client, root);
+  if (there === null) {
+    const parts = root.split("/").slice(1);
+    for (const at of parts.keys()) {
+      const path = `/${parts.slice(0, at + 1).join("/")}`;
+      await createUnlessThere(client, path, path === root ? format : "");
+    }
+    there = await readRoot(client, root);
+  }
+  // Another client may write it at the same moment.
+  if (there?.length === 0) {
+    await client.setData(root, format, { version: 0 }).catch(ignore("BAD_VERSION"));
+    there = await readRoot(client, root);
+  }
+  refuseOtherFormat(there);
+  const folders = [names, sessions, revoked];
+  await Promise.all(folders.map((path) => createUnlessThere(client, path, "")));
+}
+
+/** By `multiRead`, which servers before 3.6 refuse: so they are refused before anything is written. */
+async function readRoot(client: ZooKeeperClient, root: string): Promise<Buffer | null> {
+  const { results } = await client.multiRead([{ op: "getData", path: root }]);
+  const [read] = results;
+  if (isCode(read, "NO_NODE")) return null;
+  if (read instanceof ZooKeeperError) throw read;
+  return read.data;
+}
+
+async function createUnlessThere(
+  client: ZooKeeperClient,
+  path: string,
+  data: string,
+): Promise<void> {
+  await client.create(path, { data }).catch(ignore("NODE_EXISTS"));
+}
+
+const ignore =
+  (code: ZooKeeperError["code"]) =>
+  (error: unknown): void => {
+    if (!isCode(error, code)) throw error;
+  };
+
+function refuseOtherFormat(data: Buffer | null): void {
+  const value = data === null ? null : (parse(data) as { format?: unknown } | null);
+  if (value?.format === FORMAT) return;
+  if (typeof value?.format !== "number") throw foreignDataError();
+  throw new UnsupportedError(
+    `ZooKeeper's nodes are in format ${value.format}, which this version of Holdfast does not know: ` +
+      "use the version that wrote it",
+  );
+}

@@ -1,0 +1,3 @@
+import { describeZooKeeperConformance } from "./zookeeper-cases.js";
+
+describeZooKeeperConformance("short");

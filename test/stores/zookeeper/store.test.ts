@@ -1,0 +1,131 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { expect, onTestFinished, test } from "vitest";
+import { systemRuntime } from "../../../src/core/runtime.js";
+import type { LeaseLostError, Locks } from "../../../src/index.js";
+import { ZooKeeperContext } from "../../../src/stores/zookeeper/context.js";
+import { Layout } from "../../../src/stores/zookeeper/layout.js";
+import { describeWith } from "../../support/needs.js";
+import { until } from "../../support/worker.js";
+import { openClient } from "../../support/zookeeper.js";
+import { OneZooKeeper, TTL_MS } from "../../support/zookeeper-store.js";
+
+/** "name" in the store. */
+const NAME = "default:name";
+
+describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
+  const zookeeper = OneZooKeeper.forAll();
+
+  test("a claim whose reply is lost is found again, and made once", async () => {
+    const root = zookeeper.root();
+    const through = await zookeeper.proxy();
+    const { locks } = zookeeper.open(root, through);
+    await (await locks.acquire("name")).release();
+    const silence = through.swallow("to-client");
+    await silence.inject();
+    const acquired = locks.acquire("name");
+    await until(
+      "the node is there",
+      async () => (await zookeeper.nodesOf(root, NAME)).length === 1,
+    );
+    const cut = through.cut();
+    await cut.inject();
+    await silence.heal();
+    await cut.heal();
+    const lease = await acquired;
+    expect(lease.state).toBe("held");
+    expect(await zookeeper.nodesOf(root, NAME)).toHaveLength(1);
+    await lease.release();
+    expect(await zookeeper.nodesOf(root, NAME)).toEqual([]);
+  });
+
+  test("a waiter whose connection was cut when the name became free gets it after reconnecting", async () => {
+    const root = zookeeper.root();
+    const through = await zookeeper.proxy();
+    const [holder, waiter] = [zookeeper.open(root).locks, zookeeper.open(root, through).locks];
+    const lease = await holder.acquire("name");
+    const waiting = waiter.acquire("name");
+    await until("it waits", async () => (await holder.inspect("name"))?.waiting === 1);
+    const cut = through.cut();
+    await cut.inject();
+    await lease.release();
+    await cut.heal();
+    const next = await waiting;
+    expect(next.token).toBeGreaterThan(lease.token);
+    await next.release();
+  });
+
+  test("a revoked lease is lost with the reason, and others of its session stay", async () => {
+    const root = zookeeper.root();
+    const [holder, operator] = [zookeeper.open(root).locks, zookeeper.open(root).locks];
+    const [taken, kept] = [await holder.acquire("taken"), await holder.acquire("kept")];
+    const lost = new Promise<LeaseLostError>((resolve) => taken.on("lost", resolve));
+    await operator.forceRelease("taken", { why: "stuck" });
+    expect(await lost).toMatchObject({ reason: "revoked" });
+    await sleep(TTL_MS * 1.2);
+    expect(kept.state).toBe("held");
+    expect(await kept.release()).toBe("released");
+  });
+
+  test("a node of the session that belongs to no claim is deleted within about a ttl", async () => {
+    const root = zookeeper.root();
+    const layout = new Layout(root);
+    const servers = [zookeeper.address];
+    const { clock } = systemRuntime();
+    const context = new ZooKeeperContext(
+      (session) => openClient({ servers, ...session }),
+      clock,
+      layout,
+    );
+    onTestFinished(() => context.sessions.close(true));
+    const { client } = (await context.sessions.use(TTL_MS)).id;
+    await client.create(layout.name("name"), { mode: "container" });
+    // As after a claim that was given up while its request was on the way.
+    const claim = { permits: 1, limit: 4, grantId: "given-up-0123456789" };
+    const path = layout.claim("name", claim, "permits");
+    await client.create(path, { mode: "ephemeral-sequential", data: "{}" });
+    await until(
+      "it is gone",
+      async () => (await zookeeper.nodesOf(root, "name")).length === 0,
+      10_000,
+    );
+    expect(client.state).toBe("connected");
+  });
+
+  test("resizes while many use a semaphore: never more than the highest limit, and the last one holds", async () => {
+    const root = zookeeper.root();
+    const [one, two] = [zookeeper.open(root).locks, zookeeper.open(root).locks];
+    const keeper = await one.semaphore("name", { permits: 4 }).acquire();
+    let inUse = 0;
+    let most = 0;
+    let limit = 4;
+    let isOver = false;
+    const use = async (locks: Locks): Promise<void> => {
+      while (!isOver) {
+        const lease = await locks
+          .semaphore("name", { permits: limit })
+          .acquire({ wait: 5_000 })
+          .catch(() => null);
+        if (lease === null) continue;
+        most = Math.max(most, ++inUse);
+        await sleep(2);
+        inUse--;
+        await lease.release();
+      }
+    };
+    const users = [one, two, one, two, one, two].map((locks) => use(locks));
+    for (const next of [2, 3, 1, 4, 2]) {
+      await sleep(100);
+      await one.semaphore("name", { permits: limit }).resize(next);
+      limit = next;
+    }
+    expect(most, "the keeper has one of four").toBeLessThanOrEqual(3);
+    await sleep(200);
+    most = 0;
+    await sleep(300);
+    expect(most, "the keeper has one of two").toBe(1);
+    isOver = true;
+    await Promise.all(users);
+    expect((await one.inspect("name"))?.holders).toHaveLength(1);
+    await keeper.release();
+  });
+});
