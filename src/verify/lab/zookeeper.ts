@@ -46,12 +46,13 @@ export class ZooKeeperServer extends ChildServer {
   }
 
   /** How many reads and updates clients sent to this server, without pings. */
-  async commands(): Promise<number> {
-    const answer = await this.ask("mntr");
-    return [...answer.matchAll(/^zk_cnt_(?:read|update)latency\t(\d+)$/gm)].reduce(
-      (sum, [, count]) => sum + Number(count),
-      0,
-    );
+  commands(): Promise<number> {
+    return this.#sum(/^zk_cnt_(?:read|update)latency\t(\d+)$/gm);
+  }
+
+  /** How many packets clients sent and got: requests, replies, events and pings. */
+  packets(): Promise<number> {
+    return this.#sum(/^zk_packets_(?:received|sent)\t(\d+)$/gm);
   }
 
   protected override async prepare(): Promise<void> {
@@ -68,6 +69,11 @@ export class ZooKeeperServer extends ChildServer {
 
   protected async answers(): Promise<boolean> {
     return (await this.ask("srvr")).includes("Mode: ");
+  }
+
+  async #sum(counters: RegExp): Promise<number> {
+    const answer = await this.ask("mntr");
+    return [...answer.matchAll(counters)].reduce((sum, [, count]) => sum + Number(count), 0);
   }
 
   get #config(): string {
