@@ -9,8 +9,8 @@ import {
 } from "../../doctor/finding.js";
 import type { StoreUrl } from "../url.js";
 import type { ZooKeeperClient } from "./client/client.js";
+import { isCode } from "./errors.js";
 import { TIMEOUT_PER_TTL } from "./link.js";
-import { isCode } from "./name-reads.js";
 import { openClientOf, openZooKeeperStore, storeOptions } from "./open.js";
 
 /** For the default ttl of 30 s. */

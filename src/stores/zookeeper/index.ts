@@ -20,10 +20,9 @@ import { ClaimAttempt } from "./claim-attempt.js";
 import { ZooKeeperClient } from "./client/client.js";
 import { checkedSettings, type ZooKeeperClientOptions } from "./client/options.js";
 import { ZooKeeperContext } from "./context.js";
-import { toStoreError } from "./errors.js";
+import { isCode, toStoreError } from "./errors.js";
 import { Layout, ROOT } from "./layout.js";
 import type { Link, SessionOptions } from "./link.js";
-import { isCode } from "./name-reads.js";
 import { Operations } from "./operations.js";
 import { release } from "./releases.js";
 import { RenewalBatch } from "./renewal-batch.js";
@@ -63,6 +62,8 @@ export const ZOOKEEPER_TRAITS: Traits = {
   },
 };
 
+/** Enough for the names of one read, each with thousands of waiters. */
+const MAX_REPLY_BYTES = 32 * 1024 * 1024;
 const OBSERVE_RETRY_MS = 1_000;
 
 /**
@@ -84,7 +85,7 @@ export class ZooKeeperStore implements Store {
     const layout = new Layout(checkText(orElse(root, ROOT), "root", 1, 1_000));
     const { clock } = systemRuntime();
     const open = (session: SessionOptions) =>
-      ZooKeeperClient.open({ ...client, ...session, clock });
+      ZooKeeperClient.open({ maxReplyBytes: MAX_REPLY_BYTES, ...client, ...session, clock });
     this.#context = new ZooKeeperContext(open, clock, layout);
     const { sessions, claims, links } = this.#context;
     this.#operations = new Operations(links, layout);

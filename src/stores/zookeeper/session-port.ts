@@ -6,9 +6,9 @@ import type {
   SessionPort,
   SessionProof,
 } from "../shared/sessions/session.js";
+import { isCode } from "./errors.js";
 import { type Layout, readClaim } from "./layout.js";
 import { type Link, type Links, TIMEOUT_PER_TTL } from "./link.js";
-import { isCode } from "./name-reads.js";
 import type { Nodes } from "./nodes.js";
 import { sweepRevocations } from "./revocations.js";
 
