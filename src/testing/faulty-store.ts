@@ -87,6 +87,10 @@ export class FaultyStore implements Store {
     return this.#store.resize(name, limit);
   }
 
+  open(): void {
+    this.#store.open?.();
+  }
+
   close(): Awaitable<void> {
     return this.#store.close();
   }
