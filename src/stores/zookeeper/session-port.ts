@@ -73,6 +73,10 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
     throw new Error("grants of this session were revoked again and again; retry");
   }
 
+  provedAtMs({ liveness }: Link): number {
+    return liveness.provedAtMs;
+  }
+
   end(link: Link): Promise<void> {
     this.#nodes.forgetAll(link);
     return this.#links.end(link);
