@@ -169,6 +169,72 @@ export const PLANTED = [
     ],
   },
   {
+    name: "an answered ping proves the session",
+    lab: "zookeeper-cluster",
+    faults: "worker left with an isolated follower,worker left with the isolated leader",
+    edits: [
+      [
+        "stores/zookeeper/liveness.js",
+        "this.#touches.push({",
+        "this.#prove(reply.sentAtMs);\n        this.#touches.push({",
+      ],
+      [
+        "stores/zookeeper/session-port.js",
+        'await client.multi([{ op: "check", path: node, version }]);',
+        "await client.exists(node);",
+      ],
+    ],
+  },
+  {
+    name: "a revoked grant is not noticed",
+    lab: "zookeeper",
+    faults: "none",
+    edits: [["stores/zookeeper/session-port.js", "await this.#revoked(link);", ""]],
+  },
+  {
+    name: "a name is not read again after a reconnect",
+    lab: "zookeeper-cluster",
+    faults: "connection cut,server restarted",
+    edits: [
+      ["stores/zookeeper/name-watches.js", "#reconnected() {", "#reconnected() {\n        return;"],
+    ],
+  },
+  {
+    name: "the sequence number is the token",
+    lab: "zookeeper",
+    faults: "none",
+    edits: [
+      [
+        "stores/zookeeper/claim-attempt.js",
+        "return { token, queue };",
+        "return { token: BigInt(node.slice(-10)) + 1n, queue };",
+      ],
+    ],
+  },
+  {
+    name: "a release deletes the node of another claim",
+    lab: "zookeeper",
+    edits: [
+      [
+        "stores/zookeeper/releases.js",
+        "new Queue(children, resize).get(grantId)",
+        "new Queue(children, resize).holders()[0]",
+      ],
+    ],
+  },
+  {
+    name: "a node whose reply was lost is not looked for",
+    lab: "zookeeper",
+    faults: "connection cut,connection reply lost,connection half a message",
+    edits: [
+      [
+        "stores/zookeeper/claim-attempt.js",
+        "const found = queue.get(grantId);",
+        "const found = undefined;",
+      ],
+    ],
+  },
+  {
     name: "waiters that are never notified",
     lab: "redis",
     edits: [["stores/redis/index.js", "#receive(text) {", "#receive(text) {\n        return;"]],

@@ -6,6 +6,8 @@ import { talk } from "./talk.js";
 export interface ZooKeeperOptions {
   /** `fast`: a tick of 200 ms, so sessions may be as short as 400 ms. */
   readonly timing?: "fast" | "default";
+  /** How often empty containers are removed; by default every minute. */
+  readonly containerCheckMs?: number;
   /** Further settings of `zoo.cfg`. */
   readonly config?: Readonly<Record<string, string>>;
 }
@@ -64,7 +66,12 @@ export class ZooKeeperServer extends ChildServer {
 
   protected command(): readonly string[] {
     const classPath = [this.#jar, join(dirname(this.#jar), TLS_JAR)].join(delimiter);
-    return [this.#java, ...JAVA, NO_TRACES, "-cp", classPath, MAIN, this.#config];
+    const { containerCheckMs } = this.#options;
+    const checks =
+      containerCheckMs === undefined
+        ? []
+        : [`-Dznode.container.checkIntervalMs=${containerCheckMs}`];
+    return [this.#java, ...JAVA, NO_TRACES, ...checks, "-cp", classPath, MAIN, this.#config];
   }
 
   protected async answers(): Promise<boolean> {

@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { Random } from "../../core/random.js";
 import { type Fault, fault, together } from "../fault.js";
-import { paused, restarted } from "../faults/server.js";
+import { paused } from "../faults/server.js";
 import type { FalseClock } from "../lab/clock.js";
 import type { ServerCluster } from "../lab/cluster.js";
 import type { Disk } from "../lab/disk.js";
@@ -45,9 +45,9 @@ export function memberKinds(
   const full = disk?.full();
   const onDisk = servers.at(-1)!;
   return [
-    kind("server paused", LONG, (_member, random) => paused(pick(random, servers))),
+    kind("server paused", LONG, (_member, random) => pausedIfRunning(pick(random, servers))),
     kind(RESTARTED, SHORT, (_member, random) => lost(cluster, async () => [pick(random, servers)])),
-    kind(STOPPED, ONCE, (_member, random) => restarted(pick(random, servers))),
+    kind(STOPPED, ONCE, (_member, random) => stopped(cluster, pick(random, servers))),
     ...(clocks.length === 0
       ? []
       : [
@@ -89,7 +89,7 @@ export function clusterKinds(cluster: ZooKeeperCluster): readonly FaultKind[] {
   ): FaultKind => ({ name, hits: "cluster", lasts: LONG, make, ...more });
   return [
     kind(LEADER_KILLED, () => lost(cluster, async () => [await leaderOf(cluster)])),
-    kind("leader paused", () => onLeader(cluster, "the leader is paused", paused)),
+    kind("leader paused", () => onLeader(cluster, "the leader is paused", pausedIfRunning)),
     kind(
       MAJORITY_KILLED,
       (_member, random) => {
@@ -176,6 +176,13 @@ function lost(cluster: ZooKeeperCluster, choose: () => Promise<readonly ZooKeepe
     () => back(cluster),
   );
 }
+
+/** Ends the server regularly, and starts it again. */
+const stopped = (cluster: ZooKeeperCluster, server: ZooKeeperServer): Fault =>
+  fault(`${server.name} restarted`, async () => {
+    if (server.state === "running") await server.stop();
+    await back(cluster);
+  });
 
 async function back({ servers }: ZooKeeperCluster): Promise<void> {
   const starts = servers.map((one) => bringBack(one).catch(() => {}));

@@ -24,6 +24,8 @@ const TTLS_MS = [1_000, 1_500, 2_200];
 /** A session lives for this much longer than the ttl: it has 1.7 ttls, in whole ticks. */
 const LONGER_MS = 0.7 * Math.max(...TTLS_MS) + 400;
 const DISK_MB = 96;
+/** So often that the container of a name goes between two claims, and its sequence numbers begin again. */
+const CONTAINER_CHECK_MS = 300;
 /** Three seconds until a member without the others stops answering, in which sessions end elsewhere. */
 const CONFIG = { syncLimit: "15", maxSessionTimeout: "60000" };
 
@@ -74,6 +76,7 @@ async function openTarget(
     nodes: places.length === 1 ? 1 : 3,
     sites,
     config: CONFIG,
+    containerCheckMs: CONTAINER_CHECK_MS,
   });
   const { leftOut = [], kinds, ...about } = describe(cluster, { clocks, disk });
   return {
