@@ -20,7 +20,7 @@ export interface Equipment {
 }
 
 /** From a moment to longer than any session, so that sessions end at the leader while a cut-off member answers. */
-export const ISOLATED = { min: 0.5, max: 4.5 };
+export const ISOLATED = { min: 0.7, max: 8 };
 /** A server answers only with a majority, which may take another fault's end. */
 const BACK_MS = 5_000;
 

@@ -20,14 +20,14 @@ import {
   type ZooKeeperCluster,
 } from "./zookeeper-faults.js";
 
-const TTLS_MS = [1_000, 1_500, 2_200];
+const TTLS_MS = [700, 1_200, 2_000];
 /** A session lives for this much longer than the ttl: it has 1.7 ttls, in whole ticks. */
 const LONGER_MS = 0.7 * Math.max(...TTLS_MS) + 400;
 const DISK_MB = 96;
 /** So often that the container of a name goes between two claims, and its sequence numbers begin again. */
 const CONTAINER_CHECK_MS = 300;
-/** Three seconds until a member without the others stops answering, in which sessions end elsewhere. */
-const CONFIG = { syncLimit: "15", maxSessionTimeout: "60000" };
+/** Four seconds until a member without the others stops answering, in which sessions end elsewhere. */
+const CONFIG = { syncLimit: "20", maxSessionTimeout: "60000" };
 
 export async function zookeeperTarget(lab: Lab, isClocked: boolean): Promise<Target> {
   return openTarget(lab, isClocked, [LOOPBACK], (cluster, more) => ({
@@ -86,11 +86,11 @@ async function openTarget(
     ttlsMs: TTLS_MS,
     oneTtl: true,
     // Shorter than a third of the shortest ttl, when a waiter that got no push would find its grant.
-    handoverMs: 300,
+    handoverMs: 220,
     limits: {
       freeMs: 3_000 + LONGER_MS,
       orphanMs: 1_000 + LONGER_MS,
-      electionMs: 4_000,
+      electionMs: 5_000,
       healMs: 8_000 + LONGER_MS,
     },
     kinds: [...WORKER_KINDS, ...connectionKinds("connection"), ...kinds],
