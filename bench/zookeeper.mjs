@@ -143,6 +143,8 @@ export const measurements = [
   },
   {
     kind: "growth",
+    // A round takes 20,000 locks one after another.
+    rounds: 2,
     among: ["Holdfast"],
     goals: [
       { figure: "bytesPerLease", goal: "≤ 600" },
