@@ -189,7 +189,10 @@ export const PLANTED = [
     name: "a revoked grant is not noticed",
     lab: "zookeeper",
     faults: "none",
-    edits: [["stores/zookeeper/session-port.js", "await this.#revoked(link);", ""]],
+    edits: [
+      ["stores/zookeeper/session-port.js", "await this.#revoked(link);", ""],
+      ["stores/zookeeper/session-port.js", "if (keys.length === 0)", "if (keys.length >= 0)"],
+    ],
   },
   {
     name: "a name is not read again after a reconnect",
