@@ -34,10 +34,14 @@ export async function measure({ contestants, start, commands, packets, options, 
     const fromMs = await holder.call("release", { round });
     const ends = await Promise.all(processes.map((one) => one.call("drained")));
     const after = { packets: await packets?.(), commands: await commands?.() };
+    const tookMs = Math.max(...ends) - fromMs;
+    // The pings of all sessions, which are no part of a handover.
+    if (packets !== undefined) await sleepMs(tookMs);
+    const pings = (await packets?.()) - after.packets;
     return {
-      handoversPerSecond: (waiters / (Math.max(...ends) - fromMs)) * 1_000,
+      handoversPerSecond: (waiters / tookMs) * 1_000,
       commandsPerHandover: (after.commands - before.commands) / waiters,
-      packetsPerHandover: (after.packets - before.packets) / waiters,
+      packetsPerHandover: (after.packets - before.packets - pings) / waiters,
     };
   };
   try {
