@@ -1,5 +1,6 @@
 import { UnsupportedError } from "../../core/errors.js";
 import type { ZooKeeperClient } from "./client/client.js";
+import { ZooKeeperError } from "./client/errors.js";
 import { isCode } from "./errors.js";
 import { FORMAT, type Layout } from "./layout.js";
 import { foreignDataError, parse } from "./queue.js";
@@ -17,19 +18,23 @@ export async function prepareRoot(client: ZooKeeperClient, layout: Layout): Prom
     }
     there = await readRoot(client, root);
   }
-  if (there !== null && there.length === 0) await client.setData(root, format, { version: 0 });
-  else refuseOtherFormat(there);
+  // Another client may write it at the same moment.
+  if (there?.length === 0) {
+    await client.setData(root, format, { version: 0 }).catch(ignore("BAD_VERSION"));
+    there = await readRoot(client, root);
+  }
+  refuseOtherFormat(there);
   const folders = [names, sessions, revoked];
   await Promise.all(folders.map((path) => createUnlessThere(client, path, "")));
 }
 
+/** By `multiRead`, which servers before 3.6 refuse: so they are refused before anything is written. */
 async function readRoot(client: ZooKeeperClient, root: string): Promise<Buffer | null> {
-  try {
-    return (await client.getData(root)).data;
-  } catch (error) {
-    if (isCode(error, "NO_NODE")) return null;
-    throw error;
-  }
+  const { results } = await client.multiRead([{ op: "getData", path: root }]);
+  const [read] = results;
+  if (isCode(read, "NO_NODE")) return null;
+  if (read instanceof ZooKeeperError) throw read;
+  return read.data;
 }
 
 async function createUnlessThere(
@@ -37,12 +42,14 @@ async function createUnlessThere(
   path: string,
   data: string,
 ): Promise<void> {
-  try {
-    await client.create(path, { data });
-  } catch (error) {
-    if (!isCode(error, "NODE_EXISTS")) throw error;
-  }
+  await client.create(path, { data }).catch(ignore("NODE_EXISTS"));
 }
+
+const ignore =
+  (code: ZooKeeperError["code"]) =>
+  (error: unknown): void => {
+    if (!isCode(error, code)) throw error;
+  };
 
 function refuseOtherFormat(data: Buffer | null): void {
   const value = data === null ? null : (parse(data) as { format?: unknown } | null);
