@@ -60,7 +60,10 @@ const HITS_ALL = 0.25;
 
 export function drawPlan(
   seed: number,
-  target: Pick<Target, "ttlsMs" | "kinds" | "drawConnections" | "isOurs" | "locksOnly" | "oneTtl">,
+  target: Pick<
+    Target,
+    "ttlsMs" | "kinds" | "drawConnections" | "isOurs" | "locksOnly" | "oneTtl" | "longestHoldTtls"
+  >,
   options: PlanOptions,
 ): Plan {
   const random = seededRandom(seed);
@@ -88,6 +91,7 @@ export function drawPlan(
       pauseMs: options.pauseMs,
       ...(isExpiring ? { expiringShare: EXPIRING_SHARE } : {}),
       ...(target.locksOnly ? { locksOnly: true } : {}),
+      ...(target.longestHoldTtls ? { longestHoldTtls: target.longestHoldTtls } : {}),
       connections: target.drawConnections(random),
       oneTtl: target.oneTtl ?? false,
     }),
@@ -115,7 +119,7 @@ function drawWorker(
   seed: number,
   traffic: Pick<
     Program,
-    "names" | "ttlsMs" | "waitMs" | "pauseMs" | "expiringShare" | "locksOnly"
+    "names" | "ttlsMs" | "waitMs" | "pauseMs" | "expiringShare" | "locksOnly" | "longestHoldTtls"
   > &
     Pick<WorkerPlan, "connections"> & { readonly oneTtl: boolean },
 ): WorkerPlan {

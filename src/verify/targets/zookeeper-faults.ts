@@ -7,7 +7,7 @@ import type { ServerCluster } from "../lab/cluster.js";
 import type { Disk } from "../lab/disk.js";
 import type { Network } from "../lab/network.js";
 import type { ZooKeeperServer } from "../lab/zookeeper.js";
-import { type FaultKind, jumpMs } from "../runner/kinds.js";
+import { type FaultKind, jumpMs, mostlyHolding } from "../runner/kinds.js";
 import { cutOff, hostOf, leaderOf, onLeader, onMember } from "./clusters.js";
 import { bringBack, DISK_FULL, LONG, ONCE, RESTARTED, SHORT } from "./servers.js";
 
@@ -131,11 +131,15 @@ export function isolationKinds(cluster: ZooKeeperCluster, network: Network): rea
     name,
     hits: "cluster",
     lasts: ISOLATED,
-    make: ({ client, way: { proxies } }, random) =>
-      onMember(`${client}: ${name}`, async () => {
+    make: (member, random) =>
+      onMember(`${member.client}: ${name}`, async () => {
         const one = await choose(random);
+        const { proxies } = member.way;
         const cuts = proxies.filter((_, i) => servers[i] !== one).map((proxy) => proxy.cut());
-        const settled = fault("the worker has settled", () => sleep(SETTLED_MS));
+        const settled = fault("the worker has settled", async () => {
+          await sleep(SETTLED_MS);
+          await mostlyHolding(member, random);
+        });
         return together(...cuts, settled, isolated(one));
       }),
   });

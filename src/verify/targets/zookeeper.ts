@@ -85,6 +85,7 @@ async function openTarget(
     url: cluster.url,
     ttlsMs: TTLS_MS,
     oneTtl: true,
+    longestHoldTtls: 4,
     // Shorter than a third of the shortest ttl, when a waiter that got no push would find its grant.
     handoverMs: 220,
     limits: {
