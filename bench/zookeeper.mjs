@@ -112,7 +112,8 @@ export const measurements = [
     id: "handover-five",
     label: "handover with five processes",
     processes: 5,
-    among: ["watch", "Holdfast", ...peers],
+    // The native client now and then missed the event for a waiter, and hung.
+    among: ["watch", "Holdfast", pure.name],
     yardstick: "watch",
     goals: [{ figure: "ratio", goal: "≤ 1.75" }],
   },

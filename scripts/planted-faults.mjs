@@ -169,41 +169,15 @@ export const PLANTED = [
     ],
   },
   {
-    name: "an answered ping proves the session",
-    lab: "zookeeper-cluster",
-    faults: "worker left with an isolated follower,worker left with the isolated leader",
-    edits: [
-      [
-        "stores/zookeeper/liveness.js",
-        "this.#touches.push({",
-        "this.#prove(reply.sentAtMs);\n        this.#touches.push({",
-      ],
-      [
-        "stores/zookeeper/session-port.js",
-        'await client.multi([{ op: "check", path: node, version }]);',
-        "await client.exists(node);",
-      ],
-    ],
-  },
-  {
-    name: "a revoked grant is not noticed",
+    name: "waiter that gave up is taken for the holder",
     lab: "zookeeper",
     faults: "none",
     edits: [
-      ["stores/zookeeper/session-port.js", "await this.#revoked(link);", ""],
-      ["stores/zookeeper/session-port.js", "if (keys.length === 0)", "if (keys.length >= 0)"],
+      ["stores/shared/sessions/waiters.js", "stands && holders.has(claim.grantId)", "stands"],
     ],
   },
   {
-    name: "a name is not read again after a reconnect",
-    lab: "zookeeper-cluster",
-    faults: "connection cut,server restarted",
-    edits: [
-      ["stores/zookeeper/name-watches.js", "#reconnected() {", "#reconnected() {\n        return;"],
-    ],
-  },
-  {
-    name: "the sequence number is the token",
+    name: "sequence number is the token",
     lab: "zookeeper",
     faults: "none",
     edits: [
@@ -215,7 +189,7 @@ export const PLANTED = [
     ],
   },
   {
-    name: "a release deletes the node of another claim",
+    name: "release deletes the node of another claim",
     lab: "zookeeper",
     edits: [
       [
@@ -226,7 +200,7 @@ export const PLANTED = [
     ],
   },
   {
-    name: "a node whose reply was lost is not looked for",
+    name: "node whose reply was lost is not looked for",
     lab: "zookeeper",
     faults: "connection cut,connection reply lost,connection half a message",
     edits: [
