@@ -169,6 +169,15 @@ export const PLANTED = [
     ],
   },
   {
+    name: "revoked grant is not noticed",
+    lab: "zookeeper",
+    faults: "none",
+    edits: [
+      ["stores/zookeeper/session-port.js", "await this.#revoked(link);", ""],
+      ["stores/zookeeper/session-port.js", "if (keys.length === 0)", "if (keys.length >= 0)"],
+    ],
+  },
+  {
     name: "waiter that gave up is taken for the holder",
     lab: "zookeeper",
     faults: "none",
