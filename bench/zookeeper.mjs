@@ -112,7 +112,7 @@ export const measurements = [
     id: "handover-five",
     label: "handover with five processes",
     processes: 5,
-    // The native client now and then missed the event for a waiter, and hung.
+    // The recipe on the native client hung here in a quick run; the cause is not known.
     among: ["watch", "Holdfast", pure.name],
     yardstick: "watch",
     goals: [{ figure: "ratio", goal: "≤ 1.75" }],
