@@ -10,7 +10,17 @@ import { isInstalled } from "./lib/contestant.mjs";
 import { run } from "./lib/measurement.mjs";
 import { table } from "./lib/tables.mjs";
 
-const BENCHMARKS = ["memory", "sqlite", "redis", "quorum", "postgres", "etcd", "wake", "start"];
+const BENCHMARKS = [
+  "memory",
+  "sqlite",
+  "redis",
+  "quorum",
+  "postgres",
+  "etcd",
+  "zookeeper",
+  "wake",
+  "start",
+];
 const NO_FIGURES =
   "**A quick run: it shows that the benchmarks work. Its figures are no figures.**";
 

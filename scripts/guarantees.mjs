@@ -1,7 +1,8 @@
 /**
  * Writes docs/guarantees.md, and its summary in README.md, from results of the verifier:
  *
- *   for lab in sqlite redis redis-replica redis-cluster redlock postgres pgbouncer etcd etcd-cluster; do
+ *   for lab in sqlite redis redis-replica redis-cluster redlock postgres pgbouncer etcd etcd-cluster \
+ *       zookeeper zookeeper-cluster; do
  *     npx holdfast verify --lab $lab --for 1h --json > results/$lab.json
  *   done
  *   node scripts/guarantees.mjs results/*.json
@@ -19,6 +20,8 @@ const ORDER = [
   "pgbouncer",
   "etcd",
   "etcd-cluster",
+  "zookeeper",
+  "zookeeper-cluster",
 ];
 const MARKS = [
   "<!-- guarantees: written by scripts/guarantees.mjs -->",

@@ -169,6 +169,58 @@ export const PLANTED = [
     ],
   },
   {
+    name: "revoked grant is not noticed",
+    lab: "zookeeper",
+    faults: "none",
+    edits: [
+      ["stores/zookeeper/session-port.js", "await this.#revoked(link);", ""],
+      ["stores/zookeeper/session-port.js", "if (keys.length === 0)", "if (keys.length >= 0)"],
+    ],
+  },
+  {
+    name: "waiter that gave up is taken for the holder",
+    lab: "zookeeper",
+    faults: "none",
+    edits: [
+      ["stores/shared/sessions/waiters.js", "stands && holders.has(claim.grantId)", "stands"],
+    ],
+  },
+  {
+    name: "sequence number is the token",
+    lab: "zookeeper",
+    faults: "none",
+    edits: [
+      [
+        "stores/zookeeper/claim-attempt.js",
+        "return { token, queue };",
+        "return { token: BigInt(node.slice(-10)) + 1n, queue };",
+      ],
+    ],
+  },
+  {
+    name: "release deletes the node of another claim",
+    lab: "zookeeper",
+    edits: [
+      [
+        "stores/zookeeper/releases.js",
+        "new Queue(children, resize).get(grantId)",
+        "new Queue(children, resize).holders()[0]",
+      ],
+    ],
+  },
+  {
+    name: "node whose reply was lost is not looked for",
+    lab: "zookeeper",
+    faults: "connection cut,connection reply lost,connection half a message",
+    edits: [
+      [
+        "stores/zookeeper/claim-attempt.js",
+        "const found = queue.get(grantId);",
+        "const found = undefined;",
+      ],
+    ],
+  },
+  {
     name: "waiters that are never notified",
     lab: "redis",
     edits: [["stores/redis/index.js", "#receive(text) {", "#receive(text) {\n        return;"]],

@@ -26,6 +26,8 @@ const LABS = [
   "redlock",
   "etcd",
   "etcd-cluster",
+  "zookeeper",
+  "zookeeper-cluster",
 ];
 const STEPS = [
   ["random comparisons", ["npx", "vitest", "run", "--testTimeout", "1800000", ...random]],

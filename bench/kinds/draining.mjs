@@ -15,9 +15,10 @@ export const columns = ({ yardstick }) => ({
   handoversPerSecond: ["handovers", "/s"],
   ratio: [`handovers ÷ ${yardstick}`, "×"],
   commandsPerHandover: ["commands each", "count"],
+  packetsPerHandover: ["packets each", "count"],
 });
 
-export async function measure({ contestants, start, commands, options, progress }) {
+export async function measure({ contestants, start, commands, packets, options, progress }) {
   const { rounds, waiters, processes: count, settledMs, yardstick } = options;
   const opened = new Map();
   const turn = async ({ name }, round) => {
@@ -29,13 +30,18 @@ export async function measure({ contestants, start, commands, options, progress 
       await processes[id % count].call("ask", { round, id, isLast: id === waiters - 1 });
     }
     await sleepMs(settledMs);
-    const before = await commands?.();
+    const before = { commands: await commands?.(), packets: await packets?.() };
     const fromMs = await holder.call("release", { round });
     const ends = await Promise.all(processes.map((one) => one.call("drained")));
-    const after = await commands?.();
+    const after = { packets: await packets?.(), commands: await commands?.() };
+    const tookMs = Math.max(...ends) - fromMs;
+    // The pings of all sessions, which are no part of a handover.
+    if (packets !== undefined) await sleepMs(tookMs);
+    const pings = (await packets?.()) - after.packets;
     return {
-      handoversPerSecond: (waiters / (Math.max(...ends) - fromMs)) * 1_000,
-      commandsPerHandover: (after - before) / waiters,
+      handoversPerSecond: (waiters / tookMs) * 1_000,
+      commandsPerHandover: (after.commands - before.commands) / waiters,
+      packetsPerHandover: (after.packets - before.packets - pings) / waiters,
     };
   };
   try {
@@ -58,11 +64,12 @@ export async function measure({ contestants, start, commands, options, progress 
     const rates = (name) => result.turns.get(name)?.map((one) => one.handoversPerSecond);
     const figures = {};
     for (const [name, all] of result.turns) {
+      const each = (key, isCounted) => (isCounted ? spread(all.map((one) => one[key])) : undefined);
       figures[name] = {
         handoversPerSecond: spread(rates(name)),
         ratio: ratios(rates(name), rates(yardstick)),
-        commandsPerHandover:
-          commands === undefined ? undefined : spread(all.map((one) => one.commandsPerHandover)),
+        commandsPerHandover: each("commandsPerHandover", commands !== undefined),
+        packetsPerHandover: each("packetsPerHandover", packets !== undefined),
       };
     }
     return { figures, failures };

@@ -5,8 +5,11 @@ import { allStarted } from "../lib/processes.mjs";
 import { rssBytes } from "../lib/resources.mjs";
 import { median, quantile, ratios } from "../lib/statistics.mjs";
 
-/** From the call of release in one process to the waiter running in another. */
-export const settings = { rounds: 15, turnMs: 600, idleMs: 5_000, warmUps: 3 };
+/**
+ * From the call of release in one process to the waiter running in another. Further processes wait behind that
+ * one, except for a waker without a lock, which has no queue.
+ */
+export const settings = { processes: 2, rounds: 15, turnMs: 600, idleMs: 5_000, warmUps: 3 };
 export const quick = { rounds: 1, turnMs: 30, idleMs: 100, warmUps: 1 };
 
 export const columns = ({ yardstick }) => ({
@@ -24,11 +27,12 @@ const NAME = "name";
 const SETTLED_MS = 10;
 
 export async function measure({ contestants, start, options, progress }) {
-  const { rounds, turnMs, idleMs, warmUps, yardstick } = options;
+  const { processes, rounds, turnMs, idleMs, warmUps, yardstick } = options;
   const pairs = new Map();
   const open = async ({ name }) => {
-    const [holder, waiter] = await allStarted([start(name), start(name)]);
-    pairs.set(name, { holder, waiter });
+    const starts = Array.from({ length: processes }, () => start(name));
+    const [holder, waiter, ...others] = await allStarted(starts);
+    pairs.set(name, { holder, waiter, others });
     // Compiles what is hot, and learns of the other.
     for (let i = 0; i < warmUps; i++) await handOver(pairs.get(name), SETTLED_MS);
   };
@@ -72,19 +76,21 @@ export async function measure({ contestants, start, options, progress }) {
     }
     return { figures, failures, samples };
   } finally {
-    for (const { holder, waiter } of pairs.values())
-      await Promise.all([holder.kill(), waiter.kill()]);
+    for (const { holder, waiter, others } of pairs.values())
+      await Promise.all([holder, waiter, ...others].map((one) => one.kill()));
   }
 }
 
-async function handOver({ holder, waiter }, holdMs) {
+async function handOver({ holder, waiter, others }, holdMs) {
   await holder.call("hold");
   await waiter.call("ask");
+  for (const one of others) await one.call("askBehind");
   await sleepMs(holdMs);
   const [grantedMs, releasedMs] = await Promise.all([
     waiter.call("granted"),
     holder.call("release"),
   ]);
+  await Promise.all(others.map((one) => one.call("granted")));
   return grantedMs - releasedMs;
 }
 
@@ -114,7 +120,12 @@ export const inChild = {
       adapter.listen === undefined ? adapter.acquire(NAME) : (await adapter.listen(NAME)).woken;
     self.granted = asked.then((handle) => ({ handle, atMs: machineMs() }));
   },
+  async askBehind(_, self) {
+    const { adapter } = self;
+    self.granted = adapter.acquire?.(NAME).then((handle) => ({ handle, atMs: machineMs() }));
+  },
   async granted(_, { adapter, granted }) {
+    if (granted === undefined) return null;
     const { handle, atMs } = await granted;
     await adapter.release?.(handle);
     return atMs;
@@ -124,11 +135,11 @@ export const inChild = {
   },
 };
 
-export function plots({ figures, samples }, { title, yardstick }) {
+export function plots({ figures, samples }, { title, processes, yardstick }) {
   const axis = "release → the waiter runs";
   const drawn = {
     latency: distributionPlot({
-      title: `${title}: handover between two processes`,
+      title: `${title}: handover between two of ${processes} processes`,
       axis,
       unit: "ms",
       series: Object.entries(samples).map(([label, values]) => ({ label, values })),
@@ -136,7 +147,7 @@ export function plots({ figures, samples }, { title, yardstick }) {
   };
   if (figures[yardstick] === undefined) return drawn;
   drawn.ratio = barPlot({
-    title: `${title}: handover between two processes`,
+    title: `${title}: handover between two of ${processes} processes`,
     axis: `p50 as a multiple of ${yardstick} (less is better)`,
     unit: "×",
     bars: Object.entries(figures).map(([label, { ratio }]) => ({ label, value: ratio })),

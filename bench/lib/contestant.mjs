@@ -21,6 +21,7 @@ import { createRequire } from "node:module";
  * @property {() => Promise<void>} close
  * @property {(name: string) => Promise<Handle | null>} [tryAcquire] busy: claims once; null if the name is held.
  * @property {(handles: Handle[]) => Promise<void>} [renewAll] renewals: all at once.
+ * @property {(limit: number) => Promise<object[]>} [list] list: all names that are held.
  * @property {(name: string) => Promise<number>} [expiresInMs] recovery: until the store lets the holder's lease expire.
  * @property {(handle: Handle) => boolean} [isHeld] growth: whether it is still good.
  * @property {(handle: Handle) => AbortSignal} [signal] growth: measures the cost of a signal that was used.
@@ -31,8 +32,8 @@ import { createRequire } from "node:module";
  * @property {() => Promise<void>} close
  *
  * A benchmark file exports `title`, `contestants`, `open()` and `measurements`:
- * `open()` → `{ place, commands?, logBytes?, sizeBytes?, close }`: a fresh place for each measurement; `commands()`
- * is the server's own count of commands, `logBytes()` how much it has written to its log, `sizeBytes(contestant)` the
+ * `open()` → `{ place, commands?, packets?, logBytes?, sizeBytes?, close }`: a fresh place for each measurement; `commands()`
+ * is the server's own count of commands, `packets()` that of messages in both directions, `logBytes()` how much it has written to its log, `sizeBytes(contestant)` the
  * size of a contestant's data; `place` has to survive JSON.
  * `measurements`: `{ kind, among: [names], yardstick?, goals?, byName?, ...options of the kind }`. With `byName`, one
  * runs only if its id is named: it takes long.

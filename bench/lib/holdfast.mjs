@@ -31,6 +31,7 @@ const contestant = ({ name, dist }, connect, more) => ({
       release: (lease) => lease.release(),
       renewAll: (leases) => Promise.all(leases.map((lease) => lease.renew())),
       close: () => locks.close(),
+      list: (limit) => locks.list({ limit }),
       expiresInMs: async (name) => (await locks.inspect(name)).holders[0].expiresInMs,
       isHeld: (lease) => lease.state === "held",
       signal: (lease) => lease.signal,

@@ -89,6 +89,10 @@ export class FaultyStore implements Store {
     return this.#store.resize(name, limit);
   }
 
+  open(): void {
+    this.#store.open?.();
+  }
+
   close(): Awaitable<void> {
     return this.#store.close();
   }

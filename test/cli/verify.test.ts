@@ -43,6 +43,8 @@ describe("holdfast verify", () => {
       ["pgbouncer", "postgres,"],
       ["etcd", "etcd"],
       ["etcd-cluster", "etcd"],
+      ["zookeeper", "zookeeper"],
+      ["zookeeper-cluster", "zookeeper"],
       [""],
     ]);
   });

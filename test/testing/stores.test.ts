@@ -34,6 +34,15 @@ describe.each<[string, (store: Store) => Store]>([
     expect(observers.size).toBe(0);
   });
 
+  it("says that another Locks begins to use the store: the first that closes must not end it", () => {
+    let users = 0;
+    const store: Store = { ...delegate(memoryStore()), open: () => users++ };
+    const wrapped = wrap(store);
+    wrapped.open?.();
+    wrapped.open?.();
+    expect(users).toBe(2);
+  });
+
   it("does not claim to observe where the store can't", () => {
     expect(wrap(memoryStore()).observe).toBeUndefined();
   });

@@ -71,6 +71,9 @@ export class FalseClock {
       FAKETIME_TIMESTAMP_FILE: this.#file,
       FAKETIME_NO_CACHE: "1",
       FAKETIME_DONT_FAKE_MONOTONIC: "1",
+      // Otherwise timed waits of a thread by the monotonic clock end at wrong times: servers of a ZooKeeper
+      // ensemble would find no leader.
+      FAKETIME_FORCE_MONOTONIC_FIX: "0",
       FAKETIME_DISABLE_SHM: "1",
       // Otherwise every stat would wait for the semaphore, which a stopped or killed process may
       // hold.

@@ -6,6 +6,8 @@ import { talk } from "./talk.js";
 export interface ZooKeeperOptions {
   /** `fast`: a tick of 200 ms, so sessions may be as short as 400 ms. */
   readonly timing?: "fast" | "default";
+  /** How often empty containers are removed; by default every minute. */
+  readonly containerCheckMs?: number;
   /** Further settings of `zoo.cfg`. */
   readonly config?: Readonly<Record<string, string>>;
 }
@@ -46,12 +48,13 @@ export class ZooKeeperServer extends ChildServer {
   }
 
   /** How many reads and updates clients sent to this server, without pings. */
-  async commands(): Promise<number> {
-    const answer = await this.ask("mntr");
-    return [...answer.matchAll(/^zk_cnt_(?:read|update)latency\t(\d+)$/gm)].reduce(
-      (sum, [, count]) => sum + Number(count),
-      0,
-    );
+  commands(): Promise<number> {
+    return this.#sum(/^zk_cnt_(?:read|update)latency\t(\d+)$/gm);
+  }
+
+  /** How many packets clients sent and got: requests, replies, events and pings. */
+  packets(): Promise<number> {
+    return this.#sum(/^zk_packets_(?:received|sent)\t(\d+)$/gm);
   }
 
   protected override async prepare(): Promise<void> {
@@ -63,11 +66,21 @@ export class ZooKeeperServer extends ChildServer {
 
   protected command(): readonly string[] {
     const classPath = [this.#jar, join(dirname(this.#jar), TLS_JAR)].join(delimiter);
-    return [this.#java, ...JAVA, NO_TRACES, "-cp", classPath, MAIN, this.#config];
+    const { containerCheckMs } = this.#options;
+    const checks =
+      containerCheckMs === undefined
+        ? []
+        : [`-Dznode.container.checkIntervalMs=${containerCheckMs}`];
+    return [this.#java, ...JAVA, NO_TRACES, ...checks, "-cp", classPath, MAIN, this.#config];
   }
 
   protected async answers(): Promise<boolean> {
     return (await this.ask("srvr")).includes("Mode: ");
+  }
+
+  async #sum(counters: RegExp): Promise<number> {
+    const answer = await this.ask("mntr");
+    return [...answer.matchAll(counters)].reduce((sum, [, count]) => sum + Number(count), 0);
   }
 
   get #config(): string {

@@ -55,7 +55,7 @@ const LONG_HOLD_MS = 45;
 const LONG_WAIT_MS = 150;
 
 /** Waits until the worker holds a lease, in most cases: the fault can do more harm then. */
-const mostlyHolding = (member: Member, random: Random): Promise<void> =>
+export const mostlyHolding = (member: Member, random: Random): Promise<void> =>
   mostlyWhen(member, random, ({ heldForMs }) => heldForMs >= LONG_HOLD_MS);
 
 /** Waits until the worker has a ticket in a queue, in most cases: no other client needs a notification. */

@@ -18,6 +18,8 @@ export interface Plan {
 
 interface WorkerPlan {
   readonly client: string;
+  /** The ttl of its `Locks`, where the store refuses a ttl per lease. */
+  readonly ttlMs?: number;
   readonly connections: readonly Connections[];
   readonly programs: readonly Omit<Program, "untilMs">[];
 }
@@ -58,7 +60,10 @@ const HITS_ALL = 0.25;
 
 export function drawPlan(
   seed: number,
-  target: Pick<Target, "ttlsMs" | "kinds" | "drawConnections" | "isOurs" | "locksOnly">,
+  target: Pick<
+    Target,
+    "ttlsMs" | "kinds" | "drawConnections" | "isOurs" | "locksOnly" | "oneTtl" | "longestHoldTtls"
+  >,
   options: PlanOptions,
 ): Plan {
   const random = seededRandom(seed);
@@ -73,16 +78,22 @@ export function drawPlan(
     names.push({ name: "permits", permits: 2 + Math.floor(random.unit() * 3) });
   if (chance(0.2)) names.push({ name: "once", permits: 0, onceEveryMs: 400 });
   const ttlsMs = target.ttlsMs.map((ttlMs) => Math.round(ttlMs * pace));
+  const drawTtls = (): readonly number[] => {
+    // In half of the cases all workers have the same ttl.
+    const drawn = chance(0.5) ? [ttlsMs[0]!] : ttlsMs;
+    return target.oneTtl ? [pick(drawn)] : drawn;
+  };
   const workers = Array.from({ length: options.workers }, (_, i) =>
     drawWorker(random, `w${i + 1}`, seed, {
       names,
-      // In half of the cases all workers have the same ttl.
-      ttlsMs: chance(0.5) ? [ttlsMs[0]!] : ttlsMs,
+      ttlsMs: drawTtls(),
       waitMs: pick([500, 2_000, 5_000]) * pace,
       pauseMs: options.pauseMs,
       ...(isExpiring ? { expiringShare: EXPIRING_SHARE } : {}),
       ...(target.locksOnly ? { locksOnly: true } : {}),
+      ...(target.longestHoldTtls ? { longestHoldTtls: target.longestHoldTtls } : {}),
       connections: target.drawConnections(random),
+      oneTtl: target.oneTtl ?? false,
     }),
   );
   const calmMs = forMs * (1 - CALM);
@@ -108,11 +119,11 @@ function drawWorker(
   seed: number,
   traffic: Pick<
     Program,
-    "names" | "ttlsMs" | "waitMs" | "pauseMs" | "expiringShare" | "locksOnly"
+    "names" | "ttlsMs" | "waitMs" | "pauseMs" | "expiringShare" | "locksOnly" | "longestHoldTtls"
   > &
-    Pick<WorkerPlan, "connections">,
+    Pick<WorkerPlan, "connections"> & { readonly oneTtl: boolean },
 ): WorkerPlan {
-  const { connections, ...rest } = traffic;
+  const { connections, oneTtl, ...rest } = traffic;
   const locks = connections.reduce((sum, one) => sum + one.locks, 0);
   const lanes = Math.max(locks, 1 + Math.floor(random.unit() * 3));
   const programs = Array.from({ length: lanes }, (_, i) => ({
@@ -121,7 +132,8 @@ function drawWorker(
     lane: `${seed}.${client}.${i + 1}`,
     via: i % locks,
   }));
-  return { client, connections, programs };
+  const ttl = oneTtl ? { ttlMs: traffic.ttlsMs[0]! } : {};
+  return { client, ...ttl, connections, programs };
 }
 
 function drawFaults(

@@ -51,7 +51,7 @@ export async function callTheRoll(
   await Promise.all(
     running.flatMap(({ client, worker }) => [
       call(client, ownNameOf(client), async () => {
-        const ttl = Math.round(ttlMs * pace);
+        const ttl = onlyTtlOf(plan, client) ?? Math.round(ttlMs * pace);
         const own = ownNameOf(client);
         for (let i = 1; i <= TRIES; i++) {
           const options = { ttl, wait: WAIT_MS * pace };
@@ -65,7 +65,8 @@ export async function callTheRoll(
       }),
       ...names.map((name) =>
         call(client, name, async () => {
-          const options = { ttl: Math.round(TTL_MS * pace), wait: Math.round(WAIT_MS * pace) };
+          const ttl = onlyTtlOf(plan, client) ?? Math.round(TTL_MS * pace);
+          const options = { ttl, wait: Math.round(WAIT_MS * pace) };
           const { op } = await worker.acquire(name, options, opOf(plan, client, name));
           await sleep(10);
           await worker.release(op);
@@ -111,6 +112,10 @@ export function slowHandovers(
   });
   return slow.length > handovers / 2 ? slow : [];
 }
+
+/** The ttl of all leases of the worker, where the store refuses a ttl per lease. */
+const onlyTtlOf = ({ workers }: Plan, client: string): number | undefined =>
+  workers.find((one) => one.client === client)?.ttlMs;
 
 export const ownNameOf = (client: string): string => `own-${client}`;
 const opOf = ({ seed }: Plan, client: string, name: string): string =>

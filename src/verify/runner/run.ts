@@ -190,13 +190,13 @@ function enlist(
   const { timeLine, namespace, resourceFile, mutant, module } = around;
   const locks = { namespace, commandTimeout: plan.commandTimeoutMs };
   return Promise.all(
-    plan.workers.map(async ({ client, connections, programs }) => {
+    plan.workers.map(async ({ client, ttlMs, connections, programs }) => {
       const way = await target.openWay(client);
       return new Member({
         client,
         way,
         timeLine,
-        locks,
+        locks: ttlMs === undefined ? locks : { ...locks, ttl: ttlMs },
         connections,
         programs,
         resourceFile,

@@ -21,6 +21,10 @@ export interface Target extends AsyncDisposable {
   readonly handoverMs?: number;
   /** The store refuses shared leases and permits, so workers do not ask for them. */
   readonly locksOnly?: boolean;
+  /** The longest time for which a renewed lease is held, in ttls, where a record outlasts its ttl. Default 1.5. */
+  readonly longestHoldTtls?: number;
+  /** The store refuses a ttl per lease, so each worker draws one of the ttls for its `Locks`. */
+  readonly oneTtl?: boolean;
   readonly kinds: readonly FaultKind[];
   /** Kinds of faults that can't be made on this machine. */
   readonly leftOut?: readonly LeftOut[];

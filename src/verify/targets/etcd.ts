@@ -5,18 +5,16 @@ import { killed, paused } from "../faults/server.js";
 import type { ServerCluster } from "../lab/cluster.js";
 import type { EtcdServer } from "../lab/etcd.js";
 import type { Lab } from "../lab/lab.js";
-import { type Host, Network } from "../lab/network.js";
-import { lackingRight } from "../lab/rights.js";
 import { until } from "../lab/until.js";
 import { connectionKinds, EXCLUSION, type FaultKind, WORKER_KINDS } from "../runner/kinds.js";
 import type { Target } from "../runner/target.js";
 import type { Way } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
+import { LEADER_MS, leaderOf, networkKinds, onLeader, openHosts } from "./clusters.js";
 import { ONCE, wayThrough } from "./servers.js";
 
 const SHORT = { min: 0.05, max: 0.5 };
 const LONG = { min: 0.2, max: 1.5 };
-const LEADER_MS = 20_000;
 const KILLED = "member killed and restarted";
 const LEADER_KILLED = "leader killed";
 
@@ -33,8 +31,7 @@ export async function etcdTarget(lab: Lab, isClocked: boolean): Promise<Target> 
 
 /** Three members, each on its own host where network namespaces are available. */
 export async function etcdClusterTarget(lab: Lab, isClocked: boolean): Promise<Target> {
-  const noNetwork = lackingRight("network namespaces") ?? lackingRight("nft");
-  const network = noNetwork === null ? await Network.open(lab, { hosts: 3 }) : null;
+  const { network, leftOut } = await openHosts(lab, 3);
   const sites = network === null ? {} : { sites: network.hosts };
   const cluster = await lab.etcd({ nodes: 3, ...sites });
   const isFlawed = (await versionOf(cluster)).startsWith("3.4.");
@@ -48,12 +45,9 @@ export async function etcdClusterTarget(lab: Lab, isClocked: boolean): Promise<T
           : kind,
       ),
       ...clusterKinds(cluster),
-      ...(network === null ? [] : networkKinds(cluster, network)),
+      ...(network === null ? [] : networkKinds(cluster, network, LONG)),
     ],
-    leftOut:
-      noNetwork === null
-        ? []
-        : Object.values(NETWORK_FAULTS).map((name) => ({ name, because: noNetwork })),
+    leftOut,
   });
 }
 
@@ -129,15 +123,6 @@ async function disarmed({ servers }: EtcdCluster): Promise<void> {
     }
     return false;
   });
-}
-
-async function leaderOf(cluster: EtcdCluster): Promise<EtcdServer> {
-  let leader: EtcdServer | undefined;
-  await until("a member leads", LEADER_MS, async () => {
-    leader = await cluster.leader().catch(() => undefined);
-    return leader !== undefined;
-  });
-  return leader!;
 }
 
 /**
@@ -232,47 +217,4 @@ function clusterKinds(cluster: EtcdCluster): readonly FaultKind[] {
       },
     },
   ];
-}
-
-/** Faults that need a host for each member. */
-const NETWORK_FAULTS = {
-  isolated: "leader isolated from the members",
-  unheard: "leader unheard by the members",
-  lossy: "packets between members lost",
-} as const;
-
-function networkKinds(cluster: EtcdCluster, network: Network): readonly FaultKind[] {
-  const hostOf = (server: EtcdServer): Host =>
-    network.hosts.find(({ address }) => address === server.address)!;
-  const others = (host: Host): readonly Host[] => network.hosts.filter((one) => one !== host);
-  const isolated = (name: string, cut: (host: Host) => Fault): FaultKind => ({
-    name,
-    hits: "cluster",
-    lasts: LONG,
-    make: () => onLeader(cluster, name, (leader) => cut(hostOf(leader))),
-  });
-  return [
-    isolated(NETWORK_FAULTS.isolated, (host) => network.partition([host], others(host))),
-    isolated(NETWORK_FAULTS.unheard, (host) => network.blocks([host], others(host))),
-    {
-      name: NETWORK_FAULTS.lossy,
-      hits: "cluster",
-      lasts: LONG,
-      make: (_member, random) =>
-        network.loss(Math.round(5 + random.unit() * 30), network.hosts, network.hosts),
-    },
-  ];
-}
-
-/** A fault of the member that leads when the fault is injected. */
-function onLeader(cluster: EtcdCluster, name: string, make: (leader: EtcdServer) => Fault): Fault {
-  let one: Fault | null = null;
-  return fault(
-    name,
-    async () => {
-      one = make(await leaderOf(cluster));
-      await one.inject();
-    },
-    () => one?.heal(),
-  );
 }

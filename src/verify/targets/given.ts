@@ -29,13 +29,18 @@ export function givenTarget(url: string): Target {
     );
   }
   const wiring = wiringOf(parsed);
+  // Its sessions outlast their ttls, and all leases of one have the same ttl.
+  const isOfSessions = parsed.scheme === "zookeeper";
   return {
     name: parsed.scheme,
     about: aboutOf(parsed),
     isOurs: false,
     url,
     ttlsMs: [2_000, 3_000, 5_000],
-    limits: { freeMs: 5_000, electionMs: 5_000, healMs: 8_000 },
+    limits: isOfSessions
+      ? { freeMs: 9_000, orphanMs: 5_000, electionMs: 5_000, healMs: 12_000 }
+      : { freeMs: 5_000, electionMs: 5_000, healMs: 8_000 },
+    oneTtl: isOfSessions,
     kinds: [...workerKinds(parsed), ...(wiring?.kinds ?? []).flatMap((only) => kindsOf(only))],
     drawConnections,
     async openWay() {
@@ -75,6 +80,9 @@ function wiringOf({ scheme, options }: StoreUrl): Wiring | null {
       kinds: ["connection", "calls", "watch", "keepalive"],
       open: (host) => GrpcProxy.open(host),
     };
+  }
+  if (scheme === "zookeeper" && !options.has("tls")) {
+    return { port: 2181, kinds: ["connection"], open: (host) => TcpProxy.open(host) };
   }
   return null;
 }

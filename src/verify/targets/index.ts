@@ -7,6 +7,7 @@ import { redisReplicaTarget, redisTarget } from "./redis.js";
 import { redisClusterTarget } from "./redis-cluster.js";
 import { redlockTarget } from "./redlock.js";
 import { sqliteTarget } from "./sqlite.js";
+import { zookeeperClusterTarget, zookeeperTarget } from "./zookeeper.js";
 
 /** A store that the lab can start. */
 export interface LabTarget {
@@ -26,6 +27,8 @@ export const LAB_TARGETS = {
   pgbouncer: { needs: ["postgres", "pgbouncer"], open: pgbouncerTarget },
   etcd: { needs: ["etcd"], open: etcdTarget },
   "etcd-cluster": { needs: ["etcd"], open: etcdClusterTarget },
+  zookeeper: { needs: ["zookeeper"], open: zookeeperTarget },
+  "zookeeper-cluster": { needs: ["zookeeper"], open: zookeeperClusterTarget },
 } as const satisfies Readonly<Record<string, LabTarget>>;
 
 /** The name of a store that the lab can start, for `--lab`. */

@@ -34,6 +34,8 @@ export async function openConnection({
       return openPostgres(parsed);
     case "etcd":
       return openEtcd(parsed);
+    case "zookeeper":
+      return openZooKeeper(parsed);
     case "sqlite":
       return openSqliteFile(parsed.path);
     default:
@@ -127,6 +129,13 @@ async function openEtcd(url: StoreUrl): Promise<Connected> {
   const { etcdStore } = await import("../../stores/etcd/index.js");
   const client = await openEtcdClientOf(url);
   return { store: sharing(etcdStore(client)), close: async () => client.close() };
+}
+
+/** The store opens its sessions itself, and ends them when the last of its `Locks` closes. */
+async function openZooKeeper(url: StoreUrl): Promise<Connected> {
+  const { storeOptions } = await import("../../stores/zookeeper/open.js");
+  const { zookeeperStore } = await import("../../stores/zookeeper/index.js");
+  return { store: sharing(zookeeperStore(storeOptions(url))), close: async () => {} };
 }
 
 async function openSqliteFile(path: string): Promise<Connected> {

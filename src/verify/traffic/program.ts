@@ -168,7 +168,7 @@ function expected(error: unknown): void {
 }
 
 function draw(random: Random, program: Program, limits: ReadonlyMap<string, number>): Operation {
-  const { names, ttlsMs, waitMs, expiringShare = 0.025 } = program;
+  const { names, ttlsMs, waitMs, expiringShare = 0.025, longestHoldTtls = 1.5 } = program;
   const chance = (share: number): boolean => random.unit() < share;
   const pick = <T>(from: readonly T[]): T => from[Math.floor(random.unit() * from.length)]!;
   const { name, onceEveryMs } = pick(names);
@@ -192,7 +192,7 @@ function draw(random: Random, program: Program, limits: ReadonlyMap<string, numb
   const isMulti = limit === 0 && others.length > 0 && chance(0.12);
   const drawn = drawMode(random, limit, isMulti);
   const mode = program.locksOnly && drawn.mode === "shared" ? {} : drawn;
-  const longMs = (expires ? 1 + 0.2 * random.unit() : 1.5 * random.unit()) * ttlMs;
+  const longMs = (expires ? 1 + 0.2 * random.unit() : longestHoldTtls * random.unit()) * ttlMs;
   const holdMs = isLong ? longMs : random.unit() ** 3 * 40;
   const abortAfterMs = chance(0.1) ? random.unit() * 800 : null;
   const options: Options = {

@@ -104,6 +104,8 @@ export interface Program {
   readonly pauseMs: number;
   /** The share of leases that are not renewed, and held until they expire. Default 0.025. */
   readonly expiringShare?: number;
+  /** The longest time for which a renewed lease is held, in ttls. Default 1.5. */
+  readonly longestHoldTtls?: number;
   /** Whether it takes exclusive locks and nothing else. */
   readonly locksOnly?: boolean;
   /** The time, on the time line, after which it begins nothing more. */

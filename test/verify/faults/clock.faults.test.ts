@@ -56,6 +56,16 @@ test("the clock of PostgreSQL jumps too, though the server runs as another user"
   expect(await nowMs()).toSatisfy(near(0));
 });
 
+test("a ZooKeeper ensemble under false clocks finds a leader, and keeps it while one jumps", async (context) => {
+  needs(context, "zookeeper", "faketime");
+  const cluster = await lab.zookeeper({ nodes: 3, sites: Array(3).fill(clock.site()) });
+  const leader = await cluster.leader();
+  const jump = clock.jump(+3_600_000);
+  await jump.inject();
+  expect(await leader.leads()).not.toBe(null);
+  await jump.heal();
+});
+
 test("in Node the wall clock jumps, the monotonic clock and its timers do not", async (context) => {
   needs(context, "faketime");
   const ask = reporter(clock);

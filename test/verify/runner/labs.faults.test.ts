@@ -1,7 +1,9 @@
 import { describeShortRuns } from "./short-runs.js";
 
-// The store is that of the lab postgres, which `npm test` runs.
+// The stores are those of the labs postgres and zookeeper, which `npm test` runs.
 describeShortRuns([
   // A paused pooler, a stalled connection, a cut one.
   ["pgbouncer", ["postgres", "pgbouncer"], 6],
+  // A cut connection, a worker left with an isolated follower, a killed leader.
+  ["zookeeper-cluster", ["zookeeper"], 1925],
 ]);

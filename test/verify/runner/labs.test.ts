@@ -17,4 +17,6 @@ describeShortRuns([
   ["postgres", ["postgres"], 6],
   // A paused node, a lost reply, a node that loses its data.
   ["redlock", ["redis"], 5141],
+  // A killed server, a lost reply, a killed worker.
+  ["zookeeper", ["zookeeper"], 40],
 ]);

@@ -24,6 +24,7 @@ describe("the way through proxies to a user's store", () => {
     "redis://[::1]:6390/1",
     "etcd://root:p%40ss@127.0.0.1:23790,127.0.0.1:23791",
     "etcd://127.0.0.1",
+    "zookeeper://127.0.0.1:21810,127.0.0.1/locks",
   ])("keeps all of %s but its hosts", async (url) => {
     const way = await wayOf(url);
     const { hosts: before, ...rest } = parseStoreUrl(url);
@@ -49,6 +50,7 @@ describe("a user's store that no proxy can stand before", () => {
     "redis://127.0.0.1:6390,127.0.0.1:6391?cluster",
     "redis://127.0.0.1:26379?sentinel=main",
     "etcd://127.0.0.1:2379?tls=1",
+    "zookeeper://127.0.0.1:2181?tls=1",
     "sqlite:/tmp/locks.db",
   ])("is reached directly, and faults hit only workers: %s", async (url) => {
     const target = givenTarget(url);

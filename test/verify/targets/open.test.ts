@@ -130,5 +130,7 @@ test("the labs are those that the docs list", () => {
     "pgbouncer",
     "etcd",
     "etcd-cluster",
+    "zookeeper",
+    "zookeeper-cluster",
   ]);
 });
