@@ -1,5 +1,6 @@
 import { UnsupportedError } from "../../core/errors.js";
 import type { ZooKeeperClient } from "./client/client.js";
+import type { CreateOptions } from "./client/operations.js";
 import { FORMAT, type Layout } from "./layout.js";
 import { isCode } from "./name-reads.js";
 import { foreignDataError, parse } from "./queue.js";
@@ -10,17 +11,13 @@ export async function prepareRoot(client: ZooKeeperClient, layout: Layout): Prom
   const format = JSON.stringify({ format: FORMAT });
   let there = await readRoot(client, root);
   if (there === null) {
-    const parts = root.split("/").slice(1);
-    for (const at of parts.keys()) {
-      const path = `/${parts.slice(0, at + 1).join("/")}`;
-      await createUnlessThere(client, path, path === root ? format : "");
-    }
+    await createPath(client, root, { data: format });
     there = await readRoot(client, root);
   }
   if (there !== null && there.length === 0) await client.setData(root, format, { version: 0 });
   else refuseOtherFormat(there);
   const folders = [names, sessions, revoked];
-  await Promise.all(folders.map((path) => createUnlessThere(client, path, "")));
+  await Promise.all(folders.map((path) => createUnlessThere(client, path)));
 }
 
 async function readRoot(client: ZooKeeperClient, root: string): Promise<Buffer | null> {
@@ -32,13 +29,26 @@ async function readRoot(client: ZooKeeperClient, root: string): Promise<Buffer |
   }
 }
 
-async function createUnlessThere(
-  client: ZooKeeperClient,
+/** Makes the node with these options, and the nodes above it without data, as far as they are missing. */
+export async function createPath(
+  client: Pick<ZooKeeperClient, "create">,
   path: string,
-  data: string,
+  options: CreateOptions = {},
+): Promise<void> {
+  const parts = path.split("/").slice(1);
+  for (const at of parts.keys()) {
+    const node = `/${parts.slice(0, at + 1).join("/")}`;
+    await createUnlessThere(client, node, node === path ? options : {});
+  }
+}
+
+async function createUnlessThere(
+  client: Pick<ZooKeeperClient, "create">,
+  path: string,
+  options: CreateOptions = {},
 ): Promise<void> {
   try {
-    await client.create(path, { data });
+    await client.create(path, options);
   } catch (error) {
     if (!isCode(error, "NODE_EXISTS")) throw error;
   }
