@@ -9,7 +9,7 @@ import type { Replied, ZooKeeperClient } from "../stores/zookeeper/client/client
 import { ZooKeeperError } from "../stores/zookeeper/client/errors.js";
 import type { MultiPart, MultiResult } from "../stores/zookeeper/client/multi.js";
 import { checkPath } from "../stores/zookeeper/client/paths.js";
-import { type Acl, OPEN_ACL } from "../stores/zookeeper/client/records.js";
+import type { Acl } from "../stores/zookeeper/client/records.js";
 import { encodeName } from "../stores/zookeeper/layout.js";
 import { isCode, isUnanswered } from "../stores/zookeeper/name-reads.js";
 import { createPath } from "../stores/zookeeper/root.js";
@@ -22,7 +22,7 @@ export type ZooKeeperTx = MultiPart[];
 export interface ZooKeeperFenceOptions {
   /** The node above the nodes of the fence; `/holdfast-fence` by default. It is made if it does not exist. */
   readonly root?: string | undefined;
-  /** The rights on new nodes of the fence; `OPEN_ACL` by default. */
+  /** Rights on new nodes of the fence; those of the client by default. */
   readonly acl?: readonly Acl[] | undefined;
 }
 
@@ -66,7 +66,7 @@ const guardsOf = new WeakMap<ZooKeeperTx, Guard[]>();
 export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
   readonly #client: Client;
   readonly #root: string;
-  readonly #acl: readonly Acl[];
+  readonly #acl: readonly Acl[] | undefined;
   /** Whether the root is likely to exist. */
   #hasRoot = false;
 
@@ -75,7 +75,7 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
     checkClient(client);
     this.#client = client;
     this.#root = checkPath(orElse(options.root, ROOT), "root");
-    this.#acl = orElse(options.acl, OPEN_ACL);
+    this.#acl = options.acl;
   }
 
   async enter(tx: ZooKeeperTx | undefined, resource: string, lease: Fenced): Promise<void> {

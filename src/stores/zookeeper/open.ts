@@ -10,7 +10,7 @@ import { ZooKeeperStore, type ZooKeeperStoreOptions } from "./index.js";
 import { Layout, ROOT } from "./layout.js";
 import { prepareRoot } from "./root.js";
 
-const PORT = 2181;
+export const PORT = 2181;
 /** An election takes a second or two. */
 const CONNECT_MS = 4_000;
 
