@@ -10,12 +10,12 @@ export const contractCases: readonly Case[] = [
     name: "grants exclude each other",
     async run(bench) {
       const [one, two] = [await bench.store(), await bench.store()];
-      const held = bench.claim("name");
+      const held = bench.lastingClaim("name");
       grantOf(await one.claim(held, ignore));
-      assert.equal((await two.claim(bench.claim("name"), ignore)).kind, "busy");
-      grantOf(await two.claim(bench.claim("other name"), ignore));
+      assert.equal((await two.claim(bench.lastingClaim("name"), ignore)).kind, "busy");
+      grantOf(await two.claim(bench.lastingClaim("other name"), ignore));
       assert.deepEqual(await one.release([{ name: "name", grantId: held.grantId }]), ["released"]);
-      grantOf(await two.claim(bench.claim("name"), ignore));
+      grantOf(await two.claim(bench.lastingClaim("name"), ignore));
     },
   },
   {
@@ -39,7 +39,7 @@ export const contractCases: readonly Case[] = [
             assert.deepEqual(await store.release([{ name, grantId: gone!.grantId }]), ["released"]);
             continue;
           }
-          const claim = bench.claim(name, { limit, permits: 1 + random(limit) });
+          const claim = bench.lastingClaim(name, { limit, permits: 1 + random(limit) });
           const answer = await store.claim(claim, ignore);
           const fits = inUse + claim.permits <= limit;
           assert.equal(
@@ -51,12 +51,18 @@ export const contractCases: readonly Case[] = [
         }
         await store.release(holding.map(({ grantId }) => ({ name, grantId })));
       }
-      const readers = [bench.claim("rw", { permits: 1 }), bench.claim("rw", { permits: 1 })];
+      const readers = [
+        bench.lastingClaim("rw", { permits: 1 }),
+        bench.lastingClaim("rw", { permits: 1 }),
+      ];
       for (const reader of readers) grantOf(await store.claim(reader, ignore));
-      const writer = bench.claim("rw", { queue: true });
+      const writer = bench.lastingClaim("rw", { queue: true });
       assert.equal((await store.claim(writer, ignore)).kind, "queued");
       // Nobody passes the waiting writer, though a reader would fit.
-      assert.equal((await store.claim(bench.claim("rw", { permits: 1 }), ignore)).kind, "busy");
+      assert.equal(
+        (await store.claim(bench.lastingClaim("rw", { permits: 1 }), ignore)).kind,
+        "busy",
+      );
       await store.release(readers.map(({ grantId }) => ({ name: "rw", grantId })));
       grantOf(await store.claim({ ...writer, seq: 2 }, ignore));
     },
@@ -66,10 +72,10 @@ export const contractCases: readonly Case[] = [
     feature: "permits",
     async run(bench) {
       const store = await bench.store();
-      grantOf(await store.claim(bench.claim("name", { limit: 4, permits: 1 }), ignore));
-      const other = await store.claim(bench.claim("name", { limit: 5, permits: 1 }), ignore);
+      grantOf(await store.claim(bench.lastingClaim("name", { limit: 4, permits: 1 }), ignore));
+      const other = await store.claim(bench.lastingClaim("name", { limit: 5, permits: 1 }), ignore);
       assert.deepEqual(other, { kind: "mismatch", name: "name", limit: 4 });
-      assert.equal((await store.claim(bench.claim("name"), ignore)).kind, "mismatch");
+      assert.equal((await store.claim(bench.lastingClaim("name"), ignore)).kind, "mismatch");
     },
   },
   {
@@ -93,9 +99,12 @@ export const contractCases: readonly Case[] = [
     needsQueue: true,
     async run(bench) {
       const store = await bench.store();
-      const held = bench.claim("name");
+      const held = bench.lastingClaim("name");
       grantOf(await store.claim(held, ignore));
-      const [a, b] = [bench.claim("name", { queue: true }), bench.claim("name", { queue: true })];
+      const [a, b] = [
+        bench.lastingClaim("name", { queue: true }),
+        bench.lastingClaim("name", { queue: true }),
+      ];
       await store.claim(a, ignore);
       await store.claim(b, ignore);
       for (const seq of [2, 3]) {
@@ -116,9 +125,9 @@ export const contractCases: readonly Case[] = [
       const stale = bench.claim("name");
       grantOf(await store.claim(stale, ignore));
       await bench.pass(bench.ttlMs * 1.2);
-      const successor = bench.claim("name");
+      const successor = bench.lastingClaim("name");
       grantOf(await store.claim(successor, ignore));
-      const waiter = bench.claim("name", { queue: true });
+      const waiter = bench.lastingClaim("name", { queue: true });
       await store.claim(waiter, ignore);
       const release = { name: "name", grantId: stale.grantId };
       const lost = [{ kind: "lost", reason: "superseded" }];
@@ -176,14 +185,14 @@ export const contractCases: readonly Case[] = [
     name: "a batch has one reply for each request, in order",
     async run(bench) {
       const store = await bench.store();
-      const claims = ["a", "b", "c"].map((name) => bench.claim(name));
+      const claims = ["a", "b", "c"].map((name) => bench.lastingClaim(name));
       for (const claim of claims) grantOf(await store.claim(claim, ignore));
       await store.release([{ name: "b", grantId: claims[1]!.grantId }]);
       const renewals = claims.map((claim) => ({
         name: claim.names[0]!,
         grantId: claim.grantId,
         seq: 2,
-        ttlMs: bench.ttlMs,
+        ttlMs: claim.ttlMs,
       }));
       const kinds = (await store.renew(renewals)).map((answer) => answer.kind);
       assert.deepEqual(kinds, ["granted", "lost", "granted"]);
@@ -196,16 +205,16 @@ export const contractCases: readonly Case[] = [
     feature: "many-names",
     async run(bench) {
       const store = await bench.store();
-      const all = bench.claim("", { names: ["a", "b", "c"] });
+      const all = bench.lastingClaim("", { names: ["a", "b", "c"] });
       const answer = await store.claim(all, ignore);
       assert(answer.kind === "granted" && answer.grants.length === 3);
       await store.release([{ name: "b", grantId: all.grantId }]);
       assert.equal(
-        (await store.claim(bench.claim("", { names: ["a", "b"] }), ignore)).kind,
+        (await store.claim(bench.lastingClaim("", { names: ["a", "b"] }), ignore)).kind,
         "busy",
       );
       assert.equal(await store.inspect("b"), null, "nothing is left of a claim that failed");
-      const last = await store.claim(bench.claim("", { names: ["b", "c"] }), ignore);
+      const last = await store.claim(bench.lastingClaim("", { names: ["b", "c"] }), ignore);
       assert.equal(last.kind, "busy");
       assert.equal(await store.inspect("b"), null, "nor if only the last name was taken");
       const again = await store.claim({ ...all, seq: 2 }, ignore);
@@ -229,10 +238,10 @@ export const contractCases: readonly Case[] = [
     name: "a freed name is granted to the first waiter, which is notified",
     async run(bench) {
       const [one, two] = [await bench.store(), await bench.store()];
-      const held = bench.claim("name");
+      const held = bench.lastingClaim("name");
       grantOf(await one.claim(held, ignore));
       const pushes: Push[] = [];
-      const waiter = bench.claim("name", { queue: true });
+      const waiter = bench.lastingClaim("name", { queue: true });
       await two.claim(waiter, (push) => pushes.push(push));
       await one.release([{ name: "name", grantId: held.grantId }]);
       if (two.traits.waiting === "pushed") {

@@ -136,10 +136,10 @@ export const permitCases: readonly Case[] = [
     async run(bench) {
       const store = await bench.store();
       assert.equal(await store.resize("name", 4), null, "a name that is not in use keeps no limit");
-      const held = bench.claim("name", { limit: 4, permits: 3 });
+      const held = bench.lastingClaim("name", { limit: 4, permits: 3 });
       grantOf(await store.claim(held, ignore));
-      const many = bench.claim("name", { limit: 4, permits: 4, queue: true });
-      const few = bench.claim("name", { limit: 4, permits: 1, queue: true });
+      const many = bench.lastingClaim("name", { limit: 4, permits: 4, queue: true });
+      const few = bench.lastingClaim("name", { limit: 4, permits: 1, queue: true });
       assert.equal((await store.claim(many, ignore)).kind, "queued");
       assert.equal((await store.claim(few, ignore)).kind, "queued");
       assert.equal(await store.resize("name", 2), 4);
@@ -147,7 +147,7 @@ export const permitCases: readonly Case[] = [
         name: "name",
         grantId: claim.grantId,
         seq: 2,
-        ttlMs: bench.ttlMs,
+        ttlMs: claim.ttlMs,
       });
       const answers = await store.renew([renewal(held), renewal(many), renewal(few)]);
       assert.deepEqual(
@@ -163,10 +163,10 @@ export const permitCases: readonly Case[] = [
       await store.release([{ name: "name", grantId: held.grantId }]);
       assert.equal((await store.renew([{ ...renewal(few), seq: 4 }]))[0]?.kind, "granted");
       assert.deepEqual((await store.inspect("name"))?.limit, 2);
-      const lock = bench.claim("lock");
+      const lock = bench.lastingClaim("lock");
       grantOf(await store.claim(lock, ignore));
       assert.equal(await store.resize("lock", 2), LOCK_LIMIT, "a lock stays a lock");
-      assert.equal((await store.claim(bench.claim("lock"), ignore)).kind, "busy");
+      assert.equal((await store.claim(bench.lastingClaim("lock"), ignore)).kind, "busy");
     },
   },
   {

@@ -11,18 +11,18 @@ export const revocationCases: readonly Case[] = [
     async run(bench) {
       const store = await bench.store();
       const canClose = store.traits.cannot["at-least"] === undefined;
-      const held = bench.claim("name", { atLeastMs: canClose ? bench.ttlMs * 9 : 0 });
+      const held = bench.lastingClaim("name", { atLeastMs: canClose ? bench.ttlMs * 9 : 0 });
       const { token } = grantOf(await store.claim(held, ignore));
       const revoked = await store.revoke("name", { holder: "operator", why: "stuck" });
       assert.deepEqual(
         revoked.map((one) => one.token),
         [token],
       );
-      const renewal = { name: "name", grantId: held.grantId, seq: 2, ttlMs: bench.ttlMs };
+      const renewal = { name: "name", grantId: held.grantId, seq: 2, ttlMs: held.ttlMs };
       const lost = { kind: "lost", reason: "revoked", why: "by operator: stuck" };
       assert.deepEqual(await store.renew([renewal]), [lost]);
       assert.deepEqual(await store.release([renewal]), [lost]);
-      assert(grantOf(await store.claim(bench.claim("name"), ignore)).token > token);
+      assert(grantOf(await store.claim(bench.lastingClaim("name"), ignore)).token > token);
       assert.deepEqual(await store.renew([renewal]), [lost]);
       assert.deepEqual(await store.revoke("nobody's", { holder: "operator", why: "-" }), []);
     },
@@ -33,10 +33,10 @@ export const revocationCases: readonly Case[] = [
     needsQueue: true,
     async run(bench) {
       const store = await bench.store();
-      const held = bench.claim("name");
+      const held = bench.lastingClaim("name");
       grantOf(await store.claim(held, ignore));
       const waiting = ["first", "second", "third"].map((holder) =>
-        bench.claim("name", { holder, queue: true }),
+        bench.lastingClaim("name", { holder, queue: true }),
       );
       for (const one of waiting) assert.equal((await store.claim(one, ignore)).kind, "queued");
       await store.revoke("name", { holder: "x", why: "y" });
@@ -56,7 +56,7 @@ export const revocationCases: readonly Case[] = [
     feature: "revoke",
     async run(bench) {
       const store = await bench.store();
-      const claim = bench.claim("name", { seq: 2, queue: true });
+      const claim = bench.lastingClaim("name", { seq: 2, queue: true });
       grantOf(await store.claim(claim, ignore));
       await store.revoke("name", { holder: "x", why: "y" });
       for (const seq of [1, 3]) {

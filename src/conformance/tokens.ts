@@ -23,7 +23,7 @@ export const tokenCases: readonly Case[] = [
       let last = 0n;
       for (let i = 0; i < 20; i++) {
         const store = await bench.store();
-        const claim = bench.claim("name");
+        const claim = bench.lastingClaim("name");
         const { token, floor } = grantOf(await store.claim(claim, ignore));
         assert(token > last, `token ${token} follows ${last}`);
         assert.equal(floor, token, "an exclusive grant's floor is its own token");
@@ -53,7 +53,7 @@ export const tokenCases: readonly Case[] = [
     feature: "shared",
     async run(bench) {
       const store = await bench.store();
-      const [a, b, c] = [1, 2, 3].map(() => bench.claim("name", { permits: 1 }));
+      const [a, b, c] = [1, 2, 3].map(() => bench.lastingClaim("name", { permits: 1 }));
       const grantA = grantOf(await store.claim(a!, ignore));
       const grantB = grantOf(await store.claim(b!, ignore));
       assert(grantB.token > grantA.token);

@@ -10,8 +10,8 @@ import { ZooKeeperError } from "../stores/zookeeper/client/errors.js";
 import type { MultiPart, MultiResult } from "../stores/zookeeper/client/multi.js";
 import { checkPath } from "../stores/zookeeper/client/paths.js";
 import type { Acl } from "../stores/zookeeper/client/records.js";
+import { isCode, isUnanswered } from "../stores/zookeeper/errors.js";
 import { encodeName } from "../stores/zookeeper/layout.js";
-import { isCode, isUnanswered } from "../stores/zookeeper/name-reads.js";
 import { createPath } from "../stores/zookeeper/root.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
 

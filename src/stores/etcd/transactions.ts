@@ -1,13 +1,12 @@
 import { slices } from "../shared/slices.js";
 import { type Batched, TurnBatcher } from "../shared/turn-batcher.js";
+import { type BatchedNames, toBatches } from "../shared/turn-batches.js";
 import type { EtcdClient, TxnReply } from "./rpc/client.js";
 import { Code, EtcdError } from "./rpc/errors.js";
 import type { KeyValue, Txn } from "./rpc/messages.js";
 
-interface Part {
+interface Part extends BatchedNames {
   readonly txn: Txn;
-  readonly names: readonly string[];
-  readonly sharesNames: boolean;
 }
 
 type Sent = Batched<Part, TxnReply>;
@@ -31,7 +30,12 @@ const REFUSALS_OF_PARTS: readonly number[] = [
 export class Transactions {
   readonly #client: EtcdClient;
   readonly #parts = new TurnBatcher<Part, TxnReply>((parts) => {
-    for (const batch of parts.length === 1 ? [parts] : toBatches(parts)) this.#sendBatch(batch);
+    const small = parts.filter(({ request }) => !isLarge(request));
+    // etcd compares all parts of a batch before it changes anything.
+    for (const batch of toBatches(small, PARTS_PER_BATCH, ({ request }) => request)) {
+      this.#sendBatch(batch);
+    }
+    for (const part of parts) if (isLarge(part.request)) this.#sendAlone(part);
   });
 
   constructor(client: EtcdClient) {
@@ -94,36 +98,5 @@ export class Transactions {
   }
 }
 
-/**
- * No two parts of a batch touch the same name, unless both have `sharesNames`: etcd compares all parts before
- * it changes anything, and they share one revision, which is a claim's token and the moment of a read. Parts
- * with a common name stay in their order.
- */
-function toBatches(parts: readonly Sent[]): Sent[][] {
-  const batches: Sent[][] = [];
-  const large: Sent[][] = [];
-  /** The first batch after all claims on a name, and after all parts with that name. */
-  const [afterClaims, afterAll] = [new Map<string, number>(), new Map<string, number>()];
-  let firstWithRoom = 0;
-  for (const part of parts) {
-    const { names, txn, sharesNames } = part.request;
-    if (opsOf(txn) > OPS_PER_PART) {
-      large.push([part]);
-      continue;
-    }
-    const after = sharesNames ? afterClaims : afterAll;
-    let at = Math.max(firstWithRoom, ...names.map((name) => after.get(name) ?? 0));
-    while (batches[at]?.length === PARTS_PER_BATCH) at++;
-    if (at === batches.length) batches.push([]);
-    batches[at]!.push(part);
-    for (const name of names) {
-      if (!sharesNames) afterClaims.set(name, at + 1);
-      afterAll.set(name, Math.max(at + 1, afterAll.get(name) ?? 0));
-    }
-    if (batches[firstWithRoom]?.length === PARTS_PER_BATCH) firstWithRoom++;
-  }
-  return [...batches, ...large];
-}
-
-const opsOf = ({ compare = [], success = [], failure = [] }: Txn): number =>
-  Math.max(compare.length, success.length, failure.length);
+const isLarge = ({ txn: { compare = [], success = [], failure = [] } }: Part): boolean =>
+  Math.max(compare.length, success.length, failure.length) > OPS_PER_PART;

@@ -7,12 +7,14 @@ import {
   modeOf,
 } from "../../core/store.js";
 import { LOST, type PendingClaim } from "../shared/sessions/pending-claims.js";
+import { describeClaim, describeFirstHolder } from "./claim-reads.js";
 import type { ZooKeeperContext } from "./context.js";
+import { isCode, isUnanswered } from "./errors.js";
 import type { Link } from "./link.js";
-import { describeClaims, describeFirstHolder, isCode, isUnanswered } from "./name-reads.js";
 import { deleteNode } from "./nodes.js";
 import type { Queue } from "./queue.js";
 import type { ZooKeeperClaim } from "./session-port.js";
+import type { Written } from "./turn-requests.js";
 
 const ATTEMPTS = 5;
 /** A resize takes a few round trips. */
@@ -144,30 +146,25 @@ export class ClaimAttempt {
     const known = watches.complete(this.#name);
     const read = known === null ? watches.read(this.#name) : null;
     read?.catch(() => {});
-    const { path: node, czxid } = await created;
-    nodes.add(this.#key, node, this.#link, czxid);
+    const { path: node, zxid: token } = await created;
+    nodes.add(this.#key, node, this.#link, token);
     // The first read of a new name found no container.
     let queue = (await read) ?? watches.complete(this.#name);
     if (queue?.get(grantId) === undefined) queue = await watches.read(this.#name);
-    return { token: czxid, queue };
+    return { token, queue };
   }
 
-  async #createNode(path: string, data: string): Promise<{ path: string; czxid: bigint }> {
+  async #createNode(path: string, data: string): Promise<Written> {
     const { layout, containers } = this.#context;
-    const { client } = this.#link;
-    const mode = "ephemeral-sequential";
+    const name = this.#name;
+    const node = { op: "create", path, mode: "ephemeral-sequential", data } as const;
+    const container = { op: "create", path: layout.name(name), mode: "container" } as const;
     for (let attempt = 1; ; attempt++) {
       try {
-        if (containers.has(this.#name)) {
-          const { path: node, stat } = await client.create(path, { mode, data });
-          return { path: node, czxid: stat.czxid };
-        }
-        const { results, reply } = await client.multi([
-          { op: "create", path: layout.name(this.#name), mode: "container" },
-          { op: "create", path, mode, data },
-        ]);
-        containers.add(this.#name);
-        return { path: results[1].path, czxid: reply.zxid };
+        const parts = containers.has(name) ? [node] : [container, node];
+        const written = await this.#link.requests.create(name, parts);
+        containers.add(name);
+        return written;
       } catch (error) {
         // Another client has made the container, or the server has removed it since it was empty.
         if (isCode(error, "NODE_EXISTS")) containers.add(this.#name);
@@ -184,7 +181,10 @@ export class ClaimAttempt {
     const { client, watches } = this.#link;
     const { grantId } = this.#claim;
     await this.#own.session.prove();
-    if (!claims.has(this.#own)) return this.#context.whyLost(this.#name, grantId);
+    if (!claims.has(this.#own)) {
+      const wasAnswered = this.#own.state !== "requested";
+      return wasAnswered ? this.#context.whyLost(this.#name, grantId) : LOST;
+    }
     const queue = await watches.read(this.#name);
     const found = queue.get(grantId);
     if (found === undefined) {
@@ -193,7 +193,7 @@ export class ClaimAttempt {
       this.#beginAgain();
       return null;
     }
-    const [described] = await describeClaims(client, layout, this.#name, [found.node]);
+    const described = await describeClaim(this.#link, this.#name, found.node);
     // Under another session, it ends with that one.
     if (described?.owner !== client.sessionId) return LOST;
     nodes.add(this.#key, `${layout.name(this.#name)}/${found.node}`, this.#link, described.token);
@@ -211,7 +211,7 @@ export class ClaimAttempt {
   }
 
   #describeHolder(queue: Queue): Promise<void> {
-    return describeFirstHolder(this.#link.client, this.#context.layout, this.#name, queue);
+    return describeFirstHolder(this.#link, this.#name, queue);
   }
 
   /** Deletes the node, and drops the claim. */

@@ -3,12 +3,12 @@ import type { LostAnswer } from "../../core/store.js";
 import { SessionClaims } from "../shared/sessions/claims.js";
 import type { SessionProof } from "../shared/sessions/session.js";
 import { Sessions } from "../shared/sessions/sessions.js";
+import { readFloor } from "./claim-reads.js";
 import type { Layout } from "./layout.js";
 import { type Link, Links, type OpenClient } from "./link.js";
-import { readFloor, readQueue } from "./name-reads.js";
 import { NameWatches, type WaitingClaim } from "./name-watches.js";
 import { Nodes } from "./nodes.js";
-import type { Queue } from "./queue.js";
+import { Queue } from "./queue.js";
 import { readRevocations, reasonOf } from "./revocations.js";
 import {
   type ZooKeeperClaim,
@@ -45,8 +45,9 @@ export class ZooKeeperContext {
   constructor(open: OpenClient, clock: Clock, layout: Layout) {
     this.clock = clock;
     this.layout = layout;
-    this.links = new Links(open, layout, (client) => {
-      return new NameWatches(client, layout, (claim, queue) => void this.#handOver(claim, queue));
+    this.links = new Links(open, layout, (client, requests) => {
+      const handOver = (claim: WaitingClaim, queue: Queue) => void this.#handOver(claim, queue);
+      return new NameWatches(client, requests, layout, handOver);
     });
     const revoked = (link: Link): Promise<void> => this.#dropRevoked(link);
     const port = new ZooKeeperSessionPort(this.links, layout, this.nodes, revoked);
@@ -60,14 +61,12 @@ export class ZooKeeperContext {
 
   /** The claim holds its name in ZooKeeper. False: it was over before that was known here. */
   async complete(claim: ZooKeeperClaim, queue: Queue, token: bigint): Promise<boolean> {
-    const { claims, layout } = this;
+    const { claims } = this;
     const { name, grantId, session } = claim;
     if (!claims.has(claim)) return false;
     if (claim.state === "held" && claim.token === token) return true;
     const isFirst = queue.holders()[0]?.grantId === grantId;
-    const floor = isFirst
-      ? token
-      : await readFloor(session.id.client, layout, name, queue, { grantId, token });
+    const floor = isFirst ? token : await readFloor(session.id, name, queue, { grantId, token });
     // It may have been revoked meanwhile.
     if (!claims.has(claim)) return false;
     claims.markHeld(claim, token, floor);
@@ -81,18 +80,17 @@ export class ZooKeeperContext {
 
   /** Reads why a claim is neither granted nor waiting. */
   async whyLost(name: string, grantId: string): Promise<LostAnswer> {
-    const { client } = await this.links.any();
-    const [, queue, { revocations }] = await Promise.all([
-      client.sync(this.layout.names),
-      readQueue(client, this.layout, name),
-      readRevocations(client, this.layout, name),
+    const link = await this.links.any();
+    const [{ children, resize }, { revocations }] = await Promise.all([
+      link.readLatest(name),
+      readRevocations(link, name),
     ]);
     const revoked = revocations.find((one) => one.grantId === grantId);
     if (revoked !== undefined) {
       this.revoked.add(grantId);
       return { kind: "lost", reason: "revoked", why: reasonOf(revoked) };
     }
-    const isTaken = queue.holders().some((one) => one.grantId !== grantId);
+    const isTaken = new Queue(children, resize).holders().some((one) => one.grantId !== grantId);
     return { kind: "lost", reason: isTaken ? "superseded" : "expired" };
   }
 

@@ -1,5 +1,12 @@
 import { StoreUnavailableError } from "../../core/errors.js";
-import { isCode } from "./name-reads.js";
+import { ZooKeeperError } from "./client/errors.js";
+
+export const isCode = (error: unknown, ...codes: readonly ZooKeeperError["code"][]): boolean =>
+  error instanceof ZooKeeperError && codes.includes(error.code);
+
+/** The outcome is not known, or not yet: the same session may go on. */
+export const isUnanswered = (error: unknown): boolean =>
+  isCode(error, "CONNECTION_LOSS", "OPERATION_TIMEOUT", "SESSION_MOVED");
 
 /** Attempts at a step that others overtake, before it is left to the caller to retry. */
 export const ATTEMPTS = 20;

@@ -19,16 +19,19 @@ import type { SessionProof } from "../shared/sessions/session.js";
 import { ClaimAttempt } from "./claim-attempt.js";
 import { ZooKeeperClient } from "./client/client.js";
 import { checkedSettings, type ZooKeeperClientOptions } from "./client/options.js";
+import { CREATOR_ACL } from "./client/records.js";
 import { ZooKeeperContext } from "./context.js";
-import { toStoreError } from "./errors.js";
+import { isCode, toStoreError } from "./errors.js";
 import { Layout, ROOT } from "./layout.js";
 import type { Link, SessionOptions } from "./link.js";
-import { isCode } from "./name-reads.js";
 import { Operations } from "./operations.js";
 import { release } from "./releases.js";
 import { RenewalBatch } from "./renewal-batch.js";
 
-/** Options of `zookeeperStore`: those of a client, without the ones that follow from the ttl. */
+/**
+ * Options of `zookeeperStore`: those of a client, without the ones that follow from the ttl. With `auth`, `acl` is
+ * `CREATOR_ACL` by default: only clients with the same user and password can use the locks.
+ */
 export interface ZooKeeperStoreOptions
   extends Omit<ZooKeeperClientOptions, "sessionTimeoutMs" | "pingIntervalMs" | "on" | "clock"> {
   /** The node that everything is kept below; `/holdfast` by default. It is made if it does not exist. */
@@ -63,6 +66,8 @@ export const ZOOKEEPER_TRAITS: Traits = {
   },
 };
 
+/** Enough for the names of one read, each with thousands of waiters. */
+const DEFAULTS = { maxReplyBytes: 32 * 1024 * 1024 };
 const OBSERVE_RETRY_MS = 1_000;
 
 /**
@@ -79,12 +84,13 @@ export class ZooKeeperStore implements Store {
 
   constructor(options: ZooKeeperStoreOptions) {
     const { root, ...client } = options;
+    const acl = client.auth === undefined ? {} : { acl: CREATOR_ACL };
     // Refused now, not with the first claim.
     checkedSettings(client);
     const layout = new Layout(checkText(orElse(root, ROOT), "root", 1, 1_000));
     const { clock } = systemRuntime();
     const open = (session: SessionOptions) =>
-      ZooKeeperClient.open({ ...client, ...session, clock });
+      ZooKeeperClient.open({ ...DEFAULTS, ...acl, ...client, ...session, clock });
     this.#context = new ZooKeeperContext(open, clock, layout);
     const { sessions, claims, links } = this.#context;
     this.#operations = new Operations(links, layout);
@@ -182,7 +188,7 @@ export class ZooKeeperStore implements Store {
  */
 export function zookeeperStore(options: ZooKeeperStoreOptions): ZooKeeperStore {
   checkOptions(options, "the options of zookeeperStore", [
-    ...["servers", "chroot", "requestTimeoutMs", "connectTimeoutMs", "auth", "tls"],
+    ...["servers", "chroot", "requestTimeoutMs", "connectTimeoutMs", "acl", "auth", "tls"],
     ...["maxReplyBytes", "random", "root"],
   ]);
   return new ZooKeeperStore(options);

@@ -4,6 +4,7 @@ import type { Layout } from "./layout.js";
 import { Liveness } from "./liveness.js";
 import type { NameWatches } from "./name-watches.js";
 import { prepareRoot } from "./root.js";
+import { type NameNodes, TurnRequests } from "./turn-requests.js";
 
 /** What the store needs of its client beyond the options of the user. */
 export interface SessionOptions {
@@ -14,6 +15,9 @@ export interface SessionOptions {
 /** Opens a client with a session of its own. */
 export type OpenClient = (options: SessionOptions) => Promise<ZooKeeperClient>;
 
+/** Makes the watches of a session. */
+type WatchesOf = (client: ZooKeeperClient, requests: TurnRequests) => NameWatches;
+
 /** A ttl needs a longer session: a proof covers touches from a third of the timeout before it, and a ping interval. */
 export const TIMEOUT_PER_TTL = 1.7;
 const PINGS_PER_TIMEOUT = 15;
@@ -21,6 +25,8 @@ const PINGS_PER_TIMEOUT = 15;
 /** A session of ZooKeeper with everything that ends with it. */
 export class Link {
   readonly client: ZooKeeperClient;
+  readonly layout: Layout;
+  readonly requests: TurnRequests;
   readonly watches: NameWatches;
   readonly liveness: Liveness;
   /** The session's node. Its version rises with each revocation of one of the session's grants. */
@@ -29,13 +35,11 @@ export class Link {
   readonly timeoutMs: number;
   version = 0;
 
-  constructor(
-    client: ZooKeeperClient,
-    layout: Layout,
-    watchesOf: (client: ZooKeeperClient) => NameWatches,
-  ) {
+  constructor(client: ZooKeeperClient, layout: Layout, watchesOf: WatchesOf) {
     this.client = client;
-    this.watches = watchesOf(client);
+    this.layout = layout;
+    this.requests = new TurnRequests(client, layout);
+    this.watches = watchesOf(client, this.requests);
     this.timeoutMs = client.sessionTimeoutMs;
     this.liveness = new Liveness(this.timeoutMs);
     this.node = layout.session(client.sessionId);
@@ -44,6 +48,12 @@ export class Link {
 
   get isOver(): boolean {
     return this.client.state === "lost" || this.client.state === "closed";
+  }
+
+  /** Reads the name after everything that was done before this call. */
+  async readLatest(name: string): Promise<NameNodes> {
+    const [, nodes] = await Promise.all([this.requests.sync(), this.requests.readName(name)]);
+    return nodes;
   }
 
   async close(): Promise<void> {
@@ -56,18 +66,14 @@ export class Link {
 export class Links {
   readonly #open: OpenClient;
   readonly #layout: Layout;
-  readonly #watchesOf: (client: ZooKeeperClient) => NameWatches;
+  readonly #watchesOf: WatchesOf;
   /** The links of sessions, and the one that is opened for requests without a session. */
   readonly #links = new Set<Link>();
   #spare: Promise<Link> | null = null;
   /** The highest transaction of all earlier sessions. */
   #lastZxid = 0n;
 
-  constructor(
-    open: OpenClient,
-    layout: Layout,
-    watchesOf: (client: ZooKeeperClient) => NameWatches,
-  ) {
+  constructor(open: OpenClient, layout: Layout, watchesOf: WatchesOf) {
     this.#open = open;
     this.#layout = layout;
     this.#watchesOf = watchesOf;

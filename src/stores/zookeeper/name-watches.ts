@@ -2,8 +2,8 @@ import type { SessionClaim } from "../shared/sessions/claims.js";
 import type { PersistentWatch, ZooKeeperClient } from "./client/client.js";
 import type { WatchEvent } from "./client/watches.js";
 import type { Layout } from "./layout.js";
-import { type NameNodes, readName } from "./name-reads.js";
 import { Queue } from "./queue.js";
+import type { NameNodes, TurnRequests } from "./turn-requests.js";
 
 /** A name that was waited for is likely to be waited for again: its watch stays for this long. */
 const IDLE_WATCH_MS = 5_000;
@@ -92,6 +92,7 @@ class WatchedName {
 /** The watches of one session: its waiters and observers share one for each name. */
 export class NameWatches {
   readonly #client: ZooKeeperClient;
+  readonly #requests: TurnRequests;
   readonly #layout: Layout;
   /** Called when the claims before this one are gone. */
   readonly #handOver: (claim: WaitingClaim, queue: Queue) => void;
@@ -99,10 +100,12 @@ export class NameWatches {
 
   constructor(
     client: ZooKeeperClient,
+    requests: TurnRequests,
     layout: Layout,
     handOver: (claim: WaitingClaim, queue: Queue) => void,
   ) {
     this.#client = client;
+    this.#requests = requests;
     this.#layout = layout;
     this.#handOver = handOver;
     client.on("reconnected", () => this.#reconnected());
@@ -140,7 +143,7 @@ export class NameWatches {
 
   /** Reads the name, and notifies waiters whose turn has come. */
   async read(name: string): Promise<Queue> {
-    const request = readName(this.#client, this.#layout, name);
+    const request = this.#requests.readName(name);
     const watched = this.#watched.get(name);
     if (watched === undefined) {
       const { children, resize } = await request;

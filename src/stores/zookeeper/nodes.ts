@@ -1,5 +1,5 @@
+import { isCode, isUnanswered } from "./errors.js";
 import type { Link } from "./link.js";
-import { isCode, isUnanswered } from "./name-reads.js";
 
 const DELETE_ATTEMPTS = 3;
 
@@ -66,7 +66,7 @@ export async function deleteNode(
 ): Promise<"deleted" | "missing" | "repeated"> {
   for (let attempt = 1; ; attempt++) {
     try {
-      await link.client.delete(path);
+      await link.requests.delete(path);
       return "deleted";
     } catch (error) {
       const isMissing = isCode(error, "NO_NODE", "SESSION_EXPIRED", "CLOSED");

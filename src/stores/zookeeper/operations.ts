@@ -10,23 +10,17 @@ import {
 } from "../../core/store.js";
 import { slices } from "../shared/slices.js";
 import { compareUtf8 } from "../shared/utf8.js";
+import { type DescribedClaim, describeClaim } from "./claim-reads.js";
 import type { ZooKeeperClient } from "./client/client.js";
 import { ZooKeeperError } from "./client/errors.js";
 import type { MultiPart } from "./client/multi.js";
-import { ATTEMPTS, tooMuchContentionError } from "./errors.js";
+import { ATTEMPTS, isCode, isUnanswered, tooMuchContentionError } from "./errors.js";
 import { comparePlaces, decodeName, type Layout, readBarrier } from "./layout.js";
-import type { Links } from "./link.js";
-import {
-  type DescribedClaim,
-  describeClaims,
-  isCode,
-  isUnanswered,
-  readName,
-} from "./name-reads.js";
+import type { Link, Links } from "./link.js";
 import { Queue, type Resize, type StoredClaim } from "./queue.js";
 import { type Revocation, readRevocations } from "./revocations.js";
 
-const NAMES_PER_READ = 100;
+const NAMES_PER_STEP = 1_000;
 const HOLDERS_PER_STEP = 50;
 /** A request may have a megabyte by default. */
 const MOST_BYTES = 900_000;
@@ -48,23 +42,26 @@ export class Operations {
 
   /** Takes the name from its present holders, not from claims that are granted it meanwhile. */
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    const { client } = await this.#links.any();
+    const link = await this.#links.any();
     const infos: HolderInfo[] = [];
     const step = randomUUID();
     let present: ReadonlySet<string> | null = null;
     for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
-      const { queue } = await this.#read(client, name);
+      const { queue } = await this.#read(link, name);
       const all = queue.holders();
       present ??= new Set(all.map(({ grantId }) => grantId));
       const some = all.filter(({ grantId }) => present!.has(grantId)).slice(0, HOLDERS_PER_STEP);
-      const described = await this.#describe(client, name, some);
+      const described = await this.#describe(link, name, some);
       const holders = described.flatMap(([claim, data]) =>
-        data === undefined ? [] : [{ claim, data }],
+        data === null ? [] : [{ claim, data }],
       );
       if (some.length === 0) return infos;
       if (holders.length < some.length) continue;
       if (
-        !(await this.#revoke(client, name, holders, { ...by, step: `${step}-${infos.length}` }))
+        !(await this.#revoke(link, name, holders, {
+          ...by,
+          step: `${step}-${infos.length}`,
+        }))
       ) {
         continue;
       }
@@ -79,50 +76,50 @@ export class Operations {
    * holders are known exactly when the limit changes.
    */
   async resize(name: string, limit: number): Promise<number | null> {
-    const { client } = await this.#links.any();
+    const link = await this.#links.any();
     for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
-      const { queue } = await this.#read(client, name);
+      const { queue } = await this.#read(link, name);
       const before = queue.limit;
       if (before === null || before === LOCK_LIMIT || before === limit) return before;
-      const changed = await this.#resize(client, name, limit);
+      const changed = await this.#resize(link, name, limit);
       if (changed !== null) return changed;
     }
     throw tooMuchContentionError(name);
   }
 
   async inspect(name: string): Promise<NameInfo | null> {
-    const { client } = await this.#links.any();
+    const link = await this.#links.any();
     const [{ queue }, { revocations }] = await Promise.all([
-      this.#read(client, name),
-      readRevocations(client, this.#layout, name),
+      this.#read(link, name),
+      readRevocations(link, name),
     ]);
-    return this.#info(client, name, queue, revocations);
+    return this.#info(link, name, queue, revocations);
   }
 
   async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
-    const { client } = await this.#links.any();
+    const link = await this.#links.any();
     const [, { children }] = await Promise.all([
-      client.sync(this.#layout.names),
-      client.getChildren(this.#layout.names),
+      link.client.sync(this.#layout.names),
+      link.client.getChildren(this.#layout.names),
     ]);
     const names = children
       .map(decodeName)
       .filter((name) => name?.startsWith(prefix) === true)
       .sort((one, two) => compareUtf8(one!, two!)) as string[];
     const infos: NameInfo[] = [];
-    for (const some of slices(names, NAMES_PER_READ)) {
-      const read = await Promise.all(some.map((name) => this.#listed(client, name)));
-      for (const info of read) if (info !== null && infos.length < limit) infos.push(info);
+    for (const some of slices(names, NAMES_PER_STEP)) {
+      const read = await Promise.all(some.map((name) => this.#listed(link, name)));
+      infos.push(...read.filter((info) => info !== null));
       if (infos.length >= limit) break;
     }
-    return infos;
+    return infos.slice(0, limit);
   }
 
   /** Null: nobody uses the name, or something in it is not Holdfast's. The other names are still listed. */
-  async #listed(client: ZooKeeperClient, name: string): Promise<NameInfo | null> {
+  async #listed(link: Link, name: string): Promise<NameInfo | null> {
     try {
-      const { children, resize } = await readName(client, this.#layout, name);
-      return await this.#info(client, name, new Queue(children, resize), []);
+      const { children, resize } = await link.requests.readName(name);
+      return await this.#info(link, name, new Queue(children, resize), []);
     } catch (error) {
       if (error instanceof ZooKeeperError) throw error;
       return null;
@@ -130,36 +127,30 @@ export class Operations {
   }
 
   /** The name after everything that was done before this call. */
-  async #read(
-    client: ZooKeeperClient,
-    name: string,
-  ): Promise<{ queue: Queue; children: readonly string[]; version: number }> {
-    const [, { children, resize, version }] = await Promise.all([
-      client.sync(this.#layout.names),
-      readName(client, this.#layout, name),
-    ]);
-    return { queue: new Queue(children, resize), children, version };
+  async #read(link: Link, name: string): Promise<{ queue: Queue; version: number }> {
+    const { children, resize, version } = await link.readLatest(name);
+    return { queue: new Queue(children, resize), version };
   }
 
-  async #describe(
-    client: ZooKeeperClient,
+  #describe(
+    link: Link,
     name: string,
     claims: readonly StoredClaim[],
-  ): Promise<(readonly [StoredClaim, DescribedClaim | undefined])[]> {
-    const nodes = claims.map(({ node }) => node);
-    const described = await describeClaims(client, this.#layout, name, nodes);
-    return claims.map((claim, i) => [claim, described[i]] as const);
+  ): Promise<(readonly [StoredClaim, DescribedClaim | null])[]> {
+    return Promise.all(
+      claims.map(async (claim) => [claim, await describeClaim(link, name, claim.node)] as const),
+    );
   }
 
   /** Deletes the claims, records that, and tells their sessions, in one step. False: others have changed something. */
   async #revoke(
-    client: ZooKeeperClient,
+    link: Link,
     name: string,
     holders: readonly { claim: StoredClaim; data: DescribedClaim }[],
     { holder: by, why, step }: { holder: string; why: string; step: string },
   ): Promise<boolean> {
     const layout = this.#layout;
-    const { revocations, version } = await readRevocations(client, layout, name);
+    const { revocations, version } = await readRevocations(link, name);
     // An attempt whose reply was lost has done it.
     if (revocations.some((one) => one.step === step)) return true;
     const atMs = Date.now();
@@ -169,7 +160,7 @@ export class Operations {
     const path = layout.revocations(name);
     const data = JSON.stringify([...revocations, ...records].slice(-REVOKED_KEPT.many));
     const owners = new Set(holders.map((one) => one.data.owner));
-    return this.#try(client, [
+    return this.#try(link.client, [
       ...holders.map(({ claim }) => this.#deletion(name, claim)),
       version === -1 ? { op: "create", path, data } : { op: "setData", path, data, version },
       ...[...owners].map(
@@ -179,12 +170,13 @@ export class Operations {
   }
 
   /** The limit before; null: others have changed something. */
-  async #resize(client: ZooKeeperClient, name: string, limit: number): Promise<number | null> {
+  async #resize(link: Link, name: string, limit: number): Promise<number | null> {
+    const { client } = link;
     const layout = this.#layout;
     const container = layout.name(name);
     const barrier = await client.create(layout.barrier(name), { mode: "ephemeral-sequential" });
     try {
-      const { queue, version } = await this.#read(client, name);
+      const { queue, version } = await this.#read(link, name);
       const before = queue.limit;
       if (before === null) return null;
       const place = readBarrier(barrier.path.slice(container.length + 1))!;
@@ -230,7 +222,7 @@ export class Operations {
   }
 
   async #info(
-    client: ZooKeeperClient,
+    link: Link,
     name: string,
     queue: Queue,
     revocations: readonly Revocation[],
@@ -238,8 +230,8 @@ export class Operations {
     if (queue.size + revocations.length === 0) return null;
     const waiting = queue.waiters();
     const [holders, waiters] = await Promise.all([
-      this.#describe(client, name, queue.holders()),
-      this.#describe(client, name, waiting.slice(0, WAITERS_SHOWN)),
+      this.#describe(link, name, queue.holders()),
+      this.#describe(link, name, waiting.slice(0, WAITERS_SHOWN)),
     ]);
     return {
       name,
@@ -247,7 +239,7 @@ export class Operations {
       holders: holders.flatMap(([claim, data]) => (data ? [toHolderInfo(claim, data)] : [])),
       waiting: waiting.length,
       waiters: waiters.flatMap(([claim, data]) => {
-        if (data === undefined) return [];
+        if (data === null) return [];
         const { holder, ttlMs: expiresInMs } = data;
         const { permits } = claim;
         return [{ holder, mode: modeOf(claim), permits, waitingMs: sinceMs(data), expiresInMs }];

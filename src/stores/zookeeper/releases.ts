@@ -1,7 +1,7 @@
 import type { Release, ReleaseAnswer } from "../../core/store.js";
 import type { ZooKeeperContext } from "./context.js";
-import { readQueue } from "./name-reads.js";
 import { deleteNode } from "./nodes.js";
+import { Queue } from "./queue.js";
 
 /** Deletes the nodes of grants and tickets. Requests are sent without waiting for replies. */
 export function release(
@@ -37,10 +37,7 @@ async function deleteClaim(
   const outcome = await nodes.delete(key);
   if (outcome !== "unknown") return outcome;
   const link = await links.any();
-  const [, queue] = await Promise.all([
-    link.client.sync(layout.names),
-    readQueue(link.client, layout, name),
-  ]);
-  const found = queue.get(grantId);
+  const { children, resize } = await link.readLatest(name);
+  const found = new Queue(children, resize).get(grantId);
   return found === undefined ? "missing" : deleteNode(link, `${layout.name(name)}/${found.node}`);
 }

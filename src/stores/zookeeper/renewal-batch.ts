@@ -1,8 +1,8 @@
 import type { LostAnswer, RenewAnswer, Renewal } from "../../core/store.js";
 import { SessionExpired, type SessionProof } from "../shared/sessions/session.js";
+import { describeFirstHolder } from "./claim-reads.js";
 import type { ZooKeeperContext } from "./context.js";
 import { toStoreError } from "./errors.js";
-import { describeFirstHolder } from "./name-reads.js";
 import type { Queue } from "./queue.js";
 import type { ZooKeeperClaim, ZooKeeperSession } from "./session-port.js";
 
@@ -68,7 +68,7 @@ export class RenewalBatch {
     if (queue.get(grantId) === undefined) return this.#lose(claim);
     // The claim's own request, or its handover, is under way: its answer says more.
     if (claim.state === "requested") throw new Error("the claim is being answered; retry");
-    await describeFirstHolder(session.id.client, this.#context.layout, name, queue);
+    await describeFirstHolder(session.id, name, queue);
     return { kind: "queued", position: queue.position(grantId) };
   }
 

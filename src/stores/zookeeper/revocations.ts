@@ -1,7 +1,7 @@
 import { REVOKED_KEPT } from "../../core/store.js";
 import type { ZooKeeperClient } from "./client/client.js";
 import type { Layout } from "./layout.js";
-import { isCode } from "./name-reads.js";
+import type { Link } from "./link.js";
 import { foreignDataError, parse } from "./queue.js";
 
 /** The record that a grant was revoked, kept for people to see. */
@@ -21,17 +21,12 @@ export const reasonOf = ({ by, why }: Pick<Revocation, "by" | "why">): string =>
 
 /** The records of a name that are still shown, oldest first, and the version of their node; -1: there is none. */
 export async function readRevocations(
-  client: ZooKeeperClient,
-  layout: Layout,
+  { requests, layout }: Link,
   name: string,
 ): Promise<{ revocations: readonly Revocation[]; version: number }> {
-  try {
-    const { data, stat } = await client.getData(layout.revocations(name));
-    return { revocations: decodeRevocations(data), version: stat.version };
-  } catch (error) {
-    if (isCode(error, "NO_NODE")) return { revocations: [], version: -1 };
-    throw error;
-  }
+  const read = await requests.readData(layout.revocations(name));
+  if (read === null) return { revocations: [], version: -1 };
+  return { revocations: decodeRevocations(read.data), version: read.stat.version };
 }
 
 function decodeRevocations(data: Buffer): readonly Revocation[] {

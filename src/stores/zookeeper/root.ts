@@ -1,8 +1,8 @@
 import { UnsupportedError } from "../../core/errors.js";
 import type { ZooKeeperClient } from "./client/client.js";
 import type { CreateOptions } from "./client/operations.js";
+import { isCode } from "./errors.js";
 import { FORMAT, type Layout } from "./layout.js";
-import { isCode } from "./name-reads.js";
 import { foreignDataError, parse } from "./queue.js";
 
 /** Makes the nodes that everything is below, and refuses another format. */

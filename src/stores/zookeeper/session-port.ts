@@ -6,9 +6,9 @@ import type {
   SessionPort,
   SessionProof,
 } from "../shared/sessions/session.js";
+import { isCode } from "./errors.js";
 import { type Layout, readClaim } from "./layout.js";
 import { type Link, type Links, TIMEOUT_PER_TTL } from "./link.js";
-import { isCode } from "./name-reads.js";
 import type { Nodes } from "./nodes.js";
 import { sweepRevocations } from "./revocations.js";
 
@@ -71,6 +71,10 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
       }
     }
     throw new Error("grants of this session were revoked again and again; retry");
+  }
+
+  provedAtMs({ liveness }: Link): number {
+    return liveness.provedAtMs;
   }
 
   end(link: Link): Promise<void> {

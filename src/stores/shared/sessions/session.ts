@@ -30,6 +30,8 @@ export interface SessionPort<Id, Proof extends SessionProof> {
   begin(ttlMs: number): Promise<BegunSession<Id>>;
   /** Null: the session is gone. A rejection proves nothing. */
   prove(session: { readonly id: Id; readonly ttlMs: number }): Promise<Proof | null>;
+  /** Where other requests prove the session too: the latest of these proofs. */
+  provedAtMs?(id: Id): number;
   /** Ends the session in the store, with everything under it. */
   end(id: Id): Promise<void>;
   /** All keys under the session that belong to claims. They may be out of date. */
@@ -98,12 +100,13 @@ export class Session<Id, Proof extends SessionProof = SessionProof> {
   }
 
   get provedAtMs(): number {
-    return this.#provedAtMs;
+    const meanwhileMs = this.#port.provedAtMs?.(this.id) ?? Number.NEGATIVE_INFINITY;
+    return Math.max(this.#provedAtMs, meanwhileMs);
   }
 
   /** The store keeps the session alive until then, whatever happens. */
   get deadlineMs(): number {
-    return this.#provedAtMs + this.#lifetimeMs;
+    return this.provedAtMs + this.#lifetimeMs;
   }
 
   /**

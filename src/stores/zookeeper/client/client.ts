@@ -51,6 +51,7 @@ export interface VersionOptions {
  */
 export class ZooKeeperClient {
   readonly #chroot: Chroot;
+  readonly #acl: readonly Acl[];
   readonly #listeners = new Listeners();
   readonly #watches: Watches;
   readonly #session: Session;
@@ -58,6 +59,7 @@ export class ZooKeeperClient {
   private constructor(options: ZooKeeperClientOptions) {
     const settings = checkedSettings(options);
     this.#chroot = settings.chroot;
+    this.#acl = settings.acl;
     this.#watches = new Watches(settings.chroot);
     this.#session = new Session(settings, this.#listeners, this.#watches);
     for (const [event, listener] of Object.entries(options.on ?? {})) {
@@ -127,7 +129,7 @@ export class ZooKeeperClient {
   /** Creates a node; its parent must exist. */
   async create(path: string, options: CreateOptions = {}): Promise<Replied<Created>> {
     checkOptions(options, "the options of create", ["data", "mode", "acl"]);
-    return this.#send(operations.create(this.#chroot, path, options));
+    return this.#send(operations.create(this.#chroot, path, options, this.#acl));
   }
 
   /** Deletes a node without children. */
@@ -202,7 +204,7 @@ export class ZooKeeperClient {
   async multi<const P extends readonly MultiPart[]>(
     parts: P,
   ): Promise<Replied<{ results: { [I in keyof P]: MultiResult<P[I]> } }>> {
-    const { results, reply } = await this.#send(multis.multi(this.#chroot, parts));
+    const { results, reply } = await this.#send(multis.multi(this.#chroot, parts, this.#acl));
     return { results: results as { [I in keyof P]: MultiResult<P[I]> }, reply };
   }
 

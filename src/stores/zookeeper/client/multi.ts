@@ -15,7 +15,7 @@ import {
   setData,
 } from "./operations.js";
 import type { Chroot } from "./paths.js";
-import type { Stat } from "./records.js";
+import { type Acl, OPEN_ACL, type Stat } from "./records.js";
 
 const ANOTHER_FAILED = -2;
 
@@ -98,8 +98,9 @@ function readPart<T>(reply: JuteReader, part: Operation<T>, chroot: Chroot): T |
 export function multi(
   chroot: Chroot,
   list: readonly MultiPart[],
+  acl: readonly Acl[],
 ): Operation<{ results: object[] }> {
-  const parts = operationsOf(chroot, list, WRITES);
+  const parts = operationsOf({ chroot, acl }, list, WRITES);
   return combined("multi", parts, (reply) => {
     const results = parts.map((part) => readPart(reply, part, chroot));
     // If one fails, all have numbers: those before it 0, those after it -2.
@@ -118,7 +119,7 @@ export function multiRead(
   chroot: Chroot,
   list: readonly MultiReadPart[],
 ): Operation<{ results: object[] }> {
-  const parts = operationsOf(chroot, list, READS);
+  const parts = operationsOf({ chroot, acl: OPEN_ACL }, list, READS);
   return combined("multiRead", parts, (reply) => ({
     results: parts.map((part, i) => {
       const result = readPart(reply, part, chroot);
@@ -136,29 +137,36 @@ function partError(
   return new ZooKeeperError(code, { request: requestText(name, path), path, part, reason });
 }
 
-type MakePart<P> = (chroot: Chroot, part: P) => Operation<object>;
+/** The client's settings that a part needs. */
+interface PartSettings {
+  readonly chroot: Chroot;
+  /** Of new nodes that are given none of their own. */
+  readonly acl: readonly Acl[];
+}
+
+type MakePart<P> = (settings: PartSettings, part: P) => Operation<object>;
 /** By op: how a part becomes a request, and the fields that it may have besides op and path. */
 type PartKinds<P extends { op: string }> = {
   [O in P["op"]]: [MakePart<Extract<P, { op: O }>>, ...fields: string[]];
 };
 
 const WRITES: PartKinds<MultiPart> = {
-  create: [(chroot, part) => create(chroot, part.path, part), "data", "mode", "acl"],
-  delete: [(chroot, { path, version }) => remove(chroot, path, version), "version"],
-  check: [(chroot, { path, version }) => check(chroot, path, version), "version"],
+  create: [({ chroot, acl }, part) => create(chroot, part.path, part, acl), "data", "mode", "acl"],
+  delete: [({ chroot }, { path, version }) => remove(chroot, path, version), "version"],
+  check: [({ chroot }, { path, version }) => check(chroot, path, version), "version"],
   setData: [
-    (chroot, { path, data, version }) => setData(chroot, path, data, version),
+    ({ chroot }, { path, data, version }) => setData(chroot, path, data, version),
     ...["data", "version"],
   ],
 };
 
 const READS: PartKinds<MultiReadPart> = {
-  getData: [(chroot, { path }) => getData(chroot, path, false)],
-  getChildren: [(chroot, { path }) => listChildren(chroot, path)],
+  getData: [({ chroot }, { path }) => getData(chroot, path, false)],
+  getChildren: [({ chroot }, { path }) => listChildren(chroot, path)],
 };
 
 function operationsOf<P extends { op: string }>(
-  chroot: Chroot,
+  settings: PartSettings,
   parts: readonly P[],
   kinds: PartKinds<P>,
 ): Operation<object>[] {
@@ -171,6 +179,6 @@ function operationsOf<P extends { op: string }>(
     const ops = Object.keys(kinds) as P["op"][];
     const [make, ...fields] = kinds[checkOneOf(part?.op, "op of a part", ops)];
     checkOptions(part, "the fields of a part", ["op", "path", ...fields]);
-    return (make as MakePart<P>)(chroot, part);
+    return (make as MakePart<P>)(settings, part);
   });
 }

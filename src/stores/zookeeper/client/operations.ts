@@ -45,7 +45,7 @@ export interface CreateOptions {
   readonly data?: Data | undefined;
   /** `persistent` by default. */
   readonly mode?: CreateMode | undefined;
-  /** `OPEN_ACL` by default. */
+  /** The client's `acl` by default. */
   readonly acl?: readonly Acl[] | undefined;
 }
 
@@ -77,8 +77,13 @@ const write = <T>(name: keyof typeof OpCode, path: string, rest: Fields<T>): Ope
 const nothing = (): Record<never, never> => ({});
 const statOf = (reply: JuteReader): { stat: Stat } => ({ stat: readStat(reply) });
 
-export function create(chroot: Chroot, path: string, options: CreateOptions): Operation<Created> {
-  const { data = NONE, mode = "persistent", acl = OPEN_ACL } = options;
+export function create(
+  chroot: Chroot,
+  path: string,
+  options: CreateOptions,
+  defaultAcl: readonly Acl[] = OPEN_ACL,
+): Operation<Created> {
+  const { data = NONE, mode = "persistent", acl = defaultAcl } = options;
   const flags = flagsOf(mode);
   const absolute = mode.endsWith("sequential")
     ? chroot.absoluteSequential(path)

@@ -8,8 +8,9 @@ import { checkNumber, checkOptions, show } from "../../../core/validate.js";
 import type { TlsFiles } from "../../shared/tls.js";
 import type { ConnectionTls } from "./connection.js";
 import type { ZooKeeperEvents } from "./events.js";
+import { JuteWriter } from "./jute.js";
 import { Chroot } from "./paths.js";
-import { credentialsOf, type DigestLogin } from "./records.js";
+import { type Acl, credentialsOf, type DigestLogin, OPEN_ACL, writeAcl } from "./records.js";
 import { Servers } from "./servers.js";
 
 /** Options of `ZooKeeperClient.open`. */
@@ -29,6 +30,8 @@ export interface ZooKeeperClientOptions {
   readonly connectTimeoutMs?: number | undefined;
   /** A ping is sent when nothing else was for this long; a third of the session's timeout by default, and at most. */
   readonly pingIntervalMs?: number | undefined;
+  /** The ACL of new nodes that are given none of their own; `OPEN_ACL` by default. */
+  readonly acl?: readonly Acl[] | undefined;
   /** Digest authentication. Without TLS the password goes over the network in clear text. */
   readonly auth?: DigestLogin | undefined;
   /** Connects by TLS; `{}` trusts the authorities that Node trusts. Without it, nothing is encrypted. */
@@ -48,7 +51,7 @@ export type ZooKeeperTls = TlsFiles;
 
 const KNOWN = [
   ...["servers", "chroot", "sessionTimeoutMs", "requestTimeoutMs", "connectTimeoutMs"],
-  ...["pingIntervalMs", "auth", "tls", "maxReplyBytes", "on", "clock", "random"],
+  ...["pingIntervalMs", "acl", "auth", "tls", "maxReplyBytes", "on", "clock", "random"],
 ];
 const TLS_KEYS = ["ca", "cert", "key", "servername"];
 const DEFAULT_MS = 10_000;
@@ -63,6 +66,7 @@ export interface SessionSettings {
   readonly requestTimeoutMs: number;
   readonly connectTimeoutMs: number;
   readonly pingIntervalMs: number;
+  readonly acl: readonly Acl[];
   readonly credentials: string | null;
   readonly tls: ConnectionTls | undefined;
   readonly maxReplyBytes: number;
@@ -73,7 +77,10 @@ export interface SessionSettings {
 /** Throws `InvalidArgumentError` for the first option that is not valid. */
 export function checkedSettings(options: ZooKeeperClientOptions): SessionSettings {
   checkOptions(options, "the options of the ZooKeeper client", KNOWN);
-  const { tls, auth, clock = systemRuntime().clock, random = Math.random } = options;
+  const { tls, auth, acl = OPEN_ACL } = options;
+  const { clock = systemRuntime().clock, random = Math.random } = options;
+  // Refused now, not with the first node.
+  writeAcl(new JuteWriter(), acl);
   // It is often written as "user:password", which no message may show.
   if (typeof auth === "string") {
     throw new InvalidArgumentError("auth is a string; it must be { user, password }");
@@ -91,6 +98,7 @@ export function checkedSettings(options: ZooKeeperClientOptions): SessionSetting
     requestTimeoutMs: ms("requestTimeoutMs", DEFAULT_MS),
     connectTimeoutMs: ms("connectTimeoutMs", DEFAULT_MS),
     pingIntervalMs: ms("pingIntervalMs", DAY_MS),
+    acl,
     credentials: auth === undefined ? null : credentialsOf(auth),
     tls: tls === undefined ? undefined : checkedTls(tls),
     maxReplyBytes: checkNumber(options.maxReplyBytes ?? DEFAULT_REPLY_BYTES, "maxReplyBytes", {

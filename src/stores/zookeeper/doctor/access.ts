@@ -3,8 +3,8 @@ import { areLocal, judgeEncryption } from "../../../doctor/measures.js";
 import type { StoreUrl } from "../../url.js";
 import type { ZooKeeperClient } from "../client/client.js";
 import type { Acl } from "../client/records.js";
+import { isCode } from "../errors.js";
 import type { Layout } from "../layout.js";
-import { isCode } from "../name-reads.js";
 
 /** Checks whether anybody can change the locks, or read the connection. */
 export async function checkAccess(

@@ -11,8 +11,8 @@ import {
 import { latency } from "../../../doctor/measures.js";
 import type { StoreUrl } from "../../url.js";
 import type { ZooKeeperClient } from "../client/client.js";
+import { isCode } from "../errors.js";
 import { Layout } from "../layout.js";
-import { isCode } from "../name-reads.js";
 import { openClientOf, openZooKeeperStore, storeOptions } from "../open.js";
 import { checkAccess } from "./access.js";
 import { judgeEnsemble, readMembers } from "./ensemble.js";
