@@ -14,10 +14,18 @@ export async function prepareRoot(client: ZooKeeperClient, layout: Layout): Prom
     await createPath(client, root, { data: format });
     there = await readRoot(client, root);
   }
-  if (there !== null && there.length === 0) await client.setData(root, format, { version: 0 });
-  else refuseOtherFormat(there);
+  if (there?.length === 0) {
+    await client.setData(root, format, { version: 0 }).catch(ignoreOvertaken);
+    there = await readRoot(client, root);
+  }
+  refuseOtherFormat(there);
   const folders = [names, sessions, revoked];
   await Promise.all(folders.map((path) => createUnlessThere(client, path)));
+}
+
+/** Another client has written it first. */
+function ignoreOvertaken(error: unknown): void {
+  if (!isCode(error, "BAD_VERSION")) throw error;
 }
 
 async function readRoot(client: ZooKeeperClient, root: string): Promise<Buffer | null> {

@@ -214,6 +214,21 @@ describeWith(["zookeeper"], "the doctor on ZooKeeper", () => {
     await locks.close();
   });
 
+  test("many clients may begin at once with a root that somebody has made", async () => {
+    const root = zookeeper.root();
+    await zookeeper.admin.create(root);
+    const url = `${zookeeper.server.url}${root}`;
+    const all = await Promise.all([1, 2, 3, 4].map(() => connect(url, { ttl: 2_000 })));
+    for (const locks of all) await locks.close();
+    // A root with a version of its own is somebody else's, as long as it is empty.
+    const used = zookeeper.root();
+    await zookeeper.admin.create(used);
+    await zookeeper.admin.setData(used, "");
+    await expect(connect(`${zookeeper.server.url}${used}`)).rejects.toMatchObject({
+      code: "UNSUPPORTED",
+    });
+  });
+
   test("nodes that everybody can change are a danger on another machine's servers", async () => {
     const root = zookeeper.root();
     await examineStore(`${zookeeper.server.url}${root}`);
