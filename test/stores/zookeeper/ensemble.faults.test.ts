@@ -13,7 +13,15 @@ import type { Worker } from "../../../src/verify/traffic/worker.js";
 import { describeWith } from "../../support/needs.js";
 import { expectUnavailable, leaderOf, others, queue } from "../../support/scene.js";
 import { eventsOf, until } from "../../support/worker.js";
-import { CONFIG, type Ensemble, SAFE_MS, Scene, serves } from "../../support/zookeeper-scene.js";
+import { openClient } from "../../support/zookeeper.js";
+import {
+  addressOf,
+  CONFIG,
+  type Ensemble,
+  SAFE_MS,
+  Scene,
+  serves,
+} from "../../support/zookeeper-scene.js";
 
 describeWith(["zookeeper"], "ZooKeeper under faults", () => {
   let lab: Lab;
@@ -90,27 +98,30 @@ describeWith(["zookeeper"], "ZooKeeper under faults", () => {
   test("replies to a claim, a waiting claim and a release are lost: each is found again, and none is left behind", async () => {
     const scene = await Scene.open(three, [null, null], { ttl: SAFE_MS });
     const [one, two] = scene.workers as [Worker, Worker];
-    // The first claim of a name, whose container is made with it; then one whose container is there.
-    for (const round of [1, 2]) {
-      const creating = scene.ways[0]!.loseReplies("name");
+    // The container of a name is made with its first claim.
+    const known = await one.acquire("known");
+    expect(await one.release(known.op)).toBe("released");
+    for (const name of ["unknown", "known"]) {
+      const creating = scene.ways[0]!.loseReplies(name);
       await scene.inject(creating.fault);
-      const held = await one.acquire("name");
+      const held = await one.acquire(name);
       await scene.heal(creating.fault);
-      expect(creating.struck, `round ${round}`).toBeGreaterThan(0);
-      expect((await scene.look()).holders).toEqual([held.token]);
-      const queueing = scene.ways[1]!.loseReplies("name");
+      expect(creating.struck, name).toBeGreaterThan(0);
+      expect((await scene.look(name)).holders).toEqual([held.token]);
+      const queueing = scene.ways[1]!.loseReplies(name);
       await scene.inject(queueing.fault);
-      const waiting = await queue(two);
+      const waiting = await queue(two, name);
       await scene.heal(queueing.fault);
-      expect(queueing.struck).toBeGreaterThan(0);
-      expect(await scene.look()).toEqual({ holders: [held.token], waiters: 1 });
-      const releasing = scene.ways[0]!.loseReplies("name");
+      expect(queueing.struck, name).toBeGreaterThan(0);
+      expect(await scene.look(name)).toEqual({ holders: [held.token], waiters: 1 });
+      const releasing = scene.ways[0]!.loseReplies(name);
       await scene.inject(releasing.fault);
       expect(["released", "unknown"]).toContain(await one.release(held.op));
       await scene.heal(releasing.fault);
+      expect(releasing.struck, name).toBeGreaterThan(0);
       const granted = await waiting.granted;
       expect(granted.token).toBeGreaterThan(held.token);
-      expect(await scene.look()).toEqual({ holders: [granted.token], waiters: 0 });
+      expect(await scene.look(name)).toEqual({ holders: [granted.token], waiters: 0 });
       expect(await two.release(granted.op)).toBe("released");
     }
     scene.expectNoLoss();
@@ -155,7 +166,7 @@ describeWith(["zookeeper"], "ZooKeeper under faults", () => {
     const free = await other.acquire("free");
     expect(await other.release(free.op)).toBe("released");
     expect(await waiter.release(granted.op)).toBe("released");
-    await scene.ends(["S1", "S2", "S3", "S4", "S5", "S6", "S7", "L2", "L3"]);
+    await scene.ends(["S1", "S2", "S3", "S4", "S5", "S6", "S7", "L3"]);
   }, 60_000);
 
   test("a client is paused past its session: the next gets what it held and waited for, and it knows when it goes on", async () => {
@@ -228,12 +239,10 @@ describeWith(["zookeeper"], "ZooKeeper under faults", () => {
   }, 60_000);
 
   test("the wall clocks of a server and a client jump: no lease ends early or late", async () => {
-    const [ofServers, ofClient] = [
-      await FalseClock.open(lab, "the servers' clock"),
-      await FalseClock.open(lab, "the client's clock"),
-    ];
-    const site = ofServers.site();
-    const own = await lab.zookeeper({ nodes: 3, sites: [site, site, site], config: CONFIG });
+    const ofServer = await FalseClock.open(lab, "the server's clock");
+    const ofClient = await FalseClock.open(lab, "the client's clock");
+    const sites = [ofServer.site(), LOOPBACK, LOOPBACK];
+    const own = await lab.zookeeper({ nodes: 3, sites, config: CONFIG });
     const scene = await Scene.open(own, [null, null], {
       ttl: SAFE_MS,
       sites: [ofClient.site(), LOOPBACK],
@@ -242,7 +251,7 @@ describeWith(["zookeeper"], "ZooKeeper under faults", () => {
     const held = await holder.acquire("name");
     const waiting = await queue(waiter);
     for (const byMs of [3_600_000, -3_600_000]) {
-      for (const clock of [ofServers, ofClient]) {
+      for (const clock of [ofServer, ofClient]) {
         await scene.under(clock.jump(byMs), () => scene.isRenewed(held));
         await scene.isRenewed(held);
         expect(await holder.look(held.op)).toBe(true);
@@ -258,10 +267,15 @@ describeWith(["zookeeper"], "ZooKeeper under faults", () => {
 });
 
 describeWith(["zookeeper", "loop mounts"], "ZooKeeper with a disk that is full", () => {
-  test("on the leader: it stops, the others go on, and it comes back", async () => {
-    await using lab = await Lab.open();
+  let lab: Lab;
+  beforeAll(async () => {
+    lab = await Lab.open();
+  });
+  afterAll(() => lab?.close());
+
+  test("one server stops, its clients go on at the others, and it comes back", async () => {
     const disk = await Disk.open(lab);
-    // So small that a log of 64 KB at a time is all that fits.
+    // Otherwise a server takes 64 MB for its log in advance.
     const config = { ...CONFIG, preAllocSize: "64" };
     const sites = [disk.site(), LOOPBACK, LOOPBACK];
     const ensemble: Ensemble = await lab.zookeeper({ nodes: 3, sites, config });
@@ -270,9 +284,17 @@ describeWith(["zookeeper", "loop mounts"], "ZooKeeper with a disk that is full",
     const [holder, waiter] = scene.workers as [Worker, Worker];
     const held = await holder.acquire("name");
     const waiting = await queue(waiter);
+    const filler = await openClient({ servers: others(ensemble, full).map(addressOf) });
+    await filler.create("/filler");
     await scene.under(disk.full(), async () => {
-      // Each renewal is a write, until one does not fit.
-      await until("it has stopped", () => full.state === "down", 30_000);
+      await until(
+        "it has stopped",
+        async () => {
+          await filler.setData("/filler", "x".repeat(20_000)).catch(() => {});
+          return full.state === "down";
+        },
+        30_000,
+      );
       await scene.isRenewed(held);
     });
     expect(await scene.look()).toEqual({ holders: [held.token], waiters: 1 });
