@@ -1,7 +1,8 @@
 import { type Claim, type ClaimAnswer, type Grant, MOST_WAITERS } from "../../core/store.js";
+import { ATTEMPTS, tooMuchContentionError } from "../shared/sessions/operations.js";
 import { LOST, type PendingClaim } from "../shared/sessions/pending-claims.js";
 import type { EtcdContext } from "./context.js";
-import { ATTEMPTS, RevisionFell, refuseFallen, tooMuchContentionError } from "./errors.js";
+import { RevisionFell, refuseFallen } from "./errors.js";
 import {
   type ClaimValue,
   encodeClaim,

@@ -1,15 +1,18 @@
 import type { Clock } from "../../core/clock.js";
+import type { LostAnswer } from "../../core/store.js";
 import { SessionClaims } from "../shared/sessions/claims.js";
 import { Sessions } from "../shared/sessions/sessions.js";
 import { ClosedNames } from "./closed-names.js";
+import { toStoreError } from "./errors.js";
 import { Grants } from "./grants.js";
 import type { Keys } from "./keys.js";
 import { Operations } from "./operations.js";
 import type { EtcdClient } from "./rpc/client.js";
 import { SessionMoves } from "./session-moves.js";
 import { type EtcdProof, type EtcdSession, EtcdSessionPort } from "./session-port.js";
+import { whyLost } from "./snapshot.js";
 import { Transactions } from "./transactions.js";
-import { Waiters } from "./waiters.js";
+import { EtcdWaiters } from "./waiters.js";
 
 /** etcd counts ttls in seconds. */
 const TTL_UNIT_MS = 1_000;
@@ -26,7 +29,8 @@ export class EtcdContext {
   readonly moves: SessionMoves;
   readonly closedNames: ClosedNames;
   readonly grants: Grants;
-  readonly waiters: Waiters;
+  readonly waiters: EtcdWaiters;
+  readonly toStoreError = toStoreError;
 
   constructor(client: EtcdClient, clock: Clock, keys: Keys, clusterMayHaveChanged: () => void) {
     this.clock = clock;
@@ -39,8 +43,13 @@ export class EtcdContext {
     this.moves = new SessionMoves(keys, this.transactions, this.sessions, this.claims);
     this.closedNames = new ClosedNames(client, this.transactions, clock, keys);
     this.grants = new Grants(this.claims, this.closedNames);
-    this.waiters = new Waiters(client, keys, this.transactions, (claim, queue) => {
-      void this.grants.handOver(claim, queue);
+    this.waiters = new EtcdWaiters(client, keys, this.transactions, (claim, queue) => {
+      const complete = () => this.grants.complete(claim, queue.granted(claim.grantId));
+      void this.claims.handOver(claim, complete);
     });
+  }
+  /** Reads why a claim is neither granted nor waiting. */
+  whyLost(name: string, grantId: string): Promise<LostAnswer> {
+    return whyLost(this, name, grantId);
   }
 }

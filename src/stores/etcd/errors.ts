@@ -1,14 +1,6 @@
 import { StoreUnavailableError } from "../../core/errors.js";
 import { Code, EtcdError } from "./rpc/errors.js";
 
-/** Attempts at a step that others overtake, before it is left to the caller to retry. */
-export const ATTEMPTS = 20;
-
-export const tooMuchContentionError = (name: string): Error =>
-  new Error(
-    `other clients of etcd changed ${JSON.stringify(name)} before each of ${ATTEMPTS} attempts; retry`,
-  );
-
 /** A lease that is not found may also be one for `atLeast`, not the session's. */
 export const isLeaseNotFound = (error: unknown): boolean =>
   error instanceof EtcdError &&

@@ -1,6 +1,6 @@
 import type { SessionClaims } from "../shared/sessions/claims.js";
 import type { ClosedNames } from "./closed-names.js";
-import type { GrantedClaim, Queue } from "./queue.js";
+import type { GrantedClaim } from "./queue.js";
 import type { EtcdClaim, EtcdSession } from "./session-port.js";
 
 /** Makes holders of claims whose turn has come. */
@@ -34,17 +34,5 @@ export class Grants {
     if (!this.#claims.has(claim)) return false;
     this.#claims.markHeld(claim, token, floor);
     return true;
-  }
-
-  /** Notifies a waiter that the claims before it are gone. */
-  async handOver(claim: EtcdClaim, queue: Queue): Promise<void> {
-    const push = this.#claims.beginHandover(claim);
-    try {
-      const isHeld = await this.complete(claim, queue.granted(claim.grantId));
-      const grant = isHeld ? this.#claims.grantOf(claim, true) : null;
-      push(grant !== null && grant.ttlMs > 0 ? { kind: "granted", grant } : { kind: "look" });
-    } catch {
-      push({ kind: "look" });
-    }
   }
 }

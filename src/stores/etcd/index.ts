@@ -22,7 +22,7 @@ import { EtcdContext } from "./context.js";
 import { isLeaseNotFound, toStoreError } from "./errors.js";
 import { Keys, PREFIX } from "./keys.js";
 import { release } from "./releases.js";
-import { RenewalBatch } from "./renewal-batch.js";
+import { EtcdRenewalBatch } from "./renewal-batch.js";
 import { checkClient, type EtcdClient } from "./rpc/client.js";
 import { createdAt } from "./rpc/compare.js";
 import type { Compare } from "./rpc/messages.js";
@@ -100,7 +100,7 @@ export class EtcdStore implements Store {
   }
 
   renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
-    return new RenewalBatch(this.#context, renewals).send();
+    return new EtcdRenewalBatch(this.#context, renewals).send();
   }
 
   release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
@@ -124,7 +124,7 @@ export class EtcdStore implements Store {
   }
 
   observe(name: string, changed: () => void): () => void {
-    return this.#context.waiters.observe(name, changed);
+    return this.#context.waiters.observeName(name, changed);
   }
 
   async close(): Promise<void> {

@@ -1,12 +1,6 @@
 import { StoreUnavailableError } from "../../core/errors.js";
-import {
-  type HolderInfo,
-  LOCK_LIMIT,
-  type NameInfo,
-  REVOKED_KEPT,
-  WAITERS_SHOWN,
-} from "../../core/store.js";
-import { ATTEMPTS, tooMuchContentionError } from "./errors.js";
+import { type HolderInfo, type NameInfo, REVOKED_KEPT } from "../../core/store.js";
+import { infoOf, type RevocationStep, SessionOperations } from "../shared/sessions/operations.js";
 import { holderInfo, Lifetimes, revokedInfo, waiterInfo } from "./infos.js";
 import type { Keys } from "./keys.js";
 import { encodeClaim, encodeValue, Queue, type StoredClaim } from "./queue.js";
@@ -20,68 +14,26 @@ import { OPS_PER_TXN, type Transactions } from "./transactions.js";
 const REVOKED_PER_TXN = 20;
 const KEYS_PER_PAGE = 1_000;
 
+interface NameRead {
+  readonly queue: Queue;
+  readonly revocations: readonly Revocation[];
+}
+
 /** The requests of people about a name: revoke, resize, inspect, list. They need no claim of this process. */
-export class Operations {
+export class Operations extends SessionOperations<StoredClaim, NameRead> {
   readonly #client: EtcdClient;
   readonly #transactions: Transactions;
   readonly #keys: Keys;
 
   constructor(client: EtcdClient, transactions: Transactions, keys: Keys) {
+    super(REVOKED_PER_TXN);
     this.#client = client;
     this.#transactions = transactions;
     this.#keys = keys;
   }
 
-  /** Takes the name from its present holders, not from claims that are granted it meanwhile. */
-  async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    const lifetimes = new Lifetimes(this.#client);
-    const infos: HolderInfo[] = [];
-    let present: ReadonlySet<string> | null = null;
-    for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
-      const { queue, revocations } = await this.#read(name);
-      const all = queue.holders();
-      present ??= new Set(all.map(({ grantId }) => grantId));
-      const holders = all.filter(({ grantId }) => present!.has(grantId)).slice(0, REVOKED_PER_TXN);
-      if (holders.length === 0) return infos;
-      const holderInfos = await Promise.all(holders.map((one) => holderInfo(one, lifetimes)));
-      // It fails if one of them was released, or renewed to another ttl, meanwhile.
-      if (await this.#revoke(name, holders, revocations, by)) {
-        infos.push(...holderInfos);
-        attempt = 0;
-      }
-    }
-    throw tooMuchContentionError(name);
-  }
-
-  async resize(name: string, limit: number): Promise<number | null> {
-    for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
-      const { queue } = await this.#read(name);
-      const before = queue.limit;
-      if (before === null || before === LOCK_LIMIT || before === limit) return before;
-      const ops = this.#resizeOps(name, queue, limit);
-      if (ops.length > OPS_PER_TXN) {
-        throw new StoreUnavailableError(
-          `${ops.length} claims stand in ${JSON.stringify(name)}, and etcd changes at most ` +
-            `${OPS_PER_TXN} in one step: resize it when it is less used`,
-          { retryable: false },
-        );
-      }
-      // A put must not bring back a key that has gone.
-      const puts = ops.flatMap(({ put }) => put ?? []);
-      const { succeeded } = await this.#transactions.send({
-        compare: [
-          unchangedSince(this.#keys.name(name), queue.revision),
-          ...puts.map(({ key }) => createdAt(key, 0n, "NOT_EQUAL")),
-        ],
-        success: ops,
-      });
-      if (succeeded) return before;
-    }
-    throw tooMuchContentionError(name);
-  }
-
   async inspect(name: string): Promise<NameInfo | null> {
-    const { queue, revocations } = await this.#read(name);
+    const { queue, revocations } = await this.read(name);
     return this.#info(name, queue, revocations, new Lifetimes(this.#client));
   }
 
@@ -96,12 +48,49 @@ export class Operations {
     return (await Promise.all(infos)).filter((info) => info !== null);
   }
 
-  async #read(name: string): Promise<{ queue: Queue; revocations: Revocation[] }> {
+  protected async read(name: string): Promise<NameRead> {
     const success = [{ range: this.#keys.name(name) }, { range: this.#keys.revoked(name) }];
     const { responses, revision } = await this.#transactions.send({ success });
     const [claims, revoked] = responses.map(({ range }) => range!.kvs);
     const queue = new Queue(this.#keys, claims, revision);
     return { queue, revocations: decodeRevocations(this.#keys, revoked!) };
+  }
+
+  /** It fails if one of them was released, or renewed to another ttl, meanwhile. */
+  protected async revokeInOneStep(
+    name: string,
+    holders: readonly StoredClaim[],
+    { revocations }: NameRead,
+    by: RevocationStep,
+  ): Promise<readonly HolderInfo[] | null> {
+    const lifetimes = new Lifetimes(this.#client);
+    const infos = await Promise.all(holders.map((one) => holderInfo(one, lifetimes)));
+    return (await this.#revoke(name, holders, revocations, by)) ? infos : null;
+  }
+
+  protected async resizeInOneStep(
+    name: string,
+    { queue }: NameRead,
+    limit: number,
+  ): Promise<boolean> {
+    const ops = this.#resizeOps(name, queue, limit);
+    if (ops.length > OPS_PER_TXN) {
+      throw new StoreUnavailableError(
+        `${ops.length} claims stand in ${JSON.stringify(name)}, and etcd changes at most ` +
+          `${OPS_PER_TXN} in one step: resize it when it is less used`,
+        { retryable: false },
+      );
+    }
+    // A put must not bring back a key that has gone.
+    const puts = ops.flatMap(({ put }) => put ?? []);
+    const { succeeded } = await this.#transactions.send({
+      compare: [
+        unchangedSince(this.#keys.name(name), queue.revision),
+        ...puts.map(({ key }) => createdAt(key, 0n, "NOT_EQUAL")),
+      ],
+      success: ops,
+    });
+    return succeeded;
   }
 
   /** One name after the other, with all its keys. */
@@ -207,21 +196,16 @@ export class Operations {
     });
   }
 
-  async #info(
+  #info(
     name: string,
     queue: Queue,
     revocations: readonly Revocation[],
     lifetimes: Lifetimes,
   ): Promise<NameInfo | null> {
-    if (queue.size + revocations.length === 0) return null;
-    const waiting = queue.waiters();
-    const shown = waiting.slice(0, WAITERS_SHOWN);
-    const [holders, waiters, revoked] = await Promise.all([
-      Promise.all(queue.holders().map((one) => holderInfo(one, lifetimes))),
-      Promise.all(shown.map((one) => waiterInfo(one, lifetimes))),
-      Promise.all(revocations.map((one) => revokedInfo(one, lifetimes))),
-    ]);
-    const limit = queue.limit ?? LOCK_LIMIT;
-    return { name, limit, holders, waiting: waiting.length, waiters, revoked };
+    return infoOf(name, queue, revocations, {
+      holder: (one) => holderInfo(one, lifetimes),
+      waiter: (one) => waiterInfo(one, lifetimes),
+      revoked: (one) => revokedInfo(one, lifetimes),
+    });
   }
 }

@@ -1,7 +1,7 @@
 import type { Release, ReleaseAnswer } from "../../core/store.js";
+import { answerMissing, giveUp } from "../shared/sessions/releases.js";
 import { slices } from "../shared/slices.js";
 import type { EtcdContext } from "./context.js";
-import { whyLost } from "./snapshot.js";
 
 const RELEASES_PER_TXN = 50;
 
@@ -22,7 +22,7 @@ async function releaseTogether(
   releases: readonly Release[],
 ): Promise<readonly ReleaseAnswer[]> {
   const { claims, closedNames, keys, transactions } = context;
-  const wasHeld = releases.map((one) => giveUp(context, one));
+  const wasHeld = releases.map((one) => giveUp(claims, one));
   const opens = releases.map(({ name, grantId, unused = false }) =>
     closedNames.opensOnRelease(name, grantId, unused),
   );
@@ -41,26 +41,4 @@ async function releaseTogether(
       return answerMissing(context, one, repeated && wasHeld[i]!);
     }),
   );
-}
-
-/** From here on its key is an orphan, whatever becomes of the release. Returns whether it was held. */
-function giveUp({ claims }: EtcdContext, { name, grantId }: Release): boolean {
-  const claim = claims.get(name, grantId);
-  if (claim === undefined) return false;
-  claims.drop(claim);
-  return claim.state === "held";
-}
-
-/** Nothing was deleted. */
-async function answerMissing(
-  context: EtcdContext,
-  { name, grantId }: Release,
-  mayHaveBeenReleased: boolean,
-): Promise<ReleaseAnswer> {
-  const lost = await whyLost(context, name, grantId);
-  // An attempt without a reply may have released it: that is no loss.
-  if (mayHaveBeenReleased && lost.reason !== "revoked") {
-    throw new Error(`the reply to the release of ${JSON.stringify(name)} was lost`);
-  }
-  return lost;
 }

@@ -1,29 +1,22 @@
 import type { LostAnswer, RenewAnswer, Renewal } from "../../core/store.js";
-import { SessionExpired } from "../shared/sessions/session.js";
+import { RenewalBatch } from "../shared/sessions/renewal-batch.js";
 import type { EtcdContext } from "./context.js";
-import { toStoreError } from "./errors.js";
 import type { Queue } from "./queue.js";
 import { reasonOfNotice } from "./revocations.js";
-import type { EtcdClaim, EtcdProof, EtcdSession } from "./session-port.js";
-import { whyLost } from "./snapshot.js";
+import type { EtcdClaim, EtcdProof } from "./session-port.js";
 import { isMisplaced } from "./waiters.js";
 
-/**
- * Renewals that were requested together: they share one proof per session, and one read for all
- * tickets. A claim is good while its session is, unless its key is known to be gone.
- */
-export class RenewalBatch {
+/** Renewals that were requested together: they also share one read for all tickets. */
+export class EtcdRenewalBatch extends RenewalBatch<bigint, EtcdProof> {
   readonly #context: EtcdContext;
-  readonly #renewals: readonly Renewal[];
-  readonly #requestedAtMs: number;
-  readonly #proofs = new Map<EtcdSession, Promise<EtcdProof>>();
   /** The names of all tickets. */
   readonly #queues: Promise<ReadonlyMap<string, Queue | Error>>;
+  /** Claims that moved to another session: reads from before that are out of date. */
+  readonly #moved = new Set<EtcdClaim>();
 
   constructor(context: EtcdContext, renewals: readonly Renewal[]) {
+    super(context, renewals);
     this.#context = context;
-    this.#renewals = renewals;
-    this.#requestedAtMs = context.clock.elapsedMs();
     const tickets = renewals.filter(({ name, grantId }) => {
       const claim = context.claims.get(name, grantId);
       return claim !== undefined && claim.state !== "held";
@@ -32,71 +25,47 @@ export class RenewalBatch {
     this.#queues.catch(() => {});
   }
 
-  send(): Promise<readonly RenewAnswer[]> {
-    return Promise.all(
-      this.#renewals.map((renewal) =>
-        this.#renew(renewal).catch(
-          (cause: unknown): RenewAnswer => ({ kind: "unknown", cause: toStoreError(cause) }),
-        ),
-      ),
-    );
+  protected async extend(
+    claim: EtcdClaim,
+    ttlMs: number,
+    isLatest: boolean,
+  ): Promise<LostAnswer | null> {
+    const { sessions } = this.#context;
+    if (isLatest && (claim.isMoving || !sessions.isFor(claim.session, ttlMs))) {
+      this.#moved.add(claim);
+      if (!(await this.#moveSession(claim, ttlMs))) return this.lose(claim);
+    }
+    if (claim.isMoving) throw new Error("the claim is on its way to the session of another ttl");
+    return this.#proveAndRead(claim);
   }
 
-  async #renew({ name, grantId, seq, ttlMs }: Renewal): Promise<RenewAnswer> {
-    const { claims, sessions, waiters } = this.#context;
-    const claim = claims.get(name, grantId);
-    if (claim === undefined) return whyLost(this.#context, name, grantId);
-    const isLatest = claims.renew(claim, seq, this.#requestedAtMs);
-    try {
-      const mustMove = isLatest && (claim.isMoving || !sessions.isFor(claim.session, ttlMs));
-      if (mustMove && !(await this.#moveSession(claim, ttlMs))) return await this.#lose(claim);
-      if (claim.isMoving) throw new Error("the claim is on its way to the session of another ttl");
-      const revoked = await this.#proveAndRead(claim);
-      if (revoked !== null) return revoked;
-      // Meanwhile its key may have been found to be gone.
-      if (!claims.has(claim)) return await whyLost(this.#context, name, grantId);
-      if (claim.state === "held") return this.#granted(claim);
-      // A read from before the move is out of date.
-      const read = mustMove ? undefined : (await this.#queues).get(name);
-      return await this.#renewTicket(claim, read ?? (await waiters.read([name])).get(name)!);
-    } catch (error) {
-      if (!(error instanceof SessionExpired)) throw error;
-      sessions.forget(error.session);
-      // The claim may have moved to another session since.
-      if (claim.session !== error.session) throw error;
-      return this.#lose(claim);
+  protected async renewTicket(claim: EtcdClaim): Promise<RenewAnswer> {
+    const { moves, grants, waiters } = this.#context;
+    const { name, grantId } = claim;
+    const read = this.#moved.has(claim) ? undefined : (await this.#queues).get(name);
+    const queue = read ?? (await waiters.read([name])).get(name)!;
+    if (queue instanceof Error) throw queue;
+    const record = queue.get(grantId);
+    if (record === undefined) return this.lose(claim);
+    if (isMisplaced(record, claim)) {
+      await moves.bringBack(claim, record.modRevision);
+      throw new Error("the ticket stood under another session; it is brought back, retry");
     }
+    if (!queue.holds(grantId)) return { kind: "queued", position: queue.position(grantId) };
+    const isHeld = await grants.complete(claim, queue.granted(grantId));
+    return isHeld ? this.granted(claim) : this.lose(claim);
   }
 
   /** Proves the session, and reads with it whether the grant was revoked. */
   async #proveAndRead(claim: EtcdClaim): Promise<LostAnswer | null> {
     const { claims, keys, transactions } = this.#context;
-    const { session } = claim;
-    const proof = this.#proofs.get(session) ?? session.prove();
-    this.#proofs.set(session, proof);
-    const { notices } = await proof;
+    const { notices } = await this.prove(claim.session);
     const key = keys.notice(claim.session.id, claim.name, claim.grantId);
     const notice = notices.get(key);
     if (notice === undefined) return null;
     claims.drop(claim);
     transactions.delete([key]).catch(() => {});
     return { kind: "lost", reason: "revoked", why: reasonOfNotice(notice) };
-  }
-
-  async #renewTicket(claim: EtcdClaim, queue: Queue | Error): Promise<RenewAnswer> {
-    const { moves, grants } = this.#context;
-    if (queue instanceof Error) throw queue;
-    const record = queue.get(claim.grantId);
-    if (record === undefined) return this.#lose(claim);
-    if (isMisplaced(record, claim)) {
-      await moves.bringBack(claim, record.modRevision);
-      throw new Error("the ticket stood under another session; it is brought back, retry");
-    }
-    if (!queue.holds(claim.grantId)) {
-      return { kind: "queued", position: queue.position(claim.grantId) };
-    }
-    const isHeld = await grants.complete(claim, queue.granted(claim.grantId));
-    return isHeld ? this.#granted(claim) : this.#lose(claim);
   }
 
   /** False: the claim is gone. A server that is full refuses new sessions, and the old one is still good. */
@@ -107,14 +76,5 @@ export class RenewalBatch {
       if (claim.isMoving) throw error;
       return true;
     }
-  }
-
-  #granted(claim: EtcdClaim): RenewAnswer {
-    return { kind: "granted", grant: this.#context.claims.grantOf(claim, false) };
-  }
-
-  #lose(claim: EtcdClaim): Promise<LostAnswer> {
-    this.#context.claims.drop(claim);
-    return whyLost(this.#context, claim.name, claim.grantId);
   }
 }

@@ -1,6 +1,6 @@
 import type { SessionClaims } from "../shared/sessions/claims.js";
+import { ATTEMPTS, tooMuchContentionError } from "../shared/sessions/operations.js";
 import type { Sessions } from "../shared/sessions/sessions.js";
-import { ATTEMPTS, tooMuchContentionError } from "./errors.js";
 import type { Keys } from "./keys.js";
 import { createdAt, modifiedAt } from "./rpc/compare.js";
 import { EtcdError } from "./rpc/errors.js";

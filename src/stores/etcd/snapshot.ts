@@ -46,7 +46,7 @@ export function answerFrom(claim: Claim, snapshot: Snapshot): ClaimAnswer | "gra
   for (const [i, name] of names.entries()) {
     const { queue, revokedBecause } = snapshot[i]!;
     const own = queue.get(grantId);
-    if (revokedBecause !== null || own?.hasEnded) return lostFrom(snapshot[i]!, grantId);
+    if (revokedBecause !== null || own?.hasEnded) return queue.lostAnswer(grantId, revokedBecause);
     if (own === undefined) {
       const refusal = queue.refusalOf(claim, name);
       if (refusal !== null) return refusal;
@@ -71,11 +71,6 @@ export async function whyLost(
   const claim = { names: [name], grantId };
   const reads = { success: snapshotReads(keys, claim) };
   const reply = await transactions.sendBatched(claim.names, reads, true);
-  return lostFrom(toSnapshot(keys, claim, reply)[0]!, grantId);
-}
-
-function lostFrom({ queue, revokedBecause }: NameSnapshot, grantId: string): LostAnswer {
-  if (revokedBecause !== null) return { kind: "lost", reason: "revoked", why: revokedBecause };
-  const isTaken = queue.holders().some((one) => !one.hasEnded && one.grantId !== grantId);
-  return { kind: "lost", reason: isTaken ? "superseded" : "expired" };
+  const { queue, revokedBecause } = toSnapshot(keys, claim, reply)[0]!;
+  return queue.lostAnswer(grantId, revokedBecause);
 }

@@ -1,3 +1,4 @@
+import { observeAgain, Waiters } from "../shared/sessions/waiters.js";
 import { slices } from "../shared/slices.js";
 import type { Keys } from "./keys.js";
 import { Queue, type StoredClaim } from "./queue.js";
@@ -6,74 +7,49 @@ import type { EtcdClaim } from "./session-port.js";
 import type { Transactions } from "./transactions.js";
 import { WatchedName } from "./watched-name.js";
 
-/** A name that was waited for is likely to be waited for again: its watch stays for this long. */
-const IDLE_WATCH_MS = 5_000;
-const OBSERVE_RETRY_MS = 1_000;
 const NAMES_PER_READ = 50;
 
 /** The claim's key stands under another session than it should. */
 export const isMisplaced = (record: StoredClaim | undefined, { session }: EtcdClaim): boolean =>
   record !== undefined && !record.hasEnded && record.lease !== session.id;
 
-/** The waiters and observers of this process: they share one watch per name. */
-export class Waiters {
-  readonly #client: EtcdClient;
+/** The waiters and observers of this process. */
+export class EtcdWaiters extends Waiters<EtcdClaim, Queue, WatchedName> {
   readonly #keys: Keys;
   readonly #transactions: Transactions;
-  /** Called when the claims before this one are gone; at the queue's revision, its own key still stood. */
-  readonly #handOver: (claim: EtcdClaim, queue: Queue) => void;
-  readonly #watched = new Map<string, WatchedName>();
 
+  /** `handOver`: the claims before this one are gone; at the queue's revision, its own key still stood. */
   constructor(
     client: EtcdClient,
     keys: Keys,
     transactions: Transactions,
     handOver: (claim: EtcdClaim, queue: Queue) => void,
   ) {
-    this.#client = client;
+    super({
+      watch: (name) =>
+        new WatchedName(client, keys, name, {
+          changed: () => this.changed(name),
+          refresh: () => void this.read([name]).catch(() => {}),
+        }),
+      stands: (claim, queue) => {
+        // The watch may be behind the reply to the claim.
+        if (queue.revision < claim.token) return null;
+        const record = queue.get(claim.grantId);
+        return record !== undefined && !record.hasEnded && !isMisplaced(record, claim);
+      },
+      handOver,
+    });
     this.#keys = keys;
     this.#transactions = transactions;
-    this.#handOver = handOver;
   }
 
-  get(name: string): WatchedName | undefined {
-    return this.#watched.get(name);
-  }
-
-  /** Resolves when every later change of the claim's name will be received. */
-  async add(claim: EtcdClaim): Promise<WatchedName> {
-    const watched = this.#watch(claim.name);
-    watched.waiting.add(claim);
-    await this.#whenReady(watched);
-    return watched;
-  }
-
-  remove(claim: EtcdClaim): void {
-    const watched = this.#watched.get(claim.name);
-    if (watched?.waiting.delete(claim)) this.#dropWhenIdle(watched);
-  }
-
-  /** Returns a function that ends the observation. */
-  observe(name: string, changed: () => void): () => void {
-    let isOver = false;
-    let retry: NodeJS.Timeout | undefined;
-    const begin = async (): Promise<void> => {
-      try {
-        const watched = this.#watch(name);
-        watched.observers.add(changed);
-        await this.#whenReady(watched);
-        if (!isOver) await this.read([name]);
-      } catch {
-        if (!isOver) retry = setTimeout(() => void begin(), OBSERVE_RETRY_MS).unref();
-      }
-    };
-    void begin();
-    return () => {
-      isOver = true;
-      clearTimeout(retry);
-      const watched = this.#watched.get(name);
-      if (watched?.observers.delete(changed)) this.#dropWhenIdle(watched);
-    };
+  /** Calls `changed` after each change, until the returned function is called. */
+  observeName(name: string, changed: () => void): () => void {
+    return observeAgain(changed, async (observer) => {
+      const end = await this.observe(name, observer);
+      await this.read([name]);
+      return end;
+    });
   }
 
   /** Reads names anew, as a watch may be behind. An error of one name is not the others'. */
@@ -94,63 +70,5 @@ export class Waiters {
     }
     for (const name of names) this.changed(name);
     return queues;
-  }
-
-  /** The queue of the name may have changed. */
-  changed(name: string): void {
-    const watched = this.#watched.get(name);
-    if (watched === undefined) return;
-    for (const changed of watched.observers) changed();
-    const { queue, waiting, isComplete } = watched;
-    if (!isComplete || waiting.size === 0) return;
-    const holders = new Set(queue.holders().map(({ grantId }) => grantId));
-    for (const claim of [...waiting]) {
-      // The watch may be behind the reply to the claim.
-      if (claim.state !== "queued" || queue.revision < claim.token) continue;
-      const record = queue.get(claim.grantId);
-      const isGone = record === undefined || record.hasEnded || isMisplaced(record, claim);
-      if (isGone) claim.push({ kind: "look" });
-      else if (holders.has(claim.grantId)) this.#handOver(claim, queue);
-    }
-  }
-
-  /** Ends the watches that nobody needs; `forGood`: all of them. */
-  close(forGood: boolean): void {
-    for (const watched of [...this.#watched.values()]) {
-      if (forGood || watched.isIdle) this.#drop(watched);
-    }
-  }
-
-  #watch(name: string): WatchedName {
-    const there = this.#watched.get(name);
-    clearTimeout(there?.idleTimer);
-    if (there !== undefined) return there;
-    const watched = new WatchedName(this.#client, this.#keys, name, {
-      changed: () => this.changed(name),
-      refresh: () => void this.read([name]).catch(() => {}),
-    });
-    this.#watched.set(name, watched);
-    return watched;
-  }
-
-  async #whenReady(watched: WatchedName): Promise<void> {
-    try {
-      await watched.ready;
-    } catch (error) {
-      // The next attempt begins another watch.
-      this.#drop(watched);
-      throw error;
-    }
-  }
-
-  #dropWhenIdle(watched: WatchedName): void {
-    if (!watched.isIdle) return;
-    clearTimeout(watched.idleTimer);
-    watched.idleTimer = setTimeout(() => this.#drop(watched), IDLE_WATCH_MS).unref();
-  }
-
-  #drop(watched: WatchedName): void {
-    if (this.#watched.get(watched.name) === watched) this.#watched.delete(watched.name);
-    watched.cancel();
   }
 }

@@ -1,3 +1,4 @@
+import { Watched } from "../shared/sessions/waiters.js";
 import { within } from "../shared/timeout.js";
 import type { Keys } from "./keys.js";
 import { Queue } from "./queue.js";
@@ -10,15 +11,9 @@ const WATCH_TIMEOUT_MS = 4_000;
 const MOST_EARLY_REPLIES = 256;
 
 /** The queue of a name, kept up to date by a watch. */
-export class WatchedName {
-  readonly name: string;
+export class WatchedName extends Watched<EtcdClaim, Queue> {
   readonly queue: Queue;
-  /** Claims of this process that wait for the name, or are about to. */
-  readonly waiting = new Set<EtcdClaim>();
-  readonly observers = new Set<() => void>();
-  /** Resolves when every later event will be received. */
   readonly ready: Promise<void>;
-  idleTimer: NodeJS.Timeout | undefined;
   readonly #watch: Watch;
   /** Events from before the first snapshot; null: the queue is complete. */
   #early: { events: readonly WatchEvent[]; revision: bigint }[] | null = [];
@@ -32,7 +27,7 @@ export class WatchedName {
     name: string,
     { changed, refresh }: { changed(): void; refresh(): void },
   ) {
-    this.name = name;
+    super(name);
     this.queue = new Queue(keys);
     let created = (): void => {};
     let failed = (_error: unknown): void => {};
@@ -69,10 +64,6 @@ export class WatchedName {
     return this.#early === null;
   }
 
-  get isIdle(): boolean {
-    return this.waiting.size + this.observers.size === 0;
-  }
-
   /** Takes over a snapshot of the name, unless newer events are known. */
   reset(snapshot: Queue): void {
     if (this.#early === null) {
@@ -86,7 +77,6 @@ export class WatchedName {
   }
 
   cancel(): void {
-    clearTimeout(this.idleTimer);
     this.#watch.cancel();
   }
 

@@ -113,7 +113,7 @@ export class ClaimAttempt {
     const { claims } = this.#context;
     const { watches } = this.#link;
     const { grantId } = this.#claim;
-    const queue = await watches.add(this.#own);
+    const queue = await watches.addAndRead(this.#own);
     if (this.#isGivenUp()) return this.#withdraw(LOST);
     if (queue.holds(grantId)) return this.#grant(queue, token);
     if (queue.get(grantId) === undefined) return this.#lose(LOST);

@@ -4,9 +4,10 @@ import { SessionClaims } from "../shared/sessions/claims.js";
 import type { SessionProof } from "../shared/sessions/session.js";
 import { Sessions } from "../shared/sessions/sessions.js";
 import { readFloor } from "./claim-reads.js";
+import { toStoreError } from "./errors.js";
 import type { Layout } from "./layout.js";
 import { type Link, Links, type OpenClient } from "./link.js";
-import { NameWatches, type WaitingClaim } from "./name-watches.js";
+import { NameWatches } from "./name-watches.js";
 import { Nodes } from "./nodes.js";
 import { Queue } from "./queue.js";
 import { readRevocations, reasonOf } from "./revocations.js";
@@ -41,13 +42,15 @@ export class ZooKeeperContext {
   /** The state of every claim of this store. */
   readonly claims: SessionClaims<ZooKeeperSession>;
   readonly sessions: Sessions<Link, SessionProof>;
+  readonly toStoreError = toStoreError;
 
   constructor(open: OpenClient, clock: Clock, layout: Layout) {
     this.clock = clock;
     this.layout = layout;
     this.links = new Links(open, layout, (client, requests) => {
-      const handOver = (claim: WaitingClaim, queue: Queue) => void this.#handOver(claim, queue);
-      return new NameWatches(client, requests, layout, handOver);
+      return new NameWatches(client, requests, layout, (claim, queue) => {
+        void this.claims.handOver(claim, () => this.complete(claim, queue, claim.token));
+      });
     });
     const revoked = (link: Link): Promise<void> => this.#dropRevoked(link);
     const port = new ZooKeeperSessionPort(this.links, layout, this.nodes, revoked);
@@ -86,25 +89,9 @@ export class ZooKeeperContext {
       readRevocations(link, name),
     ]);
     const revoked = revocations.find((one) => one.grantId === grantId);
-    if (revoked !== undefined) {
-      this.revoked.add(grantId);
-      return { kind: "lost", reason: "revoked", why: reasonOf(revoked) };
-    }
-    const isTaken = new Queue(children, resize).holders().some((one) => one.grantId !== grantId);
-    return { kind: "lost", reason: isTaken ? "superseded" : "expired" };
-  }
-
-  async #handOver({ name, grantId }: WaitingClaim, queue: Queue): Promise<void> {
-    const claim = this.claims.get(name, grantId);
-    if (claim === undefined) return;
-    const push = this.claims.beginHandover(claim);
-    try {
-      const isHeld = await this.complete(claim, queue, claim.token);
-      const grant = isHeld ? this.claims.grantOf(claim, true) : null;
-      push(grant !== null && grant.ttlMs > 0 ? { kind: "granted", grant } : { kind: "look" });
-    } catch {
-      push({ kind: "look" });
-    }
+    if (revoked !== undefined) this.revoked.add(grantId);
+    const revokedBecause = revoked === undefined ? null : reasonOf(revoked);
+    return new Queue(children, resize).lostAnswer(grantId, revokedBecause);
   }
 
   /** Drops the claims of the session whose nodes are gone, except those that are newer than what was read. */

@@ -8,14 +8,6 @@ export const isCode = (error: unknown, ...codes: readonly ZooKeeperError["code"]
 export const isUnanswered = (error: unknown): boolean =>
   isCode(error, "CONNECTION_LOSS", "OPERATION_TIMEOUT", "SESSION_MOVED");
 
-/** Attempts at a step that others overtake, before it is left to the caller to retry. */
-export const ATTEMPTS = 20;
-
-export const tooMuchContentionError = (name: string): Error =>
-  new Error(
-    `other clients of ZooKeeper changed ${JSON.stringify(name)} before each of ${ATTEMPTS} attempts; retry`,
-  );
-
 /** Makes errors that no retry mends not retryable. */
 export function toStoreError(error: unknown): unknown {
   if (!isCode(error, "NO_AUTH", "AUTH_FAILED", "INVALID_ACL", "UNIMPLEMENTED")) return error;

@@ -16,6 +16,7 @@ import type {
 import { checkOptions, checkText, orElse } from "../../core/validate.js";
 import { PendingClaims } from "../shared/sessions/pending-claims.js";
 import type { SessionProof } from "../shared/sessions/session.js";
+import { observeAgain } from "../shared/sessions/waiters.js";
 import { ClaimAttempt } from "./claim-attempt.js";
 import { ZooKeeperClient } from "./client/client.js";
 import { checkedSettings, type ZooKeeperClientOptions } from "./client/options.js";
@@ -26,7 +27,7 @@ import { Layout, ROOT } from "./layout.js";
 import type { Link, SessionOptions } from "./link.js";
 import { Operations } from "./operations.js";
 import { release } from "./releases.js";
-import { RenewalBatch } from "./renewal-batch.js";
+import { ZooKeeperRenewalBatch } from "./renewal-batch.js";
 
 /**
  * Options of `zookeeperStore`: those of a client, without the ones that follow from the ttl. With `auth`, `acl` is
@@ -68,7 +69,6 @@ export const ZOOKEEPER_TRAITS: Traits = {
 
 /** Enough for the names of one read, each with thousands of waiters. */
 const DEFAULTS = { maxReplyBytes: 32 * 1024 * 1024 };
-const OBSERVE_RETRY_MS = 1_000;
 
 /**
  * Locks in ZooKeeper. A claim is an ephemeral sequential node, and the order of the nodes is the queue: who
@@ -108,7 +108,7 @@ export class ZooKeeperStore implements Store {
   }
 
   renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
-    return new RenewalBatch(this.#context, renewals).send();
+    return new ZooKeeperRenewalBatch(this.#context, renewals).send();
   }
 
   release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
@@ -132,26 +132,11 @@ export class ZooKeeperStore implements Store {
   }
 
   observe(name: string, changed: () => void): () => void {
-    let isOver = false;
-    let end = (): void => {};
-    let retry: NodeJS.Timeout | undefined;
-    const begin = async (): Promise<void> => {
-      try {
-        if (isOver || this.#isClosed) return;
-        const { watches } = await this.#context.links.any();
-        end = await watches.observe(name, { changed, ended: () => void begin() });
-        if (isOver) end();
-        else changed();
-      } catch {
-        if (!isOver) retry = setTimeout(() => void begin(), OBSERVE_RETRY_MS).unref();
-      }
-    };
-    void begin();
-    return () => {
-      isOver = true;
-      clearTimeout(retry);
-      end();
-    };
+    return observeAgain(changed, async (observer) => {
+      if (this.#isClosed) return () => {};
+      const { watches } = await this.#context.links.any();
+      return watches.observe(name, observer);
+    });
   }
 
   open(): void {

@@ -57,7 +57,7 @@ export class Link {
   }
 
   async close(): Promise<void> {
-    this.watches.close();
+    this.watches.end();
     await this.client.close();
   }
 }
@@ -95,10 +95,15 @@ export class Links {
   /** A link of a session that lives, or one without claims. */
   async any(): Promise<Link> {
     for (const link of this.#links) if (!link.isOver) return link;
-    this.#spare ??= this.#connect(SPARE_TIMEOUT_MS).finally(() => {
+    this.#spare ??= this.open().finally(() => {
       this.#spare = null;
     });
     return this.#spare;
+  }
+
+  /** A link without claims. */
+  open(): Promise<Link> {
+    return this.#connect(SPARE_TIMEOUT_MS);
   }
 
   async end(link: Link): Promise<void> {

@@ -1,44 +1,37 @@
-import type { SessionClaim } from "../shared/sessions/claims.js";
+import { Waiters, Watched } from "../shared/sessions/waiters.js";
 import type { PersistentWatch, ZooKeeperClient } from "./client/client.js";
 import type { WatchEvent } from "./client/watches.js";
 import type { Layout } from "./layout.js";
 import { Queue } from "./queue.js";
+import type { ZooKeeperClaim } from "./session-port.js";
 import type { NameNodes, TurnRequests } from "./turn-requests.js";
 
-/** A name that was waited for is likely to be waited for again: its watch stays for this long. */
-const IDLE_WATCH_MS = 5_000;
-
-/** The parts of a claim that its watch needs. */
-export type WaitingClaim = Pick<SessionClaim<unknown>, "name" | "grantId" | "state" | "push">;
-
-interface Observer {
-  /** The queue of the name may have changed. */
-  changed(): void;
-  /** The watch has ended with its session. */
-  ended(): void;
+/** A read of a name that is under way. */
+interface PendingRead {
+  /** The changes since it was sent. */
+  readonly changes: WatchEvent[];
+  /** It may be too old to be used. */
+  isOutdated: boolean;
 }
 
 /** The queue of a name, kept up to date by a recursive watch. */
-class WatchedName {
-  readonly name: string;
+class WatchedName extends Watched<ZooKeeperClaim, Queue> {
   readonly queue = new Queue();
-  /** Claims of this session that wait for the name, or are about to. */
-  readonly waiting = new Set<WaitingClaim>();
-  readonly observers = new Set<Observer>();
-  /** Whether every change up to the last event is in the queue. */
+  readonly ready: Promise<PersistentWatch>;
   isComplete = false;
-  ready: Promise<PersistentWatch>;
-  idleTimer: NodeJS.Timeout | undefined;
-  /** The reads that are under way, and the changes since each was sent. */
-  readonly #reads = new Set<{ changes: WatchEvent[]; isOutdated: boolean }>();
+  readonly #reads = new Set<PendingRead>();
 
-  constructor(name: string, ready: Promise<PersistentWatch>) {
-    this.name = name;
-    this.ready = ready;
-  }
-
-  get isIdle(): boolean {
-    return this.waiting.size + this.observers.size === 0;
+  /** `changed`: called after each event. */
+  constructor(client: ZooKeeperClient, layout: Layout, name: string, changed: () => void) {
+    super(name);
+    const container = layout.name(name);
+    this.ready = client.addWatch(container, { recursive: true }, (event) => {
+      // A resize, or another container: until it is read, nobody is granted by the old limit.
+      if (event.path === container) this.outdate();
+      else this.#change(event);
+      changed();
+    });
+    this.ready.catch(() => {});
   }
 
   /** Whether nothing that is under way will make the queue complete. */
@@ -46,12 +39,16 @@ class WatchedName {
     return !this.isComplete && [...this.#reads].every(({ isOutdated }) => isOutdated);
   }
 
+  cancel(): void {
+    this.ready.then((watch) => watch.remove()).catch(() => {});
+  }
+
   /**
-   * Reads the name anew. Events and the reply may be received in one step, in either order, so the events
-   * since the request was sent are applied again: the last one about a node is true.
+   * Takes over a read of the name. Events and the reply may be received in one step, in either order, so the
+   * events since the request was sent are applied again: the last one about a node is true.
    */
   async read(request: Promise<NameNodes>): Promise<Queue> {
-    const read = { changes: [] as WatchEvent[], isOutdated: false };
+    const read: PendingRead = { changes: [], isOutdated: false };
     this.#reads.add(read);
     try {
       const { children, resize } = await request;
@@ -65,8 +62,13 @@ class WatchedName {
     }
   }
 
-  /** A change of a claim. */
-  changed(event: WatchEvent): void {
+  /** The name must be read anew: reads that are under way may be too old. */
+  outdate(): void {
+    for (const read of this.#reads) read.isOutdated = true;
+    this.isComplete = false;
+  }
+
+  #change(event: WatchEvent): void {
     for (const read of this.#reads) read.changes.push(event);
     try {
       this.#apply(event);
@@ -76,12 +78,6 @@ class WatchedName {
     }
   }
 
-  /** The name must be read anew: reads that are under way may be too old. */
-  outdate(): void {
-    for (const read of this.#reads) read.isOutdated = true;
-    this.isComplete = false;
-  }
-
   #apply({ type, path }: WatchEvent): void {
     const node = path.slice(path.lastIndexOf("/") + 1);
     if (type === "created") this.queue.created(node);
@@ -89,157 +85,84 @@ class WatchedName {
   }
 }
 
-/** The watches of one session: its waiters and observers share one for each name. */
-export class NameWatches {
-  readonly #client: ZooKeeperClient;
+/** The waiters and observers of one session. */
+export class NameWatches extends Waiters<ZooKeeperClaim, Queue, WatchedName> {
   readonly #requests: TurnRequests;
-  readonly #layout: Layout;
-  /** Called when the claims before this one are gone. */
-  readonly #handOver: (claim: WaitingClaim, queue: Queue) => void;
-  readonly #watched = new Map<string, WatchedName>();
 
+  /** `handOver`: the claims before this one are gone. */
   constructor(
     client: ZooKeeperClient,
     requests: TurnRequests,
     layout: Layout,
-    handOver: (claim: WaitingClaim, queue: Queue) => void,
+    handOver: (claim: ZooKeeperClaim, queue: Queue) => void,
   ) {
-    this.#client = client;
+    super({
+      watch: (name) => {
+        const watched = new WatchedName(client, layout, name, () => this.#noticed(watched));
+        // Behind the request for the watch, so that no change is missed.
+        this.#read(watched).catch(() => {});
+        return watched;
+      },
+      stands: ({ grantId }, queue) => queue.get(grantId) !== undefined,
+      handOver,
+    });
     this.#requests = requests;
-    this.#layout = layout;
-    this.#handOver = handOver;
     client.on("reconnected", () => this.#reconnected());
     client.on("lost", () => this.#lost());
   }
 
   /** The queue, if it is watched and complete: it is as new as the last reply on this connection. */
   complete(name: string): Queue | null {
-    const watched = this.#watched.get(name);
+    const watched = this.get(name);
     return watched?.isComplete ? watched.queue : null;
   }
 
   /** Watches the name for the claim. Resolves with a queue from after that, to which every later change is applied. */
-  async add(claim: WaitingClaim): Promise<Queue> {
-    const watched = this.#watch(claim.name);
-    watched.waiting.add(claim);
-    await this.#whenReady(watched);
+  async addAndRead(claim: ZooKeeperClaim): Promise<Queue> {
+    const watched = await this.add(claim);
     return watched.isComplete ? watched.queue : this.read(claim.name);
-  }
-
-  remove(claim: WaitingClaim): void {
-    const watched = this.#watched.get(claim.name);
-    if (watched?.waiting.delete(claim)) this.#dropWhenIdle(watched);
-  }
-
-  /** Rejects if the name can't be watched; otherwise resolves with a function that ends the observation. */
-  async observe(name: string, observer: Observer): Promise<() => void> {
-    const watched = this.#watch(name);
-    await this.#whenReady(watched);
-    watched.observers.add(observer);
-    return () => {
-      if (watched.observers.delete(observer)) this.#dropWhenIdle(watched);
-    };
   }
 
   /** Reads the name, and notifies waiters whose turn has come. */
   async read(name: string): Promise<Queue> {
-    const request = this.#requests.readName(name);
-    const watched = this.#watched.get(name);
-    if (watched === undefined) {
-      const { children, resize } = await request;
-      return new Queue(children, resize);
-    }
-    const queue = await watched.read(request);
-    this.changed(name);
+    const watched = this.get(name);
+    if (watched !== undefined) return this.#read(watched);
+    const { children, resize } = await this.#requests.readName(name);
+    return new Queue(children, resize);
+  }
+
+  /** Ends all watches. Observers go on under another session. */
+  end(): void {
+    const observers = [...this.all()].flatMap((watched) => [...watched.observers]);
+    this.close(true);
+    for (const { ended } of observers) ended();
+  }
+
+  async #read(watched: WatchedName): Promise<Queue> {
+    const queue = await watched.read(this.#requests.readName(watched.name));
+    this.changed(watched.name);
     return queue;
   }
 
-  /** The queue of the name may have changed. */
-  changed(name: string): void {
-    const watched = this.#watched.get(name);
-    if (watched === undefined) return;
-    for (const observer of watched.observers) observer.changed();
-    const { queue, waiting, isComplete } = watched;
-    if (!isComplete || waiting.size === 0) return;
-    const holders = new Set(queue.holders().map(({ grantId }) => grantId));
-    for (const claim of [...waiting]) {
-      if (claim.state !== "queued") continue;
-      if (queue.get(claim.grantId) === undefined) claim.push({ kind: "look" });
-      else if (holders.has(claim.grantId)) this.#handOver(claim, queue);
-    }
-  }
-
-  /** Ends all watches. */
-  close(): void {
-    for (const watched of [...this.#watched.values()]) {
-      this.#drop(watched);
-      for (const { ended } of watched.observers) ended();
-    }
-  }
-
-  #watch(name: string): WatchedName {
-    const there = this.#watched.get(name);
-    clearTimeout(there?.idleTimer);
-    if (there !== undefined) return there;
-    const container = this.#layout.name(name);
-    const listener = (event: WatchEvent): void => this.#noticed(watched, container, event);
-    const ready = this.#client.addWatch(container, { recursive: true }, listener);
-    const watched: WatchedName = new WatchedName(name, ready);
-    this.#watched.set(name, watched);
-    ready.catch(() => {});
-    // Behind the request for the watch: no change is missed.
-    this.read(name).catch(() => {});
-    return watched;
-  }
-
-  #noticed(watched: WatchedName, container: string, event: WatchEvent): void {
-    if (this.#watched.get(watched.name) !== watched) return;
-    if (event.path !== container) {
-      watched.changed(event);
-      this.changed(watched.name);
-    } else {
-      // A resize, or another container: until it is read, nobody is granted by the old limit.
-      watched.outdate();
-    }
-    if (watched.needsRead) this.read(watched.name).catch(() => {});
-  }
-
-  async #whenReady(watched: WatchedName): Promise<void> {
-    try {
-      await watched.ready;
-    } catch (error) {
-      // The next attempt begins another watch.
-      this.#drop(watched);
-      throw error;
-    }
+  #noticed(watched: WatchedName): void {
+    if (this.get(watched.name) !== watched) return;
+    this.changed(watched.name);
+    if (watched.needsRead) this.#read(watched).catch(() => {});
   }
 
   /** The server sends no events for changes while there was no connection. */
   #reconnected(): void {
-    for (const watched of this.#watched.values()) {
+    for (const watched of this.all()) {
       watched.outdate();
-      this.read(watched.name).catch(() => {});
+      this.#read(watched).catch(() => {});
     }
   }
 
   /** Every claim of the session is over: the waiters learn it from their next renewal. */
   #lost(): void {
-    for (const watched of this.#watched.values()) {
-      for (const claim of watched.waiting)
-        if (claim.state === "queued") claim.push({ kind: "look" });
+    for (const { waiting } of this.all()) {
+      for (const { state, push } of waiting) if (state === "queued") push({ kind: "look" });
     }
-    this.close();
-  }
-
-  #dropWhenIdle(watched: WatchedName): void {
-    if (!watched.isIdle) return;
-    clearTimeout(watched.idleTimer);
-    watched.idleTimer = setTimeout(() => this.#drop(watched), IDLE_WATCH_MS).unref();
-  }
-
-  #drop(watched: WatchedName): void {
-    clearTimeout(watched.idleTimer);
-    if (this.#watched.get(watched.name) === watched) this.#watched.delete(watched.name);
-    watched.ready.then((watch) => watch.remove()).catch(() => {});
+    this.end();
   }
 }

@@ -1,9 +1,10 @@
 import type { Release, ReleaseAnswer } from "../../core/store.js";
+import { answerMissing, giveUp } from "../shared/sessions/releases.js";
 import type { ZooKeeperContext } from "./context.js";
 import { deleteNode } from "./nodes.js";
 import { Queue } from "./queue.js";
 
-/** Deletes the nodes of grants and tickets. Requests are sent without waiting for replies. */
+/** Deletes the nodes of grants and tickets. */
 export function release(
   context: ZooKeeperContext,
   releases: readonly Release[],
@@ -12,20 +13,12 @@ export function release(
 }
 
 async function releaseOne(context: ZooKeeperContext, release: Release): Promise<ReleaseAnswer> {
-  const { claims, nodes } = context;
-  const { name, grantId } = release;
-  const claim = claims.get(name, grantId);
-  // From here on its node is an orphan, whatever becomes of the release.
-  if (claim !== undefined) claims.drop(claim);
-  const key = nodes.key(name, grantId);
+  const { claims } = context;
+  const wasHeld = giveUp(claims, release);
+  const key = context.key(release);
   const outcome = await claims.whileReleasing([key], deleteClaim(context, key, release));
   if (outcome === "deleted") return "released";
-  const lost = await context.whyLost(name, grantId);
-  // An attempt without a reply may have released it: that is no loss.
-  if (outcome === "repeated" && claim?.state === "held" && lost.reason !== "revoked") {
-    throw new Error(`the reply to the release of ${JSON.stringify(name)} was lost`);
-  }
-  return lost;
+  return answerMissing(context, release, outcome === "repeated" && wasHeld);
 }
 
 /** A claim whose reply was lost, or that another store made, is looked for by its id. */

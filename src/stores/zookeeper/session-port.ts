@@ -62,8 +62,11 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
         }
         return { provedAtMs: link.liveness.provedAtMs };
       } catch (error) {
-        // Without its node, the session can't be told of revocations.
-        if (isCode(error, "SESSION_EXPIRED", "NO_NODE")) return null;
+        if (isCode(error, "SESSION_EXPIRED", "NO_NODE")) {
+          // Without its node, the session can't be told of revocations. Its pings would keep its claims for ever.
+          this.end(link).catch(() => {});
+          return null;
+        }
         if (!isCode(error, "BAD_VERSION")) throw error;
         const { stat } = await client.getData(node);
         await this.#revoked(link);

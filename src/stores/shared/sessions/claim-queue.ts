@@ -1,4 +1,10 @@
-import { type Claim, type ClaimAnswer, MOST_WAITERS, type Position } from "../../../core/store.js";
+import {
+  type Claim,
+  type ClaimAnswer,
+  type LostAnswer,
+  MOST_WAITERS,
+  type Position,
+} from "../../../core/store.js";
 
 /** A claim on a name, as it is in the store. */
 export interface StandingClaim {
@@ -83,6 +89,13 @@ export class ClaimQueue<C extends StandingClaim> {
     if (!claim.queue) return { kind: "busy", name, position: this.position() };
     const waiting = this.waiters().length;
     return waiting >= MOST_WAITERS ? { kind: "full", name, waiting } : null;
+  }
+
+  /** Why the claim is neither granted nor waiting. `revokedBecause`: why it was revoked, if it was. */
+  lostAnswer(grantId: string, revokedBecause: string | null): LostAnswer {
+    if (revokedBecause !== null) return { kind: "lost", reason: "revoked", why: revokedBecause };
+    const isTaken = this.holders().some((one) => !one.hasEnded && one.grantId !== grantId);
+    return { kind: "lost", reason: isTaken ? "superseded" : "expired" };
   }
 
   /** The lowest token that holds the name. */

@@ -159,11 +159,18 @@ export class SessionClaims<S extends Session<unknown>> {
     entry.token = token;
   }
 
-  /** The ticket's turn has come: it is no longer queued, so that its waiter is notified once. */
-  beginHandover(claim: SessionClaim<S>): ClaimRequest["push"] {
+  /** The ticket's turn has come. `complete` makes the claim a holder; false: it was over before that. */
+  async handOver(claim: SessionClaim<S>, complete: () => Promise<boolean>): Promise<void> {
     const entry = claim as Entry<S>;
+    const { push } = entry;
+    // No longer queued, so that its waiter is notified once.
     entry.state = "requested";
-    return entry.push;
+    try {
+      const grant = (await complete()) ? this.grantOf(claim, true) : null;
+      push(grant !== null && grant.ttlMs > 0 ? { kind: "granted", grant } : { kind: "look" });
+    } catch {
+      push({ kind: "look" });
+    }
   }
 
   /** The claim holds its name. */

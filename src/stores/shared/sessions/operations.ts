@@ -1,0 +1,117 @@
+import { randomUUID } from "node:crypto";
+import {
+  type HolderInfo,
+  LOCK_LIMIT,
+  type NameInfo,
+  type RevokedInfo,
+  WAITERS_SHOWN,
+  type WaiterInfo,
+} from "../../../core/store.js";
+import type { ClaimQueue, StandingClaim } from "./claim-queue.js";
+
+/** Attempts at a step that others overtake, before it is left to the caller to retry. */
+export const ATTEMPTS = 20;
+
+export const tooMuchContentionError = (name: string): Error =>
+  new Error(
+    `other clients changed ${JSON.stringify(name)} before each of ${ATTEMPTS} attempts; retry`,
+  );
+
+/** A forced release, and its id: an attempt whose reply was lost is found again by it. */
+export interface RevocationStep {
+  readonly holder: string;
+  readonly why: string;
+  readonly id: string;
+}
+
+/** How a store shows its records to people; null: the record has gone meanwhile. */
+interface Shown<C, Revocation> {
+  holder(claim: C): Promise<HolderInfo | null>;
+  waiter(claim: C): Promise<WaiterInfo | null>;
+  revoked(revocation: Revocation): RevokedInfo | Promise<RevokedInfo>;
+}
+
+/** The requests of people that change a name: revoke and resize. They need no claim of this process. */
+export abstract class SessionOperations<
+  C extends StandingClaim,
+  Read extends { readonly queue: ClaimQueue<C> },
+> {
+  readonly #mostInOneStep: number;
+
+  /** `mostInOneStep`: holders that one step revokes. */
+  constructor(mostInOneStep: number) {
+    this.#mostInOneStep = mostInOneStep;
+  }
+
+  /** Takes the name from its present holders, not from claims that are granted it meanwhile. */
+  async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
+    const infos: HolderInfo[] = [];
+    const id = randomUUID();
+    let present: ReadonlySet<string> | null = null;
+    for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+      const read = await this.read(name);
+      const all = read.queue.holders();
+      present ??= new Set(all.map(({ grantId }) => grantId));
+      const some = all.filter(({ grantId }) => present!.has(grantId)).slice(0, this.#mostInOneStep);
+      if (some.length === 0) return infos;
+      const step = { ...by, id: `${id}-${infos.length}` };
+      const revoked = await this.revokeInOneStep(name, some, read, step);
+      if (revoked === null) continue;
+      infos.push(...revoked);
+      attempt = 0;
+    }
+    throw tooMuchContentionError(name);
+  }
+
+  async resize(name: string, limit: number): Promise<number | null> {
+    let earlier: number | null = null;
+    for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+      const read = await this.read(name);
+      const before = read.queue.limit;
+      // An attempt whose reply was lost may have changed it.
+      if (before === limit) return earlier ?? before;
+      if (before === null || before === LOCK_LIMIT) return before;
+      if (await this.resizeInOneStep(name, read, limit)) return before;
+      earlier = before;
+    }
+    throw tooMuchContentionError(name);
+  }
+
+  /** The name after everything that was done before this call. */
+  protected abstract read(name: string): Promise<Read>;
+
+  /** Null: others have changed something. */
+  protected abstract revokeInOneStep(
+    name: string,
+    holders: readonly C[],
+    read: Read,
+    step: RevocationStep,
+  ): Promise<readonly HolderInfo[] | null>;
+
+  /** False: others have changed something. */
+  protected abstract resizeInOneStep(name: string, read: Read, limit: number): Promise<boolean>;
+}
+
+/** The result of a store's `inspect`; null: there is nothing to be shown of the name. */
+export async function infoOf<C extends StandingClaim, Revocation>(
+  name: string,
+  queue: ClaimQueue<C>,
+  revocations: readonly Revocation[],
+  shown: Shown<C, Revocation>,
+): Promise<NameInfo | null> {
+  if (queue.size + revocations.length === 0) return null;
+  const waiting = queue.waiters();
+  const [holders, waiters, revoked] = await Promise.all([
+    Promise.all(queue.holders().map((one) => shown.holder(one))),
+    Promise.all(waiting.slice(0, WAITERS_SHOWN).map((one) => shown.waiter(one))),
+    Promise.all(revocations.map((one) => shown.revoked(one))),
+  ]);
+  return {
+    name,
+    limit: queue.limit ?? LOCK_LIMIT,
+    holders: holders.filter((one) => one !== null),
+    waiting: waiting.length,
+    waiters: waiters.filter((one) => one !== null),
+    revoked,
+  };
+}
