@@ -287,18 +287,19 @@ describeWith(["zookeeper", "loop mounts"], "ZooKeeper with a disk that is full",
     const filler = await openClient({ servers: others(ensemble, full).map(addressOf) });
     await filler.create("/filler");
     await scene.under(disk.full(), async () => {
+      // It then runs on, but serves nobody.
       await until(
-        "it has stopped",
+        "it has stopped serving",
         async () => {
           await filler.setData("/filler", "x".repeat(20_000)).catch(() => {});
-          return full.state === "down";
+          return /not currently serving/.test(await full.ask("srvr"));
         },
         30_000,
       );
       await scene.isRenewed(held);
     });
     expect(await scene.look()).toEqual({ holders: [held.token], waiters: 1 });
-    await full.start();
+    await full.restart();
     await serves(full);
     scene.expectNoLoss();
     expect(await holder.release(held.op)).toBe("released");
