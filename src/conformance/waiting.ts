@@ -329,6 +329,8 @@ export const waitingCases: readonly Case[] = [
       // grant is long over.
       late.store.faults.push = "hold";
       late.store.all = "refuse";
+      // A renewal that is under way may tell it of the grant.
+      await bench.until("its last request is answered", () => late.store.underWay === 0);
       await held.release();
       const next = await bench.settled(third.acquire("name"), bench.ttlMs * 3);
       late.store.all = "none";

@@ -35,6 +35,8 @@ export class FaultyStore implements Store {
   readonly observe?: NonNullable<Store["observe"]>;
   /** How many commands the client has sent, by kind. */
   readonly sent = { claim: 0, renew: 0, release: 0 };
+  /** How many commands were sent without a fault, and are not answered yet. */
+  underWay = 0;
   readonly #store: Store;
   readonly #clock: Clock;
   readonly #heldPushes: (() => void)[] = [];
@@ -96,12 +98,20 @@ export class FaultyStore implements Store {
     else push();
   }
 
+  #counted<T>(answer: Awaitable<T>): Awaitable<T> {
+    if (!(answer instanceof Promise)) return answer;
+    this.underWay++;
+    return answer.finally(() => {
+      this.underWay--;
+    });
+  }
+
   #through<T>(kind: "claim" | "renew" | "release", command: () => Awaitable<T>): Awaitable<T> {
     const fault = this.faults[kind];
     this.sent[kind]++;
     switch (fault) {
       case "none":
-        return command();
+        return this.#counted(command());
       case "hang":
         return new Promise(() => {});
       case "refuse":

@@ -52,8 +52,10 @@ export class ZooKeeperContext {
         void this.claims.handOver(claim, () => this.complete(claim, queue, claim.token));
       });
     });
-    const revoked = (link: Link): Promise<void> => this.#dropRevoked(link);
-    const port = new ZooKeeperSessionPort(this.links, layout, this.nodes, revoked);
+    const port = new ZooKeeperSessionPort(this.links, layout, this.nodes, {
+      revoked: (link) => this.#dropRevoked(link),
+      reconnected: (link) => void this.sessions.checkNow(link),
+    });
     this.claims = new SessionClaims(clock, port, (claim) => claim.session.id.watches.remove(claim));
     this.sessions = new Sessions(port, clock, this.claims, TTL_UNIT_MS);
   }

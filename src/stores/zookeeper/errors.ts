@@ -11,9 +11,16 @@ export const isUnanswered = (error: unknown): boolean =>
 /** Makes errors that no retry mends not retryable. */
 export function toStoreError(error: unknown): unknown {
   if (!isCode(error, "NO_AUTH", "AUTH_FAILED", "INVALID_ACL", "UNIMPLEMENTED")) return error;
+  const { message } = error as ZooKeeperError;
+  const advice = isCode(error, "UNIMPLEMENTED")
+    ? "Holdfast needs ZooKeeper 3.6 or later on all servers"
+    : "check the user, the password and the ACL of Holdfast's root. Nodes that a client with a password " +
+      "creates are its user's alone, and all others are open to everyone: all clients need the same user";
   return new StoreUnavailableError(
-    `the ZooKeeper server refuses the request: ${(error as Error).message}; check the user, the ` +
-      "password, the ACL of Holdfast's root, and that the servers are 3.6 or later",
-    { cause: error, retryable: false },
+    `the ZooKeeper server refuses the request: ${message}; ${advice}`,
+    {
+      cause: error,
+      retryable: false,
+    },
   );
 }

@@ -39,8 +39,8 @@ export interface ZooKeeperStoreOptions
   readonly root?: string | undefined;
 }
 
-const NO_LEADERS_CLOCK =
-  "a name can be kept closed after its session's end only by a clock of the server, which ZooKeeper does not offer";
+const NO_SERVER_CLOCK =
+  "ZooKeeper has no clock that all its servers share, so nothing opens a name again after its session has ended";
 
 /** The traits of the store on ZooKeeper. */
 export const ZOOKEEPER_TRAITS: Traits = {
@@ -57,11 +57,14 @@ export const ZOOKEEPER_TRAITS: Traits = {
     "a restart of all servers with their data",
     "jumps of the servers' clocks",
   ],
-  grantsTwiceAfter: ["a setting of minSessionTimeout below two ticks on the servers"],
+  grantsTwiceAfter: [
+    "a setting of minSessionTimeout below two ticks on the servers",
+    "a change to a server with a shorter maxSessionTimeout than the one before",
+  ],
   namesAtOnce: 1,
   cannot: {
     "many-names": "ZooKeeper's transactions can't check that a name is free",
-    "at-least": NO_LEADERS_CLOCK,
+    "at-least": NO_SERVER_CLOCK,
     "own-ttl":
       "all leases of a session of ZooKeeper have one ttl, and none can move to another session",
   },

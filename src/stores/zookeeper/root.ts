@@ -1,5 +1,6 @@
 import { UnsupportedError } from "../../core/errors.js";
 import type { ZooKeeperClient } from "./client/client.js";
+import { ZooKeeperError } from "./client/errors.js";
 import type { CreateOptions } from "./client/operations.js";
 import { isCode } from "./errors.js";
 import { FORMAT, type Layout } from "./layout.js";
@@ -14,8 +15,9 @@ export async function prepareRoot(client: ZooKeeperClient, layout: Layout): Prom
     await createPath(client, root, { data: format });
     there = await readRoot(client, root);
   }
+  // Another client may write it at the same moment.
   if (there?.length === 0) {
-    await client.setData(root, format, { version: 0 }).catch(ignoreOvertaken);
+    await client.setData(root, format, { version: 0 }).catch(ignore("BAD_VERSION"));
     there = await readRoot(client, root);
   }
   refuseOtherFormat(there);
@@ -23,18 +25,13 @@ export async function prepareRoot(client: ZooKeeperClient, layout: Layout): Prom
   await Promise.all(folders.map((path) => createUnlessThere(client, path)));
 }
 
-/** Another client has written it first. */
-function ignoreOvertaken(error: unknown): void {
-  if (!isCode(error, "BAD_VERSION")) throw error;
-}
-
+/** By `multiRead`, which servers before 3.6 refuse: so they are refused before anything is written. */
 async function readRoot(client: ZooKeeperClient, root: string): Promise<Buffer | null> {
-  try {
-    return (await client.getData(root)).data;
-  } catch (error) {
-    if (isCode(error, "NO_NODE")) return null;
-    throw error;
-  }
+  const { results } = await client.multiRead([{ op: "getData", path: root }]);
+  const [read] = results;
+  if (isCode(read, "NO_NODE")) return null;
+  if (read instanceof ZooKeeperError) throw read;
+  return read.data;
 }
 
 /** Makes the node with these options, and the nodes above it without data, as far as they are missing. */
@@ -55,12 +52,14 @@ async function createUnlessThere(
   path: string,
   options: CreateOptions = {},
 ): Promise<void> {
-  try {
-    await client.create(path, options);
-  } catch (error) {
-    if (!isCode(error, "NODE_EXISTS")) throw error;
-  }
+  await client.create(path, options).catch(ignore("NODE_EXISTS"));
 }
+
+const ignore =
+  (code: ZooKeeperError["code"]) =>
+  (error: unknown): void => {
+    if (!isCode(error, code)) throw error;
+  };
 
 function refuseOtherFormat(data: Buffer | null): void {
   const value = data === null ? null : (parse(data) as { format?: unknown } | null);

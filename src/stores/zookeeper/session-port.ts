@@ -24,13 +24,23 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
   readonly #layout: Layout;
   readonly #nodes: Nodes;
   readonly #revoked: (link: Link) => Promise<void>;
+  readonly #reconnected: (link: Link) => void;
 
-  /** `revoked`: grants of the session were revoked; drops those claims of it that are gone. */
-  constructor(links: Links, layout: Layout, nodes: Nodes, revoked: (link: Link) => Promise<void>) {
+  /**
+   * `revoked`: grants of the session were revoked; drops those claims of it that are gone. `reconnected`: the
+   * session has another connection.
+   */
+  constructor(
+    links: Links,
+    layout: Layout,
+    nodes: Nodes,
+    { revoked, reconnected }: { revoked(link: Link): Promise<void>; reconnected(link: Link): void },
+  ) {
     this.#links = links;
     this.#layout = layout;
     this.#nodes = nodes;
     this.#revoked = revoked;
+    this.#reconnected = reconnected;
   }
 
   /** A server with a short `maxSessionTimeout` gives a shorter ttl. */
@@ -38,6 +48,7 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
     const link = await this.#links.begin(ttlMs);
     const { timeoutMs, liveness, client } = link;
     client.on("lost", () => this.#nodes.forgetAll(link));
+    client.on("reconnected", () => this.#reconnected(link));
     sweepRevocations(client, this.#layout).catch(() => {});
     return {
       id: link,

@@ -10,8 +10,8 @@ import type { Layout } from "./layout.js";
 import { decodeResize, type Resize } from "./queue.js";
 
 /** More in one request would save little, and all are sent again if one is refused. */
-const WRITES_PER_REQUEST = 16;
-const READS_PER_REQUEST = 16;
+const WRITES_PER_REQUEST = 32;
+const READS_PER_REQUEST = 32;
 
 /** A name's container, as one request read it. */
 export interface NameNodes {

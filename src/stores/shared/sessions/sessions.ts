@@ -55,6 +55,19 @@ export class Sessions<Id, Proof extends SessionProof> {
     }
   }
 
+  /** Proves and reconciles the session now, as after an interruption. */
+  async checkNow(id: Id): Promise<void> {
+    for (const { session } of this.#entries.values()) {
+      if (session?.id !== id) continue;
+      try {
+        await session.prove();
+        await reconcile(session, this.#port, this.#claims);
+      } catch (error) {
+        if (error instanceof SessionExpired) this.forget(session);
+      }
+    }
+  }
+
   /** Whether claims with this ttl belong under the session. */
   isFor(session: Session<Id, Proof>, ttlMs: number): boolean {
     return session.requestedTtlMs === this.#roundUp(ttlMs);
