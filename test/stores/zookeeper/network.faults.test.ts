@@ -1,4 +1,7 @@
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { createLocks, type Locks } from "../../../src/index.js";
+import { zookeeperStore } from "../../../src/stores/zookeeper/index.js";
+import { Layout } from "../../../src/stores/zookeeper/layout.js";
 import { together } from "../../../src/verify/fault.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import { type Host, Network } from "../../../src/verify/lab/network.js";
@@ -7,7 +10,16 @@ import type { ZooKeeperServer } from "../../../src/verify/lab/zookeeper.js";
 import type { Worker } from "../../../src/verify/traffic/worker.js";
 import { describeWith } from "../../support/needs.js";
 import { expectUnavailable, leaderOf, others, queue } from "../../support/scene.js";
-import { CONFIG, type Ensemble, SAFE_MS, Scene } from "../../support/zookeeper-scene.js";
+import { until } from "../../support/worker.js";
+import { openClient } from "../../support/zookeeper.js";
+import {
+  addressOf,
+  CONFIG,
+  type Ensemble,
+  SAFE_MS,
+  Scene,
+  serves,
+} from "../../support/zookeeper-scene.js";
 
 const NEEDS = ["zookeeper", "network", "network namespaces", "nft"] as const;
 
@@ -76,6 +88,42 @@ describeWith(NEEDS, "ZooKeeper and its clients in a network that breaks", () => 
     },
     90_000,
   );
+
+  test("a follower lags: what its clients are told of a name is never from before, nor after they reconnect", async () => {
+    const leader = await leaderOf(three);
+    for (const one of three.servers) await serves(one);
+    const follower = others(three, leader)[0]!;
+    const locksAt = (servers: readonly ZooKeeperServer[]): Locks => {
+      const store = zookeeperStore({ servers: servers.map(addressOf), root: "/lagging" });
+      const locks = createLocks(store, { ttl: SAFE_MS, commandTimeout: 1_000 });
+      onTestFinished(() => locks.close().catch(() => {}));
+      return locks;
+    };
+    const [behind, ahead] = [locksAt([follower]), locksAt(others(three, follower))];
+    const first = await ahead.acquire("name");
+    const tokenOf = async (): Promise<bigint | undefined> =>
+      (await behind.inspect("name"))?.holders[0]?.token;
+    expect(await tokenOf()).toBe(first.token);
+    const raw = await openClient({ servers: [addressOf(follower)] });
+    const path = new Layout("/lagging").name("default:name");
+    const before = (await raw.getChildren(path)).children;
+    const cut = network.partition([hostOf(follower)], hostsBut(hostOf(follower)));
+    onTestFinished(() => cut.heal());
+    await cut.inject();
+    await first.release();
+    const second = await ahead.acquire("name");
+    // The server's state: it does not know yet that it is cut off.
+    expect((await raw.getChildren(path)).children).toEqual(before);
+    expect(await tokenOf().catch(() => "unreachable")).not.toBe(first.token);
+    await cut.heal();
+    const seen: unknown[] = [];
+    await until("it is told", async () => {
+      seen.push(await tokenOf().catch(() => "unreachable"));
+      return typeof seen.at(-1) !== "string";
+    });
+    expect(seen.at(-1)).toBe(second.token);
+    expect(await second.release()).toBe("released");
+  }, 60_000);
 
   test("no server reaches another: nobody holds longer than allowed, and all goes on when they do", async () => {
     const sites = [LOOPBACK, LOOPBACK, LOOPBACK];
