@@ -6,7 +6,7 @@ import { sellTheLastHat } from "../support/buyer.js";
 import { Database } from "../support/database.js";
 import { describeWith } from "../support/needs.js";
 
-const PROGRAM = "buyer.mjs";
+const PROGRAM = new URL("buyer.mjs", import.meta.url);
 
 describeWith(["postgres", "pgbouncer"], "the last hat and two buyers", () => {
   const database = Database.forTests();

@@ -3,7 +3,7 @@ import { sellTheLastHat } from "../support/buyer.js";
 import { describeWith } from "../support/needs.js";
 import { OneZooKeeper } from "../support/zookeeper-store.js";
 
-const PROGRAM = "zookeeper-buyer.mjs";
+const PROGRAM = new URL("zookeeper-buyer.mjs", import.meta.url);
 
 describeWith(["zookeeper"], "the last hat, and a buyer that is paused past its lease", () => {
   const zookeeper = OneZooKeeper.forAll();

@@ -10,9 +10,8 @@ class Buyer {
   readonly process: ChildProcess;
   readonly #lines: AsyncIterator<string>;
 
-  constructor(program: string, args: readonly string[]) {
-    const file = fileURLToPath(new URL(`../fence/${program}`, import.meta.url));
-    this.process = spawn(process.execPath, [file, ...args], {
+  constructor(program: URL, args: readonly string[]) {
+    this.process = spawn(process.execPath, [fileURLToPath(program), ...args], {
       stdio: ["pipe", "pipe", "inherit"],
     });
     this.#lines = createInterface({ input: this.process.stdout! })[Symbol.asyncIterator]();
@@ -29,7 +28,7 @@ class Buyer {
 }
 
 /** Ann is paused between her read and her write until Bob has bought. Resolves with the outcome for Ann. */
-export async function sellTheLastHat(program: string, url: string, kind: Kind): Promise<string> {
+export async function sellTheLastHat(program: URL, url: string, kind: Kind): Promise<string> {
   const paused = new Buyer(program, [url, "Ann", kind]);
   expect(await paused.says()).toBe("read 1");
   paused.process.kill("SIGSTOP");

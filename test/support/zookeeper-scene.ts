@@ -10,7 +10,7 @@ import { until } from "./worker.js";
 export type Ensemble = ServerCluster<ZooKeeperServer>;
 
 /** Short where a test waits for a loss … */
-export const TTL_MS = 2_000;
+const TTL_MS = 2_000;
 /** … and longer where an election, and an attempt that meets silence, have to fit in. */
 export const SAFE_MS = 5_000;
 /** The lab's ticks are so short that sessions of these ttls would be above the limit. */
