@@ -4,7 +4,6 @@ import { connect, type LocksOptions } from "../../src/index.js";
 import type { Limits } from "../../src/verify/check/check.js";
 import { type Fault, fault, together } from "../../src/verify/fault.js";
 import { TcpProxy } from "../../src/verify/faults/proxy.js";
-import type { ChildServer } from "../../src/verify/lab/child-server.js";
 import type { Member, ServerCluster } from "../../src/verify/lab/cluster.js";
 import type { Site } from "../../src/verify/lab/server.js";
 import { machineMs, TimeLine } from "../../src/verify/traffic/time-line.js";

@@ -78,8 +78,12 @@ export class ClaimAttempt {
     const name = this.#name;
     // A claim that was here before keeps its place, also after a resize.
     const isNew = this.#own.state === "requested";
-    const other = isNew ? queue.otherLimit(grantId) : null;
-    if (other !== null) return this.#withdraw({ kind: "mismatch", name, limit: other });
+    const other = isNew ? queue.claimOfOtherLimit(grantId) : null;
+    if (other !== null) {
+      const described = await describeClaim(this.#link, name, other.node);
+      if (described === null) return this.#lookAgain(token);
+      return this.#withdraw({ kind: "mismatch", name, limit: other.limit });
+    }
     if (queue.holds(grantId)) return this.#grant(queue, token);
     const { ahead } = queue.position(grantId);
     if (isNew && mayWait && ahead >= MOST_WAITERS) {
@@ -87,10 +91,19 @@ export class ClaimAttempt {
     }
     if (isNew && !mayWait) {
       if (queue.isBarred(grantId)) return this.#answerAfterResize(token);
-      await this.#describeHolder(queue);
+      if (!(await this.#describeHolder(queue))) return this.#lookAgain(token);
       return this.#withdraw({ kind: "busy", name, position: queue.position(grantId) });
     }
     return this.#wait(token);
+  }
+
+  /** A claim before this one has gone. It may have been about to be withdrawn, and must not make this one busy. */
+  async #lookAgain(token: bigint): Promise<ClaimAnswer> {
+    const queue = await this.#link.watches.read(this.#name);
+    if (this.#isGivenUp()) return this.#withdraw(LOST);
+    return queue.get(this.#claim.grantId) === undefined
+      ? this.#lose(LOST)
+      : this.#answer({ token, queue });
   }
 
   async #answerAfterResize(token: bigint): Promise<ClaimAnswer> {
@@ -210,7 +223,7 @@ export class ClaimAttempt {
     this.#own = claims.add(this.#name, grantId, session, this.#pending.request, driftFactor);
   }
 
-  #describeHolder(queue: Queue): Promise<void> {
+  #describeHolder(queue: Queue): Promise<boolean> {
     return describeFirstHolder(this.#link, this.#name, queue);
   }
 

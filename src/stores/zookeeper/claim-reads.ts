@@ -20,12 +20,17 @@ export async function describeClaim(
   return { ...decodeClaimData(read.data), token: czxid, owner: ephemeralOwner };
 }
 
-/** Reads the label of the first holder into the queue: positions tell it. */
-export async function describeFirstHolder(link: Link, name: string, queue: Queue): Promise<void> {
+/** Reads the label of the first holder into the queue: positions tell it. False: that holder has gone. */
+export async function describeFirstHolder(
+  link: Link,
+  name: string,
+  queue: Queue,
+): Promise<boolean> {
   const holder = queue.holders()[0];
-  if (holder === undefined || holder.holder !== "") return;
+  if (holder === undefined || holder.holder !== "") return true;
   const described = await describeClaim(link, name, holder.node);
   if (described !== null) queue.describe(holder.node, described);
+  return described !== null;
 }
 
 /** The lowest token that holds the name: holders are in the order of their tokens, and the first ones may have gone. */

@@ -87,7 +87,7 @@ export class ZooKeeperContext {
   async whyLost(name: string, grantId: string): Promise<LostAnswer> {
     const link = await this.links.any();
     const [{ children, resize }, { revocations }] = await Promise.all([
-      link.readLatest(name),
+      link.requests.readLatest(name),
       readRevocations(link, name),
     ]);
     const revoked = revocations.find((one) => one.grantId === grantId);

@@ -4,7 +4,7 @@ import type { Layout } from "./layout.js";
 import { Liveness } from "./liveness.js";
 import type { NameWatches } from "./name-watches.js";
 import { prepareRoot } from "./root.js";
-import { type NameNodes, TurnRequests } from "./turn-requests.js";
+import { TurnRequests } from "./turn-requests.js";
 
 /** What the store needs of its client beyond the options of the user. */
 export interface SessionOptions {
@@ -48,12 +48,6 @@ export class Link {
 
   get isOver(): boolean {
     return this.client.state === "lost" || this.client.state === "closed";
-  }
-
-  /** Reads the name after everything that was done before this call. */
-  async readLatest(name: string): Promise<NameNodes> {
-    const [, nodes] = await Promise.all([this.requests.sync(), this.requests.readName(name)]);
-    return nodes;
   }
 
   async close(): Promise<void> {

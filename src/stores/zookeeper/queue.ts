@@ -73,12 +73,12 @@ export class Queue extends ClaimQueue<StoredClaim> {
     return claim !== undefined && this.#isBarred(claim);
   }
 
-  /** The limit of a claim before this one that has another limit; null if all have the same. */
-  otherLimit(grantId: string): number | null {
+  /** The first claim before this one that has another limit; null if all have the same. */
+  claimOfOtherLimit(grantId: string): StoredClaim | null {
     const own = this.get(grantId);
-    for (const { limit, grantId: other } of this.claims.values()) {
-      if (other === grantId) return null;
-      if (own !== undefined && limit !== own.limit) return limit;
+    for (const claim of this.claims.values()) {
+      if (claim === own) return null;
+      if (claim.limit !== own?.limit) return claim;
     }
     return null;
   }

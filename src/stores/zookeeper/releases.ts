@@ -30,7 +30,7 @@ async function deleteClaim(
   const outcome = await nodes.delete(key);
   if (outcome !== "unknown") return outcome;
   const link = await links.any();
-  const { children, resize } = await link.readLatest(name);
+  const { children, resize } = await link.requests.readLatest(name);
   const found = new Queue(children, resize).get(grantId);
   return found === undefined ? "missing" : deleteNode(link, `${layout.name(name)}/${found.node}`);
 }

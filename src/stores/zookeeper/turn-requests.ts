@@ -66,10 +66,12 @@ export class TurnRequests {
     await this.#turn.send({ names: [], sharesNames: true, parts: [{ op: "delete", path }] });
   }
 
-  /** Reads of this turn include everything that was done before, also through other servers. */
-  async sync(): Promise<void> {
+  /** Reads the name after everything that was done before this call, also through other servers. */
+  async readLatest(name: string): Promise<NameNodes> {
+    // One for all reads of this turn, which are sent behind it.
     this.#sync ??= this.#client.sync(this.#layout.names);
-    await this.#sync;
+    const [, nodes] = await Promise.all([this.#sync, this.readName(name)]);
+    return nodes;
   }
 
   readName(name: string): Promise<NameNodes> {

@@ -101,6 +101,27 @@ describeWith(["zookeeper"], "the ZooKeeper store's requests", () => {
     expect(String(refused)).toContain("all clients need the same user");
   });
 
+  test("an attempt that is about to be withdrawn does not make the next one fail", async () => {
+    const root = zookeeper.root();
+    const [holder, first, second] = [1, 2, 3].map(() => zookeeper.open(root).locks);
+    for (const locks of [first!, second!]) await (await locks.acquire("before")).release();
+    let [busy, granted] = [0, 0];
+    for (let round = 0; round < 60; round++) {
+      const lease = await holder!.acquire("name");
+      const trying = first!.tryAcquire("name");
+      await lease.release();
+      const leases = await Promise.all([trying, second!.tryAcquire("name")]);
+      for (const one of leases) {
+        if (one === null) busy++;
+        else granted++;
+        await one?.release();
+      }
+      expect(leases, `round ${round}`).not.toEqual([null, null]);
+    }
+    // Both outcomes were tried.
+    expect(busy * granted).toBeGreaterThan(0);
+  });
+
   test("a session whose node somebody deleted ends, and leaves no name held", async () => {
     const root = zookeeper.root();
     const { locks } = zookeeper.open(root);
