@@ -1,36 +1,12 @@
-import { type ChildProcess, spawn } from "node:child_process";
-import { createInterface } from "node:readline";
-import { fileURLToPath } from "node:url";
 import { CompiledQuery, Kysely, PostgresDialect, type Transaction } from "kysely";
-import { beforeEach, describe, expect, it, onTestFinished } from "vitest";
+import { beforeEach, describe, expect, it } from "vitest";
 import { StaleTokenError } from "../../src/core/errors.js";
 import { type PostgresTx, postgresFence } from "../../src/fence/postgres.js";
+import { sellTheLastHat } from "../support/buyer.js";
 import { Database } from "../support/database.js";
 import { describeWith } from "../support/needs.js";
 
-const PROGRAM = fileURLToPath(new URL("buyer.mjs", import.meta.url));
-
-/** A process that buys, line by line. */
-class Buyer {
-  readonly process: ChildProcess;
-  readonly #lines: AsyncIterator<string>;
-
-  constructor(url: string, name: string, kind: "fenced" | "unfenced") {
-    this.process = spawn(process.execPath, [PROGRAM, url, name, kind], {
-      stdio: ["pipe", "pipe", "inherit"],
-    });
-    this.#lines = createInterface({ input: this.process.stdout! })[Symbol.asyncIterator]();
-    onTestFinished(() => void this.process.kill("SIGKILL"));
-  }
-
-  async says(): Promise<string> {
-    return (await this.#lines.next()).value;
-  }
-
-  goOn(): void {
-    this.process.stdin!.write("\n");
-  }
-}
+const PROGRAM = new URL("buyer.mjs", import.meta.url);
 
 describeWith(["postgres", "pgbouncer"], "the last hat and two buyers", () => {
   const database = Database.forTests();
@@ -46,20 +22,8 @@ describeWith(["postgres", "pgbouncer"], "the last hat and two buyers", () => {
   });
 
   describe("one is paused past its lease, between its read and its write", () => {
-    async function sell(kind: "fenced" | "unfenced"): Promise<string> {
-      const { url } = database.server;
-      const paused = new Buyer(url, "Ann", kind);
-      expect(await paused.says()).toBe("read 1");
-      paused.process.kill("SIGSTOP");
-      const other = new Buyer(url, "Bob", kind);
-      // As soon as the lease of the first has expired.
-      expect(await other.says()).toBe("read 1");
-      other.goOn();
-      expect(await other.says()).toBe("bought");
-      paused.goOn();
-      paused.process.kill("SIGCONT");
-      return paused.says();
-    }
+    const sell = (kind: "fenced" | "unfenced"): Promise<string> =>
+      sellTheLastHat(PROGRAM, database.server.url, kind);
 
     it("oversold without a fence", { timeout: 60_000 }, async () => {
       expect(await sell("unfenced")).toBe("bought");

@@ -1,7 +1,6 @@
-import { join } from "node:path";
 import { afterAll, beforeAll, expect, onTestFinished, type TestContext } from "vitest";
 import { ignore } from "../../src/conformance/subject.js";
-import { connect, createLocks, type Locks, type LocksOptions } from "../../src/index.js";
+import { createLocks, type Locks, type LocksOptions } from "../../src/index.js";
 import {
   type EtcdClient,
   type EtcdStore,
@@ -12,16 +11,11 @@ import { Keys } from "../../src/stores/etcd/keys.js";
 import { Code, EtcdError } from "../../src/stores/etcd/rpc/errors.js";
 import type { KeyValue, Op, Txn, WatchEvent } from "../../src/stores/etcd/rpc/messages.js";
 import type { WatchListener } from "../../src/stores/etcd/rpc/watches.js";
-import { type Fault, fault, together } from "../../src/verify/fault.js";
-import { TcpProxy } from "../../src/verify/faults/proxy.js";
 import type { ServerCluster } from "../../src/verify/lab/cluster.js";
 import type { EtcdServer } from "../../src/verify/lab/etcd.js";
 import { Lab } from "../../src/verify/lab/lab.js";
-import type { Site } from "../../src/verify/lab/server.js";
-import { machineMs, TimeLine } from "../../src/verify/traffic/time-line.js";
-import { Worker } from "../../src/verify/traffic/worker.js";
-import { freshFolder } from "./sqlite.js";
-import { eventsOf, expectKept, happens, until } from "./worker.js";
+import { ClusterScene, leaderOf, type SceneOptions } from "./scene.js";
+import { until } from "./worker.js";
 
 export type EtcdCluster = ServerCluster<EtcdServer>;
 
@@ -95,255 +89,31 @@ export async function makeLeader(cluster: EtcdCluster, server: EtcdServer): Prom
   });
 }
 
-/** Resolves with the leader, as soon as there is one. */
-export async function leaderOf(cluster: EtcdCluster): Promise<EtcdServer> {
-  let leader: EtcdServer | undefined;
-  await until("one leads", async () => {
-    leader = await cluster.leader().catch(() => undefined);
-    return leader !== undefined;
-  });
-  return leader!;
-}
-
-/** Resolves when all members run and follow one leader. */
-async function makeWhole(cluster: EtcdCluster): Promise<void> {
-  for (const one of cluster.servers) if (one.state === "paused") await one.resume();
-  await Promise.all(cluster.servers.map((one) => one.start()));
-  await leaderOf(cluster);
-}
-
-/** A client's own proxies to the members of a cluster. */
-export class Ways {
-  readonly #proxies: ReadonlyMap<EtcdServer, TcpProxy>;
-  readonly url: string;
-
-  private constructor(proxies: ReadonlyMap<EtcdServer, TcpProxy>) {
-    this.#proxies = proxies;
-    this.url = `etcd://${[...proxies.values()].map(({ address, port }) => `${address}:${port}`)}`;
-  }
-
-  static async open({ servers }: EtcdCluster): Promise<Ways> {
-    const proxies = new Map<EtcdServer, TcpProxy>();
-    for (const server of servers) {
-      const proxy = await TcpProxy.open(server);
-      onTestFinished(() => proxy.close());
-      proxies.set(server, proxy);
-    }
-    return new Ways(proxies);
-  }
-
-  /** Cuts all proxies except the one to this member. */
-  only(server: EtcdServer): Fault {
-    return together(...this.#except(server).map((proxy) => proxy.cut()));
-  }
-
-  cut(): Fault {
-    const { name, ...both } = together(...this.#all().map((proxy) => proxy.cut()));
-    return fault("a client cut off", both.inject, both.heal);
-  }
-
-  /** Everything that is sent to this member arrives so much later. */
-  delay(server: EtcdServer, delayMs: number): Fault {
-    return this.#proxies.get(server)!.delay(delayMs, "to-server");
-  }
-
-  /** Resolves when the client has something in flight that was not when this was called. */
-  sends(): Promise<void> {
-    const sent = () =>
-      this.#all().reduce((sum, { traffic }) => sum + traffic["to-server"].chunks, 0);
-    const before = sent();
-    return until("it sends", () => sent() > before);
-  }
-
-  #all(): TcpProxy[] {
-    return [...this.#proxies.values()];
-  }
-
-  #except(server: EtcdServer): TcpProxy[] {
-    return this.#all().filter((proxy) => proxy !== this.#proxies.get(server));
-  }
-}
-
 /** Whole seconds, as etcd has them: short where a test waits for a loss … */
 export const TTL_MS = 2_000;
 /** … and longer where an election, and an attempt that meets silence, have to fit in. */
 export const SAFE_MS = 3_000;
-export const SOON_MS = 2_000;
-/** For a busy machine: order and safety are checked, not speed. */
-const LIMITS = { lossMs: 1_000, wakeMs: 2_000, freeMs: 2_000, electionMs: 2_000, endMs: 3_000 };
-/** The result of an acquire. */
-export interface Taken {
-  readonly op: string;
-  readonly token: bigint;
-}
 
-export interface SceneOptions extends LocksOptions {
-  /** User and password, as in a URL. */
-  readonly user?: string;
-  /** The host of a worker: it has the network of that host, and no proxies of its own. */
-  readonly sites?: readonly (Site | undefined)[];
-}
-
-let scenes = 0;
-
-/** Workers on a cluster, and a counter behind a fence beside them. All faults end with the test. */
-export class Scene {
-  readonly cluster: EtcdCluster;
-  readonly timeLine = new TimeLine();
-  readonly workers: Worker[] = [];
-  readonly ways: Ways[] = [];
-  readonly #namespace = `test-${++scenes}`;
-  readonly #resourceFile = join(freshFolder(), "data.db");
-
-  private constructor(cluster: EtcdCluster) {
-    this.cluster = cluster;
-  }
-
+/** Workers on an etcd cluster. */
+export class Scene extends ClusterScene<EtcdServer> {
   /** Starts a worker on each of these members; null leaves the member to chance. */
   static async open(
     cluster: EtcdCluster,
     members: readonly (EtcdServer | null)[],
     options: SceneOptions = {},
   ): Promise<Scene> {
-    onTestFinished(() => makeWhole(cluster));
     const scene = new Scene(cluster);
-    const starting = members.map(async (member, i) => {
-      scene.workers[i] = await scene.#start(i, member, options);
-    });
-    await Promise.all(starting);
+    await scene.start(members, { ttl: TTL_MS, ...options });
     return scene;
   }
 
-  async #start(
-    i: number,
-    member: EtcdServer | null,
-    { user, sites, ...options }: SceneOptions,
-  ): Promise<Worker> {
-    const client = `w${i + 1}`;
-    const site = sites?.[i];
-    const ways = site === undefined ? await Ways.open(this.cluster) : undefined;
-    if (ways !== undefined) this.ways[i] = ways;
-    const only = member === null ? undefined : ways?.only(member);
-    await only?.inject();
-    const plain = ways?.url ?? this.cluster.url;
-    const worker = await Worker.start({
-      client,
-      url: user === undefined ? plain : plain.replace("//", `//${user}@`),
-      locks: {
-        ttl: TTL_MS,
-        wait: "20s",
-        commandTimeout: 1_000,
-        namespace: this.#namespace,
-        ...options,
-      },
-      timeLine: this.timeLine,
-      resourceFile: this.#resourceFile,
-      ...(site === undefined ? {} : { site }),
-    });
-    onTestFinished(() => worker.kill());
-    // By now the worker is connected, and has a session.
-    await worker.release((await worker.acquire(`of ${client}`)).op);
-    await only?.heal();
-    return worker;
-  }
-
-  async inject(fault: Fault, more: { sparesStore?: boolean } = {}): Promise<void> {
-    this.timeLine.now({ kind: "injected", fault: fault.name, ...more });
-    onTestFinished(() => fault.heal());
-    await fault.inject();
-  }
-
-  async heal(fault: Fault): Promise<void> {
-    await fault.heal();
-    this.timeLine.now({ kind: "healed", fault: fault.name });
-  }
-
-  async under(fault: Fault, act = async () => {}): Promise<void> {
-    await this.inject(fault);
-    await act();
-    await this.heal(fault);
-  }
-
-  /** Resolves when the lease is good for longer than by any request before this call, or that moment. */
-  async isRenewed({ op }: Taken, fromMs = machineMs()): Promise<void> {
-    const { ttlMs } = eventsOf(this.timeLine, "asked").find((asked) => asked.op === op)!;
-    await happens(
-      this.timeLine,
-      "renewed",
-      (renewed) => renewed.op === op && renewed.untilMs > fromMs + ttlMs,
-    );
-  }
-
-  /** Resolves when the worker is notified of the loss; the rules check whether it was in time. */
-  isLost({ op }: Taken): Promise<{ reason: string }> {
-    return happens(this.timeLine, "lost", (lost) => lost.op === op);
-  }
-
-  /** The state of the name, read on a connection of its own. */
-  async look(name = "name"): Promise<{ holders: bigint[]; waiters: number }> {
-    const locks = await connect(this.cluster.url, { namespace: this.#namespace });
-    try {
-      const info = await locks.inspect(name);
-      const holders = info?.holders.map(({ token }) => token) ?? [];
-      return { holders, waiters: info?.waiters.length ?? 0 };
-    } finally {
-      await locks.close();
-    }
-  }
-
-  /** All close; then no claim and no session is left, and these rules were kept. */
-  async ends(rules: readonly string[]): Promise<void> {
-    await Promise.all(this.workers.map((one) => one.close()));
+  protected override async nothingIsLeft(): Promise<void> {
     const server = await leaderOf(this.cluster);
     // A session that was lost, or whose reply was, expires by itself.
     await until("no session is left", async () => (await leases(server)).length === 0);
     expect(await keysOf(server, "holdfast/")).toEqual([]);
-    expectKept(this.timeLine, rules, LIMITS);
-  }
-
-  /** The later grant has the higher token; once its holder has entered, the earlier one can't write. */
-  async expectRefused(old: Taken, granted: Taken): Promise<void> {
-    expect(granted.token).toBeGreaterThan(old.token);
-    expect(await this.#who(granted).write(granted.op)).toBe(true);
-    expect(await this.#who(old).write(old.op)).toBe(false);
-  }
-
-  /** The time from one release to the next grant. */
-  expectSoon(released: Taken, next: Taken, soonMs = SOON_MS): void {
-    expect(next.token).toBeGreaterThan(released.token);
-    const from = eventsOf(this.timeLine, "releasing").find(({ op }) => op === released.op)!;
-    const to = eventsOf(this.timeLine, "granted").find(({ op }) => op === next.op)!;
-    expect(to.atMs - from.atMs).toBeLessThan(soonMs);
-  }
-
-  expectNoLoss(): void {
-    expect(eventsOf(this.timeLine, "lost")).toEqual([]);
-  }
-
-  #who({ op }: Taken): Worker {
-    return this.workers.find(({ client }) => op.startsWith(`${client}.`))!;
   }
 }
-
-/** Waits for the name, and resolves when its ticket is in the queue. */
-export async function queue(worker: Worker, name = "name"): Promise<{ granted: Promise<Taken> }> {
-  const op = `${worker.client}.waits for ${name}`;
-  const granted = worker.acquire(name, {}, op);
-  granted.catch(() => {});
-  await happens(worker.timeLine, "queued", (event) => event.op === op);
-  return { granted };
-}
-
-export async function expectUnavailable(worker: Worker, name: string, wait: number): Promise<void> {
-  const outcome = await worker.acquire(name, { wait }).then(
-    () => "granted",
-    ({ code }) => code,
-  );
-  expect(outcome).toBe("STORE_UNAVAILABLE");
-}
-
-export const others = ({ servers }: EtcdCluster, one: EtcdServer): EtcdServer[] =>
-  servers.filter((other) => other !== one);
 
 // One store on a healthy server.
 

@@ -40,6 +40,11 @@ export class OneZooKeeper {
     return `${this.server.address}:${this.server.port}`;
   }
 
+  /** A client that bypasses the store. */
+  get admin(): ZooKeeperClient {
+    return this.#admin!;
+  }
+
   root(): string {
     return `/root-${++this.#roots}`;
   }
@@ -63,6 +68,6 @@ export class OneZooKeeper {
 
   /** The nodes of a name, as the store has it: with its namespace. */
   async nodesOf(root: string, storeName: string): Promise<string[]> {
-    return (await this.#admin!.getChildren(new Layout(root).name(storeName))).children;
+    return (await this.admin.getChildren(new Layout(root).name(storeName))).children;
   }
 }

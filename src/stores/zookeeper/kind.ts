@@ -9,5 +9,5 @@ export const zookeeperKind: StoreKind = {
   scope: "network",
   traits: async () => (await import("./index.js")).ZOOKEEPER_TRAITS,
   open: async (url) => (await import("./open.js")).openZooKeeperStore(url),
-  examine: async (url, trial) => (await import("./doctor.js")).examineZooKeeper(url, trial),
+  examine: async (url, trial) => (await import("./doctor/index.js")).examineZooKeeper(url, trial),
 };

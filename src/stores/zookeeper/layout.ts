@@ -101,7 +101,7 @@ export function readBarrier(node: string): number | null {
 export const comparePlaces = (one: number, two: number): number => (one - two) | 0;
 
 /** ZooKeeper refuses "/", "." and "..", and many characters beyond ASCII. */
-function encodeName(name: string): string {
+export function encodeName(name: string): string {
   const encoded = encodeURIComponent(name);
   return encoded.startsWith(".") ? `%2E${encoded.slice(1)}` : encoded;
 }

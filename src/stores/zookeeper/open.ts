@@ -5,12 +5,13 @@ import { switchedTlsOf, tlsTrouble } from "../shared/tls.js";
 import { addressOf, type StoreUrl } from "../url.js";
 import { ZooKeeperClient } from "./client/client.js";
 import { ZooKeeperError } from "./client/errors.js";
+import { CREATOR_ACL } from "./client/records.js";
 import { toStoreError } from "./errors.js";
 import { ZooKeeperStore, type ZooKeeperStoreOptions } from "./index.js";
 import { Layout, ROOT } from "./layout.js";
 import { prepareRoot } from "./root.js";
 
-const PORT = 2181;
+export const PORT = 2181;
 /** An election takes a second or two. */
 const CONNECT_MS = 4_000;
 
@@ -65,7 +66,7 @@ export function storeOptions(url: StoreUrl): ZooKeeperStoreOptions {
     servers: hosts.map(({ host, port }) => addressOf(host, port ?? PORT)),
     root: root === "" ? ROOT : root,
     connectTimeoutMs: CONNECT_MS,
-    ...(user === "" ? {} : { auth: { user, password } }),
+    ...(user === "" ? {} : { auth: { user, password }, acl: CREATOR_ACL }),
     ...(tls === null ? {} : { tls }),
   };
 }

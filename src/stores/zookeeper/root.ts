@@ -1,6 +1,7 @@
 import { UnsupportedError } from "../../core/errors.js";
 import type { ZooKeeperClient } from "./client/client.js";
 import { ZooKeeperError } from "./client/errors.js";
+import type { CreateOptions } from "./client/operations.js";
 import { isCode } from "./errors.js";
 import { FORMAT, type Layout } from "./layout.js";
 import { foreignDataError, parse } from "./queue.js";
@@ -11,11 +12,7 @@ export async function prepareRoot(client: ZooKeeperClient, layout: Layout): Prom
   const format = JSON.stringify({ format: FORMAT });
   let there = await readRoot(client, root);
   if (there === null) {
-    const parts = root.split("/").slice(1);
-    for (const at of parts.keys()) {
-      const path = `/${parts.slice(0, at + 1).join("/")}`;
-      await createUnlessThere(client, path, path === root ? format : "");
-    }
+    await createPath(client, root, { data: format });
     there = await readRoot(client, root);
   }
   // Another client may write it at the same moment.
@@ -25,7 +22,7 @@ export async function prepareRoot(client: ZooKeeperClient, layout: Layout): Prom
   }
   refuseOtherFormat(there);
   const folders = [names, sessions, revoked];
-  await Promise.all(folders.map((path) => createUnlessThere(client, path, "")));
+  await Promise.all(folders.map((path) => createUnlessThere(client, path)));
 }
 
 /** By `multiRead`, which servers before 3.6 refuse: so they are refused before anything is written. */
@@ -37,12 +34,25 @@ async function readRoot(client: ZooKeeperClient, root: string): Promise<Buffer |
   return read.data;
 }
 
-async function createUnlessThere(
-  client: ZooKeeperClient,
+/** Makes the node with these options, and the nodes above it without data, as far as they are missing. */
+export async function createPath(
+  client: Pick<ZooKeeperClient, "create">,
   path: string,
-  data: string,
+  options: CreateOptions = {},
 ): Promise<void> {
-  await client.create(path, { data }).catch(ignore("NODE_EXISTS"));
+  const parts = path.split("/").slice(1);
+  for (const at of parts.keys()) {
+    const node = `/${parts.slice(0, at + 1).join("/")}`;
+    await createUnlessThere(client, node, node === path ? options : {});
+  }
+}
+
+async function createUnlessThere(
+  client: Pick<ZooKeeperClient, "create">,
+  path: string,
+  options: CreateOptions = {},
+): Promise<void> {
+  await client.create(path, options).catch(ignore("NODE_EXISTS"));
 }
 
 const ignore =

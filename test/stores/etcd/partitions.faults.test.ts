@@ -14,17 +14,9 @@ import { type Host, Network } from "../../../src/verify/lab/network.js";
 import { LOOPBACK } from "../../../src/verify/lab/server.js";
 import { machineMs } from "../../../src/verify/traffic/time-line.js";
 import type { Worker } from "../../../src/verify/traffic/worker.js";
-import {
-  type EtcdCluster,
-  expectUnavailable,
-  leaderOf,
-  makeLeader,
-  others,
-  queue,
-  SAFE_MS,
-  Scene,
-} from "../../support/etcd.js";
+import { type EtcdCluster, makeLeader, SAFE_MS, Scene } from "../../support/etcd.js";
 import { describeWith } from "../../support/needs.js";
+import { expectUnavailable, leaderOf, others, queue } from "../../support/scene.js";
 import { until } from "../../support/worker.js";
 
 const NEEDS = ["etcd", "network", "network namespaces", "nft"] as const;

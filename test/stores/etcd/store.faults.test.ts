@@ -8,19 +8,15 @@ import {
   callsOf,
   creationsBelow,
   type EtcdCluster,
-  expectUnavailable,
   keysOf,
-  leaderOf,
   makeLeader,
-  others,
-  queue,
   revisionOf,
   SAFE_MS,
   Scene,
-  SOON_MS,
   TTL_MS,
 } from "../../support/etcd.js";
 import { describeWith } from "../../support/needs.js";
+import { expectUnavailable, leaderOf, others, queue, SOON_MS } from "../../support/scene.js";
 import { eventsOf, until } from "../../support/worker.js";
 
 /** So long that no lease expires in a test: whatever happens sooner was notified. */

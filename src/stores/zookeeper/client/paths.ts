@@ -10,7 +10,7 @@ const REFUSED = /[\u0000-\u001f\u007f-\u009f\ud800-\uf8ff\ufff0-\uffff]/;
 const MAX_LENGTH = 65_535;
 
 /** Throws `InvalidArgumentError` unless a server would accept the path. */
-function checkPath(path: unknown, what: string): string {
+export function checkPath(path: unknown, what: string): string {
   if (
     typeof path !== "string" ||
     path.length > MAX_LENGTH ||

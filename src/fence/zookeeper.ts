@@ -1,0 +1,337 @@
+import {
+  HoldfastError,
+  InvalidArgumentError,
+  StoreUnavailableError,
+  UnsupportedError,
+} from "../core/errors.js";
+import { checkOptions, checkText, checkToken, orElse, show } from "../core/validate.js";
+import type { Replied, ZooKeeperClient } from "../stores/zookeeper/client/client.js";
+import { ZooKeeperError } from "../stores/zookeeper/client/errors.js";
+import type { MultiPart, MultiResult } from "../stores/zookeeper/client/multi.js";
+import { checkPath } from "../stores/zookeeper/client/paths.js";
+import type { Acl } from "../stores/zookeeper/client/records.js";
+import { isCode, isUnanswered } from "../stores/zookeeper/errors.js";
+import { encodeName } from "../stores/zookeeper/layout.js";
+import { createPath } from "../stores/zookeeper/root.js";
+import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+
+/** The parts of a `multi` of ZooKeeper before it is sent. `guard` adds a part to it. */
+export type ZooKeeperTx = MultiPart[];
+
+/** Options of `zookeeperFence`. */
+export interface ZooKeeperFenceOptions {
+  /** The node above the nodes of the fence; `/holdfast-fence` by default. It is made if it does not exist. */
+  readonly root?: string | undefined;
+  /** Rights on new nodes of the fence; those of the client by default. */
+  readonly acl?: readonly Acl[] | undefined;
+}
+
+type Client = Pick<ZooKeeperClient, "create" | "getData" | "multi" | "sync">;
+
+/** One resource and one holder of it. */
+interface Entry {
+  readonly path: string;
+  readonly resource: string;
+  readonly token: bigint;
+  readonly floor: bigint;
+}
+
+/** The node of a resource. */
+interface FenceNode {
+  readonly highest: bigint;
+  readonly version: number;
+}
+
+/** An entry that guards a transaction, and its part of it. The version follows other holders that pass too. */
+interface Guard {
+  readonly entry: Entry;
+  readonly check: { readonly op: "check"; readonly path: string; version: number };
+}
+
+const ROOT = "/holdfast-fence";
+/** Every value begins with its format. */
+const FORMAT = "1";
+/** A step without a reply is repeated this often. Each attempt has the client's whole timeout. */
+const ATTEMPTS = 3;
+
+const guardsOf = new WeakMap<ZooKeeperTx, Guard[]>();
+
+/**
+ * A fence for data in ZooKeeper. `enter` and `guard` add a check of the fence's node to the `tx`, so that it
+ * fails if a later holder has entered by the time it is committed.
+ *
+ * Entering is a step of its own, even with a `tx`. It ends with a write by the client of the fence: reads by
+ * the same client then see everything that was written before.
+ */
+export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
+  readonly #client: Client;
+  readonly #root: string;
+  readonly #acl: readonly Acl[] | undefined;
+  /** Whether the root is likely to exist. */
+  #hasRoot = false;
+
+  constructor(client: Client, options: ZooKeeperFenceOptions = {}) {
+    checkOptions(options, "the options of a fence", ["root", "acl"]);
+    checkClient(client);
+    this.#client = client;
+    this.#root = checkPath(orElse(options.root, ROOT), "root");
+    this.#acl = options.acl;
+  }
+
+  async enter(tx: ZooKeeperTx | undefined, resource: string, lease: Fenced): Promise<void> {
+    const entry = this.#entry(tx, resource, lease);
+    addGuard(tx, entry, await this.#raise("enter", entry, { proves: true }));
+  }
+
+  /** With a `tx`, this reads, and writes only for a holder that has not entered: `commit` sends the check. */
+  async guard(
+    tx: ZooKeeperTx | undefined,
+    resource: string,
+    lease: Fenced,
+    options?: { strict?: boolean },
+  ): Promise<void> {
+    const strict = isStrict(options);
+    const entry = this.#entry(tx, resource, lease);
+    const proves = tx === undefined;
+    addGuard(tx, entry, await this.#raise("guard", entry, { strict, proves }));
+  }
+
+  /**
+   * Commits a guarded transaction in one step. Rejects with `StaleTokenError` if the fence refused it, and with
+   * `ZooKeeperError` if a part of your own failed: nothing was written then. The results are those of `multi`:
+   * one for each part of the `tx`, the checks included.
+   */
+  async commit(tx: ZooKeeperTx): Promise<Replied<{ results: MultiResult<MultiPart>[] }>> {
+    checkTx(tx);
+    const guards = guardsOf.get(tx);
+    if (guards === undefined) {
+      throw new InvalidArgumentError(
+        "this transaction is not guarded: call guard with it before commit",
+      );
+    }
+    for (;;) {
+      // The caller may have removed parts since `guard`.
+      const removed = guards.flatMap(({ check }) => (tx.includes(check) ? [] : [check]));
+      const parts: readonly MultiPart[] = [...tx, ...removed];
+      try {
+        const { results, reply } = await this.#client.multi(parts);
+        return { results: results.slice(0, tx.length), reply };
+      } catch (error) {
+        if (!isRefused(error)) throw toFenceError(error, "commit");
+        const isGuard = guards.some(({ check }) => check === parts[error.part!]);
+        // Nothing was executed, so the same parts may be sent with the new versions.
+        if ((await this.#follow(guards)) && isGuard) continue;
+        throw isGuard ? toFenceError(error, "commit") : error;
+      }
+    }
+  }
+
+  /** The present value, because a `multi` reads nothing. */
+  async highest(_tx: ZooKeeperTx | undefined, resource: string): Promise<bigint> {
+    return (await this.#read(this.#path(resource)))?.highest ?? 0n;
+  }
+
+  /** With a `tx`, the reset becomes a part of it, which fails if a holder enters meanwhile. */
+  async reset(tx: ZooKeeperTx | undefined, resource: string, token: bigint): Promise<void> {
+    const path = this.#path(resource);
+    checkToken(token, "token");
+    if (tx !== undefined) checkTx(tx);
+    for (;;) {
+      const part = await this.#set("reset", path, await this.#read(path), token);
+      if (tx !== undefined) {
+        if (!guardsOf.has(tx)) guardsOf.set(tx, []);
+        tx.push(part);
+        return;
+      }
+      // Not repeated without a reply: the second reset could undo an entry that followed the first.
+      if ((await this.#try("reset", part)) !== null) return;
+    }
+  }
+
+  /**
+   * Resolves with the node's version when this holder has entered. `strict`: refuses instead of entering.
+   * `proves`: what was read is confirmed by a write, because a server that is cut off answers reads.
+   */
+  async #raise(
+    what: string,
+    entry: Entry,
+    { strict = false, proves }: { strict?: boolean; proves: boolean },
+  ): Promise<number> {
+    const { path, floor } = entry;
+    for (let unanswered = 0; ; ) {
+      const node = await this.#read(path);
+      const entered = hasEntered(entry, node);
+      if (!entered && strict) throw notEntered(entry.resource, entry.token, node?.highest ?? 0n);
+      if (entered && !proves) return node!.version;
+      const part: MultiPart = entered
+        ? { op: "check", path, version: node!.version }
+        : await this.#set(what, path, node, floor);
+      // Repeated without a reply: the next attempt finds the value that this one wrote.
+      const version = await this.#try(what, part).catch((error: StoreUnavailableError) => {
+        if (!isUnanswered(error.cause) || ++unanswered === ATTEMPTS) throw error;
+        return null;
+      });
+      if (version !== null) return version;
+    }
+  }
+
+  /** Sends one part. Resolves with the version of the node after it, and with null if others came first. */
+  async #try(what: string, part: MultiPart): Promise<number | null> {
+    try {
+      const [result] = (await this.#client.multi([part])).results;
+      if ("stat" in result!) return result.stat.version;
+      return part.op === "check" ? part.version! : 0;
+    } catch (error) {
+      if (isCode(error, "NO_NODE")) this.#hasRoot = false;
+      if (isCode(error, "NO_NODE", "NODE_EXISTS", "BAD_VERSION")) return null;
+      throw toFenceError(error, what);
+    }
+  }
+
+  /** The write that sets the highest number, if the node is still as it was read. */
+  async #set(
+    what: string,
+    path: string,
+    node: FenceNode | null,
+    highest: bigint,
+  ): Promise<MultiPart> {
+    const data = `${FORMAT}:${highest}`;
+    if (node !== null) return { op: "setData", path, data, version: node.version };
+    if (!this.#hasRoot) {
+      await createPath(this.#client, this.#root, { acl: this.#acl }).catch((error) => {
+        throw toFenceError(error, what);
+      });
+      this.#hasRoot = true;
+    }
+    return { op: "create", path, data, acl: this.#acl };
+  }
+
+  /** Takes over the present versions. Whether one had changed; throws for a holder that is refused. */
+  async #follow(guards: readonly Guard[]): Promise<boolean> {
+    let changed = false;
+    for (const { entry, check } of guards) {
+      const node = await this.#read(entry.path);
+      if (!hasEntered(entry, node)) {
+        throw notEntered(entry.resource, entry.token, node?.highest ?? 0n);
+      }
+      changed ||= node!.version !== check.version;
+      check.version = node!.version;
+    }
+    return changed;
+  }
+
+  /** A server may be behind, so it catches up first. Both requests go in one round trip. */
+  async #read(path: string): Promise<FenceNode | null> {
+    try {
+      const [, { data, stat }] = await Promise.all([
+        this.#client.sync(path),
+        this.#client.getData(path),
+      ]);
+      return {
+        highest: highestIn(path, data.toString()),
+        version: checkVersion(path, stat.version),
+      };
+    } catch (error) {
+      if (isCode(error, "NO_NODE")) return null;
+      throw toFenceError(error, "read");
+    }
+  }
+
+  #entry(tx: ZooKeeperTx | undefined, resource: string, lease: Fenced): Entry {
+    const { token, floor } = checkFenced(resource, lease);
+    const path = this.#path(resource);
+    if (tx !== undefined) checkTx(tx);
+    if (tx?.some((part) => part.path === path && part.op !== "check")) {
+      throw new InvalidArgumentError(
+        `this transaction resets the fence of ${JSON.stringify(resource)}: call guard before reset`,
+      );
+    }
+    return { path, resource, token, floor };
+  }
+
+  #path(resource: string): string {
+    const name = encodeName(checkText(resource, "the resource", 1, 255));
+    return this.#root === "/" ? `/${name}` : `${this.#root}/${name}`;
+  }
+}
+
+/**
+ * Makes a fence for data in ZooKeeper. It keeps one node for each resource in the same ensemble. Read your
+ * data by the same client: another one may be connected to a server that is behind.
+ *
+ * @example
+ * ```ts
+ * import { connect } from "holdfast";
+ * import { type ZooKeeperTx, zookeeperFence } from "holdfast/fence/zookeeper";
+ * import { ZooKeeperClient } from "holdfast/zookeeper";
+ *
+ * const client = await ZooKeeperClient.open({ servers: ["127.0.0.1:2181"] });
+ * const fence = zookeeperFence(client);
+ * const locks = await connect("zookeeper://127.0.0.1:2181", { ttl: "20s" });
+ * await locks.withLock("stock", { fence }, async (lease) => {
+ *   const tx: ZooKeeperTx = [{ op: "setData", path: "/stock", data: "9" }];
+ *   await fence.guard(tx, "stock", lease);
+ *   await fence.commit(tx); // throws StaleTokenError if a later holder has entered
+ * });
+ * ```
+ */
+export function zookeeperFence(client: Client, options?: ZooKeeperFenceOptions): ZooKeeperFence {
+  return new ZooKeeperFence(client, options);
+}
+
+function highestIn(path: string, value: string): bigint {
+  const [, format, digits] = /^(\d+):(.*)$/s.exec(value) ?? [];
+  if (format === FORMAT && /^\d{1,19}$/.test(digits!)) return BigInt(digits!);
+  const known = format === undefined || format === FORMAT;
+  throw new UnsupportedError(
+    known
+      ? `the ZooKeeper node ${JSON.stringify(path)} holds ${show(value)}, which is no fence: give the fence a root of its own`
+      : `the ZooKeeper node ${JSON.stringify(path)} has format ${show(format)}, and this version of Holdfast knows ${FORMAT}: use the version that wrote it`,
+  );
+}
+
+/** Versions wrap around after 2^31 changes, and ZooKeeper takes a check of -1 for "any". */
+function checkVersion(path: string, version: number): number {
+  if (version >= 0) return version;
+  throw new UnsupportedError(
+    `the ZooKeeper node ${JSON.stringify(path)} was changed 2^31 times, and can't guard any longer: use another resource`,
+  );
+}
+
+function addGuard(tx: ZooKeeperTx | undefined, entry: Entry, version: number): void {
+  if (tx === undefined) return;
+  const check = { op: "check" as const, path: entry.path, version };
+  tx.push(check);
+  guardsOf.set(tx, [...(guardsOf.get(tx) ?? []), { entry, check }]);
+}
+
+/** Whether this holder has entered. Throws if a later one has. */
+function hasEntered({ resource, token, floor }: Entry, node: FenceNode | null): boolean {
+  if (node !== null && token < node.highest) throw stale(resource, token, node.highest);
+  return node !== null && floor <= node.highest;
+}
+
+function checkClient(client: unknown): void {
+  if (typeof (client as Client | null | undefined)?.multi === "function") return;
+  throw new InvalidArgumentError(
+    `the client is ${show(client)}, and not one of ZooKeeperClient.open(…); pass one`,
+  );
+}
+
+function checkTx(tx: unknown): void {
+  if (Array.isArray(tx)) return;
+  throw new InvalidArgumentError(
+    `the transaction is ${show(tx)}; it must be a list of the parts of a multi`,
+  );
+}
+
+/** The server refused one part of a multi, and executed none. */
+const isRefused = (error: unknown): error is ZooKeeperError =>
+  error instanceof ZooKeeperError && error.reply !== null && error.part !== null;
+
+function toFenceError(error: unknown, what: string): HoldfastError {
+  if (HoldfastError.is(error)) return error;
+  const text = error instanceof Error ? error.message : String(error);
+  const retryable = error instanceof ZooKeeperError && error.retryable;
+  return new StoreUnavailableError(`the fence can't ${what}: ${text}`, { cause: error, retryable });
+}
