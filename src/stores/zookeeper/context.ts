@@ -48,8 +48,11 @@ export class ZooKeeperContext {
     this.clock = clock;
     this.layout = layout;
     this.links = new Links(open, layout, (client, requests) => {
-      return new NameWatches(client, requests, layout, (claim, queue) => {
-        void this.claims.handOver(claim, () => this.complete(claim, queue, claim.token));
+      return new NameWatches(client, requests, layout, (waiting, queue) => {
+        const claim = this.claims.get(waiting.name, waiting.grantId);
+        // Another claim with this id, under another session, does not wait here.
+        if (claim === waiting)
+          void this.claims.handOver(claim, () => this.complete(claim, queue, claim.token));
       });
     });
     const port = new ZooKeeperSessionPort(this.links, layout, this.nodes, {

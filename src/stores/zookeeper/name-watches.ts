@@ -1,9 +1,9 @@
+import type { SessionClaim } from "../shared/sessions/claims.js";
 import { Waiters, Watched } from "../shared/sessions/waiters.js";
 import type { PersistentWatch, ZooKeeperClient } from "./client/client.js";
 import type { WatchEvent } from "./client/watches.js";
 import type { Layout } from "./layout.js";
 import { Queue } from "./queue.js";
-import type { ZooKeeperClaim } from "./session-port.js";
 import type { NameNodes, TurnRequests } from "./turn-requests.js";
 
 /** A read of a name that is under way. */
@@ -14,8 +14,11 @@ interface PendingRead {
   isOutdated: boolean;
 }
 
+/** As much of a claim as its watch needs. */
+type Waiting = Pick<SessionClaim<unknown>, "name" | "grantId" | "state" | "push">;
+
 /** The queue of a name, kept up to date by a recursive watch. */
-class WatchedName extends Watched<ZooKeeperClaim, Queue> {
+class WatchedName extends Watched<Waiting, Queue> {
   readonly queue = new Queue();
   readonly ready: Promise<PersistentWatch>;
   isComplete = false;
@@ -86,7 +89,7 @@ class WatchedName extends Watched<ZooKeeperClaim, Queue> {
 }
 
 /** The waiters and observers of one session. */
-export class NameWatches extends Waiters<ZooKeeperClaim, Queue, WatchedName> {
+export class NameWatches extends Waiters<Waiting, Queue, WatchedName> {
   readonly #requests: TurnRequests;
 
   /** `handOver`: the claims before this one are gone. */
@@ -94,7 +97,7 @@ export class NameWatches extends Waiters<ZooKeeperClaim, Queue, WatchedName> {
     client: ZooKeeperClient,
     requests: TurnRequests,
     layout: Layout,
-    handOver: (claim: ZooKeeperClaim, queue: Queue) => void,
+    handOver: (claim: Waiting, queue: Queue) => void,
   ) {
     super({
       watch: (name) => {
@@ -118,7 +121,7 @@ export class NameWatches extends Waiters<ZooKeeperClaim, Queue, WatchedName> {
   }
 
   /** Watches the name for the claim. Resolves with a queue from after that, to which every later change is applied. */
-  async addAndRead(claim: ZooKeeperClaim): Promise<Queue> {
+  async addAndRead(claim: Waiting): Promise<Queue> {
     const watched = await this.add(claim);
     return watched.isComplete ? watched.queue : this.read(claim.name);
   }

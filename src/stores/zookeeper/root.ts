@@ -34,16 +34,22 @@ async function readRoot(client: ZooKeeperClient, root: string): Promise<Buffer |
   return read.data;
 }
 
-/** Makes the node with these options, and the nodes above it without data, as far as they are missing. */
+/**
+ * Makes the node with these options, and the nodes above it without data, as far as they are missing. From
+ * below: the user may lack the right to create in a node far above, where nothing has to be created.
+ */
 export async function createPath(
   client: Pick<ZooKeeperClient, "create">,
   path: string,
   options: CreateOptions = {},
 ): Promise<void> {
-  const parts = path.split("/").slice(1);
-  for (const at of parts.keys()) {
-    const node = `/${parts.slice(0, at + 1).join("/")}`;
-    await createUnlessThere(client, node, node === path ? options : {});
+  try {
+    await createUnlessThere(client, path, options);
+  } catch (error) {
+    const parent = path.slice(0, path.lastIndexOf("/"));
+    if (!isCode(error, "NO_NODE") || parent === "") throw error;
+    await createPath(client, parent);
+    await createUnlessThere(client, path, options);
   }
 }
 

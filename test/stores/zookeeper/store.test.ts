@@ -38,6 +38,16 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     expect(await zookeeper.nodesOf(root, NAME)).toEqual([]);
   });
 
+  test("the root may be below a node in which nothing may be created", async () => {
+    const { admin } = zookeeper;
+    const closed = zookeeper.root();
+    await admin.create(closed);
+    await admin.create(`${closed}/app`);
+    await admin.setAcl(closed, [{ permissions: ["read"], scheme: "world", id: "anyone" }]);
+    const { locks } = zookeeper.open(`${closed}/app/team/locks`);
+    await (await locks.acquire("name")).release();
+  });
+
   test("a waiter whose connection was cut when the name became free gets it after reconnecting", async () => {
     const root = zookeeper.root();
     const through = await zookeeper.proxy();
