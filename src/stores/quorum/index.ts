@@ -110,7 +110,7 @@ export class QuorumStore implements Store {
   /** Joins the nodes; claims do so first. Rejects if fewer than a majority answer. */
   setUp(): Promise<void> {
     this.#pending.isClosed = false;
-    return this.#membership.joinAll();
+    return this.#membership.join();
   }
 
   claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {

@@ -32,6 +32,8 @@ const MENDED: readonly (readonly [what: string, seed: number])[] = [
   ["close() in the middle of a forced release", 8_402_034],
   ["close() waits twice for a node that is late", 8_501_946],
   ["a release after close()", 8_621_174],
+  ["the first claim overtakes nodes that are about to join", 8_609_376],
+  ["requests to join are lost, and the next claim waits for them", 8_704_944],
 ];
 test.each(MENDED)("a schedule that broke a promise: %s", async (_what, seed) => {
   const { failure } = await search({ seed, runs: 1, draw: drawQuorumSchedule });
