@@ -55,16 +55,17 @@ export class Membership {
 
   async #joinMissing(): Promise<void> {
     const givesUpAtMs = this.#clock.elapsedMs() + LIMITS.timeoutMs;
-    let isOver = false;
-    do {
+    // Late answers to an earlier attempt may have made it complete.
+    let isOver = this.#haveAllJoined;
+    while (!isOver) {
       this.#triedAtMs = this.#clock.elapsedMs();
       const haveAllAnswered = await this.#askMissing();
       const [refusal] = this.#refusals.values();
       if (refusal !== undefined) throw refusal;
       const isTooLate = this.#clock.elapsedMs() >= givesUpAtMs;
-      isOver = haveAllAnswered || this.#haveAllJoined || isTooLate;
       // Nodes that do not answer are waited for only while the others can't decide anything.
-    } while (!isOver && !this.#canVote);
+      isOver = haveAllAnswered || this.#haveAllJoined || this.#canVote || isTooLate;
+    }
     if (this.#states.size < this.#majority) {
       const failures = this.#missing.map(({ absence }) => absence);
       throw unavailable(this.#members.length, failures);

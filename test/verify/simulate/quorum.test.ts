@@ -34,6 +34,7 @@ const MENDED: readonly (readonly [what: string, seed: number])[] = [
   ["a release after close()", 8_621_174],
   ["the first claim overtakes nodes that are about to join", 8_609_376],
   ["requests to join are lost, and the next claim waits for them", 8_704_944],
+  ["all nodes have joined by late answers", 8_900_604],
 ];
 test.each(MENDED)("a schedule that broke a promise: %s", async (_what, seed) => {
   const { failure } = await search({ seed, runs: 1, draw: drawQuorumSchedule });
