@@ -2,7 +2,7 @@ import type { Clock, Timer } from "../../core/clock.js";
 import type { InvalidArgumentError } from "../../core/errors.js";
 import { majorityOf } from "./ballot.js";
 import { sameServer, unavailable } from "./errors.js";
-import { askAll, joinEach, type Member } from "./member.js";
+import { askAll, type Member, sendEach } from "./member.js";
 import type { NodeState } from "./node.js";
 
 const LIMITS = { silentMs: 500, timeoutMs: 5_000 };
@@ -107,7 +107,7 @@ export class Membership {
         return timer;
       };
       let timer = resolveAfter(RETRY_MS);
-      joinEach(members, LIMITS, (answer, i) => {
+      const answered = (answer: NodeState | Error, i: number): void => {
         const couldVote = this.#canVote;
         if (answer instanceof Error) members[i]!.absence = answer;
         else this.#add(members[i]!, answer);
@@ -118,7 +118,8 @@ export class Membership {
           timer.cancel();
           timer = resolveAfter(LATE_MS);
         }
-      });
+      };
+      sendEach(members, LIMITS, (node) => node.join(), answered);
     });
   }
 
