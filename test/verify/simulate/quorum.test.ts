@@ -72,20 +72,20 @@ test("every kind of fault is drawn", () => {
 
 /** For each mutant: a seed that finds it, at most so many runs from there, and the rule that it breaks. */
 const FOUND: Partial<Record<QuorumMutantName, { seed: number; rules: readonly RuleId[] }>> = {
-  "a counter that expires": { seed: 252, rules: ["S2"] },
-  "a claim that takes a number below the highest": { seed: 17, rules: ["S2"] },
-  "a claim that raises no counter": { seed: 143, rules: ["S2", "S4"] },
-  "a claim that raises only the maximum": { seed: 143, rules: ["S4"] },
-  "a raise without holding the name": { seed: 37, rules: ["S1", "S2", "S4"] },
-  "a raise that raises no counter": { seed: 119, rules: ["S2"] },
+  "a counter that expires": { seed: 38, rules: ["S2"] },
+  "a claim that takes a number below the highest": { seed: 64, rules: ["S2"] },
+  "a claim that raises no counter": { seed: 40, rules: ["S2", "S4"] },
+  "a claim that raises only the maximum": { seed: 40, rules: ["S4"] },
+  "a raise without holding the name": { seed: 80, rules: ["S1", "S2", "S4"] },
+  "a raise that raises no counter": { seed: 153, rules: ["S2"] },
   "a raise that raises only the maximum": { seed: 482, rules: ["S4"] },
   "a raise to a lower number": { seed: 915, rules: ["S1"] },
   "a renewal whatever the base": { seed: 385, rules: ["S4"] },
   "a fill-in after a later ballot": { seed: 7, rules: ["S4", "S6"] },
-  "a fill-in after the release": { seed: 97, rules: ["S5"] },
-  "a release of another's record": { seed: 2, rules: ["S1", "S4"] },
-  "one id for all ballots of a claim": { seed: 100, rules: ["S1", "S2"] },
-  "a majority of different numbers": { seed: 116, rules: ["S2"] },
+  "a fill-in after the release": { seed: 29, rules: ["S5"] },
+  "a release of another's record": { seed: 0, rules: ["S1", "S4"] },
+  "one id for all ballots of a claim": { seed: 42, rules: ["S1", "S2"] },
+  "a majority of different numbers": { seed: 64, rules: ["S2", "S4"] },
 };
 const MUTANT_RUNS = 5;
 
