@@ -181,7 +181,9 @@ export class QuorumStore implements Store {
     this.#refuse(claim);
     await this.#membership.join();
     const name = claim.names[0]!;
-    if (this.#grants.has(name, claim.grantId)) return this.#claimAgain(name, claim);
+    if (this.#grants.has(name, claim.grantId)) {
+      return this.#grants.hasExpired(claim.grantId) ? LOST : this.#claimAgain(name, claim);
+    }
     const revoked = this.#grants.whyRevoked(claim.grantId);
     if (revoked !== undefined) return revoked;
     if (!claim.queue) return this.#toClaimAnswer(claim, await this.#compete(claim, own));

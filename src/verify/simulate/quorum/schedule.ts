@@ -160,7 +160,10 @@ function drawVanishing(
   return [...forgotten.flat(), ...faulty];
 }
 
-/** Clients reach some of the nodes for a moment only, so ballots leave different numbers behind, and vanish. */
+/**
+ * Clients do not reach some of the nodes for a moment, or late, again and again: ballots leave different numbers
+ * behind, or arrive after later ones, and vanish.
+ */
 function drawSplitVotes(
   random: Random,
   schedule: Schedule,
@@ -171,7 +174,7 @@ function drawSplitVotes(
       Array.from({ length: 6 }, (): Trouble => {
         const fromMs = whole(random.unit() * LASTS_MS);
         return {
-          kind: "refused",
+          kind: schedule.seed % 2 === 0 ? "refused" : "messages are late",
           client,
           node,
           fromMs,
