@@ -93,7 +93,7 @@ const FOUND: Partial<Record<QuorumMutantName, { seed: number; rules: readonly Ru
   "a claim that raises only the maximum": { seed: 40, rules: ["S4"] },
   "a raise without holding the name": { seed: 80, rules: ["S1", "S2", "S4"] },
   "a raise that raises no counter": { seed: 153, rules: ["S2"] },
-  "a raise that raises only the maximum": { seed: 482, rules: ["S4"] },
+  "a raise that raises only the maximum": { seed: 23_002, rules: ["S4"] },
   "a raise to a lower number": { seed: 682, rules: ["S1", "S2"] },
   "a renewal whatever the base": { seed: 24_067, rules: ["S4"] },
   "a fill-in after a later ballot": { seed: 7, rules: ["S4", "S6"] },
