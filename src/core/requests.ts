@@ -1,5 +1,6 @@
 import type { Agenda } from "./agenda.js";
 import { reasonOf, safeCause } from "./cause.js";
+import type { Timer } from "./clock.js";
 import { ClosedError, HoldfastError, StoreUnavailableError } from "./errors.js";
 import { OwedRelease } from "./owed-release.js";
 import type { Runtime } from "./runtime.js";
@@ -15,6 +16,11 @@ import type {
   Renewal,
   Store,
 } from "./store.js";
+
+/** A timer that fires later than this was held up by the event loop. */
+export const LATE_MS = 50;
+/** After a timeout, how long a last reply may take before the store counts as unavailable. */
+export const LAST_REPLY_MS = 250;
 
 /** The reply to a release; an error says that its outcome is unknown, or that the store refused it. */
 export type ReleaseOutcome = ReleaseAnswer | HoldfastError;
@@ -246,10 +252,19 @@ export class Requests {
     const giveUp = (error: unknown): void => {
       if (end()) failed(error);
     };
-    const timer = this.#runtime.clock.after(timeoutMs, () =>
-      giveUp(this.noReplyError(what, timeoutMs)),
-    );
-    timer.keepAlive(true);
+    const { clock } = this.#runtime;
+    const after = (ms: number, run: () => void): Timer => {
+      const started = clock.after(ms, run);
+      started.keepAlive(true);
+      return started;
+    };
+    const timesOutAtMs = clock.elapsedMs() + timeoutMs;
+    const timeOut = (): void => giveUp(this.noReplyError(what, timeoutMs));
+    let timer = after(timeoutMs, () => {
+      // The process was stopped: the reply may have arrived, and is read after the timers.
+      if (clock.elapsedMs() > timesOutAtMs + LATE_MS) timer = after(LAST_REPLY_MS, timeOut);
+      else timeOut();
+    });
     this.#pending.add(giveUp);
     const end = (): boolean => {
       if (!isPending) return false;

@@ -2,7 +2,7 @@ import { Acquisition, type Busy, type NotGranted } from "./acquisition.js";
 import { assertOpen, type Context } from "./context.js";
 import { ClosedError, HoldfastError } from "./errors.js";
 import { HeldLease } from "./held-lease.js";
-import type { ReleaseOutcome } from "./requests.js";
+import { LAST_REPLY_MS, LATE_MS, type ReleaseOutcome } from "./requests.js";
 import { SentRequests } from "./sent-requests.js";
 import type { Call } from "./settings.js";
 import {
@@ -26,10 +26,6 @@ const APART_MS = 5;
  * queue must not poll at the pace of a short lease.
  */
 const FURTHER_BACK_APART_MS = 100;
-/** After a timeout, how long the release of the ticket may take before the store counts as unavailable. */
-export const LAST_REPLY_MS = 250;
-/** A timer that fires later than this was held up by the event loop. */
-const LATE_MS = 50;
 
 /**
  * One acquire, from the first claim to the lease: claims, keeps its ticket alive, is pushed or polls,

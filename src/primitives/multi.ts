@@ -5,10 +5,11 @@ import { AcquireTimeoutError, InvalidArgumentError, LeaseLostError } from "../co
 import type { HeldLease } from "../core/held-lease.js";
 import type { LeaseState, ReleaseResult } from "../core/lease.js";
 import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
+import { LAST_REPLY_MS } from "../core/requests.js";
 import { type Call, resolveCall } from "../core/settings.js";
 import type { ClaimMode } from "../core/store.js";
 import { checkName, type Duration, show } from "../core/validate.js";
-import { LAST_REPLY_MS, Waiter } from "../core/waiter.js";
+import { Waiter } from "../core/waiter.js";
 import type { Fenced } from "../fence/fence.js";
 import { compareUtf8 } from "../stores/shared/utf8.js";
 

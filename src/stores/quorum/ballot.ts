@@ -28,6 +28,8 @@ export class Ballot {
   /** Answers to the request to raise the number; null in the first round. */
   #raised: (boolean | Error | undefined)[] | null = null;
   #target = 0;
+  /** Nodes that did not answer the claim in time. They may have answered later requests, by another connection. */
+  readonly #late = new Set<number>();
   #resolve: (outcome: BallotOutcome) => void = () => {};
   #isOver = false;
 
@@ -47,15 +49,21 @@ export class Ballot {
         this.#claimed[i] = answer;
         this.#evaluate();
       };
-      askEach(this.#members, this.#limits, claim, answered, () => this.#evaluate());
+      const silent = (): void => {
+        for (const [i, answer] of this.#claimed.entries()) {
+          if (answer === undefined) this.#late.add(i);
+        }
+        this.#evaluate();
+      };
+      askEach(this.#members, this.#limits, claim, answered, silent);
     });
   }
 
   /** Whether the claim may still reach the node after its release, by another connection. */
   mayReach(index: number): boolean {
     const answer = this.#claimed[index];
-    const isLate = answer === undefined && this.#members[index]!.isSilent;
-    return isLate || answer instanceof Error;
+    if (answer !== undefined) return answer instanceof Error;
+    return this.#late.has(index) || this.#members[index]!.isSilent;
   }
 
   /** Whether the node has said that it has recorded the ballot. */

@@ -77,6 +77,12 @@ export class Grants {
     return this.#grants.get(grantId)?.name === name;
   }
 
+  /** Whether no node can have the record any more: a renewal would store it again, without a vote. */
+  hasExpired(grantId: string): boolean {
+    const grant = this.#grants.get(grantId);
+    return grant !== undefined && grant.expiresAtMs <= this.#clock.elapsedMs();
+  }
+
   /** The answer to a claim whose grant was revoked. */
   whyRevoked(grantId: string): LostAnswer | undefined {
     return this.#revoked.get(grantId);

@@ -1,5 +1,5 @@
 import type { Clock, Timer } from "../../core/clock.js";
-import type { NodeState, QuorumNode } from "./node.js";
+import type { QuorumNode } from "./node.js";
 
 /** A lower estimate of a node's clock is believed after this time, in which no better one came. */
 const ESTIMATE_KEPT_MS = 10_000;
@@ -86,16 +86,8 @@ export function askEach<T>(
   sendEach(members, limits, sendIfJoined, answered, silent);
 }
 
-/** The same for the request to join. */
-export function joinEach(
-  members: readonly Member[],
-  limits: Limits,
-  answered: (answer: NodeState | Error, index: number) => void,
-): void {
-  sendEach(members, limits, (node) => node.join(), answered);
-}
-
-function sendEach<T>(
+/** The same, also to members that have not joined. */
+export function sendEach<T>(
   members: readonly Member[],
   { silentMs, timeoutMs }: Limits,
   send: (node: QuorumNode, index: number) => Promise<T>,

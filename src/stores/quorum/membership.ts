@@ -1,14 +1,14 @@
-import type { Clock } from "../../core/clock.js";
+import type { Clock, Timer } from "../../core/clock.js";
 import type { InvalidArgumentError } from "../../core/errors.js";
 import { majorityOf } from "./ballot.js";
 import { sameServer, unavailable } from "./errors.js";
-import { askAll, joinEach, type Member } from "./member.js";
+import { askAll, type Member, sendEach } from "./member.js";
 import type { NodeState } from "./node.js";
 
 const LIMITS = { silentMs: 500, timeoutMs: 5_000 };
-/** Nodes that were not reached are tried again after this time. */
+/** Nodes that were not reached are asked again after this time: a request or its answer may be lost. */
 const RETRY_MS = 1_000;
-/** While a store is set up, nodes that are later than a majority get this time. */
+/** Nodes that answer later than a majority by more than this join afterwards. */
 const LATE_MS = 250;
 
 /**
@@ -24,8 +24,6 @@ export class Membership {
   readonly #refusals = new Map<Member, InvalidArgumentError>();
   #isReady = false;
   #attempt: Promise<void> | null = null;
-  /** Resolves when all nodes have answered the last attempt, or have not done so in time. */
-  #answered: Promise<unknown> = READY;
   #triedAtMs = Number.NEGATIVE_INFINITY;
 
   constructor(members: readonly Member[], clock: Clock) {
@@ -40,26 +38,12 @@ export class Membership {
    */
   join(): Promise<void> {
     const isDue = this.#clock.elapsedMs() - this.#triedAtMs >= RETRY_MS;
-    const isTried = !this.#isReady || (isDue && this.#states.size < this.#members.length);
+    const isTried = !this.#isReady || (isDue && !this.#haveAllJoined);
     const attempt = isTried ? this.#try() : READY;
     if (!this.#isReady) return attempt;
     attempt.catch(() => {});
     const [refusal] = this.#refusals.values();
     return refusal === undefined ? READY : Promise.reject(refusal);
-  }
-
-  /** Also gives the other nodes a moment, so that a server that is named twice is found. */
-  async joinAll(): Promise<void> {
-    await this.join();
-    await new Promise<void>((resolve) => {
-      const timer = this.#clock.after(LATE_MS, resolve);
-      timer.keepAlive(true);
-      this.#answered.then(() => {
-        timer.cancel();
-        resolve();
-      });
-    });
-    return this.join();
   }
 
   #try(): Promise<void> {
@@ -70,17 +54,23 @@ export class Membership {
   }
 
   async #joinMissing(): Promise<void> {
-    this.#triedAtMs = this.#clock.elapsedMs();
-    const missing = this.#members.filter(({ isJoined }) => !isJoined);
-    // Other nodes are waited for only while these can't decide anything.
-    const answers = await this.#ask(missing, () => this.#canVote);
-    const [refusal] = this.#refusals.values();
-    if (refusal !== undefined) throw refusal;
-    if (!this.#hasMajority) {
-      const failures = answers.filter((answer) => answer instanceof Error);
+    const givesUpAtMs = this.#clock.elapsedMs() + LIMITS.timeoutMs;
+    // Late answers to an earlier attempt may have made it complete.
+    let isOver = this.#haveAllJoined;
+    while (!isOver) {
+      this.#triedAtMs = this.#clock.elapsedMs();
+      const haveAllAnswered = await this.#askMissing();
+      const [refusal] = this.#refusals.values();
+      if (refusal !== undefined) throw refusal;
+      const isTooLate = this.#clock.elapsedMs() >= givesUpAtMs;
+      // Nodes that do not answer are waited for only while the others can't decide anything.
+      isOver = haveAllAnswered || this.#haveAllJoined || this.#canVote || isTooLate;
+    }
+    if (this.#states.size < this.#majority) {
+      const failures = this.#missing.map(({ absence }) => absence);
       throw unavailable(this.#members.length, failures);
     }
-    if (this.#states.size === this.#members.length && !this.#isUsed) await this.#settleIfNew();
+    if (this.#haveAllJoined && !this.#isUsed) await this.#settleIfNew();
     this.#isReady = true;
   }
 
@@ -92,27 +82,44 @@ export class Membership {
    */
   async #settleIfNew(): Promise<void> {
     const seen = new Map(this.#states);
-    const answers = await this.#ask(this.#members, () => this.#isUsed);
-    if (this.#isUsed || answers.some((answer) => answer instanceof Error)) return;
+    const answers = await askAll(this.#members, LIMITS, (node) => node.join());
+    for (const [i, answer] of answers) {
+      if (answer instanceof Error) return;
+      this.#add(this.#members[i]!, answer);
+    }
+    if (this.#isUsed) return;
     await askAll(this.#members, LIMITS, (node, i) =>
       node.settle(seen.get(this.#members[i]!)!.marker),
     );
   }
 
-  /** Resolves when all have answered, or `isEnough` says so. Later answers count too. */
-  #ask(members: readonly Member[], isEnough: () => boolean): Promise<(NodeState | Error)[]> {
-    const answers: (NodeState | Error)[] = [];
+  /**
+   * Resolves with true when all have answered; otherwise a moment after a majority can vote, so that the first
+   * lease of a process does not rest on a bare majority; or when it is time to ask again. Later answers count.
+   */
+  #askMissing(): Promise<boolean> {
+    const members = this.#missing;
+    let answers = 0;
     return new Promise((resolve) => {
-      this.#answered = new Promise((allAnswered) => {
-        joinEach(members, LIMITS, (answer, i) => {
-          answers.push(answer);
-          if (answer instanceof Error) members[i]!.absence = answer;
-          else this.#add(members[i]!, answer);
-          const isLast = answers.length === members.length;
-          if (isLast) allAnswered(null);
-          if (isLast || isEnough()) resolve(answers);
-        });
-      });
+      const resolveAfter = (ms: number): Timer => {
+        const timer = this.#clock.after(ms, () => resolve(false));
+        timer.keepAlive(true);
+        return timer;
+      };
+      let timer = resolveAfter(RETRY_MS);
+      const answered = (answer: NodeState | Error, i: number): void => {
+        const couldVote = this.#canVote;
+        if (answer instanceof Error) members[i]!.absence = answer;
+        else this.#add(members[i]!, answer);
+        if (++answers === members.length) {
+          timer.cancel();
+          resolve(true);
+        } else if (this.#canVote && !couldVote) {
+          timer.cancel();
+          timer = resolveAfter(LATE_MS);
+        }
+      };
+      sendEach(members, LIMITS, (node) => node.join(), answered);
     });
   }
 
@@ -135,8 +142,12 @@ export class Membership {
     return voters.length >= this.#majority;
   }
 
-  get #hasMajority(): boolean {
-    return this.#states.size >= this.#majority;
+  get #haveAllJoined(): boolean {
+    return this.#states.size === this.#members.length;
+  }
+
+  get #missing(): readonly Member[] {
+    return this.#members.filter(({ isJoined }) => !isJoined);
   }
 
   /** Whether any node was seen that somebody has used. */

@@ -11,7 +11,7 @@ import { maxTtlOf, type NodeTarget, nodesOf } from "./url.js";
 /** Nodes that connect later than a majority by more than this join the quorum afterwards. */
 const LATE_MS = 250;
 
-/** Opens a store as soon as a majority of the nodes has answered. */
+/** Opens a store when all nodes have answered, or a moment after a majority has. */
 export async function openQuorumStore(url: StoreUrl): Promise<QuorumStore> {
   const nodes = nodesOf(url);
   const maxTtl = maxTtlOf(url);

@@ -52,7 +52,7 @@ const settledOf = (nodes: readonly SlowNode[]): number[] => nodes.map(({ settled
 
 test("new nodes are put into service, once", async () => {
   const { clock, nodes, membership } = quorum();
-  const joining = membership.joinAll();
+  const joining = membership.join();
   await clock.advance(1_000);
   await joining;
   await membership.join();
@@ -62,12 +62,11 @@ test("new nodes are put into service, once", async () => {
 test("new nodes are put into service when the last one, which did not answer before, has joined", async () => {
   const { clock, nodes, membership } = quorum();
   nodes[2]!.delayMs = TOO_SLOW_MS;
-  const joining = membership.joinAll();
+  const joining = membership.join();
   await clock.advance(TOO_SLOW_MS);
   await joining;
   expect(settledOf(nodes)).toEqual([0, 0, 0]);
   nodes[2]!.delayMs = 1;
-  // The attempt that is under way fails first.
   await clock.advance(TOO_SLOW_MS);
   await membership.join();
   await clock.advance(1_000);
@@ -77,14 +76,13 @@ test("new nodes are put into service when the last one, which did not answer bef
 test("a late node stays out of the vote if the others were put into service meanwhile", async () => {
   const { clock, nodes, membership } = quorum();
   nodes[2]!.delayMs = TOO_SLOW_MS;
-  const joining = membership.joinAll();
+  const joining = membership.join();
   await clock.advance(TOO_SLOW_MS);
   await joining;
   // After maxTtl.
   nodes[0]!.isNew = false;
   nodes[1]!.isNew = false;
   nodes[2]!.delayMs = 1;
-  // The attempt that is under way fails first.
   await clock.advance(TOO_SLOW_MS);
   await membership.join();
   await clock.advance(1_000);
@@ -94,7 +92,7 @@ test("a late node stays out of the vote if the others were put into service mean
 test("a node that answers later than the others stays out of the vote if they were put into service meanwhile", async () => {
   const { clock, nodes, membership } = quorum();
   nodes[2]!.delayMs = 3_000;
-  const joining = membership.joinAll();
+  const joining = membership.join();
   await clock.advance(1_000);
   // By another client, whose leases the third node loses before it answers.
   nodes[0]!.isNew = false;
@@ -107,10 +105,35 @@ test("a node that answers later than the others stays out of the vote if they we
 test("a node that loses its data after it has answered is not put into service", async () => {
   const { clock, nodes, membership } = quorum();
   nodes[1]!.delayMs = 1_000;
-  const joining = membership.joinAll();
+  const joining = membership.join();
   await clock.advance(500);
   nodes[0]!.marker++;
   await clock.advance(TOO_SLOW_MS);
   await joining;
   expect(settledOf(nodes)).toEqual([0, 1, 1]);
+});
+
+test("a node whose answer is lost is asked again after a second", async () => {
+  const { clock, nodes, membership } = quorum();
+  for (const node of nodes) Object.assign(node, { isNew: false, delayMs: TOO_SLOW_MS });
+  const joining = membership.join();
+  await clock.advance(500);
+  for (const node of nodes) node.delayMs = 1;
+  await clock.advance(501);
+  await joining;
+});
+
+test("the first to join wait a moment for the others, and not for one that is silent", async () => {
+  const { clock, nodes, membership } = quorum();
+  for (const node of nodes) node.isNew = false;
+  nodes[2]!.delayMs = TOO_SLOW_MS;
+  let isReady = false;
+  const joining = membership.join().then(() => {
+    isReady = true;
+  });
+  await clock.advance(200);
+  expect(isReady).toBe(false);
+  await clock.advance(100);
+  expect(isReady).toBe(true);
+  await joining;
 });

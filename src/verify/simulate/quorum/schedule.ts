@@ -65,6 +65,8 @@ export function drawQuorumSchedule(seed: number): Schedule {
     troubles: [],
   };
   const drawOfNodes = chance(0.25) ? drawVanishing : drawNodeTroubles;
+  // By the seed, not by chance: the other schedules stay as they were.
+  if (seed % 5 === 2) return { ...drawn, troubles: drawSplitVotes(random, drawn, syncs) };
   const troubles = [...drawClientTroubles(random, drawn), ...drawOfNodes(random, drawn, syncs)];
   return { ...drawn, troubles: troubles.sort((a, b) => a.fromMs - b.fromMs) };
 }
@@ -156,6 +158,33 @@ function drawVanishing(
     ),
   );
   return [...forgotten.flat(), ...faulty];
+}
+
+/**
+ * Clients do not reach some of the nodes for a moment, or late, again and again: ballots leave different numbers
+ * behind, or arrive after later ones, and vanish.
+ */
+function drawSplitVotes(
+  random: Random,
+  schedule: Schedule,
+  syncs: readonly boolean[],
+): readonly Trouble[] {
+  const refusing = schedule.rates.flatMap((_, client) =>
+    syncs.flatMap((_, node) =>
+      Array.from({ length: 6 }, (): Trouble => {
+        const fromMs = whole(random.unit() * LASTS_MS);
+        return {
+          kind: schedule.seed % 2 === 0 ? "refused" : "messages are late",
+          client,
+          node,
+          fromMs,
+          toMs: fromMs + whole(random.unit() * 1_500),
+        };
+      }),
+    ),
+  );
+  const troubles = [...refusing, ...drawVanishing(random, schedule, syncs)];
+  return troubles.sort((a, b) => a.fromMs - b.fromMs);
 }
 
 const NODE_TROUBLES = ["messages", "stops", "loss", "forgets", "jumps"] as const;

@@ -1,9 +1,9 @@
 import { standardSeams } from "../../../core/runtime.js";
 import type { NameInfo, Store } from "../../../core/store.js";
 import { majorityOf } from "../../../stores/quorum/ballot.js";
-import { QuorumStore } from "../../../stores/quorum/index.js";
 import { toNameInfo } from "../../../stores/quorum/names.js";
 import type { NodeRevocation, QuorumNode } from "../../../stores/quorum/node.js";
+import { QuorumStore } from "../../../stores/quorum/store.js";
 import { delegate } from "../../../testing/delegate.js";
 import type { Excuse, RuleId, Verdict } from "../../check/check.js";
 import { whenAnswered } from "../batches.js";
