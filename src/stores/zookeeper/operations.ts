@@ -154,11 +154,12 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
     const waiters = queue.waiters().filter(({ place }) => comparePlaces(place, before) < 0);
     const dropped = waiters.filter(({ permits }) => permits > limit);
     const staying = [...holders, ...waiters.filter(({ permits }) => permits <= limit)];
+    const checked = [...staying.map(({ node }) => node), ...queue.barriersBefore(before)];
     const resize: Resize = { limit, before, held: holders.map(({ grantId }) => grantId) };
     const parts: MultiPart[] = [
       { op: "setData", path: container, data: JSON.stringify(resize), version },
-      // If one of them had gone, another could hold the name by now.
-      ...staying.map(({ node }): MultiPart => ({ op: "check", path: `${container}/${node}` })),
+      // If one of them had gone, another claim could hold the name by now, also one behind the barrier of another resize.
+      ...checked.map((node): MultiPart => ({ op: "check", path: `${container}/${node}` })),
       ...dropped.map((claim) => this.#deletion(name, claim)),
       { op: "delete", path: barrier },
     ];

@@ -20,7 +20,8 @@ export interface StoredClaim extends StandingClaim {
 
 /** The claims on one name, as the names of their nodes tell. Labels and tokens are in the nodes' data. */
 export class Queue extends ClaimQueue<StoredClaim> {
-  #barriers: number[] = [];
+  /** The places of the barriers, by the names of their nodes. */
+  #barriers = new Map<string, number>();
   #resize: Resize | null = null;
 
   constructor(children: readonly string[] = [], resize: Resize | null = null) {
@@ -30,7 +31,7 @@ export class Queue extends ClaimQueue<StoredClaim> {
 
   reset(children: readonly string[], resize: Resize | null): void {
     this.#resize = resize;
-    this.#barriers = [];
+    this.#barriers = new Map();
     this.claims = new Map();
     const claims: StoredClaim[] = [];
     for (const child of children) {
@@ -48,8 +49,7 @@ export class Queue extends ClaimQueue<StoredClaim> {
   }
 
   deleted(node: string): void {
-    const barrier = readBarrier(node);
-    if (barrier !== null) this.#barriers = this.#barriers.filter((place) => place !== barrier);
+    this.#barriers.delete(node);
     const claim = readClaim(node);
     if (claim === null || this.claims.get(claim.grantId)?.node !== node) return;
     this.claims.delete(claim.grantId);
@@ -73,6 +73,15 @@ export class Queue extends ClaimQueue<StoredClaim> {
     return claim !== undefined && this.#isBarred(claim);
   }
 
+  /** The nodes of the barriers before this place. */
+  barriersBefore(place: number): string[] {
+    const nodes: string[] = [];
+    for (const [node, barrier] of this.#barriers) {
+      if (comparePlaces(barrier, place) < 0) nodes.push(node);
+    }
+    return nodes;
+  }
+
   /** The first claim before this one that has another limit; null if all have the same. */
   claimOfOtherLimit(grantId: string): StoredClaim | null {
     const own = this.get(grantId);
@@ -91,13 +100,13 @@ export class Queue extends ClaimQueue<StoredClaim> {
   }
 
   #isBarred({ place }: StoredClaim): boolean {
-    return this.#barriers.some((barrier) => comparePlaces(barrier, place) < 0);
+    return this.barriersBefore(place).length > 0;
   }
 
   #toClaim(node: string): StoredClaim | null {
     const barrier = readBarrier(node);
     if (barrier !== null) {
-      if (!this.#barriers.includes(barrier)) this.#barriers.push(barrier);
+      this.#barriers.set(node, barrier);
       return null;
     }
     const claim = readClaim(node);
