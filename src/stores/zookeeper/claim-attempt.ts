@@ -76,8 +76,11 @@ export class ClaimAttempt {
   async #answer({ token, queue }: Standing): Promise<ClaimAnswer> {
     const { grantId, queue: mayWait } = this.#claim;
     const name = this.#name;
+    if (queue.get(grantId) === undefined) return this.#lose(LOST);
     // A claim that was here before keeps its place, also after a resize.
     const isNew = this.#own.state === "requested";
+    // Also one that may wait: the resize decides whether its limit is the right one.
+    if (isNew && queue.isBarred(grantId)) return this.#answerAfterResize(token);
     const other = isNew ? queue.claimOfOtherLimit(grantId) : null;
     if (other !== null) {
       const described = await describeClaim(this.#link, name, other.node);
@@ -90,7 +93,6 @@ export class ClaimAttempt {
       return this.#withdraw({ kind: "full", name, waiting: ahead });
     }
     if (isNew && !mayWait) {
-      if (queue.isBarred(grantId)) return this.#answerAfterResize(token);
       if (!(await this.#describeHolder(queue))) return this.#lookAgain(token);
       return this.#withdraw({ kind: "busy", name, position: queue.position(grantId) });
     }
@@ -100,25 +102,22 @@ export class ClaimAttempt {
   /** A claim before this one has gone. It may have been about to be withdrawn, and must not make this one busy. */
   async #lookAgain(token: bigint): Promise<ClaimAnswer> {
     const queue = await this.#link.watches.read(this.#name);
-    if (this.#isGivenUp()) return this.#withdraw(LOST);
-    return queue.get(this.#claim.grantId) === undefined
-      ? this.#lose(LOST)
-      : this.#answer({ token, queue });
+    return this.#isGivenUp() ? this.#withdraw(LOST) : this.#answer({ token, queue });
   }
 
   async #answerAfterResize(token: bigint): Promise<ClaimAnswer> {
     const { watches } = this.#link;
-    const { grantId } = this.#claim;
+    const { grantId, queue: mayWait } = this.#claim;
     let queue = await watches.read(this.#name);
     for (let pause = 0; pause < BARRIER_PAUSES && queue.isBarred(grantId); pause++) {
       await sleep(BARRIER_PAUSE_MS);
       queue = await watches.read(this.#name);
     }
-    if (queue.get(grantId) === undefined) return this.#lose(LOST);
-    if (queue.isBarred(grantId)) {
-      return this.#withdraw({ kind: "busy", name: this.#name, position: queue.position(grantId) });
-    }
-    return this.#answer({ token, queue });
+    if (this.#isGivenUp()) return this.#withdraw(LOST);
+    if (!queue.isBarred(grantId)) return this.#answer({ token, queue });
+    // The client that resizes is gone, and its barrier ends with its session.
+    const position = queue.position(grantId);
+    return this.#withdraw(mayWait ? LOST : { kind: "busy", name: this.#name, position });
   }
 
   /** Takes the ticket: watches the name, and looks once more, because the holder may have gone meanwhile. */

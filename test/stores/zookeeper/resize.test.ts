@@ -59,4 +59,20 @@ describeWith(["zookeeper"], "a resize in ZooKeeper", () => {
     expect(await one.semaphore("name", { permits: 2 }).tryAcquire()).toBeNull();
     expect(await lease.release()).toBe("released");
   });
+
+  test("refuses a claim with the former limit that is made during it, also one that may wait", async () => {
+    const root = zookeeper.root();
+    const [one, two] = [zookeeper.open(root).locks, zookeeper.open(root).locks];
+    const holder = await one.semaphore("name", { permits: 5 }).acquire();
+    let outcome: Promise<unknown> = Promise.resolve();
+    await resize(root, 2, async () => {
+      const acquired = two.semaphore("name", { permits: 5 }).acquire({ permits: 3 });
+      outcome = acquired.catch((error: unknown) => error);
+      await until("the claim is made", async () => (await nodes(root)).length === 3);
+    });
+    expect(await outcome).toMatchObject({ code: "INVALID_ARGUMENT" });
+    expect((await one.inspect("name"))?.holders).toHaveLength(1);
+    const next = await two.semaphore("name", { permits: 2 }).acquire({ wait: 0 });
+    await Promise.all([holder.release(), next.release()]);
+  });
 });
