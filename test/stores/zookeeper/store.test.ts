@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
 import { systemRuntime } from "../../../src/core/runtime.js";
-import type { LeaseLostError, Locks } from "../../../src/index.js";
+import { createLocks, type LeaseLostError, type Locks } from "../../../src/index.js";
 import { ZooKeeperContext } from "../../../src/stores/zookeeper/context.js";
 import { Layout } from "../../../src/stores/zookeeper/layout.js";
 import { describeWith } from "../../support/needs.js";
@@ -127,5 +127,27 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     await Promise.all(users);
     expect((await one.inspect("name"))?.holders).toHaveLength(1);
     await keeper.release();
+  });
+
+  test("close() while a session is being opened leaves none, and the store can be used again", async () => {
+    const root = zookeeper.root();
+    const through = await zookeeper.proxy();
+    const { store, locks } = zookeeper.open(root, through);
+    const stall = through.stall("to-client");
+    await stall.inject();
+    const acquired = locks.acquire("name");
+    await until("it connects", () => through.openConnections === 1);
+    const closed = locks.close();
+    await expect(acquired).rejects.toMatchObject({ code: "CLOSED" });
+    await stall.heal();
+    await closed;
+    await until("no connection is left", () => through.openConnections === 0, 5_000);
+    // A claim that was in flight must not open another.
+    await sleep(200);
+    expect(through.openConnections).toBe(0);
+    const again = createLocks(store, { ttl: TTL_MS });
+    await (await again.acquire("name")).release();
+    await again.close();
+    await until("no connection is left", () => through.openConnections === 0, 5_000);
   });
 });
