@@ -17,9 +17,9 @@ import type { ZooKeeperClaim } from "./session-port.js";
 import type { Written } from "./turn-requests.js";
 
 const ATTEMPTS = 5;
-/** A resize takes a few round trips. */
-const BARRIER_PAUSE_MS = 20;
-const BARRIER_PAUSES = 50;
+/** A resize takes a few round trips, and so does the withdrawal of a claim that is refused. */
+const PAUSE_MS = 20;
+const PAUSES = 50;
 
 /** The claim's node and the name's queue, read after the node was created. */
 interface Standing {
@@ -39,6 +39,8 @@ export class ClaimAttempt {
   readonly #link: Link;
   readonly #name: string;
   readonly #key: string;
+  /** How often a claim with another limit was waited for. */
+  #pauses = 0;
 
   constructor(context: ZooKeeperContext, pending: PendingClaim, own: ZooKeeperClaim) {
     this.#context = context;
@@ -83,6 +85,9 @@ export class ClaimAttempt {
     if (isNew && queue.isBarred(grantId)) return this.#answerAfterResize(token);
     const other = isNew ? queue.claimOfOtherLimit(grantId) : null;
     if (other !== null) {
+      // The first claim has this one's limit, so the other is refused: its node goes, unless its client is dead.
+      const isRefused = queue.limit === queue.get(grantId)?.limit;
+      if (isRefused && this.#pauses++ < PAUSES) return this.#lookAgain(token, PAUSE_MS);
       const described = await describeClaim(this.#link, name, other.node);
       if (described === null) return this.#lookAgain(token);
       return this.#withdraw({ kind: "mismatch", name, limit: other.limit });
@@ -99,8 +104,9 @@ export class ClaimAttempt {
     return this.#wait(token);
   }
 
-  /** A claim before this one has gone. It may have been about to be withdrawn, and must not make this one busy. */
-  async #lookAgain(token: bigint): Promise<ClaimAnswer> {
+  /** A claim before this one has gone, or will. It was about to be withdrawn, and must not make this one fail. */
+  async #lookAgain(token: bigint, pauseMs = 0): Promise<ClaimAnswer> {
+    if (pauseMs > 0) await sleep(pauseMs);
     const queue = await this.#link.watches.read(this.#name);
     return this.#isGivenUp() ? this.#withdraw(LOST) : this.#answer({ token, queue });
   }
@@ -109,8 +115,8 @@ export class ClaimAttempt {
     const { watches } = this.#link;
     const { grantId, queue: mayWait } = this.#claim;
     let queue = await watches.read(this.#name);
-    for (let pause = 0; pause < BARRIER_PAUSES && queue.isBarred(grantId); pause++) {
-      await sleep(BARRIER_PAUSE_MS);
+    for (let pause = 0; pause < PAUSES && queue.isBarred(grantId); pause++) {
+      await sleep(PAUSE_MS);
       queue = await watches.read(this.#name);
     }
     if (this.#isGivenUp()) return this.#withdraw(LOST);

@@ -150,4 +150,25 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     await again.close();
     await until("no connection is left", () => through.openConnections === 0, 5_000);
   });
+
+  test("a claim that is refused for its limit does not make claims behind it fail", async () => {
+    const root = zookeeper.root();
+    const { locks } = zookeeper.open(root);
+    const semaphore = locks.semaphore("name", { permits: 4 });
+    const holder = await semaphore.acquire();
+    // Its client has seen the limit of the holder, and is about to delete it.
+    const refused = await openClient({ servers: [zookeeper.address] });
+    const claim = { permits: 1, limit: 5, grantId: "refused-0123456789" };
+    const path = new Layout(root).claim(NAME, claim, "permits");
+    const data = JSON.stringify({ holder: "refused", ttlMs: TTL_MS, atMs: Date.now() });
+    await refused.create(path, { mode: "ephemeral-sequential", data });
+    const acquired = semaphore.tryAcquire();
+    await until("the claim is made", async () => {
+      return (await zookeeper.nodesOf(root, NAME)).length === 3;
+    });
+    await refused.close();
+    const lease = await acquired;
+    expect(lease?.state).toBe("held");
+    await Promise.all([holder.release(), lease?.release()]);
+  });
 });
