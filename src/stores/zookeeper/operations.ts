@@ -101,8 +101,6 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
     const holders = described.filter((one) => one !== null);
     if (holders.length < claims.length) return null;
     const infos = claims.map((claim, i) => toHolderInfo(claim, holders[i]!));
-    // An attempt whose reply was lost has done it.
-    if (revocations.some((one) => one.step === step)) return infos;
     const atMs = Date.now();
     const records = holders.map(({ holder, token }, i): Revocation => {
       return { grantId: claims[i]!.grantId, holder, token: String(token), by, why, atMs, step };
@@ -117,7 +115,16 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
         (id): MultiPart => ({ op: "setData", path: this.#layout.session(id), data: "" }),
       ),
     ]);
-    return isDone ? infos : null;
+    return isDone || (await this.#isRecorded(link, name, step)) ? infos : null;
+  }
+
+  /** Whether the step was executed: its reply may have been lost, and then the claims are gone when they are read again. */
+  async #isRecorded(link: Link, name: string, step: string): Promise<boolean> {
+    const [, { revocations }] = await Promise.all([
+      link.client.sync(this.#layout.revoked),
+      readRevocations(link, name),
+    ]);
+    return revocations.some((one) => one.step === step);
   }
 
   /**

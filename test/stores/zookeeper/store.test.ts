@@ -66,6 +66,19 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     expect(await kept.release()).toBe("released");
   });
 
+  test("a forced release whose reply is lost still says from whom it took the name", async () => {
+    const root = zookeeper.root();
+    const through = await zookeeper.proxy();
+    const [holder, operator] = [zookeeper.open(root).locks, zookeeper.open(root, through).locks];
+    const lease = await holder.acquire("name");
+    await operator.inspect("name");
+    const lost = through.loseReply({ when: "stuck-0123456789" });
+    await lost.inject();
+    const released = await operator.forceRelease("name", { why: "stuck-0123456789" });
+    expect(lost.struck).toBe(1);
+    expect(released).toMatchObject([{ token: lease.token }]);
+  });
+
   test("a node of the session that belongs to no claim is deleted within about a ttl", async () => {
     const root = zookeeper.root();
     const layout = new Layout(root);
