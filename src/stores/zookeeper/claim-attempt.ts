@@ -168,7 +168,8 @@ export class ClaimAttempt {
     nodes.add(this.#key, node, this.#link, token);
     // The first read of a new name found no container.
     let queue = (await read) ?? watches.complete(this.#name);
-    if (queue?.get(grantId) === undefined) queue = await watches.read(this.#name);
+    const isRead = queue !== null && node.endsWith(`/${queue.get(grantId)?.node}`);
+    if (queue === null || !isRead) queue = await watches.read(this.#name);
     return { token, queue };
   }
 
