@@ -5,6 +5,7 @@ import { switchedTlsOf, tlsTrouble } from "../shared/tls.js";
 import { addressOf, type StoreUrl } from "../url.js";
 import { ZooKeeperClient } from "./client/client.js";
 import { ZooKeeperError } from "./client/errors.js";
+import { CREATOR_ACL } from "./client/records.js";
 import { toStoreError } from "./errors.js";
 import { ZooKeeperStore, type ZooKeeperStoreOptions } from "./index.js";
 import { Layout, ROOT } from "./layout.js";
@@ -65,7 +66,8 @@ export function storeOptions(url: StoreUrl): ZooKeeperStoreOptions {
     servers: hosts.map(({ host, port }) => addressOf(host, port ?? PORT)),
     root: root === "" ? ROOT : root,
     connectTimeoutMs: CONNECT_MS,
-    ...(user === "" ? {} : { auth: { user, password } }),
+    // Also for the client that makes the root, before there is a store.
+    ...(user === "" ? {} : { auth: { user, password }, acl: CREATOR_ACL }),
     ...(tls === null ? {} : { tls }),
   };
 }
