@@ -17,9 +17,9 @@ import type { ZooKeeperClaim } from "./session-port.js";
 import type { Written } from "./turn-requests.js";
 
 const ATTEMPTS = 5;
-/** A resize takes a few round trips. */
-const BARRIER_PAUSE_MS = 20;
-const BARRIER_PAUSES = 50;
+/** A resize takes a few round trips, and so does the withdrawal of a claim that is refused. */
+const PAUSE_MS = 20;
+const PAUSES = 50;
 
 /** The claim's node and the name's queue, read after the node was created. */
 interface Standing {
@@ -39,6 +39,8 @@ export class ClaimAttempt {
   readonly #link: Link;
   readonly #name: string;
   readonly #key: string;
+  /** How often a claim with another limit was waited for. */
+  #pauses = 0;
 
   constructor(context: ZooKeeperContext, pending: PendingClaim, own: ZooKeeperClaim) {
     this.#context = context;
@@ -76,10 +78,16 @@ export class ClaimAttempt {
   async #answer({ token, queue }: Standing): Promise<ClaimAnswer> {
     const { grantId, queue: mayWait } = this.#claim;
     const name = this.#name;
+    if (queue.get(grantId) === undefined) return this.#lose(LOST);
     // A claim that was here before keeps its place, also after a resize.
     const isNew = this.#own.state === "requested";
+    // Also one that may wait: the resize decides whether its limit is the right one.
+    if (isNew && queue.isBarred(grantId)) return this.#answerAfterResize(token);
     const other = isNew ? queue.claimOfOtherLimit(grantId) : null;
     if (other !== null) {
+      // The first claim has this one's limit, so the other is refused: its node goes, unless its client is dead.
+      const isRefused = queue.limit === queue.get(grantId)?.limit;
+      if (isRefused && this.#pauses++ < PAUSES) return this.#lookAgain(token, PAUSE_MS);
       const described = await describeClaim(this.#link, name, other.node);
       if (described === null) return this.#lookAgain(token);
       return this.#withdraw({ kind: "mismatch", name, limit: other.limit });
@@ -90,35 +98,32 @@ export class ClaimAttempt {
       return this.#withdraw({ kind: "full", name, waiting: ahead });
     }
     if (isNew && !mayWait) {
-      if (queue.isBarred(grantId)) return this.#answerAfterResize(token);
       if (!(await this.#describeHolder(queue))) return this.#lookAgain(token);
       return this.#withdraw({ kind: "busy", name, position: queue.position(grantId) });
     }
     return this.#wait(token);
   }
 
-  /** A claim before this one has gone. It may have been about to be withdrawn, and must not make this one busy. */
-  async #lookAgain(token: bigint): Promise<ClaimAnswer> {
+  /** A claim before this one has gone, or will. It was about to be withdrawn, and must not make this one fail. */
+  async #lookAgain(token: bigint, pauseMs = 0): Promise<ClaimAnswer> {
+    if (pauseMs > 0) await sleep(pauseMs);
     const queue = await this.#link.watches.read(this.#name);
-    if (this.#isGivenUp()) return this.#withdraw(LOST);
-    return queue.get(this.#claim.grantId) === undefined
-      ? this.#lose(LOST)
-      : this.#answer({ token, queue });
+    return this.#isGivenUp() ? this.#withdraw(LOST) : this.#answer({ token, queue });
   }
 
   async #answerAfterResize(token: bigint): Promise<ClaimAnswer> {
     const { watches } = this.#link;
-    const { grantId } = this.#claim;
+    const { grantId, queue: mayWait } = this.#claim;
     let queue = await watches.read(this.#name);
-    for (let pause = 0; pause < BARRIER_PAUSES && queue.isBarred(grantId); pause++) {
-      await sleep(BARRIER_PAUSE_MS);
+    for (let pause = 0; pause < PAUSES && queue.isBarred(grantId); pause++) {
+      await sleep(PAUSE_MS);
       queue = await watches.read(this.#name);
     }
-    if (queue.get(grantId) === undefined) return this.#lose(LOST);
-    if (queue.isBarred(grantId)) {
-      return this.#withdraw({ kind: "busy", name: this.#name, position: queue.position(grantId) });
-    }
-    return this.#answer({ token, queue });
+    if (this.#isGivenUp()) return this.#withdraw(LOST);
+    if (!queue.isBarred(grantId)) return this.#answer({ token, queue });
+    // The client that resizes is gone, and its barrier ends with its session.
+    const position = queue.position(grantId);
+    return this.#withdraw(mayWait ? LOST : { kind: "busy", name: this.#name, position });
   }
 
   /** Takes the ticket: watches the name, and looks once more, because the holder may have gone meanwhile. */
@@ -163,7 +168,8 @@ export class ClaimAttempt {
     nodes.add(this.#key, node, this.#link, token);
     // The first read of a new name found no container.
     let queue = (await read) ?? watches.complete(this.#name);
-    if (queue?.get(grantId) === undefined) queue = await watches.read(this.#name);
+    const isRead = queue !== null && node.endsWith(`/${queue.get(grantId)?.node}`);
+    if (queue === null || !isRead) queue = await watches.read(this.#name);
     return { token, queue };
   }
 

@@ -144,6 +144,7 @@ export class ZooKeeperStore implements Store {
 
   open(): void {
     this.#isClosed = false;
+    this.#context.links.reopen();
     this.#users++;
   }
 

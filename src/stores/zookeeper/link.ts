@@ -1,4 +1,4 @@
-import { StoreUnavailableError } from "../../core/errors.js";
+import { ClosedError, StoreUnavailableError } from "../../core/errors.js";
 import type { ZooKeeperClient } from "./client/client.js";
 import type { Layout } from "./layout.js";
 import { Liveness } from "./liveness.js";
@@ -64,6 +64,7 @@ export class Links {
   /** The links of sessions, and the one that is opened for requests without a session. */
   readonly #links = new Set<Link>();
   #spare: Promise<Link> | null = null;
+  #isClosed = false;
   /** The highest transaction of all earlier sessions. */
   #lastZxid = 0n;
 
@@ -105,24 +106,37 @@ export class Links {
     await link.close();
   }
 
+  /** Ends all sessions, and those that are being opened. No other is opened until `reopen`. */
   async close(): Promise<void> {
+    this.#isClosed = true;
     await this.#spare?.catch(() => {});
     await Promise.all([...this.#links].map((link) => this.end(link)));
   }
 
+  reopen(): void {
+    this.#isClosed = false;
+  }
+
   async #connect(sessionTimeoutMs: number): Promise<Link> {
+    this.#refuseIfClosed();
     const pingIntervalMs = sessionTimeoutMs / PINGS_PER_TIMEOUT;
     const client = await this.#open({ sessionTimeoutMs, pingIntervalMs });
     const link = new Link(client, this.#layout, this.#watchesOf);
     client.on("lost", () => this.#forget(link));
     try {
       await prepareRoot(client, this.#layout);
+      // Nobody would end a session that begins after `close`.
+      this.#refuseIfClosed();
       this.#links.add(link);
       return link;
     } catch (error) {
       await client.close();
       throw error;
     }
+  }
+
+  #refuseIfClosed(): void {
+    if (this.#isClosed) throw new ClosedError();
   }
 
   #forget(link: Link): void {

@@ -66,6 +66,7 @@ export function storeOptions(url: StoreUrl): ZooKeeperStoreOptions {
     servers: hosts.map(({ host, port }) => addressOf(host, port ?? PORT)),
     root: root === "" ? ROOT : root,
     connectTimeoutMs: CONNECT_MS,
+    // Also for the client that makes the root, before there is a store.
     ...(user === "" ? {} : { auth: { user, password }, acl: CREATOR_ACL }),
     ...(tls === null ? {} : { tls }),
   };

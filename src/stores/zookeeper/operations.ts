@@ -101,8 +101,6 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
     const holders = described.filter((one) => one !== null);
     if (holders.length < claims.length) return null;
     const infos = claims.map((claim, i) => toHolderInfo(claim, holders[i]!));
-    // An attempt whose reply was lost has done it.
-    if (revocations.some((one) => one.step === step)) return infos;
     const atMs = Date.now();
     const records = holders.map(({ holder, token }, i): Revocation => {
       return { grantId: claims[i]!.grantId, holder, token: String(token), by, why, atMs, step };
@@ -117,7 +115,16 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
         (id): MultiPart => ({ op: "setData", path: this.#layout.session(id), data: "" }),
       ),
     ]);
-    return isDone ? infos : null;
+    return isDone || (await this.#isRecorded(link, name, step)) ? infos : null;
+  }
+
+  /** Whether the step was executed: its reply may have been lost, and then the claims are gone when they are read again. */
+  async #isRecorded(link: Link, name: string, step: string): Promise<boolean> {
+    const [, { revocations }] = await Promise.all([
+      link.client.sync(this.#layout.revoked),
+      readRevocations(link, name),
+    ]);
+    return revocations.some((one) => one.step === step);
   }
 
   /**
@@ -154,11 +161,12 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
     const waiters = queue.waiters().filter(({ place }) => comparePlaces(place, before) < 0);
     const dropped = waiters.filter(({ permits }) => permits > limit);
     const staying = [...holders, ...waiters.filter(({ permits }) => permits <= limit)];
+    const checked = [...staying.map(({ node }) => node), ...queue.barriersBefore(before)];
     const resize: Resize = { limit, before, held: holders.map(({ grantId }) => grantId) };
     const parts: MultiPart[] = [
       { op: "setData", path: container, data: JSON.stringify(resize), version },
-      // If one of them had gone, another could hold the name by now.
-      ...staying.map(({ node }): MultiPart => ({ op: "check", path: `${container}/${node}` })),
+      // If one of them had gone, another claim could hold the name by now, also one behind the barrier of another resize.
+      ...checked.map((node): MultiPart => ({ op: "check", path: `${container}/${node}` })),
       ...dropped.map((claim) => this.#deletion(name, claim)),
       { op: "delete", path: barrier },
     ];

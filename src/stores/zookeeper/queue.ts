@@ -20,7 +20,8 @@ export interface StoredClaim extends StandingClaim {
 
 /** The claims on one name, as the names of their nodes tell. Labels and tokens are in the nodes' data. */
 export class Queue extends ClaimQueue<StoredClaim> {
-  #barriers: number[] = [];
+  /** The places of the barriers, by the names of their nodes. */
+  #barriers = new Map<string, number>();
   #resize: Resize | null = null;
 
   constructor(children: readonly string[] = [], resize: Resize | null = null) {
@@ -30,7 +31,7 @@ export class Queue extends ClaimQueue<StoredClaim> {
 
   reset(children: readonly string[], resize: Resize | null): void {
     this.#resize = resize;
-    this.#barriers = [];
+    this.#barriers = new Map();
     this.claims = new Map();
     const claims: StoredClaim[] = [];
     for (const child of children) {
@@ -38,21 +39,19 @@ export class Queue extends ClaimQueue<StoredClaim> {
       if (claim !== null) claims.push(claim);
     }
     claims.sort((one, two) => comparePlaces(one.place, two.place));
-    for (const claim of claims) this.claims.set(claim.grantId, claim);
+    for (const claim of claims) this.#add(claim);
   }
 
   /** Events come in the order of the changes: a new claim is the last. One that is known already is skipped. */
   created(node: string): void {
     const claim = this.#toClaim(node);
-    if (claim !== null && !this.claims.has(claim.grantId)) this.claims.set(claim.grantId, claim);
+    if (claim !== null) this.#add(claim);
   }
 
   deleted(node: string): void {
-    const barrier = readBarrier(node);
-    if (barrier !== null) this.#barriers = this.#barriers.filter((place) => place !== barrier);
-    const claim = readClaim(node);
-    if (claim === null || this.claims.get(claim.grantId)?.node !== node) return;
-    this.claims.delete(claim.grantId);
+    this.#barriers.delete(node);
+    const keys = [readClaim(node)?.grantId ?? node, node];
+    for (const key of keys) if (this.claims.get(key)?.node === node) this.claims.delete(key);
   }
 
   /** None behind a barrier: whether it fits is known when the resize is done. */
@@ -73,6 +72,15 @@ export class Queue extends ClaimQueue<StoredClaim> {
     return claim !== undefined && this.#isBarred(claim);
   }
 
+  /** The nodes of the barriers before this place. */
+  barriersBefore(place: number): string[] {
+    const nodes: string[] = [];
+    for (const [node, barrier] of this.#barriers) {
+      if (comparePlaces(barrier, place) < 0) nodes.push(node);
+    }
+    return nodes;
+  }
+
   /** The first claim before this one that has another limit; null if all have the same. */
   claimOfOtherLimit(grantId: string): StoredClaim | null {
     const own = this.get(grantId);
@@ -90,14 +98,30 @@ export class Queue extends ClaimQueue<StoredClaim> {
     if (there?.node === node) this.claims.set(there.grantId, { ...there, holder, ttlMs });
   }
 
+  /**
+   * A claim that was made again under another session has two nodes until the first session ends. The last one
+   * is the claim's; the other keeps its place as a claim of nobody, because others may wait behind it.
+   */
+  #add(claim: StoredClaim): void {
+    const { grantId, node, place } = claim;
+    const there = this.claims.get(grantId);
+    if (there?.node === node || this.claims.has(node)) return;
+    if (there === undefined) this.claims.set(grantId, claim);
+    else if (comparePlaces(place, there.place) < 0) this.claims.set(node, ofNobody(claim));
+    else {
+      const all = [...this.claims.values()].map((one) => (one === there ? ofNobody(one) : one));
+      this.claims = new Map([...all, claim].map((one) => [one.grantId, one]));
+    }
+  }
+
   #isBarred({ place }: StoredClaim): boolean {
-    return this.#barriers.some((barrier) => comparePlaces(barrier, place) < 0);
+    return this.barriersBefore(place).length > 0;
   }
 
   #toClaim(node: string): StoredClaim | null {
     const barrier = readBarrier(node);
     if (barrier !== null) {
-      if (!this.#barriers.includes(barrier)) this.#barriers.push(barrier);
+      this.#barriers.set(node, barrier);
       return null;
     }
     const claim = readClaim(node);
@@ -126,6 +150,8 @@ export class Queue extends ClaimQueue<StoredClaim> {
     };
   }
 }
+
+const ofNobody = (claim: StoredClaim): StoredClaim => ({ ...claim, grantId: claim.node });
 
 /** Reads the data of a container; null: the name was not resized. */
 export function decodeResize(data: Buffer): Resize | null {

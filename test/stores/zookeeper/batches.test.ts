@@ -1,5 +1,5 @@
 import { expect, onTestFinished, test } from "vitest";
-import { createLocks, StoreUnavailableError } from "../../../src/index.js";
+import { connect, createLocks, StoreUnavailableError } from "../../../src/index.js";
 import { zookeeperStore } from "../../../src/stores/zookeeper/index.js";
 import { Layout } from "../../../src/stores/zookeeper/layout.js";
 import { TurnRequests } from "../../../src/stores/zookeeper/turn-requests.js";
@@ -134,5 +134,19 @@ describeWith(["zookeeper"], "the ZooKeeper store's requests", () => {
     await until("it is lost", () => lease.state === "lost");
     await until("its node is gone", async () => (await zookeeper.nodesOf(root, NAME)).length === 0);
     await (await locks.acquire("name")).release();
+  });
+
+  test("a root that is made by a URL with a user is that user's alone", async () => {
+    const root = zookeeper.root();
+    const locks = await connect(`zookeeper://user:password@${zookeeper.address}${root}`);
+    onTestFinished(() => locks.close());
+    await (await locks.acquire("name")).release();
+    const auth = { user: "user", password: "password" };
+    const own = await openClient({ servers: [zookeeper.address], auth });
+    const { names, sessions, revoked } = new Layout(root);
+    for (const path of [root, names, sessions, revoked]) {
+      const { acl } = await own.getAcl(path);
+      expect(acl.map(({ scheme }) => scheme)).toEqual(["digest"]);
+    }
   });
 });

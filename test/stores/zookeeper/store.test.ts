@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
 import { systemRuntime } from "../../../src/core/runtime.js";
-import type { LeaseLostError, Locks } from "../../../src/index.js";
+import { createLocks, type LeaseLostError, type Locks } from "../../../src/index.js";
 import { ZooKeeperContext } from "../../../src/stores/zookeeper/context.js";
 import { Layout } from "../../../src/stores/zookeeper/layout.js";
 import { describeWith } from "../../support/needs.js";
@@ -76,6 +76,19 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     expect(await kept.release()).toBe("released");
   });
 
+  test("a forced release whose reply is lost still says from whom it took the name", async () => {
+    const root = zookeeper.root();
+    const through = await zookeeper.proxy();
+    const [holder, operator] = [zookeeper.open(root).locks, zookeeper.open(root, through).locks];
+    const lease = await holder.acquire("name");
+    await operator.inspect("name");
+    const lost = through.loseReply({ when: "stuck-0123456789" });
+    await lost.inject();
+    const released = await operator.forceRelease("name", { why: "stuck-0123456789" });
+    expect(lost.struck).toBe(1);
+    expect(released).toMatchObject([{ token: lease.token }]);
+  });
+
   test("a node of the session that belongs to no claim is deleted within about a ttl", async () => {
     const root = zookeeper.root();
     const layout = new Layout(root);
@@ -137,5 +150,48 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     await Promise.all(users);
     expect((await one.inspect("name"))?.holders).toHaveLength(1);
     await keeper.release();
+  });
+
+  test("close() while a session is being opened leaves none, and the store can be used again", async () => {
+    const root = zookeeper.root();
+    const through = await zookeeper.proxy();
+    const { store, locks } = zookeeper.open(root, through);
+    const stall = through.stall("to-client");
+    await stall.inject();
+    const acquired = locks.acquire("name");
+    await until("it connects", () => through.openConnections === 1);
+    const closed = locks.close();
+    await expect(acquired).rejects.toMatchObject({ code: "CLOSED" });
+    await stall.heal();
+    await closed;
+    await until("no connection is left", () => through.openConnections === 0, 5_000);
+    // A claim that was in flight must not open another.
+    await sleep(200);
+    expect(through.openConnections).toBe(0);
+    const again = createLocks(store, { ttl: TTL_MS });
+    await (await again.acquire("name")).release();
+    await again.close();
+    await until("no connection is left", () => through.openConnections === 0, 5_000);
+  });
+
+  test("a claim that is refused for its limit does not make claims behind it fail", async () => {
+    const root = zookeeper.root();
+    const { locks } = zookeeper.open(root);
+    const semaphore = locks.semaphore("name", { permits: 4 });
+    const holder = await semaphore.acquire();
+    // Its client has seen the limit of the holder, and is about to delete it.
+    const refused = await openClient({ servers: [zookeeper.address] });
+    const claim = { permits: 1, limit: 5, grantId: "refused-0123456789" };
+    const path = new Layout(root).claim(NAME, claim, "permits");
+    const data = JSON.stringify({ holder: "refused", ttlMs: TTL_MS, atMs: Date.now() });
+    await refused.create(path, { mode: "ephemeral-sequential", data });
+    const acquired = semaphore.tryAcquire();
+    await until("the claim is made", async () => {
+      return (await zookeeper.nodesOf(root, NAME)).length === 3;
+    });
+    await refused.close();
+    const lease = await acquired;
+    expect(lease?.state).toBe("held");
+    await Promise.all([holder.release(), lease?.release()]);
   });
 });
