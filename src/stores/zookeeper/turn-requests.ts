@@ -86,6 +86,12 @@ export class TurnRequests {
     return nodes;
   }
 
+  /** The nodes in the name's container; none if there is no container. */
+  async readChildren(name: string): Promise<readonly string[]> {
+    const [result] = await this.#read([{ op: "getChildren", path: this.#layout.name(name) }]);
+    return childrenOf(result!);
+  }
+
   /** Null: there is no such node. */
   async readData(path: string): Promise<NodeData | null> {
     const [data] = await this.#read([{ op: "getData", path }]);
@@ -171,6 +177,9 @@ function orThrow<T>(result: T | ZooKeeperError): T {
   if (result instanceof ZooKeeperError) throw result;
   return result;
 }
+
+const childrenOf = (result: ReadResult): readonly string[] =>
+  isCode(result, "NO_NODE") ? [] : (orThrow(result) as { children: string[] }).children;
 
 function toNameNodes(results: readonly ReadResult[]): NameNodes {
   if (results.some((one) => isCode(one, "NO_NODE"))) {
