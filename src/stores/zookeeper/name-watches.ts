@@ -136,10 +136,12 @@ export class NameWatches extends Waiters<ZooKeeperClaim, Queue, WatchedName> {
    * Reads the name behind the creation of a claim. An exclusive claim usually is the first one, and that holds the
    * name whatever its limit: the last resize is not read for it. Null: the name must be read in full.
    */
-  async readBehind(name: string, { grantId, permits, limit }: Claim): Promise<Queue | null> {
+  readBehind(name: string, { grantId, permits, limit }: Claim): Promise<Queue | null> {
     if (permits < limit || this.get(name) !== undefined) return this.read(name);
-    const queue = new Queue(await this.#requests.readChildren(name));
-    return queue.isFirst(grantId) ? queue : null;
+    return this.#requests.readChildren(name).then((children) => {
+      const queue = new Queue(children);
+      return queue.isFirst(grantId) ? queue : null;
+    });
   }
 
   /** Ends all watches. Observers go on under another session. */

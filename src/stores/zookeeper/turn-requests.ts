@@ -64,8 +64,8 @@ export class TurnRequests {
     return this.#turn.send({ names: [name], sharesNames: false, parts }) as Promise<Written>;
   }
 
-  async delete(path: string): Promise<void> {
-    await this.#turn.send({ names: [], sharesNames: true, parts: [{ op: "delete", path }] });
+  delete(path: string): Promise<unknown> {
+    return this.#turn.send({ names: [], sharesNames: true, parts: [{ op: "delete", path }] });
   }
 
   /** Reads the name after everything that was done before this call, also through other servers. */
@@ -89,9 +89,9 @@ export class TurnRequests {
   }
 
   /** The nodes in the name's container; none if there is no container. */
-  async readChildren(name: string): Promise<readonly string[]> {
-    const [result] = await this.#read([{ op: "getChildren", path: this.#layout.name(name) }]);
-    return childrenOf(result!);
+  readChildren(name: string): Promise<readonly string[]> {
+    const read = this.#read([{ op: "getChildren", path: this.#layout.name(name) }]);
+    return read.then(([result]) => childrenOf(result!));
   }
 
   /** Reads many nodes, not as of one moment. Each has a result or an error. */

@@ -137,11 +137,18 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     const barrier = await resizing.create(new Layout(root).barrier(NAME), {
       mode: "ephemeral-sequential",
     });
-    expect(await locks.tryAcquire("name")).toBeNull();
-    const waiting = locks.acquire("name");
-    await until("it waits", async () => (await zookeeper.nodesOf(root, NAME)).length === 2);
+    let isGranted = false;
+    const first = locks.acquire("name").then((lease) => {
+      isGranted = true;
+      return lease.release();
+    });
+    // The second claim is made when the first one is answered.
+    const second = locks.acquire("name");
+    await until("both wait", async () => (await zookeeper.nodesOf(root, NAME)).length === 3);
+    expect(isGranted).toBe(false);
     await resizing.delete(barrier.path);
-    await (await waiting).release();
+    await first;
+    await (await second).release();
   });
 
   test("a list has locks, resized semaphores and waiters, and leaves out what is not Holdfast's", async () => {
