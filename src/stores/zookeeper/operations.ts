@@ -15,7 +15,7 @@ import { type Revocation, readRevocations } from "./revocations.js";
 
 /** Names whose nodes are listed by one request, and the most that are listed at a time. */
 const NAMES_PER_REQUEST = 250;
-const MOST_NAMES_AT_ONCE = 5_000;
+const MOST_NAMES_AT_ONCE = 2_000;
 const HOLDERS_PER_STEP = 50;
 /** A request may have a megabyte by default. */
 const MOST_BYTES = 900_000;
