@@ -1,3 +1,8 @@
+const SURROGATE = /[\ud800-\udfff]/;
+
 /** Orders texts by their UTF-8 bytes: the same for every process, whatever its language. */
-export const compareUtf8 = (a: string, b: string): number =>
-  Buffer.compare(Buffer.from(a), Buffer.from(b));
+export function compareUtf8(a: string, b: string): number {
+  // Without surrogates, the order of UTF-16 is the same.
+  if (!SURROGATE.test(a) && !SURROGATE.test(b)) return a < b ? -1 : a > b ? 1 : 0;
+  return Buffer.compare(Buffer.from(a), Buffer.from(b));
+}

@@ -8,6 +8,7 @@ import {
 } from "../../core/store.js";
 import { LOST, type PendingClaim } from "../shared/sessions/pending-claims.js";
 import { describeClaim, describeFirstHolder } from "./claim-reads.js";
+import type { MultiPart } from "./client/multi.js";
 import type { ZooKeeperContext } from "./context.js";
 import { isCode, isUnanswered } from "./errors.js";
 import type { Link } from "./link.js";
@@ -162,11 +163,11 @@ export class ClaimAttempt {
     const data = JSON.stringify({ holder, ttlMs, atMs: clock.wallMs() });
     const created = this.#createNode(path, data);
     const known = watches.complete(this.#name);
-    const read = known === null ? watches.read(this.#name) : null;
+    const read = known === null ? watches.readBehind(this.#name, this.#claim) : null;
     read?.catch(() => {});
     const { path: node, zxid: token } = await created;
     nodes.add(this.#key, node, this.#link, token);
-    // The first read of a new name found no container.
+    // The first read of a new name found no container, or the claim is not the first one.
     let queue = (await read) ?? watches.complete(this.#name);
     const isRead = queue !== null && node.endsWith(`/${queue.get(grantId)?.node}`);
     if (queue === null || !isRead) queue = await watches.read(this.#name);
@@ -174,13 +175,12 @@ export class ClaimAttempt {
   }
 
   async #createNode(path: string, data: string): Promise<Written> {
-    const { layout, containers } = this.#context;
+    const { containers } = this.#context;
     const name = this.#name;
     const node = { op: "create", path, mode: "ephemeral-sequential", data } as const;
-    const container = { op: "create", path: layout.name(name), mode: "container" } as const;
     for (let attempt = 1; ; attempt++) {
       try {
-        const parts = containers.has(name) ? [node] : [container, node];
+        const parts = containers.has(name) ? [node] : [this.#container(), node];
         const written = await this.#link.requests.create(name, parts);
         containers.add(name);
         return written;
@@ -192,6 +192,10 @@ export class ClaimAttempt {
         if (attempt === ATTEMPTS) throw error;
       }
     }
+  }
+
+  #container(): MultiPart {
+    return { op: "create", path: this.#context.layout.name(this.#name), mode: "container" };
   }
 
   /** The node of an earlier request under this id, looked for behind a proof, so that it can't appear later. */

@@ -1,5 +1,7 @@
+import { type HolderInfo, modeOf, type WaiterInfo } from "../../core/store.js";
 import type { Link } from "./link.js";
-import { type ClaimData, decodeClaimData, type Queue } from "./queue.js";
+import { type ClaimData, decodeClaimData, type Queue, type StoredClaim } from "./queue.js";
+import type { NodeData } from "./turn-requests.js";
 
 /** A claim's node with its data. */
 export interface DescribedClaim extends ClaimData {
@@ -14,10 +16,31 @@ export async function describeClaim(
   name: string,
   node: string,
 ): Promise<DescribedClaim | null> {
-  const read = await requests.readData(`${layout.name(name)}/${node}`);
+  return toDescribed(await requests.readData(`${layout.name(name)}/${node}`));
+}
+
+/** Null: the claim is gone. */
+export function toDescribed(read: NodeData | null): DescribedClaim | null {
   if (read === null) return null;
   const { czxid, ephemeralOwner } = read.stat;
   return { ...decodeClaimData(read.data), token: czxid, owner: ephemeralOwner };
+}
+
+/** By the claimant's clock, which may be ahead of ours. */
+export const sinceMs = ({ atMs }: { readonly atMs: number }): number =>
+  Math.max(0, Date.now() - atMs);
+
+/** ZooKeeper does not tell how long a session has left: at most a ttl, as far as its holder relies on it. */
+export function toHolderInfo(claim: StoredClaim, data: DescribedClaim): HolderInfo {
+  const { holder, token, ttlMs: expiresInMs } = data;
+  const [mode, heldMs] = [modeOf(claim), sinceMs(data)];
+  return { holder, mode, token, permits: claim.permits, heldMs, expiresInMs, closed: false };
+}
+
+export function toWaiterInfo(claim: StoredClaim, data: DescribedClaim): WaiterInfo {
+  const { holder, ttlMs: expiresInMs } = data;
+  const [mode, waitingMs] = [modeOf(claim), sinceMs(data)];
+  return { holder, mode, permits: claim.permits, waitingMs, expiresInMs };
 }
 
 /** Reads the label of the first holder into the queue: positions tell it. False: that holder has gone. */

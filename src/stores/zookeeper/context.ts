@@ -1,5 +1,5 @@
 import type { Clock } from "../../core/clock.js";
-import type { LostAnswer } from "../../core/store.js";
+import type { Awaitable, LostAnswer } from "../../core/store.js";
 import { SessionClaims } from "../shared/sessions/claims.js";
 import type { SessionProof } from "../shared/sessions/session.js";
 import { Sessions } from "../shared/sessions/sessions.js";
@@ -68,17 +68,14 @@ export class ZooKeeperContext {
   }
 
   /** The claim holds its name in ZooKeeper. False: it was over before that was known here. */
-  async complete(claim: ZooKeeperClaim, queue: Queue, token: bigint): Promise<boolean> {
-    const { claims } = this;
+  complete(claim: ZooKeeperClaim, queue: Queue, token: bigint): Awaitable<boolean> {
     const { name, grantId, session } = claim;
-    if (!claims.has(claim)) return false;
+    if (!this.claims.has(claim)) return false;
     if (claim.state === "held" && claim.token === token) return true;
-    const isFirst = queue.holders()[0]?.grantId === grantId;
-    const floor = isFirst ? token : await readFloor(session.id, name, queue, { grantId, token });
-    // It may have been revoked meanwhile.
-    if (!claims.has(claim)) return false;
-    claims.markHeld(claim, token, floor);
-    return true;
+    if (queue.isFirst(grantId)) return this.#markHeld(claim, token, token);
+    return readFloor(session.id, name, queue, { grantId, token }).then((floor) =>
+      this.#markHeld(claim, token, floor),
+    );
   }
 
   drop(claim: ZooKeeperClaim): void {
@@ -97,6 +94,13 @@ export class ZooKeeperContext {
     if (revoked !== undefined) this.revoked.add(grantId);
     const revokedBecause = revoked === undefined ? null : reasonOf(revoked);
     return new Queue(children, resize).lostAnswer(grantId, revokedBecause);
+  }
+
+  /** False: it was revoked meanwhile. */
+  #markHeld(claim: ZooKeeperClaim, token: bigint, floor: bigint): boolean {
+    if (!this.claims.has(claim)) return false;
+    this.claims.markHeld(claim, token, floor);
+    return true;
   }
 
   /** Drops the claims of the session whose nodes are gone, except those that are newer than what was read. */

@@ -103,10 +103,12 @@ export class ZooKeeperStore implements Store {
     });
   }
 
-  async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+  claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
     const refusal =
       claim.names.length > 1 ? "many-names" : claim.atLeastMs > 0 ? "at-least" : undefined;
-    if (refusal !== undefined) throw new UnsupportedError(ZOOKEEPER_TRAITS.cannot[refusal]!);
+    if (refusal !== undefined) {
+      return Promise.reject(new UnsupportedError(ZOOKEEPER_TRAITS.cannot[refusal]!));
+    }
     return this.#pendingClaims.claim(claim, push).catch(rethrow);
   }
 

@@ -93,6 +93,7 @@ export function readClaim(node: string): ClaimNode | null {
 
 /** The place of a barrier; null if the node is none. */
 export function readBarrier(node: string): number | null {
+  if (!node.startsWith("barrier-")) return null;
   const match = BARRIER.exec(node);
   return match === null ? null : Number(match[1]);
 }

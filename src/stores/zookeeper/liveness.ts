@@ -1,4 +1,5 @@
 import type { Reply } from "./client/errors.js";
+import { Fifo } from "./client/fifo.js";
 
 /**
  * A leader learns of a touch within half a tick, and a session's timeout is at least two ticks by default.
@@ -26,7 +27,7 @@ export class Liveness {
   readonly #deliveryMs: number;
   #connection = 0;
   /** Touches of the present connection that no proof has covered yet, in the order of their replies. */
-  #touches: { readonly sentAtMs: number; readonly answeredAtMs: number }[] = [];
+  #touches = new Fifo<{ readonly sentAtMs: number; readonly answeredAtMs: number }>();
   #provedAtMs = Number.NEGATIVE_INFINITY;
 
   constructor(sessionTimeoutMs: number) {
@@ -45,23 +46,19 @@ export class Liveness {
     if (number < this.#connection) return;
     if (number > this.#connection) {
       this.#connection = number;
-      this.#touches = [];
+      this.#touches = new Fifo();
     }
     if (reply.isWrite && reply.succeeded) {
       this.#prove(connectSentAtMs);
       this.#proveTouchesBefore(reply.sentAtMs - this.#deliveryMs);
     }
-    this.#touches.push({ sentAtMs: reply.sentAtMs, answeredAtMs: reply.answeredAtMs });
+    this.#touches.add({ sentAtMs: reply.sentAtMs, answeredAtMs: reply.answeredAtMs });
   }
 
   #proveTouchesBefore(deliveredMs: number): void {
-    let covered = 0;
-    for (const { sentAtMs, answeredAtMs } of this.#touches) {
-      if (answeredAtMs > deliveredMs) break;
-      this.#prove(sentAtMs);
-      covered++;
+    while ((this.#touches.first?.answeredAtMs ?? Number.POSITIVE_INFINITY) <= deliveredMs) {
+      this.#prove(this.#touches.take()!.sentAtMs);
     }
-    this.#touches.splice(0, covered);
   }
 
   #prove(atMs: number): void {

@@ -1,3 +1,4 @@
+import type { Claim } from "../../core/store.js";
 import type { SessionClaim } from "../shared/sessions/claims.js";
 import { Waiters, Watched } from "../shared/sessions/waiters.js";
 import type { PersistentWatch, ZooKeeperClient } from "./client/client.js";
@@ -132,6 +133,18 @@ export class NameWatches extends Waiters<Waiting, Queue, WatchedName> {
     if (watched !== undefined) return this.#read(watched);
     const { children, resize } = await this.#requests.readName(name);
     return new Queue(children, resize);
+  }
+
+  /**
+   * Reads the name behind the creation of a claim. An exclusive claim usually is the first one, and that holds the
+   * name whatever its limit: the last resize is not read for it. Null: the name must be read in full.
+   */
+  readBehind(name: string, { grantId, permits, limit }: Claim): Promise<Queue | null> {
+    if (permits < limit || this.get(name) !== undefined) return this.read(name);
+    return this.#requests.readChildren(name).then((children) => {
+      const queue = new Queue(children);
+      return queue.isFirst(grantId) ? queue : null;
+    });
   }
 
   /** Ends all watches. Observers go on under another session. */

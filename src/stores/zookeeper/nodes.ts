@@ -50,12 +50,13 @@ export class Nodes {
    * Deletes the claim's node. `unknown`: its path is not known here. `repeated`: an attempt without a reply may
    * have deleted what is missing now.
    */
-  async delete(key: string): Promise<"deleted" | "missing" | "repeated" | "unknown"> {
+  delete(key: string): Promise<"deleted" | "missing" | "repeated"> | "unknown" {
     const there = this.#nodes.get(key);
     if (there === undefined) return "unknown";
-    const outcome = await deleteNode(there.link, there.path);
-    if (this.#nodes.get(key) === there) this.#nodes.delete(key);
-    return outcome;
+    return deleteNode(there.link, there.path).then((outcome) => {
+      if (this.#nodes.get(key) === there) this.#nodes.delete(key);
+      return outcome;
+    });
   }
 }
 

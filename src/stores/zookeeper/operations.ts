@@ -1,25 +1,21 @@
 import { StoreUnavailableError } from "../../core/errors.js";
-import {
-  type HolderInfo,
-  modeOf,
-  type NameInfo,
-  REVOKED_KEPT,
-  type WaiterInfo,
-} from "../../core/store.js";
+import { type HolderInfo, type NameInfo, REVOKED_KEPT } from "../../core/store.js";
 import { infoOf, type RevocationStep, SessionOperations } from "../shared/sessions/operations.js";
 import { slices } from "../shared/slices.js";
 import { compareUtf8 } from "../shared/utf8.js";
-import { type DescribedClaim, describeClaim } from "./claim-reads.js";
+import { describeClaim, sinceMs, toHolderInfo, toWaiterInfo } from "./claim-reads.js";
 import type { ZooKeeperClient } from "./client/client.js";
-import { ZooKeeperError } from "./client/errors.js";
 import type { MultiPart } from "./client/multi.js";
 import { isCode, isUnanswered } from "./errors.js";
 import { comparePlaces, decodeName, type Layout, readBarrier } from "./layout.js";
 import type { Link, Links } from "./link.js";
+import { listNames } from "./listing.js";
 import { Queue, type Resize, type StoredClaim } from "./queue.js";
 import { type Revocation, readRevocations } from "./revocations.js";
 
-const NAMES_PER_STEP = 1_000;
+/** Names whose nodes are listed by one request, and the most that are listed at a time. */
+const NAMES_PER_REQUEST = 250;
+const MOST_NAMES_AT_ONCE = 2_000;
 const HOLDERS_PER_STEP = 50;
 /** A request may have a megabyte by default. */
 const MOST_BYTES = 900_000;
@@ -64,23 +60,14 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
       .filter((name) => name?.startsWith(prefix) === true)
       .sort((one, two) => compareUtf8(one!, two!)) as string[];
     const infos: NameInfo[] = [];
-    for (const some of slices(names, NAMES_PER_STEP)) {
-      const read = await Promise.all(some.map((name) => this.#listed(link, name)));
-      infos.push(...read.filter((info) => info !== null));
-      if (infos.length >= limit) break;
+    for (let from = 0, to = 0; from < names.length && infos.length < limit; from = to) {
+      const wanted = Math.max(NAMES_PER_REQUEST, limit - infos.length);
+      to = from + Math.min(wanted, MOST_NAMES_AT_ONCE);
+      const some = slices(names.slice(from, to), NAMES_PER_REQUEST);
+      const lists = await Promise.all([...some].map((one) => listNames(link, one)));
+      infos.push(...lists.flat());
     }
     return infos.slice(0, limit);
-  }
-
-  /** Null: nobody uses the name, or something in it is not Holdfast's. The other names are still listed. */
-  async #listed(link: Link, name: string): Promise<NameInfo | null> {
-    try {
-      const { children, resize } = await link.requests.readName(name);
-      return await this.#info(link, name, new Queue(children, resize), []);
-    } catch (error) {
-      if (error instanceof ZooKeeperError) throw error;
-      return null;
-    }
   }
 
   protected async read(name: string): Promise<NameRead> {
@@ -223,19 +210,3 @@ async function readLatest(link: Link, name: string): Promise<NameRead> {
 
 const isOvertaken = (error: unknown): boolean =>
   isCode(error, "NO_NODE", "NODE_EXISTS", "BAD_VERSION");
-
-/** By the claimant's clock, which may be ahead of ours. */
-const sinceMs = ({ atMs }: { readonly atMs: number }): number => Math.max(0, Date.now() - atMs);
-
-/** ZooKeeper does not tell how long a session has left: at most a ttl, as far as its holder relies on it. */
-function toHolderInfo(claim: StoredClaim, data: DescribedClaim): HolderInfo {
-  const { holder, token, ttlMs: expiresInMs } = data;
-  const [mode, heldMs] = [modeOf(claim), sinceMs(data)];
-  return { holder, mode, token, permits: claim.permits, heldMs, expiresInMs, closed: false };
-}
-
-function toWaiterInfo(claim: StoredClaim, data: DescribedClaim): WaiterInfo {
-  const { holder, ttlMs: expiresInMs } = data;
-  const [mode, waitingMs] = [modeOf(claim), sinceMs(data)];
-  return { holder, mode, permits: claim.permits, waitingMs, expiresInMs };
-}

@@ -81,6 +81,14 @@ export class Queue extends ClaimQueue<StoredClaim> {
     return nodes;
   }
 
+  /** Whether no claim and no barrier is before this one. */
+  isFirst(grantId: string): boolean {
+    for (const claim of this.claims.values()) {
+      return claim.grantId === grantId && !this.#isBarred(claim);
+    }
+    return false;
+  }
+
   /** The first claim before this one that has another limit; null if all have the same. */
   claimOfOtherLimit(grantId: string): StoredClaim | null {
     const own = this.get(grantId);

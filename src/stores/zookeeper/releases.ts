@@ -16,19 +16,18 @@ async function releaseOne(context: ZooKeeperContext, release: Release): Promise<
   const { claims } = context;
   const wasHeld = giveUp(claims, release);
   const key = context.key(release);
-  const outcome = await claims.whileReleasing([key], deleteClaim(context, key, release));
+  const known = context.nodes.delete(key);
+  const deleted = known === "unknown" ? findAndDelete(context, release) : known;
+  const outcome = await claims.whileReleasing([key], deleted);
   if (outcome === "deleted") return "released";
   return answerMissing(context, release, outcome === "repeated" && wasHeld);
 }
 
 /** A claim whose reply was lost, or that another store made, is looked for by its id. */
-async function deleteClaim(
-  { nodes, links, layout }: ZooKeeperContext,
-  key: string,
+async function findAndDelete(
+  { links, layout }: ZooKeeperContext,
   { name, grantId }: Release,
 ): Promise<"deleted" | "missing" | "repeated"> {
-  const outcome = await nodes.delete(key);
-  if (outcome !== "unknown") return outcome;
   const link = await links.any();
   const { children, resize } = await link.requests.readLatest(name);
   const found = new Queue(children, resize).get(grantId);

@@ -12,6 +12,8 @@ import { decodeResize, type Resize } from "./queue.js";
 /** More in one request would save little, and all are sent again if one is refused. */
 const WRITES_PER_REQUEST = 32;
 const READS_PER_REQUEST = 32;
+/** Parts of one request that reads many nodes. */
+const PARTS_PER_REQUEST = 256;
 
 /** A name's container, as one request read it. */
 export interface NameNodes {
@@ -35,8 +37,8 @@ interface Read {
   readonly reads: readonly MultiReadPart[];
 }
 
-type NodeData = { readonly data: Buffer; readonly stat: Stat };
-type ReadResult = { readonly children: string[] } | NodeData | ZooKeeperError;
+export type NodeData = { readonly data: Buffer; readonly stat: Stat };
+export type ReadResult = { readonly children: string[] } | NodeData | ZooKeeperError;
 type Reply = Written | readonly ReadResult[];
 type Sent<R = Write | Read> = Batched<R, Reply>;
 
@@ -62,8 +64,8 @@ export class TurnRequests {
     return this.#turn.send({ names: [name], sharesNames: false, parts }) as Promise<Written>;
   }
 
-  async delete(path: string): Promise<void> {
-    await this.#turn.send({ names: [], sharesNames: true, parts: [{ op: "delete", path }] });
+  delete(path: string): Promise<unknown> {
+    return this.#turn.send({ names: [], sharesNames: true, parts: [{ op: "delete", path }] });
   }
 
   /** Reads the name after everything that was done before this call, also through other servers. */
@@ -86,10 +88,22 @@ export class TurnRequests {
     return nodes;
   }
 
+  /** The nodes in the name's container; none if there is no container. */
+  readChildren(name: string): Promise<readonly string[]> {
+    const read = this.#read([{ op: "getChildren", path: this.#layout.name(name) }]);
+    return read.then(([result]) => childrenOf(result!));
+  }
+
+  /** Reads many nodes, not as of one moment. Each has a result or an error. */
+  async readAll(parts: readonly MultiReadPart[]): Promise<readonly ReadResult[]> {
+    const sent = [...slices(parts, PARTS_PER_REQUEST)].map((some) => this.#client.multiRead(some));
+    return (await Promise.all(sent)).flatMap(({ results }) => results);
+  }
+
   /** Null: there is no such node. */
   async readData(path: string): Promise<NodeData | null> {
     const [data] = await this.#read([{ op: "getData", path }]);
-    return isCode(data, "NO_NODE") ? null : orThrow(data as NodeData | ZooKeeperError);
+    return dataOf(data!);
   }
 
   #read(reads: readonly MultiReadPart[]): Promise<readonly ReadResult[]> {
@@ -171,6 +185,12 @@ function orThrow<T>(result: T | ZooKeeperError): T {
   if (result instanceof ZooKeeperError) throw result;
   return result;
 }
+
+export const childrenOf = (result: ReadResult): readonly string[] =>
+  isCode(result, "NO_NODE") ? [] : (orThrow(result) as { children: string[] }).children;
+
+export const dataOf = (result: ReadResult): NodeData | null =>
+  isCode(result, "NO_NODE") ? null : (orThrow(result) as NodeData);
 
 function toNameNodes(results: readonly ReadResult[]): NameNodes {
   if (results.some((one) => isCode(one, "NO_NODE"))) {

@@ -10,6 +10,7 @@ import {
   sync,
 } from "../../../src/stores/zookeeper/client/operations.js";
 import { Chroot } from "../../../src/stores/zookeeper/client/paths.js";
+import { encodeAcl, OPEN_ACL } from "../../../src/stores/zookeeper/client/records.js";
 import type { ServerCluster } from "../../../src/verify/lab/cluster.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import { freePort } from "../../../src/verify/lab/ports.js";
@@ -135,6 +136,7 @@ describeWith(["zookeeper"], "the ZooKeeper client on an ensemble", () => {
     const { session, log } = await openSession({ servers: [nameOf(here!)], sessionTimeoutMs: T });
     const send = (operation: Operation<object>): Promise<unknown> =>
       new Promise((succeeded, failed) => session.send(operation, { succeeded, failed }));
+    const make = create(new Chroot(), "/moved", { mode: "ephemeral" }, encodeAcl(OPEN_ACL));
     await send(sync(new Chroot(), "/"));
     // A server that is behind refuses it.
     await until("the other has caught up", async () => {
@@ -142,10 +144,10 @@ describeWith(["zookeeper"], "the ZooKeeper client on an ensemble", () => {
     });
     await send(getChildren(new Chroot(), "/", false));
     expect(log.names).toEqual([]);
-    const { code } = await rejection(send(create(new Chroot(), "/moved", { mode: "ephemeral" })));
+    const { code } = await rejection(send(make));
     expect(["CONNECTION_LOSS", "SESSION_MOVED"]).toContain(code);
     await log.has("reconnected");
-    await send(create(new Chroot(), "/moved", { mode: "ephemeral" }));
+    await send(make);
   });
 
   test("through a follower, the zxid in a write's reply is the transaction's, whoever else writes", async () => {

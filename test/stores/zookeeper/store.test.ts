@@ -194,4 +194,56 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     expect(lease?.state).toBe("held");
     await Promise.all([holder.release(), lease?.release()]);
   });
+
+  test("a claim behind a barrier waits for the end of the resize, also if it is the only claim", async () => {
+    const root = zookeeper.root();
+    const { locks } = zookeeper.open(root);
+    await (await locks.acquire("name")).release();
+    const resizing = await openClient({ servers: [zookeeper.address] });
+    const barrier = await resizing.create(new Layout(root).barrier(NAME), {
+      mode: "ephemeral-sequential",
+    });
+    let isGranted = false;
+    const first = locks.acquire("name").then((lease) => {
+      isGranted = true;
+      return lease.release();
+    });
+    // The second claim is made when the first one is answered.
+    const second = locks.acquire("name");
+    await until("both wait", async () => (await zookeeper.nodesOf(root, NAME)).length === 3);
+    expect(isGranted).toBe(false);
+    await resizing.delete(barrier.path);
+    await first;
+    await (await second).release();
+  });
+
+  test("a list has locks, resized semaphores and waiters, and leaves out what is not Holdfast's", async () => {
+    const root = zookeeper.root();
+    const [one, two] = [zookeeper.open(root).locks, zookeeper.open(root).locks];
+    const lock = await one.acquire("lock");
+    await (await one.acquire("left")).release();
+    const semaphore = one.semaphore("semaphore", { permits: 2 });
+    await Promise.all([semaphore.acquire(), semaphore.acquire()]);
+    await semaphore.resize(3);
+    const waiting = two.acquire("lock");
+    await until("it waits", async () => (await one.inspect("lock"))?.waiting === 1);
+    const client = await openClient({ servers: [zookeeper.address] });
+    const layout = new Layout(root);
+    for (const [name, node, data] of [
+      ["nodes", "stranger", ""],
+      ["data", "1.1.p.id-0000000000", "stranger"],
+    ] as const) {
+      await client.create(layout.name(`default:${name}`), { mode: "container" });
+      await client.create(`${layout.name(`default:${name}`)}/${node}`, { data });
+    }
+    const all = await two.list();
+    expect(all.map(({ name }) => name)).toEqual(["lock", "semaphore"]);
+    expect(all[0]).toMatchObject({ waiting: 1, holders: [{ token: lock.token }] });
+    expect(all[0]!.waiters).toHaveLength(1);
+    expect(all[1]).toMatchObject({ limit: 3, waiting: 0 });
+    expect(all[1]!.holders).toHaveLength(2);
+    expect((await two.list({ limit: 1 })).map(({ name }) => name)).toEqual(["lock"]);
+    await lock.release();
+    await (await waiting).release();
+  });
 });

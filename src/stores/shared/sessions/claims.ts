@@ -1,5 +1,5 @@
 import { type Clock, LONGEST_TIMER_MS } from "../../../core/clock.js";
-import type { Grant, Push } from "../../../core/store.js";
+import type { Awaitable, Grant, Push } from "../../../core/store.js";
 import type { Session, SessionPort } from "./session.js";
 
 const SHORTEST_SWEEP_INTERVAL_MS = 20;
@@ -160,7 +160,7 @@ export class SessionClaims<S extends Session<unknown>> {
   }
 
   /** The ticket's turn has come. `complete` makes the claim a holder; false: it was over before that. */
-  async handOver(claim: SessionClaim<S>, complete: () => Promise<boolean>): Promise<void> {
+  async handOver(claim: SessionClaim<S>, complete: () => Awaitable<boolean>): Promise<void> {
     const entry = claim as Entry<S>;
     const { push } = entry;
     // No longer queued, so that its waiter is notified once.

@@ -100,17 +100,37 @@ export async function infoOf<C extends StandingClaim, Revocation>(
   shown: Shown<C, Revocation>,
 ): Promise<NameInfo | null> {
   if (queue.size + revocations.length === 0) return null;
-  const waiting = queue.waiters();
   const [holders, waiters, revoked] = await Promise.all([
     Promise.all(queue.holders().map((one) => shown.holder(one))),
-    Promise.all(waiting.slice(0, WAITERS_SHOWN).map((one) => shown.waiter(one))),
+    Promise.all(shownWaiters(queue).map((one) => shown.waiter(one))),
     Promise.all(revocations.map((one) => shown.revoked(one))),
   ]);
+  return toNameInfo(name, queue, { holders, waiters, revoked });
+}
+
+/** The waiters that people see: the first ones. */
+export const shownWaiters = <C extends StandingClaim>(queue: ClaimQueue<C>): C[] =>
+  queue.waiters().slice(0, WAITERS_SHOWN);
+
+/** A name as people see it. Null stands for a record that has gone meanwhile. */
+export function toNameInfo(
+  name: string,
+  queue: ClaimQueue<StandingClaim>,
+  {
+    holders,
+    waiters,
+    revoked,
+  }: {
+    holders: readonly (HolderInfo | null)[];
+    waiters: readonly (WaiterInfo | null)[];
+    revoked: readonly RevokedInfo[];
+  },
+): NameInfo {
   return {
     name,
     limit: queue.limit ?? LOCK_LIMIT,
     holders: holders.filter((one) => one !== null),
-    waiting: waiting.length,
+    waiting: queue.size - queue.holders().length,
     waiters: waiters.filter((one) => one !== null),
     revoked,
   };

@@ -1,5 +1,5 @@
 import type { Clock } from "../../../core/clock.js";
-import type { Claim, ClaimAnswer, LostAnswer, Push } from "../../../core/store.js";
+import type { Awaitable, Claim, ClaimAnswer, LostAnswer, Push } from "../../../core/store.js";
 import type { ClaimRequest, SessionClaim, SessionClaims } from "./claims.js";
 import { type Session, SessionExpired, type SessionProof } from "./session.js";
 import type { Sessions } from "./sessions.js";
@@ -89,7 +89,9 @@ export class PendingClaims<Id, Proof extends SessionProof> {
   /** Claims under the session of the ttl, and once more if that session turns out to be gone. */
   async #claim(pending: PendingClaim): Promise<ClaimAnswer> {
     for (let isRetry = false; ; isRetry = true) {
-      const session = await this.#sessions.use(pending.claim.ttlMs);
+      const { ttlMs } = pending.claim;
+      // Usually there is one, and nothing has to be awaited.
+      const session = this.#sessions.fresh(ttlMs) ?? (await this.#sessions.use(ttlMs));
       try {
         return await this.#claimUnder(session, pending);
       } catch (error) {
@@ -100,15 +102,15 @@ export class PendingClaims<Id, Proof extends SessionProof> {
     }
   }
 
-  async #claimUnder(session: Session<Id, Proof>, pending: PendingClaim): Promise<ClaimAnswer> {
+  #claimUnder(session: Session<Id, Proof>, pending: PendingClaim): Awaitable<ClaimAnswer> {
     const { claim, earlier, request } = pending;
     const { names, grantId, driftFactor } = claim;
     // After this answer, the core claims again under another id.
     if (names.some((name) => this.#claims.wasSwept(name, grantId))) return LOST;
     const own = names.map((name) => this.#claims.add(name, grantId, session, request, driftFactor));
     // At most one of several exclusive claims is granted: nothing is gained by sending them together.
-    if (earlier !== null && claim.permits === claim.limit) await earlier;
-    return this.#port.attempt(pending, own);
+    if (earlier === null || claim.permits < claim.limit) return this.#port.attempt(pending, own);
+    return earlier.then(() => this.#port.attempt(pending, own));
   }
 
   /** The expired session that made a claim fail; null: it failed for another reason. */

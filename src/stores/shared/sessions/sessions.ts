@@ -41,10 +41,7 @@ export class Sessions<Id, Proof extends SessionProof> {
   async use(ttlMs: number, sinceMs = Number.NEGATIVE_INFINITY): Promise<Session<Id, Proof>> {
     for (;;) {
       const session = await this.#beginOnce(this.#roundUp(ttlMs));
-      const nowMs = this.#clock.elapsedMs();
-      this.#usedAtMs.set(session, nowMs);
-      const isFresh = session.deadlineMs - nowMs > session.ttlMs / 2;
-      if (isFresh && session.provedAtMs >= sinceMs && !session.isDead) return session;
+      if (this.#isFresh(session) && session.provedAtMs >= sinceMs) return session;
       try {
         await session.prove();
         return session;
@@ -53,6 +50,12 @@ export class Sessions<Id, Proof extends SessionProof> {
         this.forget(session);
       }
     }
+  }
+
+  /** A session with at least half of its ttl left, if there is one already. */
+  fresh(ttlMs: number): Session<Id, Proof> | null {
+    const session = this.#entries.get(this.#roundUp(ttlMs))?.session ?? null;
+    return session !== null && this.#isFresh(session) ? session : null;
   }
 
   /** Proves and reconciles the session now, as after an interruption. */
@@ -88,6 +91,12 @@ export class Sessions<Id, Proof extends SessionProof> {
     const entries = [...this.#entries.values()];
     this.#entries.clear();
     await Promise.allSettled(entries.map(({ session }) => session?.end()));
+  }
+
+  #isFresh(session: Session<Id, Proof>): boolean {
+    const nowMs = this.#clock.elapsedMs();
+    this.#usedAtMs.set(session, nowMs);
+    return !session.isDead && session.deadlineMs - nowMs > session.ttlMs / 2;
   }
 
   #roundUp(ttlMs: number): number {

@@ -7,7 +7,7 @@ import type { Created, CreateOptions, Data, Operation } from "./operations.js";
 import * as operations from "./operations.js";
 import { checkedSettings, type ZooKeeperClientOptions } from "./options.js";
 import type { Chroot } from "./paths.js";
-import type { Acl, Stat } from "./records.js";
+import type { Acl, EncodedAcl, Stat } from "./records.js";
 import { Session, type SessionState } from "./session.js";
 import { Watches, type WatchKind, type WatchListener } from "./watches.js";
 
@@ -51,7 +51,7 @@ export interface VersionOptions {
  */
 export class ZooKeeperClient {
   readonly #chroot: Chroot;
-  readonly #acl: readonly Acl[];
+  readonly #acl: EncodedAcl;
   readonly #listeners = new Listeners();
   readonly #watches: Watches;
   readonly #session: Session;

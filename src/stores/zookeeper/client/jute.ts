@@ -23,14 +23,19 @@ export class JuteWriter {
 
   bytes(value: Uint8Array): void {
     this.int(value.length);
-    this.#room(value.length).set(value, this.#length);
-    this.#length += value.length;
+    this.encoded(value);
   }
 
   text(value: string): void {
     const length = Buffer.byteLength(value);
     this.int(length);
     this.#length += this.#room(length).write(value, this.#length, length, "utf8");
+  }
+
+  /** Bytes that are encoded already. */
+  encoded(value: Uint8Array): void {
+    this.#room(value.length).set(value, this.#length);
+    this.#length += value.length;
   }
 
   list<T>(values: readonly T[], writeOne: (value: T) => void): void {
@@ -93,13 +98,20 @@ export class JuteReader {
 
   /** A copy: a part of the frame would keep the whole frame in memory. Absent bytes are read as none. */
   bytes(): Buffer {
-    return Buffer.from(this.#part());
+    const length = Math.max(0, this.int());
+    const from = this.#take(length);
+    return Buffer.from(this.#bytes.subarray(from, from + length));
   }
 
   text(): string {
-    const part = this.#part();
-    if (!isUtf8(part)) throw new MalformedReply("a text that is not UTF-8");
-    return part.toString("utf8");
+    const length = Math.max(0, this.int());
+    const from = this.#take(length);
+    const text = this.#bytes.toString("utf8", from, from + length);
+    // Bytes that are not UTF-8 are read as this character, which may also be in the text itself.
+    if (text.includes("\ufffd") && !isUtf8(this.#bytes.subarray(from, from + length))) {
+      throw new MalformedReply("a text that is not UTF-8");
+    }
+    return text;
   }
 
   /** `leastBytes`: what one element takes at least, which bounds the count. */
@@ -113,12 +125,6 @@ export class JuteReader {
 
   texts(): string[] {
     return this.list(LENGTH_BYTES, () => this.text());
-  }
-
-  #part(): Buffer {
-    const length = Math.max(0, this.int());
-    const from = this.#take(length);
-    return this.#bytes.subarray(from, from + length);
   }
 
   #take(count: number): number {

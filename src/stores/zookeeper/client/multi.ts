@@ -15,7 +15,7 @@ import {
   setData,
 } from "./operations.js";
 import type { Chroot } from "./paths.js";
-import { type Acl, OPEN_ACL, type Stat } from "./records.js";
+import type { EncodedAcl, Stat } from "./records.js";
 
 const ANOTHER_FAILED = -2;
 
@@ -98,7 +98,7 @@ function readPart<T>(reply: JuteReader, part: Operation<T>, chroot: Chroot): T |
 export function multi(
   chroot: Chroot,
   list: readonly MultiPart[],
-  acl: readonly Acl[],
+  acl: EncodedAcl,
 ): Operation<{ results: object[] }> {
   const parts = operationsOf({ chroot, acl }, list, WRITES);
   return combined("multi", parts, (reply) => {
@@ -119,7 +119,7 @@ export function multiRead(
   chroot: Chroot,
   list: readonly MultiReadPart[],
 ): Operation<{ results: object[] }> {
-  const parts = operationsOf({ chroot, acl: OPEN_ACL }, list, READS);
+  const parts = operationsOf({ chroot }, list, READS);
   return combined("multiRead", parts, (reply) => ({
     results: parts.map((part, i) => {
       const result = readPart(reply, part, chroot);
@@ -137,48 +137,69 @@ function partError(
   return new ZooKeeperError(code, { request: requestText(name, path), path, part, reason });
 }
 
-/** The client's settings that a part needs. */
-interface PartSettings {
+/** The client's settings that a read needs. */
+interface ReadSettings {
   readonly chroot: Chroot;
-  /** Of new nodes that are given none of their own. */
-  readonly acl: readonly Acl[];
 }
 
-type MakePart<P> = (settings: PartSettings, part: P) => Operation<object>;
-/** By op: how a part becomes a request, and the fields that it may have besides op and path. */
-type PartKinds<P extends { op: string }> = {
-  [O in P["op"]]: [MakePart<Extract<P, { op: O }>>, ...fields: string[]];
+interface WriteSettings extends ReadSettings {
+  /** Of new nodes that are given none of their own. */
+  readonly acl: EncodedAcl;
+}
+
+type MakePart<S, P> = (settings: S, part: P) => Operation<object>;
+/** By op: how a part becomes a request, and the fields that it may have. */
+type PartKinds<S, P extends { op: string }> = {
+  [O in P["op"]]: {
+    readonly make: MakePart<S, Extract<P, { op: O }>>;
+    readonly fields: readonly string[];
+  };
 };
 
-const WRITES: PartKinds<MultiPart> = {
-  create: [({ chroot, acl }, part) => create(chroot, part.path, part, acl), "data", "mode", "acl"],
-  delete: [({ chroot }, { path, version }) => remove(chroot, path, version), "version"],
-  check: [({ chroot }, { path, version }) => check(chroot, path, version), "version"],
-  setData: [
-    ({ chroot }, { path, data, version }) => setData(chroot, path, data, version),
-    ...["data", "version"],
-  ],
+const WRITES: PartKinds<WriteSettings, MultiPart> = {
+  create: {
+    make: ({ chroot, acl }, part) => create(chroot, part.path, part, acl),
+    fields: ["op", "path", "data", "mode", "acl"],
+  },
+  delete: {
+    make: ({ chroot }, { path, version }) => remove(chroot, path, version),
+    fields: ["op", "path", "version"],
+  },
+  check: {
+    make: ({ chroot }, { path, version }) => check(chroot, path, version),
+    fields: ["op", "path", "version"],
+  },
+  setData: {
+    make: ({ chroot }, { path, data, version }) => setData(chroot, path, data, version),
+    fields: ["op", "path", "data", "version"],
+  },
 };
 
-const READS: PartKinds<MultiReadPart> = {
-  getData: [({ chroot }, { path }) => getData(chroot, path, false)],
-  getChildren: [({ chroot }, { path }) => listChildren(chroot, path)],
+const READS: PartKinds<ReadSettings, MultiReadPart> = {
+  getData: {
+    make: ({ chroot }, { path }) => getData(chroot, path, false),
+    fields: ["op", "path"],
+  },
+  getChildren: {
+    make: ({ chroot }, { path }) => listChildren(chroot, path),
+    fields: ["op", "path"],
+  },
 };
 
-function operationsOf<P extends { op: string }>(
-  settings: PartSettings,
+function operationsOf<S, P extends { op: string }>(
+  settings: S,
   parts: readonly P[],
-  kinds: PartKinds<P>,
+  kinds: PartKinds<S, P>,
 ): Operation<object>[] {
   if (!Array.isArray(parts) || parts.length === 0) {
     throw new InvalidArgumentError(
       `the parts are ${show(parts)}; they must be a list with an entry`,
     );
   }
+  const ops = Object.keys(kinds) as P["op"][];
   return parts.map((part: P) => {
-    const ops = Object.keys(kinds) as P["op"][];
-    const [make, ...fields] = kinds[checkOneOf(part?.op, "op of a part", ops)];
-    checkOptions(part, "the fields of a part", ["op", "path", ...fields]);
-    return (make as MakePart<P>)(settings, part);
+    const { make, fields } = kinds[checkOneOf(part?.op, "op of a part", ops)];
+    checkOptions(part, "the fields of a part", fields);
+    return (make as MakePart<S, P>)(settings, part);
   });
 }

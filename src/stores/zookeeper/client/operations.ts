@@ -6,8 +6,8 @@ import type { Chroot } from "./paths.js";
 import {
   type Acl,
   type CreateMode,
+  type EncodedAcl,
   flagsOf,
-  OPEN_ACL,
   readAcl,
   readStat,
   type Stat,
@@ -34,7 +34,6 @@ export interface Operation<T> {
 /** Bytes of a node; a string is written as UTF-8. */
 export type Data = Uint8Array | string;
 
-const NONE = Buffer.alloc(0);
 /** The version that matches every version. */
 const ANY = -1;
 const INT_MAX = 2 ** 31 - 1;
@@ -81,9 +80,9 @@ export function create(
   chroot: Chroot,
   path: string,
   options: CreateOptions,
-  defaultAcl: readonly Acl[] = OPEN_ACL,
+  defaultAcl: EncodedAcl,
 ): Operation<Created> {
-  const { data = NONE, mode = "persistent", acl = defaultAcl } = options;
+  const { data = "", mode = "persistent", acl } = options;
   const flags = flagsOf(mode);
   const absolute = mode.endsWith("sequential")
     ? chroot.absoluteSequential(path)
@@ -94,8 +93,9 @@ export function create(
     type: mode === "container" ? OpCode.createContainer : OpCode.create2,
     write(request) {
       request.text(absolute);
-      request.bytes(bytesOf(data));
-      writeAcl(request, acl);
+      writeData(request, data);
+      if (acl === undefined) request.encoded(defaultAcl);
+      else writeAcl(request, acl);
       request.int(flags);
     },
     read: (reply) => ({ path: chroot.relative(reply.text()), stat: readStat(reply) }),
@@ -130,7 +130,7 @@ export const check = (chroot: Chroot, path: string, version = ANY) =>
   versioned("check", chroot, path, version, nothing);
 
 export const setData = (chroot: Chroot, path: string, data: Data, version = ANY) =>
-  versioned("setData", chroot, path, version, statOf, (request) => request.bytes(bytesOf(data)));
+  versioned("setData", chroot, path, version, statOf, (request) => writeData(request, data));
 
 export const setAcl = (chroot: Chroot, path: string, acl: readonly Acl[], version = ANY) =>
   versioned("setAcl", chroot, path, version, statOf, (request) => writeAcl(request, acl));
@@ -212,10 +212,13 @@ export const auth = (credentials: string) =>
     read: nothing,
   });
 
-function bytesOf(data: unknown): Uint8Array {
-  if (typeof data === "string") return Buffer.from(data);
-  if (data instanceof Uint8Array) return data;
-  throw new InvalidArgumentError(`the data is ${show(data)}; it must be a string or a Uint8Array`);
+function writeData(request: JuteWriter, data: unknown): void {
+  if (typeof data === "string") request.text(data);
+  else if (data instanceof Uint8Array) request.bytes(data);
+  else
+    throw new InvalidArgumentError(
+      `the data is ${show(data)}; it must be a string or a Uint8Array`,
+    );
 }
 
 const checkVersion = (version: unknown): number =>

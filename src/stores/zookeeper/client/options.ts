@@ -8,9 +8,15 @@ import { checkNumber, checkOptions, show } from "../../../core/validate.js";
 import type { TlsFiles } from "../../shared/tls.js";
 import type { ConnectionTls } from "./connection.js";
 import type { ZooKeeperEvents } from "./events.js";
-import { JuteWriter } from "./jute.js";
 import { Chroot } from "./paths.js";
-import { type Acl, credentialsOf, type DigestLogin, OPEN_ACL, writeAcl } from "./records.js";
+import {
+  type Acl,
+  credentialsOf,
+  type DigestLogin,
+  type EncodedAcl,
+  encodeAcl,
+  OPEN_ACL,
+} from "./records.js";
 import { Servers } from "./servers.js";
 
 /** Options of `ZooKeeperClient.open`. */
@@ -66,7 +72,7 @@ export interface SessionSettings {
   readonly requestTimeoutMs: number;
   readonly connectTimeoutMs: number;
   readonly pingIntervalMs: number;
-  readonly acl: readonly Acl[];
+  readonly acl: EncodedAcl;
   readonly credentials: string | null;
   readonly tls: ConnectionTls | undefined;
   readonly maxReplyBytes: number;
@@ -79,8 +85,6 @@ export function checkedSettings(options: ZooKeeperClientOptions): SessionSetting
   checkOptions(options, "the options of the ZooKeeper client", KNOWN);
   const { tls, auth, acl = OPEN_ACL } = options;
   const { clock = systemRuntime().clock, random = Math.random } = options;
-  // Refused now, not with the first node.
-  writeAcl(new JuteWriter(), acl);
   // It is often written as "user:password", which no message may show.
   if (typeof auth === "string") {
     throw new InvalidArgumentError("auth is a string; it must be { user, password }");
@@ -98,7 +102,8 @@ export function checkedSettings(options: ZooKeeperClientOptions): SessionSetting
     requestTimeoutMs: ms("requestTimeoutMs", DEFAULT_MS),
     connectTimeoutMs: ms("connectTimeoutMs", DEFAULT_MS),
     pingIntervalMs: ms("pingIntervalMs", DAY_MS),
-    acl,
+    // Refused now, not with the first node.
+    acl: encodeAcl(acl),
     credentials: auth === undefined ? null : credentialsOf(auth),
     tls: tls === undefined ? undefined : checkedTls(tls),
     maxReplyBytes: checkNumber(options.maxReplyBytes ?? DEFAULT_REPLY_BYTES, "maxReplyBytes", {

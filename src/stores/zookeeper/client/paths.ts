@@ -6,6 +6,9 @@ import { MalformedReply } from "./jute.js";
 // biome-ignore lint/suspicious/noControlCharactersInRegex: control characters are what is refused
 const REFUSED = /[\u0000-\u001f\u007f-\u009f\ud800-\uf8ff\ufff0-\uffff]/;
 
+/** A name that is empty, "." or "..". */
+const NO_NAME = /\/\.{0,2}(?:\/|$)/;
+
 /** Far below the longest request, in which a path is sent together with others to be watched again. */
 const MAX_LENGTH = 65_535;
 
@@ -16,7 +19,7 @@ export function checkPath(path: unknown, what: string): string {
     path.length > MAX_LENGTH ||
     !path.startsWith("/") ||
     REFUSED.test(path) ||
-    (path !== "/" && path.slice(1).split("/").some(isNoName))
+    (path !== "/" && NO_NAME.test(path))
   ) {
     throw new InvalidArgumentError(
       `${what} is ${show(path)}; it must begin with "/", not end with it, and have no empty part, no "." or "..", ` +
@@ -25,8 +28,6 @@ export function checkPath(path: unknown, what: string): string {
   }
   return path;
 }
-
-const isNoName = (name: string): boolean => name === "" || name === "." || name === "..";
 
 /** The part of the tree that a client sees: it adds the chroot to paths, and takes it from those of the server. */
 export class Chroot {

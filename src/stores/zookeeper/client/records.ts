@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { InvalidArgumentError } from "../../../core/errors.js";
 import { checkOneOf, checkOptions, checkText, show } from "../../../core/validate.js";
-import { type JuteReader, type JuteWriter, LENGTH_BYTES } from "./jute.js";
+import { type JuteReader, JuteWriter, LENGTH_BYTES } from "./jute.js";
 
 /** The server's record of a node. */
 export interface Stat {
@@ -30,15 +30,20 @@ export interface Stat {
 }
 
 export function readStat(reply: JuteReader): Stat {
-  const [czxid, mzxid] = [reply.long(), reply.long()];
-  const [ctimeMs, mtimeMs] = [Number(reply.long()), Number(reply.long())];
-  const [version, cversion, aversion] = [reply.int(), reply.int(), reply.int()];
-  const ephemeralOwner = reply.long();
-  const [dataLength, numChildren] = [reply.int(), reply.int()];
-  const pzxid = reply.long();
-  const versions = { version, cversion, aversion };
-  const sizes = { ephemeralOwner, dataLength, numChildren };
-  return { czxid, mzxid, pzxid, ctimeMs, mtimeMs, ...versions, ...sizes };
+  // In the order in which they are sent.
+  return {
+    czxid: reply.long(),
+    mzxid: reply.long(),
+    ctimeMs: Number(reply.long()),
+    mtimeMs: Number(reply.long()),
+    version: reply.int(),
+    cversion: reply.int(),
+    aversion: reply.int(),
+    ephemeralOwner: reply.long(),
+    dataLength: reply.int(),
+    numChildren: reply.int(),
+    pzxid: reply.long(),
+  };
 }
 
 /**
@@ -59,10 +64,10 @@ const FLAGS: Readonly<Record<CreateMode, number>> = {
   "ephemeral-sequential": 3,
   container: 4,
 };
+const MODES = Object.keys(FLAGS) as CreateMode[];
 
 /** The mode as a number; throws `InvalidArgumentError` if there is no such mode. */
-export const flagsOf = (mode: CreateMode): number =>
-  FLAGS[checkOneOf(mode, "mode", Object.keys(FLAGS) as CreateMode[])];
+export const flagsOf = (mode: CreateMode): number => FLAGS[checkOneOf(mode, "mode", MODES)];
 
 /** A right on a node. `create` and `delete` are about its children. */
 export type Permission = "read" | "write" | "create" | "delete" | "admin";
@@ -113,6 +118,16 @@ export function credentialsOf({ user, password }: DigestLogin): string {
   }
   if (typeof password !== "string") throw new InvalidArgumentError("auth.password is not a string");
   return `${user}:${password}`;
+}
+
+/** An ACL that was checked and encoded once, for many nodes. */
+export type EncodedAcl = Buffer;
+
+/** Throws `InvalidArgumentError`. */
+export function encodeAcl(acl: readonly Acl[]): EncodedAcl {
+  const writer = new JuteWriter();
+  writeAcl(writer, acl);
+  return writer.frame().subarray(LENGTH_BYTES);
 }
 
 export function writeAcl(request: JuteWriter, acl: readonly Acl[]): void {
