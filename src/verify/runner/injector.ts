@@ -23,7 +23,7 @@ export class Injector {
   /** Faults that could not be injected or healed. They are errors of the verifier, not of the store. */
   readonly troubles: string[] = [];
   /** Numbers faults of the same name that are active at the same time. */
-  #repeated = 1;
+  readonly #names = new Set<string>();
   #over = false;
   /** Whether a fault could not be healed, so that the store may not work again. */
   hasUnhealed = false;
@@ -92,7 +92,7 @@ export class Injector {
     const record: FaultRecord = {
       kind: name,
       hits: kind.hits,
-      name: this.active.includes(one.name) ? `${one.name} (${++this.#repeated})` : one.name,
+      name: this.#newName(one.name),
       ...(isOfWorker ? { client: member.client } : {}),
       fromMs: machineMs(),
       untilMs: Number.POSITIVE_INFINITY,
@@ -117,6 +117,14 @@ export class Injector {
     }
     this.#injecting.delete(one);
     this.#after(forMs, () => this.#heal(one));
+  }
+
+  /** The history knows faults by their names, and one may be injected while another like it is being healed. */
+  #newName(name: string): string {
+    let unused = name;
+    for (let i = 2; this.#names.has(unused); i++) unused = `${name} (${i})`;
+    this.#names.add(unused);
+    return unused;
   }
 
   async #heal(one: StoreFault): Promise<void> {

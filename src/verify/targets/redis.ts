@@ -80,7 +80,13 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
   await prepare(replica);
   // The address leads to the present primary, as a virtual address would.
   const place = { address: primary.address, port: primary.port };
-  const failOver = async (): Promise<void> => {
+  let failover: Promise<void> = Promise.resolve();
+  // One after another: a second one in the middle of the first would make a server the replica of itself.
+  const failOver = (): Promise<void> => {
+    failover = failover.catch(() => {}).then(swap);
+    return failover;
+  };
+  const swap = async (): Promise<void> => {
     await primary.kill();
     await replica.promote();
     place.port = replica.port;

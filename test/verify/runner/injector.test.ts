@@ -94,6 +94,28 @@ test("at the end, faults are healed for which another one waits that is still be
   expect(injector.active).toEqual([]);
 });
 
+test("a fault that is injected while another of its name is being healed is distinguished from it", async () => {
+  let isUp = (): void => {};
+  const up = new Promise<void>((resolve) => {
+    isUp = resolve;
+  });
+  const heals = [() => up, async () => {}];
+  const slow = kindOf("slow", {
+    make: () => ({ name: "slow", inject: async () => {}, heal: heals.shift()! }),
+  });
+  const { injector, timeLine } = injectorOf([slow]);
+  injector.start([plannedFault("slow", { forMs: 10 }), plannedFault("slow", { atMs: 50 })]);
+  await pass(60);
+  isUp();
+  await injector.end();
+  expect(withoutTimes(timeLine)).toEqual([
+    { kind: "injected", fault: "slow" },
+    { kind: "injected", fault: "slow (2)" },
+    { kind: "healed", fault: "slow" },
+    { kind: "healed", fault: "slow (2)" },
+  ]);
+});
+
 test("two faults of one name at the same time are distinguished", async () => {
   const { injector, timeLine } = injectorOf([kindOf("cut")]);
   injector.start([plannedFault("cut"), plannedFault("cut", { atMs: 50 })]);
