@@ -144,7 +144,7 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     } catch (error) {
       if (/CROSSSLOT|non local key/.test(String(error))) {
         throw new InvalidArgumentError(
-          `the keys are in different slots of the cluster: write {${keys[0] ?? ""}}'s hash tag, the part in braces, into every key of the commands (fence.keyOf shows the key)`,
+          `the keys of the commands are not where ${JSON.stringify(keys[0])} is: in a cluster, write its hash tag, the part in braces, into every key`,
         );
       }
       throw this.#runner.toStoreError(error);
