@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import {
   closeSync,
+  fchmodSync,
   fsyncSync,
   openSync,
   realpathSync,
@@ -9,23 +10,36 @@ import {
   writeSync,
 } from "node:fs";
 import { basename, dirname, join, relative, resolve, sep } from "node:path";
-import { InvalidArgumentError, StoreUnavailableError, UnsupportedError } from "../core/errors.js";
+import {
+  HoldfastError,
+  InvalidArgumentError,
+  StoreUnavailableError,
+  UnsupportedError,
+} from "../core/errors.js";
 import { checkText, show } from "../core/validate.js";
 import { openSqlite, type SqliteDatabase } from "../stores/sqlite/driver.js";
 import { toStoreError } from "../stores/sqlite/errors.js";
-import { makeFile, statOrNull } from "../stores/sqlite/file.js";
+import { fileAt, makeFile, statOrNull } from "../stores/sqlite/file.js";
+import { OpenedFile } from "../stores/sqlite/replacement-check.js";
 import { retryWhileBusy } from "../stores/sqlite/retry.js";
-import { inTransaction } from "../stores/sqlite/transaction.js";
+import { inTransaction, rollBack } from "../stores/sqlite/transaction.js";
 import {
   fileSystemTypes,
   refuseSecondPath,
   sharedFileSystem,
 } from "../stores/sqlite/unsafe-file.js";
-import type { Fence, Fenced } from "./fence.js";
+import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
 import { type SqliteFence, sqliteFence } from "./sqlite.js";
 
 const STATE_FILE = ".holdfast-fence.db";
 const TEMPORARY = ".holdfast-new-";
+
+interface GuardedFile {
+  /** Without links. */
+  readonly path: string;
+  /** The path in the folder, under which the number is kept. */
+  readonly key: string;
+}
 
 /**
  * A fence for the files of a folder. A resource is the path of a file in that folder. `replace` writes a
@@ -35,11 +49,13 @@ const TEMPORARY = ".holdfast-new-";
 export class FileFence implements Fence<undefined> {
   readonly #folder: string;
   readonly #db: SqliteDatabase;
+  readonly #state: OpenedFile;
   readonly #numbers: SqliteFence;
 
-  private constructor(folder: string, db: SqliteDatabase) {
+  private constructor(folder: string, db: SqliteDatabase, state: OpenedFile) {
     this.#folder = folder;
     this.#db = db;
+    this.#state = state;
     this.#numbers = sqliteFence(db);
   }
 
@@ -57,10 +73,17 @@ export class FileFence implements Fence<undefined> {
     refuseShared(file);
     refuseSecondPath(file);
     makeFile(file);
+    // Before it is opened: a file that is exchanged in between counts as replaced.
+    const state = new OpenedFile(file);
     const db = await openSqlite(file);
     try {
       db.exec("PRAGMA busy_timeout = 0");
-      return await retryWhileBusy(() => new FileFence(real, db));
+      return await retryWhileBusy(() => {
+        // EXTRA also syncs the folder when the journal is deleted: otherwise, a power cut can bring the journal
+        // back, and with it the number from before.
+        db.exec("PRAGMA synchronous = EXTRA");
+        return new FileFence(real, db, state);
+      });
     } catch (error) {
       db.close();
       throw toStoreError(error, file);
@@ -68,7 +91,7 @@ export class FileFence implements Fence<undefined> {
   }
 
   async enter(_tx: undefined, resource: string, lease: Fenced): Promise<void> {
-    await this.#numbers.enter(undefined, this.#keyOf(resource), lease);
+    await this.#enter(this.#fileOf(resource).key, lease);
   }
 
   async guard(
@@ -77,16 +100,20 @@ export class FileFence implements Fence<undefined> {
     lease: Fenced,
     options?: { strict?: boolean },
   ): Promise<void> {
-    const key = this.#keyOf(resource);
-    await this.#locked(() => this.#numbers.guardSync(this.#db, key, lease, options));
+    const { key } = this.#fileOf(resource);
+    if (isStrict(options)) await this.#reading(() => this.#refuseUnlessEntered(key, lease));
+    else await this.#enter(key, lease);
   }
 
   async highest(_tx: undefined, resource: string): Promise<bigint> {
-    return this.#numbers.highest(undefined, this.#keyOf(resource));
+    const { key } = this.#fileOf(resource);
+    return this.#reading(() => this.#numbers.highestSync(this.#db, key));
   }
 
   async reset(_tx: undefined, resource: string, token: bigint): Promise<void> {
-    await this.#numbers.reset(undefined, this.#keyOf(resource), token);
+    const { key } = this.#fileOf(resource);
+    this.#refuseIfReplaced();
+    await this.#numbers.reset(undefined, key, token);
   }
 
   /**
@@ -100,14 +127,13 @@ export class FileFence implements Fence<undefined> {
     data: string | Uint8Array,
     options: { mode?: number } = {},
   ): Promise<void> {
-    const path = this.#pathOf(resource);
-    const temporary = join(dirname(path), `${TEMPORARY}${randomBytes(8).toString("hex")}`);
-    const mode = statOrNull(path)?.mode ?? options.mode ?? 0o666;
+    const file = this.#fileOf(resource);
+    const temporary = join(dirname(file.path), `${TEMPORARY}${randomBytes(8).toString("hex")}`);
     // Entering is kept before the file changes: a crash in between must not let earlier holders back in.
-    await this.enter(undefined, resource, lease);
+    await this.#enter(file.key, lease);
     try {
-      writeDurably(temporary, data, mode & 0o7777);
-      await this.#change(resource, lease, () => renameSync(temporary, path), dirname(path));
+      writeDurably(temporary, data, statOrNull(file.path)?.mode ?? null, options.mode ?? 0o666);
+      await this.#change(file, lease, () => renameSync(temporary, file.path));
     } catch (error) {
       rmSync(temporary, { force: true });
       throw error;
@@ -116,9 +142,9 @@ export class FileFence implements Fence<undefined> {
 
   /** Deletes the file, if it exists. The number stays, so that an earlier holder can't make it again. */
   async remove(resource: string, lease: Fenced): Promise<void> {
-    const path = this.#pathOf(resource);
-    await this.enter(undefined, resource, lease);
-    await this.#change(resource, lease, () => rmSync(path, { force: true }), dirname(path));
+    const file = this.#fileOf(resource);
+    await this.#enter(file.key, lease);
+    await this.#change(file, lease, () => rmSync(file.path, { force: true }));
   }
 
   /** Closes the file with the numbers. */
@@ -126,47 +152,104 @@ export class FileFence implements Fence<undefined> {
     this.#db.close();
   }
 
-  async #change(
-    resource: string,
-    lease: Fenced,
-    change: () => void,
-    folder: string,
-  ): Promise<void> {
-    await this.#locked(() => {
-      this.#numbers.guardSync(this.#db, this.#keyOf(resource), lease, { strict: true });
-      change();
-      syncFolder(folder);
+  async #enter(key: string, lease: Fenced): Promise<void> {
+    if (await this.#reading(() => this.#hasEntered(key, lease))) return;
+    await this.#retry(() =>
+      inTransaction(this.#db, () => {
+        this.#refuseIfReplaced();
+        this.#numbers.guardSync(this.#db, key, lease);
+      }),
+    );
+  }
+
+  async #change({ path, key }: GuardedFile, lease: Fenced, change: () => void): Promise<void> {
+    await this.#reading(() => {
+      this.#refuseUnlessEntered(key, lease);
+      try {
+        change();
+        syncFolder(dirname(path));
+      } catch (error) {
+        throw new StoreUnavailableError(
+          `${path} can't be changed: ${(error as Error).message}. Read it to see whether the change was made`,
+          { cause: error },
+        );
+      }
     });
   }
 
-  /** The lock of SQLite's write transaction is held by the operating system, for this process. */
-  async #locked(step: () => void): Promise<void> {
+  #refuseUnlessEntered(key: string, lease: Fenced): void {
+    if (this.#hasEntered(key, lease)) return;
+    throw notEntered(key, lease.token, this.#numbers.highestSync(this.#db, key));
+  }
+
+  /** Whether this holder has entered. Throws if a later one has. */
+  #hasEntered(key: string, lease: Fenced): boolean {
+    const { token, floor } = checkFenced(key, lease);
+    const highest = this.#numbers.highestSync(this.#db, key);
+    if (token < highest) throw stale(key, token, highest);
+    return highest >= floor;
+  }
+
+  /**
+   * Runs a step that reads numbers while no process can change them: the lock of SQLite's write transaction is
+   * held by the operating system. The transaction ends by a rollback, which always succeeds. A commit would
+   * fail while another process reads, even with nothing to write, and the step would be repeated.
+   */
+  #reading<T>(step: () => T): Promise<T> {
+    return this.#retry(() => {
+      this.#db.exec("BEGIN IMMEDIATE");
+      try {
+        this.#refuseIfReplaced();
+        return step();
+      } finally {
+        rollBack(this.#db);
+      }
+    });
+  }
+
+  async #retry<T>(step: () => T): Promise<T> {
     try {
-      await retryWhileBusy(() => inTransaction(this.#db, step));
+      return await retryWhileBusy(step);
     } catch (error) {
-      throw toStoreError(error, "of the fence");
+      if (!HoldfastError.is(error)) this.#refuseIfReplaced();
+      throw toStoreError(error, this.#state.path);
     }
   }
 
-  /** The same for all ways to write a path. */
-  #keyOf(resource: string): string {
-    return relative(this.#folder, this.#pathOf(resource)).split(sep).join("/");
+  /** SQLite goes on with a deleted file, whose lock and numbers nobody else sees. */
+  #refuseIfReplaced(): void {
+    if (!this.#state.isReplaced()) return;
+    throw new StoreUnavailableError(
+      `${this.#state.path} was deleted or replaced while in use, so other processes may use other numbers. Stop all processes that write to the folder, then open the fence again`,
+      { retryable: false },
+    );
   }
 
-  #pathOf(resource: string): string {
+  /** The same path and key for all ways to write a path, also through links. */
+  #fileOf(resource: string): GuardedFile {
     checkText(resource, "the resource", 1, 255);
-    const asked = resolve(this.#folder, resource);
-    const parent = statOrNull(dirname(asked)) === null ? null : realpathSync(dirname(asked));
-    const path = parent === null ? asked : join(parent, basename(asked));
-    const isInside = path.startsWith(this.#folder + sep) && parent !== null;
+    const path = fileAt(resolve(this.#folder, resource));
+    const isInside =
+      path.startsWith(this.#folder + sep) && statOrNull(dirname(path))?.isDirectory() === true;
     const isOurs = basename(path).startsWith(STATE_FILE) || basename(path).startsWith(TEMPORARY);
     if (!isInside || isOurs || statOrNull(path)?.isDirectory()) {
       throw new InvalidArgumentError(
         `the resource is ${show(resource)}; it must be the path of a file in ${this.#folder}, in a folder that exists`,
       );
     }
+    this.#refuseOtherFence(path);
     refuseShared(path);
-    return path;
+    return { path, key: relative(this.#folder, path).split(sep).join("/") };
+  }
+
+  /** Two fences for one file would each have a number of their own. */
+  #refuseOtherFence(path: string): void {
+    for (let folder = dirname(path); folder !== this.#folder; folder = dirname(folder)) {
+      if (statOrNull(join(folder, STATE_FILE)) === null) continue;
+      throw new InvalidArgumentError(
+        `${path} is in ${folder}, which has a fence of its own: open that one for it`,
+      );
+    }
   }
 }
 
@@ -202,15 +285,22 @@ function refuseShared(path: string): void {
   }
 }
 
-function writeDurably(path: string, data: string | Uint8Array, mode: number): void {
+/** `keptMode`: the rights of the file that is replaced, on which the umask has no effect. */
+function writeDurably(
+  path: string,
+  data: string | Uint8Array,
+  keptMode: number | null,
+  newMode: number,
+): void {
   const bytes = typeof data === "string" ? Buffer.from(data) : data;
   if (!(bytes instanceof Uint8Array)) {
     throw new InvalidArgumentError(
       `the data is ${show(data)}; it must be a string or a Uint8Array`,
     );
   }
-  const file = openSync(path, "wx", mode);
+  const file = openSync(path, "wx", (keptMode ?? newMode) & 0o7777);
   try {
+    if (keptMode !== null) fchmodSync(file, keptMode & 0o7777);
     for (let at = 0; at < bytes.length; ) at += writeSync(file, bytes, at);
     fsyncSync(file);
   } catch (error) {

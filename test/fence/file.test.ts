@@ -1,10 +1,12 @@
 import {
   chmodSync,
   existsSync,
+  lstatSync,
   mkdirSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
+  renameSync,
   rmSync,
   statSync,
   symlinkSync,
@@ -12,9 +14,21 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { expect, onTestFinished, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { type FileFence, openFileFence } from "../../src/fence/file.js";
-import { openSqlite } from "../../src/stores/sqlite/driver.js";
+import { openSqlite, type SqliteDatabase } from "../../src/stores/sqlite/driver.js";
+
+const opened: SqliteDatabase[] = [];
+vi.mock("../../src/stores/sqlite/driver.js", async (original) => {
+  const driver = await original<typeof import("../../src/stores/sqlite/driver.js")>();
+  return {
+    ...driver,
+    async openSqlite(path: string) {
+      opened.push(await driver.openSqlite(path));
+      return opened.at(-1)!;
+    },
+  };
+});
 
 const by = (token: bigint) => ({ token, floor: token });
 const INVALID = { code: "INVALID_ARGUMENT" };
@@ -130,4 +144,85 @@ test("a link to the folder leads to the same numbers", async () => {
   await expect(second.replace("report", by(6n), "x")).rejects.toMatchObject({
     code: "STALE_TOKEN",
   });
+});
+
+test("a reader of the numbers does not keep a holder from writing", async () => {
+  const { folder, fence } = await open();
+  await fence.enter(undefined, "report", by(1n));
+  const reader = await openSqlite(join(folder, ".holdfast-fence.db"));
+  onTestFinished(() => void reader.close());
+  reader.exec("BEGIN");
+  reader.prepare("SELECT * FROM holdfast_fence").all();
+  await fence.replace("report", by(1n), "one");
+  expect(readFileSync(join(folder, "report"), "utf8")).toBe("one");
+  reader.exec("COMMIT");
+});
+
+test("an existing file keeps rights that the umask would take away", async () => {
+  const { folder, fence } = await open();
+  const path = join(folder, "report");
+  writeFileSync(path, "");
+  chmodSync(path, 0o666);
+  await fence.replace("report", by(1n), "one");
+  expect(statSync(path).mode & 0o777).toBe(0o666);
+});
+
+test("a link to a file and the file are one resource, and the link stays", async () => {
+  const { folder, fence } = await open();
+  writeFileSync(join(folder, "report"), "old");
+  symlinkSync("report", join(folder, "latest"));
+  symlinkSync("../report", join(folder, "dangling"));
+  await fence.replace("latest", by(2n), "new");
+  expect(lstatSync(join(folder, "latest")).isSymbolicLink()).toBe(true);
+  expect(readFileSync(join(folder, "report"), "utf8")).toBe("new");
+  await expect(fence.replace("report", by(1n), "x")).rejects.toMatchObject({ code: "STALE_TOKEN" });
+  await expect(fence.replace("dangling", by(1n), "x")).rejects.toMatchObject(INVALID);
+});
+
+test("a file in place of a folder is refused", async () => {
+  const { folder, fence } = await open();
+  writeFileSync(join(folder, "file"), "");
+  await expect(fence.enter(undefined, "file/x", by(1n))).rejects.toMatchObject(INVALID);
+});
+
+test.each([
+  ["its numbers were deleted", (folder: string) => rmSync(join(folder, ".holdfast-fence.db"))],
+  [
+    "the folder was exchanged for another",
+    (folder: string) => {
+      renameSync(folder, `${folder}-old`);
+      onTestFinished(() => rmSync(`${folder}-old`, { recursive: true }));
+      mkdirSync(folder);
+    },
+  ],
+])("a fence refuses to go on after %s", async (_what, change) => {
+  const { folder, fence } = await open();
+  await fence.enter(undefined, "report", by(1n));
+  change(folder);
+  const next = await openFileFence(folder);
+  onTestFinished(() => next.close());
+  await next.replace("report", by(2n), "two");
+  const refusal = { code: "STORE_UNAVAILABLE", retryable: false };
+  await expect(fence.replace("report", by(1n), "one")).rejects.toMatchObject(refusal);
+  await expect(fence.enter(undefined, "report", by(3n))).rejects.toMatchObject(refusal);
+  await expect(fence.guard(undefined, "report", by(3n))).rejects.toMatchObject(refusal);
+  await expect(fence.highest(undefined, "report")).rejects.toMatchObject(refusal);
+  expect(readFileSync(join(folder, "report"), "utf8")).toBe("two");
+});
+
+test("a file in a folder with a fence of its own has one number, not two", async () => {
+  const { folder, fence } = await open();
+  mkdirSync(join(folder, "sub"));
+  await fence.replace("sub/report", by(1n), "one");
+  const inner = await openFileFence(join(folder, "sub"));
+  onTestFinished(() => inner.close());
+  await inner.replace("report", by(2n), "two");
+  await expect(fence.replace("sub/report", by(1n), "one")).rejects.toThrow(/fence of its own/);
+  expect(readFileSync(join(folder, "sub/report"), "utf8")).toBe("two");
+});
+
+test("a number is kept through a power cut: the folder is synced after the journal is deleted", async () => {
+  await open();
+  const EXTRA = 3;
+  expect(opened.at(-1)!.prepare("PRAGMA synchronous").get()).toEqual({ synchronous: EXTRA });
 });
