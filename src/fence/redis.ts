@@ -1,4 +1,4 @@
-import { InvalidArgumentError, UnsupportedError } from "../core/errors.js";
+import { HoldfastError, InvalidArgumentError, UnsupportedError } from "../core/errors.js";
 import { checkOptions, checkText, checkToken, orElse, show } from "../core/validate.js";
 import { connectionOf, type RedisClient } from "../stores/redis/client.js";
 import { ScriptRunner } from "../stores/redis/script-runner.js";
@@ -32,8 +32,15 @@ const DIGITS = 20;
 /** The most words that Lua can pass to a command. */
 const MOST_WORDS = 4_000;
 
-/** The guards that `commit` sends with a transaction. */
-const guardsOf = new WeakMap<RedisTx, Guard[]>();
+/** What `commit` sends with a transaction. */
+interface Notes {
+  readonly fence: RedisFence;
+  readonly guards: Guard[];
+  /** Keys that the transaction's own commands reset: a cluster finds the node by them. */
+  readonly resetKeys: string[];
+}
+
+const notesOf = new WeakMap<RedisTx, Notes>();
 
 /**
  * A fence for data in Redis. `guard` notes the check in the `tx`, and `commit` runs check and commands as
@@ -57,7 +64,7 @@ export class RedisFence implements Fence<RedisTx | undefined> {
   async enter(tx: RedisTx | undefined, resource: string, lease: Fenced): Promise<void> {
     const guard = this.#guard(tx, resource, lease, false);
     await this.#run([guard], []);
-    addGuard(tx, guard);
+    if (tx !== undefined) this.#notes(tx).guards.push(guard);
   }
 
   /** With a `tx`, nothing is sent: `commit` checks the token. */
@@ -69,7 +76,7 @@ export class RedisFence implements Fence<RedisTx | undefined> {
   ): Promise<void> {
     const guard = this.#guard(tx, resource, lease, isStrict(options));
     if (tx === undefined) await this.#run([guard], []);
-    else addGuard(tx, guard);
+    else this.#notes(tx).guards.push(guard);
   }
 
   /**
@@ -79,13 +86,13 @@ export class RedisFence implements Fence<RedisTx | undefined> {
    */
   async commit(tx: RedisTx): Promise<readonly unknown[]> {
     checkTx(tx);
-    const guards = guardsOf.get(tx);
-    if (guards === undefined) {
+    if (!notesOf.has(tx)) {
       throw new InvalidArgumentError(
         "this transaction is not guarded: call guard with it before commit",
       );
     }
-    return this.#run(guards, tx.commands);
+    const { guards, resetKeys } = this.#notes(tx);
+    return this.#run(guards, tx.commands, [...guards.map(({ key }) => key), ...resetKeys]);
   }
 
   /** The present value, because a transaction reads nothing before it is committed. */
@@ -105,8 +112,8 @@ export class RedisFence implements Fence<RedisTx | undefined> {
       return;
     }
     checkTx(tx);
+    this.#notes(tx).resetKeys.push(key);
     tx.commands.push(command);
-    guardsOf.set(tx, guardsOf.get(tx) ?? []);
   }
 
   /** The key of a resource. In a cluster, the keys of guarded commands must have the same hash tag. */
@@ -130,6 +137,8 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     ];
     const [outcome, ...rest] = await this.#send(keys, args);
     if (outcome === "done") return rest;
+    if (outcome === "failed") throw this.#failed(keys, commands, Number(rest[0]), String(rest[1]));
+    refuseBytes(outcome);
     const { key, resource, token } = guards[Number(rest[0]) - 1]!;
     if (outcome === "foreign") highestIn(key, String(rest[1]));
     const highest = BigInt(rest[1] as string);
@@ -142,13 +151,35 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     try {
       return (await this.#runner.connection.run(SCRIPTS.fence, keys, args)) as unknown[];
     } catch (error) {
-      if (/CROSSSLOT|non local key/.test(String(error))) {
-        throw new InvalidArgumentError(
-          `the keys of the commands are not where ${JSON.stringify(keys[0])} is: in a cluster, write its hash tag, the part in braces, into every key`,
-        );
-      }
-      throw this.#runner.toStoreError(error);
+      throw outsideNode(keys, String(error)) ?? this.#runner.toStoreError(error);
     }
+  }
+
+  /** The error of one of the user's commands: those before it have been executed. */
+  #failed(
+    keys: readonly string[],
+    commands: RedisTx["commands"],
+    number: number,
+    message: string,
+  ): unknown {
+    const outside = outsideNode(keys, message);
+    if (outside !== null) return outside;
+    const error = this.#runner.caughtError(message);
+    if (HoldfastError.is(error) && error.retryable) return error;
+    return new InvalidArgumentError(
+      `command ${number}, ${commands[number - 1]?.[0]}, failed: ${message}. Commands before it have been executed`,
+    );
+  }
+
+  #notes(tx: RedisTx): Notes {
+    const notes = notesOf.get(tx) ?? { fence: this, guards: [], resetKeys: [] };
+    if (notes.fence !== this) {
+      throw new InvalidArgumentError(
+        "another fence has guarded this transaction, perhaps on another server: use one fence for a transaction",
+      );
+    }
+    notesOf.set(tx, notes);
+    return notes;
   }
 
   #guard(tx: RedisTx | undefined, resource: string, lease: Fenced, strict: boolean): Guard {
@@ -205,11 +236,19 @@ function highestIn(key: string, value: string | null): bigint {
   );
 }
 
-function addGuard(tx: RedisTx | undefined, guard: Guard): void {
-  if (tx === undefined) return;
-  const guards = guardsOf.get(tx) ?? [];
-  guards.push(guard);
-  guardsOf.set(tx, guards);
+function outsideNode(keys: readonly string[], message: string): InvalidArgumentError | null {
+  if (!/CROSSSLOT|non local key/.test(message)) return null;
+  return new InvalidArgumentError(
+    `the keys of the commands are not where ${JSON.stringify(keys[0])} is: in a cluster, write its hash tag, the part in braces, into every key. Commands before the one that failed have been executed`,
+  );
+}
+
+/** Without this, the refusal of a fence could not be told from a success. */
+function refuseBytes(outcome: unknown): void {
+  if (typeof outcome === "string") return;
+  throw new UnsupportedError(
+    "the Redis client returns something other than text, so the fence can't read its reply: pass one without a type mapping. The commands may have been executed",
+  );
 }
 
 function checkTx(tx: RedisTx): void {
@@ -221,10 +260,11 @@ function checkTx(tx: RedisTx): void {
       Array.isArray(words) &&
       words.length > 0 &&
       words.length <= MOST_WORDS &&
-      words.every((word) => typeof word === "string" || typeof word === "number");
+      // A copy, because `every` passes over holes.
+      [...words].every((word) => typeof word === "string" || Number.isFinite(word));
     if (!isCommand) {
       throw new InvalidArgumentError(
-        `a command is ${show(words)}; it must be a list of 1 to ${MOST_WORDS} words: ["SET", "key", "value"]`,
+        `a command is ${show(words)}; it must be a list of 1 to ${MOST_WORDS} words, each a string or a finite number: ["SET", "key", "value"]`,
       );
     }
   }

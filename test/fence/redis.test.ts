@@ -1,4 +1,5 @@
 import { Cluster, Redis } from "ioredis";
+import { createClient, RESP_TYPES } from "redis";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { type RedisTx, redisFence } from "../../src/fence/redis.js";
 import { Lab } from "../../src/verify/lab/lab.js";
@@ -79,6 +80,8 @@ describeWith(["redis"], "the fence in Redis", () => {
     for (const [value, words] of [
       ["mine", /no fence/],
       ["2:00000000000000000007", /format "2"/],
+      ["1:not twenty digits!!!", /no fence/],
+      [`1:${" ".repeat(20)}`, /no fence/],
     ] as const) {
       await client.set(fence.keyOf("foreign"), value);
       await expect(fence.enter(undefined, "foreign", by(1n))).rejects.toThrow(words);
@@ -106,6 +109,10 @@ describeWith(["redis"], "the fence in Redis", () => {
       { commands: "SET" },
       { commands: [[]] },
       { commands: [["SET", null]] },
+      { commands: [["SET", "count", Number.NaN]] },
+      { commands: [["SET", "count", 1 / 0]] },
+      // biome-ignore lint/suspicious/noSparseArray: a hole is what is refused
+      { commands: [["SET", , "count"]] },
     ])
       await expect(fence.guard(bad as never, "stock", by(1n))).rejects.toMatchObject(INVALID);
     await expect(fence.commit({ commands: [] })).rejects.toThrow(/not guarded/);
@@ -122,6 +129,61 @@ describeWith(["redis"], "the fence in Redis", () => {
     expect(await client.get("late")).toBe("1");
   });
 
+  test("of two guards of one resource, the later holder's counts", async () => {
+    const client = open();
+    const fence = redisFence(client);
+    for (const order of [
+      [9n, 5n],
+      [5n, 9n],
+    ]) {
+      const tx: RedisTx = { commands: [["SET", "twice", "1"]] };
+      for (const token of order) await fence.guard(tx, `twice ${order}`, by(token));
+      if (order[0] === 9n) await expect(fence.commit(tx)).rejects.toMatchObject(STALE);
+      else await fence.commit(tx);
+    }
+    const tx: RedisTx = { commands: [] };
+    await fence.guard(tx, "shared", { token: 7n, floor: 5n });
+    await fence.guard(tx, "shared", { token: 6n, floor: 4n });
+    await fence.commit(tx);
+    expect(await fence.highest(undefined, "shared")).toBe(5n);
+  });
+
+  test("a transaction that another fence has guarded is refused", async () => {
+    const client = open();
+    const tx: RedisTx = { commands: [["SET", "elsewhere", "1"]] };
+    await redisFence(client).guard(tx, "elsewhere", by(1n));
+    const other = redisFence(client, { prefix: "other:" });
+    await expect(other.commit(tx)).rejects.toMatchObject(INVALID);
+    expect(await client.get("elsewhere")).toBeNull();
+  });
+
+  test("a command on a key of another type says which command, not that the fence is damaged", async () => {
+    const client = open();
+    const fence = redisFence(client);
+    await client.rpush("a list", "1");
+    const tx: RedisTx = {
+      commands: [
+        ["SET", "first", "1"],
+        ["INCR", "a list"],
+      ],
+    };
+    await fence.guard(tx, "typed", by(1n));
+    await expect(fence.commit(tx)).rejects.toThrow(/command 2, INCR, failed: WRONGTYPE/);
+    await client.rpush(fence.keyOf("a list"), "1");
+    await expect(fence.enter(undefined, "a list", by(1n))).rejects.toThrow(/holdfast:fence:/);
+  });
+
+  test("a client that returns bytes is refused with what to do", async () => {
+    const client = quiet(createClient({ url: server.url }));
+    await client.connect();
+    onTestFinished(() => client.destroy());
+    const mapped = client.withTypeMapping({ [RESP_TYPES.BLOB_STRING]: Buffer });
+    const fence = redisFence(mapped as never);
+    const tx: RedisTx = { commands: [["SET", "bytes", "1"]] };
+    await fence.guard(tx, "bytes", by(1n));
+    await expect(fence.commit(tx)).rejects.toMatchObject({ code: "UNSUPPORTED" });
+  });
+
   describe("in a cluster", () => {
     test("works with a hash tag, and says what to do without", async () => {
       const servers = await startRedisCluster(lab);
@@ -134,6 +196,12 @@ describeWith(["redis"], "the fence in Redis", () => {
         await fence.guard(tx, resource, by(2n));
         expect(await fence.commit(tx)).toEqual(["OK"]);
         await expect(fence.enter(undefined, resource, by(1n))).rejects.toMatchObject(STALE);
+      }
+      for (let i = 0; i < 6; i++) {
+        const tx: RedisTx = { commands: [] };
+        await fence.reset(tx, `moved ${i}`, 7n);
+        await fence.commit(tx);
+        expect(await fence.highest(undefined, `moved ${i}`)).toBe(7n);
       }
       // Some of these are on the node of the fence's key, by chance.
       const refusals: string[] = [];

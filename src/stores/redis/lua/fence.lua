@@ -10,10 +10,11 @@ local raises = {}
 for i = 1, guards do
   local token, floor, isStrict = ARGV[at], ARGV[at + 1], ARGV[at + 2] == 'strict'
   at = at + 3
-  local value = redis.call('GET', KEYS[i])
+  -- An earlier guard of this transaction may have raised the same resource.
+  local value = raises[KEYS[i]] or redis.call('GET', KEYS[i])
   local highest = NONE
   if value then
-    if #value ~= 22 or value:sub(1, 2) ~= FORMAT then return {'foreign', i, value} end
+    if #value ~= 22 or not value:find('^' .. FORMAT .. '%d+$') then return {'foreign', i, value} end
     highest = value:sub(3)
   end
   if token < highest then return {'stale', i, highest} end
@@ -25,7 +26,9 @@ for key, value in pairs(raises) do redis.call('SET', key, value) end
 local replies = {'done'}
 while at <= #ARGV do
   local last = at + tonumber(ARGV[at])
-  replies[#replies + 1] = redis.call(unpack(ARGV, at + 1, last))
+  local reply = redis.pcall(unpack(ARGV, at + 1, last))
+  if type(reply) == 'table' and reply.err then return {'failed', #replies, reply.err} end
+  replies[#replies + 1] = reply
   at = last + 1
 end
 return replies
