@@ -80,13 +80,13 @@ export class PlaceFence<Value, Version> implements Fence<undefined> {
   }
 
   async highest(_tx: undefined, resource: string): Promise<bigint> {
-    return (await this.#place.read(resource)).highest ?? 0n;
+    return (await this.#read(resource)).highest ?? 0n;
   }
 
   async reset(_tx: undefined, resource: string, token: bigint): Promise<void> {
     checkToken(token, "token");
     await this.#retry(resource, async () => {
-      const { value, version } = await this.#place.read(resource);
+      const { value, version } = await this.#place.read(resource); // Also of a place with a bad number.
       return (await this.#place.write(resource, { value, highest: token }, version)) || null;
     });
   }
@@ -99,7 +99,7 @@ export class PlaceFence<Value, Version> implements Fence<undefined> {
   ): Promise<Value | null> {
     const { token, floor } = checkFenced(resource, lease);
     return this.#retry(resource, async () => {
-      const found = await this.#place.read(resource);
+      const found = await this.#read(resource);
       const highest = found.highest ?? 0n;
       if (token < highest) throw stale(resource, token, highest);
       if (strict && (found.highest === null || highest < floor))
@@ -110,6 +110,13 @@ export class PlaceFence<Value, Version> implements Fence<undefined> {
       const next = { value, highest: hasEntered ? highest : floor };
       return (await this.#place.write(resource, next, found.version)) ? { value } : null;
     }).then(({ value }) => value);
+  }
+
+  /** A number that is none, such as NaN, would be above no token, and let everybody pass. */
+  async #read(resource: string): ReturnType<Place<Value, Version>["read"]> {
+    const found = await this.#place.read(resource);
+    if (found?.highest !== null) checkToken(found?.highest, "highest, as read by the place,");
+    return found;
   }
 
   /** Repeats a step that resolves to null because another write came first. */
