@@ -24,9 +24,10 @@ export interface Sequencer {
 export interface SequencerOptions {
   /**
    * The secret that signs the text (HMAC-SHA256), at least 16 bytes; all who write and read must have it.
-   * Default: not signed, and anybody can write such a text.
+   * Default: not signed, and anybody can write such a text. `undefined` is refused: a secret that is missing
+   * from the environment must not switch the check off.
    */
-  key?: string | Uint8Array | undefined;
+  key?: string | Uint8Array;
 }
 
 const FORMAT = "hf1";
@@ -121,12 +122,15 @@ function bytesOf(text: string): Buffer | null {
   return bytes.toString("base64url") === text ? bytes : null;
 }
 
+/** Throws `InvalidArgumentError` unless the options have a usable key, or none. */
+export const checkKey = (options: SequencerOptions): void => void keyOf(options);
+
 const sign = (text: string, key: Buffer): Buffer => createHmac("sha256", key).update(text).digest();
 
 function keyOf(options: SequencerOptions = {}): Buffer | null {
   checkOptions(options, "the options of a sequencer", ["key"]);
+  if (!("key" in options)) return null;
   const { key } = options;
-  if (key === undefined) return null;
   const isKey = typeof key === "string" || key instanceof Uint8Array;
   const bytes = isKey ? Buffer.from(key as string) : null;
   if (bytes === null || bytes.length < KEY_BYTES) {

@@ -1,12 +1,7 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
-import {
-  HoldfastError,
-  InvalidArgumentError,
-  StaleTokenError,
-  StoreUnavailableError,
-} from "../core/errors.js";
-import { readSequencer, type SequencerOptions } from "../core/sequencer.js";
-import { checkOptions, checkToken, show } from "../core/validate.js";
+import { HoldfastError, InvalidArgumentError, StaleTokenError } from "../core/errors.js";
+import { checkKey, readSequencer, type SequencerOptions } from "../core/sequencer.js";
+import { checkOptions, checkText, checkToken, show } from "../core/validate.js";
 import { checkFenced, type Fence, type Fenced } from "./fence.js";
 
 /** The header that carries the token: `TOKEN`, `TOKEN;floor=FLOOR`, or a sequencer. */
@@ -39,6 +34,21 @@ interface Problem {
 const STALE = "urn:holdfast:problem:stale-token";
 const PROBLEM_JSON = "application/problem+json";
 const MOST_PROBLEM_BYTES = 16_384;
+const BAD_TOKEN = {
+  type: "urn:holdfast:problem:bad-token",
+  title: "The fencing token can't be read",
+};
+const BAD_RESOURCE = {
+  type: "urn:holdfast:problem:bad-resource",
+  title: "The request is for no resource that a fence can have",
+};
+/** The fence was asked before the handler: trying again is safe. */
+const UNAVAILABLE: Problem = {
+  type: "urn:holdfast:problem:fence-unavailable",
+  title: "The fence can't be asked",
+  status: 503,
+  detail: "The token could not be checked, so nothing was done. Try again.",
+};
 
 /** Writes a lease's numbers as the value of the header. */
 export function fencingToken(lease: Fenced): string {
@@ -134,11 +144,12 @@ export async function guardNode(
 
 /**
  * Answers with the problem document if the error is a refusal by a fence, such as the `StaleTokenError` of a
- * guard in your transaction. Returns false for any other error: nothing was sent then.
+ * guard in your transaction. Returns false for any other error, and if the response has begun: then nothing
+ * was sent, and the request is yours to end.
  */
 export function refuse(response: ServerResponse, error: unknown): boolean {
   const problem = problemOf(error);
-  if (problem === null) return false;
+  if (problem === null || response.headersSent) return false;
   response.writeHead(problem.status, { "content-type": PROBLEM_JSON, ...extraHeaders(problem) });
   response.end(JSON.stringify(problem));
   return true;
@@ -146,7 +157,9 @@ export function refuse(response: ServerResponse, error: unknown): boolean {
 
 /**
  * Makes a `fetch` for the work under a lease: each request carries the token, is aborted when the lease is
- * lost, and rejects with `StaleTokenError` if the service refuses the token.
+ * lost, and rejects with `StaleTokenError` if the service refuses the token. Other replies are returned, also
+ * errors: check `ok`. With a `sequencer`, which others could use, a redirect is an error unless you set
+ * `redirect`: `fetch` would send the header to the other server too.
  *
  * @example
  * ```ts
@@ -172,16 +185,17 @@ export function fencedFetch(
       (one) => one instanceof AbortSignal,
     );
     const signal = signals.length === 0 ? null : AbortSignal.any(signals);
-    const response = await (options.fetch ?? fetch)(input, { ...init, headers, signal });
+    const redirect = options.sequencer === undefined ? {} : { redirect: "error" as const };
+    const request = { ...redirect, ...init, headers, signal };
+    const response = await (options.fetch ?? fetch)(input, request);
     if (response.status === 412) await throwIfStale(response.clone(), lease.token);
     return response;
   };
 }
 
 async function throwIfStale(response: Response, token: bigint): Promise<void> {
-  if (!response.headers.get("content-type")?.startsWith(PROBLEM_JSON)) return;
-  const text = await response.text();
-  if (text.length > MOST_PROBLEM_BYTES) return;
+  if (!response.headers.get("content-type")?.toLowerCase().startsWith(PROBLEM_JSON)) return;
+  const text = await readStart(response);
   let problem: Partial<Record<string, unknown>> | null = null;
   try {
     problem = JSON.parse(text) as Partial<Record<string, unknown>> | null;
@@ -192,6 +206,21 @@ async function throwIfStale(response: Response, token: bigint): Promise<void> {
   const { highest, resource } = problem;
   const known = typeof highest === "string" && /^\d{1,19}$/.test(highest) ? BigInt(highest) : token;
   throw new StaleTokenError(typeof resource === "string" ? resource : response.url, token, known);
+}
+
+/** A problem document is short; the rest of a longer body is not read. */
+async function readStart(response: Response): Promise<string> {
+  const decoder = new TextDecoder();
+  let text = "";
+  const reader = response.body?.getReader();
+  while (reader !== undefined && text.length <= MOST_PROBLEM_BYTES) {
+    const { done, value } = await reader.read();
+    if (done) return text;
+    text += decoder.decode(value, { stream: true });
+  }
+  // The other half of the clone goes on: not awaited, because this waits for that half too.
+  void reader?.cancel();
+  return "";
 }
 
 async function admit<R>(
@@ -209,9 +238,14 @@ async function admit<R>(
     });
   }
   const resource = await guard.resource(request);
+  readOr400(() => checkText(resource, "the resource", 1, 255), BAD_RESOURCE);
   const fenced =
     guard.key === undefined ? parsed(value) : await verified(guard, request, value, resource);
-  await guard.fence.guard(undefined, resource, fenced);
+  try {
+    await guard.fence.guard(undefined, resource, fenced);
+  } catch (error) {
+    throw isUnavailable(error) ? new Refusal(UNAVAILABLE) : error;
+  }
   return fenced;
 }
 
@@ -223,7 +257,7 @@ async function verified<R>(
   value: string,
   resource: string,
 ): Promise<Fenced> {
-  const { name, token, floor } = readOr400(() => readSequencer(value, { key: guard.key }));
+  const { name, token, floor } = readOr400(() => readSequencer(value, { key: guard.key! }));
   const expected = (await guard.name?.(request)) ?? resource;
   if (name === expected) return { token, floor };
   throw new Refusal({
@@ -234,13 +268,12 @@ async function verified<R>(
   });
 }
 
-function readOr400<T>(read: () => T): T {
+function readOr400<T>(read: () => T, what = BAD_TOKEN): T {
   try {
     return read();
   } catch (error) {
     throw new Refusal({
-      type: "urn:holdfast:problem:bad-token",
-      title: "The fencing token can't be read",
+      ...what,
       status: 400,
       detail: (error as Error).message,
     });
@@ -266,23 +299,31 @@ function problemOf(error: unknown): Problem | null {
       type: STALE,
       title: "The fencing token is stale",
       status: 412,
-      detail: `A later holder has entered ${JSON.stringify(resource)}: your lease is over.`,
+      detail:
+        token < highest
+          ? `A later holder has entered ${JSON.stringify(resource)}: your lease is over.`
+          : error.message,
       resource,
       token: String(token),
       highest: String(highest),
     };
   }
-  if (!(error instanceof StoreUnavailableError)) return null;
+  if (!isUnavailable(error)) return null;
+  // The error of a handler: the reply to its commit may have been lost.
   return {
-    type: "urn:holdfast:problem:fence-unavailable",
-    title: "The fence can't be asked",
+    type: "urn:holdfast:problem:store-unavailable",
+    title: "A store gave no reply",
     status: 503,
-    detail: "The token could not be checked, so nothing was done. Try again.",
+    detail: "It is not known whether the request was carried out.",
   };
 }
 
-const extraHeaders = ({ status }: Problem): Record<string, string> =>
-  status === 503 ? { "retry-after": "1" } : {};
+/** By its code: the error may come from another copy of the library. */
+const isUnavailable = (error: unknown): boolean =>
+  HoldfastError.is(error) && error.code === "STORE_UNAVAILABLE";
+
+const extraHeaders = (problem: Problem): Record<string, string> =>
+  problem === UNAVAILABLE ? { "retry-after": "1" } : {};
 
 function checkGuard<R>(guard: HttpGuard<R>): void {
   checkOptions(guard, "the options of the guard", ["fence", "resource", "optional", "name", "key"]);
@@ -291,4 +332,5 @@ function checkGuard<R>(guard: HttpGuard<R>): void {
       "the guard needs a fence, and a function resource that tells which resource a request is for",
     );
   }
+  if ("key" in guard) checkKey({ key: guard.key });
 }

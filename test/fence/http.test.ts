@@ -1,13 +1,14 @@
 import { createServer, type RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
 import { expect, onTestFinished, test } from "vitest";
-import { StaleTokenError, StoreUnavailableError } from "../../src/core/errors.js";
+import { HoldfastError, StaleTokenError, StoreUnavailableError } from "../../src/core/errors.js";
 import {
   fencedFetch,
   fencingToken,
   guardFetch,
   guardNode,
   parseFencingToken,
+  refuse,
 } from "../../src/fence/http.js";
 import { memoryFence } from "../../src/fence/memory.js";
 import { createLocks } from "../../src/index.js";
@@ -92,8 +93,9 @@ test("a StaleTokenError of the handler's own transaction is a 412, an outage a 5
     })(request("7"));
   expect((await failing(new StaleTokenError("row", 7n, 8n))).status).toBe(412);
   const down = await failing(new StoreUnavailableError("db secret.host is down"));
-  expect([down.status, down.headers.get("retry-after")]).toEqual([503, "1"]);
-  expect(await down.text()).not.toContain("secret.host");
+  // The reply to a commit may be lost: to try again could do the work twice.
+  expect([down.status, down.headers.get("retry-after")]).toEqual([503, null]);
+  expect(await down.text()).toMatch(/^(?!.*secret.host)(?!.*nothing was done).*not known/);
   await expect(failing(new Error("own"))).rejects.toThrow("own");
 });
 
@@ -165,3 +167,99 @@ test.each([[{}], [{ fence: memoryFence() }], [{ resource: () => "x" }], [null]])
     );
   },
 );
+
+test("a fence that can't be asked is a 503 that may be tried again, also by another copy of the library", async () => {
+  const copy = Object.assign(new StoreUnavailableError("down"), {});
+  Object.setPrototypeOf(copy, HoldfastError.prototype);
+  for (const error of [new StoreUnavailableError("down"), copy]) {
+    const guard = () => Promise.reject(error);
+    const { handler } = guarded({ fence: { guard } });
+    const down = await handler(request("7"));
+    expect([down.status, down.headers.get("retry-after")]).toEqual([503, "1"]);
+    expect(await down.text()).toContain("nothing was done");
+  }
+});
+
+test("a resource that no fence can have is the sender's mistake", async () => {
+  for (const resource of ["", "x".repeat(256), "a\u0000"]) {
+    const { handler } = guarded({ resource: () => resource });
+    expect((await handler(request("7"))).status).toBe(400);
+  }
+});
+
+test.each([[undefined], [""], ["short"], [null]])(
+  "a guard whose key is %j is refused at once: it would let unsigned tokens pass",
+  (key) => {
+    expect(() => guarded({ key })).toThrow(expect.objectContaining({ code: "INVALID_ARGUMENT" }));
+  },
+);
+
+test("refuse answers nothing once the response has begun", async () => {
+  let answered: boolean | null = null;
+  const url = await serve((_request, response) => {
+    response.writeHead(200).write("half");
+    answered = refuse(response, new StaleTokenError("stock", 1n, 2n));
+    response.end();
+  });
+  expect(await (await fetch(url)).text()).toBe("half");
+  expect(answered).toBe(false);
+});
+
+test("a holder that has not entered is told so, not that another has", async () => {
+  const fence = memoryFence();
+  const handler = guardFetch({ fence, resource: () => "stock" }, async (_request, fenced) => {
+    await fence.guard(undefined, "other", fenced!, { strict: true });
+    return new Response();
+  });
+  expect(await (await handler(request("7"))).json()).toMatchObject({
+    status: 412,
+    detail: expect.stringContaining("has not entered"),
+  });
+});
+
+test("fencedFetch knows a refusal whatever the case of its type, and reads no endless one", async () => {
+  const problem = JSON.stringify({ type: "urn:holdfast:problem:stale-token", highest: "9" });
+  const url = await serve((incoming, response) => {
+    response.writeHead(412, { "Content-Type": "Application/Problem+JSON; charset=utf-8" });
+    if (incoming.url === "/endless") response.write("x".repeat(20_000));
+    else response.end(problem);
+  });
+  const send = fencedFetch(by(8n));
+  await expect(send(url)).rejects.toMatchObject({ code: "STALE_TOKEN", highest: 9n });
+  const reply = await send(`${url}/endless`);
+  expect(reply.status).toBe(412);
+  await reply.body!.cancel();
+});
+
+test("fencedFetch takes a Request with its body, headers and signal", async () => {
+  const seen: unknown[] = [];
+  const url = await serve(async (incoming, response) => {
+    let body = "";
+    for await (const part of incoming) body += part;
+    seen.push(incoming.method, incoming.headers["x-own"], incoming.headers["fencing-token"], body);
+    response.end();
+  });
+  const stream = new Blob(["6"]).stream();
+  const headers = { "x-own": "1" };
+  const sent = new Request(url, { method: "PUT", headers, body: stream, duplex: "half" } as object);
+  await fencedFetch(by(8n))(sent);
+  expect(seen).toEqual(["PUT", "1", "8", "6"]);
+  const aborted = new Request(url, { signal: AbortSignal.abort(new Error("mine")) });
+  await expect(fencedFetch(by(8n))(aborted)).rejects.toThrow("mine");
+});
+
+test("a sequencer does not follow a redirect to another server, unless you say so", async () => {
+  const seen: unknown[] = [];
+  const other = await serve((incoming, response) => {
+    seen.push(incoming.headers["fencing-token"]);
+    response.end();
+  });
+  const url = await serve((_request, response) => {
+    response.writeHead(307, { location: other }).end();
+  });
+  await expect(fencedFetch(by(8n), { sequencer: "hf1.A.B" })(url)).rejects.toThrow(TypeError);
+  expect(seen).toEqual([]);
+  await fencedFetch(by(8n), { sequencer: "hf1.A.B" })(url, { redirect: "follow" });
+  await fencedFetch(by(8n))(url);
+  expect(seen).toEqual(["hf1.A.B", "8"]);
+});

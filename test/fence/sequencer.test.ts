@@ -59,6 +59,13 @@ describe("a sequencer", () => {
     expect(() => readSequencer(signed, { key: `${KEY}!` })).toThrow(/signature is wrong/);
   });
 
+  test("is refused if the key is undefined: a secret that was not set must not let unsigned texts pass", () => {
+    const unsigned = writeSequencer(CONTENT);
+    const options = { key: process.env["HOLDFAST_NO_SUCH_VARIABLE"] } as object;
+    expect(() => readSequencer(unsigned, options)).toThrow(/key/);
+    expect(() => writeSequencer(CONTENT, options)).toThrow(/key/);
+  });
+
   test("is refused when any character of it is changed, cut off or added", () => {
     const text = writeSequencer(CONTENT, { key: KEY });
     for (let i = 0; i < text.length; i++) {
