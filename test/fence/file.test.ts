@@ -1,6 +1,7 @@
 import {
   chmodSync,
   existsSync,
+  linkSync,
   lstatSync,
   mkdirSync,
   mkdtempSync,
@@ -19,13 +20,39 @@ import { type FileFence, openFileFence } from "../../src/fence/file.js";
 import { openSqlite, type SqliteDatabase } from "../../src/stores/sqlite/driver.js";
 
 const opened: SqliteDatabase[] = [];
+/** Called before each statement of a connection. */
+let beforeExec = (_sql: string): void => {};
 vi.mock("../../src/stores/sqlite/driver.js", async (original) => {
   const driver = await original<typeof import("../../src/stores/sqlite/driver.js")>();
   return {
     ...driver,
-    async openSqlite(path: string) {
-      opened.push(await driver.openSqlite(path));
-      return opened.at(-1)!;
+    async openSqlite(path: string): Promise<SqliteDatabase> {
+      const db = await driver.openSqlite(path);
+      opened.push(db);
+      return {
+        exec(sql) {
+          beforeExec(sql);
+          return db.exec(sql);
+        },
+        prepare: (sql) => db.prepare(sql),
+        close: () => db.close(),
+      };
+    },
+  };
+});
+
+const steps: string[] = [];
+vi.mock("node:fs", async (original) => {
+  const fs = await original<typeof import("node:fs")>();
+  return {
+    ...fs,
+    fsyncSync(file: number) {
+      steps.push(fs.fstatSync(file).isDirectory() ? "sync the folder" : "sync the file");
+      fs.fsyncSync(file);
+    },
+    renameSync(from: string, to: string) {
+      steps.push("rename");
+      fs.renameSync(from, to);
     },
   };
 });
@@ -225,4 +252,42 @@ test("a number is kept through a power cut: the folder is synced after the journ
   await open();
   const EXTRA = 3;
   expect(opened.at(-1)!.prepare("PRAGMA synchronous").get()).toEqual({ synchronous: EXTRA });
+});
+
+test("the content is synced before the rename, and the folder after it", async () => {
+  const { fence } = await open();
+  steps.length = 0;
+  await fence.replace("report", by(1n), "one");
+  expect(steps).toEqual(["sync the file", "rename", "sync the folder"]);
+});
+
+test("a holder that is overtaken after it has entered changes nothing", async () => {
+  const { folder, fence } = await open();
+  const other = await openSqlite(join(folder, ".holdfast-fence.db"));
+  onTestFinished(() => void other.close());
+  await fence.replace("report", by(1n), "one");
+  for (const change of [
+    () => fence.replace("report", by(1n), "late"),
+    () => fence.remove("report", by(1n)),
+  ]) {
+    other.exec("UPDATE holdfast_fence SET highest = 1");
+    let transactions = 0;
+    onTestFinished(() => {
+      beforeExec = () => {};
+    });
+    beforeExec = (sql) => {
+      // The first transaction enters, the second one changes the file.
+      if (sql !== "BEGIN IMMEDIATE" || ++transactions !== 2) return;
+      other.exec("UPDATE holdfast_fence SET highest = 2");
+    };
+    await expect(change()).rejects.toMatchObject({ code: "STALE_TOKEN", highest: 2n });
+    expect(transactions).toBe(2);
+    expect(readFileSync(join(folder, "report"), "utf8")).toBe("one");
+  }
+});
+
+test("a state file with a second name is refused", async () => {
+  const { folder } = await open();
+  linkSync(join(folder, ".holdfast-fence.db"), join(folder, "second"));
+  await expect(openFileFence(folder)).rejects.toMatchObject({ code: "UNSUPPORTED" });
 });
