@@ -46,6 +46,37 @@ describe("a sequencer", () => {
     expect(await checkSequencer(locks, next.sequencer())).not.toBeNull();
   });
 
+  test("is current only for the namespace and the offset that it was granted in, of any mode", async () => {
+    const store = memoryStore();
+    const openWith = (options: object): Locks => {
+      const locks = createLocks(store, options);
+      onTestFinished(() => locks.close());
+      return locks;
+    };
+    const [a, b] = [openWith({ namespace: "a" }), openWith({ namespace: "b" })];
+    const moved = openWith({ namespace: "a", tokenOffset: 10n });
+    await b.acquire("order:1");
+    const readers = [
+      await a.acquire("order:1", { mode: "shared" }),
+      await moved.acquire("order:1", { mode: "shared" }),
+    ];
+    const [text, offset] = readers.map((one) => one.sequencer());
+    expect(await checkSequencer(a, text!)).toMatchObject({ mode: "shared" });
+    expect(await checkSequencer(moved, offset!)).toMatchObject({ mode: "shared" });
+    for (const [locks, other] of [
+      [a, offset],
+      [moved, text],
+      [b, text],
+    ] as const)
+      expect(await checkSequencer(locks, other!)).toBeNull();
+    const permit = await a.semaphore("gpu", { permits: 2 }).acquire();
+    await a.semaphore("gpu", { permits: 2 }).acquire();
+    expect(await checkSequencer(a, permit.sequencer())).toMatchObject({ mode: "permits" });
+    const { token } = permit;
+    const forged = { ...CONTENT, name: "gpu", token, floor: token };
+    expect(await checkSequencer(a, writeSequencer(forged))).toBeNull();
+  });
+
   test("is not given by a lease that is over", async () => {
     const lease = await open().acquire("order:1");
     await lease.release();
