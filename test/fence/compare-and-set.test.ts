@@ -77,6 +77,8 @@ test("shared holders change the place in turn, and neither loses an update nor l
     });
   await Promise.all(holders.flatMap((one) => [add(one), add(one), add(one)]));
   expect(objects.get("a")).toMatchObject({ value: 9, highest: 5n });
+  await fence.update("a", by(6n, 4n), (count) => count! + 1);
+  expect(objects.get("a")).toMatchObject({ value: 10, highest: 5n });
 });
 
 test("a place that others change all the time is given up after the retries, with nothing written", async () => {

@@ -263,3 +263,28 @@ test("a sequencer does not follow a redirect to another server, unless you say s
   await fencedFetch(by(8n))(url);
   expect(seen).toEqual(["hf1.A.B", "8"]);
 });
+
+test("fencedFetch replaces a token of the caller, obeys its signal, and leaves other problems alone", async () => {
+  const seen: unknown[] = [];
+  const url = await serve((incoming, response) => {
+    seen.push(incoming.headers["fencing-token"]);
+    response.writeHead(412, { "content-type": "application/problem+json" });
+    response.end(JSON.stringify({ type: "about:blank", highest: "9" }));
+  });
+  const send = fencedFetch(by(8n));
+  expect((await send(url, { headers: { "Fencing-Token": "99" } })).status).toBe(412);
+  const signal = AbortSignal.abort(new Error("mine"));
+  await expect(send(url, { signal })).rejects.toThrow("mine");
+  expect(seen).toEqual(["8"]);
+});
+
+test("fencedFetch sends nothing for a lease that is over by the clock, though its signal has not fired", async () => {
+  const over = {
+    ...by(8n),
+    assertHeld(): void {
+      throw new Error("over");
+    },
+  };
+  const send = fencedFetch(over, { fetch: () => Promise.resolve(new Response()) });
+  await expect(send("http://service/")).rejects.toThrow("over");
+});

@@ -148,6 +148,16 @@ describeWith(["redis"], "the fence in Redis", () => {
     expect(await fence.highest(undefined, "shared")).toBe(5n);
   });
 
+  test("enter with a transaction guards it too", async () => {
+    const client = open();
+    const fence = redisFence(client);
+    const tx: RedisTx = { commands: [["SET", "entered", "1"]] };
+    await fence.enter(tx, "entered", by(1n));
+    expect(await fence.commit(tx)).toEqual(["OK"]);
+    await fence.enter(undefined, "entered", by(2n));
+    await expect(fence.commit(tx)).rejects.toMatchObject(STALE);
+  });
+
   test("a transaction that another fence has guarded is refused", async () => {
     const client = open();
     const tx: RedisTx = { commands: [["SET", "elsewhere", "1"]] };

@@ -113,6 +113,12 @@ describe("a sequencer", () => {
     }
   });
 
+  test("is refused in any other way to write its bytes", () => {
+    const text = writeSequencer(CONTENT);
+    for (const other of [`${text}=`, `${text} `, `${text}\n`, text.replace(".", ".\n")])
+      expect(() => readSequencer(other)).toThrow(expect.objectContaining(INVALID));
+  });
+
   test("of any text is read, or refused with an error of ours", () => {
     const parts = fc.oneof(fc.string(), fc.json(), fc.constantFrom("hf1", "", ".", "hf2"));
     const text = fc
