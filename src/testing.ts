@@ -1,4 +1,10 @@
 export {
+  type FenceCase,
+  type FenceSubject,
+  fenceConformance,
+  runFenceConformance,
+} from "./conformance/fence-suite.js";
+export {
   type Case,
   conformance,
   type FencedCell,

@@ -8,6 +8,7 @@ import { LeaseExtras } from "./lease-extras.js";
 import { type Proof, ProvedGrant } from "./proved-grant.js";
 import { RenewCalls } from "./renew-calls.js";
 import { isPromise, type ReleaseOutcome } from "./requests.js";
+import { type Sequencer, type SequencerOptions, writeSequencer } from "./sequencer.js";
 import { type Call, checkTtl } from "./settings.js";
 import {
   type Awaitable,
@@ -187,9 +188,22 @@ export class HeldLease extends ProvedGrant implements Lease {
     await this.release();
   }
 
+  sequencer(options?: SequencerOptions): string {
+    this.assertHeld();
+    return writeSequencer(
+      { ...this.#grant(), madeAtMs: this.context.runtime.clock.wallMs() },
+      options,
+    );
+  }
+
   toJSON(): { name: string; token: string; floor: string; holder: string; mode: ClaimMode } {
+    const { token, floor, ...rest } = this.#grant();
+    return { ...rest, token: String(token), floor: String(floor) };
+  }
+
+  #grant(): Omit<Sequencer, "madeAtMs"> {
     const { name, token, floor, holder, mode } = this;
-    return { name, token: String(token), floor: String(floor), holder, mode };
+    return { name, token, floor, holder, mode };
   }
 
   override wake(nowMs: number): void {

@@ -1,4 +1,5 @@
 import type { LeaseLostError } from "./errors.js";
+import type { SequencerOptions } from "./sequencer.js";
 import type { ClaimMode } from "./store.js";
 import type { Duration } from "./validate.js";
 
@@ -61,6 +62,12 @@ export interface Lease extends AsyncDisposable {
   renew(ttl?: Duration): Promise<void>;
   /** Releases the name. Idempotent; never rejects. */
   release(): Promise<ReleaseResult>;
+  /**
+   * The lease as text that travels with requests, for `readSequencer` and `checkSequencer` of
+   * `holdfast/fence`: name, mode, token, floor, holder and time, signed if you pass a `key`. Throws
+   * `LeaseLostError` unless held, and `InvalidArgumentError` for a bad key.
+   */
+  sequencer(options?: SequencerOptions): string;
   /** For `JSON.stringify`, which refuses a bigint: tokens as strings. */
   toJSON(): { name: string; token: string; floor: string; holder: string; mode: ClaimMode };
 }

@@ -43,7 +43,7 @@ interface Statements {
 
 /**
  * A fence for data in an SQLite file. The `tx` is the connection in whose open transaction you write.
- * Without one, `enter` and `reset` are transactions of their own on the fence's connection, and wait
+ * Without one, `enter`, `guard` and `reset` are transactions of their own on the fence's connection, and wait
  * for the end of one that is open there: inside it, they would come between the guard and the write
  * of a stale holder, and a rollback would undo them.
  */
@@ -67,7 +67,8 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
     lease: Fenced,
     options?: { strict?: boolean },
   ): Promise<void> {
-    this.guardSync(tx, resource, lease, options);
+    if (tx !== undefined) this.guardSync(tx, resource, lease, options);
+    else await this.#alone(() => this.guardSync(tx, resource, lease, options));
   }
 
   /**
@@ -82,14 +83,14 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
     const strict = isStrict(options);
     const { token, floor } = checkFenced(resource, lease);
     if (strict) {
-      const highest = this.#highest(tx, resource);
+      const highest = this.highestSync(tx, resource);
       if (highest < floor) throw notEntered(resource, token, highest);
     }
     this.#enter(tx, resource, lease);
   }
 
   async highest(tx: SqliteDatabase | undefined, resource: string): Promise<bigint> {
-    return this.#highest(tx, resource);
+    return this.highestSync(tx, resource);
   }
 
   async reset(tx: SqliteDatabase | undefined, resource: string, token: bigint): Promise<void> {
@@ -121,10 +122,11 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   #enter(tx: SqliteDatabase | undefined, resource: string, lease: Fenced): void {
     const { token, floor } = checkFenced(resource, lease);
     const entered = this.#run(tx, ({ enter }) => enter.get(resource, floor, token));
-    if (entered === undefined) throw stale(resource, token, this.#highest(tx, resource));
+    if (entered === undefined) throw stale(resource, token, this.highestSync(tx, resource));
   }
 
-  #highest(tx: SqliteDatabase | undefined, resource: string): bigint {
+  /** `highest` without `await`. */
+  highestSync(tx: SqliteDatabase | undefined, resource: string): bigint {
     const row = this.#run(tx, ({ highest }) => highest.get(resource));
     return BigInt((row as { highest: string } | undefined)?.highest ?? 0);
   }

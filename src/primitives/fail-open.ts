@@ -102,6 +102,11 @@ class UnprotectedLease implements Lease {
 
   async [Symbol.asyncDispose](): Promise<void> {}
 
+  sequencer(): string {
+    this.assertHeld();
+    return "";
+  }
+
   toJSON(): ReturnType<Lease["toJSON"]> {
     const { name, holder, mode } = this;
     return { name, token: "0", floor: "0", holder, mode };

@@ -4,6 +4,7 @@ import { InvalidArgumentError, LeaseLostError } from "../core/errors.js";
 import { guarded } from "../core/events.js";
 import type { HeldLease } from "../core/held-lease.js";
 import type { Lease, LeaseEvents, LeaseState, ReleaseResult } from "../core/lease.js";
+import type { SequencerOptions } from "../core/sequencer.js";
 import type { ClaimMode } from "../core/store.js";
 import type { Duration } from "../core/validate.js";
 
@@ -169,6 +170,11 @@ class JoinedLease implements Lease {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.release();
+  }
+
+  sequencer(options?: SequencerOptions): string {
+    this.assertHeld();
+    return this.#lease.sequencer(options);
   }
 
   toJSON(): ReturnType<Lease["toJSON"]> {

@@ -72,3 +72,22 @@ it("the SQLite fence says what to do when the open transaction does not end", as
   db.exec("COMMIT");
   expect(await fence.highest(undefined, "counter")).toBe(2n);
 }, 20_000);
+
+it("the SQLite fence runs a guard without a tx outside a transaction that is open on its connection", async () => {
+  const { db, fence } = await counter();
+  await fence.enter(undefined, "counter", OLD);
+  db.exec("BEGIN IMMEDIATE");
+  await fence.guard(db, "counter", OLD);
+  // A guarded request of the next holder, by the same connection: it enters, and reads.
+  const next = fence.guard(undefined, "counter", NEW).then(() => countOf(db));
+  await new Promise((resolve) => setTimeout(resolve, 30));
+  db.prepare("UPDATE counter SET value = 1").run();
+  db.exec("COMMIT");
+  expect(await next).toBe(1);
+  db.exec("BEGIN IMMEDIATE");
+  const later = fence.guard(undefined, "counter", { token: 3n, floor: 3n });
+  await new Promise((resolve) => setTimeout(resolve, 30));
+  db.exec("ROLLBACK");
+  await later;
+  expect(await fence.highest(undefined, "counter")).toBe(3n);
+});

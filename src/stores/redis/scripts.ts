@@ -66,6 +66,7 @@ export const SCRIPTS = {
   inspect: onNames("inspect", LUA.inspect),
   scan: scriptOf("scan", LUA.scan),
   probe: scriptOf("probe", LUA.probe),
+  fence: scriptOf("fence", LUA.fence),
 };
 
 const selecting = new Map<string, Script>();

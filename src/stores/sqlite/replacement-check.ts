@@ -53,7 +53,8 @@ export class ReplacementCheck {
   }
 }
 
-class OpenedFile {
+/** A file as it was when this was made. */
+export class OpenedFile {
   readonly path: string;
   readonly #dev: number | undefined;
   readonly #ino: number | undefined;

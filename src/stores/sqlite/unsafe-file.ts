@@ -49,8 +49,11 @@ export function fileSystemTypes(file: string): number[] {
   return paths.map((path) => statfsSync(path).type);
 }
 
+/** The name of a file system that several machines share; undefined for any other. */
+export const sharedFileSystem = (type: number): string | undefined => SHARED_FILE_SYSTEMS[type];
+
 export function refuseSharedFileSystem(type: number, file: string): void {
-  const name = SHARED_FILE_SYSTEMS[type];
+  const name = sharedFileSystem(type);
   if (name === undefined) return;
   throw new UnsupportedError(
     `${file} lies on ${name}: SQLite's log and locks are not safe there, so two machines could ` +

@@ -1,0 +1,170 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { InvalidArgumentError, StoreUnavailableError } from "../core/errors.js";
+import { checkNumber, checkOptions, checkToken, orElse, show } from "../core/validate.js";
+import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+
+/** What a place holds: your value, and the number of the fence beside it. */
+export interface FencedValue<Value> {
+  /** Null: the place is empty. */
+  readonly value: Value | null;
+  /** The number that `write` was given last; null if there is none yet. */
+  readonly highest: bigint | null;
+}
+
+/**
+ * A place that can be changed only if it is unchanged: an object with `If-Match`, a row with a version
+ * column, a key with a revision.
+ */
+export interface Place<Value, Version> {
+  /** Reads value, number and version in one step. */
+  read(resource: string): Promise<FencedValue<Value> & { readonly version: Version }>;
+  /**
+   * Writes value and number in one step, if the version is still that one. Resolves to false if it is
+   * another, and rejects if it is not known whether the write was done.
+   */
+  write(resource: string, next: FencedValue<Value>, version: Version): Promise<boolean>;
+}
+
+/** Options of `placeFence`. */
+export interface PlaceFenceOptions {
+  /** How often a write is tried again because another came first. Default 16. */
+  readonly retries?: number | undefined;
+}
+
+const RETRIES = 16;
+const PAUSE_MS = 4;
+
+/** A fence for places with compare-and-set: the number is kept in the place itself, beside the value. */
+export class PlaceFence<Value, Version> implements Fence<undefined> {
+  readonly #place: Place<Value, Version>;
+  readonly #retries: number;
+
+  constructor(place: Place<Value, Version>, options: PlaceFenceOptions = {}) {
+    checkOptions(options, "the options of a fence", ["retries"]);
+    if (typeof place?.read !== "function" || typeof place.write !== "function") {
+      throw new InvalidArgumentError(`the place is ${show(place)}; it needs read and write`);
+    }
+    this.#place = place;
+    this.#retries = checkNumber(orElse(options.retries, RETRIES), "retries", {
+      min: 0,
+      max: 1_000,
+      integer: true,
+    });
+  }
+
+  async enter(_tx: undefined, resource: string, lease: Fenced): Promise<void> {
+    await this.#change(resource, lease, false, null);
+  }
+
+  async guard(
+    _tx: undefined,
+    resource: string,
+    lease: Fenced,
+    options?: { strict?: boolean },
+  ): Promise<void> {
+    await this.#change(resource, lease, isStrict(options), null);
+  }
+
+  /**
+   * Enters, reads, and writes what `change` makes of the value, if no later holder has entered meanwhile.
+   * `change` is called again when another write came first. Resolves to the value written; rejects with
+   * `StaleTokenError` if a later holder has entered.
+   */
+  async update(
+    resource: string,
+    lease: Fenced,
+    change: (value: Value | null) => Value | Promise<Value>,
+  ): Promise<Value> {
+    await this.enter(undefined, resource, lease);
+    return (await this.#change(resource, lease, true, change))!;
+  }
+
+  async highest(_tx: undefined, resource: string): Promise<bigint> {
+    return (await this.#read(resource)).highest ?? 0n;
+  }
+
+  async reset(_tx: undefined, resource: string, token: bigint): Promise<void> {
+    checkToken(token, "token");
+    await this.#retry(resource, async () => {
+      const { value, version } = await this.#place.read(resource); // Also of a place with a bad number.
+      return (await this.#place.write(resource, { value, highest: token }, version)) || null;
+    });
+  }
+
+  #change(
+    resource: string,
+    lease: Fenced,
+    strict: boolean,
+    change: ((value: Value | null) => Value | Promise<Value>) | null,
+  ): Promise<Value | null> {
+    const { token, floor } = checkFenced(resource, lease);
+    return this.#retry(resource, async () => {
+      const found = await this.#read(resource);
+      const highest = found.highest ?? 0n;
+      if (token < highest) throw stale(resource, token, highest);
+      if (strict && (found.highest === null || highest < floor))
+        throw notEntered(resource, token, highest);
+      const value = change === null ? found.value : await change(found.value);
+      const hasEntered = found.highest !== null && highest >= floor;
+      if (change === null && hasEntered) return { value };
+      const next = { value, highest: hasEntered ? highest : floor };
+      return (await this.#place.write(resource, next, found.version)) ? { value } : null;
+    }).then(({ value }) => value);
+  }
+
+  /** A number that is none, such as NaN, would be above no token, and let everybody pass. */
+  async #read(resource: string): ReturnType<Place<Value, Version>["read"]> {
+    const found = await this.#place.read(resource);
+    if (found?.highest !== null) checkToken(found?.highest, "highest, as read by the place,");
+    return found;
+  }
+
+  /** Repeats a step that resolves to null because another write came first. */
+  async #retry<T>(resource: string, step: () => Promise<T | null>): Promise<T> {
+    for (let i = 0; ; i++) {
+      const done = await step();
+      if (done !== null) return done;
+      if (i === this.#retries) {
+        throw new StoreUnavailableError(
+          `others changed ${JSON.stringify(resource)} before each of ${i + 1} attempts to write it; nothing was written, try again`,
+        );
+      }
+      await sleep(Math.random() * PAUSE_MS * 2 ** Math.min(i, 6));
+    }
+  }
+}
+
+/**
+ * Makes a fence for anything with compare-and-set. You give it a place to keep a number beside your value:
+ * metadata of an object, a column, a field of a document.
+ *
+ * @example
+ * ```ts
+ * import { connect } from "holdfast";
+ * import { placeFence } from "holdfast/fence/compare-and-set";
+ *
+ * const objects = new Map<string, { body: string; highest: bigint; etag: number }>();
+ * const fence = placeFence<string, number>({
+ *   async read(key) {
+ *     const { body: value = null, highest = null, etag: version = 0 } = objects.get(key) ?? {};
+ *     return { value, highest, version };
+ *   },
+ *   async write(key, { value, highest }, version) {
+ *     if ((objects.get(key)?.etag ?? 0) !== version) return false; // 412 to If-Match
+ *     objects.set(key, { body: value ?? "", highest: highest!, etag: version + 1 });
+ *     return true;
+ *   },
+ * });
+ * const locks = await connect("memory:");
+ * await locks.withLock("report", { fence }, async (lease) => {
+ *   await fence.update("report", lease, (text) => `${text ?? ""}one more line\n`);
+ * });
+ * await locks.close();
+ * ```
+ */
+export function placeFence<Value, Version>(
+  place: Place<Value, Version>,
+  options?: PlaceFenceOptions,
+): PlaceFence<Value, Version> {
+  return new PlaceFence(place, options);
+}

@@ -1,0 +1,271 @@
+import { HoldfastError, InvalidArgumentError, UnsupportedError } from "../core/errors.js";
+import { checkOptions, checkText, checkToken, orElse, show } from "../core/validate.js";
+import { connectionOf, type RedisClient } from "../stores/redis/client.js";
+import { ScriptRunner } from "../stores/redis/script-runner.js";
+import { SCRIPTS } from "../stores/redis/scripts.js";
+import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+
+/** Commands that run together with the check of the token, in one step. */
+export interface RedisTx {
+  /** Each is the words of one command: `["SET", "stock:{hat}", "6"]`. */
+  readonly commands: (readonly (string | number)[])[];
+}
+
+/** Options of `redisFence`. */
+export interface RedisFenceOptions {
+  /** The prefix of every key of the fence. Default: `holdfast:fence:`. */
+  readonly prefix?: string | undefined;
+}
+
+interface Guard {
+  readonly key: string;
+  readonly resource: string;
+  readonly token: bigint;
+  readonly floor: bigint;
+  readonly strict: boolean;
+}
+
+const PREFIX = "holdfast:fence:";
+const FORMAT = "1:";
+/** Numbers have one width, because the script compares them as text: Lua's numbers end at 2^53. */
+const DIGITS = 20;
+/** The most words that Lua can pass to a command. */
+const MOST_WORDS = 4_000;
+
+/** What `commit` sends with a transaction. */
+interface Notes {
+  readonly fence: RedisFence;
+  readonly guards: Guard[];
+  /** Keys that the transaction's own commands reset: a cluster finds the node by them. */
+  readonly resetKeys: string[];
+}
+
+const notesOf = new WeakMap<RedisTx, Notes>();
+
+/**
+ * A fence for data in Redis. `guard` notes the check in the `tx`, and `commit` runs check and commands as
+ * one script: nothing comes between them.
+ */
+export class RedisFence implements Fence<RedisTx | undefined> {
+  readonly #runner: ScriptRunner;
+  readonly #prefix: string;
+
+  constructor(client: RedisClient, options: RedisFenceOptions = {}) {
+    checkOptions(options, "the options of a fence", ["prefix"]);
+    this.#prefix = checkText(orElse(options.prefix, PREFIX), "prefix", 1, 255);
+    this.#runner = new ScriptRunner(connectionOf(client, "redisFence"), {
+      prefix: this.#prefix,
+      page: "docs/fences.md",
+      maker: "redisFence",
+    });
+  }
+
+  /** Takes effect at once, also with a `tx`: a holder may enter at any time. */
+  async enter(tx: RedisTx | undefined, resource: string, lease: Fenced): Promise<void> {
+    const guard = this.#guard(tx, resource, lease, false);
+    await this.#run([guard], []);
+    if (tx !== undefined) this.#notes(tx).guards.push(guard);
+  }
+
+  /** With a `tx`, nothing is sent: `commit` checks the token. */
+  async guard(
+    tx: RedisTx | undefined,
+    resource: string,
+    lease: Fenced,
+    options?: { strict?: boolean },
+  ): Promise<void> {
+    const guard = this.#guard(tx, resource, lease, isStrict(options));
+    if (tx === undefined) await this.#run([guard], []);
+    else this.#notes(tx).guards.push(guard);
+  }
+
+  /**
+   * Checks the token and runs the commands, in one step; resolves to their replies. Rejects with
+   * `StaleTokenError` if a later holder has entered, and then no command was run. Redis does not roll
+   * back: if a command fails, those before it have been executed.
+   */
+  async commit(tx: RedisTx): Promise<readonly unknown[]> {
+    checkTx(tx);
+    if (!notesOf.has(tx)) {
+      throw new InvalidArgumentError(
+        "this transaction is not guarded: call guard with it before commit",
+      );
+    }
+    const { guards, resetKeys } = this.#notes(tx);
+    return this.#run(guards, tx.commands, [...guards.map(({ key }) => key), ...resetKeys]);
+  }
+
+  /** The present value, because a transaction reads nothing before it is committed. */
+  async highest(_tx: RedisTx | undefined, resource: string): Promise<bigint> {
+    const key = this.#key(resource);
+    const [value] = await this.#run([], [["GET", this.#runner.connection.keyPrefix + key]], [key]);
+    return highestIn(key, value as string | null);
+  }
+
+  /** With a `tx`, the reset becomes its last command. */
+  async reset(tx: RedisTx | undefined, resource: string, token: bigint): Promise<void> {
+    const key = this.#key(resource);
+    const value = FORMAT + digitsOf(checkToken(token, "token"));
+    const command = ["SET", this.#runner.connection.keyPrefix + key, value];
+    if (tx === undefined) {
+      await this.#run([], [command], [key]);
+      return;
+    }
+    checkTx(tx);
+    this.#notes(tx).resetKeys.push(key);
+    tx.commands.push(command);
+  }
+
+  /** The key of a resource. In a cluster, the keys of guarded commands must have the same hash tag. */
+  keyOf(resource: string): string {
+    return this.#key(resource);
+  }
+
+  async #run(
+    guards: readonly Guard[],
+    commands: RedisTx["commands"],
+    keys = guards.map(({ key }) => key),
+  ): Promise<readonly unknown[]> {
+    const args = [
+      String(guards.length),
+      ...guards.flatMap(({ token, floor, strict }) => [
+        digitsOf(token),
+        digitsOf(floor),
+        strict ? "strict" : "",
+      ]),
+      ...commands.flatMap((words) => [String(words.length), ...words.map(String)]),
+    ];
+    const [outcome, ...rest] = await this.#send(keys, args);
+    if (outcome === "done") return rest;
+    if (outcome === "failed") throw this.#failed(keys, commands, Number(rest[0]), String(rest[1]));
+    refuseBytes(outcome);
+    const { key, resource, token } = guards[Number(rest[0]) - 1]!;
+    if (outcome === "foreign") highestIn(key, String(rest[1]));
+    const highest = BigInt(rest[1] as string);
+    throw outcome === "stale"
+      ? stale(resource, token, highest)
+      : notEntered(resource, token, highest);
+  }
+
+  async #send(keys: readonly string[], args: readonly string[]): Promise<readonly unknown[]> {
+    try {
+      return (await this.#runner.connection.run(SCRIPTS.fence, keys, args)) as unknown[];
+    } catch (error) {
+      throw outsideNode(keys, String(error)) ?? this.#runner.toStoreError(error);
+    }
+  }
+
+  /** The error of one of the user's commands: those before it have been executed. */
+  #failed(
+    keys: readonly string[],
+    commands: RedisTx["commands"],
+    number: number,
+    message: string,
+  ): unknown {
+    const outside = outsideNode(keys, message);
+    if (outside !== null) return outside;
+    const error = this.#runner.caughtError(message);
+    if (HoldfastError.is(error) && error.retryable) return error;
+    return new InvalidArgumentError(
+      `command ${number}, ${commands[number - 1]?.[0]}, failed: ${message}. Commands before it have been executed`,
+    );
+  }
+
+  #notes(tx: RedisTx): Notes {
+    const notes = notesOf.get(tx) ?? { fence: this, guards: [], resetKeys: [] };
+    if (notes.fence !== this) {
+      throw new InvalidArgumentError(
+        "another fence has guarded this transaction, perhaps on another server: use one fence for a transaction",
+      );
+    }
+    notesOf.set(tx, notes);
+    return notes;
+  }
+
+  #guard(tx: RedisTx | undefined, resource: string, lease: Fenced, strict: boolean): Guard {
+    const { token, floor } = checkFenced(resource, lease);
+    if (tx !== undefined) checkTx(tx);
+    return { key: this.#key(resource), resource, token, floor, strict };
+  }
+
+  /** A resource with a hash tag keeps it; otherwise the whole resource is the tag. */
+  #key(resource: string): string {
+    checkText(resource, "the resource", 1, 255);
+    return /\{[^}]+\}/.test(resource)
+      ? `${this.#prefix}:${resource}`
+      : `${this.#prefix}{${resource}}`;
+  }
+}
+
+/**
+ * Makes a fence for data in Redis, on one server or a cluster. It keeps one key for each resource, without
+ * an expiry.
+ *
+ * @example
+ * ```ts
+ * import { Redis } from "ioredis";
+ * import { connect } from "holdfast";
+ * import { redisFence, type RedisTx } from "holdfast/fence/redis";
+ *
+ * const redis = new Redis();
+ * const fence = redisFence(redis);
+ * const locks = await connect("redis://127.0.0.1:6379");
+ * await locks.withLock("stock:{hat}", { fence }, async (lease) => {
+ *   const count = Number(await redis.get("count:{hat}"));
+ *   const tx: RedisTx = { commands: [["SET", "count:{hat}", count - 1]] };
+ *   await fence.guard(tx, "stock:{hat}", lease);
+ *   await fence.commit(tx); // throws StaleTokenError if a later holder has entered
+ * });
+ * ```
+ */
+export function redisFence(client: RedisClient, options?: RedisFenceOptions): RedisFence {
+  return new RedisFence(client, options);
+}
+
+const digitsOf = (number: bigint): string => String(number).padStart(DIGITS, "0");
+
+function highestIn(key: string, value: string | null): bigint {
+  if (value === null) return 0n;
+  if (value.startsWith(FORMAT) && /^\d{20}$/.test(value.slice(FORMAT.length)))
+    return BigInt(value.slice(FORMAT.length));
+  const isNewer = /^\d+:/.test(value) && !value.startsWith(FORMAT);
+  throw new UnsupportedError(
+    isNewer
+      ? `the Redis key ${JSON.stringify(key)} has format ${show(value.split(":")[0])}, and this version of Holdfast knows 1: use the version that wrote it`
+      : `the Redis key ${JSON.stringify(key)} holds ${show(value)}, which is no fence: give the fence a prefix of its own`,
+  );
+}
+
+function outsideNode(keys: readonly string[], message: string): InvalidArgumentError | null {
+  if (!/CROSSSLOT|non local key/.test(message)) return null;
+  return new InvalidArgumentError(
+    `the keys of the commands are not where ${JSON.stringify(keys[0])} is: in a cluster, write its hash tag, the part in braces, into every key. Commands before the one that failed have been executed`,
+  );
+}
+
+/** Without this, the refusal of a fence could not be told from a success. */
+function refuseBytes(outcome: unknown): void {
+  if (typeof outcome === "string") return;
+  throw new UnsupportedError(
+    "the Redis client returns something other than text, so the fence can't read its reply: pass one without a type mapping. The commands may have been executed",
+  );
+}
+
+function checkTx(tx: RedisTx): void {
+  if (!Array.isArray(tx?.commands)) {
+    throw new InvalidArgumentError(`the transaction is ${show(tx)}; it must be { commands: [] }`);
+  }
+  for (const words of tx.commands) {
+    const isCommand =
+      Array.isArray(words) &&
+      words.length > 0 &&
+      words.length <= MOST_WORDS &&
+      // A copy, because `every` passes over holes.
+      [...words].every((word) => typeof word === "string" || Number.isFinite(word));
+    if (!isCommand) {
+      throw new InvalidArgumentError(
+        `a command is ${show(words)}; it must be a list of 1 to ${MOST_WORDS} words, each a string or a finite number: ["SET", "key", "value"]`,
+      );
+    }
+  }
+}

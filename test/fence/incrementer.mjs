@@ -1,0 +1,135 @@
+// Increments a number under a lease, and stops past the end of the lease between its read and its write, as a
+// paused process does. Prints how many of its writes were accepted, and how many were refused.
+// Usage: node incrementer.mjs KIND guarded|plain WHERE LOCKS ROUNDS
+import { readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { connect } from "holdfast";
+import { placeFence } from "holdfast/fence/compare-and-set";
+import { openFileFence } from "holdfast/fence/file";
+import { fencedFetch } from "holdfast/fence/http";
+import { redisFence } from "holdfast/fence/redis";
+import { sqliteFence } from "holdfast/fence/sqlite";
+import { openSqlite } from "holdfast/stores/sqlite";
+import { Redis } from "ioredis";
+import { s3Place } from "./s3.mjs";
+
+const [kind, guarding, where, locksUrl, rounds] = process.argv.slice(2);
+const isGuarded = guarding === "guarded";
+const TTL_MS = 250;
+
+/** For each kind: the fence, how to read, how to write with and without it, and how to close. */
+const KINDS = {
+  async sqlite() {
+    const db = await openSqlite(where);
+    db.exec("PRAGMA busy_timeout = 5000");
+    const fence = sqliteFence(db);
+    const set = db.prepare("UPDATE counter SET value = ?");
+    return {
+      fence,
+      read: () => db.prepare("SELECT value FROM counter").get().value,
+      write(value, lease) {
+        db.exec("BEGIN IMMEDIATE");
+        try {
+          if (isGuarded) fence.guardSync(db, "number", lease);
+          set.run(value);
+          db.exec("COMMIT");
+        } catch (error) {
+          db.exec("ROLLBACK");
+          throw error;
+        }
+      },
+      close: () => db.close(),
+    };
+  },
+  async file() {
+    const fence = await openFileFence(where);
+    const path = join(where, "number");
+    return {
+      fence,
+      read: async () => Number(await readFile(path, "utf8")),
+      write: (value, lease) =>
+        isGuarded ? fence.replace("number", lease, `${value}`) : writeFile(path, `${value}`),
+      close: () => fence.close(),
+    };
+  },
+  async redis() {
+    const redis = new Redis(where);
+    const fence = redisFence(redis);
+    return {
+      fence,
+      read: async () => Number(await redis.get("value:{number}")),
+      async write(value, lease) {
+        if (!isGuarded) return redis.set("value:{number}", value);
+        const tx = { commands: [["SET", "value:{number}", value]] };
+        await fence.guard(tx, "number", lease);
+        await fence.commit(tx);
+      },
+      close: () => redis.disconnect(),
+    };
+  },
+  async http() {
+    // A read under the lease enters, because it carries the token too.
+    const plain = async (method, value) => {
+      const reply = await fetch(`${where}/plain`, { method, body: value });
+      return reply.text();
+    };
+    const fenced = async (lease, method, value) => {
+      const reply = await fencedFetch({ token: lease.token, floor: lease.floor })(
+        `${where}/number`,
+        { method, body: value },
+      );
+      return reply.text();
+    };
+    return {
+      fence: undefined,
+      read: async (lease) => Number(isGuarded ? await fenced(lease, "GET") : await plain("GET")),
+      write: (value, lease) =>
+        isGuarded ? fenced(lease, "PUT", `${value}`) : plain("PUT", `${value}`),
+      close() {},
+    };
+  },
+  async objects() {
+    const place = s3Place(where);
+    const fence = placeFence(place);
+    return {
+      fence,
+      read: async () => Number((await place.read("number")).value),
+      // Without the fence, the holder writes what it has read into whatever version it finds.
+      async write(value, lease) {
+        if (isGuarded) return fence.update("number", lease, () => `${value}`);
+        const { highest, version } = await place.read("number");
+        return place.write("number", { value: `${value}`, highest }, version);
+      },
+      close() {},
+    };
+  },
+};
+
+const { fence, read, write, close } = await KINDS[kind]();
+const locks = await connect(locksUrl, { ttl: TTL_MS, wait: "60s" });
+const options = {
+  onLost: "return",
+  ...(isGuarded && fence !== undefined && { fence, resource: "number" }),
+};
+const counts = { accepted: 0, refused: 0 };
+const nothing = new Int32Array(new SharedArrayBuffer(4));
+
+for (let round = 0; round < Number(rounds); round++) {
+  try {
+    await locks.withLock("number", options, async (lease) => {
+      const value = await read(lease);
+      // The event loop stands still, so nothing renews the lease and nothing tells that it is over.
+      if (Math.random() < 0.6) Atomics.wait(nothing, 0, 0, TTL_MS * (0.8 + Math.random()));
+      await write(value + 1, lease);
+      counts.accepted++;
+    });
+  } catch (error) {
+    // Lost before the work began: nothing was read or written.
+    if (error.code === "LEASE_LOST") continue;
+    if (error.code !== "STALE_TOKEN") throw error;
+    counts.refused++;
+  }
+}
+console.log(JSON.stringify(counts));
+await locks.close();
+await close();
