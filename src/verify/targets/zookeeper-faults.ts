@@ -22,6 +22,7 @@ export interface Equipment {
 /** From a moment to longer than any session, so that sessions end at the leader while a cut-off member answers. */
 export const ISOLATED = { min: 0.7, max: 8 };
 /** A server answers only with a majority, which may take another fault's end. */
+const RETRY_MS = 100;
 const BACK_MS = 5_000;
 
 const STOPPED = "server restarted";
@@ -188,7 +189,20 @@ const stopped = (cluster: ZooKeeperCluster, server: ZooKeeperServer): Fault =>
     await back(cluster);
   });
 
+/** Another fault may end a server while it starts; such a server is started again. */
 async function back({ servers }: ZooKeeperCluster): Promise<void> {
-  const starts = servers.map((one) => bringBack(one).catch(() => {}));
-  await Promise.race([Promise.all(starts), sleep(BACK_MS)]);
+  const untilMs = performance.now() + BACK_MS;
+  const start = async (one: ZooKeeperServer): Promise<void> => {
+    while (performance.now() < untilMs) {
+      if (
+        await bringBack(one).then(
+          () => true,
+          () => false,
+        )
+      )
+        return;
+      await sleep(RETRY_MS);
+    }
+  };
+  await Promise.race([Promise.all(servers.map(start)), sleep(BACK_MS)]);
 }
