@@ -22,8 +22,8 @@ export interface Equipment {
 /** From a moment to longer than any session, so that sessions end at the leader while a cut-off member answers. */
 export const ISOLATED = { min: 0.7, max: 8 };
 /** A server answers only with a majority, which may take another fault's end. */
-const RETRY_MS = 100;
 const BACK_MS = 5_000;
+const RETRY_MS = 100;
 
 const STOPPED = "server restarted";
 const LEADER_KILLED = "leader killed";
