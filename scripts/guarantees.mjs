@@ -6,6 +6,8 @@
  *     npx holdfast verify --lab $lab --for 1h --json > results/$lab.json
  *   done
  *   node scripts/guarantees.mjs results/*.json
+ *
+ * Stores without a result keep the row and the section that they have.
  */
 import { readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
@@ -70,22 +72,17 @@ const versionsOf = ({ versions }) =>
     .map(([name, version]) => `${name} ${version}`)
     .join(", ");
 
-const summary = [
-  "| store | time | operations | grants | faults | promises | overlaps where not promised | lost updates behind the fence |",
-  "|---|---|---|---|---|---|---|---|",
-  ...results.map(
-    (one) =>
-      `| ${one.about} | ${minutes(one.lastedMs)} | ${count(one.operations)} | ${count(one.grants)} | ${count(one.faults)} | ${heldOf(one)} | ${count(overlapsOf(one))} | ${count(one.fenced.lost)} |`,
-  ),
-].join("\n");
+const rowOf = (one) =>
+  `| ${one.about} | ${minutes(one.lastedMs)} | ${count(one.operations)} | ${count(one.grants)} | ${count(one.faults)} | ${heldOf(one)} | ${count(overlapsOf(one))} | ${count(one.fenced.lost)} |`;
+const headingOf = (about) => `${about.charAt(0).toUpperCase()}${about.slice(1)}`;
 
-const details = results.map((result) => {
+function sectionOf(result) {
   const kinds = result.kinds.map((kind) => {
     const { times } = seen(result, kind.name);
     return `| ${kind.name} | ${kind.hits} | ${count(times)} | ${cell(result, kind)} | ${kind.because} |`;
   });
   return [
-    `## ${result.about.charAt(0).toUpperCase()}${result.about.slice(1)}`,
+    `## ${headingOf(result.about)}`,
     "",
     `${versionsOf(result)}; ${result.startedAt.slice(0, 10)}; \`${result.command}\`; ${count(result.runs.length)} runs.`,
     "",
@@ -93,7 +90,34 @@ const details = results.map((result) => {
     "|---|---|---|---|---|",
     ...kinds,
   ].join("\n");
-});
+}
+
+/** What the page has: for each store its row and its section, in the page's order. */
+function presentStores() {
+  const [head, ...sections] = readFileSync(page, "utf8")
+    .trimEnd()
+    .split(/\n\n(?=## )/);
+  const rows = head.split("\n").filter((line) => /^\| .* min |^\| .* s \|/.test(line));
+  return rows.map((row) => {
+    const about = row.split(" | ")[0].slice(2);
+    const heading = `## ${headingOf(about)}`;
+    return { about, row, section: sections.find((one) => one.split("\n")[0] === heading) };
+  });
+}
+
+const stores = presentStores();
+for (const result of results) {
+  const store = { about: result.about, row: rowOf(result), section: sectionOf(result) };
+  const at = stores.findIndex(({ about }) => about === result.about);
+  if (at === -1) stores.push(store);
+  else stores[at] = store;
+}
+
+const summary = [
+  "| store | time | operations | grants | faults | promises | overlaps where not promised | lost updates behind the fence |",
+  "|---|---|---|---|---|---|---|---|",
+  ...stores.map(({ row }) => row),
+].join("\n");
 
 writeFileSync(
   page,
@@ -111,7 +135,7 @@ Several faults are active at the same time in most runs, so a row shows the faul
 
 ${summary}
 
-${details.join("\n\n")}
+${stores.map(({ section }) => section).join("\n\n")}
 `,
 );
 const [before, rest] = readFileSync(readme, "utf8").split(MARKS[0]);
