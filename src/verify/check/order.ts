@@ -185,11 +185,11 @@ function proofOfTicket(op: Queued, by: Granted): readonly TicketProof[] | null {
     // An overtaken reply.
     if (last !== undefined && reply.sentAtMs < last.sentAtMs) continue;
     if (reply.atMs < by.asked.atMs) replies = [reply];
-    // Another ticket, perhaps behind the other's request.
-    else if (last === undefined || reply.sentAtMs > keptUntilMs(last)) return null;
+    // Perhaps another ticket, behind the other's request: the request may have been under way until the reply.
+    else if (last === undefined || reply.atMs > keptUntilMs(last)) return null;
     else {
       const before = replies.at(-2);
-      if (before !== undefined && reply.sentAtMs <= keptUntilMs(before)) replies.pop();
+      if (before !== undefined && reply.atMs <= keptUntilMs(before)) replies.pop();
       replies.push(reply);
     }
     if (isComplete(reply)) return replies;
