@@ -75,13 +75,16 @@ describeWith(["postgres", "pgbouncer"], "PostgreSQL behind pgbouncer", () => {
       for (const users of [0, 1, 3]) {
         isOver = false;
         const running = Array.from({ length: users }, traffic);
-        for (let i = 0; i < 10; i++) {
-          const store = await byPool(pooler.url);
-          expect(store.traits.waiting).toBe("polled");
-          await store.close();
+        try {
+          for (let i = 0; i < 10; i++) {
+            const store = await byPool(pooler.url);
+            expect(store.traits.waiting).toBe("polled");
+            await store.close();
+          }
+        } finally {
+          isOver = true;
+          await Promise.all(running);
         }
-        isOver = true;
-        await Promise.all(running);
       }
       await pool.end();
       const locks = locksOn(await byPool(pooler.url));
