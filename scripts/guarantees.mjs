@@ -92,7 +92,7 @@ function sectionOf(result) {
   ].join("\n");
 }
 
-/** What the page has: for each store its row and its section, in the page's order. */
+/** Each store of the page, with its row and its section, in the page's order. */
 function presentStores() {
   const [head, ...sections] = readFileSync(page, "utf8")
     .trimEnd()

@@ -23,7 +23,7 @@ export interface FenceSubject {
 
 /** One promise of a fence. */
 export interface FenceCase {
-  /** What is promised. */
+  /** The promise in words. */
   readonly name: string;
   /** Rejects if the fence does not keep the promise. */
   run(subject: FenceSubject): Promise<void>;

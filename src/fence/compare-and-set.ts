@@ -3,7 +3,7 @@ import { InvalidArgumentError, StoreUnavailableError } from "../core/errors.js";
 import { checkNumber, checkOptions, checkToken, orElse, show } from "../core/validate.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
 
-/** What a place holds: your value, and the number of the fence beside it. */
+/** The content of a place: your value, and the fence's number beside it. */
 export interface FencedValue<Value> {
   /** Null: the place is empty. */
   readonly value: Value | null;

@@ -32,7 +32,7 @@ const DIGITS = 20;
 /** The most words that Lua can pass to a command. */
 const MOST_WORDS = 4_000;
 
-/** What `commit` sends with a transaction. */
+/** The guards of a transaction, which `commit` sends with it. */
 interface Notes {
   readonly fence: RedisFence;
   readonly guards: Guard[];

@@ -194,7 +194,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     expect((await rejection(write(exclusive(6n), true))).message).toMatch(/has not entered/);
     await write(exclusive(6n), false);
     expect(await rejection(write(exclusive(5n), false))).toBeInstanceOf(StaleTokenError);
-    // Of several holders at the same time, one has entered for all: its floor is theirs.
+    // Several holders share one floor, and the first of them has entered for all.
     await write({ token: 9n, floor: 6n }, true);
     await fence.enter(undefined, resource, { token: 12n, floor: 8n });
     await write({ token: 9n, floor: 6n }, true);

@@ -314,7 +314,7 @@ class Run {
     }
   }
 
-  /** What must never happen, whatever the model says. */
+  /** Invariants that hold whatever the model says. */
   #invariants(on: string, holders: NameInfo["holders"], limit: number): void {
     const alone = holders.some(({ mode }) => mode === "exclusive");
     ok(!alone || holders.length === 1, `${on}: an exclusive holder is alone`);

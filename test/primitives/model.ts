@@ -147,7 +147,7 @@ export class Model {
     return "done";
   }
 
-  // What clients learn from replies: the run says when, the model says what follows.
+  // Replies that reach clients: the run says when, the model says what follows.
 
   /** A client sends its claim again while it waits. */
   retry(label: string): void {

@@ -6,7 +6,7 @@ import type { NameWatches } from "./name-watches.js";
 import { prepareRoot } from "./root.js";
 import { TurnRequests } from "./turn-requests.js";
 
-/** What the store needs of its client beyond the options of the user. */
+/** Options that the store adds to those of the user when it opens a client. */
 export interface SessionOptions {
   readonly sessionTimeoutMs: number;
   readonly pingIntervalMs: number;

@@ -19,7 +19,7 @@ const MOST_NAMES_AT_ONCE = 2_000;
 const HOLDERS_PER_STEP = 50;
 /** A request may have a megabyte by default. */
 const MOST_BYTES = 900_000;
-/** Of a part beside its path. */
+/** The bytes of a part of a request, without its path. */
 const PART_BYTES = 20;
 
 interface NameRead {

@@ -8,7 +8,7 @@ import type { PostgresServer } from "../../../src/verify/lab/postgres.js";
 import { describeWith } from "../../support/needs.js";
 import { expectKept, startWorkers } from "../../support/worker.js";
 
-/** What a lease loses at the end of its ttl for drift and abortBefore is not counted: these are upper bounds. */
+/** Upper bounds: the time that drift and abortBefore take off the end of a lease is not subtracted. */
 const SLACK_MS = 700;
 /** The server ends a silent session after this time, if no ttl is longer. */
 const SILENCE_MS = 5_000;

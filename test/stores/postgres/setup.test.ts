@@ -24,7 +24,7 @@ test("the tables are those of the format", () => {
 describeWith(["postgres"], "the set-up of a database", () => {
   let lab: Lab;
   let server: PostgresServer;
-  /** Of a fresh database, by a user that owns it and is no superuser, and by one without rights. */
+  /** URLs of a fresh database, for its owner (no superuser) and for a user without rights. */
   let owner: string;
   let app: string;
   let database: string;
@@ -219,7 +219,7 @@ describeWith(["postgres"], "the set-up of a database", () => {
       { made: null },
     ]);
 
-    // What the error says.
+    // The statements that the error shows.
     await server.sql(
       "CREATE DATABASE locks OWNER owner ENCODING 'UTF8' LOCALE 'C' TEMPLATE template0",
     );

@@ -31,7 +31,7 @@ describeWith(["postgres"], "a standby of PostgreSQL", () => {
     timeout: 60_000,
   }, async () => {
     const old = createLocks(await byPool(primary.url), { ttl: 60_000 });
-    // What follows does not reach the standby.
+    // Later commits do not reach the standby.
     await standby.sql("ALTER SYSTEM SET primary_conninfo = ''; SELECT pg_reload_conf()");
     await expect.poll(() => primary.sql("SELECT count(*) FROM pg_stat_replication")).toBe("0");
     const before = await old.acquire("name");

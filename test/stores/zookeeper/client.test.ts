@@ -260,7 +260,7 @@ describeWith(["zookeeper"], "the ZooKeeper client on a real server", () => {
         `data-changed ${folder}/data`,
         `deleted ${folder}/gone`,
       ]);
-      // What the server replays for other watches arrives here too; what only this one watches does not.
+      // This watch also gets the events that the server replays for other watches, but none that only it asked for.
       expect(all.events).not.toContain(`created ${folder}/list/item`);
       await other.create(`${folder}/later`);
       await client.sync("/");

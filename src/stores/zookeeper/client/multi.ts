@@ -143,7 +143,7 @@ interface ReadSettings {
 }
 
 interface WriteSettings extends ReadSettings {
-  /** Of new nodes that are given none of their own. */
+  /** The ACL of a new node that is created without one of its own. */
   readonly acl: EncodedAcl;
 }
 

@@ -5,7 +5,7 @@ import type { ConnectionTls } from "../client/connection.js";
 import { checkedSettings } from "../client/options.js";
 import { PORT, storeOptions } from "../open.js";
 
-/** What a server tells about itself by four-letter words; null where it does not answer one. */
+/** A server's replies to four-letter words; a field is null if the server did not answer that word. */
 export interface ServerStatus {
   /** `host:port`. */
   readonly server: string;
