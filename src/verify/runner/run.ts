@@ -93,7 +93,7 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
     const roll =
       options.signal?.aborted || injector.isLockedOut || injector.hasUnhealed
         ? NO_ROLL
-        : await callTheRoll(members, plan, { pace: options.pace, ttlMs });
+        : await callTheRoll(members, plan, { pace: options.pace, ttlMs, timeLine });
     const after = await target.commands().catch(() => null);
     for (const member of members) {
       if (!(await member.close(CLOSE_MS * options.pace))) hung.push(`${member.client}'s close()`);
