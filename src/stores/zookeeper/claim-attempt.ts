@@ -248,7 +248,7 @@ export class ClaimAttempt {
   }
 
   #isGivenUp(): boolean {
-    return !this.#context.claims.has(this.#own);
+    return !this.#context.claims.has(this.#own) || this.#own.session.isDead;
   }
 
   #lose(answer: LostAnswer): LostAnswer {

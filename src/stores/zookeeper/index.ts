@@ -59,7 +59,7 @@ export const ZOOKEEPER_TRAITS: Traits = {
   ],
   grantsTwiceAfter: [
     "a setting of minSessionTimeout below two ticks on the servers",
-    "a change to a server with a shorter maxSessionTimeout than the one before",
+    "a reconnect to a server with a shorter maxSessionTimeout than before, if its reply is lost",
   ],
   namesAtOnce: 1,
   cannot: {

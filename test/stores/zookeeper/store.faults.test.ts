@@ -1,5 +1,9 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
+import { createLocks, type Locks } from "../../../src/index.js";
+import { zookeeperStore } from "../../../src/stores/zookeeper/index.js";
+import { TcpProxy } from "../../../src/verify/faults/proxy.js";
+import { Lab } from "../../../src/verify/lab/lab.js";
 import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
 import { OneZooKeeper, TTL_MS } from "../../support/zookeeper-store.js";
@@ -40,6 +44,38 @@ describeWith(["zookeeper"], "the ZooKeeper store over many seconds", () => {
     expect(used).toBeLessThan(150);
     await Promise.all(leases.map((lease) => lease.release()));
   });
+
+  test("a server comes back with a shorter maxSessionTimeout: leases are lost before others get the name, and later ones are shorter", async () => {
+    // A renewal comes later than the end of a session that was shortened.
+    const [shortMs, ttl, wait] = [2_000, 30_000, 20_000];
+    const lab = await Lab.open();
+    onTestFinished(() => lab.close());
+    const config = { maxSessionTimeout: "60000" };
+    const server = (await lab.zookeeper({ config })).servers[0]!;
+    const through = await TcpProxy.open(server);
+    onTestFinished(() => through.close());
+    const locksAt = (port: number): Locks => {
+      const store = zookeeperStore({ servers: [`${server.address}:${port}`] });
+      const locks = createLocks(store, { ttl, wait });
+      onTestFinished(() => locks.close().catch(() => {}));
+      return locks;
+    };
+    const cutOff = locksAt(through.port);
+    const lease = await cutOff.acquire("name");
+    const lost = new Promise<number>((resolve) => {
+      lease.signal.addEventListener("abort", () => resolve(performance.now()));
+    });
+    await server.restartWith({ maxSessionTimeout: String(shortMs) });
+    const later = await cutOff.acquire("later");
+    expect(later.remainingMs).toBeLessThan(shortMs);
+    const silence = through.swallow("to-server");
+    await silence.inject();
+    // Its node goes with its session, which the server ends after the short timeout.
+    await locksAt(server.port).acquire("name");
+    const grantedAtMs = performance.now();
+    expect(await lost).toBeLessThan(grantedAtMs);
+    await silence.heal();
+  }, 60_000);
 
   test("an observer is told of changes, also after its session has ended", async () => {
     const root = zookeeper.root();
