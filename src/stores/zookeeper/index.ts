@@ -20,6 +20,7 @@ import { observeAgain } from "../shared/sessions/waiters.js";
 import { ClaimAttempt } from "./claim-attempt.js";
 import { ZooKeeperClient } from "./client/client.js";
 import { checkedSettings, type ZooKeeperClientOptions } from "./client/options.js";
+import { checkPath } from "./client/paths.js";
 import { CREATOR_ACL } from "./client/records.js";
 import { ZooKeeperContext } from "./context.js";
 import { isCode, toStoreError } from "./errors.js";
@@ -90,7 +91,7 @@ export class ZooKeeperStore implements Store {
     const acl = client.auth === undefined ? {} : { acl: CREATOR_ACL };
     // Refused now, not with the first claim.
     checkedSettings(client);
-    const layout = new Layout(checkText(orElse(root, ROOT), "root", 1, 1_000));
+    const layout = new Layout(checkPath(checkText(orElse(root, ROOT), "root", 1, 1_000), "root"));
     const { clock } = systemRuntime();
     const open = (session: SessionOptions) =>
       ZooKeeperClient.open({ ...DEFAULTS, ...acl, ...client, ...session, clock });

@@ -3,6 +3,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { systemRuntime } from "../../../src/core/runtime.js";
 import { createLocks, type LeaseLostError, type Locks } from "../../../src/index.js";
 import { ZooKeeperContext } from "../../../src/stores/zookeeper/context.js";
+import { zookeeperStore } from "../../../src/stores/zookeeper/index.js";
 import { Layout } from "../../../src/stores/zookeeper/layout.js";
 import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
@@ -46,6 +47,33 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     await admin.setAcl(closed, [{ permissions: ["read"], scheme: "world", id: "anyone" }]);
     const { locks } = zookeeper.open(`${closed}/app/team/locks`);
     await (await locks.acquire("name")).release();
+  });
+
+  test("a root that is no path is refused before anything is sent, and a missing chroot with the reason", async () => {
+    const servers = [zookeeper.address];
+    for (const root of ["name", "/name/", "/a//b", "/a/../b"]) {
+      expect(() => zookeeperStore({ servers, root }), root).toThrow(`root is "${root}"`);
+    }
+    const locks = createLocks(zookeeperStore({ servers, chroot: "/missing" }), { ttl: TTL_MS });
+    onTestFinished(() => locks.close().catch(() => {}));
+    await expect(locks.acquire("name")).rejects.toThrow(
+      /can't create "\/holdfast" in ZooKeeper: the chroot .* does not exist\. Create the chroot's node/,
+    );
+  });
+
+  test("parents that somebody has deleted are made again", async () => {
+    const root = zookeeper.root();
+    const { admin } = zookeeper;
+    const { names, revoked } = new Layout(root);
+    const { locks } = zookeeper.open(root);
+    await (await locks.acquire("name")).release();
+    await admin.delete(new Layout(root).name(NAME));
+    for (const parent of [names, revoked]) await admin.delete(parent);
+    expect(await locks.list()).toEqual([]);
+    const lease = await locks.acquire("name");
+    expect(await locks.forceRelease("name", { why: "stuck" })).toMatchObject([
+      { token: lease.token },
+    ]);
   });
 
   test("a waiter whose connection was cut when the name became free gets it after reconnecting", async () => {
