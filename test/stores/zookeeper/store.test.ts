@@ -92,6 +92,24 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     await next.release();
   });
 
+  test("a holder whose node went while it was disconnected is notified as soon as it is back", async () => {
+    const through = await zookeeper.proxy();
+    const root = zookeeper.root();
+    const { store } = zookeeper.open(root, through);
+    // So long that neither a renewal nor the regular comparison of nodes and claims comes first.
+    const locks = createLocks(store, { ttl: 60_000 });
+    onTestFinished(() => locks.close());
+    const [gone, kept] = [await locks.acquire("name"), await locks.acquire("kept")];
+    const cut = through.cut();
+    await cut.inject();
+    const [node] = await zookeeper.nodesOf(root, NAME);
+    await zookeeper.admin.delete(`${new Layout(root).name(NAME)}/${node}`);
+    await cut.heal();
+    await until("it is notified", () => gone.signal.aborted);
+    await kept.renew();
+    expect([gone.state, kept.state]).toEqual(["lost", "held"]);
+  });
+
   test("a revoked lease is lost with the reason, and others of its session stay", async () => {
     const root = zookeeper.root();
     const [holder, operator] = [zookeeper.open(root).locks, zookeeper.open(root).locks];

@@ -191,10 +191,7 @@ export class SessionClaims<S extends Session<unknown>> {
 
   /** The session has ended, or is given up: its holders and waiters are notified at once. */
   notifyOfEnd(session: S): void {
-    for (const { session: own, state, push } of [...this.all()]) {
-      if (own !== session || state === "requested") continue;
-      push({ kind: state === "held" ? "lost" : "look" });
-    }
+    for (const claim of [...this.all()]) if (claim.session === session) notifyOfLoss(claim);
   }
 
   /** The grant of a held claim, good for what is left of its session's proof; for nothing if the session was given up. */
@@ -231,6 +228,12 @@ export class SessionClaims<S extends Session<unknown>> {
     } else if (sibling === undefined) this.#entries.delete(grantId);
     else this.#entries.set(grantId, sibling);
     this.#stoppedWaiting(claim);
+  }
+
+  /** The claim's key was found to be gone. */
+  lose(claim: SessionClaim<S>): void {
+    this.drop(claim);
+    notifyOfLoss(claim);
   }
 
   async whileReleasing<T>(keys: readonly string[], released: Promise<T>): Promise<T> {
@@ -294,6 +297,11 @@ export class SessionClaims<S extends Session<unknown>> {
     this.#port.deleteKeys(keys).catch(() => {});
     if (!this.isEmpty) this.#sweepWithin(Math.max(nextMs, SHORTEST_SWEEP_INTERVAL_MS));
   }
+}
+
+/** The holder or waiter renews at once, and learns why the claim is over. */
+function notifyOfLoss({ state, push }: SessionClaim<unknown>): void {
+  if (state !== "requested") push({ kind: state === "held" ? "lost" : "look" });
 }
 
 function ignore(): void {}

@@ -30,6 +30,6 @@ export async function reconcile<Id, Proof extends SessionProof>(
   // The list may be out of date, and a claim may have moved to another session since.
   for (const key of await port.missingOf(session.id, [...missing.keys()])) {
     const claim = missing.get(key)!;
-    if (claims.has(claim) && isSettled(claim, session)) claims.drop(claim);
+    if (claims.has(claim) && isSettled(claim, session)) claims.lose(claim);
   }
 }
