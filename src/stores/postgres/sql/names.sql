@@ -15,7 +15,8 @@ END $$;
 
 -- Grants, renewals and tickets are on disk before the reply. Releases and handovers need not be: after a crash the
 -- former grant is back until it expires, with the queue behind it, and the clock is beyond the tokens that were
--- handed over. Only a handover whose token is ahead of the clock must be on disk: see advance().
+-- handed over. Two must be on disk: a handover whose token is ahead of the clock, see advance(), and the release of a
+-- shared grant or of permits before a waiter, see release_name().
 CREATE OR REPLACE FUNCTION set_commit(is_durable boolean) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   IF NOT is_durable THEN PERFORM set_config('synchronous_commit', 'off', true);

@@ -132,6 +132,8 @@ BEGIN
     PERFORM save_name(n, opened, now_at);
     RETURN lost_reply(n, id);
   END IF;
+  -- After a crash, a shared grant that was back would lower the floors of new ones below a token handed over here.
+  IF n.waiting > 0 AND mine.token > 0 AND mine.permits < $LOCK_LIMIT THEN PERFORM set_commit(true); END IF;
   IF mine.token > 0 AND mine.closed > now_at AND NOT unused THEN
     mine.ended := 'released';
     mine.expires := now_at;
