@@ -40,7 +40,7 @@ export interface PostgresStoreOptions {
   /** The schema of the tables and functions, made at the first use. Default "holdfast". */
   schema?: string;
   /**
-   * Whether a release is on disk before it is answered. Default false: after a crash of the server, a
+   * Whether every release is on disk before it is answered. Default false: after a crash of the server, a
    * released lease may be back until it expires.
    */
   durableRelease?: boolean;
