@@ -66,30 +66,34 @@ export class Releases {
     answered: (answer: NodeReleaseReply | Error, index: number) => void = () => {},
     silent: () => void = () => {},
   ): void {
-    const { ballot, ...release } = sending.release;
+    const { name, id, number, unused, wakes, ballot } = sending.release;
+    const usual = { name, id, number, unused, wakes, keptOutMs: 0 };
     const leftMs = Math.max(0, sending.untilMs - this.#clock.elapsedMs());
     const send = (node: QuorumNode, i: number): Promise<NodeReleaseReply> => {
       const mayReach = ballot.mayReach(this.#members.indexOf(members[i]!));
-      return node.release({ ...release, keptOutMs: mayReach ? leftMs : 0 });
+      return node.release(mayReach ? { ...usual, keptOutMs: leftMs } : usual);
     };
     let answers = 0;
     const underWay = new Promise<void>((resolve) => {
+      const end = (): void => {
+        this.#underWay.delete(underWay);
+        resolve();
+      };
       const repeatOrEnd = (answer: NodeReleaseReply | Error, i: number): void => {
         // A node that has not joined never got a claim.
         if (answer instanceof Error && members[i]!.isJoined) {
           this.#repeat(members[i]!, sending, pauseMs);
         }
         answered(answer, i);
-        if (++answers === members.length) resolve();
+        if (++answers === members.length) end();
       };
       const nobodyWaits = (): void => {
         silent();
-        resolve();
+        end();
       };
       askEach(members, sending.limits, send, repeatOrEnd, nobodyWaits);
     });
     this.#underWay.add(underWay);
-    underWay.then(() => this.#underWay.delete(underWay));
   }
 
   #repeat(member: Member, sending: Sending, pauseMs: number): void {
