@@ -75,25 +75,22 @@ export class Releases {
     };
     let answers = 0;
     const underWay = new Promise<void>((resolve) => {
-      const end = (): void => {
-        this.#underWay.delete(underWay);
-        resolve();
-      };
       const repeatOrEnd = (answer: NodeReleaseReply | Error, i: number): void => {
         // A node that has not joined never got a claim.
         if (answer instanceof Error && members[i]!.isJoined) {
           this.#repeat(members[i]!, sending, pauseMs);
         }
         answered(answer, i);
-        if (++answers === members.length) end();
+        if (++answers === members.length) resolve();
       };
       const nobodyWaits = (): void => {
         silent();
-        end();
+        resolve();
       };
       askEach(members, sending.limits, send, repeatOrEnd, nobodyWaits);
     });
     this.#underWay.add(underWay);
+    underWay.then(() => this.#underWay.delete(underWay));
   }
 
   #repeat(member: Member, sending: Sending, pauseMs: number): void {

@@ -37,6 +37,7 @@ const MENDED: readonly (readonly [what: string, seed: number])[] = [
   ["all nodes have joined by late answers", 8_900_604],
   ["a claim is answered after its lease is over, again and again", 14_192],
   ["close() is held up by a stop of the process", 9_100_195],
+  ["a claim arrives twice, the second time after its release", 35_077],
 ];
 test.each(MENDED)("a schedule that broke a promise: %s", async (_what, seed) => {
   const { failure } = await search({ seed, runs: 1, draw: drawQuorumSchedule });
