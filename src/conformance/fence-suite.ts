@@ -89,6 +89,19 @@ export const fenceConformance: readonly FenceCase[] = [
     },
   },
   {
+    name: "strict accepts all holders of a floor that one of them has entered",
+    async run({ fence, write }) {
+      await fence.enter(undefined, "cell", by(6n));
+      await write("cell", by(9n, 6n), 1, { strict: true });
+      await assert.rejects(write("cell", by(9n, 7n), 2, { strict: true }), /not entered/);
+      await fence.enter(undefined, "cell", by(12n, 8n));
+      await write("cell", by(9n, 6n), 3, { strict: true });
+      assert.equal(await fence.highest(undefined, "cell"), 8n);
+      await fence.enter(undefined, "other", by(3n, 0n));
+      await write("other", by(3n, 0n), 4, { strict: true });
+    },
+  },
+  {
     name: "tokens are exact up to 2^63 - 1",
     async run({ fence, write }) {
       const odd = 2n ** 53n + 1n;

@@ -81,3 +81,20 @@ export function notEntered(resource: string, token: bigint, highest: bigint): St
     `token ${token} has not entered ${JSON.stringify(resource)}: call enter before the first read`,
   );
 }
+
+/** One resource and one holder of it. */
+export interface Entry extends Fenced {
+  readonly resource: string;
+}
+
+/** Whether this holder has entered. Throws if a later one has. `highest` is null before the first entry. */
+export function hasEntered({ resource, token, floor }: Entry, highest: bigint | null): boolean {
+  if (highest !== null && token < highest) throw stale(resource, token, highest);
+  return highest !== null && floor <= highest;
+}
+
+/** Throws unless this holder has entered, and no later one. */
+export function refuseUnlessEntered(entry: Entry, highest: bigint | null): void {
+  if (hasEntered(entry, highest)) return;
+  throw notEntered(entry.resource, entry.token, highest ?? 0n);
+}

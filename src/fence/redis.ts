@@ -4,6 +4,7 @@ import { connectionOf, type RedisClient } from "../stores/redis/client.js";
 import { ScriptRunner } from "../stores/redis/script-runner.js";
 import { SCRIPTS } from "../stores/redis/scripts.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import { parseStored, STORED_FORMAT } from "./stored-number.js";
 
 /** Commands that run together with the check of the token, in one step. */
 export interface RedisTx {
@@ -26,7 +27,7 @@ interface Guard {
 }
 
 const PREFIX = "holdfast:fence:";
-const FORMAT = "1:";
+const FORMAT = `${STORED_FORMAT}:`;
 /** Numbers have one width, because the script compares them as text: Lua's numbers end at 2^53. */
 const DIGITS = 20;
 /** The most words that Lua can pass to a command. */
@@ -226,14 +227,8 @@ const digitsOf = (number: bigint): string => String(number).padStart(DIGITS, "0"
 
 function highestIn(key: string, value: string | null): bigint {
   if (value === null) return 0n;
-  if (value.startsWith(FORMAT) && /^\d{20}$/.test(value.slice(FORMAT.length)))
-    return BigInt(value.slice(FORMAT.length));
-  const isNewer = /^\d+:/.test(value) && !value.startsWith(FORMAT);
-  throw new UnsupportedError(
-    isNewer
-      ? `the Redis key ${JSON.stringify(key)} has format ${show(value.split(":")[0])}, and this version of Holdfast knows 1: use the version that wrote it`
-      : `the Redis key ${JSON.stringify(key)} holds ${show(value)}, which is no fence: give the fence a prefix of its own`,
-  );
+  const where = `the Redis key ${JSON.stringify(key)}`;
+  return parseStored(value, { where, option: "prefix", digits: /^\d{20}$/ });
 }
 
 function outsideNode(keys: readonly string[], message: string): InvalidArgumentError | null {
