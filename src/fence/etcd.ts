@@ -13,8 +13,9 @@ import {
   isStrict,
   refuseUnlessEntered,
 } from "./fence.js";
-import { parseStored, STORED_FORMAT } from "./stored-number.js";
-import { TxGuards } from "./tx-guards.js";
+import { checkListOptions, type FencedResource, type FenceListOptions } from "./shared/list.js";
+import { parseStored, STORED_FORMAT } from "./shared/stored-number.js";
+import { TxGuards } from "./shared/tx-guards.js";
 
 /** A transaction of etcd before it is sent: comparisons, and the operations to run if they hold. */
 export interface EtcdTx {
@@ -122,6 +123,20 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
   /** The present value, because a transaction of etcd reads nothing before it is committed. */
   async highest(_tx: EtcdTx | undefined, resource: string): Promise<bigint> {
     return (await this.#highest(this.#key(resource))) ?? 0n;
+  }
+
+  /** The resources that it has seen, in the order of their UTF-8 bytes. etcd does not tell when a key changed. */
+  async list(options?: FenceListOptions): Promise<readonly FencedResource[]> {
+    const { prefix, limit } = checkListOptions(options);
+    const key = this.#prefix + prefix;
+    // No text sorts after the highest character.
+    const range = { key, rangeEnd: `${key}\u{10ffff}`, limit };
+    const { kvs } = await this.#send("read", () => this.#client.range(range));
+    return kvs.map((kv) => ({
+      resource: kv.key.slice(this.#prefix.length),
+      highest: highestIn(kv.key, kv)!,
+      enteredAtMs: null,
+    }));
   }
 
   /** With a `tx`, the reset becomes a part of it, and the `tx` fails if a holder enters meanwhile. */

@@ -1,5 +1,4 @@
 import { InvalidArgumentError, StaleTokenError } from "../core/errors.js";
-import { emit } from "../core/events.js";
 import {
   checkBoolean,
   checkOptions,
@@ -8,6 +7,7 @@ import {
   orElse,
   show,
 } from "../core/validate.js";
+import { reportRefusal } from "./shared/refusals.js";
 
 /** The numbers of a lease that a fence needs; they may also come by a queue or a header. */
 export interface Fenced {
@@ -68,12 +68,12 @@ export function checkFenced(resource: unknown, lease: Fenced): { token: bigint; 
 }
 
 export function stale(resource: string, token: bigint, highest: bigint): StaleTokenError {
-  emit("stale-token", undefined, () => ({ resource, token, highest }));
+  reportRefusal(resource, token, highest);
   return new StaleTokenError(resource, token, highest);
 }
 
 export function notEntered(resource: string, token: bigint, highest: bigint): StaleTokenError {
-  emit("stale-token", undefined, () => ({ resource, token, highest }));
+  reportRefusal(resource, token, highest);
   return new StaleTokenError(
     resource,
     token,

@@ -37,6 +37,7 @@ import {
   isStrict,
   refuseUnlessEntered,
 } from "./fence.js";
+import type { FencedResource, FenceListOptions } from "./shared/list.js";
 import { type SqliteFence, sqliteFence } from "./sqlite.js";
 
 const STATE_FILE = ".holdfast-fence.db";
@@ -117,6 +118,11 @@ export class FileFence implements Fence<undefined> {
   async highest(_tx: undefined, resource: string): Promise<bigint> {
     const { key } = this.#fileOf(resource);
     return this.#reading(() => this.#numbers.highestSync(this.#db, key));
+  }
+
+  /** The files that it has guarded, in the order of their UTF-8 bytes. */
+  async list(options?: FenceListOptions): Promise<readonly FencedResource[]> {
+    return this.#reading(() => this.#numbers.listSync(options));
   }
 
   async reset(_tx: undefined, resource: string, token: bigint): Promise<void> {

@@ -1,10 +1,17 @@
 import { HoldfastError, InvalidArgumentError, UnsupportedError } from "../core/errors.js";
 import { checkOptions, checkText, checkToken, orElse, show } from "../core/validate.js";
 import { connectionOf, type RedisClient } from "../stores/redis/client.js";
+import { escapePattern } from "../stores/redis/keys.js";
 import { ScriptRunner } from "../stores/redis/script-runner.js";
 import { SCRIPTS } from "../stores/redis/scripts.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
-import { parseStored, STORED_FORMAT } from "./stored-number.js";
+import {
+  checkListOptions,
+  type FencedResource,
+  type FenceListOptions,
+  firstOf,
+} from "./shared/list.js";
+import { parseStored, STORED_FORMAT } from "./shared/stored-number.js";
 
 /** Commands that run together with the check of the token, in one step. */
 export interface RedisTx {
@@ -103,6 +110,22 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     return highestIn(key, value as string | null);
   }
 
+  /**
+   * The resources that it has seen, in the order of their UTF-8 bytes. It scans all keys of the server. Redis
+   * does not tell when a number was raised.
+   */
+  async list(options?: FenceListOptions): Promise<readonly FencedResource[]> {
+    const wanted = checkListOptions(options);
+    const keys = await this.#runner.scan(`${escapePattern(this.#prefix)}*`);
+    const resources = new Set(keys.flatMap((key) => this.#resourceOf(key) ?? []));
+    const listed: FencedResource[] = [];
+    for (const resource of firstOf([...resources], wanted)) {
+      const highest = await this.highest(undefined, resource);
+      listed.push({ resource, highest, enteredAtMs: null });
+    }
+    return listed;
+  }
+
   /** With a `tx`, the reset becomes its last command. */
   async reset(tx: RedisTx | undefined, resource: string, token: bigint): Promise<void> {
     const key = this.#key(resource);
@@ -187,6 +210,13 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     const { token, floor } = checkFenced(resource, lease);
     if (tx !== undefined) checkTx(tx);
     return { key: this.#key(resource), resource, token, floor, strict };
+  }
+
+  /** Null for a key that no fence has made. */
+  #resourceOf(key: string): string | null {
+    const rest = key.slice(this.#prefix.length);
+    const resource = rest.startsWith(":") ? rest.slice(1) : /^\{(.+)\}$/s.exec(rest)?.[1];
+    return resource !== undefined && this.#key(resource) === key ? resource : null;
   }
 
   /** A resource with a hash tag keeps it; otherwise the whole resource is the tag. */

@@ -11,7 +11,7 @@ import type { MultiPart, MultiResult } from "../stores/zookeeper/client/multi.js
 import { checkPath } from "../stores/zookeeper/client/paths.js";
 import type { Acl } from "../stores/zookeeper/client/records.js";
 import { isCode, isUnanswered } from "../stores/zookeeper/errors.js";
-import { encodeName } from "../stores/zookeeper/layout.js";
+import { decodeName, encodeName } from "../stores/zookeeper/layout.js";
 import { createPath } from "../stores/zookeeper/root.js";
 import {
   checkFenced,
@@ -22,8 +22,14 @@ import {
   isStrict,
   refuseUnlessEntered,
 } from "./fence.js";
-import { parseStored, STORED_FORMAT } from "./stored-number.js";
-import { TxGuards } from "./tx-guards.js";
+import {
+  checkListOptions,
+  type FencedResource,
+  type FenceListOptions,
+  firstOf,
+} from "./shared/list.js";
+import { parseStored, STORED_FORMAT } from "./shared/stored-number.js";
+import { TxGuards } from "./shared/tx-guards.js";
 
 /** The parts of a `multi` of ZooKeeper before it is sent. `guard` adds a part to it. */
 export type ZooKeeperTx = MultiPart[];
@@ -36,7 +42,7 @@ export interface ZooKeeperFenceOptions {
   readonly acl?: readonly Acl[] | undefined;
 }
 
-type Client = Pick<ZooKeeperClient, "create" | "getData" | "multi" | "sync">;
+type Client = Pick<ZooKeeperClient, "create" | "getChildren" | "getData" | "multi" | "sync">;
 
 interface NodeEntry extends Entry {
   readonly path: string;
@@ -46,6 +52,7 @@ interface NodeEntry extends Entry {
 interface FenceNode {
   readonly highest: bigint;
   readonly version: number;
+  readonly changedAtMs: number;
 }
 
 /** An entry that guards a transaction, and its part of it. The version follows other holders that pass too. */
@@ -128,6 +135,18 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
   /** The present value, because a `multi` reads nothing. */
   async highest(_tx: ZooKeeperTx | undefined, resource: string): Promise<bigint> {
     return (await this.#read(this.#path(resource)))?.highest ?? 0n;
+  }
+
+  /** The resources that it has seen, in the order of their UTF-8 bytes, and when a number was last changed. */
+  async list(options?: FenceListOptions): Promise<readonly FencedResource[]> {
+    const wanted = checkListOptions(options);
+    const listed: FencedResource[] = [];
+    for (const resource of firstOf(await this.#resources(), wanted)) {
+      const node = await this.#read(this.#path(resource));
+      if (node !== null)
+        listed.push({ resource, highest: node.highest, enteredAtMs: node.changedAtMs });
+    }
+    return listed;
   }
 
   /** With a `tx`, the reset becomes a part of it, which fails if a holder enters meanwhile. */
@@ -218,6 +237,16 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
     return changed;
   }
 
+  async #resources(): Promise<string[]> {
+    try {
+      const { children } = await this.#client.getChildren(this.#root);
+      return children.flatMap((one) => decodeName(one) ?? []);
+    } catch (error) {
+      if (isCode(error, "NO_NODE")) return [];
+      throw toFenceError(error, "read");
+    }
+  }
+
   /** A server may be behind, so it catches up first. Both requests go in one round trip. */
   async #read(path: string): Promise<FenceNode | null> {
     try {
@@ -228,6 +257,7 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
       return {
         highest: highestIn(path, data.toString()),
         version: checkVersion(path, stat.version),
+        changedAtMs: stat.mtimeMs,
       };
     } catch (error) {
       if (isCode(error, "NO_NODE")) return null;

@@ -7,6 +7,7 @@ import type { Fence, Fenced } from "../../src/fence/fence.js";
 import type { FencedCell } from "../../src/testing.js";
 import { rejection } from "../core/helpers.js";
 import { runs } from "../support/chance.js";
+import { expectListed } from "./suite.js";
 
 /** A fence whose transactions are built first, and sent by `commit`. */
 interface CommittedFence<Tx> extends Fence<Tx | undefined> {
@@ -40,6 +41,8 @@ export interface Backend<Client, Tx> {
   keyOf(resource: string): string;
   /** Values of a later format, and values that no fence wrote. */
   readonly strange: { readonly later: readonly string[]; readonly foreign: readonly string[] };
+  /** Whether the server tells when a number was changed. */
+  readonly tellsTime: boolean;
   /** Resources that the fence must keep apart, besides the usual ones. */
   readonly names: readonly string[];
 }
@@ -338,6 +341,11 @@ export function committedTests<Client, Tx>(backend: Backend<Client, Tx>): void {
       expect(await backend.read(backend.client(), backend.keyOf(resource))).toBe(value);
     }
     expect(await read()).toBe("0");
+  });
+
+  test("lists its resources, with the time where the server tells it", async () => {
+    const fence = backend.fence(backend.client(), newPlace());
+    await expectListed(fence as never, { tellsTime: backend.tellsTime });
   });
 
   test("refuses what is no transaction, and one that is not guarded", async () => {

@@ -9,7 +9,7 @@ import type { Fence } from "../../src/fence/fence.js";
 import { guardRow, type PostgresFence, postgresFence } from "../../src/fence/postgres.js";
 import { Database } from "../support/database.js";
 import { describeWith } from "../support/needs.js";
-import { suiteOf } from "./suite.js";
+import { expectListed, suiteOf } from "./suite.js";
 
 // biome-ignore lint/suspicious/noExplicitAny: what JavaScript can pass
 type Wrong = any;
@@ -88,6 +88,15 @@ describeWith(["postgres", "pgbouncer"], "a fence in PostgreSQL", () => {
           void (await pool.query("DELETE FROM cell WHERE name = $1", [resource])),
       };
     }));
+
+  it("lists its resources, and makes no table for that", async () => {
+    await expectListed(fenceOf() as never, { tellsTime: false });
+    const other = postgresFence(database.pool(), { schema: `${schema}_other` });
+    expect(await other.list()).toEqual([]);
+    expect(await database.server.sql(`SELECT to_regnamespace('${schema}_other') IS NULL`)).toBe(
+      "t",
+    );
+  });
 
   describe.each(["the server", "pgbouncer"] as const)("by way of %s", (way) => {
     const url = (): string => (way === "pgbouncer" ? database.pooler : database.server).url;

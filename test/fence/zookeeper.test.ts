@@ -116,6 +116,7 @@ describeWith(["zookeeper"], "the fence in ZooKeeper", () => {
       later: ["2:1", "2:x", "10:1", "0:"],
       foreign: ["", "hello", "1:", "1:5x", "1:-5", "00000000000000000001"],
     },
+    tellsTime: true,
     names: ['"', "ä", "."],
   };
 
@@ -177,6 +178,7 @@ describeWith(["zookeeper"], "the fence in ZooKeeper", () => {
     const sent: string[] = [];
     const fence = zookeeperFence({
       create: (...args) => client.create(...args),
+      getChildren: (...args) => client.getChildren(...args),
       sync: (...args) => client.sync(...args),
       getData: (...args) => {
         sent.push("read");
@@ -221,6 +223,7 @@ describeWith(["zookeeper"], "the fence in ZooKeeper", () => {
     await zookeeperFence(client).enter(undefined, resource, exclusive(1n));
     const wrapped = zookeeperFence({
       create: (...args) => client.create(...args),
+      getChildren: (...args) => client.getChildren(...args),
       sync: (...args) => client.sync(...args),
       multi: (parts) => client.multi(parts),
       getData: async (path) => {

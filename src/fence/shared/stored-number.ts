@@ -1,5 +1,5 @@
-import { UnsupportedError } from "../core/errors.js";
-import { show } from "../core/validate.js";
+import { UnsupportedError } from "../../core/errors.js";
+import { show } from "../../core/validate.js";
 
 /** Every stored value begins with its format: `1:NUMBER`. */
 export const STORED_FORMAT = "1";

@@ -1,4 +1,4 @@
-import { InvalidArgumentError } from "../core/errors.js";
+import { InvalidArgumentError } from "../../core/errors.js";
 
 /** The guards of transactions that are built first and sent by `commit`. */
 export class TxGuards<Tx extends object, Guard> {
