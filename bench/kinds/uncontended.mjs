@@ -4,14 +4,21 @@ import { barPlot } from "../lib/plots.mjs";
 import { median, quantile, ratios, spread } from "../lib/statistics.mjs";
 
 /** Acquire + release of names that nobody else wants, within this process. */
-export const settings = { rounds: 15, sequentialMs: 300, sliceMs: 1, width: 64, inFlightMs: 200 };
+export const settings = {
+  rounds: 15,
+  sequentialMs: 300,
+  sliceMs: 1,
+  width: 64,
+  inFlightMs: 200,
+  operation: "pairs",
+};
 export const quick = { rounds: 2, sequentialMs: 15, inFlightMs: 20 };
 
-export const columns = ({ yardstick, width }) => ({
+export const columns = ({ yardstick, width, operation }) => ({
   timeMs: ["1 in flight: p50", "ms"],
   p99Ms: ["p99", "ms"],
   timeRatio: [`p50 ÷ ${yardstick}`, "×"],
-  pairsPerSecond: [`${width} in flight: pairs`, "/s"],
+  pairsPerSecond: [`${width} in flight: ${operation}`, "/s"],
   throughputRatio: [`${width} in flight ÷ ${yardstick}`, "×"],
 });
 

@@ -84,16 +84,37 @@ export function notEntered(resource: string, token: bigint, highest: bigint): St
 
 /** One resource and one holder of it. */
 export interface Entry extends Fenced {
+  /** What is guarded: 1 to 255 bytes of UTF-8. */
   readonly resource: string;
 }
 
-/** Whether this holder has entered. Throws if a later one has. `highest` is null before the first entry. */
+/**
+ * For a fence of your own: checks the arguments of `enter` and `guard`. Throws `InvalidArgumentError`.
+ * `strict` is that of the options, default false.
+ */
+export const checkEntry = (
+  resource: string,
+  lease: Fenced,
+  options?: { strict?: boolean },
+): Entry & { readonly strict: boolean } => ({
+  resource,
+  ...checkFenced(resource, lease),
+  strict: isStrict(options),
+});
+
+/**
+ * For a fence of your own: whether this holder has entered. If a later one has, the refusal is published and
+ * counted, and it throws `StaleTokenError`. `highest` is null before the first entry.
+ */
 export function hasEntered({ resource, token, floor }: Entry, highest: bigint | null): boolean {
   if (highest !== null && token < highest) throw stale(resource, token, highest);
   return highest !== null && floor <= highest;
 }
 
-/** Throws unless this holder has entered, and no later one. */
+/**
+ * For a fence of your own: throws `StaleTokenError` unless this holder has entered, and no later one. The refusal
+ * is published and counted.
+ */
 export function refuseUnlessEntered(entry: Entry, highest: bigint | null): void {
   if (hasEntered(entry, highest)) return;
   throw notEntered(entry.resource, entry.token, highest ?? 0n);

@@ -1,3 +1,4 @@
+import type { EventEmitter } from "node:events";
 import { postgresFence } from "../../../fence/postgres.js";
 import type { PostgresTx } from "../../../postgres/tx.js";
 import { openPool } from "../../../stores/postgres/open.js";
@@ -16,7 +17,7 @@ WHERE resource = $1 RETURNING found`;
 
 /** The part of a pool of `pg` that a register uses. */
 interface Pool extends Pick<PostgresTx, "query"> {
-  connect(): Promise<PostgresTx & { release(failure?: Error): void }>;
+  connect(): Promise<PostgresTx & EventEmitter & { release(failure?: Error): void }>;
   end(): Promise<void>;
 }
 
@@ -33,6 +34,9 @@ export async function openPostgresCells({ url, space }: RegisterPlace): Promise<
   return {
     async access(resource, lease, value) {
       const tx = await pool.connect();
+      // When the server ends the session, the pending or the next statement fails, too.
+      const ignore = (): void => {};
+      tx.on("error", ignore);
       let failure: Error | undefined;
       try {
         await tx.query(IDLE);
@@ -47,6 +51,7 @@ export async function openPostgresCells({ url, space }: RegisterPlace): Promise<
         });
         throw error;
       } finally {
+        tx.off("error", ignore);
         tx.release(failure);
       }
     },
