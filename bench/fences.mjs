@@ -174,6 +174,9 @@ export async function open() {
   };
 }
 
+/** At least 0.8 of the rate of one writer. Its writes take turns with the plain ones, so load meets both alike. */
+const RATE_GOAL = "≤ 1.25";
+
 const measurement = (id, what, goals = []) => ({
   kind: "uncontended",
   id,
@@ -182,13 +185,13 @@ const measurement = (id, what, goals = []) => ({
   width: 8,
   among: [`${what}, plain`, `${what}, guarded`],
   yardstick: `${what}, plain`,
-  goals: goals.map((goal) => ({ who: `${what}, guarded`, figure: "throughputRatio", goal })),
+  goals: goals.map((goal) => ({ who: `${what}, guarded`, figure: "timeRatio", goal })),
 });
 
 export const measurements = [
-  measurement("sqlite-fence", "SQLite", ["≥ 0.8"]),
-  measurement("postgres-fence", "PostgreSQL", ["≥ 0.8"]),
-  measurement("redis-fence", "Redis", ["≥ 0.8"]),
+  measurement("sqlite-fence", "SQLite", [RATE_GOAL]),
+  measurement("postgres-fence", "PostgreSQL", [RATE_GOAL]),
+  measurement("redis-fence", "Redis", [RATE_GOAL]),
   measurement("file-fence", "files"),
   measurement("http-fence", "HTTP"),
 ];

@@ -72,11 +72,11 @@ export async function measure({ contestants, place, options, progress }) {
   }
 }
 
-export function plots({ figures }, { title, yardstick, width }) {
+export function plots({ figures }, { title, yardstick, width, operation }) {
   const bars = (key) => Object.entries(figures).map(([label, of]) => ({ label, value: of[key] }));
   return {
     time: barPlot({
-      title: `${title}: time of acquire + release, 1 in flight`,
+      title: `${title}: time of ${operation === "pairs" ? "acquire + release" : "a write"}, 1 in flight`,
       axis: `multiple of ${yardstick} (less is better)`,
       unit: "×",
       bars: bars("timeRatio"),
