@@ -50,7 +50,7 @@ export interface Backend<Client, Tx> {
 export const exclusive = (token: bigint): Fenced => ({ token, floor: token });
 
 let places = 0;
-export const newPlace = (): string => `place-${process.pid}-${++places}`;
+const newPlace = (): string => `place-${process.pid}-${++places}`;
 
 /** A client whose calls are scheduled, on their way there and back. `direct`: calls that are not. */
 export function interleaved<Client extends object>(
