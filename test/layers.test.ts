@@ -13,7 +13,7 @@ const LAYERS: readonly (readonly string[])[] = [
   ["testing.ts"],
   ["conformance/"],
   ["testing/"],
-  ["index.ts", "connect.ts", "examine.ts", "locks.ts"],
+  ["index.ts", "connect.ts", "examine.ts", "fences.ts", "locks.ts"],
   ["primitives/"],
   ["fence/"],
   ["postgres/", "zookeeper/"],

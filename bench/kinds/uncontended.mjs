@@ -13,16 +13,17 @@ export const settings = {
   inFlightMs: 200,
   /** The first round, which does not count. */
   warmUpMs: 200,
+  operation: "pairs",
   /** Whether the CPU time of a pair is shown, which depends less on the load of the machine; needs the probe `cpuMs`. */
   showsCpu: false,
 };
 export const quick = { rounds: 2, sequentialMs: 15, inFlightMs: 20, warmUpMs: 20 };
 
-export const columns = ({ yardstick, width, showsCpu }) => ({
+export const columns = ({ yardstick, width, operation, showsCpu }) => ({
   timeMs: ["1 in flight: p50", "ms"],
   p99Ms: ["p99", "ms"],
   timeRatio: [`p50 ÷ ${yardstick}`, "×"],
-  pairsPerSecond: [`${width} in flight: pairs`, "/s"],
+  pairsPerSecond: [`${width} in flight: ${operation}`, "/s"],
   throughputRatio: [`${width} in flight ÷ ${yardstick}`, "×"],
   ...(showsCpu && {
     clientCpuMs: [`${width} in flight: CPU of the client a pair`, "ms"],
@@ -98,11 +99,11 @@ export async function measure({ contestants, place, options, progress, cpuMs = (
   }
 }
 
-export function plots({ figures }, { title, yardstick, width }) {
+export function plots({ figures }, { title, yardstick, width, operation }) {
   const bars = (key) => Object.entries(figures).map(([label, of]) => ({ label, value: of[key] }));
   return {
     time: barPlot({
-      title: `${title}: time of acquire + release, 1 in flight`,
+      title: `${title}: time of ${operation === "pairs" ? "acquire + release" : "a write"}, 1 in flight`,
       axis: `multiple of ${yardstick} (less is better)`,
       unit: "×",
       bars: bars("timeRatio"),

@@ -74,6 +74,11 @@ export const OPTIONS = {
     about:
       "only these faults, separated by commas, by name or by\nwhat they hit (worker, connection, server, cluster,\nfiles); none turns them off, list shows them",
   },
+  fence: {
+    value: "NAME",
+    about:
+      "the fence of the register that the workers write to:\nsqlite (default), redis, postgres, etcd or zookeeper,\non a server that no fault hits",
+  },
   pick: {
     value: "LIST",
     about:

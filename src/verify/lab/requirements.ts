@@ -14,6 +14,7 @@ const REQUIREMENTS = {
   pgbouncer: { pgbouncer: "pgbouncer", psql: "postgresql" },
   etcd: { etcd: "etcd-server", etcdctl: "etcd-client" },
   zookeeper: { java: "default-jre-headless", "zookeeper.jar": "libzookeeper-java" },
+  mariadb: { mariadbd: "mariadb-server-core", "mariadb-install-db": "mariadb-server-core" },
   sqlite: { sqlite3: "sqlite3" },
   faketime: { "libfaketimeMT.so.1": "faketime" },
   network: { ip: "iproute2", nft: "nftables", nsenter: "util-linux" },
