@@ -11,7 +11,7 @@ import type { Events } from "../core/events.js";
 import { Listeners } from "./listeners.js";
 
 /** The events of a lease that its span records. */
-const MOMENTS = ["renewal-failed", "jeopardy", "recovered", "lost"] as const;
+const MOMENTS = ["jeopardy", "recovered", "lost"] as const;
 
 /** A span around each wait and one around each hold, both below the caller's span. */
 export class Spans {
