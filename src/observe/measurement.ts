@@ -28,7 +28,13 @@ const OTHER = "other";
 const NONE: Labels = {};
 /** A counter that begins with 1 has never increased for Prometheus: these begin with 0. */
 const LOSS_REASONS = ["expired", "revoked", "superseded", "max-hold", "closed"] as const;
-const PLAIN_COUNTERS = ["jeopardies", "recoveries", "handovers", "unprotected_runs"] as const;
+const PLAIN_COUNTERS = [
+  "jeopardies",
+  "recoveries",
+  "handovers",
+  "revocations",
+  "unprotected_runs",
+] as const;
 
 /** What is measured under one set of labels. */
 class Series {
