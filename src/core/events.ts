@@ -60,12 +60,13 @@ export function emit<E extends EventName>(
   guarded(() => logger[level](logLine(event, built), { event, ...forLogs(built) }));
 }
 
-/** Tokens as text: most loggers write JSON, which has no bigint. */
+/** Tokens as text, because most loggers write JSON, which has no bigint; whole milliseconds. */
 function forLogs(fields: object): object {
-  const entries = Object.entries(fields);
-  return Object.fromEntries(
-    entries.map(([key, value]) => [key, typeof value === "bigint" ? String(value) : value]),
-  );
+  const shown = (key: string, value: unknown): unknown => {
+    if (typeof value === "bigint") return String(value);
+    return key.endsWith("Ms") ? Math.round(value as number) : value;
+  };
+  return Object.fromEntries(Object.entries(fields).map(([key, value]) => [key, shown(key, value)]));
 }
 
 /** Calls the user's code. An error that it throws is an uncaught exception, and stops nothing of ours. */

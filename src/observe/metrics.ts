@@ -24,12 +24,17 @@ export interface PrometheusMetrics {
  * lock. Throws `InvalidArgumentError` for a bad option. docs/metrics.md lists the metrics.
  *
  * @example
+ * ```ts
+ * import { createServer } from "node:http";
+ * import { prometheusMetrics } from "holdfast/metrics";
+ *
  * const metrics = prometheusMetrics({ names: (name) => name.split(":")[0]! });
  * createServer((request, response) => {
  *   const { accept } = request.headers;
  *   response.setHeader("Content-Type", metrics.contentType(accept));
  *   response.end(metrics.text(accept));
  * }).listen(9464);
+ * ```
  */
 export function prometheusMetrics(options: LabelOptions = {}): PrometheusMetrics {
   const registry = new Registry();

@@ -424,12 +424,12 @@ describe("the secret grantId", () => {
 
 const eventOf = (fields: object): string => (fields as { event: string }).event;
 
-/** Writes bigints as text, as a logger that writes JSON must. */
+/** Bigints as text, as a logger that writes JSON must; times as whole milliseconds. */
 const asText = (fields: object): unknown =>
   Object.fromEntries(
     Object.entries(fields).map(([key, value]) => [
       key,
-      typeof value === "bigint" ? String(value) : value,
+      typeof value === "bigint" ? String(value) : key.endsWith("Ms") ? Math.round(value) : value,
     ]),
   );
 
