@@ -18,7 +18,7 @@ const LAYERS: readonly (readonly string[])[] = [
   ["fence/"],
   ["postgres/", "zookeeper/"],
   ["stores/"],
-  ["doctor/"],
+  ["doctor/", "observe/"],
   ["core/"],
 ];
 

@@ -74,9 +74,29 @@ Exit codes:
     summary: "List the names in use, with holders and waiters",
     args: [],
     usage: "[options]",
-    options: ["prefix", "json", ...STORE_OPTIONS],
-    examples: ["holdfast ls --prefix order:", "holdfast ls --json | jq -r '.[].name'"],
+    options: ["prefix", "watch", "json", ...STORE_OPTIONS],
+    examples: [
+      "holdfast ls --prefix order:",
+      "holdfast ls --watch",
+      "holdfast ls --json | jq -r '.[].name'",
+    ],
     run: async ({ options }) => (await import("./ls.js")).ls(options),
+  },
+  {
+    name: "events",
+    summary: "Print changes of holders and waiters as they are seen",
+    args: [],
+    usage: "[options]",
+    options: ["prefix", "json", ...STORE_OPTIONS],
+    abouts: { json: "print a line of JSON for each; tokens are strings" },
+    examples: [
+      "holdfast events --prefix order:",
+      "holdfast events --json | jq -r 'select(.event == \"granted\") | .name'",
+    ],
+    more: `It lists the names every half second, and prints the differences until you end
+it: held (at the start), granted, ended, waiters. A lease that begins and ends
+between two looks is not seen.`,
+    run: async ({ options }) => (await import("./events.js")).events(options),
   },
   {
     name: "inspect",

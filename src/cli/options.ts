@@ -52,6 +52,7 @@ export const OPTIONS = {
   quiet: { about: "print nothing when the name is held (exit code 75)" },
   verbose: { about: "print which store is used, and when the lease\nbegins and ends" },
   prefix: { value: "TEXT", about: "only names that start with TEXT" },
+  watch: { about: "draw the table again every second, on a terminal" },
   json: { about: "print JSON; tokens are strings" },
   force: { about: "required, because the holder may still be at work" },
   why: { value: "TEXT", about: "the reason; the holder's error and inspect show it" },

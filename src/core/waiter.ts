@@ -1,9 +1,10 @@
 import { Acquisition, type Busy, type NotGranted } from "./acquisition.js";
+import { LATE_MS } from "./clock.js";
 import { assertOpen, type Context } from "./context.js";
 import { ClosedError, HoldfastError } from "./errors.js";
 import { HeldLease } from "./held-lease.js";
 import { PushTarget } from "./push-target.js";
-import { LAST_REPLY_MS, LATE_MS, type ReleaseOutcome } from "./requests.js";
+import { LAST_REPLY_MS, type ReleaseOutcome } from "./requests.js";
 import { SentRequests } from "./sent-requests.js";
 import type { Call } from "./settings.js";
 import {
@@ -323,7 +324,13 @@ export class Waiter extends Renewable {
     const proof = this.#sent.proofOf(grant);
     if (proof === null) return null;
     const name = this.#acquisition.names[index]!;
-    const lease = new HeldLease(this.#context, name, this.#call, proof);
+    const lease = new HeldLease(
+      this.#context,
+      this.#acquisition.id + index,
+      name,
+      this.#call,
+      proof,
+    );
     return lease.hasTimeLeft ? lease : null;
   }
 

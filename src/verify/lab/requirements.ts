@@ -21,6 +21,7 @@ const REQUIREMENTS = {
   tls: { openssl: "openssl" },
   disk: { "mkfs.ext4": "e2fsprogs", mount: "mount", losetup: "mount", perl: "perl-base" },
   browser: { chromium: "chromium" },
+  prometheus: { prometheus: "prometheus", promtool: "prometheus" },
   spin: { spin: "spin", gcc: "gcc", "stdio.h": "libc6-dev" },
 } as const satisfies Record<string, Readonly<Record<string, string>>>;
 
