@@ -67,6 +67,7 @@ export const ZOOKEEPER_TRAITS: Traits = {
     "at-least": NO_SERVER_CLOCK,
     "own-ttl":
       "all leases of a session of ZooKeeper have one ttl, and none can move to another session",
+    records: NO_SERVER_CLOCK,
   },
 };
 
