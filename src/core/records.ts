@@ -1,4 +1,4 @@
-import type { Awaitable } from "./store.js";
+import type { Awaitable } from "./awaitable.js";
 
 /**
  * Small records and meters beside the locks of a store, for the tools of `holdfast/lockfree`. A store
@@ -11,8 +11,9 @@ export interface Records {
   read(key: string): Awaitable<StoredRecord | null>;
 
   /**
-   * Writes a record if its condition holds. A write that has been executed before, by the same `version`, is
-   * executed once: a client that got no reply sends it again.
+   * Writes a record if its condition holds. A client that got no reply sends the same write again: while the
+   * record is the one that it made, the reply is `written`, and nothing changes. Once another write has
+   * replaced that record, the reply is `refused`, which then does not say whether this write was executed.
    */
   write(write: RecordWrite): Awaitable<WriteAnswer>;
 
@@ -37,11 +38,14 @@ export interface StoredRecord {
 export interface RecordWrite {
   /** The record to write. */
   readonly key: string;
-  /** At most MOST_RECORD_BYTES bytes of UTF-8. */
+  /** At most MOST_RECORD_BYTES bytes of UTF-8: well-formed, and without U+0000, which PostgreSQL can't store. */
   readonly value: string;
   /** Random; one per write. */
   readonly version: string;
-  /** The record is gone this long after the write, by the store's clock. */
+  /**
+   * The record is gone this long after the write, by the store's clock: more than 0, and at most a year. If the
+   * clock is set back meanwhile, it is gone at the latest this long after the next request for it.
+   */
   readonly keepMs: number;
   /**
    * - `absent`: there is no record.
@@ -49,6 +53,9 @@ export interface RecordWrite {
    * - `token`: there is no record, or its token is not higher. The record then has this token.
    *
    * The other two keep the record's token.
+   *
+   * A copy of a write may arrive late, when its client has written again. By `version` it then changes nothing.
+   * By `token` it overwrites records of the same token, so write once for each token, and by `version` after that.
    */
   readonly condition:
     | { readonly kind: "absent" }
@@ -64,8 +71,8 @@ export type WriteAnswer =
 
 /**
  * A request to take from a meter. The meter holds `burst` units when it is full, and gets `limit` units
- * back in each `perUs`, evenly. All takes from a meter give the same numbers; other numbers apply from the
- * next take on.
+ * back in each `perUs`, evenly. All numbers are whole. Takes from one meter usually give the same numbers;
+ * other numbers apply from that take on, and a meter that has less than nothing by them is empty.
  */
 export interface MeterTake {
   /** The meter to take from. It is full until the first take. */

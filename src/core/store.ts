@@ -1,4 +1,7 @@
+import type { Awaitable } from "./awaitable.js";
 import type { Records } from "./records.js";
+
+export type { Awaitable } from "./awaitable.js";
 
 /**
  * The contract between the core and a store. ARCHITECTURE.md has the reasoning for all stores.
@@ -68,9 +71,6 @@ export interface Store {
   /** Closes everything that the store opened itself. May be called again. */
   close(): Awaitable<void>;
 }
-
-/** A value, or a promise of it. */
-export type Awaitable<T> = T | Promise<T>;
 
 /** The limit of a lock's name, which is no semaphore. */
 export const LOCK_LIMIT = 2 ** 31 - 1;

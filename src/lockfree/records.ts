@@ -17,7 +17,7 @@ export class NamespaceRecords {
   /** Throws UnsupportedError if the store has no records. `tool`: the tool that needs them. */
   constructor(context: Context, tool: string) {
     const { traits, records } = context.store;
-    if (records === undefined) {
+    if (records === undefined || traits.cannot.records !== undefined) {
       throw new UnsupportedError(
         `${tool} needs records, which ${traits.store} does not have: ${traits.cannot.records ?? "the store offers none"}; ` +
           "use it on memory, SQLite, Redis or PostgreSQL",

@@ -30,22 +30,29 @@ export function writtenRecord(
 export interface Meter {
   readonly sinceUs: number;
   readonly usedUnits: number;
+  /** From then on it is full, whatever numbers a later take has: stores forget it. */
+  readonly fullAtUs: number;
 }
 
-/** The meter after the take, and the reply. `meter`: null if it is full. Null in the result: still full. */
+/** The meter after the take, and the reply. `stored`: null if it is full. Null in the result: still full. */
 export function taken(
-  meter: Meter | null,
+  stored: Meter | null,
   { units, limit, perUs, burst }: MeterTake,
   nowUs: number,
 ): { readonly meter: Meter | null; readonly answer: TakeAnswer } {
-  let { sinceUs, usedUnits } = meter ?? { sinceUs: nowUs, usedUnits: 0 };
-  // The clock was set back: without this, the meter would stay empty for as long as it was ahead.
+  const isFull = stored === null || stored.fullAtUs <= nowUs;
+  let { sinceUs, usedUnits } = isFull ? { sinceUs: nowUs, usedUnits: 0 } : stored;
+  // The clock was set back: without this, the meter would stay empty until the clock is there again.
   if (sinceUs > nowUs) sinceUs = nowUs;
-  if (usedUnits * perUs <= (nowUs - sinceUs) * limit) [sinceUs, usedUnits] = [nowUs, 0];
-  // Whole periods are settled, and the numbers stay small.
-  const periods = Math.min(Math.floor(usedUnits / limit), Math.floor((nowUs - sinceUs) / perUs));
+  // Whole periods are settled first. All products below are at most perUs × (limit + burst), so they are exact.
+  const periods = Math.floor((nowUs - sinceUs) / perUs);
   sinceUs += periods * perUs;
   usedUnits -= periods * limit;
+  let returned = Math.floor(((nowUs - sinceUs) * limit) / perUs);
+  // Under other numbers, more than today's burst may have been taken: the meter is empty, and owes nothing.
+  usedUnits = Math.min(usedUnits, burst + returned);
+  if (usedUnits * perUs <= (nowUs - sinceUs) * limit)
+    [sinceUs, usedUnits, returned] = [nowUs, 0, 0];
 
   /** Time until `used` units fit into the burst. */
   const waitUs = (used: number): number =>
@@ -53,14 +60,9 @@ export function taken(
   const retryAfterUs = waitUs(usedUnits + units);
   const allowed = retryAfterUs === 0;
   if (allowed) usedUnits += units;
-  const returned = Math.floor(((nowUs - sinceUs) * limit) / perUs);
+  const fullInUs = waitUs(usedUnits + burst);
   return {
-    meter: usedUnits === 0 ? null : { sinceUs, usedUnits },
-    answer: {
-      allowed,
-      remaining: Math.min(burst, Math.max(0, burst - usedUnits + returned)),
-      retryAfterUs,
-      fullInUs: waitUs(usedUnits + burst),
-    },
+    meter: usedUnits === 0 ? null : { sinceUs, usedUnits, fullAtUs: nowUs + fullInUs },
+    answer: { allowed, remaining: burst - usedUnits + returned, retryAfterUs, fullInUs },
   };
 }

@@ -41,7 +41,8 @@ export class MemoryRecords implements Records {
   take(take: MeterTake): TakeAnswer {
     const nowUs = Math.floor(this.#clock.nowMs() * 1_000);
     const { meter, answer } = taken(this.#meters.get(take.key), take, nowUs);
-    if (meter !== null) this.#meters.set(take.key, meter, answer.fullInUs / 1_000);
+    if (meter === null) this.#meters.delete(take.key);
+    else this.#meters.set(take.key, meter, answer.fullInUs / 1_000);
     return answer;
   }
 }
@@ -64,6 +65,10 @@ class ExpiringMap<Value> {
   set(key: string, value: Value, keepMs: number): void {
     this.#entries.set(key, { value, untilMs: this.#clock.nowMs() + keepMs });
     this.#clean();
+  }
+
+  delete(key: string): void {
+    this.#entries.delete(key);
   }
 
   #isOver({ untilMs }: Kept<Value>): boolean {
