@@ -61,8 +61,10 @@ export function taken(
   const allowed = retryAfterUs === 0;
   if (allowed) usedUnits += units;
   const fullInUs = waitUs(usedUnits + burst);
+  // Some meters take centuries.
+  const fullAtUs = Math.min(nowUs + fullInUs, Number.MAX_SAFE_INTEGER);
   return {
-    meter: usedUnits === 0 ? null : { sinceUs, usedUnits, fullAtUs: nowUs + fullInUs },
+    meter: usedUnits === 0 ? null : { sinceUs, usedUnits, fullAtUs },
     answer: { allowed, remaining: burst - usedUnits + returned, retryAfterUs, fullInUs },
   };
 }

@@ -2,6 +2,7 @@
 -- '<format>:<since> <used> <full at>', and expires soon after the meter is full. All numbers are whole, and so are
 -- all products, below 2^53.
 local FORMAT = '1'
+local MAX_SAFE_INTEGER = 2 ^ 53 - 1
 local units, limit, per, burst =
   tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 
@@ -36,7 +37,8 @@ local fullIn = waitFor(used + burst)
 if used == 0 then
   if stored then redis.call('DEL', KEYS[1]) end
 else
-  local meter = string.format('%s:%.0f %.0f %.0f', FORMAT, since, used, now + fullIn)
+  local fullAt = math.min(now + fullIn, MAX_SAFE_INTEGER)
+  local meter = string.format('%s:%.0f %.0f %.0f', FORMAT, since, used, fullAt)
   -- Most refused takes change nothing. The server counts expiry in ms of a clock that may lag behind by one.
   if meter ~= stored then
     redis.call('SET', KEYS[1], meter, 'PX', string.format('%.0f', math.ceil(fullIn / 1000) + 1))
