@@ -56,9 +56,9 @@ describeWith(["postgres"], "records on PostgreSQL", () => {
         nowUs: () => Math.floor((performance.timeOrigin + performance.now()) * 1_000),
         meterOf,
       },
-      ruleRuns(15),
+      ruleRuns(6, 0, 15),
     );
-    for (const [what, times] of Object.entries(met)) expect(times, what).toBeGreaterThan(5);
+    for (const [what, times] of Object.entries(met)) expect(times, what).toBeGreaterThan(2);
   });
 
   test("a clock that was set back keeps no record and no meter for longer than its time", async () => {
@@ -83,26 +83,6 @@ describeWith(["postgres"], "records on PostgreSQL", () => {
     const sql = `UPDATE holdfast.meters SET since = since + 10 * $2::bigint, ${ahead} WHERE key = $1`;
     await pool.query(sql, ["ahead", HOUR_MS * 1_000]);
     expect((await records.take(take)).retryAfterUs).toBeLessThanOrEqual(1_000_000);
-  });
-
-  test("later requests delete what is over", async () => {
-    const schema = "deletion";
-    const store = await byPool(server.url, { schema });
-    const count = async (table: string): Promise<number> =>
-      Number((await pool.query(`SELECT count(*) FROM ${schema}.${table}`)).rows[0].count);
-    await pool.query(`INSERT INTO ${schema}.records SELECT 'old ' || i, 0, 1, 1, '', '' FROM generate_series(1, 900) i`);
-    await pool.query(`INSERT INTO ${schema}.meters SELECT 'old ' || i, 1, 1, 1 FROM generate_series(1, 900) i`);
-    const { records } = store;
-    await records.write(writeOf("new"));
-    for (const [table, request] of [
-      ["records", () => records.write(writeOf("new"))],
-      ["meters", () => records.take({ ...TAKE, key: "new" })],
-    ] as const) {
-      for (let i = 0; i < 4; i++) await Promise.all(Array.from({ length: 256 }, request));
-      await records.deletion;
-      expect(await count(table)).toBe(1);
-    }
-    await store.close();
   });
 
   test("many clients insert, expire and take under the same keys at once, and none gets an error", async () => {

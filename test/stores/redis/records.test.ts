@@ -54,9 +54,9 @@ describeWith(["redis"], "records on Redis", () => {
         nowUs: () => Math.floor((performance.timeOrigin + performance.now()) * 1_000),
         meterOf: (key) => meterOf(raw, key),
       },
-      ruleRuns(15),
+      ruleRuns(8, 0, 15),
     );
-    for (const [what, times] of Object.entries(met)) expect(times, what).toBeGreaterThan(5);
+    for (const [what, times] of Object.entries(met)) expect(times, what).toBeGreaterThan(2);
   });
 
   test("leave the server by themselves", async () => {
