@@ -299,7 +299,7 @@ class StoreLocks implements Locks {
     } catch (error) {
       if (whenUnavailable === "throw" || !isUnavailable(error)) throw error;
       const call = resolveCall(rest, settings, store.traits);
-      return fn(unprotectedLease(settings, name, call, error));
+      return fn(unprotectedLease(this.#context, name, call, error));
     }
     return workUnder(
       lease,

@@ -47,6 +47,8 @@ const NEED_EXAMPLE = [
   "lockRow",
   "updateVersioned",
   "ZooKeeperClient.open",
+  "prometheusMetrics",
+  "instrument",
 ];
 
 /** Declares a name that an example uses without declaring it: ours by an import, the user's as `any`. */

@@ -14,12 +14,12 @@ const LAYERS: readonly (readonly string[])[] = [
   ["conformance/"],
   ["testing/"],
   ["lockfree/"],
-  ["index.ts", "connect.ts", "examine.ts", "locks.ts"],
+  ["index.ts", "connect.ts", "examine.ts", "fences.ts", "locks.ts"],
   ["primitives/"],
   ["fence/"],
   ["postgres/", "zookeeper/"],
   ["stores/"],
-  ["doctor/"],
+  ["doctor/", "observe/"],
   ["core/"],
 ];
 

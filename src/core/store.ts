@@ -159,7 +159,7 @@ export type Push =
   | { readonly kind: "granted"; readonly grant: Grant }
   /** Something changed: renew the ticket to see. */
   | { readonly kind: "look" }
-  /** After the grant: its session has ended. The core renews the lease at once, and learns why it is lost. */
+  /** After the grant: its session has ended, or its record is gone. The core renews the lease at once, and learns why it is lost. */
   | { readonly kind: "lost" };
 
 /** A request to extend a grant or a ticket. */

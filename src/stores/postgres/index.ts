@@ -20,7 +20,7 @@ import {
   readHolders,
   readNameInfo,
   readReleaseReply,
-  toRenewAnswer,
+  readRenewReply,
 } from "../shared/json-replies.js";
 import { isInUse } from "../shared/name-info.js";
 import { QueuedClaims } from "../shared/queued-claims.js";
@@ -41,7 +41,7 @@ export interface PostgresStoreOptions {
   /** The schema of the tables and functions, made at the first use. Default "holdfast". */
   schema?: string;
   /**
-   * Whether a release is on disk before it is answered. Default false: after a crash of the server, a
+   * Whether every release is on disk before it is answered. Default false: after a crash of the server, a
    * released lease may be back until it expires.
    */
   durableRelease?: boolean;
@@ -252,7 +252,7 @@ export class PostgresStore implements Store {
   /** Never rejects. */
   async #renew(renewal: Renewal): Promise<RenewAnswer> {
     try {
-      return toRenewAnswer(JSON.parse(await this.#renewals.send(renewal)));
+      return readRenewReply(await this.#renewals.send(renewal), renewal);
     } catch (cause) {
       return { kind: "unknown", cause };
     }

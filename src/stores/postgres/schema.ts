@@ -22,7 +22,7 @@ export const DEFAULT_SCHEMA = "holdfast";
  * Raised when the functions of an older version could misread the tables, or would no longer fit them. Otherwise the
  * functions of several versions work on the same tables, side by side.
  */
-export const FORMAT = 1;
+export const FORMAT = 2;
 /** Names and labels may contain any character. */
 export const ENCODING = "UTF8";
 /**

@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import type { EventOf, History } from "../check/history.js";
+import { machineMs, type TimeLine } from "../traffic/time-line.js";
 import type { Member } from "./crew.js";
 import type { Plan } from "./plan.js";
 
@@ -14,6 +15,9 @@ const WAIT_MS = 15_000;
 const KEPT = 1.6;
 /** A machine that stands still for a moment may cost one lease, but not several in a row. */
 const TRIES = 3;
+/** A worker that stood still for this share of the ttl may lose its lease, which then says nothing about the library. */
+const STALLED_SHARE = 1 / 6;
+const MOST_TRIES = 8;
 
 /** The result of a roll call. `outages`: how many of the failures were reported as an outage of the store. */
 export interface RollCall {
@@ -30,7 +34,11 @@ export interface RollCall {
 export async function callTheRoll(
   members: readonly Member[],
   plan: Plan,
-  { pace, ttlMs }: { readonly pace: number; readonly ttlMs: number },
+  {
+    pace,
+    ttlMs,
+    timeLine,
+  }: { readonly pace: number; readonly ttlMs: number; readonly timeLine: TimeLine },
 ): Promise<RollCall> {
   const running = members.filter((member) => member.isRunning);
   const names = plan.names
@@ -53,15 +61,19 @@ export async function callTheRoll(
       call(client, ownNameOf(client), async () => {
         const ttl = onlyTtlOf(plan, client) ?? Math.round(ttlMs * pace);
         const own = ownNameOf(client);
-        for (let i = 1; i <= TRIES; i++) {
+        let losses = 0;
+        for (let i = 1; i <= MOST_TRIES && losses < TRIES; i++) {
           const options = { ttl, wait: WAIT_MS * pace };
           const { op } = await worker.acquire(own, options, `${opOf(plan, client, own)}.${i}`);
+          const fromMs = machineMs();
           await sleep(KEPT * ttl);
           const isKept = await worker.look(op);
           await worker.release(op);
           if (isKept) return;
+          if (stalledMs(timeLine.events, client, fromMs) < ttl * STALLED_SHARE) losses++;
         }
-        throw new Error(`its lease was lost ${TRIES} times in a row`);
+        if (losses === TRIES) throw new Error(`its lease was lost ${TRIES} times in a row`);
+        asked--;
       }),
       ...names.map((name) =>
         call(client, name, async () => {
@@ -75,6 +87,19 @@ export async function callTheRoll(
     ]),
   );
   return { asked, failures, outages };
+}
+
+/** How long the client's process has stood still since then. */
+function stalledMs(events: History, client: string, sinceMs: number): number {
+  let pausedAtMs = sinceMs;
+  let sumMs = 0;
+  for (const event of events) {
+    if (event.kind !== "paused" && event.kind !== "resumed") continue;
+    if (event.client !== client || !event.stalled || event.atMs < sinceMs) continue;
+    if (event.kind === "paused") pausedAtMs = event.atMs;
+    else [sumMs, pausedAtMs] = [sumMs + event.atMs - pausedAtMs, sinceMs];
+  }
+  return sumMs;
 }
 
 /** Handovers of the roll call that took too long, if most of them did: the machine may have delayed a single one. */

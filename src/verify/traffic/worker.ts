@@ -25,6 +25,7 @@ import {
   type Value,
   type WorkerTask,
 } from "./protocol.js";
+import type { RegisterPlace } from "./registers/register.js";
 import { machineMs, TimeLine } from "./time-line.js";
 
 /** How many lines of a worker's output are kept. */
@@ -60,6 +61,8 @@ export interface WorkerOptions {
   readonly timeLine?: TimeLine;
   /** An SQLite file, created if missing: a counter behind a fence. */
   readonly resourceFile?: string;
+  /** Another place for that counter. */
+  readonly register?: RegisterPlace;
   /** The network and the clock of its process. */
   readonly site?: Site;
   /** Breaks its core on purpose. */
@@ -110,6 +113,7 @@ export class Worker implements AsyncDisposable {
       url: options.url,
       options: options.locks ?? {},
       ...(options.resourceFile === undefined ? {} : { resourceFile: options.resourceFile }),
+      ...(options.register === undefined ? {} : { register: options.register }),
       ...(options.mutant === undefined ? {} : { mutant: options.mutant }),
       ...(options.connections === undefined ? {} : { connections: options.connections }),
       ...(options.reportsStalls === undefined ? {} : { reportsStalls: options.reportsStalls }),

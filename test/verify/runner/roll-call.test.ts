@@ -2,6 +2,7 @@ import { expect, test } from "vitest";
 import type { Member } from "../../../src/verify/runner/crew.js";
 import type { Plan } from "../../../src/verify/runner/plan.js";
 import { callTheRoll, slowHandovers } from "../../../src/verify/runner/roll-call.js";
+import { machineMs, TimeLine } from "../../../src/verify/traffic/time-line.js";
 import { asked, granted, releasing } from "../check/story.js";
 
 const PLAN = {
@@ -13,6 +14,8 @@ const PLAN = {
   ],
   workers: [{ client: "w1" }, { client: "w2" }],
 } as unknown as Plan;
+
+const OPTIONS = { pace: 0.01, ttlMs: 100, timeLine: new TimeLine() };
 
 /** A worker of the roll call, with its replies. */
 function member(
@@ -35,7 +38,7 @@ function member(
 test("at the end of a run every worker acquires every lock and a name of its own; semaphores and once are left out", async () => {
   const names: string[] = [];
   const members = [member("w1", {}, names), member("w2", {}, names)];
-  const call = await callTheRoll(members, PLAN, { pace: 0.01, ttlMs: 100 });
+  const call = await callTheRoll(members, PLAN, OPTIONS);
   expect(call).toEqual({ asked: 4, failures: [], outages: 0 });
   expect(names.sort()).toEqual(["w1 a", "w1 own-w1", "w2 a", "w2 own-w2"]);
 });
@@ -46,12 +49,38 @@ test("a lease that was not kept and an acquire that fails are reported; outages 
     member("w1", { look: false }),
     member("w2", { acquire: () => Promise.reject(down) }),
   ];
-  const { failures, outages } = await callTheRoll(members, PLAN, { pace: 0.01, ttlMs: 100 });
+  const { failures, outages } = await callTheRoll(members, PLAN, OPTIONS);
   expect(failures.join("\n")).toMatch(
     /w1 could not use "own-w1": its lease was lost 3 times in a row/,
   );
   expect(failures.join("\n")).toMatch(/w2 could not use "a": it is down/);
   expect(outages).toBe(2);
+});
+
+test("a lease that is lost while its worker stands still is no failure; each of three losses without that is one", async () => {
+  const timeLine = new TimeLine();
+  let looks = 0;
+  const stalling = (stallMs: number): Member => {
+    const one = member("w1", { look: false });
+    one.worker.look = async () => {
+      looks++;
+      const nowMs = machineMs();
+      timeLine.add({ kind: "paused", client: "w1", stalled: true, atMs: nowMs - stallMs });
+      timeLine.add({ kind: "resumed", client: "w1", stalled: true, atMs: nowMs });
+      return false;
+    };
+    return one;
+  };
+  const plan = { ...PLAN, names: [] };
+  const options = { ...OPTIONS, pace: 1, timeLine };
+  expect(await callTheRoll([stalling(50)], plan, options)).toMatchObject({
+    asked: 0,
+    failures: [],
+  });
+  expect(looks).toBe(8);
+  const { failures } = await callTheRoll([stalling(5)], plan, options);
+  expect(failures).toHaveLength(1);
+  expect(looks).toBe(11);
 });
 
 test("a handover that takes too long is reported", () => {
