@@ -104,7 +104,9 @@ describeWith(["postgres"], "records on PostgreSQL under faults", () => {
     await store.close();
   });
 
-  test("a server that is killed and started again has its records", { timeout: 60_000 }, async () => {
+  test("a server that is killed and started again has its records", {
+    timeout: 60_000,
+  }, async () => {
     // Nothing is written before the crash that did not have to be.
     const fragile = await lab.postgres({ config: { wal_writer_delay: "10000ms" } });
     const store = await byPool(fragile.url);

@@ -47,7 +47,7 @@ DECLARE
   now_at bigint;
 BEGIN
   IF pg_is_in_recovery() THEN RAISE read_only_sql_transaction; END IF;
-  PERFORM check_call(lock_timeout_ms);
+  PERFORM begin_call(lock_timeout_ms, true);
   SELECT * INTO r FROM records WHERE key = wanted;
   now_at := now_us();
   IF r.expires > now_at + r.keep THEN r := open_record(wanted); END IF;
@@ -65,8 +65,7 @@ DECLARE
   has_record boolean;
   token_after bigint;
 BEGIN
-  PERFORM check_call(lock_timeout_ms);
-  PERFORM set_commit(true);
+  PERFORM begin_call(lock_timeout_ms, true);
   -- Another transaction may insert the row, or delete it, but not that often.
   FOR attempt IN 1 .. 100 LOOP
     r := open_record(wanted);
@@ -113,8 +112,7 @@ DECLARE
   full_at bigint;
   reply text;
 BEGIN
-  PERFORM check_call(lock_timeout_ms);
-  PERFORM set_commit(false);
+  PERFORM begin_call(lock_timeout_ms, false);
   FOR attempt IN 1 .. 100 LOOP
     SELECT * INTO m FROM meters WHERE key = wanted FOR UPDATE;
     has_row := FOUND;
@@ -165,8 +163,7 @@ DECLARE
   page text := format('SELECT max(key) FROM (SELECT key FROM %I WHERE key > $1 ORDER BY key LIMIT $2) AS p', of_table);
   last text;
 BEGIN
-  PERFORM check_call(lock_timeout_ms);
-  PERFORM set_commit(false);
+  PERFORM begin_call(lock_timeout_ms, false);
   EXECUTE page INTO last USING first, many;
   IF last IS NULL THEN
     first := '';
