@@ -13,6 +13,7 @@ const LAYERS: readonly (readonly string[])[] = [
   ["testing.ts"],
   ["conformance/"],
   ["testing/"],
+  ["lockfree/"],
   ["index.ts", "connect.ts", "examine.ts", "fences.ts", "locks.ts"],
   ["primitives/"],
   ["fence/"],

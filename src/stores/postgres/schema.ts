@@ -69,7 +69,15 @@ export function checkSchema(schema: unknown): string {
 /** A checked schema as SQL has it: "user" and "order" are also words of SQL. */
 export const quoteSchema = (schema: string): string => `"${schema}"`;
 
-const BODY = [SQL.tables, SQL.names, SQL.requests, SQL.renewals, SQL.operations, SQL.sessions]
+const BODY = [
+  SQL.tables,
+  SQL.names,
+  SQL.requests,
+  SQL.renewals,
+  SQL.operations,
+  SQL.sessions,
+  SQL.records,
+]
   .join("\n")
   .replaceAll(/\$([A-Z_]+)\b/g, (text, name: string) => String(CONSTANTS[name] ?? text));
 

@@ -68,6 +68,8 @@ export const ZOOKEEPER_TRAITS: Traits = {
     "at-least": NO_SERVER_CLOCK,
     "own-ttl":
       "all leases of a session of ZooKeeper have one ttl, and none can move to another session",
+    records:
+      "ZooKeeper has no clock that all its servers share, so nothing would end a record in time",
   },
 };
 
