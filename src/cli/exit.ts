@@ -38,6 +38,10 @@ const BY_CODE: Record<HoldfastError["code"], number> = {
   CLOSED: Exit.software,
   QUEUE_FULL: Exit.busy,
   CONFLICT: Exit.busy,
+  IN_PROGRESS: Exit.busy,
+  OTHER_REQUEST: Exit.usage,
+  STORED_FAILURE: Exit.failed,
+  RATE_LIMITED: Exit.busy,
 };
 
 export function exitCodeOf(error: unknown): number {

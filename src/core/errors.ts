@@ -13,7 +13,11 @@ export type ErrorCode =
   | "UNSUPPORTED"
   | "CLOSED"
   | "QUEUE_FULL"
-  | "CONFLICT";
+  | "CONFLICT"
+  | "IN_PROGRESS"
+  | "OTHER_REQUEST"
+  | "STORED_FAILURE"
+  | "RATE_LIMITED";
 
 /** The base of all errors of Holdfast. */
 export class HoldfastError extends Error {
@@ -70,17 +74,17 @@ export class AcquireTimeoutError extends HoldfastError {
   }
 }
 
-/** The name has so many waiters that the store takes no more. */
+/** The name has so many waiters that the store, or a queue of this process, takes no more. */
 export class QueueFullError extends HoldfastError {
   /** The name whose queue is full. */
   readonly lockName: string;
-  /** How many waited when the store refused. */
+  /** How many waited when it refused. */
   readonly waiting: number;
 
-  constructor(lockName: string, waiting: number) {
+  constructor(lockName: string, waiting: number, by = "the store") {
     super(
       "QUEUE_FULL",
-      `${JSON.stringify(lockName)} has ${waiting} waiters already, and the store takes no more; ` +
+      `${JSON.stringify(lockName)} has ${waiting} waiters already, and ${by} takes no more; ` +
         "try again later, claim once with wait: 0, or spread the work over several names",
       true,
     );
@@ -200,7 +204,74 @@ export class ConflictError extends HoldfastError {
 
 /** The `Locks` was closed before the call, or while it was pending. */
 export class ClosedError extends HoldfastError {
-  constructor() {
-    super("CLOSED", "close() was called on this Locks object: make another one", false);
+  constructor(what = "Locks object") {
+    super("CLOSED", `close() was called on this ${what}: make another one`, false);
+  }
+}
+
+/** Another caller of `idempotent` works under the same key, and did not finish within `wait`. */
+export class InProgressError extends HoldfastError {
+  /** The key as it was given to `idempotent`. */
+  readonly key: string;
+
+  constructor(key: string, cause: unknown) {
+    super(
+      "IN_PROGRESS",
+      `another caller works under the key ${JSON.stringify(key)}: call again with the same key to get its result, or wait longer`,
+      true,
+      cause,
+    );
+    this.key = key;
+  }
+}
+
+/** A key of `idempotent` was used before, for a request with another fingerprint. */
+export class OtherRequestError extends HoldfastError {
+  /** The key as it was given to `idempotent`. */
+  readonly key: string;
+
+  constructor(key: string) {
+    super(
+      "OTHER_REQUEST",
+      `the key ${JSON.stringify(key)} was used for another request: its fingerprint differs. Use a new key for a new request`,
+      false,
+    );
+    this.key = key;
+  }
+}
+
+/** The work of this key has failed before, and `idempotent` has kept the failure. */
+export class StoredFailureError extends HoldfastError {
+  /** The key as it was given to `idempotent`. */
+  readonly key: string;
+  /** The error as it was thrown then. */
+  readonly failure: { readonly name: string; readonly message: string; readonly code?: string };
+
+  constructor(key: string, failure: { name: string; message: string; code?: string }) {
+    super(
+      "STORED_FAILURE",
+      `the work under the key ${JSON.stringify(key)} has failed, and the failure is kept: ${failure.name}: ${failure.message}`,
+      false,
+    );
+    this.key = key;
+    this.failure = failure;
+  }
+}
+
+/** A rate limiter did not allow the units within `wait`. */
+export class RateLimitedError extends HoldfastError {
+  /** The name of the limiter. */
+  readonly limiter: string;
+  /** When the same request can succeed, if nobody else takes. */
+  readonly retryAfterMs: number;
+
+  constructor(limiter: string, units: number, retryAfterMs: number) {
+    super(
+      "RATE_LIMITED",
+      `the limiter ${JSON.stringify(limiter)} does not have ${units} units for the next ${Math.ceil(retryAfterMs)} ms, which is longer than the wait: try again after that`,
+      true,
+    );
+    this.limiter = limiter;
+    this.retryAfterMs = retryAfterMs;
   }
 }

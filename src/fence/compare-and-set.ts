@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from "node:timers/promises";
+import { retryConflicts } from "../core/conflicts.js";
 import { InvalidArgumentError, StoreUnavailableError } from "../core/errors.js";
 import { checkNumber, checkOptions, checkToken, orElse, show } from "../core/validate.js";
 import {
@@ -39,7 +39,7 @@ export interface PlaceFenceOptions {
 }
 
 const RETRIES = 16;
-const PAUSE_MS = 4;
+const PAUSE_MS = { firstMs: 4, maxMs: 256 };
 
 /** A fence for places with compare-and-set: the number is kept in the place itself, beside the value. */
 export class PlaceFence<Value, Version> implements Fence<undefined> {
@@ -125,16 +125,14 @@ export class PlaceFence<Value, Version> implements Fence<undefined> {
 
   /** Repeats a step that resolves to null because another write came first. */
   async #retry<T>(resource: string, step: () => Promise<T | null>): Promise<T> {
-    for (let i = 0; ; i++) {
-      const done = await step();
-      if (done !== null) return done;
-      if (i === this.#retries) {
-        throw new StoreUnavailableError(
-          `others changed ${JSON.stringify(resource)} before each of ${i + 1} attempts to write it; nothing was written, try again`,
-        );
-      }
-      await sleep(Math.random() * PAUSE_MS * 2 ** Math.min(i, 6));
-    }
+    return retryConflicts(
+      { retries: this.#retries, ...PAUSE_MS },
+      step,
+      (attempts) =>
+        new StoreUnavailableError(
+          `others changed ${JSON.stringify(resource)} before each of ${attempts} attempts to write it; nothing was written, try again`,
+        ),
+    );
   }
 }
 

@@ -1,5 +1,6 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { HoldfastError, InvalidArgumentError, StaleTokenError } from "../core/errors.js";
+import { PROBLEM_JSON, type Problem, Refusal } from "../core/problem.js";
 import { checkKey, readSequencer, type SequencerOptions } from "../core/sequencer.js";
 import { checkOptions, checkText, checkToken, show } from "../core/validate.js";
 import { checkFenced, type Fence, type Fenced } from "./fence.js";
@@ -22,17 +23,7 @@ export interface HttpGuard<Request> extends SequencerOptions {
   readonly name?: ((request: Request) => string | Promise<string>) | undefined;
 }
 
-/** The problem document (RFC 9457) of a refusal. */
-interface Problem {
-  readonly type: string;
-  readonly title: string;
-  readonly status: number;
-  readonly detail: string;
-  readonly [extra: string]: string | number;
-}
-
 const STALE = "urn:holdfast:problem:stale-token";
-const PROBLEM_JSON = "application/problem+json";
 const MOST_PROBLEM_BYTES = 16_384;
 const BAD_TOKEN = {
   type: "urn:holdfast:problem:bad-token",
@@ -43,12 +34,16 @@ const BAD_RESOURCE = {
   title: "The request is for no resource that a fence can have",
 };
 /** The fence was asked before the handler: trying again is safe. */
-const UNAVAILABLE: Problem = {
-  type: "urn:holdfast:problem:fence-unavailable",
-  title: "The fence can't be asked",
-  status: 503,
-  detail: "The token could not be checked, so nothing was done. Try again.",
-};
+const unavailable = (): Refusal =>
+  new Refusal(
+    {
+      type: "urn:holdfast:problem:fence-unavailable",
+      title: "The fence can't be asked",
+      status: 503,
+      detail: "The token could not be checked, so nothing was done. Try again.",
+    },
+    { "retry-after": "1" },
+  );
 
 /** Writes a lease's numbers as the value of the header. */
 export function fencingToken(lease: Fenced): string {
@@ -112,12 +107,9 @@ export function guardFetch<Rest extends readonly unknown[]>(
       const fenced = await admit(guard, request, request.headers.get(FENCING_TOKEN));
       return await handler(request, fenced, ...rest);
     } catch (error) {
-      const problem = problemOf(error);
-      if (problem === null) throw error;
-      return new Response(JSON.stringify(problem), {
-        status: problem.status,
-        headers: { "content-type": PROBLEM_JSON, ...extraHeaders(problem) },
-      });
+      const refusal = refusalOf(error);
+      if (refusal === null) throw error;
+      return refusal.toResponse();
     }
   };
 }
@@ -148,11 +140,7 @@ export async function guardNode(
  * was sent, and the request is yours to end.
  */
 export function refuse(response: ServerResponse, error: unknown): boolean {
-  const problem = problemOf(error);
-  if (problem === null || response.headersSent) return false;
-  response.writeHead(problem.status, { "content-type": PROBLEM_JSON, ...extraHeaders(problem) });
-  response.end(JSON.stringify(problem));
-  return true;
+  return refusalOf(error)?.send(response) ?? false;
 }
 
 /**
@@ -244,7 +232,7 @@ async function admit<R>(
   try {
     await guard.fence.guard(undefined, resource, fenced);
   } catch (error) {
-    throw isUnavailable(error) ? new Refusal(UNAVAILABLE) : error;
+    throw isUnavailable(error) ? unavailable() : error;
   }
   return fenced;
 }
@@ -280,19 +268,14 @@ function readOr400<T>(read: () => T, what = BAD_TOKEN): T {
   }
 }
 
-class Refusal extends Error {
-  readonly problem: Problem;
-
-  constructor(problem: Problem) {
-    super(problem.detail);
-    this.problem = problem;
-  }
+/** Null for an error that is not a fence's. */
+function refusalOf(error: unknown): Refusal | null {
+  if (error instanceof Refusal) return error;
+  const problem = HoldfastError.is(error) ? problemOf(error) : null;
+  return problem === null ? null : new Refusal(problem);
 }
 
-/** Null for an error that is not a fence's. */
-function problemOf(error: unknown): Problem | null {
-  if (error instanceof Refusal) return error.problem;
-  if (!HoldfastError.is(error)) return null;
+function problemOf(error: HoldfastError): Problem | null {
   if (error.code === "STALE_TOKEN") {
     const { resource, token, highest } = error as StaleTokenError;
     return {
@@ -321,9 +304,6 @@ function problemOf(error: unknown): Problem | null {
 /** By its code: the error may come from another copy of the library. */
 const isUnavailable = (error: unknown): boolean =>
   HoldfastError.is(error) && error.code === "STORE_UNAVAILABLE";
-
-const extraHeaders = (problem: Problem): Record<string, string> =>
-  problem === UNAVAILABLE ? { "retry-after": "1" } : {};
 
 function checkGuard<R>(guard: HttpGuard<R>): void {
   checkOptions(guard, "the options of the guard", ["fence", "resource", "optional", "name", "key"]);

@@ -18,8 +18,11 @@ export function quoteTable(table: unknown): string {
   return parts.map((part) => quote(part, "the table")).join(".");
 }
 
+/** What stands before the number of a parameter: `$` in PostgreSQL, `?` in SQLite. */
+type Mark = "$" | "?";
+
 /** The condition that a row has this key, with its values appended to the statement's. */
-export function matchKey(key: Columns, values: unknown[]): string {
+export function matchKey(key: Columns, values: unknown[], mark: Mark = "$"): string {
   const columns = checkColumns(key, "the key");
   if (columns.length === 0)
     throw new InvalidArgumentError("the key has no column: name at least one");
@@ -30,15 +33,15 @@ export function matchKey(key: Columns, values: unknown[]): string {
           `the key's column ${show(column)} is ${value}, which equals no value`,
         );
       }
-      return `${quoteColumn(column)} = $${values.push(value)}`;
+      return `${quoteColumn(column)} = ${mark}${values.push(value)}`;
     })
     .join(" AND ");
 }
 
 /** The assignments of an UPDATE, with their values appended to the statement's. */
-export const assign = (changes: Columns, values: unknown[]): string[] =>
+export const assign = (changes: Columns, values: unknown[], mark: Mark = "$"): string[] =>
   checkColumns(changes, "the changes").map(
-    ([column, value]) => `${quoteColumn(column)} = $${values.push(value)}`,
+    ([column, value]) => `${quoteColumn(column)} = ${mark}${values.push(value)}`,
   );
 
 /** How a row is called in an error. */
@@ -46,6 +49,19 @@ export const describeRow = (table: string, key: Columns): string =>
   `${table} (${Object.entries(key)
     .map(([column, value]) => `${column} = ${typeof value === "number" ? value : show(value)}`)
     .join(", ")})`;
+
+/** The value of a row's version column. */
+export function versionOf(row: Columns, column: string): unknown {
+  if (column in row) return row[column];
+  throw new InvalidArgumentError(
+    `the row has no column ${show(column)}: name the one that counts its changes`,
+  );
+}
+
+export const severalRows = (table: string, key: Columns): InvalidArgumentError =>
+  new InvalidArgumentError(
+    `several rows are ${describeRow(table, key)}: name a key that one row has`,
+  );
 
 function checkColumns(columns: unknown, what: string): [string, unknown][] {
   if (Object.prototype.toString.call(columns) === "[object Object]")

@@ -1,7 +1,17 @@
-import { setTimeout as sleep } from "node:timers/promises";
+import { retryConflicts } from "../core/conflicts.js";
 import { ConflictError, InvalidArgumentError } from "../core/errors.js";
+import type { VersionedPlace } from "../core/place.js";
 import { checkNumber, checkOptions, orElse, show } from "../core/validate.js";
-import { assign, type Columns, describeRow, matchKey, quoteColumn, quoteTable } from "./sql.js";
+import {
+  assign,
+  type Columns,
+  describeRow,
+  matchKey,
+  quoteColumn,
+  quoteTable,
+  severalRows,
+  versionOf,
+} from "./sql.js";
 import { addressOfTx, type PostgresTx, toLockError } from "./tx.js";
 
 /** Options of `updateVersioned`. */
@@ -13,7 +23,7 @@ export interface UpdateVersionedOptions {
 }
 
 /** Between two attempts, for the first and at most. */
-const PAUSE_MS = { first: 2, max: 50 };
+const PAUSE_MS = { firstMs: 2, maxMs: 50 };
 
 /**
  * Changes a row without a lock: reads it, calls `change`, and writes only if nobody has changed the row
@@ -53,39 +63,52 @@ export async function updateVersioned<Row = Record<string, unknown>>(
   if (typeof change !== "function") {
     throw new InvalidArgumentError(`change is ${show(change)}; it must be a function`);
   }
-  const row = describeRow(table, key);
+  const place = postgresRow<Row>(db, table, key, { column });
+  const { written } = await retryConflicts(
+    { retries, ...PAUSE_MS },
+    async () => {
+      const found = await place.read();
+      if (found === null) return { written: null };
+      const written = await place.write(await change(found.value), found.version);
+      return written === false ? null : { written };
+    },
+    (attempts) => new ConflictError(describeRow(table, key), attempts),
+  );
+  return written;
+}
+
+/**
+ * A row of a table in PostgreSQL whose column `version` counts its changes, for `optimistic` and `changing` of
+ * `holdfast/lockfree`. Columns that `change` does not return keep their values.
+ */
+export function postgresRow<Row = Record<string, unknown>>(
+  db: PostgresTx,
+  table: string,
+  key: Columns,
+  options: { column?: string } = {},
+): VersionedPlace<Row, Columns> {
+  checkOptions(options, "the options of postgresRow", ["column"]);
+  const column = orElse(options.column, "version");
   const version = quoteColumn(column);
-  for (let attempt = 0; ; attempt++) {
-    const found = await readRow(db, table, key);
-    if (found === null) return null;
-    const changes = await change(found as Row);
-    const values: unknown[] = [];
-    const set = [...assign(changes, values), `${version} = coalesce(${version}, 0) + 1`];
-    const text =
-      `UPDATE ${quoteTable(table)} SET ${set.join(", ")} WHERE ${matchKey(key, values)}` +
-      ` AND ${version} IS NOT DISTINCT FROM $${values.push(versionOf(found, column))} RETURNING *`;
-    const [written] = await run(db, text, values);
-    if (written !== undefined) return written as Row;
-    if (attempt === retries) throw new ConflictError(row, retries + 1);
-    await sleep(Math.random() * Math.min(PAUSE_MS.max, PAUSE_MS.first * 2 ** attempt));
-  }
-}
-
-async function readRow(db: PostgresTx, table: string, key: Columns): Promise<Columns | null> {
-  const values: unknown[] = [];
-  const text = `SELECT * FROM ${quoteTable(table)} WHERE ${matchKey(key, values)} LIMIT 2`;
-  const rows = await run(db, text, values);
-  if (rows.length < 2) return (rows[0] as Columns | undefined) ?? null;
-  throw new InvalidArgumentError(
-    `several rows are ${describeRow(table, key)}: name a key that one row has`,
-  );
-}
-
-function versionOf(row: Columns, column: string): unknown {
-  if (column in row) return row[column];
-  throw new InvalidArgumentError(
-    `the row has no column ${show(column)}: name the one that counts its changes`,
-  );
+  return {
+    async read() {
+      const values: unknown[] = [];
+      const text = `SELECT * FROM ${quoteTable(table)} WHERE ${matchKey(key, values)} LIMIT 2`;
+      const [row, another] = await run(db, text, values);
+      if (another !== undefined) throw severalRows(table, key);
+      if (row === undefined) return null;
+      return { value: row as Row, version: versionOf(row as Columns, column) };
+    },
+    async write(changes, seen) {
+      const values: unknown[] = [];
+      const set = [...assign(changes, values), `${version} = coalesce(${version}, 0) + 1`];
+      const text =
+        `UPDATE ${quoteTable(table)} SET ${set.join(", ")} WHERE ${matchKey(key, values)}` +
+        ` AND ${version} IS NOT DISTINCT FROM $${values.push(seen)} RETURNING *`;
+      const [written] = await run(db, text, values);
+      return written === undefined ? false : (written as Row);
+    },
+  };
 }
 
 async function run(

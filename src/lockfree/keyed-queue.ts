@@ -1,0 +1,321 @@
+import { onAbort } from "../core/abort.js";
+import { AcquireTimeoutError, ClosedError, QueueFullError } from "../core/errors.js";
+import type { Lease } from "../core/lease.js";
+import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
+import { pause } from "../core/pause.js";
+import { LAST_REPLY_MS } from "../core/requests.js";
+import { type Runtime, systemRuntime } from "../core/runtime.js";
+import {
+  checkName,
+  checkNumber,
+  checkOptions,
+  checkSignal,
+  type Duration,
+  orElse,
+  parseDuration,
+} from "../core/validate.js";
+import { optionsAndFn, workUnder } from "../core/work.js";
+import { contextOf, type Locks } from "../locks.js";
+
+/** Options of `keyedQueue`. Those of `acquire` apply to the lease of a key. */
+export interface KeyedQueueOptions
+  extends Pick<AcquireOptions, "ttl" | "renew" | "maxHold" | "note" | "abortBefore"> {
+  /** The most tasks of a key that wait in this process. Default 1,000. */
+  most?: number | undefined;
+  /** The most tasks that run under one lease before other processes get their turn. Default 100. */
+  turnTasks?: number | undefined;
+  /** No task begins under a lease that is held for longer than this. Default 1 s. */
+  turnTime?: Duration | undefined;
+}
+
+/** Options of `run`. */
+export interface QueueRunOptions {
+  /** How long the task may wait for its turn. Default `Infinity`. */
+  wait?: Duration | undefined;
+  /** Removes the task while it waits; has no effect once it runs. */
+  signal?: AbortSignal | undefined;
+}
+
+/** Tasks that run in order, one at a time for each key. Tasks of different keys run side by side. */
+export interface KeyedQueue<L> extends AsyncDisposable {
+  /**
+   * Runs `fn` after all earlier tasks of the key, and resolves to its result. `fn` gets the lease of the key, or
+   * null in a queue without locks. Rejects with the error of `fn`, `LeaseLostError` if the lease was lost while
+   * `fn` ran, `AcquireTimeoutError` or `StoreUnavailableError` if its turn did not come within `wait`,
+   * `QueueFullError`, `ClosedError`, and the signal's reason. Inside `fn`, do not wait for another task of the
+   * same key: it would wait for itself.
+   */
+  run<T>(key: string, fn: (lease: L) => T | Promise<T>): Promise<T>;
+  run<T>(
+    key: string,
+    options: QueueRunOptions | undefined,
+    fn: (lease: L) => T | Promise<T>,
+  ): Promise<T>;
+  /** How many tasks wait in this process, for the key or for all. */
+  waiting(key?: string): number;
+  /**
+   * Takes no more tasks, and resolves when all that were taken have ended. Tasks that have not begun within
+   * `grace` (default `Infinity`) are rejected with `ClosedError`.
+   */
+  close(options?: { grace?: Duration | undefined }): Promise<void>;
+}
+
+interface Task {
+  readonly run: (lease: Lease | null) => Promise<void>;
+  readonly fail: (error: unknown) => void;
+}
+
+interface Lane {
+  readonly tasks: Set<Task>;
+  /** Aborts when no task waits for the lease any more; null unless the lane waits for it. */
+  acquiring: AbortController | null;
+  readonly ended: Promise<void>;
+}
+
+const LEASE_OPTIONS = acquireOptionsBut("wait", "signal", "mode", "atLeast", "reentrant");
+
+/**
+ * Makes a queue whose tasks run in order, one at a time for each key: on all machines that use the same locks, or
+ * without locks in this process only. Tasks of one process keep their order; across processes, the store's queue
+ * of waiters decides, and a process may run several of its tasks under one lease (`turnTasks`, `turnTime`). The
+ * key is the name of the lock, so `locks.withLock` of that name excludes the tasks too.
+ *
+ * Throws `InvalidArgumentError` for a bad option.
+ *
+ * @example
+ * ```ts
+ * import { connect } from "holdfast";
+ * import { keyedQueue } from "holdfast/lockfree";
+ *
+ * const locks = await connect("redis://127.0.0.1:6379");
+ * const queue = keyedQueue(locks);
+ * await queue.run("account:7", async (lease) => {
+ *   await db.book(entry, lease.token);
+ * });
+ * await queue.close(); // runs what is queued
+ * ```
+ */
+export function keyedQueue(locks: Locks, options?: KeyedQueueOptions): KeyedQueue<Lease>;
+export function keyedQueue(
+  locks?: undefined,
+  options?: Pick<KeyedQueueOptions, "most">,
+): KeyedQueue<null>;
+export function keyedQueue(
+  locks?: Locks,
+  options?: KeyedQueueOptions,
+): KeyedQueue<Lease> | KeyedQueue<null> {
+  return new LaneQueue(locks ?? null, options) as KeyedQueue<Lease> | KeyedQueue<null>;
+}
+
+export class LaneQueue implements KeyedQueue<Lease | null> {
+  readonly #locks: Locks | null;
+  readonly #runtime: Runtime;
+  readonly #lanes = new Map<string, Lane>();
+  readonly #most: number;
+  readonly #turnTasks: number;
+  readonly #turnMs: number;
+  readonly #leaseOptions: AcquireOptions;
+  #isClosed = false;
+
+  constructor(locks: Locks | null, options: KeyedQueueOptions = {}, runtime?: Runtime) {
+    this.#locks = locks;
+    this.#runtime = runtime ?? (locks === null ? systemRuntime() : contextOf(locks).runtime);
+    const known = locks === null ? ["most"] : ["most", "turnTasks", "turnTime", ...LEASE_OPTIONS];
+    checkOptions(options, "the options of keyedQueue", known);
+    const { most, turnTasks, turnTime, ...rest } = options;
+    const rule = { min: 1, max: 1_000_000, integer: true };
+    this.#most = checkNumber(orElse(most, 1_000), "most", rule);
+    this.#turnTasks = checkNumber(orElse(turnTasks, 100), "turnTasks", rule);
+    this.#turnMs = parseDuration(orElse(turnTime, 1_000), "turnTime", { min: 0 });
+    this.#leaseOptions = rest;
+  }
+
+  async run<T>(
+    key: string,
+    optionsOrFn: QueueRunOptions | undefined | ((lease: Lease | null) => T | Promise<T>),
+    maybeFn?: (lease: Lease | null) => T | Promise<T>,
+  ): Promise<T> {
+    const [options, fn] = optionsAndFn(optionsOrFn, maybeFn, "run");
+    checkOptions(options, "the options of run", ["wait", "signal"]);
+    const signal = checkSignal(options.signal);
+    const wait = orElse(options.wait, Number.POSITIVE_INFINITY);
+    const waitMs = parseDuration(wait, "wait", { min: 0, infinite: true });
+    checkName(key);
+    if (this.#isClosed) throw new ClosedError("queue");
+    signal?.throwIfAborted();
+    const lane = this.#lanes.get(key);
+    if (lane !== undefined && lane.tasks.size >= this.#most) {
+      throw new QueueFullError(key, lane.tasks.size, "the queue");
+    }
+    return new Promise<T>((resolve, reject) => {
+      const task: Task = {
+        run: async (lease) => {
+          stopWaiting();
+          await runTask(lease, fn).then(resolve, reject);
+        },
+        fail: (error) => {
+          stopWaiting();
+          reject(error);
+        },
+      };
+      const leave = (error: unknown): void => {
+        if (this.#remove(key, task)) task.fail(error);
+      };
+      const timer =
+        waitMs === Number.POSITIVE_INFINITY
+          ? null
+          : this.#runtime.clock.after(waitMs, () => void this.#timeOut(key, task, waitMs));
+      timer?.keepAlive(true);
+      const ignoreSignal =
+        signal === undefined ? () => {} : onAbort(signal, () => leave(signal.reason));
+      const stopWaiting = (): void => {
+        timer?.cancel();
+        ignoreSignal();
+      };
+      this.#add(key, task);
+    });
+  }
+
+  waiting(key?: string): number {
+    if (key !== undefined) return this.#lanes.get(key)?.tasks.size ?? 0;
+    return [...this.#lanes.values()].reduce((sum, { tasks }) => sum + tasks.size, 0);
+  }
+
+  async close(options: { grace?: Duration | undefined } = {}): Promise<void> {
+    checkOptions(options, "the options of close", ["grace"]);
+    const grace = orElse(options.grace, Number.POSITIVE_INFINITY);
+    const graceMs = parseDuration(grace, "grace", { min: 0, infinite: true });
+    this.#isClosed = true;
+    const { clock } = this.#runtime;
+    const drop = (): void => {
+      for (const [key, { tasks }] of this.#lanes) {
+        for (const task of [...tasks])
+          if (this.#remove(key, task)) task.fail(new ClosedError("queue"));
+      }
+    };
+    const timer = graceMs === Number.POSITIVE_INFINITY ? null : clock.after(graceMs, drop);
+    timer?.keepAlive(true);
+    await Promise.all([...this.#lanes.values()].map(({ ended }) => ended));
+    timer?.cancel();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  #add(key: string, task: Task): void {
+    const lane = this.#lanes.get(key);
+    if (lane !== undefined) {
+      lane.tasks.add(task);
+      return;
+    }
+    let ended!: () => void;
+    const added: Lane = {
+      tasks: new Set([task]),
+      acquiring: null,
+      ended: new Promise((resolve) => {
+        ended = resolve;
+      }),
+    };
+    this.#lanes.set(key, added);
+    void this.#serve(key, added).then(ended);
+  }
+
+  /** False if the task has begun, or has left. */
+  #remove(key: string, task: Task): boolean {
+    const lane = this.#lanes.get(key);
+    if (lane?.tasks.delete(task) !== true) return false;
+    if (lane.tasks.size === 0) lane.acquiring?.abort();
+    return true;
+  }
+
+  /** Runs the tasks of a key until there are none. Never rejects. */
+  async #serve(key: string, lane: Lane): Promise<void> {
+    for (;;) {
+      if (lane.tasks.size === 0) {
+        this.#lanes.delete(key);
+        return;
+      }
+      if (this.#locks === null) await this.#runTurn(lane, null);
+      else await this.#takeTurn(key, lane, this.#locks);
+    }
+  }
+
+  async #takeTurn(key: string, lane: Lane, locks: Locks): Promise<void> {
+    let lease: Lease;
+    const acquiring = new AbortController();
+    lane.acquiring = acquiring;
+    try {
+      const wait = { wait: Number.POSITIVE_INFINITY, signal: acquiring.signal };
+      lease = await locks.acquire(key, { ...this.#leaseOptions, ...wait });
+    } catch (error) {
+      if (!acquiring.signal.aborted) takeFirst(lane.tasks)?.fail(error);
+      return;
+    } finally {
+      lane.acquiring = null;
+    }
+    await this.#runTurn(lane, lease);
+    await lease.release();
+  }
+
+  async #runTurn(lane: Lane, lease: Lease | null): Promise<void> {
+    const { clock } = this.#runtime;
+    const endsAtMs = clock.elapsedMs() + this.#turnMs;
+    for (let tasks = 0; lease === null || tasks < this.#turnTasks; tasks++) {
+      // A caller that awaits one task and then adds the next gets it into this turn.
+      if (lane.tasks.size === 0 && lease !== null) await new Promise(setImmediate);
+      if (lease !== null && tasks > 0 && clock.elapsedMs() >= endsAtMs) return;
+      // The next task acquires anew.
+      if (lease?.state === "lost") return;
+      const task = takeFirst(lane.tasks);
+      if (task === null) return;
+      await task.run(lease);
+    }
+  }
+
+  /** "Held by another" and "the store is down" are different errors: asks the store which it is. */
+  async #timeOut(key: string, task: Task, waitMs: number): Promise<void> {
+    const isAcquiring = this.#lanes.get(key)?.acquiring != null;
+    if (!this.#remove(key, task)) return;
+    const reason = isAcquiring ? await this.#whyNotGranted(key, waitMs) : null;
+    task.fail(reason ?? new AcquireTimeoutError(key, waitMs, null));
+  }
+
+  async #whyNotGranted(key: string, waitMs: number): Promise<unknown> {
+    const { requests } = contextOf(this.#locks!);
+    const replied = new AbortController();
+    const noReply = pause(this.#runtime.clock, LAST_REPLY_MS, replied.signal).then(() => {
+      throw requests.noReplyError("inspect", LAST_REPLY_MS);
+    });
+    try {
+      const status = await Promise.race([this.#locks!.inspect(key), noReply]);
+      return new AcquireTimeoutError(key, waitMs, status?.holders[0]?.holder ?? null);
+    } catch (error) {
+      return error;
+    } finally {
+      replied.abort();
+    }
+  }
+}
+
+/** Runs under a lease that outlives the task. Rejects with the loss if the lease was lost meanwhile. */
+async function runTask<T>(
+  lease: Lease | null,
+  fn: (lease: Lease | null) => T | Promise<T>,
+): Promise<T> {
+  if (lease === null) return fn(lease);
+  const held = {
+    signal: lease.signal,
+    assertHeld: () => lease.assertHeld(),
+    release: async () => (lease.state === "lost" ? "lost" : "released") as "lost" | "released",
+  };
+  return workUnder(held, "throw", async () => fn(lease));
+}
+
+function takeFirst(tasks: Set<Task>): Task | null {
+  for (const task of tasks) {
+    tasks.delete(task);
+    return task;
+  }
+  return null;
+}

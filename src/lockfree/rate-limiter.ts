@@ -1,0 +1,185 @@
+import type { Context } from "../core/context.js";
+import {
+  AcquireTimeoutError,
+  HoldfastError,
+  InvalidArgumentError,
+  RateLimitedError,
+} from "../core/errors.js";
+import { pause } from "../core/pause.js";
+import { type MeterTake, MOST_METER_PRODUCT } from "../core/records.js";
+import {
+  checkName,
+  checkNumber,
+  checkOneOf,
+  checkOptions,
+  checkSignal,
+  type Duration,
+  orElse,
+  parseDuration,
+} from "../core/validate.js";
+import { contextOf, type Locks } from "../locks.js";
+import { LaneQueue } from "./keyed-queue.js";
+import { NamespaceRecords } from "./records.js";
+
+/** The numbers of a limiter. All who use the name give the same. */
+export interface RateLimiterOptions {
+  /** How many units come back in each `per`, evenly. */
+  limit: number;
+  /** The period of `limit`. */
+  per: Duration;
+  /** How many units can be taken at once after a quiet time. Default: `limit`. */
+  burst?: number | undefined;
+  /** When the store can't be used: reject (fail closed), or allow (fail open). Default `"throw"`. */
+  onUnavailable?: "throw" | "allow" | undefined;
+}
+
+/** Whether units were taken. */
+export interface TakeResult {
+  /** False: nothing was taken. */
+  readonly allowed: boolean;
+  /** Whole units that are left. */
+  readonly remaining: number;
+  /** When the same call can succeed, if nobody else takes; 0 if it was allowed. */
+  readonly retryAfterMs: number;
+  /** When the limiter has its whole burst again, if nobody takes. */
+  readonly fullInMs: number;
+  /** The store could not be used, and `onUnavailable` is `"allow"`: nothing was counted. */
+  readonly unavailable: boolean;
+}
+
+/** Limits how often something happens, on all machines together. */
+export interface RateLimiter {
+  /** The name that all who share the limit give. */
+  readonly name: string;
+  /**
+   * Takes `units` (1) if there are as many, in one request. 0 takes nothing and shows what is there. Rejects
+   * with `StoreUnavailableError` unless `onUnavailable` is `"allow"`: then units may have been taken.
+   */
+  take(units?: number): Promise<TakeResult>;
+  /**
+   * Waits until it has taken the units. Callers in one process are served in order. Rejects with
+   * `RateLimitedError` as soon as it is known that they don't come within `wait` (default: that of the `Locks`),
+   * with the signal's reason, and as `take`.
+   */
+  waitFor(
+    units?: number,
+    options?: { wait?: Duration | undefined; signal?: AbortSignal | undefined },
+  ): Promise<TakeResult>;
+}
+
+const OPTIONS = ["limit", "per", "burst", "onUnavailable"];
+const MOST_UNITS = 1_000_000_000;
+/** The most calls of `waitFor` that wait in one process. */
+const MOST_WAITING = 10_000;
+
+/**
+ * Makes a limiter of `limit` units in each `per`, with a burst. The store counts by its own clock, exactly, in
+ * one request for each call. Throws `InvalidArgumentError` for numbers that it can't count exactly, and
+ * `UnsupportedError` on a store without meters.
+ *
+ * @example
+ * ```ts
+ * import { connect } from "holdfast";
+ * import { rateLimiter } from "holdfast/lockfree";
+ *
+ * const locks = await connect("redis://127.0.0.1:6379");
+ * const limiter = rateLimiter(locks, "mail", { limit: 100, per: "1m", burst: 20 });
+ * const { allowed, retryAfterMs } = await limiter.take(1);
+ * if (!allowed) console.log(`try again in ${retryAfterMs} ms`);
+ * await limiter.waitFor(1, { wait: "5s" });
+ * ```
+ */
+export function rateLimiter(locks: Locks, name: string, options: RateLimiterOptions): RateLimiter {
+  return new MeterLimiter(locks, name, options);
+}
+
+class MeterLimiter implements RateLimiter {
+  readonly name: string;
+  readonly #context: Context;
+  readonly #records: NamespaceRecords;
+  readonly #meter: Omit<MeterTake, "key" | "units">;
+  readonly #failsOpen: boolean;
+  #queue: LaneQueue | null = null;
+  /** As the store last replied to a caller that waits. */
+  #retryAfterMs = 0;
+
+  constructor(locks: Locks, name: string, options: RateLimiterOptions) {
+    this.#context = contextOf(locks);
+    this.#records = new NamespaceRecords(this.#context, "rateLimiter");
+    this.name = checkName(name);
+    checkOptions(options, "the options of rateLimiter", OPTIONS);
+    this.#meter = meterOf(options);
+    const onUnavailable = orElse(options.onUnavailable, "throw");
+    this.#failsOpen = checkOneOf(onUnavailable, "onUnavailable", ["throw", "allow"]) === "allow";
+  }
+
+  async take(units = 1): Promise<TakeResult> {
+    const { burst } = this.#meter;
+    const rule = { min: 0, max: burst, integer: true };
+    const take = { ...this.#meter, key: this.name, units: checkNumber(units, "units", rule) };
+    try {
+      const { retryAfterUs, fullInUs, ...rest } = await this.#records.take(take);
+      const times = { retryAfterMs: retryAfterUs / 1_000, fullInMs: fullInUs / 1_000 };
+      return { ...rest, ...times, unavailable: false };
+    } catch (error) {
+      const isOutage = HoldfastError.is(error) && error.code === "STORE_UNAVAILABLE";
+      if (!isOutage || !this.#failsOpen) throw error;
+      return { allowed: true, remaining: burst, retryAfterMs: 0, fullInMs: 0, unavailable: true };
+    }
+  }
+
+  async waitFor(
+    units = 1,
+    options: { wait?: Duration | undefined; signal?: AbortSignal | undefined } = {},
+  ): Promise<TakeResult> {
+    checkOptions(options, "the options of waitFor", ["wait", "signal"]);
+    const signal = checkSignal(options.signal);
+    const { settings, runtime } = this.#context;
+    const wait = orElse<Duration>(options.wait, settings.defaults.waitMs);
+    const waitMs = parseDuration(wait, "wait", { min: 0, infinite: true });
+    const endsAtMs = runtime.clock.elapsedMs() + waitMs;
+    // One caller of this process asks the store, and the others wait behind it.
+    this.#queue ??= new LaneQueue(null, { most: MOST_WAITING }, runtime);
+    try {
+      return await this.#queue.run(this.name, { signal, wait: waitMs }, () =>
+        this.#takeUntil(endsAtMs, units, signal),
+      );
+    } catch (error) {
+      if (!(error instanceof AcquireTimeoutError)) throw error;
+      throw new RateLimitedError(this.name, units, this.#retryAfterMs);
+    }
+  }
+
+  async #takeUntil(
+    endsAtMs: number,
+    units: number,
+    signal: AbortSignal | undefined,
+  ): Promise<TakeResult> {
+    const { clock } = this.#context.runtime;
+    for (;;) {
+      const result = await this.take(units);
+      if (result.allowed) return result;
+      const { retryAfterMs } = result;
+      this.#retryAfterMs = retryAfterMs;
+      if (retryAfterMs > endsAtMs - clock.elapsedMs()) {
+        throw new RateLimitedError(this.name, units, retryAfterMs);
+      }
+      await pause(clock, retryAfterMs, signal);
+    }
+  }
+}
+
+function meterOf({ limit, per, burst }: RateLimiterOptions): Omit<MeterTake, "key" | "units"> {
+  const rule = { min: 1, max: MOST_UNITS, integer: true };
+  const meter = {
+    limit: checkNumber(limit, "limit", rule),
+    perUs: Math.round(parseDuration(per, "per", { min: 1 }) * 1_000),
+    burst: checkNumber(orElse(burst, limit), "burst", rule),
+  };
+  const most = Math.floor(MOST_METER_PRODUCT / meter.perUs);
+  if (meter.limit + meter.burst <= most) return meter;
+  throw new InvalidArgumentError(
+    `limit and burst are ${meter.limit + meter.burst} together; for a period of ${meter.perUs / 1_000} ms they must be at most ${most}, ` +
+      "so that every store counts exactly: choose a shorter period with a smaller limit, or let a unit stand for more",
+  );
+}

@@ -1,0 +1,205 @@
+import { describe, expect, onTestFinished, test } from "vitest";
+import type { Locks } from "../../src/index.js";
+import { type KeyedQueue, keyedQueue } from "../../src/lockfree/index.js";
+import { LaneQueue } from "../../src/lockfree/keyed-queue.js";
+import { createLocksOn } from "../../src/locks.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
+import { FaultyStore } from "../../src/testing/faulty-store.js";
+import { VirtualClock } from "../../src/testing/virtual-clock.js";
+import { Deferred, rejection, stage, watch } from "../core/helpers.js";
+import { STORES } from "./stores.js";
+
+const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+
+/** Tasks that note when they begin and end. */
+function journal(queue: KeyedQueue<never>) {
+  const notes: string[] = [];
+  let running = 0;
+  let most = 0;
+  const run = (key: string, name: string) =>
+    queue.run(key, async () => {
+      most = Math.max(most, ++running);
+      notes.push(name);
+      await turn();
+      running--;
+      return name;
+    });
+  return { notes, run, most: () => most };
+}
+
+const QUEUES = [
+  { name: "without a store", make: async () => keyedQueue() as KeyedQueue<never> },
+  ...STORES.map(({ store, start }) => ({
+    name: `on ${store}`,
+    make: async () => keyedQueue(await start()()) as KeyedQueue<never>,
+  })),
+];
+
+describe.each(QUEUES)("$name", ({ make }) => {
+  test("tasks of a key run in order, one at a time; other keys run side by side", async () => {
+    const queue = await make();
+    const { notes, run, most } = journal(queue);
+    const names = Array.from({ length: 20 }, (_, i) => `t${i}`);
+    expect(await Promise.all(names.map((name) => run("a", name)))).toEqual(names);
+    expect(notes).toEqual(names);
+    expect(most()).toBe(1);
+    const end = new Deferred<void>();
+    const blocked = queue.run("a", () => end.promise);
+    await run("b", "beside");
+    end.resolve();
+    await blocked;
+  });
+
+  test("an error of one task does not stop the others", async () => {
+    const queue = await make();
+    const { run } = journal(queue);
+    const failed = rejection(queue.run("a", () => Promise.reject(new Error("own"))));
+    const thrown = rejection(
+      queue.run("a", () => {
+        throw new Error("at once");
+      }),
+    );
+    expect(await run("a", "next")).toBe("next");
+    expect([(await failed).message, (await thrown).message]).toEqual(["own", "at once"]);
+  });
+
+  test("a task that waits can be aborted, and a long queue is refused", async () => {
+    const queue = await make();
+    const end = new Deferred<void>();
+    const first = queue.run("a", () => end.promise);
+    const controller = new AbortController();
+    const aborted = rejection(queue.run("a", { signal: controller.signal }, () => "never"));
+    const timedOut = rejection(queue.run("a", { wait: 1 }, () => "never"));
+    controller.abort(new Error("enough"));
+    expect((await aborted).message).toBe("enough");
+    expect(await timedOut).toMatchObject({ code: "ACQUIRE_TIMEOUT", lockName: "a", waitMs: 1 });
+    const waiting = Array.from({ length: 1_000 }, (_, i) => queue.run("a", () => i));
+    await turn();
+    const full = await rejection(queue.run("a", () => "never"));
+    expect(full).toMatchObject({ code: "QUEUE_FULL" });
+    expect(full.message).toMatch(/the queue takes no more/);
+    end.resolve();
+    await Promise.all([first, ...waiting]);
+    expect(queue.waiting()).toBe(0);
+  });
+
+  test("close runs what is queued, and takes no more", async () => {
+    const queue = await make();
+    const { notes, run } = journal(queue);
+    const tasks = [run("a", "1"), run("a", "2"), run("b", "3")];
+    const closing = queue.close();
+    expect(await rejection(run("a", "late"))).toMatchObject({ code: "CLOSED" });
+    await closing;
+    expect(notes.sort()).toEqual(["1", "2", "3"]);
+    await Promise.all(tasks);
+  });
+});
+
+test("close with grace drops what has not begun by then", async () => {
+  const clock = new VirtualClock();
+  const { runtime } = stage({}, { clock });
+  const queue = new LaneQueue(null, {}, runtime);
+  const end = new Deferred<string>();
+  const running = watch(queue.run("a", () => end.promise));
+  const waiting = watch(queue.run("a", () => "never"));
+  const closing = watch(queue.close({ grace: 100 }));
+  await clock.advance(99);
+  expect(waiting.outcome).toBe("pending");
+  await clock.advance(1);
+  expect(waiting.value).toMatchObject({ code: "CLOSED" });
+  expect(closing.outcome).toBe("pending");
+  end.resolve("done");
+  await clock.advance(0);
+  expect([running.value, closing.outcome]).toEqual(["done", "resolved"]);
+  expect(clock.timers).toBe(0);
+});
+
+test("further tasks of a process run under one lease, also if each is added after the last has ended", async () => {
+  const { locks, store } = stage();
+  onTestFinished(() => locks.close());
+  const queue = keyedQueue(locks);
+  await Promise.all(Array.from({ length: 10 }, () => queue.run("a", () => {})));
+  for (let i = 0; i < 10; i++) await queue.run("a", () => {});
+  await queue.close();
+  expect(store.claims.length).toBeLessThanOrEqual(2);
+});
+
+test("another process gets its turn after a number of tasks, or some time", async () => {
+  const clock = new VirtualClock();
+  const store = memoryStore({ clock: clock.forStore() });
+  const open = (): Locks => {
+    const locks = createLocksOn({ clock }, store, { ttl: "10s" });
+    onTestFinished(() => locks.close());
+    return locks;
+  };
+  const notes: string[] = [];
+  const task = (name: string, ms: number) => async () => {
+    notes.push(name);
+    await new Promise<void>((resolve) => void clock.after(ms, resolve));
+  };
+  const queue = keyedQueue(open(), { turnTasks: 3, turnTime: "10s" });
+  for (let i = 0; i < 5; i++) void queue.run("a", task("own", 1));
+  const slow = keyedQueue(open(), { turnTime: "1s" });
+  for (let i = 0; i < 4; i++) void slow.run("a", task("slow", 600));
+  await clock.advance(10_000);
+  // Three by number; then two of the other by time (none begins after a second); and so on.
+  expect(notes.join(" ")).toBe("own own own slow slow own own slow slow");
+});
+
+test("a lost lease fails the running task, and the next one acquires anew", async () => {
+  const { locks, store, clock } = stage({ ttl: "10s" });
+  onTestFinished(() => locks.close());
+  const queue = keyedQueue(locks);
+  const end = new Deferred<string>();
+  let tokens: bigint[] = [];
+  const first = watch(
+    queue.run("a", (lease) => {
+      tokens = [...tokens, lease.token];
+      return end.promise;
+    }),
+  );
+  const second = watch(
+    queue.run("a", (lease) => {
+      tokens = [...tokens, lease.token];
+      return "second";
+    }),
+  );
+  await clock.advance(0);
+  await locks.forceRelease("a", { why: "test" });
+  await clock.advance(5_000);
+  // One at a time: the next does not begin before the first has ended.
+  expect([first.outcome, second.outcome]).toEqual(["pending", "pending"]);
+  end.resolve("first");
+  await clock.advance(0);
+  expect(first.value).toMatchObject({ code: "LEASE_LOST", reason: "revoked", value: "first" });
+  expect(second.value).toBe("second");
+  expect(tokens[1]).toBeGreaterThan(tokens[0]!);
+  expect(store.claims.length).toBe(2);
+});
+
+test("a wait that ends in an outage is StoreUnavailableError, and one for a holder names it", async () => {
+  const clock = new VirtualClock();
+  const inner = memoryStore({ clock: clock.forStore() });
+  const faulty = new FaultyStore(inner, clock);
+  const locks = createLocksOn({ clock }, faulty, { commandTimeout: "1s" });
+  const other = createLocksOn({ clock }, inner, { holder: "the other" });
+  onTestFinished(async () => {
+    faulty.all = "none";
+    await Promise.all([locks.close(), other.close()]);
+  });
+  const queue = keyedQueue(locks);
+  const lease = await other.acquire("held");
+  const busy = watch(queue.run("held", { wait: 2_000 }, () => "never"));
+  await clock.advance(3_000);
+  expect(busy.value).toMatchObject({ code: "ACQUIRE_TIMEOUT", holder: "the other", waitMs: 2_000 });
+  await lease.release();
+  faulty.all = "refuse";
+  faulty.inspect = () => Promise.reject(new Error("connection refused"));
+  const down = watch(queue.run("free", { wait: 2_000 }, () => "never"));
+  await clock.advance(3_000);
+  expect(down.value).toMatchObject({ code: "STORE_UNAVAILABLE" });
+  faulty.inspect = () => new Promise(() => {});
+  const silent = watch(queue.run("free", { wait: 2_000 }, () => "never"));
+  await clock.advance(2_300);
+  expect(silent.value).toMatchObject({ code: "STORE_UNAVAILABLE" });
+});
