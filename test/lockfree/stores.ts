@@ -1,7 +1,9 @@
-import { onTestFinished } from "vitest";
+import { afterAll, onTestFinished } from "vitest";
 import type { LocksOptions } from "../../src/core/options.js";
 import { connect, createLocks, type Locks } from "../../src/index.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
+import { Lab } from "../../src/verify/lab/lab.js";
+import { describeWith } from "../support/needs.js";
 import { freshFile } from "../support/sqlite.js";
 
 /** Opens locks on the same data each time, as processes do. They are closed when the test is over. */
@@ -24,6 +26,34 @@ export const STORES: readonly { readonly store: string; start(): Open }[] = [
     },
   },
 ];
+
+type ServerKind = "redis" | "postgres";
+
+let lab: Promise<Lab> | undefined;
+const urls = new Map<ServerKind, Promise<string>>();
+let namespaces = 0;
+
+afterAll(async () => (await lab)?.close());
+
+/** One server of each kind for the tests of a file, started by the first that needs it. */
+function urlOf(kind: ServerKind): Promise<string> {
+  lab ??= Lab.open();
+  const url = urls.get(kind) ?? lab.then(async (it) => (await it[kind]()).url);
+  urls.set(kind, url);
+  return url;
+}
+
+function startOn(kind: ServerKind): Open {
+  const namespace = `test-${++namespaces}`;
+  return async (options) => closing(await connect(await urlOf(kind), { namespace, ...options }));
+}
+
+/** Runs the tests on the stores above, and on real servers; `start` is called in each test. */
+export function describeOnStores(tests: (start: () => Open) => void): void {
+  for (const { store, start } of STORES) describeWith([], `on ${store}`, () => tests(start));
+  describeWith(["redis"], "on Redis", () => tests(() => startOn("redis")));
+  describeWith(["postgres"], "on PostgreSQL", () => tests(() => startOn("postgres")));
+}
 
 function closing(locks: Locks): Locks {
   onTestFinished(() => locks.close());
