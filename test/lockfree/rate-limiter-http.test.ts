@@ -1,0 +1,160 @@
+import { createServer, type IncomingMessage, type RequestListener } from "node:http";
+import type { AddressInfo } from "node:net";
+import { expect, onTestFinished, test } from "vitest";
+import { createLocks, type Locks } from "../../src/index.js";
+import { limitFetch, limitNode, type RateLimitHttpOptions } from "../../src/lockfree/index.js";
+import { createLocksOn } from "../../src/locks.js";
+import { memoryStore } from "../../src/stores/memory/index.js";
+import { VirtualClock } from "../../src/testing/virtual-clock.js";
+import { refusal, rejection } from "../core/helpers.js";
+
+const NUMBERS = { limit: 6, per: "1m", burst: 2 } as const;
+const byUser = (request: Request): string => request.headers.get("user") ?? "nobody";
+const requestOf = (user: string): Request => new Request("http://service/", { headers: { user } });
+
+const headersOf = ({ headers }: Response) => ({
+  policy: headers.get("ratelimit-policy"),
+  limit: headers.get("ratelimit"),
+  retryAfter: headers.get("retry-after"),
+});
+
+function stageLocks(): { clock: VirtualClock; locks: Locks } {
+  const clock = new VirtualClock();
+  const locks = createLocksOn({ clock }, memoryStore({ clock: clock.forStore() }));
+  onTestFinished(() => locks.close());
+  return { clock, locks };
+}
+
+/** A store that is there and does not take from its meters. */
+function brokenLocks(): Locks {
+  const store = memoryStore();
+  const take = () => Promise.reject(new Error("connection refused"));
+  const locks = createLocks(Object.assign(Object.create(store), { records: { take } }));
+  onTestFinished(() => locks.close());
+  return locks;
+}
+
+async function serve(listener: RequestListener): Promise<string> {
+  const server = createServer(listener);
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  onTestFinished(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+test("a handler runs while there are units, and each response has the headers", async () => {
+  const { clock, locks } = stageLocks();
+  let runs = 0;
+  const handler = limitFetch(locks, { ...NUMBERS, key: byUser }, async (_request, more: string) => {
+    runs++;
+    return new Response(more, { status: 201, headers: { own: "kept" } });
+  });
+  const first = await handler(requestOf("ann"), "rest");
+  expect([first.status, first.headers.get("own"), await first.text()]).toEqual([
+    201,
+    "kept",
+    "rest",
+  ]);
+  const policy = '"default";q=6;w=60';
+  expect(headersOf(first)).toEqual({ policy, limit: '"default";r=1;t=10', retryAfter: null });
+  await handler(requestOf("ann"), "rest");
+  await clock.advance(2_500);
+  const refused = await handler(requestOf("ann"), "rest");
+  expect(runs).toBe(2);
+  expect(refused.status).toBe(429);
+  expect(refused.headers.get("content-type")).toBe("application/problem+json");
+  // 7.5 s, in whole seconds: a client that waits for so long is not refused again.
+  expect(headersOf(refused)).toEqual({ policy, limit: '"default";r=0;t=18', retryAfter: "8" });
+  expect(await refused.json()).toMatchObject({ status: 429, "violated-policies": ["default"] });
+  expect((await handler(requestOf("bob"), "rest")).status).toBe(201);
+  await clock.advance(8_000);
+  expect((await handler(requestOf("ann"), "rest")).status).toBe(201);
+});
+
+test("a request takes as many units as it is told, and policies count apart", async () => {
+  const { locks } = stageLocks();
+  const fine = () => new Response("fine");
+  const numbers = { limit: 5, per: "1h", key: byUser } as const;
+  const writes = limitFetch(locks, { ...numbers, policy: "writes", units: () => 4 }, fine);
+  const reads = limitFetch(locks, { ...numbers, policy: "reads" }, fine);
+  expect(headersOf(await writes(requestOf("ann"))).limit).toMatch(/^"writes";r=1;t=\d+$/);
+  expect((await writes(requestOf("ann"))).status).toBe(429);
+  expect(headersOf(await reads(requestOf("ann"))).limit).toMatch(/^"reads";r=4;/);
+});
+
+test("an outage is 503, or lets the request through without headers, by choice", async () => {
+  const locks = brokenLocks();
+  const handlerOf = (onUnavailable: "throw" | "allow") =>
+    limitFetch(locks, { ...NUMBERS, key: byUser, onUnavailable }, () => new Response("fine"));
+  const refused = await handlerOf("throw")(requestOf("ann"));
+  expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
+  expect(await refused.text()).not.toContain("connection refused");
+  const allowed = await handlerOf("allow")(requestOf("ann"));
+  expect([allowed.status, headersOf(allowed).limit]).toEqual([200, null]);
+});
+
+test("errors of the handler and of the key are the caller's", async () => {
+  const { locks } = stageLocks();
+  const fail = () => {
+    throw new Error("own");
+  };
+  const handler = limitFetch(locks, { ...NUMBERS, key: byUser }, fail);
+  expect((await rejection(handler(requestOf("ann")))).message).toBe("own");
+  const keyed = limitFetch(locks, { ...NUMBERS, key: fail }, () => new Response());
+  expect((await rejection(keyed(requestOf("ann")))).message).toBe("own");
+});
+
+test("bad options are refused when the handler is made", () => {
+  const { locks } = stageLocks();
+  for (const [bad, message] of [
+    [{ limit: 0 }, /limit is 0/],
+    [{ key: "ann" }, /key is "ann"/],
+    [{ policy: "" }, /policy/],
+    [{ brust: 1 }, /brust/],
+  ] as const) {
+    const options = { ...NUMBERS, key: byUser, ...bad } as RateLimitHttpOptions<Request>;
+    const error = refusal(() => limitFetch(locks, options, () => new Response()));
+    expect(error).toMatchObject({ code: "INVALID_ARGUMENT" });
+    expect(error.message).toMatch(message);
+  }
+});
+
+const byHeader = ({ headers }: IncomingMessage): string => String(headers["user"]);
+
+test("node:http gets the same headers and refusals", async () => {
+  const { locks } = stageLocks();
+  const admit = limitNode(locks, { ...NUMBERS, burst: 1, key: byHeader });
+  const url = await serve(async (request, response) => {
+    if (await admit(request, response)) response.end("fine");
+  });
+  const first = await fetch(url, { headers: { user: "ann" } });
+  expect([first.status, await first.text()]).toEqual([200, "fine"]);
+  expect(headersOf(first).limit).toBe('"default";r=0;t=10');
+  const refused = await fetch(url, { headers: { user: "ann" } });
+  expect(refused.status).toBe(429);
+  expect(headersOf(refused)).toEqual({
+    policy: '"default";q=6;w=60',
+    limit: '"default";r=0;t=10',
+    retryAfter: "10",
+  });
+  expect(await refused.json()).toMatchObject({ status: 429 });
+});
+
+test("middleware in the style of Express goes on only for admitted requests, also in an outage", async () => {
+  const statuses: number[] = [];
+  let runs = 0;
+  for (const onUnavailable of ["throw", "allow"] as const) {
+    const admit = limitNode(brokenLocks(), { ...NUMBERS, key: byHeader, onUnavailable });
+    const url = await serve(async (request, response) => {
+      const next = (): void => {
+        runs++;
+        response.end();
+      };
+      if (await admit(request, response)) next();
+    });
+    statuses.push((await fetch(url)).status);
+  }
+  expect([statuses, runs]).toEqual([[503, 200], 1]);
+});
