@@ -47,6 +47,7 @@ const NEED_EXAMPLE = [
   "lockRow",
   "updateVersioned",
   "ZooKeeperClient.open",
+  "advise",
 ];
 
 /** Declares a name that an example uses without declaring it: ours by an import, the user's as `any`. */
