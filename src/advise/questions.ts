@@ -42,7 +42,7 @@ export const QUESTIONS = {
     ask: "What does the work write to?",
     short: "writes to",
     choices: {
-      other: "something that can't check a token",
+      other: "a place that can't check a token",
       postgres: "PostgreSQL",
       sqlite: "SQLite",
       redis: "Redis",
@@ -79,9 +79,9 @@ export const QUESTIONS = {
     choices: { no: "no", yes: "yes" },
   },
   whenDown: {
-    ask: "May the work go on without the lock when the store is down?",
+    ask: "What should happen to the work when the store of the locks is down?",
     short: "store down",
-    choices: { stop: "no, the work stops", "go-on": "yes, the work goes on" },
+    choices: { stop: "the work stops", "go-on": "the work goes on without the lock" },
   },
   runtime: {
     ask: "Which runtime does the work?",

@@ -238,6 +238,18 @@ nothing.`,
     run: async ({ options }) => (await import("./advise.js")).advise(options),
   },
   {
+    name: "story",
+    summary: "Play an incident with real processes, and its mend",
+    args: [],
+    optionalArg: "NAME",
+    usage: "",
+    options: [],
+    examples: ["holdfast story", "holdfast story oversold"],
+    more: `Without a NAME, it lists the stories. Each one takes a few seconds, and cleans up
+behind itself. Some start a Redis server of their own.`,
+    run: async ({ args: [name] }) => (await import("./story.js")).story(name),
+  },
+  {
     name: "demo",
     summary: "See a paused holder lose its lease, fenced and unfenced",
     args: [],
