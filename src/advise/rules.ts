@@ -31,7 +31,7 @@ export const SHORT_WORK_MS = 10_000;
 export type Condition = { readonly [Name in keyof Facts]?: readonly Facts[Name][] };
 
 /** True if the facts are as the condition demands. */
-export const matches = (when: Condition, facts: Facts): boolean =>
+const matches = (when: Condition, facts: Facts): boolean =>
   Object.entries(when).every(([name, values]) =>
     (values as readonly string[]).includes(facts[name as keyof Facts]),
   );

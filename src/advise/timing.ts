@@ -10,7 +10,7 @@ export const SHORTEST_TTL_MS: Readonly<Record<CompleteAnswers["runtime"], number
 };
 
 /** The longest ttl with renewal: a crashed holder blocks its name for one ttl. */
-export const LONGEST_TTL_MS = 300_000;
+const LONGEST_TTL_MS = 300_000;
 
 const WORK_FACTOR = 3;
 const UNRENEWED_FACTOR = 10;

@@ -233,8 +233,8 @@ Exit codes:
       "holdfast advise --stores redis,etcd --survive yes --json",
     ],
     more: `On a terminal and without options, it asks the questions one by one. Otherwise
-each question without an option has its default, the first answer. It connects to
-nothing.`,
+each question without an option has its default, the first answer. It connects
+to nothing.`,
     run: async ({ options }) => (await import("./advise.js")).advise(options),
   },
   {
@@ -245,8 +245,8 @@ nothing.`,
     usage: "",
     options: [],
     examples: ["holdfast story", "holdfast story oversold"],
-    more: `Without a NAME, it lists the stories. Each one takes a few seconds, and cleans up
-behind itself. Some start a Redis server of their own.`,
+    more: `Without a NAME, it lists the stories. Each one takes a few seconds, and leaves
+nothing behind. Some start a Redis server of their own.`,
     run: async ({ args: [name] }) => (await import("./story.js")).story(name),
   },
   {

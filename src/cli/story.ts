@@ -6,8 +6,7 @@ import { CliError, Exit, usage } from "./exit.js";
 import { print, typed } from "./output.js";
 import { diesWithParent } from "./run/child.js";
 import { STORIES } from "./stories/index.js";
-import { Stage, type Theatre } from "./stories/stage.js";
-import type { Story } from "./stories/story.js";
+import { Stage, type Story, type Theatre } from "./stories/stage.js";
 import { suggest } from "./suggest.js";
 
 /** Plays a story; without a name, lists them. */

@@ -1,7 +1,6 @@
 import { connect as connectSocket } from "node:net";
 import type { Actor } from "./actor.js";
-import type { Stage } from "./stage.js";
-import type { Story } from "./story.js";
+import type { Stage, Story } from "./stage.js";
 
 /** A lock without an expiry, whose holder is killed. */
 interface Abandoned {

@@ -1,6 +1,5 @@
 import type { Deadlock } from "../../primitives/deadlocks.js";
-import { until } from "./stage.js";
-import type { Story } from "./story.js";
+import { type Story, until } from "./stage.js";
 
 export const deadlock: Story = {
   name: "deadlock",

@@ -1,5 +1,4 @@
-import type { Player, Stage } from "./stage.js";
-import type { Story } from "./story.js";
+import type { Player, Stage, Story } from "./stage.js";
 
 export const herd: Story = {
   name: "herd",

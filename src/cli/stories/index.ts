@@ -12,8 +12,8 @@ import { partition } from "./partition.js";
 import { scheduler } from "./scheduler.js";
 import { slowCall } from "./slow-call.js";
 import { splitBrain } from "./split-brain.js";
+import type { Story } from "./stage.js";
 import { stampede } from "./stampede.js";
-import type { Story } from "./story.js";
 
 /** All stories, in the order of the page. */
 export const STORIES: readonly Story[] = [

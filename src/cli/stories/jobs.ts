@@ -1,4 +1,4 @@
-import type { Story } from "./story.js";
+import type { Story } from "./stage.js";
 
 /** The event and the kind of job: another job of the same event has another key. */
 const KEY = "job:42:mail";

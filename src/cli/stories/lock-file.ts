@@ -1,7 +1,7 @@
 import { rmSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Actor } from "./actor.js";
-import type { Story } from "./story.js";
+import type { Story } from "./stage.js";
 
 /** A lock file that was not touched for so long counts as left behind. */
 const STALE_MS = 30_000;

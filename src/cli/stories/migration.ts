@@ -1,5 +1,5 @@
 import type { Data } from "./actor.js";
-import type { Story } from "./story.js";
+import type { Story } from "./stage.js";
 
 export const migration: Story = {
   name: "migration",

@@ -1,5 +1,5 @@
 import { LeaseLostError } from "../../core/errors.js";
-import type { Story } from "./story.js";
+import type { Story } from "./stage.js";
 
 export const notExtended: Story = {
   name: "not-extended",

@@ -1,6 +1,6 @@
 import { StaleTokenError } from "../../core/errors.js";
 import { sqliteFence } from "../../fence/sqlite.js";
-import type { Story } from "./story.js";
+import { playPause, type Story } from "./stage.js";
 
 export const oversold: Story = {
   name: "oversold",
@@ -16,14 +16,7 @@ export const oversold: Story = {
     const data = await stage.data(
       "CREATE TABLE shop (hats INTEGER, sold INTEGER); INSERT INTO shop VALUES (1, 0)",
     );
-    const a = stage.cast("A");
-    await a.says();
-    a.pause();
-    const b = stage.cast("B", 1);
-    await b.says();
-    await b.cue().says();
-    a.cue().resume();
-    await a.says();
+    await playPause(stage);
     const sold = data.value("SELECT sold FROM shop");
     stage.ends(sold === 1, `sold: ${sold}, in stock: 1`);
   },

@@ -1,5 +1,5 @@
 import { STORIES } from "./index.js";
-import type { Story } from "./story.js";
+import type { Story } from "./stage.js";
 
 /** A story on the page; `output` is what `holdfast story NAME` prints. */
 export const storySection = (

@@ -2,7 +2,7 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { StaleTokenError } from "../../core/errors.js";
 import { openFileFence } from "../../fence/file.js";
-import type { Story } from "./story.js";
+import { playPause, type Story } from "./stage.js";
 
 const FILE = "partition-3.json";
 
@@ -18,14 +18,7 @@ export const partition: Story = {
 
   async direct(stage) {
     writeFileSync(join(stage.folder, FILE), "0 records");
-    const a = stage.cast("A");
-    await a.says();
-    a.pause();
-    const b = stage.cast("B", 1);
-    await b.says();
-    await b.cue().says();
-    a.cue().resume();
-    await a.says();
+    await playPause(stage);
     const saved = readFileSync(join(stage.folder, FILE), "utf8");
     stage.ends(saved === "2 records", `B saved 2 records; the file has ${saved}`);
   },

@@ -1,5 +1,5 @@
 import type { Actor } from "./actor.js";
-import type { Story } from "./story.js";
+import type { Story } from "./stage.js";
 
 export const scheduler: Story = {
   name: "scheduler",

@@ -1,5 +1,5 @@
 import { AcquireTimeoutError } from "../../core/errors.js";
-import type { Story } from "./story.js";
+import type { Story } from "./stage.js";
 
 export const slowCall: Story = {
   name: "slow-call",

@@ -1,5 +1,4 @@
-import type { Stage } from "./stage.js";
-import type { Story } from "./story.js";
+import type { Stage, Story } from "./stage.js";
 
 export const splitBrain: Story = {
   name: "split-brain",

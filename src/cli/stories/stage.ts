@@ -10,12 +10,32 @@ import { CliError, Exit } from "../exit.js";
 import { print, style } from "../output.js";
 import { sqliteUrl } from "../store.js";
 import { WorkerProcess } from "../worker-process.js";
-import { Data, type Role } from "./actor.js";
-import type { Story } from "./story.js";
+import { type Actor, Data, type Role } from "./actor.js";
 
 const SCRIPT = fileURLToPath(new URL("./actor-process.js", import.meta.url));
 const WIDTH = 76;
 const PATIENCE_MS = 60_000;
+
+/** An incident, played by real processes: first as it went wrong, then with the mend. */
+export interface Story {
+  /** The word for the command line. */
+  readonly name: string;
+  readonly title: string;
+  /** What happened, in a few sentences. */
+  readonly tells: string;
+  /** The headings of the two parts. */
+  readonly failure: string;
+  readonly mend: string;
+  readonly lesson: string;
+  /** A page of docs/ with the mend. */
+  readonly link: string;
+  /** The servers that it starts. */
+  readonly needs?: "redis";
+  /** Leads the actors: waits for what they say, and gives them their cues. Runs once for each part. */
+  direct(stage: Stage): Promise<void>;
+  /** The life of one process. */
+  act(actor: Actor): Promise<void>;
+}
 
 /** What all stages of one `holdfast story` share. */
 export interface Theatre {
@@ -163,4 +183,16 @@ export class Player extends WorkerProcess<string> {
     const name = style(process.stdout, "bold", this.name);
     print(`   ${"".padEnd(this.#column)}${name}  ${text}`);
   }
+}
+
+/** A is paused past its lease, B takes over and is done, A goes on. */
+export async function playPause(stage: Stage): Promise<void> {
+  const a = stage.cast("A");
+  await a.says();
+  a.pause();
+  const b = stage.cast("B", 1);
+  await b.says();
+  await b.cue().says();
+  a.cue().resume();
+  await a.says();
 }

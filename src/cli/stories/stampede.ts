@@ -1,4 +1,4 @@
-import type { Story } from "./story.js";
+import type { Story } from "./stage.js";
 
 export const stampede: Story = {
   name: "stampede",
