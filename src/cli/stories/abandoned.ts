@@ -77,7 +77,7 @@ export const row = abandonedLock(
     name: "row",
     title: "The row without an expiry",
     tells:
-      "A table has a row for each lock: who inserts it first holds the lock, and deletes it at the end. A process dies in between. No other process can tell its row from that of a living holder.",
+      "A table has a row for each lock: the process that inserts it first holds the lock, and deletes it at the end. A process dies in between. No other process can tell its row from that of a living holder.",
     failure: "INSERT INTO locks … ON CONFLICT DO NOTHING",
   },
   {
