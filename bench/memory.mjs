@@ -2,6 +2,11 @@ import { holdfast } from "./lib/holdfast.mjs";
 
 export const title = "Memory";
 
+async function connectMemory({ load }, _place, options) {
+  const { connect } = await load("index.js");
+  return connect("memory:", options);
+}
+
 export const contestants = [
   {
     name: "async-mutex",
@@ -21,10 +26,15 @@ export const contestants = [
       };
     },
   },
-  ...holdfast(async ({ load }, _place, options) => {
-    const { connect } = await load("index.js");
-    return connect("memory:", options);
-  }),
+  ...holdfast(connectMemory),
+  {
+    ...holdfast(async ({ load }, place, options) => {
+      const { prometheusMetrics } = await load("observe/metrics.js");
+      prometheusMetrics();
+      return connectMemory({ load }, place, options);
+    }).at(-1),
+    name: "with metrics",
+  },
 ];
 
 export const open = async () => ({ place: {}, close: async () => {} });
@@ -61,5 +71,10 @@ export const measurements = [
       { figure: "blockMs", goal: "≤ 10" },
       { figure: "lost", goal: "≤ 0" },
     ],
+  },
+  {
+    kind: "listeners",
+    among: ["Holdfast", "with metrics"],
+    yardstick: "Holdfast",
   },
 ];

@@ -119,13 +119,20 @@ const advisoryLock = {
   },
 };
 
+/** Of their own for each build: the tables of the other may have another format. */
+const schemaOf = (build) => build.toLowerCase();
+
 const connected = (name, storeOptions) =>
-  holdfast(async ({ load }, place, options) => {
+  holdfast(async ({ load, name: build }, place, options) => {
     const [{ createLocks }, { postgresStore }] = await Promise.all([
       load("index.js"),
       load("stores/postgres/index.js"),
     ]);
-    const store = postgresStore(await openPool(place), { closeClient: true, ...storeOptions });
+    const store = postgresStore(await openPool(place), {
+      schema: schemaOf(build),
+      closeClient: true,
+      ...storeOptions,
+    });
     await store.setUp();
     return createLocks(store, options);
   }).map((contestant) => ({
@@ -160,7 +167,8 @@ export async function open() {
       number(
         contestant === "raw"
           ? "SELECT pg_total_relation_size('raw_locks')"
-          : "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'holdfast'::regnamespace",
+          : `SELECT sum(pg_total_relation_size(oid)) FROM pg_class
+              WHERE relkind = 'r' AND relnamespace = '${schemaOf(contestant)}'::regnamespace`,
       ),
     close: () => lab.close(),
   };

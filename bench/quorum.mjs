@@ -47,6 +47,52 @@ const raw = {
   },
 };
 
+/** Resolves at the third reply. */
+const majorityOf = (replies) =>
+  new Promise((resolve, reject) => {
+    let count = 0;
+    const replied = (reply) => ++count === MAJORITY && resolve(reply);
+    for (const reply of replies) reply.then(replied, reject);
+  });
+
+const load = (path) => import(new URL(`../dist/${path}`, import.meta.url).href);
+
+/** The requests of Holdfast without its code: `codeOf(scripts)` on all servers, whose third reply ends a request. */
+const bare = (name, codeOf) => ({
+  name,
+  needs: ["ioredis"],
+  async open(place, { ttlMs }) {
+    const nodes = await clients(place);
+    const [{ SCRIPTS }, { encodeClaim, encodeRelease }] = await Promise.all(
+      ["scripts.js", "requests.js"].map((file) => load(`stores/quorum/${file}`)),
+    );
+    const shas = await Promise.all(nodes.map((node) => node.script("LOAD", codeOf(SCRIPTS))));
+    const markers = await Promise.all(nodes.map((node) => node.get("holdfast-quorum:marker")));
+    const send = ({ keys, args }) =>
+      majorityOf(
+        nodes.map((node, i) =>
+          node.evalsha(shas[i], 2, ...keys, markers[i], "60000", "unread none", ...args),
+        ),
+      );
+    const usual = { ttlMs, seq: 1, atLeastMs: 0, register: "if-busy", holder: "bench" };
+    let number = 0;
+    return {
+      async acquire(lane) {
+        number = Math.max(number + 2, (Date.now() + 1) * 1_000);
+        const ballot = { name: `${name} ${lane}`, id: randomUUID(), number };
+        await send(encodeClaim({ ...ballot, ...usual }));
+        return ballot;
+      },
+      release: (ballot) =>
+        send(encodeRelease({ ...ballot, unused: false, wakes: true, keptOutMs: 0 })),
+      close: () => disconnectAll(nodes),
+    };
+  },
+});
+
+const scriptsAlone = bare("scripts alone", ({ ballots }) => ballots.code);
+const emptyScripts = bare("empty scripts", () => "return '+'");
+
 // The peers wait with their defaults, but never give up.
 
 const redisSemaphore = {
@@ -134,6 +180,8 @@ const oursWithOneStopped = {
 export const contestants = [
   raw,
   { ...publish, open: ({ urls }) => publish.open({ url: urls[0] }) },
+  scriptsAlone,
+  emptyScripts,
   ...ours,
   oursWithOneStopped,
   redisSemaphore,
@@ -148,7 +196,6 @@ export async function open() {
   const [servers, others] = [await start(), await start()];
   const urlsOf = (some) => some.map(({ url }) => url);
   // A node is put into service while all nodes answer.
-  const load = (path) => import(new URL(`../dist/${path}`, import.meta.url).href);
   for (const some of [servers, others]) {
     const locks = await connect({ load }, { urls: urlsOf(some) }, {});
     await (await locks.acquire("first")).release();
@@ -169,7 +216,7 @@ const peers = ["redis-semaphore", "redlock 5", "redlock-universal"];
 export const measurements = [
   {
     kind: "uncontended",
-    among: ["raw", "Holdfast", ...peers],
+    among: ["raw", "Holdfast", scriptsAlone.name, emptyScripts.name, ...peers],
     yardstick: "raw",
     goals: [
       { figure: "timeRatio", goal: "≤ 1.1" },

@@ -18,6 +18,7 @@ const BENCHMARKS = [
   "postgres",
   "etcd",
   "zookeeper",
+  "fences",
   "wake",
   "start",
 ];

@@ -1,4 +1,5 @@
 import { holdfast } from "./lib/holdfast.mjs";
+import { cpuMsOf } from "./lib/resources.mjs";
 import {
   openClient,
   openNativeDriver,
@@ -79,6 +80,7 @@ export async function open() {
     place: { server: `${server.address}:${server.port}` },
     commands: () => server.commands(),
     packets: () => server.packets(),
+    cpuMs: () => cpuMsOf(server.pid),
     close: () => lab.close(),
   };
 }
@@ -91,6 +93,9 @@ export const measurements = [
     kind: "uncontended",
     among: ["raw", "Holdfast", ...peers],
     yardstick: "raw",
+    // Some thousands of pairs: until then, a pair takes several times the CPU.
+    warmUpMs: 5_000,
+    showsCpu: true,
     goals: [
       { figure: "timeRatio", goal: "≤ 1.12" },
       { figure: "timeRatio", goal: "≤ 1 × best peer" },

@@ -5,9 +5,12 @@
  *       zookeeper zookeeper-cluster; do
  *     npx holdfast verify --lab $lab --for 1h --json > results/$lab.json
  *   done
+ *   for fence in sqlite redis postgres etcd zookeeper; do
+ *     npx holdfast verify --lab redis-replica --fence $fence --seed 1 --for 10m --json > results/fence-$fence.json
+ *   done
  *   node scripts/guarantees.mjs results/*.json
  *
- * Stores without a result keep the row and the section that they have.
+ * Stores without a result keep the row and the section that they have, and so does the table of fences.
  */
 import { readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
@@ -32,15 +35,20 @@ const MARKS = [
 const page = fileURLToPath(new URL("../docs/guarantees.md", import.meta.url));
 const readme = fileURLToPath(new URL("../README.md", import.meta.url));
 
-const results = process.argv
+const all = process.argv
   .slice(2)
   .map((file) => JSON.parse(readFileSync(file, "utf8")))
   .sort((a, b) => ORDER.indexOf(a.target) - ORDER.indexOf(b.target));
-if (results.length === 0) throw new Error("usage: node scripts/guarantees.mjs RESULT.json …");
-for (const { target, outcome } of results) {
+if (all.length === 0) throw new Error("usage: node scripts/guarantees.mjs RESULT.json …");
+for (const { target, outcome } of all) {
   if (outcome === "violated")
     throw new Error(`${target}: a promise was broken; nothing is written`);
 }
+
+/** A run with `--fence` says something about that fence; its store has runs of its own. */
+const isOfFence = ({ command }) => / --fence /.test(command);
+const results = all.filter((one) => !isOfFence(one));
+const fenceResults = all.filter(isOfFence);
 
 const count = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, ",");
 const minutes = (ms) =>
@@ -92,6 +100,63 @@ function sectionOf(result) {
   ].join("\n");
 }
 
+const FENCES = {
+  sqlite: "SQLite",
+  redis: "Redis",
+  postgres: "PostgreSQL",
+  etcd: "etcd",
+  zookeeper: "ZooKeeper",
+};
+const FENCE_HEADING = "## Fences";
+
+/** The registers of all runs, or of those with a kind of fault. */
+function registersOf(of, fault) {
+  const runs = of.runs.filter(({ faults }) => !fault || faults.some(({ kind }) => kind === fault));
+  const sum = (register, figure) =>
+    runs.reduce((total, { registers }) => total + registers[register][figure], 0);
+  return {
+    runs: runs.length,
+    fenced: `${count(sum("fenced", "lost"))} of ${count(sum("fenced", "writes"))}, ${count(sum("fenced", "refused"))} refused`,
+    unfenced: [sum("unfenced", "lost"), sum("unfenced", "writes")],
+  };
+}
+
+/** Fault × fence: lost updates of all writes, and refused accesses, in the runs with that fault. */
+function fenceSection() {
+  if (fenceResults.length === 0) {
+    const kept = readFileSync(page, "utf8").split(/\n\n(?=## )/);
+    return kept.find((one) => one.startsWith(FENCE_HEADING))?.trimEnd();
+  }
+  const names = Object.keys(FENCES).filter((name) =>
+    fenceResults.some(({ fence }) => fence === name),
+  );
+  const of = (name) => fenceResults.find(({ fence }) => fence === name);
+  const rowFor = (label, fault) => {
+    const cells = names.map((name) => registersOf(of(name), fault));
+    const [lost, writes] = [0, 1].map((i) => cells.reduce((sum, one) => sum + one.unfenced[i], 0));
+    const fenced = cells.map((one) => (one.runs === 0 ? "not drawn" : one.fenced));
+    return `| ${[label, `${count(lost)} of ${count(writes)}`, ...fenced].join(" | ")} |`;
+  };
+  const faults = new Set(
+    fenceResults.flatMap(({ runs }) => runs.flatMap((run) => run.faults.map(({ kind }) => kind))),
+  );
+  return [
+    FENCE_HEADING,
+    "",
+    `Locks in ${fenceResults[0].about}; the register and its fence are on a server that no fault hits. A cell counts the updates that were lost, of all writes, and the accesses that the fence refused, in the runs with this fault. *No fence* is the register without one, in all of these runs.`,
+    "",
+    ...names.map(
+      (name) =>
+        `- ${FENCES[name]}: \`${of(name).command}\`; ${of(name).startedAt.slice(0, 10)}, ${minutes(of(name).lastedMs)}, ${count(of(name).runs.length)} runs`,
+    ),
+    "",
+    `| fault | no fence | ${names.map((name) => FENCES[name]).join(" | ")} |`,
+    `|${"---|".repeat(names.length + 2)}`,
+    ...[...faults].sort().map((fault) => rowFor(fault, fault)),
+    rowFor("all runs"),
+  ].join("\n");
+}
+
 /** Each store of the page, with its row and its section, in the page's order. */
 function presentStores() {
   const [head, ...sections] = readFileSync(page, "utf8")
@@ -135,7 +200,7 @@ Several faults are active at the same time in most runs, so a row shows the faul
 
 ${summary}
 
-${stores.map(({ section }) => section).join("\n\n")}
+${[fenceSection(), ...stores.map(({ section }) => section)].filter(Boolean).join("\n\n")}
 `,
 );
 const [before, rest] = readFileSync(readme, "utf8").split(MARKS[0]);

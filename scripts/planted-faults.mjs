@@ -79,8 +79,8 @@ export const PLANTED = [
     edits: [
       [
         "stores/quorum/lua.js",
-        "if recoveringFor > 0 then\n    return string.format('recovering",
-        "if false then\n    return string.format('recovering",
+        "if recoveringFor > 0 then return string.format('recovering",
+        "if false then return string.format('recovering",
       ],
     ],
   },
@@ -152,8 +152,8 @@ export const PLANTED = [
     edits: [
       [
         "core/requests.js",
-        "const replies = this.#store.renew(",
-        'const replies = ((all) => all.map(() => ({ kind: "unknown" })))(',
+        "() => this.#store.renew(renewals)",
+        '() => renewals.map(() => ({ kind: "unknown" }))',
       ],
     ],
   },
@@ -163,8 +163,8 @@ export const PLANTED = [
     edits: [
       [
         "core/requests.js",
-        "const replies = this.#store.release([release]);",
-        'const replies = Promise.resolve(["released"]);',
+        "() => this.#store.release([release])",
+        '() => Promise.resolve(["released"])',
       ],
     ],
   },

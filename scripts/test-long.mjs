@@ -31,6 +31,11 @@ const LABS = [
 ];
 const STEPS = [
   ["random comparisons", ["npx", "vitest", "run", "--testTimeout", "1800000", ...random]],
+  ["paused holders", ["npx", "vitest", "run", "test/fence/paused-holders.test.ts"]],
+  [
+    "paused holders, servers",
+    ["npx", "vitest", "run", "--mode", "faults", "test/fence/paused-holders.faults.test.ts"],
+  ],
   ["real processes", ["npx", "vitest", "run", "--mode", "faults", "test/verify/traffic"]],
   [
     "simulator",

@@ -210,6 +210,18 @@ export function createLocksOn(
 /** `Locks` made in this thread. */
 let made = 0;
 
+/** For tools that are built on a `Locks`, and need more of its store than the interface has. */
+const contexts = new WeakMap<Locks, Context>();
+
+/** Throws InvalidArgumentError if the value was not made by `connect` or `createLocks` of this copy of Holdfast. */
+export function contextOf(locks: Locks): Context {
+  const context = contexts.get(locks);
+  if (context !== undefined) return context;
+  throw new InvalidArgumentError(
+    `locks is ${show(locks)}; pass the object that connect() or createLocks() of this copy of Holdfast returned`,
+  );
+}
+
 class StoreLocks implements Locks {
   readonly #context: Context;
   readonly #closer = unlimitedController();
@@ -242,6 +254,7 @@ class StoreLocks implements Locks {
             close: (isIdle) => this.close({ grace: isIdle ? 0 : exit.graceMs }),
           });
     store.open?.();
+    contexts.set(this, this.#context);
   }
 
   get traits(): Traits {
@@ -286,7 +299,7 @@ class StoreLocks implements Locks {
     } catch (error) {
       if (whenUnavailable === "throw" || !isUnavailable(error)) throw error;
       const call = resolveCall(rest, settings, store.traits);
-      return fn(unprotectedLease(settings, name, call, error));
+      return fn(unprotectedLease(this.#context, name, call, error));
     }
     return workUnder(
       lease,

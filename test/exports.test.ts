@@ -48,6 +48,8 @@ const NEED_EXAMPLE = [
   "updateVersioned",
   "ZooKeeperClient.open",
   "advise",
+  "prometheusMetrics",
+  "instrument",
 ];
 
 /** Declares a name that an example uses without declaring it: ours by an import, the user's as `any`. */

@@ -14,12 +14,13 @@ const LAYERS: readonly (readonly string[])[] = [
   ["testing.ts"],
   ["conformance/"],
   ["testing/"],
-  ["index.ts", "connect.ts", "examine.ts", "locks.ts"],
+  ["lockfree/"],
+  ["index.ts", "connect.ts", "examine.ts", "fences.ts", "locks.ts"],
   ["primitives/"],
   ["fence/"],
   ["postgres/", "zookeeper/"],
   ["stores/"],
-  ["doctor/"],
+  ["doctor/", "observe/"],
   ["core/"],
 ];
 

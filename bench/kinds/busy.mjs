@@ -43,7 +43,8 @@ export async function measure({ contestants, place, options, progress }) {
     };
     const { turns, failures } = await contest(opened, {
       rounds: rounds + 1,
-      turn: (contestant) => inFlight(width, inFlightMs, () => attempt(contestant)),
+      turn: async (contestant) =>
+        (await inFlight(width, inFlightMs, () => attempt(contestant))).perSecond,
       progress: (text) => progress(`${width} in flight, ${text}`),
     });
     const able = opened.filter(({ name }) => !failures.has(name));

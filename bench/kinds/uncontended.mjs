@@ -1,22 +1,38 @@
 import { contest, inFlight, interleave } from "../lib/contest.mjs";
 import { TERMS } from "../lib/contestant.mjs";
 import { barPlot } from "../lib/plots.mjs";
+import { startCpuMs } from "../lib/resources.mjs";
 import { median, quantile, ratios, spread } from "../lib/statistics.mjs";
 
 /** Acquire + release of names that nobody else wants, within this process. */
-export const settings = { rounds: 15, sequentialMs: 300, sliceMs: 1, width: 64, inFlightMs: 200 };
-export const quick = { rounds: 2, sequentialMs: 15, inFlightMs: 20 };
+export const settings = {
+  rounds: 15,
+  sequentialMs: 300,
+  sliceMs: 1,
+  width: 64,
+  inFlightMs: 200,
+  /** The first round, which does not count. */
+  warmUpMs: 200,
+  operation: "pairs",
+  /** Whether the CPU time of a pair is shown, which depends less on the load of the machine; needs the probe `cpuMs`. */
+  showsCpu: false,
+};
+export const quick = { rounds: 2, sequentialMs: 15, inFlightMs: 20, warmUpMs: 20 };
 
-export const columns = ({ yardstick, width }) => ({
+export const columns = ({ yardstick, width, operation, showsCpu }) => ({
   timeMs: ["1 in flight: p50", "ms"],
   p99Ms: ["p99", "ms"],
   timeRatio: [`p50 ÷ ${yardstick}`, "×"],
-  pairsPerSecond: [`${width} in flight: pairs`, "/s"],
+  pairsPerSecond: [`${width} in flight: ${operation}`, "/s"],
   throughputRatio: [`${width} in flight ÷ ${yardstick}`, "×"],
+  ...(showsCpu && {
+    clientCpuMs: [`${width} in flight: CPU of the client a pair`, "ms"],
+    serverCpuMs: ["of the server", "ms"],
+  }),
 });
 
-export async function measure({ contestants, place, options, progress }) {
-  const { rounds, sequentialMs, sliceMs, width, inFlightMs, yardstick } = options;
+export async function measure({ contestants, place, options, progress, cpuMs = () => 0 }) {
+  const { rounds, sequentialMs, sliceMs, width, inFlightMs, warmUpMs, yardstick } = options;
   const opened = [];
   const close = () => Promise.all(opened.map(({ adapter }) => adapter.close()));
   try {
@@ -25,10 +41,19 @@ export async function measure({ contestants, place, options, progress }) {
     }
     const pair = async ({ adapter }, lane) =>
       adapter.release(await adapter.acquire(`name ${lane}`));
+    const turn = async (contestant, round) => {
+      const [clientMs, serverMs] = [startCpuMs(), cpuMs()];
+      const { perSecond, done } = await inFlight(
+        width,
+        round === 0 ? warmUpMs : inFlightMs,
+        (lane) => pair(contestant, lane),
+      );
+      return { perSecond, done, clientMs: clientMs(), serverMs: cpuMs() - serverMs };
+    };
     // Many in flight first: by then, everybody's code is compiled, as in a process that has run for a while.
     const { turns, failures } = await contest(opened, {
       rounds: rounds + 1,
-      turn: (contestant) => inFlight(width, inFlightMs, (lane) => pair(contestant, lane)),
+      turn,
       progress: (text) => progress(`${width} in flight, ${text}`),
     });
     const sequential = new Map(opened.map(({ name }) => [name, []]));
@@ -43,7 +68,14 @@ export async function measure({ contestants, place, options, progress }) {
         sequential.get(name).push({ p50Ms: median(samplesMs), p99Ms: quantile(samplesMs, 0.99) });
       }
     }
-    const rates = new Map([...turns].map(([name, all]) => [name, all.slice(1)]));
+    const counted = new Map([...turns].map(([name, all]) => [name, all.slice(1)]));
+    const rates = new Map(
+      [...counted].map(([name, all]) => [name, all.map(({ perSecond }) => perSecond)]),
+    );
+    const msPerPair = (name, key) => {
+      const sum = (of) => counted.get(name).reduce((total, one) => total + one[of], 0);
+      return sum(key) / sum("done");
+    };
     const times = new Map(
       [...sequential].map(([name, all]) => [name, all.map((one) => one.p50Ms)]),
     );
@@ -56,6 +88,8 @@ export async function measure({ contestants, place, options, progress }) {
           timeRatio: ratios(times.get(name), times.get(yardstick)),
           pairsPerSecond: spread(rates.get(name)).median,
           throughputRatio: ratios(rates.get(name), rates.get(yardstick)),
+          clientCpuMs: msPerPair(name, "clientMs"),
+          serverCpuMs: msPerPair(name, "serverMs"),
         },
       ]),
     );
@@ -65,11 +99,11 @@ export async function measure({ contestants, place, options, progress }) {
   }
 }
 
-export function plots({ figures }, { title, yardstick, width }) {
+export function plots({ figures }, { title, yardstick, width, operation }) {
   const bars = (key) => Object.entries(figures).map(([label, of]) => ({ label, value: of[key] }));
   return {
     time: barPlot({
-      title: `${title}: time of acquire + release, 1 in flight`,
+      title: `${title}: time of ${operation === "pairs" ? "acquire + release" : "a write"}, 1 in flight`,
       axis: `multiple of ${yardstick} (less is better)`,
       unit: "×",
       bars: bars("timeRatio"),

@@ -51,7 +51,7 @@ export async function interleave(
   return samplesMs;
 }
 
-/** Operations a second with `width` lanes that never rest. */
+/** Operations a second with `width` lanes that never rest, and how many were done. */
 export async function inFlight(width, ms, operate) {
   const startedMs = performance.now();
   let done = 0;
@@ -62,7 +62,7 @@ export async function inFlight(width, ms, operate) {
     }
   };
   await Promise.all(Array.from({ length: width }, (_, number) => lane(number)));
-  return (done / (performance.now() - startedMs)) * 1_000;
+  return { perSecond: (done / (performance.now() - startedMs)) * 1_000, done };
 }
 
 const rotated = (list, by) => list.map((_, i) => list[(i + by) % list.length]);

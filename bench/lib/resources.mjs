@@ -1,14 +1,28 @@
+import { readFileSync } from "node:fs";
 import { monitorEventLoopDelay } from "node:perf_hooks";
 import { machineMs, sleepMs } from "./clock.mjs";
 
 /** Returns a function that says what share of a core this process has used since, in percent. */
 export function startCpu() {
-  const before = process.cpuUsage();
+  const cpuMs = startCpuMs();
   const fromMs = machineMs();
+  return () => (cpuMs() / (machineMs() - fromMs)) * 100;
+}
+
+/** Returns a function that says how much CPU time this process has used since. */
+export function startCpuMs() {
+  const before = process.cpuUsage();
   return () => {
     const { user, system } = process.cpuUsage(before);
-    return ((user + system) / 1_000 / (machineMs() - fromMs)) * 100;
+    return (user + system) / 1_000;
   };
+}
+
+/** The CPU time that another process has used, in steps of 10 ms. */
+export function cpuMsOf(pid) {
+  const [, fields] = readFileSync(`/proc/${pid}/stat`, "utf8").split(") ");
+  const [utime, stime] = fields.split(" ").slice(11, 13).map(Number);
+  return (utime + stime) * 10;
 }
 
 /** The size of all reachable objects; needs `--expose-gc`. */

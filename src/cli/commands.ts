@@ -74,9 +74,29 @@ Exit codes:
     summary: "List the names in use, with holders and waiters",
     args: [],
     usage: "[options]",
-    options: ["prefix", "json", ...STORE_OPTIONS],
-    examples: ["holdfast ls --prefix order:", "holdfast ls --json | jq -r '.[].name'"],
+    options: ["prefix", "watch", "json", ...STORE_OPTIONS],
+    examples: [
+      "holdfast ls --prefix order:",
+      "holdfast ls --watch",
+      "holdfast ls --json | jq -r '.[].name'",
+    ],
     run: async ({ options }) => (await import("./ls.js")).ls(options),
+  },
+  {
+    name: "events",
+    summary: "Print changes of holders and waiters as they are seen",
+    args: [],
+    usage: "[options]",
+    options: ["prefix", "json", ...STORE_OPTIONS],
+    abouts: { json: "print a line of JSON for each; tokens are strings" },
+    examples: [
+      "holdfast events --prefix order:",
+      "holdfast events --json | jq -r 'select(.event == \"granted\") | .name'",
+    ],
+    more: `It lists the names every half second, and prints the differences until you end
+it: held (at the start), granted, ended, waiters. A lease that begins and ends
+between two looks is not seen.`,
+    run: async ({ options }) => (await import("./events.js")).events(options),
   },
   {
     name: "inspect",
@@ -131,6 +151,26 @@ Exit codes:
     run: async ({ options }) => (await import("./doctor.js")).doctor(options),
   },
   {
+    name: "fences",
+    summary: "List the resources that are fenced in a database",
+    args: [],
+    usage: "--store URL [options]",
+    options: ["prefix", "json", "store", "store-file"],
+    abouts: {
+      prefix: "only resources that start with TEXT",
+      store: "the database with the fenced data, which need not be\nthe store of the locks",
+    },
+    examples: [
+      "holdfast fences --store postgres://db/shop",
+      "holdfast fences --store sqlite:shop.db --prefix stock: --json",
+    ],
+    more: `For each resource: the highest token that has entered, and when, where the
+database can tell. A holder with a lower token is refused. It looks where a
+fence keeps its numbers by default, and changes nothing. The fence of a folder
+keeps them in sqlite:FOLDER/.holdfast-fence.db.`,
+    run: async ({ options }) => (await import("./fences.js")).fences(options),
+  },
+  {
     name: "setup",
     summary: "Make the tables of a store before its first use",
     args: [],
@@ -180,6 +220,7 @@ same run. A run that breaks a promise is shortened and shown; exit code 1.`,
       "seed",
       "workers",
       "faults",
+      "fence",
       "pick",
       "report",
       "json",

@@ -10,6 +10,7 @@ const MOST = 1_000;
 const HEADING = ["NAME", "MODE", "HOLDER", "TOKEN", "HELD FOR", "EXPIRES IN", "WAITERS"];
 
 export async function ls(options: Options): Promise<number> {
+  if (options.watch) return (await import("./ls-watch.js")).watchNames(options, MOST);
   const { prefix = "", json } = options;
   const names = await withLocks(options, (locks) => locks.list({ prefix, limit: MOST }), []);
   if (json) print(jsonText(names));

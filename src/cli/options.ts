@@ -62,6 +62,7 @@ export const OPTIONS = {
   quiet: { about: "print nothing when the name is held (exit code 75)" },
   verbose: { about: "print which store is used, and when the lease\nbegins and ends" },
   prefix: { value: "TEXT", about: "only names that start with TEXT" },
+  watch: { about: "draw the table again every second, on a terminal" },
   json: { about: "print JSON; tokens are strings" },
   force: { about: "required, because the holder may still be at work" },
   why: { value: "TEXT", about: "the reason; the holder's error and inspect show it" },
@@ -83,6 +84,11 @@ export const OPTIONS = {
     value: "LIST",
     about:
       "only these faults, separated by commas, by name or by\nwhat they hit (worker, connection, server, cluster,\nfiles); none turns them off, list shows them",
+  },
+  fence: {
+    value: "NAME",
+    about:
+      "the fence of the register that the workers write to:\nsqlite (default), redis, postgres, etcd or zookeeper,\non a server that no fault hits",
   },
   pick: {
     value: "LIST",

@@ -57,22 +57,30 @@ export function formatMs(ms: number): string {
     .join(" ");
 }
 
-/** Columns as wide as their widest cell; the first row is the heading. */
+/** The lines of a table: columns as wide as their widest cell. */
+export function aligned(rows: readonly (readonly string[])[]): string[] {
+  const widths = rows[0]!.map((_, i) =>
+    rows.reduce((most, row) => Math.max(most, row[i]!.length), 0),
+  );
+  return rows.map((row) =>
+    row
+      .map((cell, i) => cell.padEnd(widths[i]!))
+      .join("  ")
+      .trimEnd(),
+  );
+}
+
+/** A table whose first row is the heading. */
 export function table(rows: readonly (readonly string[])[]): string {
-  const widths = rows[0]!.map((_, i) => Math.max(...rows.map((row) => row[i]!.length)));
-  return rows
-    .map((row, at) => {
-      const line = row.map((cell, i) => cell.padEnd(widths[i]!)).join("  ");
-      return at === 0 ? style(process.stdout, "bold", line.trimEnd()) : line.trimEnd();
-    })
-    .join("\n");
+  const [heading, ...lines] = aligned(rows);
+  return [style(process.stdout, "bold", heading!), ...lines].join("\n");
 }
 
 /** JSON with tokens as strings. Escapes characters that control a terminal, which JSON allows. */
-export function jsonText(value: unknown): string {
+export function jsonText(value: unknown, indent = 2): string {
   const plain = (_key: string, one: unknown): unknown =>
     typeof one === "bigint" ? String(one) : one;
-  return JSON.stringify(value, plain, 2).replace(
+  return JSON.stringify(value, plain, indent).replace(
     /[\u007f-\u009f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g,
     (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`,
   );

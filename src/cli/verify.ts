@@ -5,11 +5,18 @@ import { renderReport } from "../verify/report/render.js";
 import { storyLines } from "../verify/report/story.js";
 import { count, counted, describeEvent, duration } from "../verify/report/words.js";
 import type { CheckResult, Result, RunRecord } from "../verify/runner/result.js";
-import { decodePick, encodePick, type Pick } from "../verify/runner/shorten.js";
+import { decodePick, encodePick, type Pick as Picked } from "../verify/runner/shorten.js";
 import type { Target } from "../verify/runner/target.js";
-import { type Verification, type VerifyFailure, verify } from "../verify/runner/verify.js";
+import {
+  type Verification,
+  type VerifyFailure,
+  type VerifyOptions,
+  verify,
+} from "../verify/runner/verify.js";
+import { withFenceServer } from "../verify/targets/fence-server.js";
 import { LAB_TARGETS, type LabName } from "../verify/targets/index.js";
 import { unknownFaults, type Wanted, withTarget } from "../verify/targets/open.js";
+import { REGISTER_FENCES, type RegisterFence } from "../verify/traffic/registers/register.js";
 import { CliError, Exit, usage } from "./exit.js";
 import { LiveLine } from "./live-line.js";
 import { durationOption, fileOption, numberOption, type Options } from "./options.js";
@@ -32,7 +39,8 @@ interface Request {
   readonly forMs: number | undefined;
   readonly runs: number | undefined;
   readonly workers: number;
-  readonly pick: Pick | undefined;
+  readonly pick: Picked | undefined;
+  readonly fence: RegisterFence | undefined;
 }
 
 export async function verifyStore(options: Options): Promise<number> {
@@ -62,7 +70,13 @@ export async function verifyStore(options: Options): Promise<number> {
   const verification = await withTarget(request.wanted, request.faults, async (target) => {
     refuseUnknown(target, request.faults);
     announce(target, request);
-    return carryOut(target, request, report !== undefined, interrupted.signal);
+    return withFenceServer(request.fence, (register) =>
+      carryOut(target, request, {
+        register,
+        keepsHistory: report !== undefined,
+        signal: interrupted.signal,
+      }),
+    );
   });
   const { result, history, failure } = verification;
   if (options.json) print(jsonText(jsonOf(verification, request)));
@@ -102,7 +116,17 @@ function readRequest(options: Options): Request {
     runs: pick === undefined ? runs : (runs ?? 1),
     workers: most ?? ("lab" in wanted ? WORKERS.ours : WORKERS.given),
     pick,
+    fence: fenceOf(options),
   };
+}
+
+function fenceOf({ fence }: Options): RegisterFence | undefined {
+  if (fence === undefined) return undefined;
+  const known = REGISTER_FENCES.find((one) => one === fence);
+  if (known !== undefined) return known;
+  throw usage(
+    `there is no fence ${quoted(fence)} for a register; there are ${REGISTER_FENCES.join(", ")}`,
+  );
 }
 
 function wantedOf(options: Options): Wanted {
@@ -150,9 +174,8 @@ function announce(target: Target, { seed, forMs, runs, workers }: Request): void
 
 async function carryOut(
   target: Target,
-  { seed, forMs, runs, workers, pick, wanted, faults }: Request,
-  keepsHistory: boolean,
-  signal: AbortSignal,
+  { seed, forMs, runs, workers, pick, wanted, faults, fence }: Request,
+  more: Pick<VerifyOptions, "register" | "keepsHistory" | "signal">,
 ): Promise<Verification> {
   const progress = new Progress();
   try {
@@ -162,9 +185,8 @@ async function carryOut(
       runs,
       workers,
       pick,
-      signal,
-      command: commandOf(wanted, { seed, forMs, runs, workers, faults }),
-      keepsHistory,
+      command: commandOf(wanted, { seed, forMs, runs, workers, faults, fence }),
+      ...more,
       shortenMs: pick === undefined ? SHORTEN_MS : 0,
       ...(target.isOurs ? {} : { pauseMs: GIVEN_PAUSE_MS }),
       onProgress: ({ events, activeFaults, runs: done }) =>
@@ -263,7 +285,7 @@ function summary(result: Result): string {
     words[outcome],
     `Tried: ${printable(about)}; ${counted(runs.length, "run")} in ${duration(lastedMs)}, ` +
       `${counted(operations, "operation")}, ${counted(grants, "grant")}, ${counted(faults, "fault")}.`,
-    `Register behind a fence: ${counted(fenced.writes, "write")}, ${count(fenced.lost)} lost; ${counted(fenced.refused, "stale access", "stale accesses")} refused. ` +
+    `Register behind a fence (${result.fence}): ${counted(fenced.writes, "write")}, ${count(fenced.lost)} lost; ${counted(fenced.refused, "stale access", "stale accesses")} refused. ` +
       `Without a fence: ${counted(unfenced.writes, "write")}, ${count(unfenced.lost)} lost.`,
     ...expected.map(
       ({ id, expected: times, why }) =>
@@ -303,17 +325,17 @@ function showFailure(
 }
 
 function replayOf(
-  { wanted, workers, faults }: Request,
+  { wanted, workers, faults, fence }: Request,
   seed: number,
   shortened: VerifyFailure["shortened"],
 ): string {
-  const all = commandOf(wanted, { seed, runs: 1, forMs: undefined, workers, faults });
+  const all = commandOf(wanted, { seed, runs: 1, forMs: undefined, workers, faults, fence });
   return shortened === null ? all : `${all} --pick ${encodePick(shortened.pick)}`;
 }
 
 function commandOf(
   wanted: Wanted,
-  { seed, forMs, runs, workers, faults }: Omit<Request, "wanted" | "pick">,
+  { seed, forMs, runs, workers, faults, fence }: Omit<Request, "wanted" | "pick">,
 ): string {
   return [
     "holdfast verify",
@@ -323,6 +345,7 @@ function commandOf(
     ...(runs === undefined ? [] : [`--runs ${runs}`]),
     ...(forMs === undefined ? [] : [`--for ${Math.round(forMs / 1_000)}s`]),
     `--workers ${workers}`,
+    ...(fence === undefined ? [] : [`--fence ${fence}`]),
     ...(faults === undefined ? [] : [`--faults ${shellWord(faults.join(","))}`]),
   ].join(" ");
 }

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { InvalidArgumentError, StaleTokenError } from "../core/errors.js";
+import { type ErrorCode, HoldfastError, type StaleTokenError } from "../core/errors.js";
 import type { Fence, Fenced } from "../fence/fence.js";
 
 /** A fence under test, with a number that it guards for each resource. Each case gets a fresh one. */
@@ -30,7 +30,13 @@ export interface FenceCase {
 }
 
 const by = (token: bigint, floor = token): Fenced => ({ token, floor });
-const isStale = (error: unknown): boolean => error instanceof StaleTokenError;
+/** By their codes: a fence of yours may use another copy of the library. */
+const hasCode =
+  (code: ErrorCode) =>
+  (error: unknown): boolean =>
+    HoldfastError.is(error) && error.code === code;
+const isStale = hasCode("STALE_TOKEN");
+const isInvalid = hasCode("INVALID_ARGUMENT");
 const HIGH = 2n ** 63n - 1n;
 
 /** The cases that every fence has to pass: for a fence of your own, run them with any test runner. */
@@ -86,6 +92,19 @@ export const fenceConformance: readonly FenceCase[] = [
       assert.equal(await fence.highest(undefined, "cell"), 5n);
       await fence.enter(undefined, "cell", by(8n));
       await assert.rejects(write("cell", by(7n, 5n), 5), isStale);
+    },
+  },
+  {
+    name: "strict accepts all holders of a floor that one of them has entered",
+    async run({ fence, write }) {
+      await fence.enter(undefined, "cell", by(6n));
+      await write("cell", by(9n, 6n), 1, { strict: true });
+      await assert.rejects(write("cell", by(9n, 7n), 2, { strict: true }), /not entered/);
+      await fence.enter(undefined, "cell", by(12n, 8n));
+      await write("cell", by(9n, 6n), 3, { strict: true });
+      assert.equal(await fence.highest(undefined, "cell"), 8n);
+      await fence.enter(undefined, "other", by(3n, 0n));
+      await write("other", by(3n, 0n), 4, { strict: true });
     },
   },
   {
@@ -170,11 +189,11 @@ export const fenceConformance: readonly FenceCase[] = [
     async run({ fence }) {
       const bad = [null, {}, { token: 1, floor: 1 }, by(1n, 2n), by(-1n), by(HIGH + 1n)];
       for (const lease of bad)
-        await assert.rejects(fence.enter(undefined, "cell", lease as Fenced), InvalidArgumentError);
-      await assert.rejects(fence.enter(undefined, "", by(1n)), InvalidArgumentError);
-      await assert.rejects(fence.reset(undefined, "cell", -1n), InvalidArgumentError);
+        await assert.rejects(fence.enter(undefined, "cell", lease as Fenced), isInvalid);
+      await assert.rejects(fence.enter(undefined, "", by(1n)), isInvalid);
+      await assert.rejects(fence.reset(undefined, "cell", -1n), isInvalid);
       const options = { strickt: true } as object as { strict: boolean };
-      await assert.rejects(fence.guard(undefined, "cell", by(1n), options), InvalidArgumentError);
+      await assert.rejects(fence.guard(undefined, "cell", by(1n), options), isInvalid);
       assert.equal(await fence.highest(undefined, "cell"), 0n);
     },
   },

@@ -6,6 +6,7 @@ import { matrixCases } from "./matrix.js";
 import { nameCases } from "./names.js";
 import { permitCases } from "./permits.js";
 import { primitiveCases } from "./primitives.js";
+import { recordCases } from "./records.js";
 import { revocationCases } from "./revocation.js";
 import { Bench, type Case, type Subject } from "./subject.js";
 import { tokenCases } from "./tokens.js";
@@ -25,6 +26,7 @@ export const conformance: readonly Case[] = [
   ...revocationCases,
   ...matrixCases,
   ...nameCases,
+  ...recordCases,
   ...fenceCases,
 ];
 

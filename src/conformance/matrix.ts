@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { UnsupportedError } from "../core/errors.js";
 import type { Feature, Traits } from "../core/store.js";
-import type { Locks } from "../locks.js";
+import { NamespaceRecords } from "../lockfree/records.js";
+import { contextOf, type Locks } from "../locks.js";
 import type { Case } from "./subject.js";
 
 /** A feature of Holdfast. A store that lacks what it needs refuses it with the reason. */
@@ -67,6 +68,12 @@ const PRIMITIVES: readonly Primitive[] = [
     call: "forceRelease(name, { why })",
     needs: "revoke",
     use: (locks) => locks.forceRelease("name", { why: "a test" }),
+  },
+  {
+    name: "records and meters",
+    call: "holdfast/lockfree",
+    needs: "records",
+    use: async (locks) => new NamespaceRecords(contextOf(locks), "this case").read("name"),
   },
 ];
 

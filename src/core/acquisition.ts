@@ -7,7 +7,7 @@ import {
   QueueFullError,
   StoreUnavailableError,
 } from "./errors.js";
-import { type Events, emit } from "./events.js";
+import { type AcquireFields, type Events, emit } from "./events.js";
 import type { HeldLease } from "./held-lease.js";
 import type { Call } from "./settings.js";
 import {
@@ -28,12 +28,17 @@ export interface Busy {
   readonly freeInMs: number;
 }
 
+/** Acquires that have begun in this thread. */
+let begun = 0;
+
 /** One call of `acquire` as its caller sees it: the promise, the caller's signal, events and errors. */
 export class Acquisition {
   readonly names: readonly string[];
   readonly call: Call;
   readonly startedAtMs: number;
   readonly context: Context;
+  /** The number of its first name, for events; those of the others follow. */
+  readonly id: number;
   #busy: Busy | null = null;
   isOver = false;
   /** One lease for each name once granted. */
@@ -47,6 +52,8 @@ export class Acquisition {
     this.context = context;
     this.names = names;
     this.call = call;
+    this.id = begun + 1;
+    begun += names.length;
     this.startedAtMs = context.runtime.clock.elapsedMs();
   }
 
@@ -122,10 +129,10 @@ export class Acquisition {
     // The wait ends first, because a subscriber of `granted` may abort the signal.
     this.end(null);
     this.resolve();
-    for (const [i, { name, token, holder }] of leases.entries()) {
+    for (const [i, { token, holder }] of leases.entries()) {
       const { handedOver } = grants[i]!;
       emit("granted", this.context.settings.logger, () => {
-        return { name, token, holder, waitMs: this.#waitedMs(), handedOver };
+        return { ...this.#fields(i), token, holder, waitMs: this.#waitedMs(), handedOver };
       });
     }
   }
@@ -141,11 +148,10 @@ export class Acquisition {
 
   emitAsked(): void {
     const { holder, limit, permits } = this.call;
-    for (const name of this.names) {
+    for (const i of this.names.keys()) {
       emit("asked", this.context.settings.logger, () => ({
-        name,
+        ...this.#fields(i),
         holder,
-        mode: modeOf(this.call),
         // An exclusive holder takes the whole limit: a number that no caller has chosen.
         permits: limit === LOCK_LIMIT ? 1 : permits,
       }));
@@ -153,9 +159,10 @@ export class Acquisition {
   }
 
   emitNotGranted(reason: NotGranted): void {
-    for (const name of this.names) {
+    for (const i of this.names.keys()) {
       emit("not-granted", this.context.settings.logger, () => {
-        return { name, holder: this.call.holder, waitMs: this.#waitedMs(), reason };
+        const { holder } = this.call;
+        return { ...this.#fields(i), holder, waitMs: this.#waitedMs(), reason };
       });
     }
   }
@@ -188,6 +195,11 @@ export class Acquisition {
     return new StoreUnavailableError(
       `the reply that granted ${this.#quotedNames} came after its ttl of ${this.call.ttlMs} ms; use a longer ttl`,
     );
+  }
+
+  #fields(index: number): AcquireFields {
+    const { store } = this.context.store.traits;
+    return { id: this.id + index, store, name: this.names[index]!, mode: modeOf(this.call) };
   }
 
   get #quotedNames(): string {

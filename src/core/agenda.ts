@@ -1,4 +1,5 @@
-import type { Clock, Timer } from "./clock.js";
+import { type Clock, LATE_MS, type Timer } from "./clock.js";
+import { emit } from "./events.js";
 import type { Grace } from "./grace.js";
 import type { Awaitable } from "./store.js";
 
@@ -95,6 +96,8 @@ export class Agenda {
     this.#turning = true;
     try {
       const nowMs = this.#clock.elapsedMs();
+      const lateMs = nowMs - this.#timerAt;
+      if (lateMs > LATE_MS) emit("stalled", undefined, () => ({ lateMs }));
       for (let woken = 0; woken < WAKES_PER_TURN; woken++) {
         const first = this.#heap[0];
         if (first === undefined || first.wakeAt > nowMs) break;

@@ -44,6 +44,8 @@ const LOOK_EVERY_MS = 1_000;
 /** The resolution of `os.uptime`, with room: Linux reads hundredths, others whole seconds. */
 const UPTIME_GRAIN_MS = process.platform === "linux" ? 20 : 1_100;
 const TOGETHER_MS = 2;
+/** A timer that fires later than this was held up by the event loop. */
+export const LATE_MS = 50;
 /** `setTimeout` fires at once after a longer time. */
 export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 

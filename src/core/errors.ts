@@ -127,7 +127,8 @@ export class LeaseLostError extends HoldfastError {
   }
 }
 
-const LOSS_DETAIL: Record<LossReason, string> = {
+/** Each reason of a loss, in words. */
+export const LOSS_DETAIL: Record<LossReason, string> = {
   expired: "it could not be renewed in time",
   revoked: "it was released by force",
   superseded: "the store has granted the name to another",

@@ -1,42 +1,8 @@
 import { channel } from "node:diagnostics_channel";
-import type { LossReason } from "./errors.js";
+import type { Events } from "./event-fields.js";
+import { logLine } from "./log-lines.js";
 
-/** Every event, with its fixed fields. Published on `holdfast:<event>`. */
-export interface Events {
-  /** A call of `acquire` or the like has begun. */
-  asked: { name: string; holder: string; mode: string; permits: number };
-  /** A lease was granted after `waitMs`; `handedOver` if another holder passed it on. */
-  granted: {
-    name: string;
-    token: bigint;
-    holder: string;
-    waitMs: number;
-    handedOver: boolean;
-  };
-  /** An acquire has ended without a lease. */
-  "not-granted": {
-    name: string;
-    holder: string;
-    waitMs: number;
-    reason: "busy" | "timeout" | "aborted" | "unavailable" | "closed" | "refused";
-  };
-  /** A renewal was confirmed; `ttlMs` is the new ttl. */
-  renewed: { name: string; token: bigint; ttlMs: number };
-  /** Renewals fail; the lease is good for `remainingMs` more. */
-  jeopardy: { name: string; token: bigint; remainingMs: number; cause: string };
-  /** A renewal succeeded after jeopardy. */
-  recovered: { name: string; token: bigint };
-  /** The lease can no longer be proved. */
-  lost: { name: string; token: bigint; reason: LossReason; heldMs: number };
-  /** The holder has released its lease. */
-  released: { name: string; token: bigint; heldMs: number; outcome: "released" | "unknown" };
-  /** A name was taken by force: by whom, from whom, and why. */
-  revoked: { name: string; token: bigint; holder: string; by: string; why: string };
-  /** `onUnavailable: "run"`: work went on without the lock. */
-  unprotected: { name: string; holder: string; cause: string };
-  /** A fence has refused a token. */
-  "stale-token": { resource: string; token: bigint; highest: bigint };
-}
+export type { AcquireFields, Events, LeaseFields } from "./event-fields.js";
 
 /** The name of an event, without `holdfast:`. */
 export type EventName = keyof Events;
@@ -47,7 +13,7 @@ export interface Logger {
   debug(message: string, fields: object): void;
   /** Recovery after a warning. */
   info(message: string, fields: object): void;
-  /** Events that a person should look at: jeopardy, losses, stale tokens. */
+  /** Events that a person should look at: jeopardy, losses, work without the lock. */
   warn(message: string, fields: object): void;
 }
 
@@ -56,6 +22,7 @@ const LEVEL: Record<EventName, keyof Logger> = {
   granted: "debug",
   "not-granted": "debug",
   renewed: "debug",
+  "renewal-failed": "debug",
   jeopardy: "warn",
   recovered: "info",
   lost: "warn",
@@ -63,6 +30,8 @@ const LEVEL: Record<EventName, keyof Logger> = {
   revoked: "warn",
   unprotected: "warn",
   "stale-token": "warn",
+  request: "debug",
+  stalled: "debug",
 };
 
 export const EVENT_NAMES = Object.keys(LEVEL) as EventName[];
@@ -70,6 +39,9 @@ export const EVENT_NAMES = Object.keys(LEVEL) as EventName[];
 const channels = Object.fromEntries(
   EVENT_NAMES.map((name) => [name, channel(`holdfast:${name}`)]),
 ) as Record<EventName, ReturnType<typeof channel>>;
+
+/** Whether the event has a subscriber: for events that cost more to find out than to build. */
+export const isHeard = (event: EventName): boolean => channels[event].hasSubscribers;
 
 /** Calls `fields` only when the event has a subscriber or a logger. */
 export function emit<E extends EventName>(
@@ -85,15 +57,16 @@ export function emit<E extends EventName>(
   // The end of a lease by its own close() is no incident.
   const isClosing = event === "lost" && (built as Events["lost"]).reason === "closed";
   const level = isClosing ? "debug" : LEVEL[event];
-  guarded(() => logger[level](`holdfast:${event}`, forLogs(built)));
+  guarded(() => logger[level](logLine(event, built), { event, ...forLogs(built) }));
 }
 
-/** Tokens as text: most loggers write JSON, which has no bigint. */
+/** Tokens as text, because most loggers write JSON, which has no bigint; whole milliseconds. */
 function forLogs(fields: object): object {
-  const entries = Object.entries(fields);
-  return Object.fromEntries(
-    entries.map(([key, value]) => [key, typeof value === "bigint" ? String(value) : value]),
-  );
+  const shown = (key: string, value: unknown): unknown => {
+    if (typeof value === "bigint") return String(value);
+    return key.endsWith("Ms") ? Math.round(value as number) : value;
+  };
+  return Object.fromEntries(Object.entries(fields).map(([key, value]) => [key, shown(key, value)]));
 }
 
 /** Calls the user's code. An error that it throws is an uncaught exception, and stops nothing of ours. */

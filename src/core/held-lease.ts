@@ -1,7 +1,7 @@
 import { reasonOf, safeCause } from "./cause.js";
 import type { Context } from "./context.js";
 import { InvalidArgumentError, LeaseLostError, type LossReason } from "./errors.js";
-import { type Events, emit } from "./events.js";
+import { type Events, emit, type LeaseFields } from "./events.js";
 import type { Grace } from "./grace.js";
 import type { Lease, LeaseEvents, LeaseState, ReleaseResult } from "./lease.js";
 import { LeaseExtras } from "./lease-extras.js";
@@ -23,18 +23,21 @@ import { checkOneOf, type Duration, show } from "./validate.js";
 
 const EVENTS = ["jeopardy", "recovered", "lost"] as const;
 
-type OwnEvent = "renewed" | "jeopardy" | "recovered" | "lost" | "released";
+type OwnEvent = "renewed" | "renewal-failed" | "jeopardy" | "recovered" | "lost" | "released";
 
 /** The lease of one grant: its states, its events, and its end. */
 export class HeldLease extends ProvedGrant implements Lease {
+  readonly #id: number;
   readonly #grantedAtMs: number;
   #state: LeaseState = "held";
   /** When to renew next, or to repeat a renewal without a reply. */
   #renewAtMs: number;
   #extras: LeaseExtras | null = null;
 
-  constructor(context: Context, name: string, call: Call, proof: Proof) {
+  /** `id`: the number of its acquire, for events. */
+  constructor(context: Context, id: number, name: string, call: Call, proof: Proof) {
     super(context, name, call, proof);
+    this.#id = id;
     this.#grantedAtMs = context.runtime.clock.elapsedMs();
     this.#renewAtMs = this.#dueAt(proof.sentAtMs, proof.grant.ttlMs);
   }
@@ -211,7 +214,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     if (nowMs >= this.#renewAtMs) {
       const { requests } = this.context;
       if (this.isUnanswered) {
-        this.#jeopardize(requests.noReplyError("renew", requests.renewTimeoutMs(this.ttlMs)));
+        this.#renewalFailed(requests.noReplyError("renew", requests.renewTimeoutMs(this.ttlMs)));
       }
       this.#renewSoon();
     }
@@ -234,7 +237,7 @@ export class HeldLease extends ProvedGrant implements Lease {
         }
         break;
       case "unknown":
-        if (!this.isOvertaken(seq)) this.#renewalFailed(reply.cause, sentAtMs);
+        if (!this.isOvertaken(seq)) this.#retryRenewal(reply.cause, sentAtMs);
         break;
       case "lost":
         this.#lose(reply.reason, whyOf(reply));
@@ -246,6 +249,7 @@ export class HeldLease extends ProvedGrant implements Lease {
   }
 
   #renewed(grant: Grant, sentAtMs: number): void {
+    const { provedUntilMs, provedTtlMs } = this;
     this.prove(grant, sentAtMs);
     this.#renewAtMs = this.#dueAt(sentAtMs, grant.ttlMs);
     if (this.#extras !== null) this.#extras.longestTtlMs = 0;
@@ -253,16 +257,19 @@ export class HeldLease extends ProvedGrant implements Lease {
     this.#recover();
     // A listener may have released it: then `released` was its last event.
     if (this.#isOver()) return;
-    this.#emit("renewed", () => ({ ttlMs: grant.ttlMs }));
+    this.#emit("renewed", () => {
+      const remainingShare = Math.max(0, provedUntilMs - this.#nowMs()) / provedTtlMs;
+      return { ttlMs: grant.ttlMs, remainingShare };
+    });
     this.#extras?.renewCalls?.settle(sentAtMs, null);
     this.#schedule();
   }
 
-  #renewalFailed(cause: unknown, sentAtMs: number): void {
+  #retryRenewal(cause: unknown, sentAtMs: number): void {
     const { requests } = this.context;
     const pauseMs = requests.retryPauseMs();
     if (this.#renews) this.#renewAtMs = this.#nowMs() + Math.min(pauseMs, this.ttlMs / 10);
-    this.#jeopardize(cause);
+    this.#renewalFailed(cause);
     this.#extras?.renewCalls?.settle(sentAtMs, requests.toStoreError("renew", cause));
     this.#schedule();
   }
@@ -309,6 +316,14 @@ export class HeldLease extends ProvedGrant implements Lease {
     // A listener of `jeopardy` or `recovered` may have released it: it stays off the agenda.
     if (this.#hasEnded) return;
     this.context.agenda.set(this, Math.min(this.#renewAtMs, this.#endsAtMs()));
+  }
+
+  #renewalFailed(failure: unknown): void {
+    this.#emit("renewal-failed", () => {
+      return { remainingMs: this.remainingMs, cause: reasonOf(safeCause(failure)) };
+    });
+    // A subscriber may have released it.
+    if (!this.#hasEnded) this.#jeopardize(failure);
   }
 
   #jeopardize(failure: unknown): void {
@@ -385,9 +400,13 @@ export class HeldLease extends ProvedGrant implements Lease {
     return new LeaseLostError(this, "released");
   }
 
-  #emit<E extends OwnEvent>(event: E, fields: () => Omit<Events[E], "name" | "token">): void {
-    const { name, token } = this;
-    emit(event, this.context.settings.logger, () => ({ name, token, ...fields() }) as Events[E]);
+  #emit<E extends OwnEvent>(event: E, more: () => Omit<Events[E], keyof LeaseFields>): void {
+    const { settings, store } = this.context;
+    emit(event, settings.logger, () => {
+      const { name, token, mode } = this;
+      const fields: LeaseFields = { id: this.#id, store: store.traits.store, name, mode, token };
+      return { ...fields, ...more() } as Events[E];
+    });
   }
 
   #heldMs(): number {

@@ -95,6 +95,10 @@ export abstract class ProvedGrant extends Renewable {
     return this.#provedUntilMs;
   }
 
+  protected get provedTtlMs(): number {
+    return this.#provedTtlMs;
+  }
+
   protected get isUnanswered(): boolean {
     return this.#isUnanswered;
   }

@@ -1,7 +1,8 @@
 import type { Agenda } from "./agenda.js";
 import { reasonOf, safeCause } from "./cause.js";
-import type { Timer } from "./clock.js";
+import { LATE_MS, type Timer } from "./clock.js";
 import { ClosedError, HoldfastError, StoreUnavailableError } from "./errors.js";
+import { emit, isHeard } from "./events.js";
 import { OwedRelease } from "./owed-release.js";
 import type { Runtime } from "./runtime.js";
 import type { Settings } from "./settings.js";
@@ -17,8 +18,6 @@ import type {
   Store,
 } from "./store.js";
 
-/** A timer that fires later than this was held up by the event loop. */
-export const LATE_MS = 50;
 /** After a timeout, how long a last reply may take before the store counts as unavailable. */
 export const LAST_REPLY_MS = 250;
 
@@ -109,7 +108,7 @@ export class Requests {
     replied: (reply: ClaimAnswer | HoldfastError) => void,
   ): void {
     try {
-      const reply = this.#store.claim(claim, push);
+      const reply = this.#timed("claim", () => this.#store.claim(claim, push));
       if (isPromise(reply)) {
         reply.then(replied, (error) => replied(this.toStoreError("claim", error)));
       } else replied(reply);
@@ -129,7 +128,7 @@ export class Requests {
       }
     };
     try {
-      const replies = this.#store.renew(renewals);
+      const replies = this.#timed("renew", () => this.#store.renew(renewals));
       if (isPromise(replies)) replies.then(pair, failed);
       else pair(replies);
     } catch (cause) {
@@ -151,7 +150,7 @@ export class Requests {
     const outcomeOf = (replies: readonly ReleaseAnswer[]): ReleaseOutcome =>
       replyAt(replies, 0) ?? failed(new MissingReply());
     try {
-      const replies = this.#store.release([release]);
+      const replies = this.#timed("release", () => this.#store.release([release]));
       if (!isPromise(replies)) return outcomeOf(replies);
       // A store that hangs must hold up nobody after the end: sent once, and not waited for.
       if (this.#closed) {
@@ -178,7 +177,7 @@ export class Requests {
   /** Sends any other request. Rejects with `StoreUnavailableError` when its outcome is unknown. */
   async run<T>(what: string, send: (store: Store) => Awaitable<T>): Promise<T> {
     try {
-      const reply = send(this.#store);
+      const reply = this.#timed(what, () => send(this.#store));
       if (!isPromise(reply)) return reply;
       return await new Promise<T>((replied, failed) => {
         this.#withTimeout(what, reply, undefined, { replied, failed });
@@ -239,6 +238,31 @@ export class Requests {
     });
     this.#owed.set(key, owed);
     owed.schedule(nowMs);
+  }
+
+  /** Sends a request, and publishes how long its reply took; reads no clock if nobody listens. */
+  #timed<T>(command: string, send: () => Awaitable<T>): Awaitable<T> {
+    if (!isHeard("request")) return send();
+    const { clock } = this.#runtime;
+    const { store } = this.#store.traits;
+    const sentAtMs = clock.elapsedMs();
+    const end = (outcome: "replied" | "failed"): void =>
+      emit("request", undefined, () => {
+        return { store, command, ms: clock.elapsedMs() - sentAtMs, outcome };
+      });
+    try {
+      const reply = send();
+      if (isPromise(reply)) {
+        reply.then(
+          () => end("replied"),
+          () => end("failed"),
+        );
+      } else end("replied");
+      return reply;
+    } catch (error) {
+      end("failed");
+      throw error;
+    }
   }
 
   /** Calls `replied` or `failed`, once, within the timeout. */

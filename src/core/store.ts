@@ -1,3 +1,8 @@
+import type { Awaitable } from "./awaitable.js";
+import type { Records } from "./records.js";
+
+export type { Awaitable } from "./awaitable.js";
+
 /**
  * The contract between the core and a store. ARCHITECTURE.md has the reasoning for all stores.
  *
@@ -57,15 +62,15 @@ export interface Store {
   /** Where the store can: calls `changed` when the holder may have changed. Returns a function that ends this. */
   observe?(name: string, changed: () => void): () => void;
 
+  /** Records and meters beside the locks. Undefined: the store has none, and `traits.cannot.records` says why. */
+  readonly records?: Records;
+
   /** A `Locks` begins to use the store, and ends that by `close`. Several may share a store. */
   open?(): void;
 
   /** Closes everything that the store opened itself. May be called again. */
   close(): Awaitable<void>;
 }
-
-/** A value, or a promise of it. */
-export type Awaitable<T> = T | Promise<T>;
 
 /** The limit of a lock's name, which is no semaphore. */
 export const LOCK_LIMIT = 2 ** 31 - 1;
@@ -154,7 +159,7 @@ export type Push =
   | { readonly kind: "granted"; readonly grant: Grant }
   /** Something changed: renew the ticket to see. */
   | { readonly kind: "look" }
-  /** After the grant: its session has ended. The core renews the lease at once, and learns why it is lost. */
+  /** After the grant: its session has ended, or its record is gone. The core renews the lease at once, and learns why it is lost. */
   | { readonly kind: "lost" };
 
 /** A request to extend a grant or a ticket. */
@@ -306,4 +311,11 @@ export interface Traits {
 }
 
 /** A feature that a store may refuse. */
-export type Feature = "shared" | "permits" | "many-names" | "at-least" | "own-ttl" | "revoke";
+export type Feature =
+  | "shared"
+  | "permits"
+  | "many-names"
+  | "at-least"
+  | "own-ttl"
+  | "revoke"
+  | "records";

@@ -1,8 +1,10 @@
 import { Acquisition, type Busy, type NotGranted } from "./acquisition.js";
+import { LATE_MS } from "./clock.js";
 import { assertOpen, type Context } from "./context.js";
 import { ClosedError, HoldfastError } from "./errors.js";
 import { HeldLease } from "./held-lease.js";
-import { LAST_REPLY_MS, LATE_MS, type ReleaseOutcome } from "./requests.js";
+import { PushTarget } from "./push-target.js";
+import { LAST_REPLY_MS, type ReleaseOutcome } from "./requests.js";
 import { SentRequests } from "./sent-requests.js";
 import type { Call } from "./settings.js";
 import {
@@ -37,7 +39,7 @@ export class Waiter extends Renewable {
   readonly #context: Context;
   readonly #acquisition: Acquisition;
   readonly #sent: SentRequests;
-  readonly #push = (push: Push): void => this.#pushed(push);
+  readonly #pushTarget = new PushTarget((push) => this.#pushed(push));
   /** The number of the claim in flight; 0 if there is none. */
   #claimSeq = 0;
   #claimTimeoutAtMs = Number.POSITIVE_INFINITY;
@@ -145,7 +147,7 @@ export class Waiter extends Renewable {
     this.#claimTimeoutAtMs = sentAtMs + requests.claimTimeoutMs(this.#call.waitMs);
     this.#claimAtMs = Number.POSITIVE_INFINITY;
     const { grantId } = this.#sent;
-    requests.claim(this.#acquisition.toClaim(grantId, seq), this.#push, (reply) => {
+    requests.claim(this.#acquisition.toClaim(grantId, seq), this.#pushTarget.push, (reply) => {
       if (this.#sent.isFormer(seq)) releaseFormer(this.#acquisition, grantId, reply);
       else if (HoldfastError.is(reply)) this.#claimFailed(seq, reply);
       else this.#claimReplied(seq, reply, sentAtMs);
@@ -256,11 +258,7 @@ export class Waiter extends Renewable {
   }
 
   #pushed(push: Push): void {
-    if (push.kind === "lost") {
-      // It may be about a former grant: a renewal shows whether the lease is gone.
-      for (const lease of this.#acquisition.leases ?? []) lease.renewNow();
-      return;
-    }
+    if (push.kind === "lost") return;
     const isFormer = push.kind === "granted" && this.#sent.isFormer(push.grant.seq);
     if (this.#acquisition.isOver || isFormer) return;
     const nowMs = this.#nowMs();
@@ -308,6 +306,7 @@ export class Waiter extends Renewable {
     const leases = grants.map((grant, i) => this.#leaseOf(grant, i));
     if (leases.every((lease) => lease !== null)) {
       for (const lease of leases) lease.begin();
+      this.#pushTarget.granted(leases);
       this.#stopWaiting();
       this.#acquisition.succeed(leases, grants);
       return;
@@ -325,7 +324,13 @@ export class Waiter extends Renewable {
     const proof = this.#sent.proofOf(grant);
     if (proof === null) return null;
     const name = this.#acquisition.names[index]!;
-    const lease = new HeldLease(this.#context, name, this.#call, proof);
+    const lease = new HeldLease(
+      this.#context,
+      this.#acquisition.id + index,
+      name,
+      this.#call,
+      proof,
+    );
     return lease.hasTimeLeft ? lease : null;
   }
 

@@ -1,7 +1,14 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { InvalidArgumentError, StoreUnavailableError } from "../core/errors.js";
 import { checkNumber, checkOptions, checkToken, orElse, show } from "../core/validate.js";
-import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import {
+  checkFenced,
+  type Fence,
+  type Fenced,
+  hasEntered,
+  isStrict,
+  refuseUnlessEntered,
+} from "./fence.js";
 
 /** The content of a place: your value, and the fence's number beside it. */
 export interface FencedValue<Value> {
@@ -97,17 +104,14 @@ export class PlaceFence<Value, Version> implements Fence<undefined> {
     strict: boolean,
     change: ((value: Value | null) => Value | Promise<Value>) | null,
   ): Promise<Value | null> {
-    const { token, floor } = checkFenced(resource, lease);
+    const entry = { resource, ...checkFenced(resource, lease) };
     return this.#retry(resource, async () => {
       const found = await this.#read(resource);
-      const highest = found.highest ?? 0n;
-      if (token < highest) throw stale(resource, token, highest);
-      if (strict && (found.highest === null || highest < floor))
-        throw notEntered(resource, token, highest);
+      if (strict) refuseUnlessEntered(entry, found.highest);
+      const entered = hasEntered(entry, found.highest);
       const value = change === null ? found.value : await change(found.value);
-      const hasEntered = found.highest !== null && highest >= floor;
-      if (change === null && hasEntered) return { value };
-      const next = { value, highest: hasEntered ? highest : floor };
+      if (change === null && entered) return { value };
+      const next = { value, highest: entered ? found.highest : entry.floor };
       return (await this.#place.write(resource, next, found.version)) ? { value } : null;
     }).then(({ value }) => value);
   }

@@ -1,15 +1,21 @@
-import {
-  HoldfastError,
-  InvalidArgumentError,
-  StoreUnavailableError,
-  UnsupportedError,
-} from "../core/errors.js";
+import { HoldfastError, InvalidArgumentError, StoreUnavailableError } from "../core/errors.js";
 import { checkOptions, checkText, checkToken, orElse, show } from "../core/validate.js";
 import { checkClient, type EtcdClient } from "../stores/etcd/rpc/client.js";
 import { modifiedAt, valueAbove, valueBelow } from "../stores/etcd/rpc/compare.js";
 import { EtcdError } from "../stores/etcd/rpc/errors.js";
 import type { Compare, KeyValue, Op, Put, Range, Txn } from "../stores/etcd/rpc/messages.js";
-import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import {
+  checkFenced,
+  type Entry,
+  type Fence,
+  type Fenced,
+  hasEntered,
+  isStrict,
+  refuseUnlessEntered,
+} from "./fence.js";
+import { checkListOptions, type FencedResource, type FenceListOptions } from "./shared/list.js";
+import { parseStored, STORED_FORMAT } from "./shared/stored-number.js";
+import { TxGuards } from "./shared/tx-guards.js";
 
 /** A transaction of etcd before it is sent: comparisons, and the operations to run if they hold. */
 export interface EtcdTx {
@@ -30,24 +36,20 @@ export interface EtcdFenceOptions {
 type Client = Pick<EtcdClient, "txn" | "range">;
 type TxnReply = Awaited<ReturnType<Client["txn"]>>;
 
-/** One resource and one holder of it. */
-interface Entry {
+interface KeyEntry extends Entry {
   readonly key: string;
-  readonly resource: string;
-  readonly token: bigint;
-  readonly floor: bigint;
   /** True while the highest token is between its floor and its token; false while the key is missing. */
   readonly bounds: readonly [Compare, Compare];
 }
 
 const PREFIX = "holdfast/fence/";
-/** Every value begins with its format. A value of another format sorts above or below all numbers, and is refused. */
-const FORMAT = "1:";
+/** A value of another format sorts above or below all numbers, and is refused. */
+const FORMAT = `${STORED_FORMAT}:`;
 /** Numbers have one width, because etcd compares bytes. */
 const DIGITS = 20;
 
-/** The entries that guard a transaction: `commit` reads them when it fails. */
-const guardsOf = new WeakMap<EtcdTx, Entry[]>();
+/** `commit` reads the entries of a transaction when it fails. */
+const guards = new TxGuards<EtcdTx, KeyEntry>();
 
 /**
  * A fence for data in etcd. `enter` and `guard` add comparisons to the `tx`, so that it fails if a
@@ -84,9 +86,9 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
     if (!strict) {
       // Most holders have entered already, and a read is cheaper for etcd than a transaction that
       // may write.
-      if (!hasEntered(entry, await this.#read(entry.key))) await this.#raise(entry);
+      if (!hasEntered(entry, await this.#highest(entry.key))) await this.#raise(entry);
     } else if (tx === undefined) {
-      refuseUnlessEntered(entry, await this.#read(entry.key));
+      refuseUnlessEntered(entry, await this.#highest(entry.key));
     }
     addGuard(tx, entry);
   }
@@ -97,12 +99,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
    */
   async commit(tx: EtcdTx): Promise<TxnReply> {
     checkTx(tx);
-    const entries = guardsOf.get(tx);
-    if (entries === undefined) {
-      throw new InvalidArgumentError(
-        "this transaction is not guarded: call guard with it before commit",
-      );
-    }
+    const entries = guards.of(tx);
     const own = tx.failure ?? [];
     const reads = entries.map(({ key }) => ({ range: { key } }));
     // The caller may have replaced its arrays since `guard`.
@@ -118,15 +115,28 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
     if (reply.succeeded) return reply;
     const seen = reply.responses.splice(own.length);
     entries.forEach((entry, i) => {
-      refuseUnlessEntered(entry, seen[i]?.range?.kvs[0]);
+      refuseUnlessEntered(entry, highestIn(entry.key, seen[i]?.range?.kvs[0]));
     });
     return reply;
   }
 
   /** The present value, because a transaction of etcd reads nothing before it is committed. */
   async highest(_tx: EtcdTx | undefined, resource: string): Promise<bigint> {
-    const key = this.#key(resource);
-    return highestIn(key, await this.#read(key));
+    return (await this.#highest(this.#key(resource))) ?? 0n;
+  }
+
+  /** The resources that it has seen, in the order of their UTF-8 bytes. etcd does not tell when a key changed. */
+  async list(options?: FenceListOptions): Promise<readonly FencedResource[]> {
+    const { prefix, limit } = checkListOptions(options);
+    const key = this.#prefix + prefix;
+    // No text sorts after the highest character.
+    const range = { key, rangeEnd: `${key}\u{10ffff}`, limit };
+    const { kvs } = await this.#send("read", () => this.#client.range(range));
+    return kvs.map((kv) => ({
+      resource: kv.key.slice(this.#prefix.length),
+      highest: highestIn(kv.key, kv)!,
+      enteredAtMs: null,
+    }));
   }
 
   /** With a `tx`, the reset becomes a part of it, and the `tx` fails if a holder enters meanwhile. */
@@ -139,7 +149,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
       highestIn(key, kv);
       const step = { compare: [isUnchanged(key, kv)], success: [put] };
       if (tx !== undefined) {
-        entriesOf(tx);
+        guards.add(tx);
         tx.compare.push(...step.compare);
         tx.success.push(...step.success);
         return;
@@ -150,7 +160,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
   }
 
   /** Usually one round trip, because an earlier holder or this one has already entered. */
-  async #raise(entry: Entry): Promise<void> {
+  async #raise(entry: KeyEntry): Promise<void> {
     const { key, floor } = entry;
     let compare = [valueAbove(key, FORMAT), valueBelow(key, textOf(floor))];
     for (;;) {
@@ -159,9 +169,13 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
       const reply = await this.#send("enter", () => this.#client.txn(txn, { again: true }));
       if (reply.succeeded) return;
       const kv = reply.responses[0]?.range?.kvs[0];
-      if (hasEntered(entry, kv)) return;
+      if (hasEntered(entry, highestIn(key, kv))) return;
       compare = [isUnchanged(key, kv)];
     }
+  }
+
+  async #highest(key: string): Promise<bigint | null> {
+    return highestIn(key, await this.#read(key));
   }
 
   async #read(key: string): Promise<KeyValue | undefined> {
@@ -177,7 +191,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
     }
   }
 
-  #entry(tx: EtcdTx | undefined, resource: string, lease: Fenced): Entry {
+  #entry(tx: EtcdTx | undefined, resource: string, lease: Fenced): KeyEntry {
     const { token, floor } = checkFenced(resource, lease);
     if (tx !== undefined) checkTx(tx);
     const key = this.#key(resource);
@@ -216,16 +230,11 @@ export function etcdFence(client: Client, options?: EtcdFenceOptions): EtcdFence
 
 const textOf = (number: bigint): string => FORMAT + String(number).padStart(DIGITS, "0");
 
-function highestIn(key: string, kv: KeyValue | undefined): bigint {
-  if (kv === undefined) return 0n;
-  const [, format, digits] = /^(\d+):(.*)$/s.exec(kv.value) ?? [];
-  if (format === "1" && /^\d{20}$/.test(digits!)) return BigInt(digits!);
-  const known = format === undefined || format === "1";
-  throw new UnsupportedError(
-    known
-      ? `the etcd key ${JSON.stringify(key)} holds ${show(kv.value)}, which is no fence: give the fence a prefix of its own`
-      : `the etcd key ${JSON.stringify(key)} has format ${show(format)}, and this version of Holdfast knows 1: use the version that wrote it`,
-  );
+/** Null while the key is missing. */
+function highestIn(key: string, kv: KeyValue | undefined): bigint | null {
+  if (kv === undefined) return null;
+  const where = `the etcd key ${JSON.stringify(key)}`;
+  return parseStored(kv.value, { where, option: "prefix", digits: /^\d{20}$/ });
 }
 
 const putOf = (key: string, highest: bigint): { put: Put } => ({
@@ -235,28 +244,10 @@ const putOf = (key: string, highest: bigint): { put: Put } => ({
 const isUnchanged = (key: string, kv: KeyValue | undefined): Compare =>
   modifiedAt(key, kv?.modRevision ?? 0n);
 
-function addGuard(tx: EtcdTx | undefined, entry: Entry): void {
+function addGuard(tx: EtcdTx | undefined, entry: KeyEntry): void {
   if (tx === undefined) return;
   tx.compare.push(...entry.bounds);
-  entriesOf(tx).push(entry);
-}
-
-function entriesOf(tx: EtcdTx): Entry[] {
-  const entries = guardsOf.get(tx) ?? [];
-  guardsOf.set(tx, entries);
-  return entries;
-}
-
-/** Whether this holder has entered. Throws if a later one has. */
-function hasEntered({ key, resource, token, floor }: Entry, kv: KeyValue | undefined): boolean {
-  const highest = highestIn(key, kv);
-  if (token < highest) throw stale(resource, token, highest);
-  return kv !== undefined && floor <= highest;
-}
-
-function refuseUnlessEntered(entry: Entry, kv: KeyValue | undefined): void {
-  if (hasEntered(entry, kv)) return;
-  throw notEntered(entry.resource, entry.token, highestIn(entry.key, kv));
+  guards.add(tx, entry);
 }
 
 function checkTx(tx: EtcdTx): void {

@@ -1,5 +1,4 @@
 import { InvalidArgumentError, StaleTokenError } from "../core/errors.js";
-import { emit } from "../core/events.js";
 import {
   checkBoolean,
   checkOptions,
@@ -8,6 +7,7 @@ import {
   orElse,
   show,
 } from "../core/validate.js";
+import { reportRefusal } from "./shared/refusals.js";
 
 /** The numbers of a lease that a fence needs; they may also come by a queue or a header. */
 export interface Fenced {
@@ -68,16 +68,54 @@ export function checkFenced(resource: unknown, lease: Fenced): { token: bigint; 
 }
 
 export function stale(resource: string, token: bigint, highest: bigint): StaleTokenError {
-  emit("stale-token", undefined, () => ({ resource, token, highest }));
+  reportRefusal(resource, token, highest);
   return new StaleTokenError(resource, token, highest);
 }
 
 export function notEntered(resource: string, token: bigint, highest: bigint): StaleTokenError {
-  emit("stale-token", undefined, () => ({ resource, token, highest }));
+  reportRefusal(resource, token, highest);
   return new StaleTokenError(
     resource,
     token,
     highest,
     `token ${token} has not entered ${JSON.stringify(resource)}: call enter before the first read`,
   );
+}
+
+/** One resource and one holder of it. */
+export interface Entry extends Fenced {
+  /** What is guarded: 1 to 255 bytes of UTF-8. */
+  readonly resource: string;
+}
+
+/**
+ * For a fence of your own: checks the arguments of `enter` and `guard`. Throws `InvalidArgumentError`.
+ * `strict` is that of the options, default false.
+ */
+export const checkEntry = (
+  resource: string,
+  lease: Fenced,
+  options?: { strict?: boolean },
+): Entry & { readonly strict: boolean } => ({
+  resource,
+  ...checkFenced(resource, lease),
+  strict: isStrict(options),
+});
+
+/**
+ * For a fence of your own: whether this holder has entered. If a later one has, the refusal is published and
+ * counted, and it throws `StaleTokenError`. `highest` is null before the first entry.
+ */
+export function hasEntered({ resource, token, floor }: Entry, highest: bigint | null): boolean {
+  if (highest !== null && token < highest) throw stale(resource, token, highest);
+  return highest !== null && floor <= highest;
+}
+
+/**
+ * For a fence of your own: throws `StaleTokenError` unless this holder has entered, and no later one. The refusal
+ * is published and counted.
+ */
+export function refuseUnlessEntered(entry: Entry, highest: bigint | null): void {
+  if (hasEntered(entry, highest)) return;
+  throw notEntered(entry.resource, entry.token, highest ?? 0n);
 }

@@ -28,7 +28,16 @@ import {
   refuseSecondPath,
   sharedFileSystem,
 } from "../stores/sqlite/unsafe-file.js";
-import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import {
+  checkFenced,
+  type Entry,
+  type Fence,
+  type Fenced,
+  hasEntered,
+  isStrict,
+  refuseUnlessEntered,
+} from "./fence.js";
+import type { FencedResource, FenceListOptions } from "./shared/list.js";
 import { type SqliteFence, sqliteFence } from "./sqlite.js";
 
 const STATE_FILE = ".holdfast-fence.db";
@@ -101,13 +110,19 @@ export class FileFence implements Fence<undefined> {
     options?: { strict?: boolean },
   ): Promise<void> {
     const { key } = this.#fileOf(resource);
-    if (isStrict(options)) await this.#reading(() => this.#refuseUnlessEntered(key, lease));
+    if (isStrict(options))
+      await this.#reading(() => refuseUnlessEntered(...this.#entry(key, lease)));
     else await this.#enter(key, lease);
   }
 
   async highest(_tx: undefined, resource: string): Promise<bigint> {
     const { key } = this.#fileOf(resource);
     return this.#reading(() => this.#numbers.highestSync(this.#db, key));
+  }
+
+  /** The files that it has guarded, in the order of their UTF-8 bytes. */
+  async list(options?: FenceListOptions): Promise<readonly FencedResource[]> {
+    return this.#reading(() => this.#numbers.listSync(options));
   }
 
   async reset(_tx: undefined, resource: string, token: bigint): Promise<void> {
@@ -153,7 +168,7 @@ export class FileFence implements Fence<undefined> {
   }
 
   async #enter(key: string, lease: Fenced): Promise<void> {
-    if (await this.#reading(() => this.#hasEntered(key, lease))) return;
+    if (await this.#reading(() => hasEntered(...this.#entry(key, lease)))) return;
     await this.#retry(() =>
       inTransaction(this.#db, () => {
         this.#refuseIfReplaced();
@@ -164,7 +179,7 @@ export class FileFence implements Fence<undefined> {
 
   async #change({ path, key }: GuardedFile, lease: Fenced, change: () => void): Promise<void> {
     await this.#reading(() => {
-      this.#refuseUnlessEntered(key, lease);
+      refuseUnlessEntered(...this.#entry(key, lease));
       try {
         change();
         syncFolder(dirname(path));
@@ -177,17 +192,10 @@ export class FileFence implements Fence<undefined> {
     });
   }
 
-  #refuseUnlessEntered(key: string, lease: Fenced): void {
-    if (this.#hasEntered(key, lease)) return;
-    throw notEntered(key, lease.token, this.#numbers.highestSync(this.#db, key));
-  }
-
-  /** Whether this holder has entered. Throws if a later one has. */
-  #hasEntered(key: string, lease: Fenced): boolean {
-    const { token, floor } = checkFenced(key, lease);
-    const highest = this.#numbers.highestSync(this.#db, key);
-    if (token < highest) throw stale(key, token, highest);
-    return highest >= floor;
+  /** What a check needs; throws `InvalidArgumentError` for a lease that is none. */
+  #entry(key: string, lease: Fenced): [Entry, bigint] {
+    const entry = { resource: key, ...checkFenced(key, lease) };
+    return [entry, this.#numbers.highestSync(this.#db, key)];
   }
 
   /**

@@ -2,7 +2,17 @@ import type { NameStatus } from "../core/name-status.js";
 import { readSequencer, type Sequencer, type SequencerOptions } from "../core/sequencer.js";
 
 export { readSequencer, type Sequencer, type SequencerOptions } from "../core/sequencer.js";
-export type { EnterableFence, Fence, Fenced } from "./fence.js";
+export {
+  checkEntry,
+  type EnterableFence,
+  type Entry,
+  type Fence,
+  type Fenced,
+  hasEntered,
+  refuseUnlessEntered,
+} from "./fence.js";
+export type { FencedResource, FenceListOptions } from "./shared/list.js";
+export { type FenceRefusals, fenceRefusals, type RefusedResource } from "./shared/refusals.js";
 
 /**
  * Asks the store whether the grant of a sequencer still holds its name. Resolves to the sequencer, or to

@@ -2,6 +2,12 @@ import { AsyncLocalStorage } from "node:async_hooks";
 import { InvalidArgumentError } from "../core/errors.js";
 import { checkToken } from "../core/validate.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import {
+  checkListOptions,
+  type FencedResource,
+  type FenceListOptions,
+  firstOf,
+} from "./shared/list.js";
 
 /** The transaction that the caller runs in. */
 export interface MemoryTx {
@@ -14,7 +20,7 @@ export interface MemoryTx {
  * `transaction`. Transactions run one at a time; a call without a `tx` is a transaction of its own.
  */
 export class MemoryFence implements Fence<MemoryTx | undefined> {
-  readonly #highest = new Map<string, bigint>();
+  readonly #seen = new Map<string, { highest: bigint; enteredAtMs: number }>();
   readonly #inside = new AsyncLocalStorage<MemoryTx>();
   #open: MemoryTx | null = null;
   #last: Promise<unknown> = Promise.resolve();
@@ -60,17 +66,29 @@ export class MemoryFence implements Fence<MemoryTx | undefined> {
     return this.#of(resource);
   }
 
+  /** The resources that it has seen, in the order of their UTF-8 bytes. */
+  async list(options?: FenceListOptions): Promise<readonly FencedResource[]> {
+    return firstOf([...this.#seen.keys()], checkListOptions(options)).map((resource) => ({
+      resource,
+      ...this.#seen.get(resource)!,
+    }));
+  }
+
   async reset(tx: MemoryTx | undefined, resource: string, token: bigint): Promise<void> {
     checkToken(token, "token");
     await this.#within(tx, () => {
-      this.#highest.set(resource, token);
+      this.#set(resource, token);
     });
   }
 
   #enter(resource: string, token: bigint, floor: bigint): void {
     const highest = this.#of(resource);
     if (token < highest) throw stale(resource, token, highest);
-    if (floor > highest) this.#highest.set(resource, floor);
+    if (floor > highest) this.#set(resource, floor);
+  }
+
+  #set(resource: string, highest: bigint): void {
+    this.#seen.set(resource, { highest, enteredAtMs: Date.now() });
   }
 
   #within(tx: MemoryTx | undefined, step: () => void): void | Promise<void> {
@@ -95,7 +113,7 @@ export class MemoryFence implements Fence<MemoryTx | undefined> {
   }
 
   #of(resource: string): bigint {
-    return this.#highest.get(resource) ?? 0n;
+    return this.#seen.get(resource)?.highest ?? 0n;
   }
 }
 

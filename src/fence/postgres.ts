@@ -33,6 +33,7 @@ import { checkClient, type PostgresClient } from "../stores/postgres/client.js";
 import { Connections } from "../stores/postgres/connections.js";
 import { checkSchema, DEFAULT_SCHEMA, quoteSchema, SETUP_TURN } from "../stores/postgres/schema.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import { checkListOptions, type FencedResource, type FenceListOptions } from "./shared/list.js";
 
 export type { Columns } from "../postgres/sql.js";
 export type { PostgresTx } from "../postgres/tx.js";
@@ -56,6 +57,12 @@ function connectionsOf(client: PostgresClient): Connections {
   const connections = byClient.get(client) ?? new Connections(client);
   byClient.set(client, connections);
   return connections;
+}
+
+interface ListedRow {
+  readonly resource: string;
+  readonly highest: string;
+  readonly entered_at_ms: number | null;
 }
 
 /** Beyond the wait, for the reply. */
@@ -114,6 +121,25 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
     return BigInt(row?.highest ?? 0);
   }
 
+  /**
+   * The resources that it has seen, in the order of their UTF-8 bytes. PostgreSQL tells when a number was last
+   * raised or guarded only with `track_commit_timestamp = on`, and not for ever.
+   */
+  async list(options?: FenceListOptions): Promise<readonly FencedResource[]> {
+    const { prefix, limit } = checkListOptions(options);
+    try {
+      if (!this.#hasTable && !(await this.#findTable()).table) return [];
+      const rows = await this.#alone<ListedRow>(this.#sql.list, [prefix, limit]);
+      return rows.map(({ resource, highest, entered_at_ms }) => ({
+        resource,
+        highest: BigInt(highest),
+        enteredAtMs: entered_at_ms,
+      }));
+    } catch (error) {
+      throw this.#toFenceError(error, undefined, prefix);
+    }
+  }
+
   async reset(tx: PostgresTx | undefined, resource: string, token: bigint): Promise<void> {
     checkText(resource, "the resource", 1, 255);
     await this.#run(tx, resource, "reset", [resource, String(checkToken(token, "token"))]);
@@ -154,13 +180,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
 
   /** Makes the table if it is missing, in the `tx` if there is one: the pool may have no connection left. */
   async #ensureTable(tx: PostgresTx | undefined): Promise<void> {
-    const run = async (text: string, values: readonly unknown[]): Promise<readonly unknown[]> =>
-      tx === undefined ? this.#alone(text, values) : (await tx.query(text, values)).rows;
-    const exists =
-      "SELECT to_regnamespace($1) IS NOT NULL AS schema, to_regclass($2) IS NOT NULL AS table";
-    const [found] = (await run(exists, [this.#schema, `${this.#schema}.fences`])) as [
-      { schema: boolean; table: boolean },
-    ];
+    const found = await this.#findTable(tx);
     if (found.table) {
       // A table that was made in this transaction goes if that is rolled back.
       this.#hasTable = tx === undefined || !this.#madeTableIn.has(tx);
@@ -169,12 +189,21 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
     const statements = setupStatements(this.#schema, !found.schema);
     if (tx === undefined) {
       // Several in one message are one transaction.
-      await run([`SELECT ${waitLimit(this.#waitMs)}`, ...statements].join("; "), []);
+      await this.#alone([`SELECT ${waitLimit(this.#waitMs)}`, ...statements].join("; "), []);
       this.#hasTable = true;
     } else {
-      for (const statement of statements) await run(statement, []);
+      for (const statement of statements) await tx.query(statement);
       this.#madeTableIn.add(tx);
     }
+  }
+
+  async #findTable(tx?: PostgresTx): Promise<{ schema: boolean; table: boolean }> {
+    const text =
+      "SELECT to_regnamespace($1) IS NOT NULL AS schema, to_regclass($2) IS NOT NULL AS table";
+    const values = [this.#schema, `${this.#schema}.fences`];
+    const rows =
+      tx === undefined ? await this.#alone(text, values) : (await tx.query(text, values)).rows;
+    return rows[0] as { schema: boolean; table: boolean };
   }
 
   async #alone<Row>(text: string, values: readonly unknown[]): Promise<readonly Row[]> {
@@ -347,7 +376,11 @@ WHERE resource = $1::text AND highest BETWEEN $2::bigint AND $3::bigint RETURNIN
 ON CONFLICT (resource) DO UPDATE SET highest = excluded.highest`,
   });
   // In FROM it is executed before a row is locked, and its effect ends with the statement.
-  return { own: make(`FROM ${waitLimit(waitMs)}`), within: make("") };
+  const list = `SELECT resource, highest::text AS highest,
+CASE WHEN current_setting('track_commit_timestamp') = 'on'
+  THEN (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000)::float8 END AS entered_at_ms
+FROM ${table} WHERE starts_with(resource, $1::text) ORDER BY resource LIMIT $2::integer`;
+  return { own: make(`FROM ${waitLimit(waitMs)}`), within: make(""), list };
 }
 
 function setupStatements(schema: string, withSchema: boolean): string[] {

@@ -1,9 +1,17 @@
 import { HoldfastError, InvalidArgumentError, UnsupportedError } from "../core/errors.js";
 import { checkOptions, checkText, checkToken, orElse, show } from "../core/validate.js";
 import { connectionOf, type RedisClient } from "../stores/redis/client.js";
+import { escapePattern } from "../stores/redis/keys.js";
 import { ScriptRunner } from "../stores/redis/script-runner.js";
 import { SCRIPTS } from "../stores/redis/scripts.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import {
+  checkListOptions,
+  type FencedResource,
+  type FenceListOptions,
+  firstOf,
+} from "./shared/list.js";
+import { parseStored, STORED_FORMAT } from "./shared/stored-number.js";
 
 /** Commands that run together with the check of the token, in one step. */
 export interface RedisTx {
@@ -26,7 +34,7 @@ interface Guard {
 }
 
 const PREFIX = "holdfast:fence:";
-const FORMAT = "1:";
+const FORMAT = `${STORED_FORMAT}:`;
 /** Numbers have one width, because the script compares them as text: Lua's numbers end at 2^53. */
 const DIGITS = 20;
 /** The most words that Lua can pass to a command. */
@@ -100,6 +108,22 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     const key = this.#key(resource);
     const [value] = await this.#run([], [["GET", this.#runner.connection.keyPrefix + key]], [key]);
     return highestIn(key, value as string | null);
+  }
+
+  /**
+   * The resources that it has seen, in the order of their UTF-8 bytes. It scans all keys of the server. Redis
+   * does not tell when a number was raised.
+   */
+  async list(options?: FenceListOptions): Promise<readonly FencedResource[]> {
+    const wanted = checkListOptions(options);
+    const keys = await this.#runner.scan(`${escapePattern(this.#prefix)}*`);
+    const resources = new Set(keys.flatMap((key) => this.#resourceOf(key) ?? []));
+    const listed: FencedResource[] = [];
+    for (const resource of firstOf([...resources], wanted)) {
+      const highest = await this.highest(undefined, resource);
+      listed.push({ resource, highest, enteredAtMs: null });
+    }
+    return listed;
   }
 
   /** With a `tx`, the reset becomes its last command. */
@@ -188,6 +212,13 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     return { key: this.#key(resource), resource, token, floor, strict };
   }
 
+  /** Null for a key that no fence has made. */
+  #resourceOf(key: string): string | null {
+    const rest = key.slice(this.#prefix.length);
+    const resource = rest.startsWith(":") ? rest.slice(1) : /^\{(.+)\}$/s.exec(rest)?.[1];
+    return resource !== undefined && this.#key(resource) === key ? resource : null;
+  }
+
   /** A resource with a hash tag keeps it; otherwise the whole resource is the tag. */
   #key(resource: string): string {
     checkText(resource, "the resource", 1, 255);
@@ -226,14 +257,8 @@ const digitsOf = (number: bigint): string => String(number).padStart(DIGITS, "0"
 
 function highestIn(key: string, value: string | null): bigint {
   if (value === null) return 0n;
-  if (value.startsWith(FORMAT) && /^\d{20}$/.test(value.slice(FORMAT.length)))
-    return BigInt(value.slice(FORMAT.length));
-  const isNewer = /^\d+:/.test(value) && !value.startsWith(FORMAT);
-  throw new UnsupportedError(
-    isNewer
-      ? `the Redis key ${JSON.stringify(key)} has format ${show(value.split(":")[0])}, and this version of Holdfast knows 1: use the version that wrote it`
-      : `the Redis key ${JSON.stringify(key)} holds ${show(value)}, which is no fence: give the fence a prefix of its own`,
-  );
+  const where = `the Redis key ${JSON.stringify(key)}`;
+  return parseStored(value, { where, option: "prefix", digits: /^\d{20}$/ });
 }
 
 function outsideNode(keys: readonly string[], message: string): InvalidArgumentError | null {

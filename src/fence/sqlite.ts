@@ -10,30 +10,46 @@ import { toStoreError } from "../stores/sqlite/errors.js";
 import { retryWhileBusy } from "../stores/sqlite/retry.js";
 import { inTransaction } from "../stores/sqlite/transaction.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import { checkListOptions, type FencedResource, type FenceListOptions } from "./shared/list.js";
 
 const TABLE = `
 CREATE TABLE IF NOT EXISTS holdfast_fence (
   resource TEXT PRIMARY KEY,
-  highest INTEGER NOT NULL
+  highest INTEGER NOT NULL,
+  entered_at INTEGER
 ) WITHOUT ROWID`;
+
+/** Tables of an earlier version have no time. */
+const ADD_TIME = "ALTER TABLE holdfast_fence ADD COLUMN entered_at INTEGER";
+const HAS_TIME = "SELECT 1 FROM pragma_table_info('holdfast_fence') WHERE name = 'entered_at'";
+/** Milliseconds since 1970. */
+const NOW = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)";
 
 /**
  * One statement, so that check and advance are one step also outside a transaction. No row:
  * refused.
  */
 const ENTER = `
-INSERT INTO holdfast_fence (resource, highest) VALUES (?1, ?2)
-ON CONFLICT (resource) DO UPDATE SET highest = max(highest, ?2) WHERE ?3 >= highest
-RETURNING 1`;
+INSERT INTO holdfast_fence (resource, highest, entered_at) VALUES (?1, ?2, ${NOW})
+ON CONFLICT (resource) DO UPDATE SET highest = max(highest, ?2),
+  entered_at = CASE WHEN ?2 > highest THEN excluded.entered_at ELSE entered_at END
+WHERE ?3 >= highest RETURNING 1`;
 
 const HIGHEST = "SELECT CAST(highest AS TEXT) AS highest FROM holdfast_fence WHERE resource = ?";
 
 const RESET = `
-INSERT INTO holdfast_fence (resource, highest) VALUES (?1, ?2)
-ON CONFLICT (resource) DO UPDATE SET highest = ?2`;
+INSERT INTO holdfast_fence (resource, highest, entered_at) VALUES (?1, ?2, ${NOW})
+ON CONFLICT (resource) DO UPDATE SET highest = ?2, entered_at = excluded.entered_at`;
 
 const OPEN_TRANSACTION =
   "the fence can't enter: another transaction stays open on its connection; pass it as tx, or give the fence a connection of its own";
+
+interface Row {
+  readonly resource: string;
+  /** As text: the driver may read a number as a double. */
+  readonly highest: string;
+  readonly entered_at: number | null;
+}
 
 interface Statements {
   readonly enter: SqliteStatement;
@@ -54,6 +70,7 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   constructor(db: SqliteDatabase) {
     this.#db = checkDatabase(db, "sqliteFence");
     db.exec(TABLE);
+    if (db.prepare(HAS_TIME).get() === undefined) addTime(db);
   }
 
   async enter(tx: SqliteDatabase | undefined, resource: string, lease: Fenced): Promise<void> {
@@ -91,6 +108,16 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
 
   async highest(tx: SqliteDatabase | undefined, resource: string): Promise<bigint> {
     return this.highestSync(tx, resource);
+  }
+
+  /** The resources that it has seen, in the order of their UTF-8 bytes. */
+  async list(options?: FenceListOptions): Promise<readonly FencedResource[]> {
+    return this.listSync(options);
+  }
+
+  /** `list` without `await`. */
+  listSync(options?: FenceListOptions): readonly FencedResource[] {
+    return listTable(this.#db, options);
   }
 
   async reset(tx: SqliteDatabase | undefined, resource: string, token: bigint): Promise<void> {
@@ -156,6 +183,37 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
       this.#statements.set(db, prepared);
     }
     return prepared;
+  }
+}
+
+/** The resources of a database that may have no table, or one of an earlier version. It changes nothing. */
+export function listTable(
+  db: SqliteDatabase,
+  options?: FenceListOptions,
+): readonly FencedResource[] {
+  const { prefix, limit } = checkListOptions(options);
+  try {
+    const columns = db.prepare("SELECT name FROM pragma_table_info('holdfast_fence')").all();
+    if (columns.length === 0) return [];
+    const hasTime = columns.some((one) => (one as { name: string }).name === "entered_at");
+    const list = `SELECT resource, CAST(highest AS TEXT) AS highest, ${hasTime ? "entered_at" : "NULL"} AS entered_at
+      FROM holdfast_fence WHERE substr(resource, 1, length(?1)) = ?1 ORDER BY resource LIMIT ?2`;
+    return (db.prepare(list).all(prefix, limit) as Row[]).map((row) => ({
+      resource: row.resource,
+      highest: BigInt(row.highest),
+      enteredAtMs: row.entered_at,
+    }));
+  } catch (error) {
+    throw toStoreError(error, "of the fence");
+  }
+}
+
+/** Another process may add it at the same time. */
+function addTime(db: SqliteDatabase): void {
+  try {
+    db.exec(ADD_TIME);
+  } catch (error) {
+    if (db.prepare(HAS_TIME).get() === undefined) throw toStoreError(error, "of the fence");
   }
 }
 

@@ -11,9 +11,25 @@ import type { MultiPart, MultiResult } from "../stores/zookeeper/client/multi.js
 import { checkPath } from "../stores/zookeeper/client/paths.js";
 import type { Acl } from "../stores/zookeeper/client/records.js";
 import { isCode, isUnanswered } from "../stores/zookeeper/errors.js";
-import { encodeName } from "../stores/zookeeper/layout.js";
+import { decodeName, encodeName } from "../stores/zookeeper/layout.js";
 import { createPath } from "../stores/zookeeper/root.js";
-import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import {
+  checkFenced,
+  type Entry,
+  type Fence,
+  type Fenced,
+  hasEntered,
+  isStrict,
+  refuseUnlessEntered,
+} from "./fence.js";
+import {
+  checkListOptions,
+  type FencedResource,
+  type FenceListOptions,
+  firstOf,
+} from "./shared/list.js";
+import { parseStored, STORED_FORMAT } from "./shared/stored-number.js";
+import { TxGuards } from "./shared/tx-guards.js";
 
 /** The parts of a `multi` of ZooKeeper before it is sent. `guard` adds a part to it. */
 export type ZooKeeperTx = MultiPart[];
@@ -26,35 +42,30 @@ export interface ZooKeeperFenceOptions {
   readonly acl?: readonly Acl[] | undefined;
 }
 
-type Client = Pick<ZooKeeperClient, "create" | "getData" | "multi" | "sync">;
+type Client = Pick<ZooKeeperClient, "create" | "getChildren" | "getData" | "multi" | "sync">;
 
-/** One resource and one holder of it. */
-interface Entry {
+interface NodeEntry extends Entry {
   readonly path: string;
-  readonly resource: string;
-  readonly token: bigint;
-  readonly floor: bigint;
 }
 
 /** The node of a resource. */
 interface FenceNode {
   readonly highest: bigint;
   readonly version: number;
+  readonly changedAtMs: number;
 }
 
 /** An entry that guards a transaction, and its part of it. The version follows other holders that pass too. */
 interface Guard {
-  readonly entry: Entry;
+  readonly entry: NodeEntry;
   readonly check: { readonly op: "check"; readonly path: string; version: number };
 }
 
 const ROOT = "/holdfast-fence";
-/** Every value begins with its format. */
-const FORMAT = "1";
 /** A step without a reply is repeated this often. Each attempt has the client's whole timeout. */
 const ATTEMPTS = 3;
 
-const guardsOf = new WeakMap<ZooKeeperTx, Guard[]>();
+const guardsOf = new TxGuards<ZooKeeperTx, Guard>();
 
 /**
  * A fence for data in ZooKeeper. `enter` and `guard` add a check of the fence's node to the `tx`, so that it
@@ -103,12 +114,7 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
    */
   async commit(tx: ZooKeeperTx): Promise<Replied<{ results: MultiResult<MultiPart>[] }>> {
     checkTx(tx);
-    const guards = guardsOf.get(tx);
-    if (guards === undefined) {
-      throw new InvalidArgumentError(
-        "this transaction is not guarded: call guard with it before commit",
-      );
-    }
+    const guards = guardsOf.of(tx);
     for (;;) {
       // The caller may have removed parts since `guard`.
       const removed = guards.flatMap(({ check }) => (tx.includes(check) ? [] : [check]));
@@ -131,6 +137,18 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
     return (await this.#read(this.#path(resource)))?.highest ?? 0n;
   }
 
+  /** The resources that it has seen, in the order of their UTF-8 bytes, and when a number was last changed. */
+  async list(options?: FenceListOptions): Promise<readonly FencedResource[]> {
+    const wanted = checkListOptions(options);
+    const listed: FencedResource[] = [];
+    for (const resource of firstOf(await this.#resources(), wanted)) {
+      const node = await this.#read(this.#path(resource));
+      if (node !== null)
+        listed.push({ resource, highest: node.highest, enteredAtMs: node.changedAtMs });
+    }
+    return listed;
+  }
+
   /** With a `tx`, the reset becomes a part of it, which fails if a holder enters meanwhile. */
   async reset(tx: ZooKeeperTx | undefined, resource: string, token: bigint): Promise<void> {
     const path = this.#path(resource);
@@ -139,7 +157,7 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
     for (;;) {
       const part = await this.#set("reset", path, await this.#read(path), token);
       if (tx !== undefined) {
-        if (!guardsOf.has(tx)) guardsOf.set(tx, []);
+        guardsOf.add(tx);
         tx.push(part);
         return;
       }
@@ -154,14 +172,15 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
    */
   async #raise(
     what: string,
-    entry: Entry,
+    entry: NodeEntry,
     { strict = false, proves }: { strict?: boolean; proves: boolean },
   ): Promise<number> {
     const { path, floor } = entry;
     for (let unanswered = 0; ; ) {
       const node = await this.#read(path);
-      const entered = hasEntered(entry, node);
-      if (!entered && strict) throw notEntered(entry.resource, entry.token, node?.highest ?? 0n);
+      const highest = node?.highest ?? null;
+      if (strict) refuseUnlessEntered(entry, highest);
+      const entered = hasEntered(entry, highest);
       if (entered && !proves) return node!.version;
       const part: MultiPart = entered
         ? { op: "check", path, version: node!.version }
@@ -195,7 +214,7 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
     node: FenceNode | null,
     highest: bigint,
   ): Promise<MultiPart> {
-    const data = `${FORMAT}:${highest}`;
+    const data = `${STORED_FORMAT}:${highest}`;
     if (node !== null) return { op: "setData", path, data, version: node.version };
     if (!this.#hasRoot) {
       await createPath(this.#client, this.#root, { acl: this.#acl }).catch((error) => {
@@ -211,13 +230,21 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
     let changed = false;
     for (const { entry, check } of guards) {
       const node = await this.#read(entry.path);
-      if (!hasEntered(entry, node)) {
-        throw notEntered(entry.resource, entry.token, node?.highest ?? 0n);
-      }
+      refuseUnlessEntered(entry, node?.highest ?? null);
       changed ||= node!.version !== check.version;
       check.version = node!.version;
     }
     return changed;
+  }
+
+  async #resources(): Promise<string[]> {
+    try {
+      const { children } = await this.#client.getChildren(this.#root);
+      return children.flatMap((one) => decodeName(one) ?? []);
+    } catch (error) {
+      if (isCode(error, "NO_NODE")) return [];
+      throw toFenceError(error, "read");
+    }
   }
 
   /** A server may be behind, so it catches up first. Both requests go in one round trip. */
@@ -230,6 +257,7 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
       return {
         highest: highestIn(path, data.toString()),
         version: checkVersion(path, stat.version),
+        changedAtMs: stat.mtimeMs,
       };
     } catch (error) {
       if (isCode(error, "NO_NODE")) return null;
@@ -237,7 +265,7 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
     }
   }
 
-  #entry(tx: ZooKeeperTx | undefined, resource: string, lease: Fenced): Entry {
+  #entry(tx: ZooKeeperTx | undefined, resource: string, lease: Fenced): NodeEntry {
     const { token, floor } = checkFenced(resource, lease);
     const path = this.#path(resource);
     if (tx !== undefined) checkTx(tx);
@@ -280,14 +308,8 @@ export function zookeeperFence(client: Client, options?: ZooKeeperFenceOptions):
 }
 
 function highestIn(path: string, value: string): bigint {
-  const [, format, digits] = /^(\d+):(.*)$/s.exec(value) ?? [];
-  if (format === FORMAT && /^\d{1,19}$/.test(digits!)) return BigInt(digits!);
-  const known = format === undefined || format === FORMAT;
-  throw new UnsupportedError(
-    known
-      ? `the ZooKeeper node ${JSON.stringify(path)} holds ${show(value)}, which is no fence: give the fence a root of its own`
-      : `the ZooKeeper node ${JSON.stringify(path)} has format ${show(format)}, and this version of Holdfast knows ${FORMAT}: use the version that wrote it`,
-  );
+  const where = `the ZooKeeper node ${JSON.stringify(path)}`;
+  return parseStored(value, { where, option: "root", digits: /^\d{1,19}$/ });
 }
 
 /** Versions wrap around after 2^31 changes, and ZooKeeper takes a check of -1 for "any". */
@@ -298,17 +320,11 @@ function checkVersion(path: string, version: number): number {
   );
 }
 
-function addGuard(tx: ZooKeeperTx | undefined, entry: Entry, version: number): void {
+function addGuard(tx: ZooKeeperTx | undefined, entry: NodeEntry, version: number): void {
   if (tx === undefined) return;
   const check = { op: "check" as const, path: entry.path, version };
   tx.push(check);
-  guardsOf.set(tx, [...(guardsOf.get(tx) ?? []), { entry, check }]);
-}
-
-/** Whether this holder has entered. Throws if a later one has. */
-function hasEntered({ resource, token, floor }: Entry, node: FenceNode | null): boolean {
-  if (node !== null && token < node.highest) throw stale(resource, token, node.highest);
-  return node !== null && floor <= node.highest;
+  guardsOf.add(tx, { entry, check });
 }
 
 function checkClient(client: unknown): void {

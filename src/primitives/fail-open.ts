@@ -1,5 +1,6 @@
 import { unlimitedController } from "../core/abort.js";
 import { reasonOf } from "../core/cause.js";
+import type { Context } from "../core/context.js";
 import { HoldfastError, InvalidArgumentError, LeaseLostError } from "../core/errors.js";
 import { emit } from "../core/events.js";
 import type { Lease, LeaseState, ReleaseResult } from "../core/lease.js";
@@ -43,14 +44,17 @@ export const isUnavailable = (error: unknown): error is HoldfastError =>
 
 /** Stands in for the lease of work that runs without the lock. */
 export function unprotectedLease(
-  settings: Settings,
+  { settings, store }: Context,
   name: string,
   call: Call,
   cause: Error,
 ): Lease {
   const { holder } = call;
-  emit("unprotected", settings.logger, () => ({ name, holder, cause: reasonOf(cause) }));
-  return new UnprotectedLease({ name, holder, mode: modeOf(call) }, cause);
+  const mode = modeOf(call);
+  emit("unprotected", settings.logger, () => {
+    return { store: store.traits.store, name, mode, holder, cause: reasonOf(cause) };
+  });
+  return new UnprotectedLease({ name, holder, mode }, cause);
 }
 
 /**

@@ -63,9 +63,9 @@ export async function forceRelease(
   const key = requests.toStoreName(checkName(name));
   const holders = await requests.run("revoke", (inStore) => inStore.revoke(key, by));
   const revoked = holders.map((holder) => holderOf(holder, settings.tokenOffset));
-  for (const { holder, token } of revoked) {
+  for (const { holder, token, mode } of revoked) {
     emit("revoked", settings.logger, () => {
-      return { name, token, holder, by: by.holder, why: by.why };
+      return { store: store.traits.store, name, mode, token, holder, by: by.holder, why: by.why };
     });
   }
   return revoked;

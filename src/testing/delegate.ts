@@ -5,7 +5,7 @@ import type { Store } from "../core/store.js";
  * method.
  */
 export function delegate(store: Store): Store {
-  const { observe, open } = store;
+  const { observe, open, records } = store;
   return {
     traits: store.traits,
     claim: (claim, push) => store.claim(claim, push),
@@ -16,6 +16,7 @@ export function delegate(store: Store): Store {
     inspect: (name) => store.inspect(name),
     list: (prefix, limit) => store.list(prefix, limit),
     ...(observe === undefined ? {} : { observe: observe.bind(store) }),
+    ...(records === undefined ? {} : { records }),
     ...(open === undefined ? {} : { open: open.bind(store) }),
     close: () => store.close(),
   };

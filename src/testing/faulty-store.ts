@@ -1,4 +1,5 @@
 import type { Clock } from "../core/clock.js";
+import type { Records } from "../core/records.js";
 import type {
   Awaitable,
   Claim,
@@ -25,16 +26,19 @@ export type Fault = "none" | "hang" | "refuse" | "lose-reply" | "fail-reply" | n
 export class FaultyStore implements Store {
   readonly traits: Traits;
   /** The fault of each kind of command, and whether pushes are held back; all "none" at first. */
-  faults: { claim: Fault; renew: Fault; release: Fault; push: "none" | "hold" } = {
+  faults: { claim: Fault; renew: Fault; release: Fault; records: Fault; push: "none" | "hold" } = {
     claim: "none",
     renew: "none",
     release: "none",
+    records: "none",
     push: "none",
   };
   /** Present if the store has it. Its notifications are held back like pushes. */
   readonly observe?: NonNullable<Store["observe"]>;
+  /** Present if the store has it. All its commands are of the kind `records`. */
+  readonly records?: Records;
   /** How many commands the client has sent, by kind. */
-  readonly sent = { claim: 0, renew: 0, release: 0 };
+  readonly sent = { claim: 0, renew: 0, release: 0, records: 0 };
   /** How many commands were sent without a fault, and are not answered yet. */
   underWay = 0;
   readonly #store: Store;
@@ -45,14 +49,21 @@ export class FaultyStore implements Store {
     this.#store = store;
     this.#clock = clock;
     this.traits = store.traits;
-    const { observe } = store;
+    const { observe, records } = store;
+    if (records !== undefined) {
+      this.records = {
+        read: (key) => this.#through("records", () => records.read(key)),
+        write: (write) => this.#through("records", () => records.write(write)),
+        take: (take) => this.#through("records", () => records.take(take)),
+      };
+    }
     if (observe === undefined) return;
     this.observe = (name, changed) => observe.call(store, name, () => this.#deliver(changed));
   }
 
   /** Sets the same fault for every kind of command; pushes keep theirs. */
   set all(fault: Fault) {
-    this.faults = { ...this.faults, claim: fault, renew: fault, release: fault };
+    this.faults = { ...this.faults, claim: fault, renew: fault, release: fault, records: fault };
   }
 
   /** Delivers the pushes that were held back. */
@@ -110,7 +121,7 @@ export class FaultyStore implements Store {
     });
   }
 
-  #through<T>(kind: "claim" | "renew" | "release", command: () => Awaitable<T>): Awaitable<T> {
+  #through<T>(kind: keyof FaultyStore["sent"], command: () => Awaitable<T>): Awaitable<T> {
     const fault = this.faults[kind];
     this.sent[kind]++;
     switch (fault) {

@@ -1,9 +1,14 @@
 import type { Store } from "../../src/core/store.js";
-import { etcdStore, openEtcdClient } from "../../src/stores/etcd/index.js";
+import { ETCD_TRAITS, etcdStore, openEtcdClient } from "../../src/stores/etcd/index.js";
 import { conformance } from "../../src/testing.js";
 import { endpointOf, OneEtcd } from "../support/etcd.js";
 import { describeWith } from "../support/needs.js";
-import { describeConformance, NEEDS_VIRTUAL_TIME, realSubject } from "./subjects.js";
+import {
+  casesRefusedBy,
+  describeConformance,
+  NEEDS_VIRTUAL_TIME,
+  realSubject,
+} from "./subjects.js";
 
 /** These cases need thousands of tickets, which etcd's client puts one by one, each with a disk sync. */
 const LONG = ["a full queue refuses another claim, which leaves nothing behind"];
@@ -22,7 +27,7 @@ export function describeEtcdConformance(which: "short" | "long"): void {
         };
         return realSubject(open, 2_000);
       },
-      NEEDS_VIRTUAL_TIME,
+      { ...casesRefusedBy(ETCD_TRAITS), ...NEEDS_VIRTUAL_TIME },
       "1,000 names at once",
       conformance.filter(({ name }) => LONG.includes(name) === (which === "long")),
     );

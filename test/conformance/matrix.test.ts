@@ -8,7 +8,15 @@ import { traitsOfAllStores } from "../../src/stores/registry.js";
 import { delegate } from "../../src/testing/delegate.js";
 import { memorySubject } from "./subjects.js";
 
-const FEATURES = ["shared", "permits", "many-names", "at-least", "own-ttl", "revoke"] as const;
+const FEATURES = [
+  "shared",
+  "permits",
+  "many-names",
+  "at-least",
+  "own-ttl",
+  "revoke",
+  "records",
+] as const;
 
 /** A store that can't do one thing, and says why. */
 async function without(feature: Feature): Promise<Subject> {

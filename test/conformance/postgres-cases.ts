@@ -40,7 +40,9 @@ export function describePostgresConformance(which: "short" | "long"): void {
 
     describeConformance(
       "by a pool",
-      async () => subjectIn(server.url, `case_${++subjects}`),
+      // On a busy machine, a second connection that is opened for a release is ready only after the wait for the
+      // reply is over. Through pgbouncer, all cases run with several.
+      async () => subjectIn(server.url, `case_${++subjects}`, { connections: 1 }),
       NEEDS_VIRTUAL_TIME,
       undefined,
       conformance.filter(({ name }) => LONG.includes(name) === (which === "long")),
@@ -49,10 +51,14 @@ export function describePostgresConformance(which: "short" | "long"): void {
 }
 
 /** Locks, fence and cell in a schema of their own. */
-export function subjectIn(url: string, schema: string, ttlMs?: number): Subject {
+export function subjectIn(
+  url: string,
+  schema: string,
+  { ttlMs, connections = 4 }: { readonly ttlMs?: number; readonly connections?: number },
+): Subject {
   const pool = new Pool({ connectionString: url });
   return {
-    ...realSubject(() => byPool(url, { schema }), ttlMs),
+    ...realSubject(() => byPool(url, { schema }, { max: connections }), ttlMs),
     fence: () => fencedCell(pool, schema),
     dispose: () => pool.end(),
   };

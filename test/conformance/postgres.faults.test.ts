@@ -24,7 +24,7 @@ describeWith(["postgres", "pgbouncer"], "PostgreSQL", () => {
 
   describeConformance(
     "through pgbouncer",
-    async () => subjectIn(server.url, `case_${++subjects}`, TTL_MS),
+    async () => subjectIn(server.url, `case_${++subjects}`, { ttlMs: TTL_MS }),
     NEEDS_VIRTUAL_TIME,
   );
 });

@@ -2,7 +2,13 @@ import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { inspect } from "node:util";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { StoreUnavailableError } from "../../src/core/errors.js";
-import { EVENT_NAMES, type EventName, emit, type Logger } from "../../src/core/events.js";
+import {
+  EVENT_NAMES,
+  type EventName,
+  type Events,
+  emit,
+  type Logger,
+} from "../../src/core/events.js";
 import type { RenewAnswer } from "../../src/core/store.js";
 import { notEntered, stale } from "../../src/fence/fence.js";
 import { never, rejection, stage, watch } from "./helpers.js";
@@ -10,19 +16,26 @@ import { never, rejection, stage, watch } from "./helpers.js";
 type Heard = { event: string; fields: Record<string, unknown> };
 
 /** The fields of each event, as documented: no more, no less. */
+const ACQUIRE = ["id", "mode", "name", "store"];
+const LEASE = [...ACQUIRE, "token"];
 const FIELDS: Record<EventName, string[]> = {
-  asked: ["holder", "mode", "name", "permits"],
-  granted: ["handedOver", "holder", "name", "token", "waitMs"],
-  "not-granted": ["holder", "name", "reason", "waitMs"],
-  renewed: ["name", "token", "ttlMs"],
-  jeopardy: ["cause", "name", "remainingMs", "token"],
-  recovered: ["name", "token"],
-  lost: ["heldMs", "name", "reason", "token"],
-  released: ["heldMs", "name", "outcome", "token"],
-  revoked: ["by", "holder", "name", "token", "why"],
-  unprotected: ["cause", "holder", "name"],
+  asked: [...ACQUIRE, "holder", "permits"],
+  granted: [...LEASE, "handedOver", "holder", "waitMs"],
+  "not-granted": [...ACQUIRE, "holder", "reason", "waitMs"],
+  renewed: [...LEASE, "remainingShare", "ttlMs"],
+  "renewal-failed": [...LEASE, "cause", "remainingMs"],
+  jeopardy: [...LEASE, "cause", "remainingMs"],
+  recovered: LEASE,
+  lost: [...LEASE, "heldMs", "reason"],
+  released: [...LEASE, "heldMs", "outcome"],
+  revoked: ["by", "holder", "mode", "name", "store", "token", "why"],
+  unprotected: ["cause", "holder", "mode", "name", "store"],
   "stale-token": ["highest", "resource", "token"],
+  request: ["command", "ms", "outcome", "store"],
+  stalled: ["lateMs"],
 };
+/** These have no logger. */
+const UNLOGGED = ["stale-token", "request", "stalled"];
 
 const received: Heard[] = [];
 const subscribers = new Map<EventName, (fields: unknown) => void>(
@@ -55,6 +68,7 @@ async function everything(logger?: Logger): Promise<unknown[]> {
   const on = stage({ ttl: "10s", wait: "5s", holder: "me", ...(logger ? { logger } : {}) });
   const errors: unknown[] = [];
   const first = await on.locks.acquire("a");
+  on.clock.stall(400);
   const waiting = on.locks.acquire("a", { mode: "exclusive" });
   await on.locks.tryAcquire("a");
   errors.push(await rejection(on.locks.acquire("a", { wait: 0 })));
@@ -107,7 +121,10 @@ describe("events", () => {
     await everything();
     expect(new Set(names())).toEqual(new Set(EVENT_NAMES));
     for (const { event, fields } of received) {
-      expect([event, Object.keys(fields).toSorted()]).toEqual([event, FIELDS[event as EventName]]);
+      expect([event, Object.keys(fields).toSorted()]).toEqual([
+        event,
+        FIELDS[event as EventName].toSorted(),
+      ]);
       if ("token" in fields) expect(typeof fields["token"]).toBe("bigint");
     }
     const reasons = received
@@ -130,18 +147,85 @@ describe("events", () => {
     const lease = await on.locks.acquire("a", { note: "n" });
     await on.clock.advance(3_400);
     await lease.release();
-    expect(names()).toEqual(["asked", "granted", "renewed", "released"]);
+    expect(names().filter((event) => event !== "request")).toEqual([
+      "asked",
+      "granted",
+      "renewed",
+      "released",
+    ]);
     const { token } = lease;
-    expect(last("asked")).toMatchObject({
-      name: "a",
-      holder: "me (n)",
-      mode: "exclusive",
-      permits: 1,
-    });
-    const granted = { name: "a", token, holder: "me (n)", waitMs: 0, handedOver: false };
+    const { id } = last("asked") as { id: number };
+    const acquire = { id, store: "memory", name: "a", mode: "exclusive" };
+    expect(last("asked")).toEqual({ ...acquire, holder: "me (n)", permits: 1 });
+    const granted = { ...acquire, token, holder: "me (n)", waitMs: 0, handedOver: false };
     expect(last("granted")).toEqual(granted);
-    expect(last("renewed")).toEqual({ name: "a", token, ttlMs: 10_000 });
-    expect(last("released")).toEqual({ name: "a", token, heldMs: 3_400, outcome: "released" });
+    // Renewed at a third of the ttl or a little earlier; a tenth and the drift are not for the holder.
+    const remainingShare = expect.closeTo(0.57, 1);
+    expect(last("renewed")).toEqual({ ...acquire, token, ttlMs: 10_000, remainingShare });
+    expect(last("released")).toEqual({ ...acquire, token, heldMs: 3_400, outcome: "released" });
+  });
+
+  it("have one number for an acquire and its lease, and another for each name of acquireAll", async () => {
+    const on = stage();
+    await (await on.locks.acquireAll(["a", "b"])).release();
+    await (await on.locks.acquire("a")).release();
+    const ids = (event: EventName): unknown[] =>
+      received.filter((one) => one.event === event).map(({ fields }) => fields["id"]);
+    const asked = ids("asked") as number[];
+    expect(asked).toEqual([asked[0], asked[0]! + 1, asked[0]! + 2]);
+    expect(ids("granted")).toEqual(asked);
+    expect(new Set(ids("released"))).toEqual(new Set(asked));
+  });
+
+  it("of a renewal say how much of the lease was left, by the ttl that it had before", async () => {
+    const on = stage({ ttl: "10s" });
+    const lease = await on.locks.acquire("a");
+    await on.clock.advance(1_000);
+    const renewing = lease.renew("100s");
+    await on.clock.advance(0);
+    await renewing;
+    expect(last("renewed")).toMatchObject({ ttlMs: 100_000, remainingShare: 0.7898 });
+  });
+
+  it("time each request by the store's own reply, and say which failed", async () => {
+    const on = stage({ ttl: "10s" });
+    const lease = await on.locks.acquire("a");
+    on.store.onRenew = (apply) =>
+      new Promise((resolve) => on.clock.after(70, () => resolve(apply())));
+    const renewing = lease.renew();
+    await on.clock.advance(70);
+    await renewing;
+    on.store.onRelease = () => Promise.reject(new Error("down"));
+    await Promise.all([lease.release(), on.clock.advance(0)]);
+    const requests = received.filter(({ event }) => event === "request").map((one) => one.fields);
+    expect(requests.slice(0, 3)).toEqual([
+      { store: "memory", command: "claim", ms: 0, outcome: "replied" },
+      { store: "memory", command: "renew", ms: 70, outcome: "replied" },
+      { store: "memory", command: "release", ms: 0, outcome: "failed" },
+    ]);
+  });
+
+  it("report a blocked event loop by the timer of the leases", async () => {
+    const on = stage({ ttl: "10s" });
+    const lease = await on.locks.acquire("a");
+    await on.clock.advance(3_000);
+    expect(names()).not.toContain("stalled");
+    on.clock.stall(600);
+    await on.clock.advance(0);
+    // The timer wakes every 250 ms, so it was due before the block or in it.
+    expect((last("stalled") as { lateMs: number }).lateMs).toBeGreaterThan(300);
+    await lease.release();
+  });
+
+  it("count every renewal that fails, and jeopardy once", async () => {
+    const on = stage({ ttl: "10s" });
+    on.store.onRenew = () => Promise.reject(new Error("down"));
+    await on.locks.acquire("a");
+    await on.clock.advance(5_000);
+    const count = (event: EventName): number => names().filter((one) => one === event).length;
+    expect(count("jeopardy")).toBe(1);
+    expect(count("renewal-failed")).toBeGreaterThan(3);
+    expect(last("renewal-failed")).toMatchObject({ name: "a", cause: "down" });
   });
 
   it("a grant by handover says so, and how long the caller waited", async () => {
@@ -166,8 +250,15 @@ describe("events", () => {
     on.store.onRenew = () => never();
     const { token } = await on.locks.acquire("a");
     await on.clock.advance(60_000);
-    expect(names()).toEqual(["asked", "granted", "jeopardy", "lost"]);
-    expect(last("lost")).toEqual({ name: "a", token, reason: "expired", heldMs: 8_898 });
+    const once = ["request", "renewal-failed"];
+    expect(names().filter((event) => !once.includes(event))).toEqual([
+      "asked",
+      "granted",
+      "jeopardy",
+      "lost",
+    ]);
+    const lost = { name: "a", token, reason: "expired", heldMs: 8_898 };
+    expect(last("lost")).toMatchObject(lost);
     expect(last("jeopardy")).toMatchObject({
       cause: "the memory store gave no reply to the request to renew within 1667 ms",
     });
@@ -183,7 +274,11 @@ describe("events", () => {
       await on.clock.advance(4_000);
       on.store.onRenew = (apply) => apply();
       await on.clock.advance(300);
-      expect(names().slice(-2)).toEqual([event, "released"]);
+      expect(
+        names()
+          .filter((one) => one !== "request")
+          .slice(-2),
+      ).toEqual([event, "released"]);
       expect(on.clock.timers).toBe(0);
     },
   );
@@ -193,18 +288,53 @@ describe("the logger", () => {
   it("gets every event as it is on the channel, at the event's log level", async () => {
     const { lines, logger } = collecting();
     await everything(logger);
-    const onChannel = received.filter((one) => one.event !== "stale-token");
-    expect(lines.map(([, message, fields]) => ({ event: message, fields }))).toEqual(
-      onChannel.map(({ event, fields }) => ({
-        event: `holdfast:${event}`,
-        fields: asText(fields),
-      })),
+    const onChannel = received.filter((one) => !UNLOGGED.includes(one.event));
+    expect(lines.map(([, , fields]) => fields)).toEqual(
+      onChannel.map(({ event, fields }) => ({ event, ...(asText(fields) as object) })),
     );
-    const levels = new Map(lines.map(([level, message]) => [message, level]));
-    expect(levels.get("holdfast:lost")).toBe("warn");
-    expect(levels.get("holdfast:jeopardy")).toBe("warn");
-    expect(levels.get("holdfast:recovered")).toBe("info");
-    expect(levels.get("holdfast:granted")).toBe("debug");
+    const levels = new Map(lines.map(([level, , fields]) => [eventOf(fields), level]));
+    expect(levels.get("jeopardy")).toBe("warn");
+    expect(levels.get("recovered")).toBe("info");
+    expect(levels.get("granted")).toBe("debug");
+  });
+
+  it("gets one line that a person understands", async () => {
+    const { lines, logger } = collecting();
+    await everything(logger);
+    const line = (event: EventName): string =>
+      lines.find(([, , fields]) => eventOf(fields) === event)![1];
+    expect(line("asked")).toBe('me asks for "a" (exclusive)');
+    expect(line("granted")).toMatch(/^"a" was granted to me after 0 ms, with token \d+$/);
+    expect(line("not-granted")).toBe('me did not get "a" within 0 ms: it is held by another');
+    expect(line("jeopardy")).toMatch(
+      /^the lease on "a" can't be renewed, and is lost in \d+ ms if that goes on: down$/,
+    );
+    expect(line("lost")).toMatch(
+      /^the lease on "a" \(token \d+\) was lost after \d+ ms: it was released by force$/,
+    );
+    expect(line("unprotected")).toMatch(/^me runs WITHOUT the lock on "c": /);
+    for (const [, message] of lines) expect(message).not.toMatch(/\n|undefined|NaN|object Object/);
+  });
+
+  it("gets no control characters in a line, whoever chose the text", async () => {
+    const { lines, logger } = collecting();
+    const on = stage({ logger });
+    on.store.onClaim = () => Promise.reject(new Error("down\n\u001b[2J"));
+    await on.locks.withLock("\u202e", { wait: 0, onUnavailable: "run" }, () => {});
+    const [, line] = lines.find(([level]) => level === "warn")!;
+    expect(line).toMatch(/^\S+ .*"\?": .*down\?\?\[2J$/);
+  });
+
+  it("gets no warning at a normal close() with leases, waiters and an election", async () => {
+    const { lines, logger } = collecting();
+    const on = stage({ logger, wait: "1h" });
+    await on.locks.acquire("a");
+    const waiting = watch(on.locks.acquire("a"));
+    const campaign = watch(on.locks.election("a").campaign());
+    await Promise.all([on.locks.close(), on.clock.advance(10)]);
+    expect([waiting.value, campaign.value]).toMatchObject([{ code: "CLOSED" }, { code: "CLOSED" }]);
+    expect(lines.map(([, , fields]) => eventOf(fields))).toContain("lost");
+    expect(lines.filter(([level]) => level !== "debug")).toEqual([]);
   });
 
   it("is called as a method, so that `this` works", async () => {
@@ -218,7 +348,7 @@ describe("the logger", () => {
     }
     const logger = new Mine();
     await stage({ logger }).locks.acquire("a");
-    expect(logger.seen).toEqual(["holdfast:asked", "holdfast:granted"]);
+    expect(logger.seen).toHaveLength(2);
   });
 });
 
@@ -292,12 +422,14 @@ describe("the secret grantId", () => {
   });
 });
 
-/** Writes bigints as text, as a logger that writes JSON must. */
+const eventOf = (fields: object): string => (fields as { event: string }).event;
+
+/** Bigints as text, as a logger that writes JSON must; times as whole milliseconds. */
 const asText = (fields: object): unknown =>
   Object.fromEntries(
     Object.entries(fields).map(([key, value]) => [
       key,
-      typeof value === "bigint" ? String(value) : value,
+      typeof value === "bigint" ? String(value) : key.endsWith("Ms") ? Math.round(value) : value,
     ]),
   );
 
@@ -305,9 +437,9 @@ describe("an event without a subscriber", () => {
   it("costs nothing: its fields are not built", () => {
     for (const [event, onEvent] of subscribers) unsubscribe(`holdfast:${event}`, onEvent);
     let built = 0;
-    const fields = (): { name: string; token: bigint } => {
+    const fields = (): Events["recovered"] => {
       built++;
-      return { name: "a", token: 1n };
+      return { id: 1, store: "memory", name: "a", mode: "exclusive", token: 1n };
     };
     emit("recovered", undefined, fields);
     expect(built).toBe(0);

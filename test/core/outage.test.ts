@@ -102,19 +102,6 @@ it("with wait: 0, a reply that a busy event loop has not read yet is no outage",
   expect(acquiring).toEqual({ outcome: "resolved", value: null });
 });
 
-describe("an orderly close", () => {
-  it("writes no warning to the log", async () => {
-    const lines: string[] = [];
-    const log = (level: string) => (message: string) => void lines.push(`${level} ${message}`);
-    const logger = { debug: log("debug"), info: log("info"), warn: log("warn") };
-    const on = stage({ logger });
-    await on.locks.acquire("a");
-    await on.locks.close();
-    expect(lines).toContain("debug holdfast:lost");
-    expect(lines.filter((line) => !line.startsWith("debug"))).toEqual([]);
-  });
-});
-
 describe("the results of inspect and list", () => {
   it("have no internal numbers, have whole milliseconds, and can be written as JSON", async () => {
     const on = stage({ ttl: "30s" });

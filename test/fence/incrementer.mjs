@@ -5,12 +5,18 @@ import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { connect } from "holdfast";
 import { placeFence } from "holdfast/fence/compare-and-set";
+import { etcdFence } from "holdfast/fence/etcd";
 import { openFileFence } from "holdfast/fence/file";
 import { fencedFetch } from "holdfast/fence/http";
+import { postgresFence } from "holdfast/fence/postgres";
 import { redisFence } from "holdfast/fence/redis";
 import { sqliteFence } from "holdfast/fence/sqlite";
+import { zookeeperFence } from "holdfast/fence/zookeeper";
+import { openEtcdClient } from "holdfast/stores/etcd";
 import { openSqlite } from "holdfast/stores/sqlite";
+import { ZooKeeperClient } from "holdfast/zookeeper";
 import { Redis } from "ioredis";
+import pg from "pg";
 import { s3Place } from "./s3.mjs";
 
 const [kind, guarding, where, locksUrl, rounds] = process.argv.slice(2);
@@ -65,6 +71,61 @@ const KINDS = {
         await fence.commit(tx);
       },
       close: () => redis.disconnect(),
+    };
+  },
+  async postgres() {
+    const pool = new pg.Pool({ connectionString: where, max: 2 });
+    const fence = postgresFence(pool);
+    const set = "UPDATE counter SET value = $1";
+    return {
+      fence,
+      read: async () => (await pool.query("SELECT value FROM counter")).rows[0].value,
+      async write(value, lease) {
+        if (!isGuarded) return pool.query(set, [value]);
+        const tx = await pool.connect();
+        try {
+          await tx.query("BEGIN");
+          await fence.guard(tx, "number", lease);
+          await tx.query(set, [value]);
+          await tx.query("COMMIT");
+        } catch (error) {
+          await tx.query("ROLLBACK");
+          throw error;
+        } finally {
+          tx.release();
+        }
+      },
+      close: () => pool.end(),
+    };
+  },
+  async etcd() {
+    const client = await openEtcdClient({ endpoints: [where] });
+    const fence = etcdFence(client);
+    return {
+      fence,
+      read: async () => Number((await client.range({ key: "number" })).kvs[0].value),
+      async write(value, lease) {
+        const tx = { compare: [], success: [{ put: { key: "number", value: `${value}` } }] };
+        if (!isGuarded) return client.txn(tx);
+        await fence.guard(tx, "number", lease, { strict: true });
+        await fence.commit(tx);
+      },
+      close: () => client.close(),
+    };
+  },
+  async zookeeper() {
+    const client = await ZooKeeperClient.open({ servers: [where] });
+    const fence = zookeeperFence(client);
+    return {
+      fence,
+      read: async () => Number((await client.getData("/number")).data.toString()),
+      async write(value, lease) {
+        const tx = [{ op: "setData", path: "/number", data: `${value}` }];
+        if (!isGuarded) return client.multi(tx);
+        await fence.guard(tx, "number", lease);
+        await fence.commit(tx);
+      },
+      close: () => client.close(),
     };
   },
   async http() {

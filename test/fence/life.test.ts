@@ -131,3 +131,28 @@ test("store moved: lower tokens are refused until tokenOffset raises them", asyn
   await it.write(raised, 1);
   await expect(it.write(old, 2)).rejects.toMatchObject(STALE);
 });
+
+test("a random value in place of the token refuses a late write, but has no order: a stale holder that begins anew locks out the rightful one", async () => {
+  let place = { owner: "", value: 0 };
+  const begin = (owner: string): void => {
+    place = { ...place, owner };
+  };
+  const write = (owner: string, value: number): boolean => {
+    if (place.owner !== owner) return false;
+    place = { owner, value };
+    return true;
+  };
+  begin("random of A");
+  begin("random of B");
+  expect(write("random of A", 1), "late write").toBe(false);
+  expect(write("random of B", 2)).toBe(true);
+  // A was paused before it began: its lease was over long ago.
+  begin("random of A");
+  expect(write("random of A", 3), "the stale holder is accepted").toBe(true);
+  expect(write("random of B", 4), "and the rightful one is refused").toBe(false);
+
+  const fence = memoryFence();
+  await fence.enter(undefined, "place", by(6n));
+  await expect(fence.enter(undefined, "place", by(5n))).rejects.toMatchObject(STALE);
+  await fence.guard(undefined, "place", by(6n));
+});

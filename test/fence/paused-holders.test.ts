@@ -1,36 +1,17 @@
-import { execFile } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { fileURLToPath } from "node:url";
-import { promisify } from "node:util";
 import { Redis } from "ioredis";
-import { expect, onTestFinished, test } from "vitest";
+import { onTestFinished, test } from "vitest";
 import { guardNode, refuse } from "../../src/fence/http.js";
 import { memoryFence } from "../../src/fence/memory.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { describeWith } from "../support/needs.js";
+import { expectFenceSaves, newFolder, PAUSED_TIMEOUT_MS, type Scene } from "./paused.js";
 // @ts-expect-error: a program for Node, without types
 import { startObjects } from "./s3.mjs";
-
-const PROGRAM = fileURLToPath(new URL("incrementer.mjs", import.meta.url));
-/** Rounds of each of two processes; the long run has more. */
-const FACTOR = Number(process.env["HOLDFAST_RUNS_FACTOR"] ?? 1);
-const ROUNDS = 15 * FACTOR;
-
-interface Scene {
-  readonly where: string;
-  value(): number | Promise<number>;
-}
-
-function newFolder(): string {
-  const folder = mkdtempSync(join(tmpdir(), "holdfast-paused-"));
-  onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
-  return folder;
-}
 
 const SCENES: Record<string, () => Promise<Scene>> = {
   async sqlite() {
@@ -92,35 +73,11 @@ const SCENES: Record<string, () => Promise<Scene>> = {
   },
 };
 
-/** Two processes increment; resolves to the number of accepted and refused writes, and the final value. */
-async function increment(kind: string, guarding: "guarded" | "plain") {
-  const { where, value } = await SCENES[kind]!();
-  const args = [PROGRAM, kind, guarding, where, `sqlite:${join(newFolder(), "locks.db")}`];
-  const outputs = await Promise.all(
-    [1, 2].map(() => promisify(execFile)(process.execPath, [...args, String(ROUNDS)])),
-  );
-  const counts = outputs.map(({ stdout }) => JSON.parse(stdout));
-  const sum = (key: string): number => counts.reduce((total, one) => total + one[key], 0);
-  return { accepted: sum("accepted"), refused: sum("refused"), value: await value() };
-}
-
 describeWith(["redis"], "holders that are paused past their lease", () => {
   test("lose no update behind a fence, and lose some without it", {
-    timeout: 120_000 * FACTOR,
+    timeout: PAUSED_TIMEOUT_MS,
   }, async () => {
     // All at once: the processes mostly stand still.
-    await Promise.all(
-      Object.keys(SCENES).map(async (kind) => {
-        const [guarded, plain] = await Promise.all([
-          increment(kind, "guarded"),
-          increment(kind, "plain"),
-        ]);
-        expect(guarded.refused, `${kind}: no holder was late, so this shows nothing`).not.toBe(0);
-        expect(guarded.value, kind).toBe(guarded.accepted);
-        expect(plain.value, `${kind}: nothing was lost without the fence`).toBeLessThan(
-          plain.accepted,
-        );
-      }),
-    );
+    await Promise.all(Object.entries(SCENES).map(([kind, open]) => expectFenceSaves(kind, open)));
   });
 });

@@ -5,9 +5,11 @@ import {
   StaleTokenError,
   StoreUnavailableError,
 } from "../../src/core/errors.js";
+import type { Fence } from "../../src/fence/fence.js";
 import { guardRow, type PostgresFence, postgresFence } from "../../src/fence/postgres.js";
 import { Database } from "../support/database.js";
 import { describeWith } from "../support/needs.js";
+import { expectListed, suiteOf } from "./suite.js";
 
 // biome-ignore lint/suspicious/noExplicitAny: what JavaScript can pass
 type Wrong = any;
@@ -47,6 +49,54 @@ describeWith(["postgres", "pgbouncer"], "a fence in PostgreSQL", () => {
     await tx.query(`BEGIN ISOLATION LEVEL ${level}`);
     return tx;
   }
+
+  describe("as every fence", () =>
+    suiteOf(async () => {
+      await database.server.sql(
+        "CREATE TABLE IF NOT EXISTS cell (name text PRIMARY KEY, value integer)",
+      );
+      await database.server.sql("TRUNCATE cell");
+      const pool = database.pool({ max: 8 });
+      const fence = postgresFence(pool, { schema });
+      const inTransaction = async (work: (tx: PoolClient) => Promise<void>): Promise<void> => {
+        const tx = await pool.connect();
+        try {
+          await tx.query("BEGIN");
+          await work(tx);
+          await tx.query("COMMIT");
+        } catch (error) {
+          await tx.query("ROLLBACK");
+          throw error;
+        } finally {
+          tx.release();
+        }
+      };
+      return {
+        fence: fence as Fence<undefined>,
+        async read(resource) {
+          const { rows } = await pool.query("SELECT value FROM cell WHERE name = $1", [resource]);
+          return rows[0]?.value ?? 0;
+        },
+        write: (resource, lease, value, options) =>
+          inTransaction(async (tx) => {
+            await fence.guard(tx, resource, lease, options);
+            const set =
+              "INSERT INTO cell VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+            await tx.query(set, [resource, value]);
+          }),
+        forget: async (resource) =>
+          void (await pool.query("DELETE FROM cell WHERE name = $1", [resource])),
+      };
+    }));
+
+  it("lists its resources, and makes no table for that", async () => {
+    await expectListed(fenceOf() as never, { tellsTime: false });
+    const other = postgresFence(database.pool(), { schema: `${schema}_other` });
+    expect(await other.list()).toEqual([]);
+    expect(await database.server.sql(`SELECT to_regnamespace('${schema}_other') IS NULL`)).toBe(
+      "t",
+    );
+  });
 
   describe.each(["the server", "pgbouncer"] as const)("by way of %s", (way) => {
     const url = (): string => (way === "pgbouncer" ? database.pooler : database.server).url;

@@ -5,8 +5,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Redis } from "ioredis";
 import { createClient } from "redis";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { type FenceSubject, fenceConformance } from "../../src/conformance/fence-suite.js";
+import { afterAll, beforeAll, describe, expect } from "vitest";
+import type { FenceSubject } from "../../src/conformance/fence-suite.js";
 import { placeFence } from "../../src/fence/compare-and-set.js";
 import type { Fence } from "../../src/fence/fence.js";
 import { openFileFence } from "../../src/fence/file.js";
@@ -19,8 +19,7 @@ import { Lab } from "../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
 import { describeWith } from "../support/needs.js";
 import { quiet } from "../support/redis.js";
-
-type Make = () => Promise<FenceSubject>;
+import { suiteOf } from "./suite.js";
 
 const inFolder = async (): Promise<{ folder: string; remove: () => Promise<void> }> => {
   const folder = await mkdtemp(join(tmpdir(), "holdfast-fence-"));
@@ -154,17 +153,6 @@ async function overHttp(): Promise<FenceSubject> {
     },
   };
 }
-
-const suiteOf = (make: Make): void => {
-  test.each(fenceConformance.map((one) => [one.name, one] as const))("%s", async (_name, one) => {
-    const subject = await make();
-    try {
-      await one.run(subject);
-    } finally {
-      await subject.dispose?.();
-    }
-  });
-};
 
 describe("a fence in memory", () => suiteOf(inMemory));
 describe("a fence in SQLite", () => suiteOf(inSqlite));

@@ -88,8 +88,14 @@ describe('onUnavailable "run"', () => {
       return 7;
     });
     expect(result).toBe(7);
-    expect(unprotected).toEqual([
-      { name: "a", holder: "me (it)", cause: expect.stringContaining("connection refused") },
+    expect(unprotected).toMatchObject([
+      {
+        store: "memory",
+        mode: "shared",
+        name: "a",
+        holder: "me (it)",
+        cause: expect.stringContaining("connection refused"),
+      },
     ]);
     expect([lost, released]).toEqual([[], []]);
   });

@@ -4,7 +4,7 @@ import { connect, type LocksOptions } from "../../src/index.js";
 import type { Limits } from "../../src/verify/check/check.js";
 import { type Fault, fault, together } from "../../src/verify/fault.js";
 import { TcpProxy } from "../../src/verify/faults/proxy.js";
-import type { Member, ServerCluster } from "../../src/verify/lab/cluster.js";
+import { type Member, ServerCluster } from "../../src/verify/lab/cluster.js";
 import type { Site } from "../../src/verify/lab/server.js";
 import { machineMs, TimeLine } from "../../src/verify/traffic/time-line.js";
 import { Worker } from "../../src/verify/traffic/worker.js";
@@ -38,6 +38,8 @@ async function makeWhole<S extends Member>(cluster: ServerCluster<S>): Promise<v
   await leaderOf(cluster);
 }
 
+const schemeOf = ({ url }: { readonly url: string }): string => url.replace(/:.*/s, "");
+
 /** A client's own proxies to the members of a cluster. */
 export class Ways<S extends Member = Member> {
   readonly #proxies: ReadonlyMap<S, TcpProxy>;
@@ -55,7 +57,7 @@ export class Ways<S extends Member = Member> {
       onTestFinished(() => proxy.close());
       proxies.set(server, proxy);
     }
-    return new Ways(proxies, url.replace(/:.*/s, ""));
+    return new Ways(proxies, schemeOf({ url }));
   }
 
   /** Cuts all proxies except the one to this member. */
@@ -111,7 +113,7 @@ export interface Taken {
 export interface SceneOptions extends LocksOptions {
   /** User and password, as in a URL. */
   readonly user?: string;
-  /** The host of a worker: it has the network of that host, and no proxies of its own. */
+  /** The host of a worker: it has the network of that host, and no proxies of its own, but only its own member if it has one. */
   readonly sites?: readonly (Site | undefined)[];
 }
 
@@ -157,7 +159,8 @@ export abstract class ClusterScene<S extends Member> {
     if (ways !== undefined) this.ways[i] = ways;
     const only = member === null ? undefined : ways?.only(member);
     await only?.inject();
-    const plain = ways?.url ?? this.cluster.url;
+    const own = member === null ? this.cluster.servers : [member];
+    const plain = ways?.url ?? new ServerCluster(schemeOf(this.cluster), own).url;
     const worker = await Worker.start({
       client,
       url: user === undefined ? plain : plain.replace("//", `//${user}@`),

@@ -44,23 +44,27 @@ export function verificationOf(
     ...new Set(history.flatMap((event) => ("client" in event ? [event.client] : []))),
   ].sort();
   const seed = parts.seed ?? 1;
+  const registers = {
+    fenced: { writes: writes.length - refused, lost: 0, refused },
+    unfenced: { writes: writes.length, lost: refused, refused: 0 },
+  };
   const result: Result = {
     target: "redis-cluster",
     about: "a Redis Cluster of three primaries, each with a replica",
+    fence: "sqlite",
     versions: { node: "20.20.2", "redis-server": "7.0.15", ioredis: "6.0.0" },
     startedAt: "2026-11-17T04:49:00.000Z",
     lastedMs: untilMs + 4_200,
     seed,
     command: `npx holdfast verify redis-cluster --for 60s --workers 8 --seed ${seed} --report out.html`,
-    runs: [{ seed, fromMs: 0, untilMs, clients, faults, checks }],
+    runs: [{ seed, fromMs: 0, untilMs, clients, faults, checks, registers }],
     kinds: [],
     checks,
     outcome: checks.some(({ verdict }) => verdict === "violated") ? "violated" : "held",
     operations: history.filter(({ kind }) => kind === "asked").length,
     grants: history.filter(({ kind }) => kind === "granted").length,
     faults: faults.length,
-    fenced: { writes: writes.length - refused, lost: 0, refused },
-    unfenced: { writes: writes.length, lost: refused, refused: 0 },
+    ...registers,
     ...parts,
   };
   return { result, history };

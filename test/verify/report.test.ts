@@ -218,7 +218,9 @@ describe("the data of the time lines", () => {
       ...one.map((event) => ({ ...event, atMs: event.atMs + 100 })),
       asked(140, "unended", "w1"),
     ];
-    const run = { seed: 3, clients: ["w1"], faults: [], checks: [] };
+    const none = { writes: 0, lost: 0, refused: 0 };
+    const registers = { fenced: none, unfenced: none };
+    const run = { seed: 3, clients: ["w1"], faults: [], checks: [], registers };
     const { result } = verificationOf([...one, ...two], [], {
       checks: [],
       runs: [

@@ -58,7 +58,10 @@ export const ETCD_TRAITS: Traits = {
   grantsTwiceAfter: [],
   // Four operations each, of 128.
   namesAtOnce: 30,
-  cannot: {},
+  cannot: {
+    records:
+      "a record with an expiry of its own would need a lease of the server for each, and etcd is slow with many leases",
+  },
 };
 
 /**

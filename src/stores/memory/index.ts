@@ -19,6 +19,7 @@ import type { ClaimRecord, Claims } from "../shared/claim-record.js";
 import { LocalWaiters } from "../shared/local-waiters.js";
 import { inspectName, listNames } from "../shared/name-info.js";
 import { compareUtf8 } from "../shared/utf8.js";
+import { MemoryRecords } from "./records.js";
 
 /** The traits of the memory store. */
 export const MEMORY_TRAITS: Traits = {
@@ -36,6 +37,7 @@ export const MEMORY_TRAITS: Traits = {
 /** Locks within one process: the rule, with the claims in a map. */
 export class MemoryStore implements Store {
   readonly traits = MEMORY_TRAITS;
+  readonly records: MemoryRecords;
   readonly #claims = new MemoryClaims();
   readonly #clock: StoreClock;
   readonly #rule: Rule;
@@ -44,6 +46,7 @@ export class MemoryStore implements Store {
   constructor(clock: StoreClock, rule: typeof Rule = Rule) {
     this.#clock = clock;
     this.#rule = new rule(this.#claims, clock);
+    this.records = new MemoryRecords(clock);
   }
 
   claim(claim: Claim, push: (push: Push) => void): ClaimAnswer {

@@ -20,7 +20,7 @@ import {
   readHolders,
   readNameInfo,
   readReleaseReply,
-  toRenewAnswer,
+  readRenewReply,
 } from "../shared/json-replies.js";
 import { isInUse } from "../shared/name-info.js";
 import { QueuedClaims } from "../shared/queued-claims.js";
@@ -28,6 +28,7 @@ import type { PostgresClient } from "./client.js";
 import { CALL_TIMEOUT_MS, Database } from "./database.js";
 import { toStoreError } from "./errors.js";
 import { parseMessage } from "./messages.js";
+import { PostgresRecords } from "./records.js";
 import { requestBatcher } from "./request-batcher.js";
 import { firstAfter, firstBeyond, storable } from "./text.js";
 
@@ -40,7 +41,7 @@ export interface PostgresStoreOptions {
   /** The schema of the tables and functions, made at the first use. Default "holdfast". */
   schema?: string;
   /**
-   * Whether a release is on disk before it is answered. Default false: after a crash of the server, a
+   * Whether every release is on disk before it is answered. Default false: after a crash of the server, a
    * released lease may be back until it expires.
    */
   durableRelease?: boolean;
@@ -106,6 +107,7 @@ interface Request {
 
 /** Locks in tables of a PostgreSQL database: each step is one call of a function. */
 export class PostgresStore implements Store {
+  readonly records: PostgresRecords;
   readonly #database: Database;
   readonly #durableRelease: boolean;
   readonly #channel = `holdfast_${randomUUID().replaceAll("-", "")}`;
@@ -146,6 +148,7 @@ export class PostgresStore implements Store {
     ]);
     const traits = { maker: "postgresStore", detectsPooler: true };
     this.#database = new Database(client, options, traits);
+    this.records = new PostgresRecords(this.#database);
     this.#durableRelease = options.durableRelease ?? false;
     this.#queued = new QueuedClaims(this.#channel, this.#database, {
       claim: (claim) => this.#claim(claim),
@@ -221,7 +224,7 @@ export class PostgresStore implements Store {
     if (!this.#database.leave(this.#queued.waiters.size > 0)) return;
     await this.#queued.close();
     // A pool that is ended leaves its last request without a reply, whose timeout would keep the process alive.
-    await this.#deletion;
+    await Promise.all([this.#deletion, this.records.deletion]);
     await this.#database.close();
   }
 
@@ -249,7 +252,7 @@ export class PostgresStore implements Store {
   /** Never rejects. */
   async #renew(renewal: Renewal): Promise<RenewAnswer> {
     try {
-      return toRenewAnswer(JSON.parse(await this.#renewals.send(renewal)));
+      return readRenewReply(await this.#renewals.send(renewal), renewal);
     } catch (cause) {
       return { kind: "unknown", cause };
     }

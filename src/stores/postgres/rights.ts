@@ -10,6 +10,8 @@ const TABLE_RIGHTS = {
   names: ALL_ROWS,
   claims: ALL_ROWS,
   deleted_names: ["SELECT", "UPDATE"],
+  records: ALL_ROWS,
+  meters: ALL_ROWS,
 } as const;
 
 export const TABLES = Object.keys(TABLE_RIGHTS) as readonly (keyof typeof TABLE_RIGHTS)[];

@@ -22,7 +22,7 @@ export const DEFAULT_SCHEMA = "holdfast";
  * Raised when the functions of an older version could misread the tables, or would no longer fit them. Otherwise the
  * functions of several versions work on the same tables, side by side.
  */
-export const FORMAT = 1;
+export const FORMAT = 2;
 /** Names and labels may contain any character. */
 export const ENCODING = "UTF8";
 /**
@@ -69,7 +69,15 @@ export function checkSchema(schema: unknown): string {
 /** A checked schema as SQL has it: "user" and "order" are also words of SQL. */
 export const quoteSchema = (schema: string): string => `"${schema}"`;
 
-const BODY = [SQL.tables, SQL.names, SQL.requests, SQL.renewals, SQL.operations, SQL.sessions]
+const BODY = [
+  SQL.tables,
+  SQL.names,
+  SQL.requests,
+  SQL.renewals,
+  SQL.operations,
+  SQL.sessions,
+  SQL.records,
+]
   .join("\n")
   .replaceAll(/\$([A-Z_]+)\b/g, (text, name: string) => String(CONSTANTS[name] ?? text));
 

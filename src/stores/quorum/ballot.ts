@@ -30,6 +30,9 @@ export class Ballot {
   #target = 0;
   /** Nodes that did not answer the claim in time. They may have answered later requests, by another connection. */
   readonly #late = new Set<number>();
+  /** How many nodes have recorded the proposed number, and whether any has answered otherwise. */
+  #asProposed = 0;
+  #isUnusual = false;
   #resolve: (outcome: BallotOutcome) => void = () => {};
   #isOver = false;
 
@@ -47,7 +50,11 @@ export class Ballot {
       const claim = (node: QuorumNode): Promise<NodeClaimReply> => node.claim(this.#claim);
       const answered = (answer: NodeClaimReply | Error, i: number): void => {
         this.#claimed[i] = answer;
-        this.#evaluate();
+        const isAsProposed = isRecorded(answer) && answer.number === this.#claim.number;
+        if (isAsProposed) this.#asProposed++;
+        else this.#isUnusual = true;
+        // By far the most usual case: all answers so far are the same.
+        if (this.#isUnusual || this.#asProposed >= this.#majority) this.#evaluate();
       };
       const silent = (): void => {
         for (const [i, answer] of this.#claimed.entries()) {

@@ -45,8 +45,8 @@ interface KeptGrant extends OwnGrant {
   ballot: Pick<Ballot, "mayReach">;
   /** When the record has expired on all nodes. */
   expiresAtMs: number;
-  /** The nodes that have answered a release: true if they had the record. */
-  readonly released: Map<number, boolean>;
+  /** By node that has answered a release: whether it had the record. */
+  readonly released: (boolean | undefined)[];
 }
 
 /** The grants of this process, by grantId: renews and releases them on all nodes. */
@@ -70,7 +70,7 @@ export class Grants {
   add(grant: OwnGrant): void {
     this.#sweep();
     const expiresAtMs = this.#clock.elapsedMs() + grant.ttlMs;
-    this.#grants.set(grant.grantId, { ...grant, expiresAtMs, released: new Map() });
+    this.#grants.set(grant.grantId, { ...grant, expiresAtMs, released: [] });
   }
 
   has(name: string, grantId: string): boolean {
@@ -139,11 +139,15 @@ export class Grants {
         answers++;
         if (answer instanceof Error) failures.push(answer);
         // An earlier attempt may have dropped it, whose answer was lost.
-        else if (!released.get(i)) released.set(i, answer !== "absent");
+        else released[i] ||= answer !== "absent";
         isAwaited ||= answer === "awaited";
         if (isOver) return;
-        const had = [...released.values()].filter((yes) => yes).length;
-        const isLost = this.#members.length - (released.size - had) < this.#majority;
+        let [had, absent] = [0, 0];
+        for (const hadIt of released) {
+          if (hadIt === true) had++;
+          else if (hadIt === false) absent++;
+        }
+        const isLost = this.#members.length - absent < this.#majority;
         if (had >= this.#majority || isLost) {
           isOver = true;
           this.#grants.delete(grantId);
@@ -159,7 +163,7 @@ export class Grants {
 
   #toNodeRenewal({ name, grantId, seq, ttlMs }: Renewal): NodeRenewal {
     const grant = this.#grants.get(grantId);
-    if (grant === undefined || grant.name !== name || grant.released.size > 0) {
+    if (grant === undefined || grant.name !== name || grant.released.length > 0) {
       return { name, id: grantId, number: -1, ttlMs, seq, closedForMs: 0, holder: "" };
     }
     const { id, token, holder, closedUntilMs, ballot } = grant;

@@ -96,11 +96,13 @@ export function sendEach<T>(
 ): void {
   const { clock, pending: requests } = members[0]!;
   const sentAtMs = clock.elapsedMs();
-  const pending = new Set(members.keys());
+  const isPending = members.map(() => true);
+  let pending = members.length;
   let timer: Timer;
-  const close = (): void => {
-    for (const i of [...pending]) end(new Error("the store is closed"), i);
+  const endAll = (toError: (member: Member) => Error): void => {
+    for (const [i, member] of members.entries()) if (isPending[i]) end(toError(member), i);
   };
+  const close = (): void => endAll(() => new Error("the store is closed"));
   const after = (ms: number, run: () => void): void => {
     const atMs = sentAtMs + ms;
     timer = clock.after(atMs - clock.elapsedMs(), () => {
@@ -112,8 +114,9 @@ export function sendEach<T>(
     timer.keepAlive(true);
   };
   const end = (answer: T | Error, i: number): void => {
-    if (!pending.delete(i)) return;
-    if (pending.size === 0) {
+    if (!isPending[i]) return;
+    isPending[i] = false;
+    if (--pending === 0) {
       timer.cancel();
       requests.ends.delete(close);
     }
@@ -121,12 +124,10 @@ export function sendEach<T>(
   };
   requests.ends.add(close);
   after(silentMs, () => {
-    for (const i of pending) members[i]!.isSilent = true;
+    for (const [i, member] of members.entries()) if (isPending[i]) member.isSilent = true;
     after(timeoutMs, () => {
       const waitedMs = Math.round(clock.elapsedMs() - sentAtMs);
-      for (const i of [...pending]) {
-        end(new Error(`${members[i]!.node.where} gave no answer within ${waitedMs} ms`), i);
-      }
+      endAll(({ node }) => new Error(`${node.where} gave no answer within ${waitedMs} ms`));
     });
     silent();
   });

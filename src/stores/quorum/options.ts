@@ -26,6 +26,7 @@ export const QUORUM_TRAITS: Traits = {
       "a record on a minority of the nodes looks like a living reader, so no floor can be decided",
     permits: "a majority for each holder does not keep the sum of all holders below a limit",
     "many-names": "each name is a ballot by itself",
+    records: "a record would need a ballot for each write, and one Redis server keeps it better",
   },
 };
 

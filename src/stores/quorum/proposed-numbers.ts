@@ -21,9 +21,11 @@ export class ProposedNumbers {
 
   /** 0 if no clock is known: the nodes then choose their own numbers, which costs another round. */
   next(): number {
-    const ahead = this.#members
-      .flatMap(({ aheadMicros }) => (aheadMicros === null ? [] : [aheadMicros]))
-      .sort((a, b) => a - b);
+    const ahead: number[] = [];
+    for (const { aheadMicros } of this.#members) {
+      if (aheadMicros !== null) ahead.push(aheadMicros);
+    }
+    ahead.sort((a, b) => a - b);
     const median = ahead[Math.floor(ahead.length / 2)];
     if (median === undefined) return 0;
     const highest = ahead.findLast((one) => one - median <= this.#spreadMicros)!;

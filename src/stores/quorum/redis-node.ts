@@ -21,10 +21,16 @@ import type {
   NodeState,
   QuorumNode,
 } from "./node.js";
+import {
+  type EncodedRequest,
+  encodeClaim,
+  encodePass,
+  encodeRaise,
+  encodeRelease,
+} from "./requests.js";
 import { SCRIPTS } from "./scripts.js";
 
 const NAMES_PER_SCRIPT = 100;
-const REGISTER = { never: 0, "if-busy": 1, always: 2 } as const;
 
 const WORDS = { prefix: PREFIX, page: "docs/stores/quorum.md", maker: "quorumStore" };
 /** The settings of a server that has each write on its disk before it replies. */
@@ -38,8 +44,10 @@ export class RedisNode implements QuorumNode {
   readonly #maxTtlMs: number;
   readonly #closeClient: boolean;
   readonly #channel = `${PREFIX}wake:${randomUUID()}`;
-  /** The marker of the node while it is in service; empty: the node has to examine itself. */
+  /** The marker that the node last sent, in service or not. */
   #marker = "";
+  /** With the marker while the node is in service; without one, the node has to examine itself. */
+  #usualCaller: readonly string[];
   /** The run ids of the servers behind the nodes of this quorum, as far as they differ. */
   readonly #servers: Map<RedisNode, string>;
   /** The losses of the connection when the server was examined: after another loss, another server may answer. */
@@ -63,19 +71,21 @@ export class RedisNode implements QuorumNode {
     this.#maxTtlMs = options.maxTtlMs;
     this.#closeClient = options.closeClient;
     this.#servers = options.servers ?? new Map();
+    this.#usualCaller = this.#caller("", "unread");
     this.#requests = new RequestBatcher(this.#runner, SCRIPTS.ballots, {
-      usual: () => [this.#caller(this.#marker, "unread")],
+      usual: () => this.#usualCaller,
       // A server that has restarted knows no scripts: whoever loads one has the node examine itself.
-      toLoad: () => [this.#caller("", "unread")],
+      toLoad: () => this.#caller("", "unread"),
     });
   }
 
   async join(): Promise<NodeState> {
     const fsync = await this.#readFsync();
     const { losses } = this.#runner.connection;
-    const args = [this.#caller("", fsync)];
+    const args = this.#caller("", fsync);
     const reply = this.#learn(await this.#runner.run(SCRIPTS.join, [MARKER], args));
-    const [runId = "", recoveringMs, micros] = reply.text.split(" ");
+    const marker = this.#marker;
+    const [runId = "", recoveringMs, micros] = reply.split(" ");
     const isTwin = this.#twinOf(runId) !== undefined;
     if (isTwin) this.#servers.delete(this);
     else this.#servers.set(this, runId);
@@ -86,31 +96,27 @@ export class RedisNode implements QuorumNode {
       runId,
       recoveringForMs: Number(recoveringMs),
       micros: Number(micros),
-      marker: reply.marker,
-      isNew: / new\d+$/.test(reply.marker),
+      marker,
+      isNew: / new\d+$/.test(marker),
     };
   }
 
   async settle(marker: string): Promise<void> {
-    const args = [this.#caller("", "unread"), marker];
+    const args = [...this.#caller("", "unread"), marker];
     this.#learn(await this.#runner.run(SCRIPTS.settle, [MARKER], args));
   }
 
-  claim({ name, id, ...claim }: NodeClaim): Promise<NodeClaimReply> {
-    const { number, ttlMs, seq, atLeastMs, register, holder } = claim;
-    const request = `claim ${id} ${number} ${ttlMs} ${seq} ${atLeastMs} ${REGISTER[register]} ${holder}`;
-    return this.#vote(name, request, readClaimReply);
+  claim(claim: NodeClaim): Promise<NodeClaimReply> {
+    return this.#vote(encodeClaim(claim));
   }
 
   raise(name: string, id: string, number: number): Promise<boolean> {
-    return this.#vote(name, `raise ${id} ${number}`, (reply) => reply === "yes");
+    return this.#vote(encodeRaise(name, id, number));
   }
 
-  release({ name, id, ...release }: NodeRelease): Promise<NodeReleaseReply> {
-    const { number, unused, wakes, keptOutMs } = release;
-    const request = `release ${id} ${number} ${unused ? 1 : 0} ${wakes ? 1 : 0} ${Math.ceil(keptOutMs)}`;
-    const send = (): Promise<NodeReleaseReply> =>
-      this.#sendNow(name, request, (reply) => reply as NodeReleaseReply);
+  release(release: NodeRelease): Promise<NodeReleaseReply> {
+    const request = encodeRelease(release);
+    const send = (): Promise<NodeReleaseReply> => this.#sendNow(request);
     // It names its ballot, so any server may get it. It must not overtake a claim that waits.
     const sent = this.#examination === null ? send() : this.#examination.then(send, send);
     return sent.catch((error: unknown) => {
@@ -120,7 +126,7 @@ export class RedisNode implements QuorumNode {
   }
 
   pass(name: string): Promise<void> {
-    return this.#send(name, "pass", () => {});
+    return this.#send(encodePass(name));
   }
 
   async renew(renewals: readonly NodeRenewal[]): Promise<readonly NodeRenewReply[]> {
@@ -190,11 +196,11 @@ export class RedisNode implements QuorumNode {
   }
 
   /**
-   * The first argument of the scripts that look at the marker. Only `join` says what it has read of the
+   * The first arguments of the scripts that look at the marker. Only `join` says what it has read of the
    * settings: they may change, and a request may be sent again on the next connection.
    */
-  #caller(marker: string, fsync: string): string {
-    return `${marker}\n${this.#maxTtlMs} ${fsync}\n${this.#channel}`;
+  #caller(marker: string, fsync: string): readonly string[] {
+    return [marker, String(this.#maxTtlMs), `${fsync} ${this.#channel}`];
   }
 
   /** Whether the server was examined on the connection that there is. */
@@ -226,36 +232,34 @@ export class RedisNode implements QuorumNode {
   }
 
   /** A request whose reply counts only if the server that sent it was examined. */
-  #vote<T>(name: string, request: string, read: (reply: string) => T): Promise<T> {
-    return this.#send(name, request, (reply) => {
-      if (!this.#isExamined) throw this.#connectionLost();
-      return read(reply);
-    });
+  #vote<T>(request: EncodedRequest<T>): Promise<T> {
+    return this.#send(request, true);
   }
 
-  #send<T>(name: string, request: string, read: (reply: string) => T): Promise<T> {
-    if (this.#isExamined) return this.#sendNow(name, request, read);
-    return this.#examine().then(() => this.#sendNow(name, request, read));
+  #send<T>(request: EncodedRequest<T>, isVote = false): Promise<T> {
+    if (this.#isExamined) return this.#sendNow(request, isVote);
+    return this.#examine().then(() => this.#sendNow(request, isVote));
   }
 
-  /** One argument for each request, and no key that the script can find by itself: each costs the client time. */
-  #sendNow<T>(name: string, request: string, read: (reply: string) => T): Promise<T> {
-    const keys = [recordOf(name), counterOf(name)];
-    return this.#requests.send(keys, [request], (reply) => {
-      const { text } = this.#learn(reply);
+  #sendNow<T>({ keys, args, read }: EncodedRequest<T>, isVote = false): Promise<T> {
+    return this.#requests.send(keys, args, (reply) => {
+      const text = this.#learn(reply);
       if (text.startsWith("!")) throw this.#runner.caughtError(text.slice(1));
+      if (isVote && !this.#isExamined) throw this.#connectionLost();
       return read(text);
     });
   }
 
   /** Reads the marker off a reply that has it. A node that is out of service examines itself every time. */
-  #learn(reply: string): { marker: string; text: string } {
+  #learn(reply: string): string {
     const mayBeKept = reply.startsWith("@");
-    if (!mayBeKept && !reply.startsWith("#")) return { marker: this.#marker, text: reply };
+    if (!mayBeKept && !reply.startsWith("#")) return reply;
     const end = reply.indexOf("\n");
     const marker = reply.slice(1, end);
-    this.#marker = mayBeKept && marker.endsWith(" 0") ? marker : "";
-    return { marker, text: reply.slice(end + 1) };
+    this.#marker = marker;
+    const isInService = mayBeKept && marker.endsWith(" 0");
+    this.#usualCaller = this.#caller(isInService ? marker : "", "unread");
+    return reply.slice(end + 1);
   }
 
   /** The right to read the configuration is rare, and not needed. */
@@ -272,14 +276,6 @@ export class RedisNode implements QuorumNode {
       return "unknown";
     }
   }
-}
-
-function readClaimReply(reply: string): NodeClaimReply {
-  const [kind, first = "", second = "", id = ""] = reply.split(" ", 4);
-  if (kind === "recorded") return { kind, number: Number(first), micros: Number(second) };
-  if (kind === "recovering") return { kind, forMs: Number(first), micros: Number(second) };
-  const holder = reply.split(" ").slice(4).join(" ");
-  return { kind: "busy", micros: Number(first), freeInMs: Number(second), id, holder };
 }
 
 function readInfo(info: Json): NodeNameInfo {

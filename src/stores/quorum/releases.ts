@@ -66,11 +66,12 @@ export class Releases {
     answered: (answer: NodeReleaseReply | Error, index: number) => void = () => {},
     silent: () => void = () => {},
   ): void {
-    const { ballot, ...release } = sending.release;
+    const { name, id, number, unused, wakes, ballot } = sending.release;
+    const usual = { name, id, number, unused, wakes, keptOutMs: 0 };
     const leftMs = Math.max(0, sending.untilMs - this.#clock.elapsedMs());
     const send = (node: QuorumNode, i: number): Promise<NodeReleaseReply> => {
       const mayReach = ballot.mayReach(this.#members.indexOf(members[i]!));
-      return node.release({ ...release, keptOutMs: mayReach ? leftMs : 0 });
+      return node.release(mayReach ? { ...usual, keptOutMs: leftMs } : usual);
     };
     let answers = 0;
     const underWay = new Promise<void>((resolve) => {

@@ -3,7 +3,7 @@ import { header, MAX_TOKEN, type Script, scriptOf } from "../redis/scripts.js";
 import { LUA } from "./lua.js";
 
 /** Raised when an older Holdfast could misread what a node keeps. */
-export const FORMAT = 1;
+export const FORMAT = 2;
 
 /** A raised number may be ahead of the node's clock by this: a day. */
 export const MOST_AHEAD_MICROS = 86_400_000_000;
@@ -23,13 +23,13 @@ const CONSTANTS = {
 const script = (name: string, ...parts: readonly string[]): Script =>
   scriptOf(name, [header(CONSTANTS), LUA.caller, ...parts].join("\n"));
 
-const { known, marker, records, wake } = LUA;
+const { marker, records, wake } = LUA;
 
 export const SCRIPTS = {
-  join: script("join", known, marker, LUA.join),
-  settle: script("settle", known, marker, LUA.settle),
+  join: script("join", marker, LUA.join),
+  settle: script("settle", marker, LUA.settle),
   // The part for the usual requests comes first: it returns before the functions of the others are made.
-  ballots: script("ballots", wake, known, LUA.usual, marker, records, LUA.ballots),
+  ballots: script("ballots", wake, LUA.numbers, LUA.usual, marker, records, LUA.ballots),
   renewals: script("renewals", records, LUA.renewals),
   inspect: script("inspect", records, LUA.inspect),
   revoke: script("revoke", records, wake, LUA.revoke),

@@ -36,12 +36,14 @@ const MOST_BALLOTS = 6;
 /** A pause after a ballot without a majority, and after a release that others wait for, in round trips. */
 const PAUSE_ROUND_TRIPS = { least: 2, most: 5 };
 
+const NO_ANSWER = new Promise<never>(() => {});
+
 /** A claim that has no answer yet. */
 interface OwnClaim {
   isGivenUp: boolean;
   /** Ends the pause between two ballots. */
   endPause: () => void;
-  readonly answer: Promise<ClaimAnswer>;
+  answer: Promise<ClaimAnswer>;
 }
 
 /**
@@ -101,14 +103,9 @@ export class QuorumStore implements Store {
     const there = this.#claiming.get(claim.grantId);
     if (there !== undefined) return there.answer;
     this.#pending.isClosed = false;
-    const own: OwnClaim = {
-      isGivenUp: false,
-      endPause: () => {},
-      answer: Promise.resolve()
-        .then(() => this.#claim(claim, push, own))
-        .finally(() => this.#claiming.delete(claim.grantId)),
-    };
+    const own: OwnClaim = { isGivenUp: false, endPause: () => {}, answer: NO_ANSWER };
     this.#claiming.set(claim.grantId, own);
+    own.answer = this.#claimOnce(claim, push, own);
     return own.answer;
   }
 
@@ -123,6 +120,8 @@ export class QuorumStore implements Store {
   }
 
   async release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
+    // By far the most usual case.
+    if (releases.length === 1) return [await this.#release(releases[0]!)];
     return Promise.all(releases.map((release) => this.#release(release)));
   }
 
@@ -177,9 +176,17 @@ export class QuorumStore implements Store {
     await Promise.allSettled([...claims.map(({ answer }) => answer), ...this.#inspecting]);
   }
 
+  async #claimOnce(claim: Claim, push: (push: Push) => void, own: OwnClaim): Promise<ClaimAnswer> {
+    try {
+      this.#refuse(claim);
+      await this.#membership.join();
+      return await this.#claim(claim, push, own);
+    } finally {
+      this.#claiming.delete(claim.grantId);
+    }
+  }
+
   async #claim(claim: Claim, push: (push: Push) => void, own: OwnClaim): Promise<ClaimAnswer> {
-    this.#refuse(claim);
-    await this.#membership.join();
     const name = claim.names[0]!;
     if (this.#grants.has(name, claim.grantId)) {
       return this.#grants.hasExpired(claim.grantId) ? LOST : this.#claimAgain(name, claim);

@@ -31,7 +31,7 @@ export interface Connection extends ServerState, ListenerPort {
     script: Script,
     keys: readonly string[],
     args: readonly string[],
-    argsToLoad?: readonly string[],
+    argsToLoad?: () => readonly string[],
   ): Promise<unknown>;
   /** Reports an error that a script has caught: the client has not seen it, and may have to reconnect. */
   reportCaughtError(error: Error): void;

@@ -31,6 +31,7 @@ import { settleBatch, TurnBatcher } from "../shared/turn-batcher.js";
 import { compareUtf8 } from "../shared/utf8.js";
 import { connectionOf, type RedisClient } from "./client.js";
 import { keysOf, nameOfKey, PREFIX, patternOf } from "./keys.js";
+import { RedisRecords } from "./records.js";
 import { MOST_REPLICAS, Replicas } from "./replicas.js";
 import { RequestBatcher, ScriptRunner } from "./script-runner.js";
 import { SCRIPTS } from "./scripts.js";
@@ -41,7 +42,7 @@ export type { RedisClient } from "./client.js";
 export interface RedisStoreOptions {
   /** Closes the client with the first `Locks` on the store that is closed. Default false: it is the caller's. */
   closeClient?: boolean;
-  /** A grant and a renewal count when this many replicas have received them. Default 0. */
+  /** A grant, a renewal and a written record count when this many replicas have received them. Default 0. */
   replicas?: number;
 }
 
@@ -85,6 +86,7 @@ const INSPECTIONS_PER_SCRIPT = 100;
 /** Locks on a Redis server or cluster: each step is one script. */
 export class RedisStore implements Store {
   readonly traits: Traits;
+  readonly records: RedisRecords;
   readonly #runner: ScriptRunner;
   readonly #closeClient: boolean;
   readonly #replicas: Replicas;
@@ -119,6 +121,7 @@ export class RedisStore implements Store {
     this.traits = connection.cluster ? REDIS_CLUSTER_TRAITS : REDIS_TRAITS;
     this.#runner = new ScriptRunner(connection);
     this.#replicas = new Replicas(this.#runner, replicas);
+    this.records = new RedisRecords(this.#runner, this.#replicas);
     const channel = `${PREFIX}wake:${randomUUID()}`;
     const [listening, notListening] = connection.cluster ? ["0", "0"] : ["1", "2"];
     this.#caller = {

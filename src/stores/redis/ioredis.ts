@@ -92,12 +92,12 @@ export function ioredisConnection(given: IoredisClient): Connection {
     },
     onReconnect: (reconnected) => state.onReconnect(reconnected),
     keyPrefix: client.options?.keyPrefix ?? "",
-    run(script, keys, args, argsToLoad = args) {
+    run(script, keys, args, argsToLoad = () => args) {
       const { sha, code } = inDatabase(script);
       return client.evalsha(sha, keys.length, ...keys, ...args).catch((error: unknown) => {
         if (mustReconnect(error)) reconnect();
         if (!isNoScript(error)) throw error;
-        return client.eval(code, keys.length, ...keys, ...argsToLoad);
+        return client.eval(code, keys.length, ...keys, ...argsToLoad());
       });
     },
     reportCaughtError(error) {

@@ -4,18 +4,25 @@ export const PREFIX = "holdfast:";
 /** Names share this many slots of a cluster, and as many token counters. */
 const BUCKETS = 256;
 
+/** The beginning of all keys of a name. The hash tag in braces decides the slot; any name may follow it. */
+const tagOf = (name: string): string => `${PREFIX}{${bucketOf(name)}}`;
+
 /** The keys of a name, as the scripts take them; many names share a token counter. */
 export function keysOf(name: string): readonly [state: string, queue: string, counter: string] {
-  // The hash tag in braces decides the slot; any name may follow it.
-  const tag = `${PREFIX}{${bucketOf(name)}}`;
+  const tag = tagOf(name);
   return [`${tag}n:${name}`, `${tag}q:${name}`, `${tag}last`];
 }
 
 export const keyOf = (name: string): string => keysOf(name)[0];
 
-export const isQueue = (key: string): boolean => {
-  const name = key.slice(key.indexOf("}q:") + 3);
-  return key.includes("}q:") && keysOf(name)[1] === key;
+export const recordKeyOf = (key: string): string => `${tagOf(key)}r:${key}`;
+
+export const meterKeyOf = (key: string): string => `${tagOf(key)}m:${key}`;
+
+/** Whether it is the key of a queue, a record or a meter. */
+export const isBesideNames = (key: string): boolean => {
+  const [, kind, name] = /^[^}]*\}([qrm]):(.*)$/s.exec(key) ?? [];
+  return kind !== undefined && `${tagOf(name!)}${kind}:${name}` === key;
 };
 
 export const counterOf = (name: string): string => keysOf(name)[2];

@@ -123,14 +123,14 @@ export function nodeRedisConnection(given: NodeRedisClient): Connection {
     },
     onReconnect: (reconnected) => state.onReconnect(reconnected),
     keyPrefix: String(options?.keyPrefix ?? ""),
-    async run(script, keys, args, argsToLoad = args) {
+    async run(script, keys, args, argsToLoad = () => args) {
       const { sha, code } = inDatabase(script);
       try {
         return await client.evalSha(sha, { keys: [...keys], arguments: [...args] });
       } catch (error) {
         reportCaughtError(error);
         if (!isNoScript(error)) throw error;
-        return await client.eval(code, { keys: [...keys], arguments: [...argsToLoad] });
+        return await client.eval(code, { keys: [...keys], arguments: [...argsToLoad()] });
       }
     },
     reportCaughtError,

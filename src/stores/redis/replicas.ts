@@ -35,7 +35,7 @@ export class Replicas {
     const { connection } = this.#runner;
     if (connection.losses === losses) return;
     throw new Error(
-      `the connection to ${connection.where} was lost before the replicas had received the write, so the grant or renewal does not count`,
+      `the connection to ${connection.where} was lost before the replicas had received the write, so the grant, renewal or record does not count`,
     );
   }
 
@@ -48,7 +48,7 @@ export class Replicas {
       });
     if (received >= this.required) return;
     throw new Error(
-      `only ${received} of ${this.required} required replicas have received the write after ${REPLICATION_TIMEOUT_MS} ms, so the grant or renewal does not count; are that many replicas connected?`,
+      `only ${received} of ${this.required} required replicas have received the write after ${REPLICATION_TIMEOUT_MS} ms, so the grant, renewal or record does not count; are that many replicas connected?`,
     );
   }
 }

@@ -167,7 +167,7 @@ export class RequestBatcher {
     args: readonly string[],
   ): void {
     const { usual, toLoad } = this.#firstArgs;
-    const argsToLoad = toLoad && [...toLoad(), ...args];
+    const argsToLoad = toLoad && (() => [...toLoad(), ...args]);
     const { connection } = this.#runner;
     settleBatch(batch, connection.run(this.#script, keys, [...usual(), ...args], argsToLoad), {
       replyTo: (replies, at) => {

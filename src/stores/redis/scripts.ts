@@ -67,6 +67,9 @@ export const SCRIPTS = {
   scan: scriptOf("scan", LUA.scan),
   probe: scriptOf("probe", LUA.probe),
   fence: scriptOf("fence", LUA.fence),
+  readRecord: scriptOf("readRecord", [LUA.records, LUA.readRecord].join("\n")),
+  writeRecord: scriptOf("writeRecord", [LUA.records, LUA.writeRecord].join("\n")),
+  take: scriptOf("take", LUA.take),
 };
 
 const selecting = new Map<string, Script>();

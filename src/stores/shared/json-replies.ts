@@ -8,6 +8,7 @@ import type {
   Position,
   ReleaseAnswer,
   RenewAnswer,
+  Renewal,
 } from "../../core/store.js";
 import { type ShownClaim, toHolderInfo, toNameInfo } from "./name-info.js";
 
@@ -21,12 +22,24 @@ export const listOf = <T>(value: unknown): readonly T[] =>
 
 const OPENING_BRACE = 0x7b;
 
+const isJson = (reply: string): boolean => reply.charCodeAt(0) === OPENING_BRACE;
+
 /** The reply to a claim of a free name is the token alone, every other is JSON. */
-export function readClaimReply(reply: string, claim: Claim): ClaimAnswer {
-  if (reply.charCodeAt(0) === OPENING_BRACE) return toClaimAnswer(JSON.parse(reply), claim.names);
+export const readClaimReply = (reply: string, claim: Claim): ClaimAnswer =>
+  isJson(reply)
+    ? toClaimAnswer(JSON.parse(reply), claim.names)
+    : { kind: "granted", grants: [toSoleGrant(reply, claim)] };
+
+/** The reply to a renewal of a name's only claim may be the token alone, every other is JSON. */
+export const readRenewReply = (reply: string, renewal: Renewal): RenewAnswer =>
+  isJson(reply)
+    ? toRenewAnswer(JSON.parse(reply))
+    : { kind: "granted", grant: toSoleGrant(reply, renewal) };
+
+/** The grant of a request that has got all that it asked for. */
+function toSoleGrant(reply: string, { ttlMs, seq }: Pick<Claim, "ttlMs" | "seq">): Grant {
   const token = BigInt(reply);
-  const { ttlMs, seq } = claim;
-  return { kind: "granted", grants: [{ token, floor: token, ttlMs, seq, handedOver: false }] };
+  return { token, floor: token, ttlMs, seq, handedOver: false };
 }
 
 function toClaimAnswer(reply: Json, names: readonly string[]): ClaimAnswer {

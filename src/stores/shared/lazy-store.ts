@@ -1,4 +1,5 @@
 import { ClosedError } from "../../core/errors.js";
+import type { Records } from "../../core/records.js";
 import type { LostAnswer, Store, Traits } from "../../core/store.js";
 
 const NOTHING_HELD: LostAnswer = { kind: "lost", reason: "expired" };
@@ -54,6 +55,15 @@ export function lazyStore(traits: Traits, open: () => Promise<Store>): Store {
       else opening.then((late) => late.close()).catch(() => {});
     },
   };
+  if (traits.cannot.records === undefined) {
+    Object.assign(store, {
+      records: {
+        read: (key) => use((store) => store.records!.read(key)),
+        write: (write) => use((store) => store.records!.write(write)),
+        take: (take) => use((store) => store.records!.take(take)),
+      } satisfies Records,
+    });
+  }
   // Whether the store can observe is known when it is open; until then, elections poll.
   return Object.defineProperty(store, "observe", {
     get: () => opened?.observe?.bind(opened),

@@ -22,6 +22,7 @@ import { checkDatabase, type SqliteDatabase } from "./driver.js";
 import { toStoreError } from "./errors.js";
 import { shareLogFiles } from "./file.js";
 import { Notifier } from "./notifier.js";
+import { SqliteRecords } from "./records.js";
 import { ReplacementCheck } from "./replacement-check.js";
 import { retryWhileBusy } from "./retry.js";
 import { prepareTables } from "./schema.js";
@@ -35,7 +36,7 @@ export { openSqlite, type SqliteDatabase, type SqliteStatement } from "./driver.
 export interface SqliteStoreOptions {
   /** Closes the connection with the store. Default false: the caller closes it. */
   closeDatabase?: boolean;
-  /** Default: the machine's monotonic clock, and its wall clock for tokens and `atLeast`. */
+  /** Default: the machine's monotonic clock, and its wall clock for tokens, `atLeast`, records and meters. */
   clock?: StoreClock;
 }
 
@@ -76,6 +77,7 @@ const RENEWALS_PER_JOB = 16;
 /** Locks for the processes of one machine: the rule, with the claims in a table; a step is a write transaction. */
 export class SqliteStore implements Store {
   readonly traits = SQLITE_TRAITS;
+  readonly records: SqliteRecords;
   readonly #db: SqliteDatabase;
   readonly #file: string;
   readonly #replacement: ReplacementCheck;
@@ -113,6 +115,9 @@ export class SqliteStore implements Store {
       this.#clock.nowMs,
     );
     this.#rule = new Rule(this.#claims, this.#clock);
+    this.records = new SqliteRecords(db, this.#file, this.#writer, this.#clock, (read) =>
+      this.#read(read),
+    );
   }
 
   async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {

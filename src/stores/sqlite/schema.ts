@@ -41,6 +41,29 @@ CREATE TABLE IF NOT EXISTS holdfast_claims (
 INSERT OR IGNORE INTO holdfast_meta VALUES (1, ${FORMAT}, 0, 0);
 `;
 
+/**
+ * Records and meters (see records.ts). Times are in µs on the wall clock. Earlier versions with the same format do
+ * not have these tables, and are not disturbed by them.
+ */
+const RECORD_TABLES = `
+CREATE TABLE holdfast_records (
+  key TEXT PRIMARY KEY NOT NULL,
+  value TEXT NOT NULL,
+  version TEXT NOT NULL,
+  token TEXT NOT NULL,
+  keep_us INTEGER NOT NULL,
+  expires_us INTEGER NOT NULL
+);
+CREATE INDEX holdfast_records_by_expiry ON holdfast_records (expires_us);
+CREATE TABLE holdfast_meters (
+  key TEXT PRIMARY KEY NOT NULL,
+  since_us INTEGER NOT NULL,
+  used_units INTEGER NOT NULL,
+  full_at_us INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX holdfast_meters_by_expiry ON holdfast_meters (full_at_us);
+`;
+
 /** Earlier versions with the same format do not have this column, and are not disturbed by it. */
 const ADD_GRANTS = "ALTER TABLE holdfast_meta ADD COLUMN grants INTEGER NOT NULL DEFAULT 0";
 
@@ -49,6 +72,7 @@ export function prepareTables(db: SqliteDatabase, file: string): void {
   if (!hasTables(db)) db.exec(TABLES);
   refuseOtherFormat(db, file);
   if (!hasColumn(db, "grants")) db.exec(ADD_GRANTS);
+  if (!hasTable(db, "holdfast_records")) db.exec(RECORD_TABLES);
 }
 
 function hasColumn(db: SqliteDatabase, name: string): boolean {
@@ -56,9 +80,12 @@ function hasColumn(db: SqliteDatabase, name: string): boolean {
   return db.prepare(sql).get(name) !== undefined;
 }
 
-export function hasTables(db: SqliteDatabase): boolean {
-  const sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'holdfast_meta'";
-  return db.prepare(sql).get() !== undefined;
+/** Whether the file has the tables of locks. */
+export const hasTables = (db: SqliteDatabase): boolean => hasTable(db, "holdfast_meta");
+
+function hasTable(db: SqliteDatabase, name: string): boolean {
+  const sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?";
+  return db.prepare(sql).get(name) !== undefined;
 }
 
 export function refuseOtherFormat(db: SqliteDatabase, file: string): void {

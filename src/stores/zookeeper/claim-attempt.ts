@@ -14,6 +14,7 @@ import { isCode, isUnanswered } from "./errors.js";
 import type { Link } from "./link.js";
 import { deleteNode } from "./nodes.js";
 import type { Queue } from "./queue.js";
+import { prepareRoot } from "./root.js";
 import type { ZooKeeperClaim } from "./session-port.js";
 import type { Written } from "./turn-requests.js";
 
@@ -179,8 +180,9 @@ export class ClaimAttempt {
     const name = this.#name;
     const node = { op: "create", path, mode: "ephemeral-sequential", data } as const;
     for (let attempt = 1; ; attempt++) {
+      const hasContainer = containers.has(name);
       try {
-        const parts = containers.has(name) ? [node] : [this.#container(), node];
+        const parts = hasContainer ? [node] : [this.#container(), node];
         const written = await this.#link.requests.create(name, parts);
         containers.add(name);
         return written;
@@ -190,6 +192,9 @@ export class ClaimAttempt {
         else if (isCode(error, "NO_NODE")) containers.delete(this.#name);
         else throw error;
         if (attempt === ATTEMPTS) throw error;
+        // The parent of all containers is missing: somebody has deleted it.
+        const isUprooted = isCode(error, "NO_NODE") && !hasContainer;
+        if (isUprooted) await prepareRoot(this.#link.client, this.#context.layout);
       }
     }
   }
@@ -248,7 +253,7 @@ export class ClaimAttempt {
   }
 
   #isGivenUp(): boolean {
-    return !this.#context.claims.has(this.#own);
+    return !this.#context.claims.has(this.#own) || this.#own.session.isDead;
   }
 
   #lose(answer: LostAnswer): LostAnswer {

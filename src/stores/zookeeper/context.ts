@@ -58,6 +58,7 @@ export class ZooKeeperContext {
     const port = new ZooKeeperSessionPort(this.links, layout, this.nodes, {
       revoked: (link) => this.#dropRevoked(link),
       reconnected: (link) => void this.sessions.checkNow(link),
+      ended: (link) => this.sessions.giveUp(link),
     });
     this.claims = new SessionClaims(clock, port, (claim) => claim.session.id.watches.remove(claim));
     this.sessions = new Sessions(port, clock, this.claims, TTL_UNIT_MS);

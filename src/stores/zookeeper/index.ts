@@ -20,6 +20,7 @@ import { observeAgain } from "../shared/sessions/waiters.js";
 import { ClaimAttempt } from "./claim-attempt.js";
 import { ZooKeeperClient } from "./client/client.js";
 import { checkedSettings, type ZooKeeperClientOptions } from "./client/options.js";
+import { checkPath } from "./client/paths.js";
 import { CREATOR_ACL } from "./client/records.js";
 import { ZooKeeperContext } from "./context.js";
 import { isCode, toStoreError } from "./errors.js";
@@ -59,7 +60,7 @@ export const ZOOKEEPER_TRAITS: Traits = {
   ],
   grantsTwiceAfter: [
     "a setting of minSessionTimeout below two ticks on the servers",
-    "a change to a server with a shorter maxSessionTimeout than the one before",
+    "a reconnect to a server with a shorter maxSessionTimeout than before, if its reply is lost",
   ],
   namesAtOnce: 1,
   cannot: {
@@ -67,6 +68,8 @@ export const ZOOKEEPER_TRAITS: Traits = {
     "at-least": NO_SERVER_CLOCK,
     "own-ttl":
       "all leases of a session of ZooKeeper have one ttl, and none can move to another session",
+    records:
+      "ZooKeeper has no clock that all its servers share, so nothing would end a record in time",
   },
 };
 
@@ -90,7 +93,7 @@ export class ZooKeeperStore implements Store {
     const acl = client.auth === undefined ? {} : { acl: CREATOR_ACL };
     // Refused now, not with the first claim.
     checkedSettings(client);
-    const layout = new Layout(checkText(orElse(root, ROOT), "root", 1, 1_000));
+    const layout = new Layout(checkPath(checkText(orElse(root, ROOT), "root", 1, 1_000), "root"));
     const { clock } = systemRuntime();
     const open = (session: SessionOptions) =>
       ZooKeeperClient.open({ ...DEFAULTS, ...acl, ...client, ...session, clock });

@@ -31,8 +31,6 @@ export class Link {
   readonly liveness: Liveness;
   /** The session's node. Its version rises with each revocation of one of the session's grants. */
   readonly node: string;
-  /** The timeout when the session began. */
-  readonly timeoutMs: number;
   version = 0;
 
   constructor(client: ZooKeeperClient, layout: Layout, watchesOf: WatchesOf) {
@@ -40,8 +38,7 @@ export class Link {
     this.layout = layout;
     this.requests = new TurnRequests(client, layout);
     this.watches = watchesOf(client, this.requests);
-    this.timeoutMs = client.sessionTimeoutMs;
-    this.liveness = new Liveness(this.timeoutMs);
+    this.liveness = new Liveness(client.sessionTimeoutMs);
     this.node = layout.session(client.sessionId);
     client.on("replied", (reply) => this.liveness.replied(reply));
   }

@@ -112,7 +112,7 @@ export class NameWatches extends Waiters<Waiting, Queue, WatchedName> {
     });
     this.#requests = requests;
     client.on("reconnected", () => this.#reconnected());
-    client.on("lost", () => this.#lost());
+    client.on("lost", () => this.end());
   }
 
   /** The queue, if it is watched and complete: it is as new as the last reply on this connection. */
@@ -172,13 +172,5 @@ export class NameWatches extends Waiters<Waiting, Queue, WatchedName> {
       watched.outdate();
       this.#read(watched).catch(() => {});
     }
-  }
-
-  /** Every claim of the session is over: the waiters learn it from their next renewal. */
-  #lost(): void {
-    for (const { waiting } of this.all()) {
-      for (const { state, push } of waiting) if (state === "queued") push({ kind: "look" });
-    }
-    this.end();
   }
 }

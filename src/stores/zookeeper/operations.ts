@@ -12,6 +12,8 @@ import type { Link, Links } from "./link.js";
 import { listNames } from "./listing.js";
 import { Queue, type Resize, type StoredClaim } from "./queue.js";
 import { type Revocation, readRevocations } from "./revocations.js";
+import { prepareRoot } from "./root.js";
+import { childrenOf } from "./turn-requests.js";
 
 /** Names whose nodes are listed by one request, and the most that are listed at a time. */
 const NAMES_PER_REQUEST = 250;
@@ -51,11 +53,11 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
 
   async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
     const link = await this.#links.any();
-    const [, { children }] = await Promise.all([
+    const [, [all]] = await Promise.all([
       link.client.sync(this.#layout.names),
-      link.client.getChildren(this.#layout.names),
+      link.requests.readAll([{ op: "getChildren", path: this.#layout.names }]),
     ]);
-    const names = children
+    const names = childrenOf(all!)
       .map(decodeName)
       .filter((name) => name?.startsWith(prefix) === true)
       .sort((one, two) => compareUtf8(one!, two!)) as string[];
@@ -94,6 +96,8 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
     });
     const path = this.#layout.revocations(name);
     const data = JSON.stringify([...revocations, ...records].slice(-REVOKED_KEPT.many));
+    // The parent of the records may have been deleted.
+    if (version === -1) await prepareRoot(link.client, this.#layout);
     const owners = [...new Set(holders.map(({ owner }) => owner))];
     const isDone = await this.#try(link.client, [
       ...claims.map((claim) => this.#deletion(name, claim)),

@@ -1,6 +1,7 @@
-import type { RenewAnswer, Renewal } from "../../core/store.js";
+import type { LostAnswer, RenewAnswer, Renewal } from "../../core/store.js";
+import { LOST } from "../shared/sessions/pending-claims.js";
 import { RenewalBatch } from "../shared/sessions/renewal-batch.js";
-import type { SessionProof } from "../shared/sessions/session.js";
+import { SessionExpired, type SessionProof } from "../shared/sessions/session.js";
 import { describeFirstHolder } from "./claim-reads.js";
 import type { ZooKeeperContext } from "./context.js";
 import type { Link } from "./link.js";
@@ -17,9 +18,17 @@ export class ZooKeeperRenewalBatch extends RenewalBatch<Link, SessionProof> {
     this.#context = context;
   }
 
-  protected async extend({ session }: ZooKeeperClaim): Promise<null> {
-    await this.prove(session);
-    return null;
+  protected async extend(claim: ZooKeeperClaim): Promise<LostAnswer | null> {
+    try {
+      await this.prove(claim.session);
+      return null;
+    } catch (error) {
+      if (!(error instanceof SessionExpired)) throw error;
+      this.#context.sessions.forget(claim.session);
+      this.#context.claims.drop(claim);
+      // Without a read of the reason: it may get no reply before another client is granted the name.
+      return LOST;
+    }
   }
 
   protected async renewTicket(claim: ZooKeeperClaim): Promise<RenewAnswer> {

@@ -1,4 +1,4 @@
-import { UnsupportedError } from "../../core/errors.js";
+import { StoreUnavailableError, UnsupportedError } from "../../core/errors.js";
 import type { ZooKeeperClient } from "./client/client.js";
 import { ZooKeeperError } from "./client/errors.js";
 import type { CreateOptions } from "./client/operations.js";
@@ -46,8 +46,15 @@ export async function createPath(
   try {
     await createUnlessThere(client, path, options);
   } catch (error) {
+    if (!isCode(error, "NO_NODE")) throw error;
     const parent = path.slice(0, path.lastIndexOf("/"));
-    if (!isCode(error, "NO_NODE") || parent === "") throw error;
+    if (parent === "") {
+      throw new StoreUnavailableError(
+        `can't create ${JSON.stringify(path)} in ZooKeeper: the chroot that the client was opened with does not ` +
+          "exist. Create the chroot's node, or leave the option chroot out",
+        { cause: error, retryable: false },
+      );
+    }
     await createPath(client, parent);
     await createUnlessThere(client, path, options);
   }

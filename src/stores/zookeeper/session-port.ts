@@ -15,6 +15,12 @@ import { sweepRevocations } from "./revocations.js";
 export type ZooKeeperSession = Session<Link, SessionProof>;
 export type ZooKeeperClaim = SessionClaim<ZooKeeperSession>;
 
+interface SessionListeners {
+  revoked(link: Link): Promise<void>;
+  reconnected(link: Link): void;
+  ended(link: Link): void;
+}
+
 /** Revocations that may come one after another while a proof is made. */
 const PROOF_ATTEMPTS = 5;
 
@@ -25,37 +31,42 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
   readonly #nodes: Nodes;
   readonly #revoked: (link: Link) => Promise<void>;
   readonly #reconnected: (link: Link) => void;
+  readonly #ended: (link: Link) => void;
 
   /**
    * `revoked`: grants of the session were revoked; drops those claims of it that are gone. `reconnected`: the
-   * session has another connection.
+   * session has another connection. `ended`: the session is over, or lives shorter than its grants count on.
    */
   constructor(
     links: Links,
     layout: Layout,
     nodes: Nodes,
-    { revoked, reconnected }: { revoked(link: Link): Promise<void>; reconnected(link: Link): void },
+    { revoked, reconnected, ended }: SessionListeners,
   ) {
     this.#links = links;
     this.#layout = layout;
     this.#nodes = nodes;
     this.#revoked = revoked;
     this.#reconnected = reconnected;
+    this.#ended = ended;
   }
 
   /** A server with a short `maxSessionTimeout` gives a shorter ttl. */
   async begin(ttlMs: number): Promise<BegunSession<Link>> {
     const link = await this.#links.begin(ttlMs);
-    const { timeoutMs, liveness, client } = link;
-    client.on("lost", () => this.#nodes.forgetAll(link));
-    client.on("reconnected", () => this.#reconnected(link));
+    const { liveness, client } = link;
+    const lifetimeMs = client.sessionTimeoutMs;
+    const givenTtlMs = Math.min(ttlMs, lifetimeMs / TIMEOUT_PER_TTL);
+    client.on("lost", () => {
+      this.#nodes.forgetAll(link);
+      this.#ended(link);
+    });
+    client.on("reconnected", () => {
+      if (client.sessionTimeoutMs < lifetimeMs) this.#giveUp(link, givenTtlMs);
+      else this.#reconnected(link);
+    });
     sweepRevocations(client, this.#layout).catch(() => {});
-    return {
-      id: link,
-      ttlMs: Math.min(ttlMs, timeoutMs / TIMEOUT_PER_TTL),
-      provedAtMs: liveness.provedAtMs,
-      lifetimeMs: timeoutMs,
-    };
+    return { id: link, ttlMs: givenTtlMs, provedAtMs: liveness.provedAtMs, lifetimeMs };
   }
 
   /** A write that changes nothing, and fails if a grant was revoked since the last one. */
@@ -65,12 +76,6 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
       const { client, node, version } = link;
       try {
         await client.multi([{ op: "check", path: node, version }]);
-        if (client.sessionTimeoutMs < link.timeoutMs) {
-          throw new Error(
-            `${client.connection?.server ?? "the server"} shortened the session's timeout from ` +
-              `${link.timeoutMs} to ${client.sessionTimeoutMs} ms: give all servers the same limits`,
-          );
-        }
         return { provedAtMs: link.liveness.provedAtMs };
       } catch (error) {
         if (isCode(error, "SESSION_EXPIRED", "NO_NODE")) {
@@ -115,6 +120,17 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
 
   async deleteKeys(keys: readonly string[]): Promise<void> {
     await Promise.all(keys.map((key) => this.#nodes.delete(key)));
+  }
+
+  /**
+   * The server has shortened the session's timeout, also for grants that exist: they are lost. Their nodes stay
+   * for a ttl unless they are released, so that work can stop before another client is granted the name.
+   */
+  #giveUp(link: Link, ttlMs: number): void {
+    this.#ended(link);
+    const timer = setTimeout(() => this.end(link).catch(() => {}), ttlMs).unref();
+    link.client.on("lost", () => clearTimeout(timer));
+    link.client.on("closed", () => clearTimeout(timer));
   }
 
   /** Each is read when the caller comes to it. */

@@ -14,12 +14,14 @@ const REQUIREMENTS = {
   pgbouncer: { pgbouncer: "pgbouncer", psql: "postgresql" },
   etcd: { etcd: "etcd-server", etcdctl: "etcd-client" },
   zookeeper: { java: "default-jre-headless", "zookeeper.jar": "libzookeeper-java" },
+  mariadb: { mariadbd: "mariadb-server-core", "mariadb-install-db": "mariadb-server-core" },
   sqlite: { sqlite3: "sqlite3" },
   faketime: { "libfaketimeMT.so.1": "faketime" },
   network: { ip: "iproute2", nft: "nftables", nsenter: "util-linux" },
   tls: { openssl: "openssl" },
   disk: { "mkfs.ext4": "e2fsprogs", mount: "mount", losetup: "mount", perl: "perl-base" },
   browser: { chromium: "chromium" },
+  prometheus: { prometheus: "prometheus", promtool: "prometheus" },
   spin: { spin: "spin", gcc: "gcc", "stdio.h": "libc6-dev" },
 } as const satisfies Record<string, Readonly<Record<string, string>>>;
 

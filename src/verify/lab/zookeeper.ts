@@ -21,7 +21,7 @@ const MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain";
 
 export class ZooKeeperServer extends ChildServer {
   readonly url: string;
-  readonly #options: ZooKeeperOptions;
+  #options: ZooKeeperOptions;
   readonly #ensemble: readonly Place[];
   readonly #java: string;
   readonly #jar: string;
@@ -47,6 +47,14 @@ export class ZooKeeperServer extends ChildServer {
     return BigInt(zxid) >> 32n;
   }
 
+  /** Restarts it with its data and other settings of `zoo.cfg`. */
+  async restartWith(config: Readonly<Record<string, string>>): Promise<void> {
+    await this.kill();
+    this.#options = { ...this.#options, config };
+    await this.#writeConfig();
+    await this.start();
+  }
+
   /** How many reads and updates clients sent to this server, without pings. */
   commands(): Promise<number> {
     return this.#sum(/^zk_cnt_(?:read|update)latency\t(\d+)$/gm);
@@ -61,7 +69,7 @@ export class ZooKeeperServer extends ChildServer {
     await mkdir(this.place.data, { recursive: true });
     const id = this.#ensemble.indexOf(this.place) + 1;
     await writeFile(join(this.place.data, "myid"), `${id}\n`);
-    await writeFile(this.#config, `${this.#settings().join("\n")}\n`);
+    await this.#writeConfig();
   }
 
   protected command(): readonly string[] {
@@ -81,6 +89,10 @@ export class ZooKeeperServer extends ChildServer {
   async #sum(counters: RegExp): Promise<number> {
     const answer = await this.ask("mntr");
     return [...answer.matchAll(counters)].reduce((sum, [, count]) => sum + Number(count), 0);
+  }
+
+  #writeConfig(): Promise<void> {
+    return writeFile(this.#config, `${this.#settings().join("\n")}\n`);
   }
 
   get #config(): string {

@@ -3,6 +3,7 @@ import type { LocksOptions } from "../../core/options.js";
 import type { MutantName } from "../../testing/mutants.js";
 import { LOOPBACK, type Site } from "../lab/server.js";
 import type { Connections, Program } from "../traffic/protocol.js";
+import type { RegisterPlace } from "../traffic/registers/register.js";
 import { machineMs, type TimeLine } from "../traffic/time-line.js";
 import { Worker } from "../traffic/worker.js";
 import type { Way } from "./way.js";
@@ -18,6 +19,7 @@ export interface MemberOptions {
   readonly connections: readonly Connections[];
   readonly programs: readonly Omit<Program, "untilMs">[];
   readonly resourceFile: string;
+  readonly register?: RegisterPlace | undefined;
   readonly mutant?: MutantName | undefined;
   readonly module?: string | undefined;
 }
@@ -175,7 +177,7 @@ export class Member {
     readonly site: Site | undefined;
     readonly hasResource?: boolean;
   }): Promise<Worker> {
-    const { timeLine, locks, connections, resourceFile, mutant, module } = this.#options;
+    const { timeLine, locks, connections, resourceFile, register, mutant, module } = this.#options;
     return Worker.start({
       ...as,
       locks,
@@ -183,6 +185,7 @@ export class Member {
       timeLine,
       reportsStalls: true,
       ...(hasResource ? { resourceFile } : {}),
+      ...(hasResource && register !== undefined ? { register } : {}),
       ...(site === undefined ? {} : { site }),
       ...(mutant === undefined ? {} : { mutant }),
       ...(module === undefined ? {} : { module }),

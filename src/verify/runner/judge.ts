@@ -2,7 +2,7 @@ import { checkHistory, RULES } from "../check/check.js";
 import type { History } from "../check/history.js";
 import { type Access, listIn } from "../check/operations.js";
 import type { Excuse, Limits, RuleId } from "../check/verdict.js";
-import type { CheckId, CheckResult, RegisterCount } from "./result.js";
+import type { CheckId, CheckResult, Registers } from "./result.js";
 import type { RollCall } from "./roll-call.js";
 
 /** The conduct of a run's processes, which is not in the history. */
@@ -154,12 +154,6 @@ export function merge(runs: readonly (readonly CheckResult[])[]): readonly Check
     const why = worst.verdict === "held" ? `held, compared ${checked} times` : worst.why;
     return { ...worst, checked, expected, why };
   });
-}
-
-/** The two numbers that holders read, change and write: one behind a fence, one without. */
-export interface Registers {
-  readonly fenced: RegisterCount;
-  readonly unfenced: RegisterCount;
 }
 
 export function countRegisters(history: History): Registers {

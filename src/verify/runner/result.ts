@@ -70,6 +70,8 @@ export interface RunRecord {
   readonly faults: readonly FaultRecord[];
   /** The checks over this run alone. */
   readonly checks: readonly CheckResult[];
+  /** The updates of this run behind the fence and without one. */
+  readonly registers: Registers;
 }
 
 /** The updates of a register that each holder reads, changes and writes. */
@@ -81,12 +83,20 @@ export interface RegisterCount {
   readonly refused: number;
 }
 
+/** The two numbers that holders read, change and write: one behind a fence, one without. */
+export interface Registers {
+  readonly fenced: RegisterCount;
+  readonly unfenced: RegisterCount;
+}
+
 /** All results of one verification, for the terminal, the report and `--json`. */
 export interface Result {
   /** The name of the lab, such as "redis-cluster", or the store of `--store`. */
   readonly target: string;
   /** A description for people: "a Redis Cluster of three nodes". */
   readonly about: string;
+  /** The fence of the register: `sqlite` unless `--fence` named another. */
+  readonly fence: string;
   /** Versions of Node, the server and the client libraries. */
   readonly versions: Readonly<Record<string, string>>;
   /** The start of the verification, ISO 8601. */

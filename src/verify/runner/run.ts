@@ -4,10 +4,11 @@ import type { Locks } from "../../locks.js";
 import type { MutantName } from "../../testing/mutants.js";
 import type { Event, History } from "../check/history.js";
 import type { Limits } from "../check/verdict.js";
+import type { RegisterPlace } from "../traffic/registers/register.js";
 import { machineMs, TimeLine } from "../traffic/time-line.js";
 import { Member } from "./crew.js";
 import { Injector } from "./injector.js";
-import { type Conduct, countRegisters, judge, type Registers } from "./judge.js";
+import { type Conduct, countRegisters, judge } from "./judge.js";
 import type { Load } from "./load.js";
 import { Operator } from "./operator.js";
 import type { Plan } from "./plan.js";
@@ -22,6 +23,8 @@ export interface RunOptions {
   readonly startMs?: number | undefined;
   /** The file of the resources that the workers write to. */
   readonly resourceFile: string;
+  /** Another place for the resources, on a server that no fault hits. */
+  readonly register?: RegisterPlace | undefined;
   readonly mutant?: MutantName | undefined;
   /** The built module of the worker processes, if it is not the usual one. */
   readonly module?: string | undefined;
@@ -41,7 +44,6 @@ export interface RunOutcome {
   /** How many acquires began; each name of a multi-lock counts. */
   readonly operations: number;
   readonly grants: number;
-  readonly registers: Registers;
   /** Errors of the verifier itself; they do not affect the verdicts. */
   readonly troubles: readonly string[];
 }
@@ -129,6 +131,7 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
       clients: members.map(({ client }) => client),
       faults: injector.records,
       checks,
+      registers: countRegisters(history),
     };
     return outcomeOf(record, history, injector.troubles);
   } finally {
@@ -177,7 +180,6 @@ function outcomeOf(record: RunRecord, history: History, troubles: readonly strin
     history,
     operations: count("asked"),
     grants: count("granted"),
-    registers: countRegisters(history),
     troubles,
   };
 }
@@ -187,7 +189,7 @@ function enlist(
   plan: Plan,
   around: RunOptions & { timeLine: TimeLine; namespace: string },
 ): Promise<readonly Member[]> {
-  const { timeLine, namespace, resourceFile, mutant, module } = around;
+  const { timeLine, namespace, resourceFile, register, mutant, module } = around;
   const locks = { namespace, commandTimeout: plan.commandTimeoutMs };
   return Promise.all(
     plan.workers.map(async ({ client, ttlMs, connections, programs }) => {
@@ -200,6 +202,7 @@ function enlist(
         connections,
         programs,
         resourceFile,
+        register,
         mutant,
         module,
       });

@@ -4,10 +4,11 @@ import { join } from "node:path";
 import type { MutantName } from "../../testing/mutants.js";
 import type { Event, History } from "../check/history.js";
 import { Guardian } from "../lab/guardian.js";
-import { merge, type Registers } from "./judge.js";
+import type { RegisterPlace } from "../traffic/registers/register.js";
+import { merge } from "./judge.js";
 import { Load } from "./load.js";
 import { drawPlan, type Plan } from "./plan.js";
-import type { CheckResult, RegisterCount, Result, RunRecord } from "./result.js";
+import type { CheckResult, RegisterCount, Registers, Result, RunRecord } from "./result.js";
 import { type Progress, type RunOutcome, run } from "./run.js";
 import { brokenBy, type Pick, pickFrom, type Shortened, shorten } from "./shorten.js";
 import type { Target } from "./target.js";
@@ -44,6 +45,8 @@ export interface VerifyOptions {
   readonly shortenMs?: number | undefined;
   /** Called after each repetition of a run that is being shortened. */
   readonly onShorten?: ((tries: number) => void) | undefined;
+  /** The fence of the resources, and its server, which no fault hits. Default: a fence in an SQLite file. */
+  readonly register?: Omit<RegisterPlace, "space"> | undefined;
   /** The command that repeats the verification, for people. */
   readonly command: string;
 }
@@ -134,12 +137,14 @@ class Runner {
   }
 
   async carryOut(plan: Plan, runs: number): Promise<RunOutcome> {
-    const { mutant, module, signal, onProgress } = this.#options;
+    const { mutant, module, signal, onProgress, register } = this.#options;
+    const number = ++this.#resources;
     const outcome = await run(this.#target, plan, {
       load: this.#load,
       pace: this.#pace,
       startMs: this.#startMs,
-      resourceFile: join(this.#folder, `${++this.#resources}.db`),
+      resourceFile: join(this.#folder, `${number}.db`),
+      register: register && { ...register, space: `run-${number}` },
       mutant,
       module,
       signal,
@@ -206,7 +211,7 @@ function sumRegisters(all: readonly Registers[]): Registers {
 function conclude(
   target: Target,
   outcomes: readonly RunOutcome[],
-  { seed, command }: VerifyOptions,
+  { seed, command, register }: VerifyOptions,
   {
     versions,
     startedAt,
@@ -223,6 +228,7 @@ function conclude(
   const result: Result = {
     target: target.name,
     about: target.about,
+    fence: register?.fence ?? "sqlite",
     versions,
     startedAt,
     lastedMs: performance.now() - startedMs,
@@ -240,7 +246,7 @@ function conclude(
     operations: total((one) => one.operations),
     grants,
     faults: total(({ record }) => record.faults.length),
-    ...sumRegisters(outcomes.map((one) => one.registers)),
+    ...sumRegisters(records.map(({ registers }) => registers)),
   };
   return { result, history, troubles: outcomes.flatMap((one) => one.troubles) };
 }

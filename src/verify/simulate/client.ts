@@ -1,4 +1,5 @@
 import type { LeaseLostError } from "../../core/errors.js";
+import type { EventName } from "../../core/events.js";
 import type { Lease, ReleaseResult } from "../../core/lease.js";
 import type { Runtime } from "../../core/runtime.js";
 import { LOCK_LIMIT, type Store } from "../../core/store.js";
@@ -31,7 +32,7 @@ export interface Surroundings {
   wrong(error: unknown): void;
 }
 
-/** The fields of the logger's message. */
+/** The fields of the logger's line. */
 interface Renewed {
   readonly name: string;
   readonly token: string;
@@ -87,8 +88,9 @@ export class Client {
       // Each task has its own; the default is too long for some stores.
       ttl: 1_000,
       logger: {
-        debug: (message, fields) => {
-          if (message === "holdfast:renewed") this.#renewed(fields as Renewed);
+        debug: (_, fields) => {
+          const logged = fields as { event: EventName } & Renewed;
+          if (logged.event === "renewed") this.#renewed(logged);
         },
         info: () => {},
         warn: () => {},

@@ -29,20 +29,25 @@ export class MessagePath {
   readonly #name: string;
   readonly #network: Network;
   readonly #lateMs: number;
+  readonly #answersLastCopy: boolean;
   #messages = 0;
 
-  /** `name`: the chance of each message depends on it. */
+  /**
+   * `name`: the chance of each message depends on it. `answersLastCopy`: of a request that arrives twice, only the
+   * last copy is answered, as by a client that sends it again when its connection is lost, and the reply with it.
+   */
   constructor(
     world: World,
     process: SimulatedProcess,
     network: Network,
-    { name = process.name, lateMs = LATE_MS } = {},
+    { name = process.name, lateMs = LATE_MS, answersLastCopy = false } = {},
   ) {
     this.#world = world;
     this.#process = process;
     this.#name = name;
     this.#network = network;
     this.#lateMs = lateMs;
+    this.#answersLastCopy = answersLastCopy;
   }
 
   /** Sends a request, which the server carries out by `command` when it arrives, and returns its reply. */
@@ -71,8 +76,10 @@ export class MessagePath {
         fail("connection refused");
         return;
       }
+      let copies = 1;
       const arrive = (): void => {
         if (this.#network.isDown?.()) {
+          copies--;
           vanish();
           return;
         }
@@ -82,6 +89,7 @@ export class MessagePath {
           return;
         }
         const result = command();
+        if (--copies > 0 && this.#answersLastCopy) return;
         if (happens("replies are lost")) vanish();
         else answer(() => resolve(result));
       };
@@ -90,7 +98,9 @@ export class MessagePath {
         return;
       }
       this.#world.at(sentAtMs + delayMs(), arrive);
-      if (happens("messages arrive twice")) this.#world.at(sentAtMs + delayMs(), arrive);
+      if (!happens("messages arrive twice")) return;
+      copies++;
+      this.#world.at(sentAtMs + delayMs(), arrive);
     });
   }
 

@@ -3,21 +3,16 @@ import type { Fenced } from "../../fence/fence.js";
 import { type SqliteFence, sqliteFence } from "../../fence/sqlite.js";
 import { openSqlite, type SqliteDatabase } from "../../stores/sqlite/driver.js";
 import { retryWhileBusy } from "../../stores/sqlite/retry.js";
+import type { Answered, Register } from "./registers/register.js";
 
 const TABLE = `
 CREATE TABLE IF NOT EXISTS counter (resource TEXT PRIMARY KEY, value INTEGER, unfenced INTEGER, step INTEGER)`;
-
-export interface Answered {
-  readonly accepted: boolean;
-  /** The number of this step in the resource's order. */
-  readonly step: number;
-}
 
 /**
  * The resources that workers of one machine write to, in an SQLite file: for each name a number
  * behind a fence, and another one without a fence.
  */
-export class Counter {
+export class Counter implements Register {
   readonly #db: SqliteDatabase;
   readonly #fence: SqliteFence;
 

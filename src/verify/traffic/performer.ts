@@ -16,9 +16,9 @@ import {
 import type { Locks } from "../../locks.js";
 import { delegate } from "../../testing/delegate.js";
 import type { EventOf } from "../check/history.js";
-import type { Counter } from "./counter.js";
 import { outcomeOf } from "./outcome.js";
 import type { Names, Options } from "./protocol.js";
+import type { Register } from "./registers/register.js";
 import { report } from "./report.js";
 import {
   believes,
@@ -36,7 +36,7 @@ import { machineMs } from "./time-line.js";
 export class Performer {
   readonly client: string;
   readonly #settings: LocksOptions & { holder: string; namespace: string };
-  readonly #counter: Counter | null;
+  readonly #register: Register | null;
   readonly #taken = new Map<string, Taken>();
   /** The pending acquires. */
   readonly #waiting = new Map<string, readonly Part[]>();
@@ -49,11 +49,11 @@ export class Performer {
   constructor(
     client: string,
     settings: LocksOptions & { holder: string; namespace: string },
-    counter: Counter | null,
+    register: Register | null,
   ) {
     this.client = client;
     this.#settings = settings;
-    this.#counter = counter;
+    this.#register = register;
   }
 
   get waiting(): number {
@@ -191,7 +191,7 @@ export class Performer {
 
   /** Works under the lease for `forMs`, with the resource if the worker has one. Returns whether it may go on. */
   async use(op: string, forMs: number): Promise<boolean> {
-    if (this.#counter !== null) return this.write(op, forMs);
+    if (this.#register !== null) return this.write(op, forMs);
     await sleep(forMs);
     return believes(this.#takenBy(op).held);
   }
@@ -203,24 +203,26 @@ export class Performer {
    * of writing. A multi-lock uses the resource of its first name.
    */
   async write(op: string, pauseMs: number): Promise<boolean> {
-    const counter = this.#counter;
-    if (counter === null) throw new Error("the worker was started without a resource");
+    const register = this.#register;
+    if (register === null) throw new Error("the worker was started without a resource");
     const { parts, held } = this.#takenBy(op);
     const { op: partOp, name: resource, token, floor } = parts[0]!;
     const about = { op: partOp, resource, token, floor };
     const enter = async (): Promise<boolean> => {
-      const entered = await counter.enter(resource, { token, floor });
+      const entered = await register.enter(resource, { token, floor });
+      if (entered === null) return false;
       report({ kind: "entered", ...about, ...entered });
       return entered.accepted;
     };
     if (!(await enter())) return false;
-    const { value: read, unfenced } = await counter.read(resource);
+    const { value: read, unfenced } = await register.read(resource);
     await sleep(pauseMs);
     if (held.mode !== "exclusive") return enter();
-    const written = await counter.write(resource, { token, floor }, read + 1);
+    const written = await register.write(resource, { token, floor }, read + 1);
+    if (written === null) return false;
     report({ kind: "wrote", ...about, ...written, read, value: read + 1 });
     if (believes(held)) {
-      const found = await counter.writeUnfenced(resource, unfenced + 1);
+      const found = await register.writeUnfenced(resource, unfenced + 1);
       const update = { read: unfenced, found, value: unfenced + 1 };
       report({ kind: "wrote-unfenced", op: partOp, resource, ...update });
     }

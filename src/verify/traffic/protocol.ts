@@ -2,6 +2,7 @@ import type { AcquireOptions, LocksOptions } from "../../core/options.js";
 import type { Duration } from "../../core/validate.js";
 import type { OnceOptions } from "../../primitives/once.js";
 import type { MutantName } from "../../testing/mutants.js";
+import type { RegisterPlace } from "./registers/register.js";
 
 /** The task of a worker's process: the first line of its standard input. */
 export interface WorkerTask {
@@ -10,6 +11,8 @@ export interface WorkerTask {
   readonly options: LocksOptions;
   /** An SQLite file with a counter behind a fence, for `write`. */
   readonly resourceFile?: string;
+  /** Another place for that counter. */
+  readonly register?: RegisterPlace;
   /** A deliberately wrong core, to show that the checks find it. */
   readonly mutant?: MutantName;
   /** The connections of the worker. Default: one connection with one `Locks`. */

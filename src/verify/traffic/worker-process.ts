@@ -23,6 +23,8 @@ import {
   type Value,
   type WorkerTask,
 } from "./protocol.js";
+import { openRegister } from "./registers/open.js";
+import type { Register } from "./registers/register.js";
 import { block, report, say } from "./report.js";
 import { Stalls } from "./stalls.js";
 
@@ -41,8 +43,8 @@ if (mutant.rule !== undefined || mutant.fence !== undefined) {
 }
 const { holder = task.client, namespace = "default" } = task.options;
 const settings = { ...task.options, holder, namespace };
-const counter = task.resourceFile === undefined ? null : await Counter.open(task.resourceFile);
-const performer = new Performer(task.client, settings, counter);
+const register = await openRegisterOf(task);
+const performer = new Performer(task.client, settings, register);
 subscribe("holdfast:renewed", (message) => performer.renewed(message as Events["renewed"]));
 
 const runtime = systemRuntime();
@@ -66,6 +68,11 @@ const opens = connections.flatMap(({ count, store }) =>
 const all: Locks[] = [];
 for (const open of opens) all.push(await open());
 const locks = (): Locks => all[0]!;
+
+async function openRegisterOf({ register, resourceFile }: WorkerTask): Promise<Register | null> {
+  if (register !== undefined) return openRegister(register);
+  return resourceFile === undefined ? null : Counter.open(resourceFile);
+}
 
 /** Replaces a `Locks` before it is closed, so that the next operation uses the new one. */
 async function reopen(index: number): Promise<void> {
@@ -102,7 +109,7 @@ function leftOpen(): { timers: number; sockets: number } {
 async function close(): Promise<void> {
   await Promise.all(all.map((one) => one.close()));
   await Promise.all(connections.map((one) => one.close()));
-  counter?.close();
+  await register?.close();
   stalls?.stop();
   // A client that an application opened also waits for the server to close its socket.
   const isOpen = (): boolean => leftOpen().sockets + leftOpen().timers > 0;

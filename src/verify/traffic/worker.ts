@@ -25,6 +25,7 @@ import {
   type Value,
   type WorkerTask,
 } from "./protocol.js";
+import type { RegisterPlace } from "./registers/register.js";
 import { machineMs, TimeLine } from "./time-line.js";
 
 /** How many lines of a worker's output are kept. */
@@ -60,6 +61,8 @@ export interface WorkerOptions {
   readonly timeLine?: TimeLine;
   /** An SQLite file, created if missing: a counter behind a fence. */
   readonly resourceFile?: string;
+  /** Another place for that counter. */
+  readonly register?: RegisterPlace;
   /** The network and the clock of its process. */
   readonly site?: Site;
   /** Breaks its core on purpose. */
@@ -99,6 +102,8 @@ export class Worker implements AsyncDisposable {
   readonly #queued = new Map<string, number>();
   #ended: Error | null = null;
   #closing = false;
+  /** When it was killed; later if a report of its process came after that. */
+  #killedAtMs: number | null = null;
   #asked = 0;
   #ops = 0;
 
@@ -110,6 +115,7 @@ export class Worker implements AsyncDisposable {
       url: options.url,
       options: options.locks ?? {},
       ...(options.resourceFile === undefined ? {} : { resourceFile: options.resourceFile }),
+      ...(options.register === undefined ? {} : { register: options.register }),
       ...(options.mutant === undefined ? {} : { mutant: options.mutant }),
       ...(options.connections === undefined ? {} : { connections: options.connections }),
       ...(options.reportsStalls === undefined ? {} : { reportsStalls: options.reportsStalls }),
@@ -132,7 +138,10 @@ export class Worker implements AsyncDisposable {
     this.#child.stdin!.write(toLine(task));
     this.#child.once("error", (error) => this.#end(error));
     this.#child.once("close", (code, signal) => {
-      if (!this.#closing) this.timeLine.now({ kind: "killed", client });
+      if (!this.#closing) {
+        // The end of the process is noticed late: by then, others may hold its names.
+        this.timeLine.add({ kind: "killed", client, atMs: this.#killedAtMs ?? machineMs() });
+      }
       const why = printed.length > 0 ? `: ${printed.join("\n")}` : "";
       this.#end(new Error(`worker ${client} ended by ${signal ?? `code ${code}`}${why}`));
     });
@@ -264,6 +273,7 @@ export class Worker implements AsyncDisposable {
   async kill(): Promise<void> {
     if (this.#ended !== null) return;
     const gone = once(this.#child, "close");
+    this.#killedAtMs = machineMs();
     this.#child.kill("SIGKILL");
     await gone;
   }
@@ -319,6 +329,7 @@ export class Worker implements AsyncDisposable {
 
   #report(event: Event): void {
     this.timeLine.add(event);
+    if (this.#killedAtMs !== null) this.#killedAtMs = Math.max(this.#killedAtMs, event.atMs);
     if (event.kind === "queued" && !this.#queued.has(event.op)) {
       this.#queued.set(event.op, event.atMs);
     }

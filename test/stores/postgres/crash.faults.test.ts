@@ -75,6 +75,31 @@ describeWith(["postgres"], "after a crash of PostgreSQL", () => {
     await fragile.kill();
   });
 
+  test("a shared grant has a floor above every exclusive token that was told", {
+    timeout: 60_000,
+  }, async () => {
+    const fragile = await lab.postgres({ config: { wal_writer_delay: "10000ms" } });
+    const locks = createLocks(await byPool(fragile.url), { ttl: 30_000 });
+    const second = createLocks(await byPool(fragile.url), { ttl: 30_000 });
+    await (await locks.acquire("warm-up")).release();
+    await pause(200);
+    const reader = await locks.acquire("name", { mode: "shared" });
+    const waiting = second.acquire("name");
+    await expect.poll(async () => (await locks.inspect("name"))?.waiting).toBe(1);
+    await pause(1_000);
+    await reader.release();
+    const { token } = await waiting;
+    await fragile.kill();
+    await fragile.start();
+    // The writer gives up what may be a ticket again.
+    await second.close();
+    const after = createLocks(await byPool(fragile.url), { ttl: 30_000 });
+    const next = await after.acquire("name", { mode: "shared" });
+    expect(next.floor).toBeGreaterThan(token);
+    for (const one of [after, locks]) await one.close();
+    await fragile.kill();
+  });
+
   test("a durable release is not undone", { timeout: 60_000 }, async () => {
     expect(await crash(true)).toEqual({ holder: "second", waiters: 0 });
   });

@@ -10,6 +10,7 @@ import {
   type TableFacts,
 } from "../../../src/stores/postgres/doctor/facts.js";
 import {
+  checkLockTable,
   checkPooler,
   checkReplicas,
   checkTransactions,
@@ -365,6 +366,22 @@ describeWith(["postgres", "pgbouncer"], "the doctor of PostgreSQL", () => {
       what: expect.stringMatching(what),
     });
     await pooler.stop();
+  });
+
+  test("the room for locks of sessions, which all users of the server share", async () => {
+    const aboutRoom = { about: "lock table", what: expect.stringMatching(/of about \d+ locks/) };
+    expect(one(await examineStore(`${app}?mode=session`), "lock table")).toMatchObject({
+      ...aboutRoom,
+      level: "ok",
+    });
+    await using busy = await open(root);
+    await busy.client.query(`SELECT pg_advisory_lock(i) FROM generate_series(1, (
+      SELECT current_setting('max_locks_per_transaction')::integer * current_setting('max_connections')::integer / 2 + 100
+    )) AS i`);
+    expect(await withConnections(app, checkLockTable)).toMatchObject({
+      ...aboutRoom,
+      level: "note",
+    });
   });
 
   test("a server that can't be reached, or lets the user not in, is no finding", async () => {

@@ -5,7 +5,7 @@ import { judgeClocks } from "../../../src/stores/quorum/doctor/clocks.js";
 import type { NodeReport } from "../../../src/stores/quorum/doctor/node.js";
 import { NODE_RIGHTS } from "../../../src/stores/quorum/doctor/rights.js";
 import { MARKER } from "../../../src/stores/quorum/keys.js";
-import { SCRIPTS } from "../../../src/stores/quorum/scripts.js";
+import { FORMAT, SCRIPTS } from "../../../src/stores/quorum/scripts.js";
 import { TcpProxy } from "../../../src/verify/faults/proxy.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../../src/verify/lab/redis.js";
@@ -151,7 +151,7 @@ describeWith(["redis"], "the doctor on a quorum", () => {
       what: expect.stringContaining(`${own[2]!.url} is new or has lost all data`),
     });
     expect(one(lost, "trial").level).toBe("ok");
-    await own[2]!.cli("set", MARKER, "1 other 60000 later 0");
+    await own[2]!.cli("set", MARKER, `${FORMAT} other 60000 later 0`);
     expect(one(await examineStore(redlockUrl(own)), "nodes").what).toMatch(
       /^2 of 3 vote \(redis:\S+ has lost data, and votes again in 60 s\): if one more fails/,
     );

@@ -38,9 +38,9 @@ const SOON_MS = 5_000;
 const BEFORE_PING_MS = 3_000;
 
 const isBallot = (request: Buffer): boolean => request.includes(SCRIPTS.ballots.sha);
-const isClaim = (request: Buffer): boolean => isBallot(request) && request.includes("claim ");
-const isRelease = (request: Buffer): boolean =>
-  isBallot(request) && (request.includes("release") || request.includes("unused"));
+const has = (request: Buffer, argument: RegExp): boolean => argument.test(request.toString());
+const isClaim = (request: Buffer): boolean => isBallot(request) && has(request, /\n[+*]\d \d/);
+const isRelease = (request: Buffer): boolean => isBallot(request) && has(request, /\n[-~]-?\d/);
 const isRenewal = (request: Buffer): boolean => request.includes(SCRIPTS.renewals.sha);
 
 describeWith(["redis"], "the network of a quorum fails", () => {

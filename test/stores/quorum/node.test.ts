@@ -5,6 +5,7 @@ import type { Random } from "../../../src/core/random.js";
 import { MARKER, recordOf } from "../../../src/stores/quorum/keys.js";
 import { RedisNode } from "../../../src/stores/quorum/redis-node.js";
 import { seededRandom } from "../../../src/testing/seeded-random.js";
+import { TcpProxy } from "../../../src/verify/faults/proxy.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../../src/verify/lab/redis.js";
 import { until } from "../../../src/verify/lab/until.js";
@@ -75,6 +76,23 @@ describeWith(["redis"], "the simulated node and the Lua scripts", () => {
     expect(await node.release({ ...release, keptOutMs: 0 })).toBe("absent");
     expect((await node.claim(claiming)).kind).toBe("busy");
     expect((await node.claim({ ...claiming, id: "id-2" })).kind).toBe("recorded");
+  });
+
+  test("a claim that the client has sent again by another connection gets no vote", async () => {
+    await redis.flushall();
+    await using proxy = await TcpProxy.open(server);
+    const client = new Redis(proxy.port, proxy.address).on("error", () => {});
+    const node = new RedisNode(client, { maxTtlMs: MAX_TTL_MS, closeClient: true });
+    onTestFinished(() => node.close());
+    const { micros, marker } = await node.join();
+    await node.settle(marker);
+    const claim = { number: micros, ttlMs: 60_000, seq: 1, atLeastMs: 0, holder: "holder" };
+    const claiming = { ...claim, id: "id-1", register: "never" } as const;
+    expect((await node.claim({ ...claiming, name: "first" })).kind).toBe("recorded");
+    const fault = proxy.loseReply({ when: (request) => request.includes("sent twice") });
+    await fault.inject();
+    await expect(node.claim({ ...claiming, name: "sent twice" })).rejects.toThrow(/lost before/);
+    expect(await redis.exists(recordOf("sent twice"))).toBe(1);
   });
 });
 

@@ -5,6 +5,7 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vit
 import { connect, createLocks, type Duration, type Locks } from "../../../src/index.js";
 import { quorumStore } from "../../../src/stores/quorum/index.js";
 import { MARKER } from "../../../src/stores/quorum/keys.js";
+import { FORMAT } from "../../../src/stores/quorum/scripts.js";
 import { TcpProxy } from "../../../src/verify/faults/proxy.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import { freePort } from "../../../src/verify/lab/ports.js";
@@ -115,7 +116,9 @@ describeWith(["redis"], "connect() to a quorum", () => {
     onTestFinished(() => locks.close());
     expect((await locks.acquire("name")).remainingMs).toBeLessThanOrEqual(20_000);
     for (const server of servers) {
-      expect(await server.cli("-n", "3", "get", MARKER)).toMatch(/^1 \w+ 20000 later 0$/);
+      expect(await server.cli("-n", "3", "get", MARKER)).toMatch(
+        new RegExp(`^${FORMAT} \\w+ 20000 later 0$`),
+      );
     }
     await expect(locks.acquire("another", { ttl: "30s" })).rejects.toThrow(/more than 20000 ms/);
   });

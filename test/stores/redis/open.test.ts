@@ -469,6 +469,10 @@ describeWith(["redis"], "connect() to Redis", () => {
       "hset",
       "hdel",
       "pexpireat",
+      "hmget",
+      "getex",
+      "pttl",
+      "pexpire",
       "publish",
     ];
     const LISTS = ["scan"];
@@ -494,6 +498,8 @@ describeWith(["redis"], "connect() to Redis", () => {
       "grants exclude each other",
       "shared, exclusive and permits follow one rule",
       "a repeated claim finds its grant with the same token, and extends it",
+      "a record is read as it was written, whatever its key and value",
+      "a meter gives its burst at once, and then says how long to wait",
     ];
 
     test("allows everything that Holdfast does", async () => {

@@ -37,12 +37,13 @@ class FakePort implements SessionPort<number, SessionProof> {
   listed: string[] | null = null;
   /** Called before the store replies to a proof. */
   beforeProof: () => Promise<void> = async () => {};
+  longestTtlMs = Number.POSITIVE_INFINITY;
   beforeBegin: () => Promise<void> = async () => {};
 
   async begin(ttlMs: number) {
     const provedAtMs = performance.now();
     await this.beforeBegin();
-    return { id: ++this.begun, ttlMs, provedAtMs };
+    return { id: ++this.begun, ttlMs: Math.min(ttlMs, this.longestTtlMs), provedAtMs };
   }
 
   async prove({ id }: { id: number }) {
@@ -56,7 +57,7 @@ class FakePort implements SessionPort<number, SessionProof> {
     this.ended.push(id);
   }
 
-  async listKeys(id: number): Promise<SessionKey[]> {
+  async listKeys(id: number): Promise<Iterable<SessionKey>> {
     const keys = this.listed ?? [...this.keys.keys()].filter((key) => this.keys.get(key) === id);
     return keys.map((key) => {
       const [name = "", grantId = ""] = key.split("/");
@@ -136,6 +137,34 @@ describe("proofs of a session", () => {
   });
 });
 
+describe("a session that is given up", () => {
+  test("its holders and waiters are notified, nothing more is granted, and a proof in flight counts no longer", async () => {
+    const { port, claims, sessions } = fresh();
+    const session = await sessions.use(TTL_MS);
+    const pushes: string[] = [];
+    const claim = (grantId: string) =>
+      claims.add(
+        "name",
+        grantId,
+        session,
+        requestNow(1, ({ kind }) => pushes.push(`${grantId} ${kind}`)),
+      );
+    const [held, queued] = [claim("held"), claim("queued"), claim("requested")];
+    claims.markHeld(held, 1n, 1n);
+    claims.markQueued(queued, 2n);
+    const answered = new Deferred<void>();
+    port.beforeProof = () => answered.promise;
+    await vi.advanceTimersByTimeAsync(10);
+    const proof = session.prove();
+    sessions.giveUp(session.id);
+    answered.resolve();
+    await expect(proof).rejects.toThrow(SessionExpired);
+    expect(pushes.sort()).toEqual(["held lost", "queued look"]);
+    expect(claims.grantOf(held, false).ttlMs).toBe(0);
+    expect((await sessions.use(TTL_MS)).id).toBe(2);
+  });
+});
+
 describe("upkeep of sessions", () => {
   test("a session that nothing needs is ended after a minute; a session with a claim is proved", async () => {
     const { port, claims, sessions, hold } = fresh();
@@ -177,6 +206,25 @@ describe("comparing a session's keys with our claims", () => {
     await releasing;
     await reconcile(session, port, claims);
     expect([...port.keys.keys()]).toEqual(["name/grant"]);
+  });
+
+  test("a key is not deleted if its id is claimed again while others are read, and is not claimed again if it is deleted", async () => {
+    const { port, claims, hold } = fresh();
+    const { session } = await hold("name");
+    const keyOf = (grantId: string) => ({ key: `name/${grantId}`, name: "name", grantId });
+    for (const id of ["again", "stranger"]) port.keys.set(`name/${id}`, session.id);
+    port.listKeys = async () =>
+      (function* () {
+        yield { ...keyOf("again"), isClaim: true };
+        yield { ...keyOf("stranger"), isClaim: true };
+        claims.add("name", "again", session, requestNow(2));
+      })();
+    await reconcile(session, port, claims);
+    expect([...port.keys.keys()]).toEqual(["name/grant", "name/again"]);
+    expect([claims.wasSwept("name", "again"), claims.wasSwept("name", "stranger")]).toEqual([
+      false,
+      true,
+    ]);
   });
 
   test("a claim without its key is dropped, but not because of an outdated list", async () => {
@@ -222,6 +270,18 @@ describe("a claim that is not renewed", () => {
     await vi.advanceTimersByTimeAsync(TTL_MS - 100);
     expect(claims.add("name", "grant", claim.session, requestNow(2))).toBe(claim);
     await vi.advanceTimersByTimeAsync(101);
+    expect(claims.has(claim)).toBe(false);
+  });
+
+  test("keeps its ticket for the ttl that was requested, if the store gave a shorter one", async () => {
+    const { port, claims, sessions } = fresh();
+    port.longestTtlMs = TTL_MS / 2;
+    const claim = claims.add("name", "grant", await sessions.use(TTL_MS), requestNow());
+    port.keys.set("name/grant", claim.session.id);
+    claims.markQueued(claim, 1n);
+    await vi.advanceTimersByTimeAsync(TTL_MS - 1);
+    expect(claims.has(claim)).toBe(true);
+    await vi.advanceTimersByTimeAsync(21);
     expect(claims.has(claim)).toBe(false);
   });
 

@@ -1,5 +1,9 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
+import { createLocks, type Locks } from "../../../src/index.js";
+import { zookeeperStore } from "../../../src/stores/zookeeper/index.js";
+import { TcpProxy } from "../../../src/verify/faults/proxy.js";
+import { Lab } from "../../../src/verify/lab/lab.js";
 import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
 import { OneZooKeeper, TTL_MS } from "../../support/zookeeper-store.js";
@@ -29,17 +33,52 @@ describeWith(["zookeeper"], "the ZooKeeper store over many seconds", () => {
   });
 
   test("one write renews all leases: a thousand cost no more than one", async () => {
-    const { locks } = zookeeper.open(zookeeper.root());
+    // On a busy machine, a thousand claims and as many renewals take a few seconds.
+    const ttlMs = 10_000;
+    const locks = createLocks(zookeeper.open(zookeeper.root()).store, { ttl: ttlMs });
+    onTestFinished(() => locks.close());
     const names = Array.from({ length: 1_000 }, (_, i) => `name-${i}`);
     const leases = await Promise.all(names.map((name) => locks.acquire(name)));
-    await sleep(TTL_MS / 2);
+    await sleep(ttlMs / 2);
     const before = await zookeeper.server.commands();
-    await sleep(TTL_MS * 2);
+    await sleep(ttlMs * 2);
     const used = (await zookeeper.server.commands()) - before;
     expect(leases.filter(({ state }) => state === "lost")).toEqual([]);
     expect(used).toBeLessThan(150);
     await Promise.all(leases.map((lease) => lease.release()));
   });
+
+  test("a server comes back with a shorter maxSessionTimeout: leases are lost before others get the name, and later ones are shorter", async () => {
+    // A renewal comes later than the end of a session that was shortened.
+    const [shortMs, ttl, wait] = [2_000, 30_000, 20_000];
+    const lab = await Lab.open();
+    onTestFinished(() => lab.close());
+    const config = { maxSessionTimeout: "60000" };
+    const server = (await lab.zookeeper({ config })).servers[0]!;
+    const through = await TcpProxy.open(server);
+    onTestFinished(() => through.close());
+    const locksAt = (port: number): Locks => {
+      const store = zookeeperStore({ servers: [`${server.address}:${port}`] });
+      const locks = createLocks(store, { ttl, wait });
+      onTestFinished(() => locks.close().catch(() => {}));
+      return locks;
+    };
+    const cutOff = locksAt(through.port);
+    const lease = await cutOff.acquire("name");
+    const lost = new Promise<number>((resolve) => {
+      lease.signal.addEventListener("abort", () => resolve(performance.now()));
+    });
+    await server.restartWith({ maxSessionTimeout: String(shortMs) });
+    const later = await cutOff.acquire("later");
+    expect(later.remainingMs).toBeLessThan(shortMs);
+    const silence = through.swallow("to-server");
+    await silence.inject();
+    // Its node goes with its session, which the server ends after the short timeout.
+    await locksAt(server.port).acquire("name");
+    const grantedAtMs = performance.now();
+    expect(await lost).toBeLessThan(grantedAtMs);
+    await silence.heal();
+  }, 60_000);
 
   test("an observer is told of changes, also after its session has ended", async () => {
     const root = zookeeper.root();

@@ -3,6 +3,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { systemRuntime } from "../../../src/core/runtime.js";
 import { createLocks, type LeaseLostError, type Locks } from "../../../src/index.js";
 import { ZooKeeperContext } from "../../../src/stores/zookeeper/context.js";
+import { zookeeperStore } from "../../../src/stores/zookeeper/index.js";
 import { Layout } from "../../../src/stores/zookeeper/layout.js";
 import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
@@ -48,6 +49,33 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     await (await locks.acquire("name")).release();
   });
 
+  test("a root that is no path is refused before anything is sent, and a missing chroot with the reason", async () => {
+    const servers = [zookeeper.address];
+    for (const root of ["name", "/name/", "/a//b", "/a/../b"]) {
+      expect(() => zookeeperStore({ servers, root }), root).toThrow(`root is "${root}"`);
+    }
+    const locks = createLocks(zookeeperStore({ servers, chroot: "/missing" }), { ttl: TTL_MS });
+    onTestFinished(() => locks.close().catch(() => {}));
+    await expect(locks.acquire("name")).rejects.toThrow(
+      /can't create "\/holdfast" in ZooKeeper: the chroot .* does not exist\. Create the chroot's node/,
+    );
+  });
+
+  test("parents that somebody has deleted are made again", async () => {
+    const root = zookeeper.root();
+    const { admin } = zookeeper;
+    const { names, revoked } = new Layout(root);
+    const { locks } = zookeeper.open(root);
+    await (await locks.acquire("name")).release();
+    await admin.delete(new Layout(root).name(NAME));
+    for (const parent of [names, revoked]) await admin.delete(parent);
+    expect(await locks.list()).toEqual([]);
+    const lease = await locks.acquire("name");
+    expect(await locks.forceRelease("name", { why: "stuck" })).toMatchObject([
+      { token: lease.token },
+    ]);
+  });
+
   test("a waiter whose connection was cut when the name became free gets it after reconnecting", async () => {
     const root = zookeeper.root();
     const through = await zookeeper.proxy();
@@ -62,6 +90,24 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     const next = await waiting;
     expect(next.token).toBeGreaterThan(lease.token);
     await next.release();
+  });
+
+  test("a holder whose node went while it was disconnected is notified as soon as it is back", async () => {
+    const through = await zookeeper.proxy();
+    const root = zookeeper.root();
+    const { store } = zookeeper.open(root, through);
+    // So long that neither a renewal nor the regular comparison of nodes and claims comes first.
+    const locks = createLocks(store, { ttl: 60_000 });
+    onTestFinished(() => locks.close());
+    const [gone, kept] = [await locks.acquire("name"), await locks.acquire("kept")];
+    const cut = through.cut();
+    await cut.inject();
+    const [node] = await zookeeper.nodesOf(root, NAME);
+    await zookeeper.admin.delete(`${new Layout(root).name(NAME)}/${node}`);
+    await cut.heal();
+    await until("it is notified", () => gone.signal.aborted);
+    await kept.renew();
+    expect([gone.state, kept.state]).toEqual(["lost", "held"]);
   });
 
   test("a revoked lease is lost with the reason, and others of its session stay", async () => {

@@ -83,11 +83,11 @@ export function outcomeOf(plan: Plan, broken: readonly CheckId[], atMs = 0): Run
       clients: plan.workers.map(({ client }) => client),
       faults: [],
       checks: broken.map((id) => checkOf(id, { verdict: "violated", evidence })),
+      registers: { fenced: none, unfenced: none },
     },
     history: [],
     operations: 0,
     grants: 0,
-    registers: { fenced: none, unfenced: none },
     troubles: [],
   };
 }

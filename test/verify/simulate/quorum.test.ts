@@ -37,6 +37,7 @@ const MENDED: readonly (readonly [what: string, seed: number])[] = [
   ["all nodes have joined by late answers", 8_900_604],
   ["a claim is answered after its lease is over, again and again", 14_192],
   ["close() is held up by a stop of the process", 9_100_195],
+  ["a claim arrives twice, the second time after its release", 35_077],
 ];
 test.each(MENDED)("a schedule that broke a promise: %s", async (_what, seed) => {
   const { failure } = await search({ seed, runs: 1, draw: drawQuorumSchedule });
@@ -85,8 +86,15 @@ test("every kind of fault is drawn", () => {
   for (const schedule of drawn) expect(JSON.parse(JSON.stringify(schedule))).toEqual(schedule);
 });
 
-/** For each mutant: a seed that finds it, at most so many runs from there, and the rule that it breaks. */
-const FOUND: Partial<Record<QuorumMutantName, { seed: number; rules: readonly RuleId[] }>> = {
+/**
+ * For each mutant: a seed that finds it, at most so many runs from there, and the rule that it breaks. A fill-in that
+ * is a vote at once does harm only on a node that has lost its counters, and with lost data S4 is not promised:
+ * the model in spec/ shows it (FILL_IN_IS_NO_VOTE).
+ */
+const FOUND: Record<
+  Exclude<QuorumMutantName, "a fill-in that is a vote at once">,
+  { seed: number; rules: readonly RuleId[] }
+> = {
   "a counter that expires": { seed: 38, rules: ["S2"] },
   "a claim that takes a number below the highest": { seed: 64, rules: ["S2"] },
   "a claim that raises no counter": { seed: 40, rules: ["S2", "S4"] },
@@ -99,6 +107,7 @@ const FOUND: Partial<Record<QuorumMutantName, { seed: number; rules: readonly Ru
   "a fill-in after a later ballot": { seed: 7, rules: ["S4", "S6"] },
   "a fill-in after the release": { seed: 29, rules: ["S5"] },
   "a release of another's record": { seed: 0, rules: ["S1", "S4"] },
+  "a node that votes without its data": { seed: 805, rules: ["S1"] },
   "one id for all ballots of a claim": { seed: 975, rules: ["S1", "S2"] },
   "a majority of different numbers": { seed: 64, rules: ["S2", "S4"] },
 };

@@ -19,6 +19,9 @@ export async function examineEtcd(url: StoreUrl, trial: Trial): Promise<readonly
     const members = await client
       .memberList({ timeoutMs: MEMBERS_MS })
       .catch((error: EtcdError) => why(error, url));
+    // Before our own writes: on members with different data, they can lead to equal revisions.
+    const data =
+      first.length > 1 ? await check("data", () => checkAgreement(() => client.status())) : [];
     const writable = unusable === null || isDenied(unusable);
     const writes = writable ? await check("writes", () => checkWrites(client, url)) : [];
     const tried =
@@ -28,7 +31,7 @@ export async function examineEtcd(url: StoreUrl, trial: Trial): Promise<readonly
     const last = await client.status();
     return [
       ...judgeStatuses({ first, last, members }, url),
-      ...(last.length > 1 ? await check("data", () => checkAgreement(() => client.status())) : []),
+      ...data,
       ...writes,
       tried,
       ...(await check("access", () => checkAccess(url, members))),

@@ -10,6 +10,7 @@ import { type Facts, readFacts, TIMEOUT_MS } from "./facts.js";
 import {
   checkClock,
   checkLatency,
+  checkLockTable,
   checkPooler,
   checkReplicas,
   checkTransactions,
@@ -29,6 +30,9 @@ export async function examinePostgres(url: StoreUrl, trial: Trial): Promise<read
     return [
       ...judgeSettings(facts),
       ...(await checkServer(connections, facts)),
+      ...(url.options.has("mode")
+        ? await check("lock table", () => checkLockTable(connections))
+        : []),
       judgeTables(facts, schema),
       ...(await checkSchema(connections, facts)),
       judgeLogin(facts),

@@ -43,6 +43,23 @@ export const checkClock = (connections: Connections): Promise<Finding> =>
 export const checkLatency = (connections: Connections): Promise<Finding> =>
   measureRoundTrips(() => connections.query("SELECT 1", [], TIMEOUT_MS));
 
+/** Whether locks of sessions have room in the server's table of locks, which all its users share. */
+export async function checkLockTable(connections: Connections): Promise<Finding> {
+  const [row] = await connections.query<{ used: number; room: number }>(LOCK_TABLE, [], TIMEOUT_MS);
+  const { used, room } = row!;
+  const what = `${used} of about ${room} locks of all users are taken`;
+  if (used < room / 2) return ok("lock table", what);
+  return note(
+    "lock table",
+    `${what}: when the table is full, statements of all users fail`,
+    "Raise max_locks_per_transaction and restart the server, or hold fewer locks.",
+  );
+}
+
+const LOCK_TABLE = `SELECT (SELECT count(*)::integer FROM pg_locks WHERE NOT fastpath) AS used,
+  current_setting('max_locks_per_transaction')::integer * (current_setting('max_connections')::integer
+    + current_setting('max_prepared_transactions')::integer) AS room`;
+
 interface Standbys {
   readonly attached: number;
   readonly synchronous: number;

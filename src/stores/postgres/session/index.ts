@@ -52,6 +52,7 @@ export const POSTGRES_SESSION_TRAITS: Traits = {
   cannot: {
     permits: "a lock of a session is exclusive or shared, and counts nothing",
     "many-names": "each name is a lock of the server by itself",
+    records: "locks of sessions keep nothing in tables; leave out mode=session",
     "at-least": "the server frees a lock with its session, and keeps no time for it",
     revoke:
       "the server can only end the whole session, and with it all locks of the holder's process: if you want that, use pg_terminate_backend",

@@ -4,30 +4,34 @@
 CREATE OR REPLACE FUNCTION now_us() RETURNS bigint LANGUAGE sql VOLATILE AS
 $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
+-- PL/pgSQL runs PERFORM as a query, and an assignment as an expression, which is much faster: functions that every
+-- step calls return something.
+
+-- Grants, renewals and tickets are on disk before the reply. Releases and handovers need not be: after a crash the
+-- former grant is back until it expires, with the queue behind it, and the clock is beyond the tokens that were
+-- handed over. Two must be on disk: a handover whose token is ahead of the clock, see advance(), and the release of a
+-- shared grant or of permits before a waiter, see release_name().
+CREATE OR REPLACE FUNCTION set_commit(is_durable boolean) RETURNS text LANGUAGE sql VOLATILE AS $$
+  SELECT CASE WHEN NOT is_durable THEN set_config('synchronous_commit', 'off', true)
+    WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END
+$$;
+
 -- Under a stricter isolation level a step would read what was true when it began, not when its name was locked.
-CREATE OR REPLACE FUNCTION check_call(lock_timeout_ms integer) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION begin_call(lock_timeout_ms integer, is_durable boolean) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE setting text;
 BEGIN
   IF current_setting('transaction_isolation') <> 'read committed' THEN
     RAISE 'HOLDFAST ISOLATION %', current_setting('transaction_isolation');
   END IF;
-  PERFORM set_config('lock_timeout', lock_timeout_ms::text, true);
+  setting := set_config('lock_timeout', lock_timeout_ms::text, true);
+  RETURN set_commit(is_durable);
 END $$;
 
--- Grants, renewals and tickets are on disk before the reply. Releases and handovers need not be: after a crash the
--- former grant is back until it expires, with the queue behind it, and the clock is beyond the tokens that were
--- handed over. Only a handover whose token is ahead of the clock must be on disk: see advance().
-CREATE OR REPLACE FUNCTION set_commit(is_durable boolean) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-  IF NOT is_durable THEN PERFORM set_config('synchronous_commit', 'off', true);
-  ELSIF current_setting('synchronous_commit') = 'off' THEN
-    PERFORM set_config('synchronous_commit', 'on', true);
-  END IF;
-END $$;
-
-CREATE OR REPLACE FUNCTION notify_waiter(c claims, message text) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-  IF c.channel IS NOT NULL THEN PERFORM pg_notify(c.channel, message || ' ' || c.grant_id); END IF;
-END $$;
+-- Whether the waiter listens.
+CREATE OR REPLACE FUNCTION notify_waiter(c claims, message text) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+  SELECT CASE WHEN c.channel IS NULL THEN false
+    ELSE pg_notify(c.channel, message || ' ' || c.grant_id) IS NOT NULL END
+$$;
 
 CREATE OR REPLACE FUNCTION next_token(last bigint, now_at bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
@@ -62,6 +66,7 @@ DECLARE
   unknown_end bigint; holder_place bigint; kept bigint;
   tickets integer := 0;
   is_ticket boolean; c_ends bigint;
+  is_told boolean; setting text;
 BEGIN
   in_use := 0;
   c := n.held;
@@ -101,14 +106,14 @@ BEGIN
       kept := least(kept, c.place);
       -- Waiters that would renew their tickets only after that end.
       IF c.ttl / $RENEWALS_PER_TTL > unknown_end - now_at AND c.grant_id <> caller THEN
-        PERFORM notify_waiter(c, 'look');
+        is_told := notify_waiter(c, 'look');
       END IF;
       EXIT WHEN unknown_end IS NULL OR tickets = $WAITERS_AT_EXPIRY;
       CONTINUE;
     END IF;
     IF is_ticket THEN
       n.last_token := next_token(n.last_token, now_at);
-      IF n.last_token > now_at THEN PERFORM set_commit(true); END IF;
+      IF n.last_token > now_at THEN setting := set_commit(true); END IF;
       c.token := n.last_token;
       c.floor := least(lowest, c.token);
       c.since := now_at;
@@ -125,7 +130,7 @@ BEGIN
         kept := least(kept, c.place);
       END IF;
       IF c.grant_id <> caller THEN
-        PERFORM notify_waiter(c, format('granted %s %s %s %s', c.token, c.floor, c.ttl, c.seq));
+        is_told := notify_waiter(c, format('granted %s %s %s %s', c.token, c.floor, c.ttl, c.seq));
       END IF;
       unknown_end := least(unknown_end, c_ends);
     ELSE kept := least(kept, c.place);
@@ -176,14 +181,15 @@ BEGIN
   RAISE 'HOLDFAST HIDDEN ROW';
 END $$;
 
-CREATE OR REPLACE FUNCTION save_name(n names, was names, now_at bigint) RETURNS void LANGUAGE plpgsql AS $$
+-- Whether the row has changed.
+CREATE OR REPLACE FUNCTION save_name(n names, was names, now_at bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
   IF n.held IS NULL AND n.others = 0 AND ((was.held).token IS NOT NULL OR was.others > 0) THEN n.freed := now_at; END IF;
-  IF n IS DISTINCT FROM was THEN
-    UPDATE names SET last_token = n.last_token, last_place = n.last_place, first_place = n.first_place,
-      others = n.others, waiting = n.waiting, capacity = n.capacity, freed = n.freed, held = n.held
-      WHERE name = n.name;
-  END IF;
+  IF n IS NOT DISTINCT FROM was THEN RETURN false; END IF;
+  UPDATE names SET last_token = n.last_token, last_place = n.last_place, first_place = n.first_place,
+    others = n.others, waiting = n.waiting, capacity = n.capacity, freed = n.freed, held = n.held
+    WHERE name = n.name;
+  RETURN true;
 END $$;
 
 CREATE OR REPLACE FUNCTION remove_expired_tickets(INOUT n names, now_at bigint) LANGUAGE plpgsql AS $$

@@ -1,13 +1,13 @@
 -- Requests of people: revoke, resize, inspect. And the deletion of rows that are no longer used.
 
 -- A claim as ShownClaim in shared/name-info.ts has it.
-CREATE OR REPLACE FUNCTION shown_claim(c claims, capacity bigint) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION shown_claim(c claims, capacity bigint) RETURNS json LANGUAGE sql STABLE AS $$
   SELECT json_build_object('permits', c.permits, 'limit', capacity, 'holder', c.holder, 'sinceMs', c.since / 1000.0,
     'expiresAtMs', c.expires / 1000.0, 'closedUntilMs', c.closed / 1000.0, 'atLeastMs', c.at_least / 1000.0,
     'token', c.token::text, 'ended', c.ended, 'endedBy', c.ended_by, 'endedWhy', c.ended_why)
 $$;
 
-CREATE OR REPLACE FUNCTION description(name text, now_at bigint, shown json) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION description(name text, now_at bigint, shown json) RETURNS json LANGUAGE sql STABLE AS $$
   SELECT json_build_object('name', name, 'nowMs', now_at / 1000.0, 'claims', shown)
 $$;
 
@@ -21,9 +21,9 @@ DECLARE
   s record;
   granted bigint;
   revoked json[];
+  is_saved boolean; setting text;
 BEGIN
-  PERFORM check_call(lock_timeout_ms);
-  PERFORM set_commit(true);
+  setting := begin_call(lock_timeout_ms, true);
   n := open_name(wanted, false);
   IF n.name IS NULL THEN RETURN description(wanted, now_us(), '[]'); END IF;
   opened := n;
@@ -55,7 +55,7 @@ BEGIN
   END LOOP;
   s := advance(n, now_at, '', NULL);
     n := s.n;
-  PERFORM save_name(n, opened, now_at);
+  is_saved := save_name(n, opened, now_at);
   RETURN description(wanted, now_at, coalesce(array_to_json(revoked), '[]'));
 END $$;
 
@@ -68,9 +68,9 @@ DECLARE
   s record;
   c claims;
   before bigint;
+  is_saved boolean; setting text;
 BEGIN
-  PERFORM check_call(lock_timeout_ms);
-  PERFORM set_commit(true);
+  setting := begin_call(lock_timeout_ms, true);
   n := open_name(wanted, false);
   IF n.name IS NULL THEN RETURN NULL; END IF;
   opened := n;
@@ -86,7 +86,7 @@ BEGIN
     s := advance(n, now_at, '', NULL);
     n := s.n;
   END IF;
-  PERFORM save_name(n, opened, now_at);
+  is_saved := save_name(n, opened, now_at);
   RETURN before;
 END $$;
 
@@ -95,11 +95,11 @@ CREATE OR REPLACE FUNCTION describe_names(first text, beyond text, many integer)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$
   SELECT description(n.name, now_us(), (
       SELECT json_agg(shown_claim(c, n.capacity) ORDER BY c.place)
-        FROM (SELECT (n.held).* WHERE (n.held).token IS NOT NULL
+        FROM (SELECT (n.held).* WHERE greatest((n.held).expires, (n.held).closed) > 0
           UNION ALL SELECT * FROM claims WHERE claims.name = n.name AND n.others > 0) AS c))
     FROM names AS n
     WHERE n.name >= first AND (beyond IS NULL OR n.name < beyond)
-      AND ((n.held).token IS NOT NULL OR n.others > 0)
+      AND (greatest((n.held).expires, (n.held).closed) > 0 OR n.others > 0)
     ORDER BY n.name LIMIT many
 $$;
 
@@ -121,9 +121,9 @@ DECLARE
   free_before bigint := now_us() - free_for;
   free text[];
   highest bigint;
+  setting text;
 BEGIN
-  PERFORM check_call(lock_timeout_ms);
-  PERFORM set_commit(false);
+  setting := begin_call(lock_timeout_ms, false);
   SELECT * INTO d FROM deleted_names FOR UPDATE SKIP LOCKED;
   IF NOT FOUND THEN RETURN; END IF;
   SELECT max(w.name), count(*) INTO last, checked

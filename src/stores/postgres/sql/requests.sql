@@ -1,17 +1,20 @@
 -- Claims and releases.
 
-CREATE OR REPLACE FUNCTION grant_reply(c claims) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+-- The functions that build replies are STABLE, as json_build_object() is: the server puts only such into the
+-- expression that calls them.
+
+CREATE OR REPLACE FUNCTION grant_reply(c claims) RETURNS json LANGUAGE sql STABLE AS $$
   SELECT json_build_object('token', c.token::text, 'floor', c.floor::text, 'ttlMs', c.ttl / 1000.0,
     'seq', c.seq, 'handedOver', false)
 $$;
 
 CREATE OR REPLACE FUNCTION position_reply(ahead bigint, ends bigint, now_at bigint, holder text)
-RETURNS json LANGUAGE sql IMMUTABLE AS $$
+RETURNS json LANGUAGE sql STABLE AS $$
   SELECT json_build_object('ahead', greatest(ahead, 0), 'freeInMs', (ends - now_at) / 1000.0, 'holder', holder)
 $$;
 
 CREATE OR REPLACE FUNCTION queued_reply(c claims, first_ticket bigint, ends bigint, now_at bigint, holder text)
-RETURNS json LANGUAGE sql IMMUTABLE AS $$
+RETURNS json LANGUAGE sql STABLE AS $$
   SELECT json_build_object('kind', 'queued', 'position',
     position_reply(c.place - coalesce(first_ticket, c.place), ends, now_at, holder))
 $$;
@@ -56,6 +59,7 @@ DECLARE
   reply json;
   opened names[]; advanced names[]; own claims[]; fits boolean[]; ends bigint[]; lowest bigint[];
   grants json[];
+  is_saved boolean;
 BEGIN
   FOR i IN 1 .. cardinality(wanted) LOOP
     n := open_name(wanted[i], true);
@@ -83,7 +87,7 @@ BEGIN
     END IF;
     advanced[i] := n; own[i] := mine; ends[i] := s.ends; lowest[i] := s.lowest;
     IF reply IS NOT NULL THEN
-      FOR j IN 1 .. i LOOP PERFORM save_name(advanced[j], opened[j], now_at); END LOOP;
+      FOR j IN 1 .. i LOOP is_saved := save_name(advanced[j], opened[j], now_at); END LOOP;
       RETURN reply;
     END IF;
   END LOOP;
@@ -96,8 +100,8 @@ BEGIN
     ELSE
       n.capacity := new_capacity;
       n.last_place := n.last_place + 1;
-      mine := ROW(n.name, n.last_place, id, new_permits, label, new_channel, new_seq, new_ttl, new_at_least,
-        now_at, now_at + new_ttl, 0, 0, 0, 'no', '', '');
+      mine := ROW(n.name, new_permits, label, new_channel, 'no', '', '', new_ttl, new_at_least, 0, id, n.last_place,
+        0, 0, now_at, new_seq, now_at + new_ttl);
       IF fits[i] THEN
         n.last_token := next_token(n.last_token, now_at);
         mine.token := n.last_token;
@@ -106,12 +110,37 @@ BEGIN
       END IF;
       n := add_claim(n, mine);
     END IF;
-    PERFORM save_name(n, opened[i], now_at);
+    is_saved := save_name(n, opened[i], now_at);
     -- Only a claim of one name leaves a ticket.
     IF mine.token = 0 THEN RETURN queued_reply(mine, s.first_ticket, s.ends, now_at, s.first_holder); END IF;
     grants[i] := grant_reply(mine);
   END LOOP;
   RETURN json_build_object('kind', 'granted', 'grants', grants);
+END $$;
+
+-- Hands a name over to its first waiter as advance() does, if nothing else has to be done. The caller has locked the row,
+-- and releases the grant in it, behind which are only tickets. False: nothing was done.
+CREATE OR REPLACE FUNCTION hand_over(n names, now_at bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+  drawn bigint := next_token(n.last_token, now_at);
+  c claims;
+BEGIN
+  IF drawn > now_at THEN RETURN false; END IF;
+  DELETE FROM claims AS t WHERE t.name = n.name AND t.place = n.first_place AND t.permits = n.capacity
+      AND t.at_least = 0 AND t.expires > now_at AND NOT is_ahead(t, now_at)
+      AND NOT EXISTS (
+        SELECT FROM (
+            SELECT * FROM claims WHERE name = n.name AND place > n.first_place ORDER BY place LIMIT $WAITERS_AT_EXPIRY
+          ) AS next
+          WHERE next.ttl / $RENEWALS_PER_TTL > t.expires - now_at OR next.expires <= now_at
+            OR next.expires > now_at + next.ttl)
+    RETURNING t.* INTO c;
+  IF NOT FOUND THEN RETURN false; END IF;
+  UPDATE names SET last_token = drawn, first_place = c.place + 1, others = n.others - 1, waiting = n.waiting - 1,
+      held = ROW(c.name, c.permits, c.holder, c.channel, 'no', '', '', c.ttl, 0, 0, c.grant_id, c.place, drawn, drawn,
+        now_at, c.seq, c.expires)::claims
+    WHERE name = n.name;
+  RETURN notify_waiter(c, format('granted %s %s %s %s', drawn, drawn, c.ttl, c.seq)) IS NOT NULL;
 END $$;
 
 CREATE OR REPLACE FUNCTION release_name(wanted text, id text, unused boolean, batch_now bigint) RETURNS text LANGUAGE plpgsql AS $$
@@ -121,17 +150,27 @@ DECLARE
   now_at bigint := coalesce(batch_now, now_us());
   s record;
   f record;
-  mine claims;
+  mine claims := n.held;
+  ends bigint := greatest(mine.expires, mine.closed);
+  is_saved boolean; setting text;
 BEGIN
   IF n.name IS NULL THEN RETURN lost_reply(n, id); END IF;
-  s := advance(n, now_at, id, NULL);
-  n := s.n;
-  f := find_claim(n, id, now_at);
-  n := f.n; mine := f.c;
-  IF mine.token IS NULL THEN
-    PERFORM save_name(n, opened, now_at);
-    RETURN lost_reply(n, id);
+  -- If this grant is exclusive and only tickets are behind it, no ticket could be granted before the release.
+  IF mine.grant_id = id AND mine.ended = 'no' AND mine.expires > now_at AND mine.permits = $LOCK_LIMIT
+    AND n.others = n.waiting AND NOT is_ahead(mine, now_at)
+  THEN
+    IF (unused OR mine.closed <= now_at) AND hand_over(n, now_at) THEN RETURN 'released'; END IF;
+  ELSE
+    s := advance(n, now_at, id, NULL);
+    f := find_claim(s.n, id, now_at);
+    n := f.n; mine := f.c; ends := s.ends;
+    IF mine.token IS NULL THEN
+      is_saved := save_name(n, opened, now_at);
+      RETURN lost_reply(n, id);
+    END IF;
   END IF;
+  -- After a crash, a shared grant that was back would lower the floors of new ones below a token handed over here.
+  IF n.waiting > 0 AND mine.token > 0 AND mine.permits < $LOCK_LIMIT THEN setting := set_commit(true); END IF;
   IF mine.token > 0 AND mine.closed > now_at AND NOT unused THEN
     mine.ended := 'released';
     mine.expires := now_at;
@@ -139,10 +178,10 @@ BEGIN
   ELSE n := remove_claim(n, mine);
   END IF;
   IF n.waiting > 0 THEN
-    s := advance(n, now_at, id, s.ends);
+    s := advance(n, now_at, id, ends);
     n := s.n;
   END IF;
-  PERFORM save_name(n, opened, now_at);
+  is_saved := save_name(n, opened, now_at);
   RETURN 'released';
 END $$;
 
@@ -157,9 +196,9 @@ DECLARE
 BEGIN
   UPDATE names SET
       last_token = next_token(last_token, now_at), last_place = last_place + 1, capacity = new_capacity,
-      held = ROW(wanted, last_place + 1, id, new_permits, label, NULL, new_seq, new_ttl, new_at_least, now_at,
-        now_at + new_ttl, CASE WHEN new_at_least > 0 THEN now_at + new_at_least ELSE 0 END,
-        next_token(last_token, now_at), next_token(last_token, now_at), 'no', '', '')::claims
+      held = ROW(wanted, new_permits, label, NULL, 'no', '', '', new_ttl, new_at_least,
+        CASE WHEN new_at_least > 0 THEN now_at + new_at_least ELSE 0 END, id, last_place + 1,
+        next_token(last_token, now_at), next_token(last_token, now_at), now_at, new_seq, now_at + new_ttl)::claims
     WHERE name = wanted AND others = 0
       AND ((held).token IS NULL OR greatest((held).expires, (held).closed) <= now_at)
     RETURNING last_token INTO drawn;
@@ -196,7 +235,7 @@ CREATE OR REPLACE FUNCTION release_sole_grant(wanted text, id text, unused boole
 RETURNS text LANGUAGE plpgsql AS $$
 DECLARE now_at bigint := coalesce(batch_now, now_us());
 BEGIN
-  UPDATE names SET held = NULL, freed = now_at
+  UPDATE names SET held.expires = 0, held.closed = 0, freed = now_at
     WHERE name = wanted AND others = 0 AND (held).grant_id = id AND (held).ended = 'no'
       AND (held).expires > now_at AND (unused OR (held).closed <= now_at);
   RETURN CASE WHEN FOUND THEN 'released' END;
@@ -215,9 +254,9 @@ DECLARE
   locked text[];
   batch_now bigint;
   is_batch boolean := json_array_length(batch) > 1;
+  setting text;
 BEGIN
-  PERFORM check_call(lock_timeout_ms);
-  PERFORM set_commit(is_durable);
+  setting := begin_call(lock_timeout_ms, is_durable);
   IF is_batch THEN
     locked := lock_names(ARRAY(
       SELECT w FROM json_array_elements(batch) AS e, json_array_elements_text(e -> 'names') AS w), NOT waits);

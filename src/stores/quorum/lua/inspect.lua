@@ -7,9 +7,9 @@ for i = 1, #KEYS / 2 do
     local info = { revoked = {} }
     if record then
       info.record = {
-        id = shortId(record[ID]), number = string.format('%.0f', record[NUMBER]), holder = record[HOLDER],
-        heldMs = (micros - record[SINCE]) / 1000, closed = record[EXPIRY] <= micros,
-        expiresInMs = ((record[EXPIRY] > micros and record[EXPIRY] or record[CLOSED]) - micros) / 1000,
+        id = shortId(record.id), number = string.format('%.0f', record.number), holder = record.holder,
+        heldMs = (micros - record.since) / 1000, closed = record.expiry <= micros,
+        expiresInMs = ((record.expiry > micros and record.expiry or record.closed) - micros) / 1000,
       }
     end
     for j, one in ipairs(readRevocations(KEYS[2 * i])) do

@@ -3,7 +3,15 @@
 -- where runId names the server process that was last examined, fsync is 'always' if each write was on the
 -- disk before its reply, and since is 0, or 'lost' or 'new' and the time in µs at which data, or any trace of
 -- use, were found to be missing: the node then stays out of the vote for maxTtl.
-local isKnown = isInService()
+--
+-- The first three arguments describe the caller: the marker that it knows, empty unless the node was in service;
+-- its maxTtl in ms; 'fsync channel'.
+readTime()
+local marker = redis.call('GET', prefix .. 'marker')
+local maxTtl = tonumber(ARGV[2])
+local fsync, channel = string.match(ARGV[3], '^(%a+) (.*)$')
+-- Whether the node has the marker that the caller knows: then it needs no further look.
+local isKnown = marker == ARGV[1]
 -- How long the node stays out of the vote, in µs.
 local recoveringFor = 0
 local runId = ''
@@ -11,11 +19,10 @@ local runId = ''
 local forgetsScripts = true
 
 if not isKnown then
-  local maxTtl, fsync = string.match(limits, '^(%d+) (%a+)$')
   local info = redis.call('INFO', 'server')
   runId = string.match(info, '\nrun_id:(%w+)')
   forgetsScripts = tonumber(string.match(info, '\nredis_version:(%d+)')) >= 7
-  local state, since, longestTtl = marker and 'lost' or 'new', micros, tonumber(maxTtl)
+  local state, since, longestTtl = marker and 'lost' or 'new', micros, maxTtl
   if marker then
     local format, rest = string.match(marker, '^(%d+) (.*)$')
     if format and tonumber(format) ~= FORMAT then return redis.error_reply('HOLDFAST FORMAT ' .. format) end

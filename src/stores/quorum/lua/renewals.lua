@@ -4,18 +4,18 @@
 local function renew(key, id, number, ttl, seq, closedFor, holder)
   local record = readRecord(KEYS[key])
   if isHeldBy(record, id) then
-    if record[BASE] > number then return { kind = 'no' } end
-    if seq >= record[SEQ] then
-      record[SEQ], record[TTL], record[EXPIRY] = seq, ttl, micros + ttl * 1000
+    if record.base > number then return { kind = 'no' } end
+    if seq >= record.seq then
+      record.seq, record.ttl, record.expiry = seq, ttl, micros + ttl * 1000
       saveRecord(KEYS[key], record)
     end
-    return { kind = 'yes', seq = record[SEQ], ttlMs = record[TTL] }
+    return { kind = 'yes', seq = record.seq, ttlMs = record.ttl }
   end
   local highest, claimed = readLast(KEYS[key + 1])
   if not record and number >= 0 and claimed <= number then
     saveRecord(KEYS[key], {
-      FORMAT, id, closedFor > 0 and micros + closedFor * 1000 or 0, number, number,
-      micros + ttl * 1000, seq, ttl, micros, holder,
+      number = number, id = id, closed = closedFor > 0 and micros + closedFor * 1000 or 0, ttl = ttl, seq = seq,
+      holder = holder, base = number, since = micros, expiry = micros + ttl * 1000,
     })
     saveLast(KEYS[key + 1], math.max(highest, number), claimed)
     return { kind = 'filled' }
@@ -25,7 +25,7 @@ local function renew(key, id, number, ttl, seq, closedFor, holder)
       return { kind = 'no', why = 'by ' .. revocation.by .. ': ' .. revocation.why }
     end
   end
-  return { kind = 'no', isTaken = record ~= nil and record[ID] ~= id }
+  return { kind = 'no', isTaken = record ~= nil and record.id ~= id }
 end
 
 -- With full memory the server refuses a script whose first write may take memory; this one takes none.

@@ -5,11 +5,11 @@ readTime()
 local id, number, holder, by, why = unpack(ARGV)
 redis.call('DEL', KEYS[1] .. ':none')
 local record = readRecord(KEYS[1])
-local isThere = record and shortId(record[ID]) == id
+local isThere = record and shortId(record.id) == id
 local highest, claimed = readLast(KEYS[2])
 number = tonumber(number)
 if isThere then
-  number = math.max(number, record[NUMBER])
+  number = math.max(number, record.number)
   redis.call('DEL', KEYS[1])
 end
 saveLast(KEYS[2], math.max(highest, number + 1), math.max(claimed, number + 1))

@@ -1,50 +1,51 @@
--- The requests of one turn of the event loop. ARGV[1] describes the caller: its marker, its limits (see
--- marker.lua) and its channel, a line each. Each further argument is a request, one of
---   'release ID number unused wakes keptOut' (number: of the grant, or -1; unused: 1 if atLeast does not close
---     the name; wakes: 1 if a process that waits is told; keptOut: for so long, in ms, the ballot's claim is
+-- The requests of one turn of the event loop. The first three arguments describe the caller: the marker that it
+-- knows, empty unless the node was in service; its maxTtl in ms; 'fsync channel' (see marker.lua). Each further
+-- argument is a request, with two keys, the record of a name and its counter:
+--   '+register px BODY': a usual claim, whose atLeast is 0 (register: 0 never, 1 if busy; px: the ms for which the
+--     key of the record is kept); BODY is 'number ID atLeast ttl seq holder', with which its record begins
+--   '*register px BODY': any claim (register: also 2, always)
+--   '-next number ID 0 ': a usual release of a grant with this number (next: one more)
+--   '~number ID unused wakes keptOut': any release (number: of the grant, or -1; unused: 1 if atLeast does not
+--     close the name; wakes: 1 if a process that waits is told; keptOut: the ms for which the ballot's claim is
 --     refused if it arrives later)
---   'claim ID number ttl seq atLeast register holder' (register: 0, 1 if busy, 2 always)
 --   'raise ID number'
 --   'pass' (the caller was woken and does not want the name)
--- where ID names its ballot, with two keys: the record of the name, and its counter.
+-- where ID names a ballot.
 --
--- This part serves the usual requests with as few commands as possible, and before the functions of the other
--- parts are made: a claim of a free name on a node in service, and a release of a record.
+-- This part serves the usual requests with as little work as possible, before the functions of the other parts are
+-- made: a claim of a free name on a node in service that takes the proposed number, and a release of a record.
+local FIRST = 3
 local replies, served = {}, 0
 
-for i = 1, #ARGV - 1 do
-  local request, recordKey, reply = ARGV[i + 1], KEYS[2 * i - 1], nil
-  if string.sub(request, 1, 8) == 'release ' then
-    local id, number = string.match(request, '^release (%S+) (%d+) 0 1 0$')
-    local stored = id and redis.pcall('GET', recordKey)
-    number = tonumber(number)
-    local own = id and cmsgpack.pack(FORMAT, id, 0, number)
-    local isOwn = type(stored) == 'string' and string.sub(stored, 1, #own) == own
-    local last = isOwn and redis.pcall('GET', KEYS[2 * i])
-    last = type(last) == 'string' and tonumber(last)
-    if last and last >= number then
+for i = 1, #ARGV - FIRST do
+  local request, recordKey, counterKey, reply = ARGV[i + FIRST], KEYS[2 * i - 1], KEYS[2 * i], nil
+  local kind = string.byte(request)
+  if kind == 43 then
+    readTime()
+    local px, from, number = string.match(request, '^%+%d (%d+) ()(%d+)')
+    local stored = redis.call('MGET', prefix .. 'marker', counterKey)
+    local last = stored[2]
+    local highest, proposed = tonumber(last), tonumber(number)
+    -- A server that has restarted may find the known marker again in old data, but it no longer knows the script,
+    -- and the caller of a script that has to be loaded knows no marker.
+    if stored[1] == ARGV[1] and highest and proposed > highest and isPlausible(proposed) then
+      local record = string.sub(request, from) .. '\n' .. last .. ' ' .. moment
+      local set = redis.pcall('SET', recordKey, record, 'NX', 'PX', px)
+      if set and set.ok then
+        redis.call('SET', counterKey, number)
+        reply = '+' .. moment
+      end
+    end
+  elseif kind == 45 then
+    local next, from, number = string.match(request, '^%-(%d+) ()(%d+)')
+    local own, stored = string.sub(request, from), redis.call('MGET', recordKey, counterKey, (waitingOf(recordKey)))
+    local record, last = stored[1], stored[2]
+    if record and string.sub(record, 1, #own) == own
+      and (last == number or (tonumber(last) or 0) > tonumber(number)) then
       redis.call('DEL', recordKey)
       -- A renewal of the grant that arrives later must not fill it in again.
-      if last == number then redis.call('SET', KEYS[2 * i], string.format('%.0f', number + 1)) end
-      reply = wakeNext(recordKey) and 'awaited' or 'released'
-    end
-  elseif isInService() then
-    local id, number, ttl, seq, holder =
-      string.match(request, '^claim (%S+) (%d+) (%S+) (%d+) 0 [01] (.*)$')
-    local last = id and redis.pcall('GET', KEYS[2 * i]) or '0'
-    number, last, ttl = tonumber(number), type(last) == 'string' and tonumber(last), tonumber(ttl)
-    if id and last and number > last and isPlausible(number) then
-      local expiry = micros + ttl * 1000
-      local set = redis.pcall(
-        'SET', recordKey,
-        cmsgpack.pack(FORMAT, id, 0, number, last, expiry, tonumber(seq), ttl, micros, holder),
-        'NX', 'PXAT', string.format('%.0f', math.ceil(expiry / 1000) + 1)
-      )
-      if set and set.ok then
-        local text = string.format('%.0f', number)
-        redis.call('SET', KEYS[2 * i], text)
-        reply = 'recorded ' .. text .. string.format(' %.0f', micros)
-      end
+      if last == number then redis.call('SET', counterKey, next) end
+      reply = stored[3] and wakeNext(recordKey) and 'awaited' or 'released'
     end
   end
   if not reply then break end
@@ -52,4 +53,4 @@ for i = 1, #ARGV - 1 do
 end
 
 -- A client reads a single text faster than a list.
-if served == #ARGV - 1 then return replies[2] and replies or replies[1] end
+if served == #ARGV - FIRST then return replies[2] and replies or replies[1] end

@@ -38,6 +38,10 @@ export const TRIED: NeededRights["commands"] = {
   HGET: (own) => [own, "a"],
   HDEL: (own) => [own, "a"],
   PEXPIREAT: (own) => [own, "never"],
+  HMGET: (own) => [own, "a"],
+  GETEX: (own) => [own],
+  PTTL: (own) => [own],
+  PEXPIRE: (own) => [own, "never"],
   PUBLISH: () => [`${PREFIX}wake:doctor`, ""],
 };
 

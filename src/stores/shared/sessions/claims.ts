@@ -1,6 +1,6 @@
 import { type Clock, LONGEST_TIMER_MS } from "../../../core/clock.js";
 import type { Awaitable, Grant, Push } from "../../../core/store.js";
-import type { Session, SessionPort } from "./session.js";
+import type { Session, SessionKey, SessionPort } from "./session.js";
 
 const SHORTEST_SWEEP_INTERVAL_MS = 20;
 /** Longer than a deletion can be under way. */
@@ -26,7 +26,7 @@ class Entry<S> {
   /** The latest request or renewal, and when it was made. */
   seq = 0;
   requestedAtMs = 0;
-  /** How its waiter is notified. */
+  /** How its waiter is notified, and after the grant its holder. */
   push: (push: Push) => void = ignore;
   token = 0n;
   floor = 0n;
@@ -62,7 +62,7 @@ export class SessionClaims<S extends Session<unknown>> {
   readonly #entries = new Map<string, Entry<S>>();
   /** Keys whose release has not been answered. They are no orphans: if they were deleted, the release would report a loss. */
   readonly #releasing = new Set<string>();
-  /** Keys of claims that were not renewed, and when they were deleted. */
+  /** Keys of claims that were not renewed, or of orphans, and when they were deleted; oldest first. */
   readonly #sweptAtMs = new Map<string, number>();
   #driftFactor = DRIFT_FACTOR;
   #timer: NodeJS.Timeout | undefined;
@@ -103,9 +103,16 @@ export class SessionClaims<S extends Session<unknown>> {
   }
 
   /** Whether a key of this claim belongs to no claim that counts. */
-  isOrphan(name: string, grantId: string): boolean {
+  isOrphan({ name, grantId }: SessionKey): boolean {
     const isReleasing = this.#releasing.has(this.#port.claimKey(name, grantId));
     return this.#get(name, grantId) === undefined && !isReleasing;
+  }
+
+  /** Deletes those of these keys that are still orphans: some of them may have been claimed again meanwhile. */
+  deleteOrphans(keys: readonly SessionKey[]): Promise<void> {
+    const orphans = keys.filter((key) => this.isOrphan(key));
+    for (const { name, grantId } of orphans) this.#noteSwept(this.#port.claimKey(name, grantId));
+    return this.#port.deleteKeys(orphans.map(({ key }) => key));
   }
 
   /** Whether the claim was swept: its deletion may still be under way, and would delete a new key of the same id. */
@@ -179,17 +186,21 @@ export class SessionClaims<S extends Session<unknown>> {
     entry.state = "held";
     entry.token = token;
     entry.floor = floor;
-    entry.push = ignore;
     this.#stoppedWaiting(entry);
   }
 
-  /** The grant of a held claim, good for what is left of its session's proof. */
+  /** The session has ended, or is given up: its holders and waiters are notified at once. */
+  notifyOfEnd(session: S): void {
+    for (const claim of [...this.all()]) if (claim.session === session) notifyOfLoss(claim);
+  }
+
+  /** The grant of a held claim, good for what is left of its session's proof; for nothing if the session was given up. */
   grantOf(claim: SessionClaim<S>, handedOver: boolean): Grant {
     const { token, floor, seq, session, requestedAtMs } = claim;
     // The core subtracts drift for the time after the request, and none for the time before it.
     const beforeMs = Math.max(0, requestedAtMs - session.provedAtMs);
     const driftMs = (beforeMs * this.#driftFactor) / (1 - this.#driftFactor);
-    const leftMs = session.deadlineMs - requestedAtMs - driftMs;
+    const leftMs = session.isDead ? 0 : session.deadlineMs - requestedAtMs - driftMs;
     // The grant must not outlast the claim, which is swept after a ttl.
     return { token, floor, ttlMs: Math.min(leftMs, session.ttlMs), seq, handedOver };
   }
@@ -217,6 +228,12 @@ export class SessionClaims<S extends Session<unknown>> {
     } else if (sibling === undefined) this.#entries.delete(grantId);
     else this.#entries.set(grantId, sibling);
     this.#stoppedWaiting(claim);
+  }
+
+  /** The claim's key was found to be gone. */
+  lose(claim: SessionClaim<S>): void {
+    this.drop(claim);
+    notifyOfLoss(claim);
   }
 
   async whileReleasing<T>(keys: readonly string[], released: Promise<T>): Promise<T> {
@@ -248,6 +265,17 @@ export class SessionClaims<S extends Session<unknown>> {
     this.#timer = setTimeout(() => this.#sweep(), timeoutMs).unref();
   }
 
+  #noteSwept(claimKey: string): void {
+    const nowMs = this.#clock.elapsedMs();
+    for (const [key, sweptAtMs] of this.#sweptAtMs) {
+      if (nowMs - sweptAtMs < SWEPT_REMEMBERED_MS) break;
+      this.#sweptAtMs.delete(key);
+    }
+    // At the end, so that the oldest ones are the first.
+    this.#sweptAtMs.delete(claimKey);
+    this.#sweptAtMs.set(claimKey, nowMs);
+  }
+
   /** Gives up claims that were not renewed for a ttl: under a session that lives on, they would never expire. */
   #sweep(): void {
     this.#timerAtMs = Number.POSITIVE_INFINITY;
@@ -255,21 +283,25 @@ export class SessionClaims<S extends Session<unknown>> {
     let nextMs = Number.POSITIVE_INFINITY;
     const expired: SessionClaim<S>[] = [];
     for (const claim of this.all()) {
-      const leftMs = claim.requestedAtMs + claim.session.ttlMs - nowMs;
+      const { ttlMs, requestedTtlMs } = claim.session;
+      // Waiters do not learn that the store gave a shorter ttl, and renew their tickets by their own.
+      const keptMs = claim.state === "held" ? ttlMs : Math.max(ttlMs, requestedTtlMs);
+      const leftMs = claim.requestedAtMs + keptMs - nowMs;
       if (leftMs <= 0) expired.push(claim);
       else nextMs = Math.min(nextMs, leftMs);
     }
-    for (const [key, sweptAtMs] of this.#sweptAtMs) {
-      if (nowMs - sweptAtMs < SWEPT_REMEMBERED_MS) break;
-      this.#sweptAtMs.delete(key);
-    }
     const keys = expired.map(({ name, grantId }) => this.#port.claimKey(name, grantId));
-    for (const key of keys) this.#sweptAtMs.set(key, nowMs);
+    for (const key of keys) this.#noteSwept(key);
     for (const claim of expired) this.drop(claim);
     // A key whose deletion fails is an orphan from now on.
     this.#port.deleteKeys(keys).catch(() => {});
     if (!this.isEmpty) this.#sweepWithin(Math.max(nextMs, SHORTEST_SWEEP_INTERVAL_MS));
   }
+}
+
+/** The holder or waiter renews at once, and learns why the claim is over. */
+function notifyOfLoss({ state, push }: SessionClaim<unknown>): void {
+  if (state !== "requested") push({ kind: state === "held" ? "lost" : "look" });
 }
 
 function ignore(): void {}

@@ -1,6 +1,6 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { isSettled, type SessionClaim, type SessionClaims } from "./claims.js";
-import type { Session, SessionPort, SessionProof } from "./session.js";
+import type { Session, SessionKey, SessionPort, SessionProof } from "./session.js";
 
 const KEYS_PER_TURN = 500;
 
@@ -18,18 +18,18 @@ export async function reconcile<Id, Proof extends SessionProof>(
   for (const claim of claims.all()) {
     if (isSettled(claim, session)) missing.set(port.claimKey(claim.name, claim.grantId), claim);
   }
-  const orphans: string[] = [];
+  const orphans: SessionKey[] = [];
   let read = 0;
-  for (const { key, name, grantId, isClaim } of await port.listKeys(session.id)) {
+  for (const key of await port.listKeys(session.id)) {
     // Thousands of keys must not block the event loop.
     if (++read % KEYS_PER_TURN === 0) await nextTurn();
-    if (isClaim) missing.delete(key);
-    if (claims.isOrphan(name, grantId)) orphans.push(key);
+    if (key.isClaim) missing.delete(key.key);
+    if (claims.isOrphan(key)) orphans.push(key);
   }
-  await port.deleteKeys(orphans);
+  await claims.deleteOrphans(orphans);
   // The list may be out of date, and a claim may have moved to another session since.
   for (const key of await port.missingOf(session.id, [...missing.keys()])) {
     const claim = missing.get(key)!;
-    if (claims.has(claim) && isSettled(claim, session)) claims.drop(claim);
+    if (claims.has(claim) && isSettled(claim, session)) claims.lose(claim);
   }
 }

@@ -145,10 +145,9 @@ export class Session<Id, Proof extends SessionProof = SessionProof> {
     if (this.#isDead) throw new SessionExpired(this);
     this.#sentAtMs = this.#clock.elapsedMs();
     const proof = await this.#port.prove(this);
-    if (proof === null) {
-      this.markDead();
-      throw new SessionExpired(this);
-    }
+    if (proof === null) this.markDead();
+    // It may have been given up meanwhile, and then lives shorter than a proof says.
+    if (proof === null || this.#isDead) throw new SessionExpired(this);
     this.#provedAtMs = Math.max(this.#provedAtMs, proof.provedAtMs);
     return proof;
   }

@@ -71,6 +71,15 @@ export class Sessions<Id, Proof extends SessionProof> {
     }
   }
 
+  /** The session has ended, or is no longer relied on: nothing is granted under it, and its holders lose their leases. */
+  giveUp(id: Id): void {
+    for (const { session } of [...this.#entries.values()]) {
+      if (session?.id !== id) continue;
+      this.forget(session);
+      this.#claims.notifyOfEnd(session);
+    }
+  }
+
   /** Whether claims with this ttl belong under the session. */
   isFor(session: Session<Id, Proof>, ttlMs: number): boolean {
     return session.requestedTtlMs === this.#roundUp(ttlMs);

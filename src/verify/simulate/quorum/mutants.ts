@@ -1,7 +1,7 @@
 import type { NodeClaimReply, QuorumNode } from "../../../stores/quorum/node.js";
 import { forwardTo } from "./forward.js";
 import type { QuorumMutant } from "./mutant.js";
-import { SimulatedServer } from "./server.js";
+import { type Caller, SimulatedServer } from "./server.js";
 
 /** How long this mutant keeps a counter that no claim has used, in µs. */
 const COUNTER_KEPT = 1_500_000;
@@ -86,7 +86,8 @@ class ReleasesAnyRecord extends SimulatedServer {
 }
 
 class VotesWithoutItsData extends SimulatedServer {
-  protected override examine(): number {
+  protected override examine(caller: Caller): number {
+    super.examine(caller);
     return 0;
   }
 }

@@ -1,0 +1,89 @@
+import type { NameStatus } from "../core/name-status.js";
+import { usage } from "./exit.js";
+import { type Look, lookAgain } from "./look.js";
+import { clockTime, modeText } from "./names.js";
+import type { Options } from "./options.js";
+import { aligned, formatMs, printable, style } from "./output.js";
+import { chooseStore, describeStore } from "./store.js";
+
+const EVERY_MS = 1_000;
+const BAR = 10;
+const HEADING = ["NAME", "MODE", "HOLDER", "HELD FOR", "TIME LEFT", "WAITERS"];
+/** The other screen of the terminal, without cursor, and without a new line where one is too long. */
+const BEGIN = "\u001b[?1049h\u001b[?25l\u001b[?7l";
+const END = "\u001b[?7h\u001b[?25h\u001b[?1049l";
+
+/** `holdfast ls --watch`: the table, drawn again every second until a signal ends it. */
+export async function watchNames(options: Options, limit: number): Promise<number> {
+  if (options.json)
+    throw usage("--watch and --json contradict each other; see holdfast events --json");
+  const { stdout } = process;
+  if (!stdout.isTTY) throw usage("--watch needs a terminal; holdfast events prints what changes");
+  const where = describeStore(chooseStore(options).url);
+  const frames = new Frames(where);
+  stdout.write(BEGIN);
+  try {
+    const { prefix = "" } = options;
+    return await lookAgain(options, { prefix, limit }, EVERY_MS, (look) => {
+      // A new terminal may have no size.
+      const lines = frames
+        .next(look, stdout.rows || 24)
+        .map((line) => line.slice(0, stdout.columns || 80));
+      const [first, ...rest] = lines;
+      const text = [style(stdout, "bold", first!), ...rest].map((line) => `${line}\u001b[K`);
+      stdout.write(`\u001b[H${text.join("\r\n")}\u001b[J`);
+    });
+  } finally {
+    stdout.write(END);
+  }
+}
+
+/** The lines of each drawing. A store that fails leaves the last table, and its error, on the screen. */
+export class Frames {
+  readonly #where: string;
+  #names: readonly NameStatus[] = [];
+  /** The most time that each lease had left: its ttl, after the first renewal that is seen. */
+  #longest = new Map<string, number>();
+
+  constructor(where: string) {
+    this.#where = where;
+  }
+
+  next(look: Look, rows: number): string[] {
+    if ("names" in look) this.#names = look.names;
+    const state = "names" in look ? `${look.names.length} names` : look.problem;
+    const title = `${clockTime(Date.now())}  ${this.#where}  ${state}`;
+    // Names, labels and numbers come from the store, where others may have written anything.
+    const lines = aligned([HEADING, ...this.#rows()]).map(printable);
+    const room = Math.max(2, rows - 2);
+    if (lines.length <= room) return [title, ...lines];
+    return [title, ...lines.slice(0, room - 1), `and ${lines.length - room + 1} more`];
+  }
+
+  #rows(): string[][] {
+    const longest = new Map<string, number>();
+    const rows = this.#names.flatMap(({ name, limit, holders, waiting }) => {
+      if (holders.length === 0) return [[name, "-", "-", "-", "-", String(waiting)]];
+      return holders.map((one, at) => {
+        const key = `${one.token} ${name}`;
+        const most = Math.max(one.expiresInMs, this.#longest.get(key) ?? 0, 1);
+        longest.set(key, most);
+        return [
+          at === 0 ? name : "",
+          one.closed ? "closed" : modeText(one, limit),
+          one.holder,
+          formatMs(one.heldMs),
+          `${bar(one.expiresInMs / most)} ${formatMs(one.expiresInMs)}`,
+          at === 0 ? String(waiting) : "",
+        ];
+      });
+    });
+    this.#longest = longest;
+    return rows;
+  }
+}
+
+function bar(share: number): string {
+  const full = Math.round(Math.min(1, Math.max(0, share)) * BAR);
+  return `[${"#".repeat(full)}${"-".repeat(BAR - full)}]`;
+}

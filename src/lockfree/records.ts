@@ -1,0 +1,54 @@
+import { assertOpen, type Context } from "../core/context.js";
+import { UnsupportedError } from "../core/errors.js";
+import type {
+  MeterTake,
+  Records,
+  RecordWrite,
+  StoredRecord,
+  TakeAnswer,
+  WriteAnswer,
+} from "../core/records.js";
+
+/** The records and meters of a `Locks`: in its namespace, each request with a timeout. */
+export class NamespaceRecords {
+  readonly #context: Context;
+  readonly #records: Records;
+
+  /** Throws UnsupportedError if the store has no records. `tool`: the tool that needs them. */
+  constructor(context: Context, tool: string) {
+    const { traits, records } = context.store;
+    if (records === undefined || traits.cannot.records !== undefined) {
+      throw new UnsupportedError(
+        `${tool} needs records, which ${traits.store} does not have: ${traits.cannot.records ?? "the store offers none"}; ` +
+          "use it on memory, SQLite, Redis or PostgreSQL",
+      );
+    }
+    this.#context = context;
+    this.#records = records;
+  }
+
+  async read(key: string): Promise<StoredRecord | null> {
+    return this.#run("read a record", () => this.#records.read(this.#keyOf(key)));
+  }
+
+  async write(write: RecordWrite): Promise<WriteAnswer> {
+    return this.#run("write a record", () =>
+      this.#records.write({ ...write, key: this.#keyOf(write.key) }),
+    );
+  }
+
+  async take(take: MeterTake): Promise<TakeAnswer> {
+    return this.#run("take from a meter", () =>
+      this.#records.take({ ...take, key: this.#keyOf(take.key) }),
+    );
+  }
+
+  #keyOf(key: string): string {
+    return this.#context.requests.toStoreName(key);
+  }
+
+  async #run<T>(what: string, send: () => T | Promise<T>): Promise<T> {
+    assertOpen(this.#context);
+    return this.#context.requests.run(what, send);
+  }
+}

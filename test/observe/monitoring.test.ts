@@ -1,0 +1,69 @@
+import { execFileSync } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { fileURLToPath } from "node:url";
+import { describe, expect, test } from "vitest";
+import { EVENT_NAMES } from "../../src/core/events.js";
+import { METRIC_NAMES, METRICS, type MetricName } from "../../src/observe/metric-table.js";
+import { describeWith } from "../support/needs.js";
+
+const root = fileURLToPath(new URL("../..", import.meta.url));
+const text = (path: string): string => readFileSync(`${root}${path}`, "utf8");
+const ALERTS = text("monitoring/prometheus-alerts.yml");
+const DASHBOARD = text("monitoring/grafana-dashboard.json");
+const METRICS_PAGE = text("docs/metrics.md");
+
+function prometheusName(name: MetricName): string {
+  const { kind, unit } = METRICS[name];
+  const base = unit === null ? `holdfast_${name}` : `holdfast_${name}_${unit}`;
+  return kind === "counter" ? `${base}_total` : base;
+}
+
+describe("the documents", () => {
+  test("list every metric, under both names", () => {
+    for (const name of METRIC_NAMES) {
+      const otel = `holdfast.${name.replaceAll("_", ".")}`;
+      expect(METRICS_PAGE).toContain(`| \`${prometheusName(name)}\` | \`${otel}\` |`);
+    }
+  });
+
+  test("list every event, its metric and its alert, all of which there are", () => {
+    const page = text("docs/events.md");
+    const alerts = [...ALERTS.matchAll(/- alert: (\w+)/g)].map(([, name]) => name!);
+    const known = METRIC_NAMES.map(prometheusName);
+    for (const event of EVENT_NAMES) {
+      const row = page.split("\n").find((line) => line.startsWith(`| \`${event}\` |`));
+      expect(row, event).toBeDefined();
+      for (const [metric] of row!.matchAll(/holdfast_\w+/g)) expect(known, event).toContain(metric);
+      for (const [alert] of row!.matchAll(/Holdfast[A-Z]\w+/g)) expect(alerts).toContain(alert);
+    }
+    for (const alert of alerts) expect(page).toContain(alert);
+  });
+
+  test("have a section for every alert", () => {
+    const runbooks = [...ALERTS.matchAll(/runbook: docs\/runbook\.md#([\w-]+)/g)];
+    const headings = [...text("docs/runbook.md").matchAll(/^## (.*)$/gm)].map(([, one]) =>
+      one!.toLowerCase().replaceAll(" ", "-"),
+    );
+    expect(runbooks).toHaveLength(ALERTS.split("- alert:").length - 1);
+    for (const [, section] of runbooks) expect(headings).toContain(section);
+  });
+});
+
+test("alerts and dashboard use no metric that does not exist, and the dashboard every one", () => {
+  const known = METRIC_NAMES.map(prometheusName);
+  const used = (one: string): Set<string> =>
+    new Set(
+      [...one.matchAll(/holdfast_\w+/g)].map(([name]) => name.replace(/_(bucket|count|sum)$/, "")),
+    );
+  for (const name of [...used(ALERTS), ...used(DASHBOARD)]) expect(known).toContain(name);
+  expect([...used(DASHBOARD)].toSorted()).toEqual(known.toSorted());
+});
+
+describeWith(["prometheus"], "promtool", () => {
+  test("accepts the alert rules, and sees each of them fire when it should", () => {
+    const promtool = (...args: string[]): string =>
+      execFileSync("promtool", args, { cwd: root, encoding: "utf8", stdio: "pipe" });
+    expect(promtool("check", "rules", "monitoring/prometheus-alerts.yml")).toMatch(/SUCCESS/);
+    expect(promtool("test", "rules", "test/observe/alerts.yml")).toMatch(/SUCCESS/);
+  });
+});
