@@ -13,8 +13,9 @@ export const drivers: Story = {
 
   async direct(stage) {
     const data = await stage.data("CREATE TABLE rides (driver INTEGER, ride TEXT)");
-    const [a, b] = [stage.cast("A"), stage.cast("B", 1)];
+    const a = stage.cast("A");
     await a.says();
+    const b = stage.cast("B", 1);
     await b.says();
     await a.cue().says();
     await b.cue().says();
