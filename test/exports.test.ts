@@ -47,6 +47,7 @@ const NEED_EXAMPLE = [
   "lockRow",
   "updateVersioned",
   "ZooKeeperClient.open",
+  "advise",
   "prometheusMetrics",
   "instrument",
 ];

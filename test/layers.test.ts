@@ -8,6 +8,7 @@ const SRC = fileURLToPath(new URL("../src", import.meta.url));
 /** From top to bottom. A file may import from its own layer and from those below. */
 const LAYERS: readonly (readonly string[])[] = [
   ["cli/"],
+  ["advise/"],
   ["verify/"],
   // The entry point of holdfast/testing offers the conformance suite too.
   ["testing.ts"],

@@ -49,8 +49,10 @@ test("an installation brings no other package: every client library is an option
 test("the library prints nothing, and imports nothing but Node", () => {
   // A worker is a program of its own: its output is a protocol, and it opens clients as applications do.
   const workers = ["worker-process.ts", "connections.ts"].map((one) => `src/verify/traffic/${one}`);
+  // Texts of programs, for users to paste.
+  const texts = ["code.ts", "fence-code.ts"].map((one) => `src/advise/${one}`);
   const own = files("src", ".ts").filter(
-    (path) => !path.startsWith("src/cli") && !workers.includes(path),
+    (path) => !path.startsWith("src/cli") && ![...workers, ...texts].includes(path),
   );
   for (const path of own) {
     // Examples in doc comments are programs of users.

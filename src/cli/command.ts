@@ -12,6 +12,8 @@ export interface Command {
   readonly summary: string;
   /** All are required. */
   readonly args: readonly string[];
+  /** One more argument, which may be left out. */
+  readonly optionalArg?: string;
   /** The end of the usage line, after the arguments. */
   readonly usage: string;
   readonly takesChild?: true;

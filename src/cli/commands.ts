@@ -251,6 +251,46 @@ Exit codes:
     run: async ({ options }) => (await import("./verify.js")).verifyStore(options),
   },
   {
+    name: "advise",
+    summary: "Say whether your work needs a lock, and which one",
+    args: [],
+    usage: "[options]",
+    options: [
+      "double-run",
+      "idempotent",
+      "writes-to",
+      "work",
+      "stores",
+      "survive",
+      "when-down",
+      "runtime",
+      "network",
+      "json",
+    ],
+    abouts: { json: "print JSON" },
+    examples: [
+      "holdfast advise",
+      "holdfast advise --double-run corruption --writes-to postgres --work 2m",
+      "holdfast advise --stores redis,etcd --survive yes --json",
+    ],
+    more: `On a terminal and without options, it asks the questions one by one. Otherwise
+each question without an option has its default, the first answer. It connects
+to nothing.`,
+    run: async ({ options }) => (await import("./advise.js")).advise(options),
+  },
+  {
+    name: "story",
+    summary: "Play an incident with real processes, and its mend",
+    args: [],
+    optionalArg: "NAME",
+    usage: "",
+    options: [],
+    examples: ["holdfast story", "holdfast story oversold"],
+    more: `Without a NAME, it lists the stories. Each one takes a few seconds, and leaves
+nothing behind. Some start a Redis server of their own.`,
+    run: async ({ args: [name] }) => (await import("./story.js")).story(name),
+  },
+  {
     name: "demo",
     summary: "See a paused holder lose its lease, fenced and unfenced",
     args: [],

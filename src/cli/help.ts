@@ -25,7 +25,7 @@ function overview(): string[] {
 }
 
 function details(command: Command): string[] {
-  const usage = ["holdfast", command.name, ...command.args, command.usage].join(" ").trimEnd();
+  const usage = ["holdfast", command.name, ...argsOf(command), command.usage].join(" ").trimEnd();
   return [
     `${command.summary}.`,
     `Usage: ${usage}`,
@@ -35,9 +35,12 @@ function details(command: Command): string[] {
   ];
 }
 
-function shortUsage({ name, args, takesChild }: Command): string {
-  return [name, ...args, ...(takesChild ? ["-- CMD"] : [])].join(" ");
+function shortUsage(command: Command): string {
+  return [command.name, ...argsOf(command), ...(command.takesChild ? ["-- CMD"] : [])].join(" ");
 }
+
+const argsOf = ({ args, optionalArg }: Command): readonly string[] =>
+  optionalArg === undefined ? args : [...args, `[${optionalArg}]`];
 
 function optionsSection(names: readonly OptionName[], abouts: Command["abouts"] = {}): string {
   const rows = names.map((name): [string, string] => {

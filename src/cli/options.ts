@@ -1,5 +1,7 @@
 import { accessSync, constants, statSync } from "node:fs";
 import { dirname, resolve } from "node:path";
+import { choicesOf, QUESTIONS, type QuestionId } from "../advise/questions.js";
+import { wrap } from "../advise/text.js";
 import { parseDuration, YEAR_MS } from "../core/validate.js";
 import { STORE_KINDS } from "../stores/registry.js";
 import { usage } from "./exit.js";
@@ -19,6 +21,14 @@ const SCHEMES = STORE_KINDS.filter(({ scope }) => scope !== "process")
   .join(" ")
   .replaceAll(/(.{1,40})(?: |$)/g, "$1\n")
   .trimEnd();
+
+/** A question of `advise` with its answers, as a help text. */
+function asks(id: QuestionId): string {
+  const question = QUESTIONS[id];
+  const answers =
+    "choices" in question ? choicesOf(id).join(" ") : `a time (default: ${question.default})`;
+  return [question.ask, answers].flatMap((text) => wrap(text, 54)).join("\n");
+}
 
 export const OPTIONS = {
   store: {
@@ -89,6 +99,15 @@ export const OPTIONS = {
   list: { about: "show the labs" },
   print: { about: "print the SQL, and connect to nothing" },
   grant: { value: "USER", about: "give this user of the database the rights that locks\nneed" },
+  "double-run": { value: "ANSWER", about: asks("doubleRun") },
+  idempotent: { value: "ANSWER", about: asks("idempotent") },
+  "writes-to": { value: "ANSWER", about: asks("writesTo") },
+  work: { value: "ANSWER", about: asks("work") },
+  stores: { value: "LIST", about: asks("stores") },
+  survive: { value: "ANSWER", about: asks("survive") },
+  "when-down": { value: "ANSWER", about: asks("whenDown") },
+  runtime: { value: "ANSWER", about: asks("runtime") },
+  network: { value: "ANSWER", about: asks("network") },
   help: { short: "h", about: "show this help" },
   version: { short: "v", about: "show the version" },
 } as const satisfies Record<string, Option>;

@@ -60,7 +60,7 @@ function readValue(
 function checkArgs(command: Command, args: readonly string[]): void {
   const missing = command.args[args.length];
   if (missing !== undefined) throw usage(`${command.name} needs a ${missing}`);
-  const extra = args[command.args.length];
+  const extra = args[command.args.length + (command.optionalArg === undefined ? 0 : 1)];
   if (extra === undefined) return;
   const isUrl = extra.includes("://");
   const childHint = command.takesChild ? "; write -- before the command to run" : "";

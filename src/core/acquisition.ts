@@ -28,8 +28,11 @@ export interface Busy {
   readonly freeInMs: number;
 }
 
-/** Acquires that have begun in this thread. */
-let begun = 0;
+const BEGUN = Symbol.for("holdfast.acquires");
+const thread = globalThis as { [BEGUN]?: { count: number } };
+thread[BEGUN] ??= { count: 0 };
+/** Acquires that have begun in this thread, in all copies of Holdfast: they publish on the same channels. */
+const begun = thread[BEGUN];
 
 /** One call of `acquire` as its caller sees it: the promise, the caller's signal, events and errors. */
 export class Acquisition {
@@ -52,8 +55,8 @@ export class Acquisition {
     this.context = context;
     this.names = names;
     this.call = call;
-    this.id = begun + 1;
-    begun += names.length;
+    this.id = begun.count + 1;
+    begun.count += names.length;
     this.startedAtMs = context.runtime.clock.elapsedMs();
   }
 

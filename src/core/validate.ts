@@ -55,14 +55,14 @@ export function parseDuration(
   if (!(ms >= rule.min && ms <= max)) {
     throw new InvalidArgumentError(
       `${what} is ${show(value)}; it must be milliseconds or a string like "250ms", "30s", "5m", "1h", ` +
-        `from ${shortest(rule.min)} to ${shortest(max)}${rule.infinite ? ", or Infinity" : ""}`,
+        `from ${durationText(rule.min)} to ${durationText(max)}${rule.infinite ? ", or Infinity" : ""}`,
     );
   }
   return ms;
 }
 
 /** A duration as text, in its largest unit. */
-function shortest(ms: number): string {
+export function durationText(ms: number): string {
   if (ms === 0) return "0";
   const unit = ["h", "m", "s"].find((one) => ms % UNIT_MS[one]! === 0) ?? "ms";
   return ms / UNIT_MS[unit]! + unit;

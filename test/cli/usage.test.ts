@@ -129,6 +129,8 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
     ],
     [["inspect", "a", "b"], '"b" is one argument too many'],
     [["release", "x"], "--force"],
+    [["story", "oversould"], 'there is no story "oversould"; did you mean oversold?'],
+    [["story", "row", "herd"], '"herd" is one argument too many'],
     [["setup", "app"], '"app" is one argument too many'],
     [["setup", "--grant"], "--grant needs a value"],
     [["setup", "--print=no"], "--print takes no value"],

@@ -1,7 +1,8 @@
 import { execFileSync } from "node:child_process";
 import { channel } from "node:diagnostics_channel";
-import { afterEach, describe, expect, it, test } from "vitest";
+import { afterEach, describe, expect, it, test, vi } from "vitest";
 import { EVENT_NAMES } from "../../src/core/events.js";
+import type { Lease } from "../../src/core/lease.js";
 import type { RenewAnswer } from "../../src/core/store.js";
 import { stale } from "../../src/fence/fence.js";
 import { negotiate } from "../../src/observe/exposition.js";
@@ -88,6 +89,23 @@ describe("prometheusMetrics", () => {
     const samples = readSamples(metrics.text());
     expect(samples.get(`holdfast_losses_total${of('reason="closed"')}`)).toBe(1);
     expect(samples.get(`holdfast_acquires_total${of('outcome="closed"')}`)).toBe(2);
+  });
+
+  it("tells the leases of two copies of Holdfast in one process apart", async () => {
+    const metrics = begin({ names: (name) => name });
+    const leases: Lease[] = [];
+    for (const name of ["one", "two"]) {
+      vi.resetModules();
+      const copy = await import("../core/helpers.js");
+      leases.push(await copy.stage().locks.acquire(name));
+    }
+    const held = (): number =>
+      [...readSamples(metrics.text())]
+        .filter(([name]) => name.startsWith("holdfast_held_leases"))
+        .reduce((sum, [, value]) => sum + value, 0);
+    expect(held()).toBe(2);
+    for (const lease of leases) await lease.release();
+    expect(held()).toBe(0);
   });
 
   it("shows waiters and held leases, and the age of the oldest of them", async () => {

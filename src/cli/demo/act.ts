@@ -68,11 +68,11 @@ class Act {
 
   async aTakesTheLock(): Promise<{ a: Worker; token: bigint }> {
     const a = this.#start("A");
-    await a.next("asks");
-    const { token } = await a.next("holds");
+    await a.report("asks");
+    const { token } = await a.report("holds");
     this.laneA.becomes("holds", this.#nowMs);
     this.#say("A", `holds the lock with token ${token}; its lease is good for ${this.#lease}`);
-    const { value } = await a.next("read");
+    const { value } = await a.report("read");
     this.#say(
       "A",
       `${this.#entering}reads the counter: ${value}; it is about to write ${value + 1}`,
@@ -90,14 +90,14 @@ class Act {
 
   async bTakesOver(): Promise<{ b: Worker; token: bigint }> {
     const b = this.#start("B");
-    await b.next("asks");
+    await b.report("asks");
     this.laneB.becomes("waits", this.#nowMs);
     this.#say("B", "requests the lock, and waits as long as the lease of A is good");
-    const { token } = await b.next("holds");
+    const { token } = await b.report("holds");
     this.laneA.becomes("lost", this.#nowMs);
     this.laneB.becomes("holds", this.#nowMs);
     this.#say("B", `holds the lock with token ${token}, a higher one: the lease of A is over`);
-    const { value } = await b.next("read");
+    const { value } = await b.report("read");
     this.#say("B", `${this.#entering}reads the counter: ${value}`);
     await sleep(BREATH_MS);
     b.go();
@@ -111,7 +111,7 @@ class Act {
 
   /** Waits for the worker's write; 1 if it succeeded. */
   async writes(worker: Worker, lane: Lane): Promise<0 | 1> {
-    const report = await worker.next("written", "refused");
+    const report = await worker.report("written", "refused");
     const accepted = report.kind === "written";
     lane.marks(accepted ? "accepted" : "refused", this.#nowMs);
     this.#say(
@@ -120,7 +120,7 @@ class Act {
         ? `${style(process.stdout, "green", "accepted")}: the counter is now ${report.value}`
         : `${style(process.stdout, "red", "refused")}: its token is below ${report.highest}, which has entered since`,
     );
-    const { state } = await worker.next("finds");
+    const { state } = await worker.report("finds");
     if (state === "lost") this.#say(worker.name, "checks its lease now, and finds it lost");
     lane.becomes("none", this.#nowMs);
     return accepted ? 1 : 0;

@@ -78,6 +78,25 @@ describeWith(["redis"], "the simulated node and the Lua scripts", () => {
     expect((await node.claim({ ...claiming, id: "id-2" })).kind).toBe("recorded");
   });
 
+  test("a release that loads the script has a restarted server examined", async () => {
+    await redis.flushall();
+    const client = new Redis(server.port, server.address);
+    const node = new RedisNode(client, { maxTtlMs: MAX_TTL_MS, closeClient: true });
+    onTestFinished(() => node.close());
+    const { micros, marker } = await node.join();
+    await node.settle(marker);
+    const one = { name: "restarted", id: "id-1", number: micros };
+    const claim = { ...one, ttlMs: 60_000, seq: 1, atLeastMs: 0, holder: "holder" };
+    expect((await node.claim({ ...claim, register: "never" })).kind).toBe("recorded");
+    // The server restarts with old data behind a proxy that keeps the connections of clients.
+    const settled = (await redis.get(MARKER))!;
+    await redis.set(MARKER, settled.replace(/ \w+ /, " another "));
+    await redis.script("FLUSH");
+    const release = { ...one, unused: false, wakes: true, keptOutMs: 0 };
+    expect(await node.release(release)).toBe("released");
+    expect(await redis.get(MARKER)).toMatch(/ lost\d+$/);
+  });
+
   test("a claim that the client has sent again by another connection gets no vote", async () => {
     await redis.flushall();
     await using proxy = await TcpProxy.open(server);

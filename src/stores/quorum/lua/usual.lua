@@ -16,8 +16,12 @@
 -- made: a claim of a free name on a node in service that takes the proposed number, and a release of a record.
 local FIRST = 3
 local replies, served = {}, 0
+-- A server that has restarted may find the known marker again in old data, but it no longer knows the script. The
+-- caller that loads it knows no marker, and has the node examined whatever it asks for: from then on, callers that
+-- know a marker are believed.
+local usuals = ARGV[1] == '' and 0 or #ARGV - FIRST
 
-for i = 1, #ARGV - FIRST do
+for i = 1, usuals do
   local request, recordKey, counterKey, reply = ARGV[i + FIRST], KEYS[2 * i - 1], KEYS[2 * i], nil
   local kind = string.byte(request)
   if kind == 43 then
@@ -26,8 +30,6 @@ for i = 1, #ARGV - FIRST do
     local stored = redis.call('MGET', prefix .. 'marker', counterKey)
     local last = stored[2]
     local highest, proposed = tonumber(last), tonumber(number)
-    -- A server that has restarted may find the known marker again in old data, but it no longer knows the script,
-    -- and the caller of a script that has to be loaded knows no marker.
     if stored[1] == ARGV[1] and highest and proposed > highest and isPlausible(proposed) then
       local record = string.sub(request, from) .. '\n' .. last .. ' ' .. moment
       local set = redis.pcall('SET', recordKey, record, 'NX', 'PX', px)

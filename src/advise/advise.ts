@@ -1,0 +1,105 @@
+import { type Code, codeFor, urlOf } from "./code.js";
+import {
+  FENCES,
+  type Metric,
+  metricsFor,
+  type Note,
+  type Situation,
+  warningsFor,
+} from "./notes.js";
+import {
+  type Answers,
+  type CompleteAnswers,
+  completeAnswers,
+  type ResourceName,
+  type StoreName,
+} from "./questions.js";
+import { type Facts, RULES, type RuleId, ruleFor, SHORT_WORK_MS, storeFor } from "./rules.js";
+import { type Timing, timingFor } from "./timing.js";
+
+/** What to use for a piece of work, and why. */
+export interface Advice {
+  /** The rule that decided. */
+  readonly rule: RuleId;
+  /** The advice in a few words. */
+  readonly title: string;
+  /** `lease`: a lock of Holdfast; `transaction`: a lock that ends with your transaction; `none`: no lock. */
+  readonly lock: "none" | "transaction" | "lease";
+  /** Where the locks are; null without a lease. */
+  readonly store: { readonly name: StoreName; readonly url: string } | null;
+  /** The times of the lease; null without one. */
+  readonly timing: Timing | null;
+  /** What to do when the store is down; null without a lease. */
+  readonly whenDown: "fail open" | "fail closed" | null;
+  /** Whether the resource has to check tokens, and by which function. */
+  readonly fence: { readonly needed: boolean; readonly name: string | null };
+  /** What to alert on. */
+  readonly metrics: readonly Metric[];
+  /** Code to paste. */
+  readonly code: Code;
+  /** Why this and nothing else. */
+  readonly reasons: readonly Note[];
+  /** What can still go wrong. */
+  readonly warnings: readonly Note[];
+}
+
+/**
+ * Says whether a piece of work needs a lock, and which one. A question without an answer has its default.
+ * Throws InvalidArgumentError for an answer that does not exist.
+ *
+ * @example
+ * const { title, code } = advise({ doubleRun: "corruption", writesTo: "postgres", work: "2m", stores: ["redis"] });
+ * console.log(title, code.text);
+ */
+export function advise(answers: Answers = {}): Advice {
+  const complete = completeAnswers(answers);
+  const facts = factsOf(complete);
+  const rule = ruleFor(facts);
+  const { title, lock, why, link } = RULES[rule];
+  const { store, rule: storeRule } = storeFor(facts, complete.stores);
+  const timing = timingFor(complete);
+  const isLease = lock === "lease";
+  const situation: Situation = { facts, rule, store, timing, isLease };
+  const fence = fenceFor(rule, facts.writesTo);
+  return {
+    rule,
+    title,
+    lock,
+    store: isLease ? { name: store, url: urlOf(store, complete, timing) } : null,
+    timing: isLease ? timing : null,
+    whenDown: isLease ? (rule === "fail-open" ? "fail open" : "fail closed") : null,
+    fence: { needed: facts.doubleRun === "corruption" && isLease, name: fence?.name ?? null },
+    metrics: metricsFor(situation),
+    code: codeFor({ rule, store, answers: complete, timing }),
+    reasons: [
+      { text: why, link },
+      ...(isLease ? [{ text: storeRule.why, link: storeRule.link }, ...TIMING_REASONS] : []),
+      ...(fence === null ? [] : [{ text: FENCE_REASON, link: fence.link }]),
+    ],
+    warnings: warningsFor(situation),
+  };
+}
+
+const FENCE_REASON =
+  "Enter the resource with the token before the first read, and guard each write in the same step.";
+
+const TIMING_REASONS: readonly Note[] = [
+  {
+    text: "A lease is good from the moment at which its request was sent, less the drift of clocks: a slow reply makes it shorter, never longer.",
+    link: "leases.md#when-it-is-lost",
+  },
+  {
+    text: "A ttl shorter than a pause of the runtime loses leases without need; a longer one blocks the name for longer after a crash.",
+    link: "leases.md",
+  },
+];
+
+function factsOf(answers: CompleteAnswers): Facts {
+  const { doubleRun, idempotent, writesTo, survive, whenDown, runtime, work, stores } = answers;
+  const length = work <= SHORT_WORK_MS ? "short" : "long";
+  const storeOfData = (stores as readonly string[]).includes(writesTo) ? "yes" : "no";
+  return { doubleRun, idempotent, writesTo, survive, whenDown, runtime, length, storeOfData };
+}
+
+const fenceFor = (rule: RuleId, resource: ResourceName): { name: string; link: string } | null =>
+  rule === "fenced" && resource !== "other" ? FENCES[resource] : null;

@@ -1,0 +1,215 @@
+import { execFileSync } from "node:child_process";
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { describe, expect, it } from "vitest";
+import { advise } from "../../src/advise/advise.js";
+import { advicePage } from "../../src/advise/page.js";
+import { decisionPicture } from "../../src/advise/picture.js";
+import { choicesOf, flagOf, QUESTIONS, type QuestionId } from "../../src/advise/questions.js";
+import { RULES, type RuleId } from "../../src/advise/rules.js";
+import { COMMANDS } from "../../src/cli/commands.js";
+import { InvalidArgumentError } from "../../src/core/errors.js";
+import { holdfast, makeFolder } from "../cli/helpers.js";
+import { allAnswers } from "./answers.js";
+
+const root = fileURLToPath(new URL("../..", import.meta.url));
+const text = (path: string): string => readFileSync(join(root, path), "utf8");
+const corruption = { doubleRun: "corruption" } as const;
+
+describe("the decision", () => {
+  it("reaches each rule by its own example", () => {
+    for (const [id, { example }] of Object.entries(RULES)) expect(advise(example).rule).toBe(id);
+  });
+
+  it("reaches no rule in vain: all answers together reach all rules and all stores", () => {
+    const all = [...allAnswers()].map(advise);
+    expect(all.length).toBeGreaterThan(5_000);
+    expect([...new Set(all.map(({ rule }) => rule))].sort()).toEqual(Object.keys(RULES).sort());
+    const stores = new Set(all.map(({ store }) => store?.name).filter(Boolean));
+    expect([...stores].sort()).toEqual(choicesOf("stores").sort());
+  });
+
+  it("advises a store only among those that you run", () => {
+    for (const answers of allAnswers()) {
+      const { store } = advise(answers);
+      if (store !== null) expect(answers.stores).toContain(store.name);
+    }
+  });
+
+  it("never advises a lease without a fence for data that could be corrupted, but with a warning", () => {
+    for (const answers of allAnswers()) {
+      const { lock, fence, rule, whenDown, title } = advise(answers);
+      if (answers.doubleRun !== "corruption" || lock !== "lease") continue;
+      expect(fence.needed).toBe(true);
+      expect(whenDown).toBe("fail closed");
+      if (fence.name === null) expect([rule, title]).toEqual(["unfenced", RULES.unfenced.title]);
+    }
+  });
+
+  it("prefers a store that survives, and says when there is none", () => {
+    expect(advise({ stores: ["redis", "etcd"] }).store?.name).toBe("redis");
+    expect(advise({ stores: ["redis", "etcd"], survive: "yes" }).store?.name).toBe("etcd");
+    expect(advise({ stores: ["redis", "redlock"], survive: "yes" }).store?.name).toBe("redlock");
+    const { store, warnings } = advise({ stores: ["redis"], survive: "yes" });
+    expect(store?.url).toContain("replicas=1");
+    expect(warnings[0]?.text).toMatch(/^None of the stores that you run keeps all locks/);
+  });
+
+  it("keeps the lock beside the data, if that store is yours", () => {
+    const answers = { ...corruption, writesTo: "postgres", work: "1m" } as const;
+    expect(advise({ ...answers, stores: ["etcd", "postgres"] }).store?.name).toBe("postgres");
+    expect(advise({ ...answers, stores: ["etcd", "redis"] }).store?.name).toBe("etcd");
+  });
+
+  it("refuses to go on without the store where data would be corrupted", () => {
+    const { whenDown, warnings } = advise({ ...corruption, whenDown: "go-on" });
+    expect(whenDown).toBe("fail closed");
+    expect(warnings.map(({ text }) => text).join()).toContain("the advice is to stop");
+  });
+});
+
+describe("the numbers", () => {
+  const timing = (answers: Parameters<typeof advise>[0]) => advise(answers).timing!;
+
+  it.each([
+    ["node", 30_000],
+    ["go", 30_000],
+    ["rust", 30_000],
+    ["jvm", 60_000],
+  ] as const)("%s needs a ttl of %d ms at least", (runtime, ms) => {
+    expect(timing({ runtime, work: "1s" }).ttl.ms).toBe(ms);
+  });
+
+  it("are those of the formulas", () => {
+    const { ttl, renewal, validity, abortBefore, maxHold, withoutRenewal } = timing({
+      work: "20s",
+      network: "500ms",
+    });
+    // 3 × 20 s + 0.5 s, in whole seconds
+    expect(ttl.ms).toBe(61_000);
+    expect(ttl.formula).toBe("3 × 20s + 500ms = 60500ms, at least 30s for this runtime");
+    expect(renewal.ms).toBeCloseTo(61_000 / 3);
+    // ttl − (acquired − started) − drift of 1 % and 2 ms
+    expect(validity.ms).toBe(61_000 - 500 - 612);
+    expect(abortBefore.ms).toBe(6_100);
+    expect(maxHold.ms).toBe(200_000);
+    expect(withoutRenewal.ms).toBe(200_000);
+  });
+
+  it("keep a crashed holder from blocking a name for hours", () => {
+    const { ttl, withoutRenewal } = timing({ work: "2h" });
+    expect(ttl.ms).toBe(300_000);
+    expect(ttl.formula).toContain("at most 5m");
+    expect(withoutRenewal.ms).toBe(20 * 3_600_000);
+  });
+
+  it("raise maxTtl of a quorum, and mention the limit of ZooKeeper", () => {
+    expect(advise({ stores: ["redlock"], work: "1m" }).store?.url).toContain("?maxTtl=181s");
+    const { warnings } = advise({ stores: ["zookeeper"] });
+    expect(warnings.map(({ link }) => link)).toContain("stores/zookeeper.md");
+  });
+});
+
+describe("answers", () => {
+  it.each([
+    [{ doubleRun: "maybe" }, '--double-run is "maybe"; it must be one of "nuisance"'],
+    [{ stores: [] }, "--stores must be a list of sqlite, redis"],
+    [{ stores: ["mysql"] }, '--stores is "mysql"'],
+    [{ work: "5" }, '--work is "5"'],
+    [{ network: "1h" }, '--network is "1h"'],
+    [{ color: "red" }, 'no option "color"'],
+  ])("%j is refused", (answers, message) => {
+    expect(() => advise(answers as never)).toThrow(InvalidArgumentError);
+    expect(() => advise(answers as never)).toThrow(message);
+  });
+
+  it("each have an option of the command line", () => {
+    const { options } = COMMANDS.find(({ name }) => name === "advise")!;
+    expect(Object.keys(QUESTIONS).map((id) => flagOf(id as QuestionId))).toEqual(
+      options.filter((option) => option !== "json"),
+    );
+  });
+});
+
+it("every link leads to a page and a heading", () => {
+  const links = new Set(
+    [...allAnswers()].flatMap((answers) => {
+      const { reasons, warnings } = advise(answers);
+      return [...reasons, ...warnings].map(({ link }) => link);
+    }),
+  );
+  expect(links.size).toBeGreaterThan(10);
+  for (const link of links) {
+    const [page, heading] = link.split("#");
+    expect(existsSync(join(root, "docs", page!)), link).toBe(true);
+    if (heading === undefined) continue;
+    const headings = [...text(`docs/${page}`).matchAll(/^#+ (.*)$/gm)].map(([, one]) =>
+      one!
+        .toLowerCase()
+        .replaceAll(/[^\p{L}\p{N}_ -]/gu, "")
+        .replaceAll(" ", "-"),
+    );
+    expect(headings, link).toContain(heading);
+  }
+});
+
+describe("the page and the picture", () => {
+  it("are current: npm run advise", () => {
+    expect(text("docs/advise.md")).toContain(`<!-- advise -->\n${advicePage()}\n<!-- /advise -->`);
+    expect(text("docs/pictures/advise.svg")).toBe(decisionPicture());
+  });
+
+  it("show every rule", () => {
+    const shown = decisionPicture()
+      .replaceAll(/<[^>]*>/g, " ")
+      .replaceAll(/\s+/g, " ");
+    for (const id of Object.keys(RULES) as RuleId[]) {
+      for (const word of RULES[id].title.split(" ")) expect(shown).toContain(word);
+    }
+    expect(decisionPicture()).toContain("prefers-color-scheme: dark");
+  });
+});
+
+describe("holdfast advise", () => {
+  it("takes flags, and prints text of at most 80 columns but for the code", async () => {
+    const args = ["--double-run", "corruption", "--writes-to", "files", "--work", "2m"];
+    const { code, stdout } = await holdfast(makeFolder(), ["advise", ...args]);
+    expect(code).toBe(0);
+    expect(stdout).toContain("A lock with a fence\n");
+    expect(stdout).toMatch(/ttl +5m = 3 × 2m \+ 1s = 361s/);
+    expect(stdout).toContain("docs/fences.md#files");
+    const around = stdout.replace(/\nCode\n.*\n\nWhy\n/s, "");
+    for (const line of around.split("\n")) expect(line.length).toBeLessThanOrEqual(80);
+  });
+
+  it("prints the same as JSON", async () => {
+    const args = ["--stores", "redis, etcd", "--survive", "yes", "--json"];
+    const { code, stdout } = await holdfast(makeFolder(), ["advise", ...args]);
+    expect(code).toBe(0);
+    expect(JSON.parse(stdout)).toEqual(
+      JSON.parse(JSON.stringify(advise({ stores: ["redis", "etcd"], survive: "yes" }))),
+    );
+  });
+
+  it("refuses a wrong answer with 64", async () => {
+    const { code, stderr } = await holdfast(makeFolder(), ["advise", "--stores", "redis,mysql"]);
+    expect(stderr).toContain('--stores is "mysql"; it must be one of "sqlite"');
+    expect(code).toBe(64);
+  });
+
+  it("asks on a terminal, by number or by word, and again after a wrong answer", (context) => {
+    if (!existsSync("/usr/bin/script")) context.skip();
+    // The answers for: double run, idempotent, writes to, work, stores, and the defaults.
+    const typed = "perhaps\n2\nno\nfiles\n1m\n5,redis\n\n\n\n\n";
+    const command = `${process.execPath} ${join(root, "dist/cli/main.js")} advise`;
+    const shown = execFileSync("script", ["-qec", command, "/dev/null"], {
+      input: typed,
+      encoding: "utf8",
+      env: { ...process.env, NO_COLOR: "1" },
+    });
+    expect(shown).toContain('--double-run is "perhaps"');
+    expect(shown).toContain("A lock with a fence");
+    expect(shown).toContain("etcd://127.0.0.1:2379");
+  });
+});

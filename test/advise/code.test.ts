@@ -1,0 +1,61 @@
+import { execFile, execFileSync } from "node:child_process";
+import { mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { promisify } from "node:util";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { RULES } from "../../src/advise/rules.js";
+import { codes, needsServer, programs } from "./codes.js";
+import { Playground, root } from "./playground.js";
+
+let playground: Playground;
+beforeAll(async () => {
+  playground = await Playground.open();
+});
+afterAll(() => playground[Symbol.asyncDispose]());
+
+test("every rule leads to code, and every resource with a fence", () => {
+  expect(new Set(codes.map(({ rule }) => rule)).size).toBe(Object.keys(RULES).length);
+  expect(programs.length).toBeGreaterThan(60);
+  const guarded = programs.filter(({ text }) =>
+    /fence\.(guard|replace|update)|fencedFetch/.test(text),
+  );
+  expect(guarded.length).toBeGreaterThan(40);
+  for (const { text } of guarded) expect(text).toContain(`purpose: "correctness", fenced: true`);
+});
+
+test("all code is type-checked", { timeout: 120_000 }, () => {
+  const types = join(playground.folder, "types");
+  mkdirSync(types);
+  for (const { name, text } of programs) writeFileSync(join(types, `${name}.mjs`), text);
+  const config = {
+    extends: "../../tsconfig.json",
+    compilerOptions: { allowJs: true, checkJs: true },
+    include: ["*.mjs"],
+  };
+  writeFileSync(join(types, "tsconfig.json"), JSON.stringify(config));
+  const compiler = join(root, "node_modules/typescript/bin/tsc");
+  execFileSync(process.execPath, [compiler, "-p", types], {
+    stdio: ["ignore", "inherit", "inherit"],
+  });
+});
+
+describe.concurrent("code that needs no server runs, also a second time", () => {
+  test.each(programs.filter((one) => !needsServer(one)))(
+    "$name",
+    { timeout: 60_000 },
+    async (code) => playground.run(code, [], code.rule === "fenced" ? 1 : 2),
+  );
+});
+
+test("commands for other runtimes run in a shell", { timeout: 60_000 }, async () => {
+  const commands = codes.filter(({ language, store }) => language === "sh" && store === "sqlite");
+  expect(commands.length).toBeGreaterThan(3);
+  const cwd = playground.home;
+  writeFileSync(join(cwd, "job"), "#!/bin/sh\necho $HOLDFAST_TOKEN\n", { mode: 0o755 });
+  const holdfast = `holdfast() { "${process.execPath}" "${join(root, "dist/cli/main.js")}" "$@"; }`;
+  for (const { text } of commands) {
+    const script = `${holdfast}\n${text}`;
+    const { stdout } = await promisify(execFile)("sh", ["-ec", script], { cwd });
+    expect(stdout).toMatch(/^\d+\n$/);
+  }
+});
