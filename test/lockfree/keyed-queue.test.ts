@@ -1,5 +1,5 @@
 import { describe, expect, onTestFinished, test } from "vitest";
-import type { Locks } from "../../src/index.js";
+import type { Lease, Locks } from "../../src/index.js";
 import { type KeyedQueue, keyedQueue } from "../../src/lockfree/index.js";
 import { LaneQueue } from "../../src/lockfree/keyed-queue.js";
 import { createLocksOn } from "../../src/locks.js";
@@ -77,7 +77,7 @@ describe.each(QUEUES)("$name", ({ make }) => {
     await turn();
     const full = await rejection(queue.run("a", () => "never"));
     expect(full).toMatchObject({ code: "QUEUE_FULL" });
-    expect(full.message).toMatch(/the queue takes no more/);
+    expect(full.message).toMatch(/the queue of this process takes no more/);
     end.resolve();
     await Promise.all([first, ...waiting]);
     expect(queue.waiting()).toBe(0);
@@ -175,6 +175,79 @@ test("a lost lease fails the running task, and the next one acquires anew", asyn
   expect(second.value).toBe("second");
   expect(tokens[1]).toBeGreaterThan(tokens[0]!);
   expect(store.claims.length).toBe(2);
+});
+
+test.each([
+  {
+    what: "the machine may have been frozen",
+    end: (_lease: Lease, clock: VirtualClock) => clock.jumpWall(60_000),
+    first: { outcome: "resolved" },
+  },
+  {
+    what: "the process was stopped for longer than the ttl",
+    end: (_lease: Lease, clock: VirtualClock) => clock.stall(60_000),
+    first: { outcome: "rejected", value: { code: "LEASE_LOST", reason: "expired" } },
+  },
+  {
+    what: "a task has released the lease itself",
+    end: (lease: Lease) => lease.release(),
+    first: { outcome: "resolved" },
+  },
+])("$what: a task that has not begun gets another lease, and no error", async ({ end, first }) => {
+  const { locks, store, clock } = stage({ ttl: "10s" });
+  onTestFinished(() => locks.close());
+  const queue = keyedQueue(locks);
+  const tokens: bigint[] = [];
+  const ran = watch(
+    queue.run("a", async (lease) => {
+      tokens.push(lease.token);
+      await end(lease, clock);
+    }),
+  );
+  const next = watch(queue.run("a", (lease) => tokens.push(lease.token)));
+  await clock.advance(1_000);
+  expect(ran).toMatchObject(first);
+  expect(next).toEqual({ outcome: "resolved", value: 2 });
+  expect(tokens[1]).toBeGreaterThan(tokens[0]!);
+  expect(store.claims.length).toBe(2);
+});
+
+test("close waits for a task whose wait is over until it has its error", async () => {
+  const clock = new VirtualClock();
+  const faulty = new FaultyStore(memoryStore({ clock: clock.forStore() }), clock);
+  const locks = createLocksOn({ clock }, faulty, { commandTimeout: "1s" });
+  onTestFinished(() => locks.close());
+  faulty.all = "refuse";
+  faulty.inspect = () => new Promise(() => {});
+  const queue = keyedQueue(locks);
+  const task = watch(queue.run("a", { wait: 2_000 }, () => "never"));
+  await clock.advance(2_000);
+  const outcomes: string[] = [];
+  void queue.close().then(() => outcomes.push(task.outcome));
+  await clock.advance(249);
+  expect([task.outcome, outcomes]).toEqual(["pending", []]);
+  await clock.advance(1);
+  expect(task.value).toMatchObject({ code: "STORE_UNAVAILABLE" });
+  expect(outcomes).toEqual(["rejected"]);
+});
+
+test("a task that waits for another of its own key waits for itself, and its error names this process", async () => {
+  const { locks, clock } = stage({ holder: "this process" });
+  onTestFinished(() => locks.close());
+  const queue = keyedQueue(locks);
+  let added: Promise<string> | undefined;
+  const inner = watch(
+    queue.run("a", async () => {
+      added = queue.run("a", () => "added inside");
+      await queue.run("a", { wait: 1_000 }, () => "never");
+    }),
+  );
+  await clock.advance(999);
+  expect(inner.outcome).toBe("pending");
+  await clock.advance(1);
+  expect(inner.value).toMatchObject({ code: "ACQUIRE_TIMEOUT", holder: "this process" });
+  // Added and not awaited inside: it runs when its turn has come.
+  expect(await added).toBe("added inside");
 });
 
 test("a wait that ends in an outage is StoreUnavailableError, and one for a holder names it", async () => {
