@@ -120,13 +120,11 @@ for (const kind of ["redis", "postgres"] as const) {
       await expect
         .poll(async () => (await open.take(0)).unavailable, { timeout: 20_000 })
         .toBe(false);
-      // Nothing was counted during the outage, and what was taken before it is still gone.
-      const allowed = [await open.take(), await closed.take(), await open.take()];
-      expect(allowed).toMatchObject([
-        { allowed: true, remaining: 1, unavailable: false },
-        { allowed: true, remaining: 0 },
-        { allowed: false, unavailable: false },
-      ]);
+      // Nothing was counted during the outage. PostgreSQL may forget the last takes before a crash.
+      let units = 0;
+      while (units < 10 && (await (units % 2 === 0 ? open : closed).take()).allowed) units++;
+      expect(kind === "redis" ? [2] : [2, 3]).toContain(units);
+      expect(await closed.take()).toMatchObject({ allowed: false, remaining: 0 });
       expect((await handler(new Request("http://service/"))).status).toBe(200);
     });
   });
