@@ -92,6 +92,8 @@ function tasksOfLeases(notes: readonly Note[]): number[] {
 }
 
 const SHORT: LocksOptions = { ttl: "4s" };
+/** No turn ends by its time: only the loss of the lease ends one early. */
+const TURN_OF_FIVE: KeyedQueueOptions = { turnTasks: 5, turnTime: "1h" };
 
 function acrossProcesses(urlOf: () => string): void {
   let namespaces = 0;
@@ -165,7 +167,7 @@ function acrossProcesses(urlOf: () => string): void {
 
   test("a killed process costs its running task and one ttl, and the others go on in order", async () => {
     const { register, start } = stage();
-    const plan = { keys: ["x"], tasks: 30, ms: 1, options: { turnTasks: 5 }, locks: SHORT };
+    const plan = { keys: ["x"], tasks: 30, ms: 1, options: TURN_OF_FIVE, locks: SHORT };
     const killed = await start("killed", { ...plan, hold: 12 });
     const others = [await start("b", plan), await start("c", plan)];
     for (const child of [killed, ...others]) child.go();
@@ -179,7 +181,7 @@ function acrossProcesses(urlOf: () => string): void {
 
   test("a process that was stopped loses the task that ran, and no task that had not begun", async () => {
     const { register, start } = stage();
-    const plan = { keys: ["x"], tasks: 30, ms: 1, options: { turnTasks: 5 }, locks: SHORT };
+    const plan = { keys: ["x"], tasks: 30, ms: 1, options: TURN_OF_FIVE, locks: SHORT };
     const paused = await start("paused", { ...plan, hold: 12 });
     const other = await start("other", plan);
     for (const child of [paused, other]) child.go();
