@@ -118,11 +118,12 @@ class MeterLimiter implements RateLimiter {
   }
 
   async take(units = 1): Promise<TakeResult> {
-    const take = { ...this.#meter, key: this.name, units: this.#checkUnits(units) };
+    const { limit, perUs, burst } = this.#meter;
+    const take = { key: this.name, units: this.#checkUnits(units), limit, perUs, burst };
     try {
-      const { retryAfterUs, fullInUs, ...rest } = await this.#records.take(take);
-      const times = { retryAfterMs: retryAfterUs / 1_000, fullInMs: fullInUs / 1_000 };
-      return { ...rest, ...times, unavailable: false };
+      const { allowed, remaining, retryAfterUs, fullInUs } = await this.#records.take(take);
+      const [retryAfterMs, fullInMs] = [retryAfterUs / 1_000, fullInUs / 1_000];
+      return { allowed, remaining, retryAfterMs, fullInMs, unavailable: false };
     } catch (error) {
       return this.#allowIfOutage(error);
     }
