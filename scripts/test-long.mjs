@@ -24,6 +24,8 @@ const LABS = [
   "redis-replica",
   "redis-cluster",
   "redlock",
+  "postgres",
+  "pgbouncer",
   "etcd",
   "etcd-cluster",
   "zookeeper",
