@@ -287,10 +287,10 @@ describeWith(["postgres"], "connections and rows that others use", () => {
     return { locks, store };
   };
 
-  test("a pool of one connection is enough for leases, waiters and renewals", {
+  test.each([1, 2])("a pool of %i is enough for leases, waiters and renewals", {
     timeout: 60_000,
-  }, async () => {
-    const { locks } = await open({ max: 1 });
+  }, async (max) => {
+    const { locks } = await open({ max });
     const held = await Promise.all(
       Array.from({ length: 20 }, (_, i) => locks.acquire(`held ${i}`, { ttl: 1_500 })),
     );
