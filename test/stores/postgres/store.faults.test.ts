@@ -287,23 +287,27 @@ describeWith(["postgres"], "connections and rows that others use", () => {
     return { locks, store };
   };
 
-  test.each([1, 2])("a pool of %i is enough for leases, waiters and renewals", {
-    timeout: 60_000,
-  }, async (max) => {
-    const { locks } = await open({ max });
-    const held = await Promise.all(
-      Array.from({ length: 20 }, (_, i) => locks.acquire(`held ${i}`, { ttl: 1_500 })),
-    );
-    const blocker = await locks.acquire("busy");
-    const waiting = Array.from({ length: 20 }, () =>
-      locks.withLock("busy", { wait: 30_000, ttl: 1_500 }, async () => {}),
-    );
-    await sleep(4_000);
-    expect(held.map(({ state }) => state)).toEqual(held.map(() => "held"));
-    await blocker.release();
-    await Promise.all(waiting);
-    await Promise.all(held.map((lease) => lease.release()));
-  });
+  test.each([1, 2])(
+    "a pool of %i is enough for leases, waiters and renewals",
+    {
+      timeout: 60_000,
+    },
+    async (max) => {
+      const { locks } = await open({ max });
+      const held = await Promise.all(
+        Array.from({ length: 20 }, (_, i) => locks.acquire(`held ${i}`, { ttl: 1_500 })),
+      );
+      const blocker = await locks.acquire("busy");
+      const waiting = Array.from({ length: 20 }, () =>
+        locks.withLock("busy", { wait: 30_000, ttl: 1_500 }, async () => {}),
+      );
+      await sleep(4_000);
+      expect(held.map(({ state }) => state)).toEqual(held.map(() => "held"));
+      await blocker.release();
+      await Promise.all(waiting);
+      await Promise.all(held.map((lease) => lease.release()));
+    },
+  );
 
   test("a row that somebody else has locked holds up its own name only", {
     timeout: 60_000,
