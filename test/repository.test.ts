@@ -107,6 +107,12 @@ test("no file has the marks of a merge that was not finished", () => {
   for (const path of [...pages, ...all]) expect(text(path), path).not.toMatch(/^(<{7}|>{7}) /m);
 });
 
+test("no document has a placeholder in place of a figure or a sentence", () => {
+  for (const path of ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", ...files("docs", ".md")]) {
+    expect(text(path), path).not.toMatch(/\b(BENCH|TODO|TBD|FIXME)\b/);
+  }
+});
+
 test("links between the documents lead somewhere", () => {
   const pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
   for (const path of [...pages, ...files("docs", ".md")]) {
