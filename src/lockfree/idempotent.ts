@@ -51,7 +51,7 @@ interface Outcome<T> {
 /** A lock and a record of this name belong to a key. */
 const PREFIX = "idempotent:";
 const MOST_KEY_BYTES = 255 - PREFIX.length;
-/** How often a write without a reply is sent. */
+/** How often a write is sent that gets no reply, or that the store refuses. */
 const TRIES = 5;
 const MOST_MESSAGE_CHARS = 1_000;
 const LOCK_OPTIONS = acquireOptionsBut("mode", "atLeast", "reentrant");
@@ -150,8 +150,12 @@ class IdempotentCall<T> {
     try {
       value = await fn(lease);
     } catch (error) {
-      // The loss is not the work's failure.
-      if (lease.signal.aborted || !this.#keepsFailure(error)) throw error;
+      // The loss is not the work's failure: whether the work was done is unknown, as after a crash.
+      if (lease.signal.aborted) throw error;
+      if (!this.#keepsFailure(error)) {
+        await this.#forget(lease, begun.version);
+        throw error;
+      }
       const text = JSON.stringify(describeFailure(error));
       if (await this.#finish(lease, begun.version, { state: "failed", text })) throw error;
       return null;
@@ -161,7 +165,8 @@ class IdempotentCall<T> {
 
   /** Marks the record as ours. From then on, an earlier holder can write no result. */
   async #begin(lease: Lease): Promise<{ version: string } | { outcome: Outcome<T> } | null> {
-    for (;;) {
+    const { runtime, requests } = this.#context;
+    for (let i = 1; i <= TRIES; i++) {
       const found = await this.#read();
       const outcome = this.#settled(found);
       if (outcome !== null) return { outcome };
@@ -176,7 +181,23 @@ class IdempotentCall<T> {
       if (kind === "written") return { version };
       // An earlier holder has written after our read, or the record has just expired: look again.
       if (lease.state === "lost") return null;
+      await pause(runtime.clock, requests.retryPauseMs());
     }
+    throw new StoreUnavailableError(
+      `the store has refused to write the record of the key ${show(this.#key)} ${TRIES} times, each time right after it was read; ` +
+        "the work was not begun: call again, and examine the store if that does not help",
+    );
+  }
+
+  /**
+   * Removes the record after a failure, so that the key is free for another request too. A holder that has
+   * taken over keeps its record. Without a reply, ours is gone after `keep`.
+   */
+  async #forget(lease: Lease, version: string): Promise<void> {
+    const entry = { state: "running", text: "", token: lease.token, fingerprint: null } as const;
+    const write = { key: this.#name, value: entryText(entry), version: this.#newVersion() };
+    const condition = { kind: "version", version } as const;
+    await this.#records.write({ ...write, keepMs: 1, condition }).catch(() => {});
   }
 
   /** False: a later caller has taken over. */
