@@ -13,6 +13,7 @@ import type { Lease } from "../core/lease.js";
 import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
 import { pause } from "../core/pause.js";
 import type { RecordWrite, WriteAnswer } from "../core/records.js";
+import { resolveCall } from "../core/settings.js";
 import {
   checkOptions,
   checkText,
@@ -100,6 +101,11 @@ export async function idempotentOutcome<T>(
   return call.run(fn);
 }
 
+/** Throws InvalidArgumentError for bad options, and UnsupportedError for a store without records. */
+export function checkIdempotent(locks: Locks, options: IdempotentOptions): void {
+  new IdempotentCall(locks, "key", options);
+}
+
 /**
  * Each write of the record is a compare-and-set on the version that was read, and nobody writes over a result:
  * so there is one result, however many holders of the lock believe that they still hold it.
@@ -129,6 +135,8 @@ class IdempotentCall<T> {
       fingerprint === undefined ? null : checkText(fingerprint, "fingerprint", 1, 255);
     this.#keepsFailure = checkKeepFailures(orElse(keepFailures, false));
     this.#codec = checkCodec(orElse(codec, jsonCodec as ResultCodec<T>));
+    // Now, and not only if there is no result yet.
+    resolveCall(rest, this.#context.settings, this.#context.store.traits);
     this.#acquireOptions = rest;
   }
 
