@@ -8,12 +8,9 @@ export {
 export type { VersionedPlace } from "../core/place.js";
 export { postgresRow } from "../postgres/versioned-row.js";
 export { type IdempotentOptions, idempotent } from "./idempotent.js";
-export {
-  type IdempotentHttpOptions,
-  type IdempotentRequest,
-  idempotentFetch,
-  idempotentNode,
-} from "./idempotent-http.js";
+export { idempotentFetch } from "./idempotent-fetch.js";
+export type { IdempotentHttpOptions } from "./idempotent-http.js";
+export { type IdempotentRequest, idempotentNode } from "./idempotent-node.js";
 export type { ResultCodec } from "./json-codec.js";
 export {
   type KeyedQueue,
