@@ -196,7 +196,7 @@ export class ConflictError extends HoldfastError {
   constructor(resource: string, attempts: number) {
     super(
       "CONFLICT",
-      `${resource} was changed by others during each of ${attempts} attempts: try again later, or use a lock`,
+      `${resource} was changed by others during ${attempts === 1 ? "the only attempt" : `each of ${attempts} attempts`}; nothing was written: try again later, or use a lock`,
       true,
     );
     this.resource = resource;

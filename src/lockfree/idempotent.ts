@@ -13,6 +13,7 @@ import type { Lease } from "../core/lease.js";
 import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
 import { pause } from "../core/pause.js";
 import type { RecordWrite, WriteAnswer } from "../core/records.js";
+import { resolveCall } from "../core/settings.js";
 import {
   checkOptions,
   checkText,
@@ -51,7 +52,7 @@ interface Outcome<T> {
 /** A lock and a record of this name belong to a key. */
 const PREFIX = "idempotent:";
 const MOST_KEY_BYTES = 255 - PREFIX.length;
-/** How often a write without a reply is sent. */
+/** How often a write is sent that gets no reply, or that the store refuses. */
 const TRIES = 5;
 const MOST_MESSAGE_CHARS = 1_000;
 const LOCK_OPTIONS = acquireOptionsBut("mode", "atLeast", "reentrant");
@@ -100,6 +101,11 @@ export async function idempotentOutcome<T>(
   return call.run(fn);
 }
 
+/** Throws InvalidArgumentError for bad options, and UnsupportedError for a store without records. */
+export function checkIdempotent(locks: Locks, options: IdempotentOptions): void {
+  new IdempotentCall(locks, "key", options);
+}
+
 /**
  * Each write of the record is a compare-and-set on the version that was read, and nobody writes over a result:
  * so there is one result, however many holders of the lock believe that they still hold it.
@@ -129,6 +135,8 @@ class IdempotentCall<T> {
       fingerprint === undefined ? null : checkText(fingerprint, "fingerprint", 1, 255);
     this.#keepsFailure = checkKeepFailures(orElse(keepFailures, false));
     this.#codec = checkCodec(orElse(codec, jsonCodec as ResultCodec<T>));
+    // Now, and not only if there is no result yet.
+    resolveCall(rest, this.#context.settings, this.#context.store.traits);
     this.#acquireOptions = rest;
   }
 
@@ -150,8 +158,12 @@ class IdempotentCall<T> {
     try {
       value = await fn(lease);
     } catch (error) {
-      // The loss is not the work's failure.
-      if (lease.signal.aborted || !this.#keepsFailure(error)) throw error;
+      // The loss is not the work's failure: whether the work was done is unknown, as after a crash.
+      if (lease.signal.aborted) throw error;
+      if (!this.#keepsFailure(error)) {
+        await this.#forget(lease, begun.version);
+        throw error;
+      }
       const text = JSON.stringify(describeFailure(error));
       if (await this.#finish(lease, begun.version, { state: "failed", text })) throw error;
       return null;
@@ -161,7 +173,8 @@ class IdempotentCall<T> {
 
   /** Marks the record as ours. From then on, an earlier holder can write no result. */
   async #begin(lease: Lease): Promise<{ version: string } | { outcome: Outcome<T> } | null> {
-    for (;;) {
+    const { runtime, requests } = this.#context;
+    for (let i = 1; i <= TRIES; i++) {
       const found = await this.#read();
       const outcome = this.#settled(found);
       if (outcome !== null) return { outcome };
@@ -176,7 +189,23 @@ class IdempotentCall<T> {
       if (kind === "written") return { version };
       // An earlier holder has written after our read, or the record has just expired: look again.
       if (lease.state === "lost") return null;
+      await pause(runtime.clock, requests.retryPauseMs());
     }
+    throw new StoreUnavailableError(
+      `the store has refused to write the record of the key ${show(this.#key)} ${TRIES} times, each time right after it was read; ` +
+        "the work was not begun: call again, and examine the store if that does not help",
+    );
+  }
+
+  /**
+   * Removes the record after a failure, so that the key is free for another request too. A holder that has
+   * taken over keeps its record. Without a reply, ours is gone after `keep`.
+   */
+  async #forget(lease: Lease, version: string): Promise<void> {
+    const entry = { state: "running", text: "", token: lease.token, fingerprint: null } as const;
+    const write = { key: this.#name, value: entryText(entry), version: this.#newVersion() };
+    const condition = { kind: "version", version } as const;
+    await this.#records.write({ ...write, keepMs: 1, condition }).catch(() => {});
   }
 
   /** False: a later caller has taken over. */

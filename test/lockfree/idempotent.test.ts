@@ -85,6 +85,14 @@ describeOnStores((start) => {
     });
   });
 
+  test("after a failure that is not kept, the key is free for another request", async () => {
+    const locks = await start()();
+    const by = (fingerprint: string) => ({ ...KEEP, fingerprint });
+    const fail = () => Promise.reject(new Error("declined"));
+    expect((await rejection(idempotent(locks, "k", by("a"), fail))).message).toBe("declined");
+    expect(await idempotent(locks, "k", by("b"), () => "b")).toBe("b");
+  });
+
   test("a result that can't be kept is an error, and nobody does the work again", async () => {
     const locks = await start()();
     const error = await rejection(idempotent(locks, "k", KEEP, () => ({ at: [new Date()] })));
@@ -266,6 +274,61 @@ test("an outage after the work ends in an error that says so, after a bounded nu
   expect(result.value).toMatchObject({ code: "STORE_UNAVAILABLE" });
   expect((result.value as Error).message).toMatch(/is done, but its result may not be recorded/);
   expect(faulty.sent.records - before).toBe(5);
+});
+
+test("a store that refuses every write ends in an error, before the work is begun", async () => {
+  const { clock, store } = twoProcesses();
+  const { records } = store;
+  let writes = 0;
+  const refusing = {
+    read: records.read.bind(records),
+    write: () => {
+      writes++;
+      return { kind: "refused", record: null } as const;
+    },
+    take: records.take.bind(records),
+  };
+  const locks = createLocksOn({ clock }, { ...delegate(store), records: refusing });
+  onTestFinished(() => locks.close());
+  let runs = 0;
+  const result = watch(idempotent(locks, "k", KEEP, () => ++runs));
+  await clock.advance(60_000);
+  expect(result.value).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: true });
+  expect((result.value as Error).message).toMatch(/refused .* 5 times.* was not begun/);
+  expect([writes, runs]).toEqual([5, 0]);
+});
+
+test("an outage after a failure does not hide the failure", async () => {
+  const { clock, faulty, first, second } = twoProcesses();
+  const end = new Deferred<string>();
+  const result = watch(idempotent(first, "k", KEEP, () => end.promise));
+  await clock.advance(0);
+  faulty.faults = { ...faulty.faults, records: "refuse" };
+  end.reject(new Error("declined"));
+  await clock.advance(60_000);
+  expect(result).toMatchObject({ outcome: "rejected", value: { message: "declined" } });
+  expect(await idempotent(second, "k", KEEP, () => "again")).toBe("again");
+});
+
+test("a failure leaves the record of a caller that has taken over alone", async () => {
+  const { clock, first, second } = twoProcesses();
+  const end = { first: new Deferred<string>(), second: new Deferred<string>() };
+  const by = (fingerprint: string) => ({ ...KEEP, fingerprint });
+  const early = watch(idempotent(first, "k", by("a"), () => end.first.promise));
+  await clock.advance(0);
+  // The first does not know yet that it has lost its lease.
+  await second.forceRelease("idempotent:k", { why: "test" });
+  const later = watch(idempotent(second, "k", by("a"), () => end.second.promise));
+  await clock.advance(0);
+  end.first.reject(new Error("declined"));
+  await clock.advance(10);
+  expect(early).toMatchObject({ outcome: "rejected", value: { message: "declined" } });
+  expect(await rejection(idempotent(first, "k", by("b"), () => "other"))).toMatchObject({
+    code: "OTHER_REQUEST",
+  });
+  end.second.resolve("of the second");
+  await clock.advance(0);
+  expect(later.value).toBe("of the second");
 });
 
 test("the result is kept for as long as asked, also if the work takes longer than that", async () => {

@@ -1,0 +1,116 @@
+import type { IncomingMessage, ServerResponse } from "node:http";
+import type { Lease } from "../core/lease.js";
+import type { Locks } from "../locks.js";
+import { HeldResponse } from "./held-response.js";
+import { HttpGuard, type IdempotentHttpOptions, KEY_HEADER, refusalOf } from "./idempotent-http.js";
+import { replayNode, type StoredResponse } from "./stored-response.js";
+
+/** What a handler gets besides the request. */
+export interface IdempotentRequest {
+  /** The lease of the key; null for a request that passes without one. */
+  readonly lease: Lease | null;
+  /** The body, which has been read; null for a request that passes without a key, and if a parser was first. */
+  readonly body: Buffer | null;
+}
+
+type Handler<Req, Res> = (request: Req, response: Res, more: IdempotentRequest) => unknown;
+
+/**
+ * Makes a handler of `node:http` or Express idempotent, as `idempotentFetch` does. The body is read before the
+ * handler runs, unless a parser was first and has set `request.body`; the handler gets it as third argument.
+ * What the handler writes is sent when it has been recorded.
+ *
+ * The key is in progress until the handler has ended the response, whether or not the client is still there:
+ * a handler that never does keeps the key until `maxHold`. An error of the handler goes to `next`; without
+ * `next`, the promise rejects with it.
+ *
+ * @example
+ * ```ts
+ * import { createServer } from "node:http";
+ * import { connect } from "holdfast";
+ * import { idempotentNode } from "holdfast/lockfree";
+ *
+ * const locks = await connect("redis://127.0.0.1:6379");
+ * const options = { keep: "24h" as const, scope: (request: any) => authenticate(request).account };
+ * const server = createServer(
+ *   idempotentNode(locks, options, async (request, response, { body }) => {
+ *     response.writeHead(201).end(JSON.stringify(await charge(JSON.parse(String(body)))));
+ *   }),
+ * ); // Express: app.post("/charges", idempotentNode(locks, options, handler))
+ * ```
+ */
+export function idempotentNode<Req extends IncomingMessage, Res extends ServerResponse>(
+  locks: Locks,
+  options: IdempotentHttpOptions<Req>,
+  handler: Handler<Req, Res>,
+): (request: Req, response: Res, next?: (error?: unknown) => void) => Promise<void> {
+  const guard = new HttpGuard(locks, options, handler);
+  return async (request, response, next) => {
+    try {
+      await answer(guard, request, response, handler);
+    } catch (error) {
+      if (refusalOf(error)?.send(response)) return;
+      // Express 4 does not look at the promise of a handler.
+      if (next === undefined) throw error;
+      next(error);
+    }
+  };
+}
+
+async function answer<Req extends IncomingMessage, Res extends ServerResponse>(
+  guard: HttpGuard<Req>,
+  request: Req,
+  response: Res,
+  handler: Handler<Req, Res>,
+): Promise<void> {
+  const method = request.method ?? "";
+  const key = guard.readKey(method, request.headers[KEY_HEADER]?.toString() ?? null);
+  if (key === null) {
+    await handler(request, response, { lease: null, body: null });
+    return;
+  }
+  const { body: parsed, originalUrl } = request as { body?: unknown; originalUrl?: string };
+  const read = parsed === undefined ? await readBody(guard, request) : null;
+  const path = originalUrl ?? request.url ?? "";
+  const named = { key, method, path, body: read ?? bytesOf(parsed) };
+  const held = new HeldResponse(response);
+  let handled: Promise<unknown> | undefined;
+  let stored: StoredResponse | null;
+  try {
+    stored = await guard.run(request, named, (lease) => {
+      handled = (async () => handler(request, response, { lease, body: read }))();
+      // Handlers with callbacks return before they end the response, and pipelines after it was sent.
+      return Promise.race([held.ended, handled.then(() => held.ended)]);
+    });
+  } catch (error) {
+    held.drop();
+    if (!held.isDestroyed) throw error;
+    await handled;
+    return;
+  }
+  if (stored === null) held.send();
+  else {
+    held.drop();
+    replayNode(stored, response);
+  }
+  await handled;
+}
+
+/** A refusal leaves the rest of the body to be read and dropped: the client reads no reply before it has sent it. */
+async function readBody<Req extends IncomingMessage>(
+  guard: HttpGuard<Req>,
+  request: Req,
+): Promise<Buffer> {
+  try {
+    return await guard.readBody(request.iterator({ destroyOnReturn: false }));
+  } catch (error) {
+    request.resume();
+    throw error;
+  }
+}
+
+/** The body as a parser has left it: text, bytes, or data. */
+const bytesOf = (parsed: unknown): Buffer =>
+  Buffer.isBuffer(parsed)
+    ? parsed
+    : Buffer.from(typeof parsed === "string" ? parsed : JSON.stringify(parsed));
