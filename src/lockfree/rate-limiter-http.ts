@@ -50,7 +50,8 @@ export function limitFetch<Rest extends readonly unknown[]>(
     const response = await handler(request, ...rest);
     // A copy: the headers of a response that came from `fetch` can't be changed.
     const limited = new Response(response.body, response);
-    for (const [name, value] of Object.entries(headers)) limited.headers.set(name, value);
+    // A list: the handler may have a limit of its own.
+    for (const [name, value] of Object.entries(headers)) limited.headers.append(name, value);
     return limited;
   };
 }
@@ -68,7 +69,7 @@ export function limitNode<Req extends IncomingMessage>(
   return async (request, response) => {
     try {
       for (const [name, value] of Object.entries(await admit(request)))
-        response.setHeader(name, value);
+        response.appendHeader(name, value);
       return true;
     } catch (error) {
       if (error instanceof Refusal && error.send(response)) return false;

@@ -84,6 +84,25 @@ test("a request takes as many units as it is told, and policies count apart", as
   expect(headersOf(await reads(requestOf("ann"))).limit).toMatch(/^"reads";r=4;/);
 });
 
+test("a limit inside another one adds its own headers", async () => {
+  const { locks } = stageLocks();
+  const fine = () => new Response("fine");
+  const inner = limitFetch(locks, { limit: 9, per: "1h", key: byUser, policy: "user" }, fine);
+  const key = () => "all";
+  const outer = limitFetch(locks, { limit: 5, per: "1h", key, policy: "all" }, inner);
+  expect(headersOf(await outer(requestOf("ann")))).toEqual({
+    policy: '"user";q=9;w=3600, "all";q=5;w=3600',
+    limit: '"user";r=8;t=400, "all";r=4;t=720',
+    retryAfter: null,
+  });
+  const admitAll = limitNode(locks, { limit: 5, per: "1h", key, policy: "node" });
+  const admitUser = limitNode(locks, { limit: 9, per: "1h", key, policy: "user of node" });
+  const url = await serve(async (request, response) => {
+    if ((await admitAll(request, response)) && (await admitUser(request, response))) response.end();
+  });
+  expect(headersOf(await fetch(url)).limit).toBe('"node";r=4;t=720, "user of node";r=8;t=400');
+});
+
 test("an outage is 503, or lets the request through without headers, by choice", async () => {
   const locks = brokenLocks();
   const handlerOf = (onUnavailable: "throw" | "allow") =>
