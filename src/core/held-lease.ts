@@ -320,7 +320,7 @@ export class HeldLease extends ProvedGrant implements Lease {
 
   #renewalFailed(failure: unknown): void {
     this.#emit("renewal-failed", () => {
-      return { remainingMs: this.remainingMs, cause: reasonOf(safeCause(failure)) };
+      return { remainingMs: this.#leftMs(), cause: reasonOf(safeCause(failure)) };
     });
     // A subscriber may have released it.
     if (!this.#hasEnded) this.#jeopardize(failure);
@@ -332,7 +332,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     extras.failure = cause;
     if (this.#state !== "held") return;
     this.#state = "jeopardy";
-    this.#emit("jeopardy", () => ({ remainingMs: this.remainingMs, cause: reasonOf(cause) }));
+    this.#emit("jeopardy", () => ({ remainingMs: this.#leftMs(), cause: reasonOf(cause) }));
     // A subscriber may have released it.
     if (!this.#hasEnded) extras.notify("jeopardy", cause);
   }
@@ -408,6 +408,11 @@ export class HeldLease extends ProvedGrant implements Lease {
       const fields: LeaseFields = { id: this.#id, store: store.traits.store, name, mode, token };
       return { ...fields, ...more() } as Events[E];
     });
+  }
+
+  /** For events: does not look whether the lease is over, whose own event would then come first. */
+  #leftMs(): number {
+    return Math.max(0, this.#endsAtMs() - this.#nowMs());
   }
 
   #heldMs(): number {

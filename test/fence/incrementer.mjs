@@ -1,6 +1,6 @@
 // Increments a number under a lease, and stops past the end of the lease between its read and its write, as a
 // paused process does. Prints how many of its writes were accepted, and how many were refused.
-// Usage: node incrementer.mjs KIND guarded|plain WHERE LOCKS ROUNDS
+// Usage: node incrementer.mjs KIND guarded|plain WHERE LOCKS ROUNDS SEED
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { connect } from "holdfast";
@@ -14,12 +14,13 @@ import { sqliteFence } from "holdfast/fence/sqlite";
 import { zookeeperFence } from "holdfast/fence/zookeeper";
 import { openEtcdClient } from "holdfast/stores/etcd";
 import { openSqlite } from "holdfast/stores/sqlite";
+import { seededRandom } from "holdfast/testing";
 import { ZooKeeperClient } from "holdfast/zookeeper";
 import { Redis } from "ioredis";
 import pg from "pg";
 import { s3Place } from "./s3.mjs";
 
-const [kind, guarding, where, locksUrl, rounds] = process.argv.slice(2);
+const [kind, guarding, where, locksUrl, rounds, seed] = process.argv.slice(2);
 const isGuarded = guarding === "guarded";
 const TTL_MS = 250;
 
@@ -173,6 +174,7 @@ const options = {
   ...(isGuarded && fence !== undefined && { fence, resource: "number" }),
 };
 const counts = { accepted: 0, refused: 0 };
+const random = seededRandom(Number(seed));
 const nothing = new Int32Array(new SharedArrayBuffer(4));
 
 for (let round = 0; round < Number(rounds); round++) {
@@ -180,7 +182,7 @@ for (let round = 0; round < Number(rounds); round++) {
     await locks.withLock("number", options, async (lease) => {
       const value = await read(lease);
       // The event loop stands still, so nothing renews the lease and nothing tells that it is over.
-      if (Math.random() < 0.6) Atomics.wait(nothing, 0, 0, TTL_MS * (0.8 + Math.random()));
+      if (random.unit() < 0.6) Atomics.wait(nothing, 0, 0, TTL_MS * (0.8 + random.unit()));
       await write(value + 1, lease);
       counts.accepted++;
     });

@@ -33,7 +33,9 @@ async function increment(kind: string, guarding: "guarded" | "plain", open: () =
   const { where, value } = await open();
   const args = [PROGRAM, kind, guarding, where, `sqlite:${join(newFolder(), "locks.db")}`];
   const outputs = await Promise.all(
-    [1, 2].map(() => promisify(execFile)(process.execPath, [...args, String(ROUNDS)])),
+    ["1", "2"].map((seed) =>
+      promisify(execFile)(process.execPath, [...args, String(ROUNDS), seed]),
+    ),
   );
   const counts = outputs.map(({ stdout }) => JSON.parse(stdout));
   const sum = (key: string): number => counts.reduce((total, one) => total + one[key], 0);
