@@ -19,6 +19,7 @@ const BENCHMARKS = [
   "etcd",
   "zookeeper",
   "fences",
+  "lockfree",
   "wake",
   "start",
 ];

@@ -2,7 +2,7 @@
  * Faults that real stores had, or could have: each is brought back by a change to a copy of the built
  * code, or by a mutant of the core, and the verifier has to find it.
  *
- *   node scripts/planted-faults.mjs              measures all, and prints the table of docs/guarantees.md
+ *   node scripts/planted-faults.mjs              measures all, and prints the table of docs/verify.md
  *   node scripts/planted-faults.mjs "hard link"  measures those whose names contain the text
  */
 import {

@@ -4,6 +4,7 @@ import { spawnSync } from "node:child_process";
 import { randomInt } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { LAB_TARGETS } from "../dist/verify/targets/index.js";
 
 const seed = Number(process.argv[2] ?? randomInt(2 ** 31));
 if (!Number.isSafeInteger(seed)) {
@@ -18,17 +19,6 @@ const random = readdirSync("test", { recursive: true, encoding: "utf8" })
   .filter((path) => path.endsWith(".test.ts") && !path.endsWith(".faults.test.ts"))
   .filter((path) => /\b(fc\.assert|compareWithRule|ruleRuns)\(/.test(readFileSync(path, "utf8")));
 
-const LABS = [
-  "sqlite",
-  "redis",
-  "redis-replica",
-  "redis-cluster",
-  "redlock",
-  "etcd",
-  "etcd-cluster",
-  "zookeeper",
-  "zookeeper-cluster",
-];
 const STEPS = [
   ["random comparisons", ["npx", "vitest", "run", "--testTimeout", "1800000", ...random]],
   ["paused holders", ["npx", "vitest", "run", "test/fence/paused-holders.test.ts"]],
@@ -48,7 +38,7 @@ const STEPS = [
       ...["--seed", `${seed}`, "--runs", `${SIMULATED_RUNS}`],
     ],
   ],
-  ...LABS.map((lab) => [
+  ...Object.keys(LAB_TARGETS).map((lab) => [
     `verifier, ${lab}`,
     ["node", "dist/cli/main.js", "verify", "--lab", lab, "--seed", `${seed}`, "--for", "10m"],
   ]),

@@ -55,6 +55,16 @@ test("every file belongs to a layer, and every import leads to a file", () => {
   }
 });
 
+test("the drawing in ARCHITECTURE.md has every layer, in this order", () => {
+  const page = readFileSync(join(SRC, "../ARCHITECTURE.md"), "utf8");
+  const [, drawing] = /^## Layers\n```\n(.*?)^```/ms.exec(page)!;
+  const places = LAYERS.flat().map(
+    (place) => [place, drawing!.search(`\\b${place}( |,)`)] as const,
+  );
+  expect(places.filter(([, at]) => at === -1)).toEqual([]);
+  expect(places.toSorted(([, a], [, b]) => a - b)).toEqual(places);
+});
+
 test("imports go downwards only", () => {
   const upward = [...imports].flatMap(([path, targets]) =>
     [...targets]

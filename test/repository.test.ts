@@ -99,6 +99,20 @@ test("random tests draw from a fixed seed", () => {
   }
 });
 
+test("no file has the marks of a merge that was not finished", () => {
+  const folders = ["docs", "src", "test", "bench", "scripts", "monitoring", "examples", "spec"];
+  const endings = [".md", ".ts", ".mjs", ".lua", ".sql", ".json", ".yml", ".pml"];
+  const pages = readdirSync(root).filter((path) => path.endsWith(".md"));
+  const all = folders.flatMap((folder) => endings.flatMap((ending) => files(folder, ending)));
+  for (const path of [...pages, ...all]) expect(text(path), path).not.toMatch(/^(<{7}|>{7}) /m);
+});
+
+test("no document has a placeholder in place of a figure or a sentence", () => {
+  for (const path of ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", ...files("docs", ".md")]) {
+    expect(text(path), path).not.toMatch(/\b(BENCH|TODO|TBD|FIXME)\b/);
+  }
+});
+
 test("links between the documents lead somewhere", () => {
   const pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
   for (const path of [...pages, ...files("docs", ".md")]) {

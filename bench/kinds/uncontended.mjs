@@ -10,12 +10,20 @@ export const settings = {
   sequentialMs: 300,
   sliceMs: 1,
   width: 64,
+  /** How many names those in flight share. */
+  names: Number.POSITIVE_INFINITY,
   inFlightMs: 200,
   /** The first round, which does not count. */
   warmUpMs: 200,
   operation: "pairs",
   /** Whether the CPU time of a pair is shown, which depends less on the load of the machine; needs the probe `cpuMs`. */
   showsCpu: false,
+};
+const ONE = {
+  pairs: "acquire + release",
+  writes: "a write",
+  tasks: "a task",
+  takes: "a take",
 };
 export const quick = { rounds: 2, sequentialMs: 15, inFlightMs: 20, warmUpMs: 20 };
 
@@ -32,7 +40,7 @@ export const columns = ({ yardstick, width, operation, showsCpu }) => ({
 });
 
 export async function measure({ contestants, place, options, progress, cpuMs = () => 0 }) {
-  const { rounds, sequentialMs, sliceMs, width, inFlightMs, warmUpMs, yardstick } = options;
+  const { rounds, sequentialMs, sliceMs, width, names, inFlightMs, warmUpMs, yardstick } = options;
   const opened = [];
   const close = () => Promise.all(opened.map(({ adapter }) => adapter.close()));
   try {
@@ -40,7 +48,7 @@ export async function measure({ contestants, place, options, progress, cpuMs = (
       opened.push({ name, adapter: await open(place, TERMS) });
     }
     const pair = async ({ adapter }, lane) =>
-      adapter.release(await adapter.acquire(`name ${lane}`));
+      adapter.release(await adapter.acquire(`name ${lane % names}`));
     const turn = async (contestant, round) => {
       const [clientMs, serverMs] = [startCpuMs(), cpuMs()];
       const { perSecond, done } = await inFlight(
@@ -103,7 +111,7 @@ export function plots({ figures }, { title, yardstick, width, operation }) {
   const bars = (key) => Object.entries(figures).map(([label, of]) => ({ label, value: of[key] }));
   return {
     time: barPlot({
-      title: `${title}: time of ${operation === "pairs" ? "acquire + release" : "a write"}, 1 in flight`,
+      title: `${title}: time of ${ONE[operation]}, 1 in flight`,
       axis: `multiple of ${yardstick} (less is better)`,
       unit: "×",
       bars: bars("timeRatio"),

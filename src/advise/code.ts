@@ -25,7 +25,7 @@ const NAME = "report";
 
 /** A program for Node, or for other runtimes a command that holds the lock while their program runs. */
 export function codeFor(input: CodeInput): Code {
-  const ofRule = WITHOUT_LEASE[input.rule];
+  const ofRule = input.rule === "idempotent" ? keyed(input) : WITHOUT_LEASE[input.rule];
   if (ofRule !== undefined) return { language: "js", text: ofRule };
   return input.answers.runtime === "node"
     ? { language: "js", text: program(input) }
@@ -118,8 +118,29 @@ function command({ rule, store, answers, timing }: CodeInput): string {
   return [...comment, words.join(" \\\n  ")].join("\n");
 }
 
-const WITHOUT_LEASE: Readonly<Partial<Record<RuleId, string>>> = {
-  idempotent: `import { openSqlite } from "holdfast/stores/sqlite";
+/** The result is kept with the effect if that is in a database, or else in a store that keeps records. */
+function keyed({ answers, timing }: CodeInput): string {
+  const { writesTo, stores } = answers;
+  const store = stores.find((one) => KEEPS_RECORDS.includes(one));
+  if (writesTo === "sqlite" || writesTo === "postgres" || store === undefined) return KEYED_ROW;
+  return `import { connect } from "holdfast";
+import { idempotent } from "holdfast/lockfree";
+
+const locks = await connect("${urlOf(store, answers, timing)}");
+
+const key = "report:2026-11-18"; // the same for every delivery of the same work
+const result = await idempotent(locks, key, { keep: "24h" }, async () => {
+  console.log("working"); // send the key along: what this does elsewhere is repeated after a crash
+  return "done";
+});
+console.log(result);
+
+await locks.close();`;
+}
+
+const KEEPS_RECORDS: readonly StoreName[] = ["sqlite", "redis", "postgres"];
+
+const KEYED_ROW = `import { openSqlite } from "holdfast/stores/sqlite";
 
 const db = await openSqlite("./data.db");
 db.exec("PRAGMA busy_timeout = 2000");
@@ -138,7 +159,9 @@ try {
   db.exec("ROLLBACK");
   throw error;
 }
-db.close();`,
+db.close();`;
+
+const WITHOUT_LEASE: Readonly<Partial<Record<RuleId, string>>> = {
   transaction: `import pg from "pg";
 import { withTransactionLock } from "holdfast/postgres";
 
@@ -167,16 +190,8 @@ try {
   throw error;
 }
 db.close();`,
-  "compare-and-set": `import { setTimeout as pause } from "node:timers/promises";
+  "compare-and-set": `import { changing, httpDocument, optimistic } from "holdfast/lockfree";
 
-const url = "http://127.0.0.1:8080/report";
-for (let tries = 8; ; tries--) {
-  const read = await fetch(url);
-  const body = String(Number(await read.text()) + 1);
-  const headers = { "If-Match": read.headers.get("etag") ?? "" };
-  const written = await fetch(url, { method: "PUT", body, headers });
-  if (written.ok) break;
-  if (written.status !== 412 || tries === 1) throw new Error(\`the storage replied \${written.status}\`);
-  await pause(Math.random() * 100); // another writer was first: read again
-}`,
+const report = httpDocument("http://127.0.0.1:8080/report"); // must obey If-Match
+await optimistic(changing(report, (text) => String(Number(text) + 1))); // repeats it if another was faster`,
 };

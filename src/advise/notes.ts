@@ -56,7 +56,7 @@ const WARNINGS: readonly ConditionalNote[] = [
   {
     when: ({ rule }) => rule === "idempotent",
     text: "An effect outside of your database, such as a charge at a payment provider, happens once only if the provider takes the key too.",
-    link: "patterns.md#idempotency",
+    link: "idempotency.md",
   },
 ];
 

@@ -77,8 +77,8 @@ export const RULES: Readonly<Record<RuleId, Rule>> = {
     title: "No lock: one key for each piece of work",
     lock: "none",
     why: "Work that can be repeated needs no lock: the key makes the second run return the first result. A lock in front of it may still save work, and it need not be a strong one.",
-    link: "patterns.md#idempotency",
-    example: { idempotent: "yes", writesTo: "sqlite" },
+    link: "idempotency.md",
+    example: { idempotent: "yes", stores: ["redis"] },
   },
   transaction: {
     when: { doubleRun: ["corruption"], writesTo: ["postgres"], length: ["short"] },
@@ -101,7 +101,7 @@ export const RULES: Readonly<Record<RuleId, Rule>> = {
     title: "No lock: read, change, write if unchanged",
     lock: "none",
     why: "The resource itself refuses a write that is based on an old value, so nothing can be overwritten. With many conflicts, a lock in front saves the repeated work.",
-    link: "patterns.md#optimistic-concurrency",
+    link: "optimistic.md",
     example: { doubleRun: "corruption", writesTo: "objects" },
   },
   fenced: {

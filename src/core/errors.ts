@@ -74,18 +74,20 @@ export class AcquireTimeoutError extends HoldfastError {
   }
 }
 
-/** The name has so many waiters that the store, or a queue of this process, takes no more. */
+/** The name has so many waiters that the store, or the queue of a tool in this process, takes no more. */
 export class QueueFullError extends HoldfastError {
   /** The name whose queue is full. */
   readonly lockName: string;
   /** How many waited when it refused. */
   readonly waiting: number;
 
-  constructor(lockName: string, waiting: number, by = "the store") {
+  constructor(lockName: string, waiting: number, where: "store" | "process" = "store") {
     super(
       "QUEUE_FULL",
-      `${JSON.stringify(lockName)} has ${waiting} waiters already, and ${by} takes no more; ` +
-        "try again later, claim once with wait: 0, or spread the work over several names",
+      `${JSON.stringify(lockName)} has ${waiting} waiters already, and ` +
+        (where === "store"
+          ? "the store takes no more; try again later, claim once with wait: 0, or spread the work over several names"
+          : "the queue of this process takes no more; add more slowly, or let those that wait run first"),
       true,
     );
     this.lockName = lockName;
@@ -194,7 +196,7 @@ export class ConflictError extends HoldfastError {
   constructor(resource: string, attempts: number) {
     super(
       "CONFLICT",
-      `${resource} was changed by others during each of ${attempts} attempts: try again later, or use a lock`,
+      `${resource} was changed by others during ${attempts === 1 ? "the only attempt" : `each of ${attempts} attempts`}; nothing was written: try again later, or use a lock`,
       true,
     );
     this.resource = resource;
@@ -258,17 +260,22 @@ export class StoredFailureError extends HoldfastError {
   }
 }
 
-/** A rate limiter did not allow the units within `wait`. */
+/** A rate limiter did not allow the units within `wait`. Nothing was taken. */
 export class RateLimitedError extends HoldfastError {
   /** The name of the limiter. */
   readonly limiter: string;
   /** When the same request can succeed, if nobody else takes. */
   readonly retryAfterMs: number;
 
-  constructor(limiter: string, units: number, retryAfterMs: number) {
+  /** `isBehind`: its wait was over while earlier calls of the same process still waited. */
+  constructor(limiter: string, units: number, retryAfterMs: number, isBehind = false) {
+    const ms = Math.ceil(retryAfterMs);
     super(
       "RATE_LIMITED",
-      `the limiter ${JSON.stringify(limiter)} does not have ${units} units for the next ${Math.ceil(retryAfterMs)} ms, which is longer than the wait: try again after that`,
+      `the limiter ${JSON.stringify(limiter)} ` +
+        (isBehind
+          ? `did not come to this call for ${units} units within its wait, because earlier calls of this process wait for theirs: try again, at the earliest in ${ms} ms`
+          : `does not have ${units} units for the next ${ms} ms, which is longer than the wait: try again after that`),
       true,
     );
     this.limiter = limiter;

@@ -333,7 +333,8 @@ export class HeldLease extends ProvedGrant implements Lease {
     if (this.#state !== "held") return;
     this.#state = "jeopardy";
     this.#emit("jeopardy", () => ({ remainingMs: this.remainingMs, cause: reasonOf(cause) }));
-    extras.notify("jeopardy", cause);
+    // A subscriber may have released it.
+    if (!this.#hasEnded) extras.notify("jeopardy", cause);
   }
 
   #recover(): void {
@@ -342,7 +343,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     const extras = this.#ensureExtras();
     extras.failure = undefined;
     this.#emit("recovered", () => ({}));
-    extras.notify("recovered");
+    if (!this.#hasEnded) extras.notify("recovered");
   }
 
   #lose(reason: LossReason, more: { why?: string } = {}): void {

@@ -1,5 +1,9 @@
+import { StoreUnavailableError } from "./errors.js";
+
 /** A place that can be changed only if it is unchanged. */
 export interface VersionedPlace<Value, Next = Value, Version = unknown> {
+  /** What it is, for errors. Default "the value". */
+  readonly resource?: string | undefined;
   /** Reads value and version in one step. Null: there is nothing, and `write` can't make it. */
   read(): Promise<{ readonly value: Value; readonly version: Version } | null>;
   /**
@@ -8,3 +12,14 @@ export interface VersionedPlace<Value, Next = Value, Version = unknown> {
    */
   write(next: Next, version: Version): Promise<Value | false>;
 }
+
+/** The error of a write that may have been executed: to repeat the call could make the change twice. */
+export const unknownOutcome = (
+  resource: string,
+  why: string,
+  cause?: unknown,
+): StoreUnavailableError =>
+  new StoreUnavailableError(
+    `${why}. ${resource} may have been written: read it before you make the change again`,
+    { cause, retryable: false },
+  );

@@ -116,8 +116,21 @@ export function guardFetch<Rest extends readonly unknown[]>(
 
 /**
  * Guards a request of `node:http` or Express. Resolves to the numbers of the holder, to null if the request
- * is `optional` and has none, and to false if it was refused: then the response has been sent. Express:
- * `app.use(async (req, res, next) => { if ((req.fenced = await guardNode(guard, req, res)) !== false) next(); })`.
+ * is `optional` and has none, and to false if it was refused: then the response has been sent. docs/fences.md
+ * has a middleware for Express.
+ *
+ * @example
+ * ```ts
+ * import { createServer } from "node:http";
+ * import { guardNode } from "holdfast/fence/http";
+ * import { memoryFence } from "holdfast/fence/memory";
+ *
+ * const fence = memoryFence(); // of the database that the service writes to
+ * createServer(async (request, response) => {
+ *   const fenced = await guardNode({ fence, resource: () => "hat" }, request, response);
+ *   if (fenced !== false) response.end("guard again in the transaction that writes");
+ * });
+ * ```
  */
 export async function guardNode(
   guard: HttpGuard<IncomingMessage>,

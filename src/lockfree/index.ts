@@ -7,6 +7,7 @@ export {
 } from "../core/errors.js";
 export type { VersionedPlace } from "../core/place.js";
 export { postgresRow } from "../postgres/versioned-row.js";
+export { type HttpDocumentOptions, httpDocument } from "./http-document.js";
 export { type IdempotentOptions, idempotent } from "./idempotent.js";
 export { idempotentFetch } from "./idempotent-fetch.js";
 export type { IdempotentHttpOptions } from "./idempotent-http.js";
@@ -19,7 +20,7 @@ export {
   type QueueRunOptions,
 } from "./keyed-queue.js";
 export { ConflictStats, type OptimisticOptions, optimistic } from "./optimistic.js";
-export { changing, etcdText, httpDocument, redisText, sqliteRow } from "./places.js";
+export { changing, etcdText, redisText, sqliteRow } from "./places.js";
 export {
   type RateLimiter,
   type RateLimiterOptions,

@@ -40,10 +40,12 @@ export interface QueueRunOptions {
 export interface KeyedQueue<L> extends AsyncDisposable {
   /**
    * Runs `fn` after all earlier tasks of the key, and resolves to its result. `fn` gets the lease of the key, or
-   * null in a queue without locks. Rejects with the error of `fn`, `LeaseLostError` if the lease was lost while
-   * `fn` ran, `AcquireTimeoutError` or `StoreUnavailableError` if its turn did not come within `wait`,
-   * `QueueFullError`, `ClosedError`, and the signal's reason. Inside `fn`, do not wait for another task of the
-   * same key: it would wait for itself.
+   * null in a queue without locks. Rejects with the error of `fn`; with `LeaseLostError` if the lease was lost
+   * while `fn` ran (a task that has not begun is not affected: it gets another lease); with
+   * `AcquireTimeoutError` or `StoreUnavailableError` if its turn did not come within `wait`; with
+   * `QueueFullError` if `most` tasks of the key wait in this process, or 5,000 processes in the store; with
+   * `ClosedError`, and with the signal's reason. Inside `fn`, do not await another task of the same key, nor
+   * `close`: both wait for `fn`.
    */
   run<T>(key: string, fn: (lease: L) => T | Promise<T>): Promise<T>;
   run<T>(
@@ -69,6 +71,8 @@ interface Lane {
   readonly tasks: Set<Task>;
   /** Aborts when no task waits for the lease any more; null unless the lane waits for it. */
   acquiring: AbortController | null;
+  /** The lease under which its tasks run. */
+  lease: Lease | null;
   readonly ended: Promise<void>;
 }
 
@@ -111,6 +115,8 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
   readonly #locks: Locks | null;
   readonly #runtime: Runtime;
   readonly #lanes = new Map<string, Lane>();
+  /** Tasks whose wait is over, and which ask the store for the reason. */
+  readonly #timedOut = new Set<Promise<void>>();
   readonly #most: number;
   readonly #turnTasks: number;
   readonly #turnMs: number;
@@ -145,7 +151,7 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
     signal?.throwIfAborted();
     const lane = this.#lanes.get(key);
     if (lane !== undefined && lane.tasks.size >= this.#most) {
-      throw new QueueFullError(key, lane.tasks.size, "the queue");
+      throw new QueueFullError(key, lane.tasks.size, "process");
     }
     return new Promise<T>((resolve, reject) => {
       const task: Task = {
@@ -164,7 +170,7 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
       const timer =
         waitMs === Number.POSITIVE_INFINITY
           ? null
-          : this.#runtime.clock.after(waitMs, () => void this.#timeOut(key, task, waitMs));
+          : this.#runtime.clock.after(waitMs, () => this.#timeOut(key, task, waitMs));
       timer?.keepAlive(true);
       const ignoreSignal =
         signal === undefined ? () => {} : onAbort(signal, () => leave(signal.reason));
@@ -197,6 +203,7 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
     timer?.keepAlive(true);
     await Promise.all([...this.#lanes.values()].map(({ ended }) => ended));
     timer?.cancel();
+    await Promise.all(this.#timedOut);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -213,6 +220,7 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
     const added: Lane = {
       tasks: new Set([task]),
       acquiring: null,
+      lease: null,
       ended: new Promise((resolve) => {
         ended = resolve;
       }),
@@ -254,7 +262,9 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
     } finally {
       lane.acquiring = null;
     }
+    lane.lease = lease;
     await this.#runTurn(lane, lease);
+    lane.lease = null;
     await lease.release();
   }
 
@@ -265,22 +275,29 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
       // A caller that awaits one task and then adds the next gets it into this turn.
       if (lane.tasks.size === 0 && lease !== null) await new Promise(setImmediate);
       if (lease !== null && tasks > 0 && clock.elapsedMs() >= endsAtMs) return;
-      // The next task acquires anew.
-      if (lease?.state === "lost") return;
+      // No task has begun, so none fails: the next turn acquires anew.
+      if (lease !== null && !isProved(lease)) return;
       const task = takeFirst(lane.tasks);
       if (task === null) return;
       await task.run(lease);
     }
   }
 
-  /** "Held by another" and "the store is down" are different errors: asks the store which it is. */
-  async #timeOut(key: string, task: Task, waitMs: number): Promise<void> {
-    const isAcquiring = this.#lanes.get(key)?.acquiring != null;
-    if (!this.#remove(key, task)) return;
-    const reason = isAcquiring ? await this.#whyNotGranted(key, waitMs) : null;
-    task.fail(reason ?? new AcquireTimeoutError(key, waitMs, null));
+  #timeOut(key: string, task: Task, waitMs: number): void {
+    const lane = this.#lanes.get(key);
+    if (lane === undefined || !this.#remove(key, task)) return;
+    if (lane.acquiring === null) {
+      task.fail(new AcquireTimeoutError(key, waitMs, lane.lease?.holder ?? null));
+      return;
+    }
+    const failed = this.#whyNotGranted(key, waitMs).then((reason) => {
+      task.fail(reason);
+      this.#timedOut.delete(failed);
+    });
+    this.#timedOut.add(failed);
   }
 
+  /** "Held by another" and "the store is down" are different errors: asks the store which it is. */
   async #whyNotGranted(key: string, waitMs: number): Promise<unknown> {
     const { requests } = contextOf(this.#locks!);
     const replied = new AbortController();
@@ -298,6 +315,16 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
   }
 }
 
+/** Reads the clock, and throws nothing. */
+function isProved(lease: Lease): boolean {
+  try {
+    lease.assertHeld();
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 /** Runs under a lease that outlives the task. Rejects with the loss if the lease was lost meanwhile. */
 async function runTask<T>(
   lease: Lease | null,
@@ -306,7 +333,8 @@ async function runTask<T>(
   if (lease === null) return fn(lease);
   const held = {
     signal: lease.signal,
-    assertHeld: () => lease.assertHeld(),
+    // Checked before the task left the queue: a second check could fail a task that has not begun.
+    assertHeld: () => {},
     release: async () => (lease.state === "lost" ? "lost" : "released") as "lost" | "released",
   };
   return workUnder(held, "throw", async () => fn(lease));

@@ -16,7 +16,8 @@ export interface OptimisticOptions<State, Result> {
   readonly read: () => State | Promise<State>;
   /**
    * Writes if the version is still that one. Returns false if it is another: a conflict. Any other value is
-   * the result. An error ends the loop, because it is not known whether the write was done.
+   * the result, also 0 and undefined: return `rowCount === 1`, not `rowCount`. An error ends the loop, because
+   * it is not known whether the write was done.
    */
   readonly write: (state: State, attempt: number) => Result | false | Promise<Result | false>;
   /** How often it is tried again after a conflict. Default 8. */
@@ -25,7 +26,7 @@ export interface OptimisticOptions<State, Result> {
   readonly backoff?:
     | { readonly first?: Duration | undefined; readonly max?: Duration | undefined }
     | undefined;
-  /** Ends the loop before the next attempt. */
+  /** Ends the loop before the next read, write or pause; a write that was sent is waited for. */
   readonly signal?: AbortSignal | undefined;
   /** Counts attempts and conflicts; the same object may serve many calls. */
   readonly stats?: ConflictStats | undefined;
@@ -35,7 +36,7 @@ export interface OptimisticOptions<State, Result> {
 
 /** Counts how often writers meet, for a decision between this and a lock. */
 export class ConflictStats {
-  /** Calls that have written. */
+  /** Calls that ended with a result. Those that ended with an error, or by their signal, are in no count of calls. */
   written = 0;
   /** Calls that gave up after their last attempt. */
   givenUp = 0;
@@ -87,6 +88,7 @@ export async function optimistic<State, Result>(
     ruleOf(options),
     async (attempt) => {
       const state = await read();
+      options.signal?.throwIfAborted();
       if (stats !== undefined) stats.attempts++;
       const result = await write(state, attempt);
       if (result !== false) return { result };

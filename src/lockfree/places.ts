@@ -1,9 +1,11 @@
-import { InvalidArgumentError, StoreUnavailableError, UnsupportedError } from "../core/errors.js";
-import type { VersionedPlace } from "../core/place.js";
+import { reasonOf, safeCause } from "../core/cause.js";
+import { InvalidArgumentError, StoreUnavailableError } from "../core/errors.js";
+import { unknownOutcome, type VersionedPlace } from "../core/place.js";
 import { checkOptions, checkText, orElse, show } from "../core/validate.js";
 import {
-  assign,
+  assignVersioned,
   type Columns,
+  describeRow,
   matchKey,
   quoteColumn,
   quoteTable,
@@ -12,12 +14,15 @@ import {
 } from "../postgres/sql.js";
 import { checkClient, type EtcdClient } from "../stores/etcd/rpc/client.js";
 import { modifiedAt } from "../stores/etcd/rpc/compare.js";
+import { EtcdError } from "../stores/etcd/rpc/errors.js";
 import { connectionOf, type RedisClient } from "../stores/redis/client.js";
+import { messageOf } from "../stores/redis/errors.js";
 import { ScriptRunner } from "../stores/redis/script-runner.js";
 import { scriptOf } from "../stores/redis/scripts.js";
 import { checkDatabase, type SqliteDatabase, type SqliteValue } from "../stores/sqlite/driver.js";
-import { toStoreError } from "../stores/sqlite/errors.js";
+import { isFileProblem, toStoreError } from "../stores/sqlite/errors.js";
 import { retryWhileBusy } from "../stores/sqlite/retry.js";
+import { checkNext } from "./next-text.js";
 import type { OptimisticOptions } from "./optimistic.js";
 
 /** Keys of Redis and etcd are longer than names. */
@@ -43,7 +48,7 @@ export function changing<Value, Next, Version>(
   change: (value: Value) => Next | Promise<Next>,
 ): Pick<
   OptimisticOptions<{ readonly value: Value; readonly version: Version } | null, Value | null>,
-  "read" | "write"
+  "read" | "write" | "resource"
 > {
   if (typeof place?.read !== "function" || typeof change !== "function") {
     throw new InvalidArgumentError(
@@ -51,6 +56,7 @@ export function changing<Value, Next, Version>(
     );
   }
   return {
+    resource: place.resource,
     read: () => place.read(),
     write: async (found) =>
       found === null ? null : place.write(await change(found.value), found.version),
@@ -59,7 +65,8 @@ export function changing<Value, Next, Version>(
 
 /**
  * A row of a table in SQLite whose column `version` counts its changes. Columns that `change` does not return
- * keep their values. `column`: another name of that column.
+ * keep their values. `column`: another name of that column. Every writer of the table must raise the version, and
+ * a row that is deleted and made again must not get a version that it had before.
  */
 export function sqliteRow<Row = Record<string, unknown>>(
   db: SqliteDatabase,
@@ -75,10 +82,12 @@ export function sqliteRow<Row = Record<string, unknown>>(
     try {
       return await retryWhileBusy(() => db.prepare(text).all(...(values as SqliteValue[])));
     } catch (error) {
-      throw toStoreError(error, `with the table ${table}`);
+      // What is wrong with the statement or its values is about the caller's own table.
+      throw isFileProblem(error) ? toStoreError(error, `with the table ${table}`) : error;
     }
   };
   return {
+    resource: describeRow(table, key),
     async read() {
       const values: unknown[] = [];
       const where = matchKey(key, values, "?");
@@ -89,9 +98,9 @@ export function sqliteRow<Row = Record<string, unknown>>(
     },
     async write(changes, seen) {
       const values: unknown[] = [];
-      const set = [...assign(changes, values, "?"), `${version} = coalesce(${version}, 0) + 1`];
+      const set = assignVersioned(changes, { column, seen }, values, "?");
       const text =
-        `UPDATE ${quoteTable(table)} SET ${set.join(", ")} WHERE ${matchKey(key, values, "?")}` +
+        `UPDATE ${quoteTable(table)} SET ${set} WHERE ${matchKey(key, values, "?")}` +
         ` AND ${version} IS ?${values.push(seen)} RETURNING *`;
       const [written] = await all(text, values);
       return written === undefined ? false : (written as Row);
@@ -99,9 +108,15 @@ export function sqliteRow<Row = Record<string, unknown>>(
   };
 }
 
+/** Another type of value is the user's own: the reply says so, and nothing is touched. */
+const GET = `local found = redis.pcall('GET', KEYS[1])
+if type(found) == 'table' then
+  if string.find(found.err, 'WRONGTYPE', 1, true) then return 'no text' end
+  return found
+end`;
 const REPLACE = scriptOf(
   "replace",
-  `local found = redis.call('GET', KEYS[1])
+  `${GET}
 if ARGV[1] == 'absent' then
   if found then return 'changed' end
   redis.call('SET', KEYS[1], ARGV[3])
@@ -111,12 +126,11 @@ else
 end
 return 'written'`,
 );
-const READ = scriptOf(
-  "read",
-  `local found = redis.call('GET', KEYS[1])
-if found then return '=' .. found end
-return 'absent'`,
-);
+const READ = scriptOf("read", `${GET}\nif found then return '=' .. found end\nreturn 'absent'`);
+
+/** The server's own errors begin with a code; the clients' are sentences. */
+const REPLIED = /^[A-Z]{2,}\b/;
+const NOT_SENT = /isn't writeable|client is (closed|offline)/i;
 
 /**
  * A string in Redis, also in a cluster; null while there is none. The text is its own version: a text that was
@@ -125,109 +139,76 @@ return 'absent'`,
  */
 export function redisText(client: RedisClient, key: string): VersionedPlace<string | null, string> {
   const words = { prefix: key, page: "docs/optimistic.md", maker: "redisText" };
-  const runner = new ScriptRunner(connectionOf(client, "redisText"), words);
+  const connection = connectionOf(client, "redisText");
+  const runner = new ScriptRunner(connection, words);
   checkText(key, "the key", 1, MOST_KEY_BYTES);
+  const resource = `the key ${show(key)}`;
+  const checkType = (reply: string): string => {
+    if (reply !== "no text") return reply;
+    throw new InvalidArgumentError(
+      `${resource} at ${connection.where} does not hold a string: use another key`,
+    );
+  };
   return {
+    resource,
     async read() {
-      const reply = await runner.run(READ, [key], []);
+      const reply = checkType(await runner.run(READ, [key], []));
       const value = reply === "absent" ? null : reply.slice(1);
       return { value, version: value };
     },
     async write(next, seen) {
       const condition = seen === null ? ["absent", ""] : ["is", String(seen)];
-      const reply = await runner.run(REPLACE, [key], [...condition, checkNext(next)]);
-      return reply === "written" ? next : false;
+      const args = [...condition, checkNext(next)];
+      const { allLosses } = connection;
+      const reply = await connection.run(REPLACE, [key], args).catch((error: unknown) => {
+        const text = messageOf(error);
+        const known = runner.toStoreError(error);
+        if (REPLIED.test(text) || NOT_SENT.test(text)) throw known;
+        throw unknownOutcome(resource, reasonOf(known), safeCause(error));
+      });
+      if (checkType(String(reply)) === "written") return next;
+      // ioredis has sent the script again, which may have met the change of the first time.
+      if (connection.allLosses !== allLosses) {
+        throw unknownOutcome(resource, `the connection to ${connection.where} was lost on the way`);
+      }
+      return false;
     },
   };
 }
 
-/** The value of a key in etcd, with its `mod_revision` as version; null while there is none. */
+/**
+ * The value of a key in etcd, with its `mod_revision` as version; null while there is none. A lease that the key
+ * has stays.
+ */
 export function etcdText(
   client: Pick<EtcdClient, "txn" | "range">,
   key: string,
 ): VersionedPlace<string | null, string, bigint> {
   checkClient(client);
   checkText(key, "the key", 1, MOST_KEY_BYTES);
-  const send = async <T>(call: () => Promise<T>): Promise<T> => {
-    try {
-      return await call();
-    } catch (cause) {
-      throw new StoreUnavailableError(
-        `etcd gave no reply for the key ${show(key)}; the value may have been written`,
-        { cause },
-      );
-    }
-  };
+  const resource = `the key ${show(key)}`;
   return {
+    resource,
     async read() {
-      const kv = (await send(() => client.range({ key }))).kvs[0];
-      return { value: kv?.value ?? null, version: kv?.modRevision ?? 0n };
+      const { kvs } = await client.range({ key }).catch((error: unknown) => {
+        throw unavailable(error);
+      });
+      return { value: kvs[0]?.value ?? null, version: kvs[0]?.modRevision ?? 0n };
     },
     async write(next, revision) {
-      const txn = {
-        compare: [modifiedAt(key, revision)],
-        success: [{ put: { key, value: checkNext(next) } }],
-      };
-      return (await send(() => client.txn(txn))).succeeded ? next : false;
+      const put = { key, value: checkNext(next), ignoreLease: revision > 0n };
+      const txn = { compare: [modifiedAt(key, revision)], success: [{ put }] };
+      const { succeeded } = await client.txn(txn).catch((error: unknown) => {
+        if (error instanceof EtcdError && error.executed === "no") throw unavailable(error);
+        throw unknownOutcome(resource, reasonOf(error), error);
+      });
+      return succeeded ? next : false;
     },
   };
 }
 
-/**
- * A document of an HTTP service that has `ETag` and obeys `If-Match`; null while it answers 404. `headers` and
- * `fetch` are used for every request.
- */
-export function httpDocument(
-  url: string | URL,
-  options: { headers?: Record<string, string>; fetch?: typeof fetch } = {},
-): VersionedPlace<string | null, string, string | null> {
-  checkOptions(options, "the options of httpDocument", ["headers", "fetch"]);
-  const send = async (init: RequestInit, condition = {}): Promise<Response> => {
-    const headers = { ...options.headers, ...condition };
-    let response: Response;
-    try {
-      response = await (options.fetch ?? fetch)(url, { ...init, headers });
-    } catch (cause) {
-      throw new StoreUnavailableError(`no reply from ${hostOf(url)}: try again`, { cause });
-    }
-    if (response.ok || response.status === 404 || response.status === 412) return response;
-    await response.body?.cancel();
-    throw new StoreUnavailableError(
-      `${hostOf(url)} answered ${init.method ?? "GET"} with ${response.status}`,
-      { retryable: response.status >= 500 || response.status === 429 },
-    );
-  };
-  return {
-    async read() {
-      const response = await send({});
-      if (response.status === 404) {
-        await response.body?.cancel();
-        return { value: null, version: null };
-      }
-      return { value: await response.text(), version: strongTag(response, url) };
-    },
-    async write(next, tag) {
-      const condition = tag === null ? { "if-none-match": "*" } : { "if-match": tag };
-      const response = await send({ method: "PUT", body: checkNext(next) }, condition);
-      await response.body?.cancel();
-      return response.ok ? next : false;
-    },
-  };
-}
-
-/** `If-Match` compares strongly: with a weak tag, every write would be refused. */
-function strongTag(response: Response, url: string | URL): string {
-  const tag = response.headers.get("etag");
-  if (tag !== null && !tag.startsWith("W/")) return tag;
-  throw new UnsupportedError(
-    `${hostOf(url)} sent ${tag === null ? "no ETag" : "a weak ETag"}: If-Match needs a strong one`,
-  );
-}
-
-/** Not the whole URL, which may hold a password. */
-const hostOf = (url: string | URL): string => new URL(url).host;
-
-function checkNext(next: unknown): string {
-  if (typeof next === "string") return next;
-  throw new InvalidArgumentError(`change returned ${show(next)}; it must return the new text`);
-}
+const unavailable = (error: unknown): StoreUnavailableError =>
+  new StoreUnavailableError(reasonOf(error), {
+    cause: error,
+    retryable: error instanceof EtcdError && error.retryable,
+  });

@@ -2,17 +2,17 @@ import { createHash } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { HoldfastError, InvalidArgumentError } from "../core/errors.js";
 import { Refusal } from "../core/problem.js";
-import { checkText, orElse, parseDuration, show } from "../core/validate.js";
+import { orElse, parseDuration, show } from "../core/validate.js";
 import { contextOf, type Locks } from "../locks.js";
 import { type RateLimiterOptions, rateLimiter } from "./rate-limiter.js";
 
 /** How a service limits its requests. */
 export interface RateLimitHttpOptions<Request> extends RateLimiterOptions {
-  /** Who is limited: the account, or the address. Each has its own units. */
+  /** Who is limited: the account, or the address. Each has its own units. It must return a string. */
   key: (request: Request) => string | Promise<string>;
   /** How many units a request takes. Default 1. */
   units?: ((request: Request) => number | Promise<number>) | undefined;
-  /** The name of the policy in the headers, and of the limiter. Default "default". */
+  /** The name of the policy in the headers, and of the limiter: 1 to 64 characters of ASCII. Default "default". */
   policy?: string | undefined;
 }
 
@@ -83,23 +83,29 @@ function admission<R>(
   options: RateLimitHttpOptions<R>,
 ): (request: R) => Promise<Record<string, string>> {
   const { key, units = () => 1, policy = "default", ...numbers } = options;
-  if (typeof key !== "function" || typeof units !== "function") {
+  if (typeof key !== "function") {
     throw new InvalidArgumentError(
       `key is ${show(key)}; it must be a function that tells who is limited`,
     );
   }
-  checkText(policy, "policy", 1, 64);
+  if (typeof units !== "function") {
+    throw new InvalidArgumentError(
+      `units is ${show(units)}; it must be a function that tells how many units a request takes`,
+    );
+  }
+  // The only characters of a string in a structured header (RFC 9651).
+  if (typeof policy !== "string" || !/^[ -~]{1,64}$/.test(policy)) {
+    throw new InvalidArgumentError(
+      `policy is ${show(policy)}; it must be a string of 1 to 64 printable characters of ASCII, because it stands in headers`,
+    );
+  }
   contextOf(locks);
   rateLimiter(locks, policy, numbers); // Throws for bad numbers now, and not at the first request.
   const name = JSON.stringify(policy);
   const seconds = Math.max(1, Math.ceil(parseDuration(numbers.per, "per", { min: 1 }) / 1_000));
   const policyHeader = `${name};q=${numbers.limit};w=${seconds}`;
   return async (request) => {
-    // A hash: keys may be long, or secrets.
-    const who = createHash("sha256")
-      .update(await key(request))
-      .digest("hex");
-    const limiter = rateLimiter(locks, `${policy}:${who}`, numbers);
+    const limiter = rateLimiter(locks, `${policy}:${hashOf(await key(request))}`, numbers);
     const wanted = orElse(await units(request), 1);
     const result = await limiter.take(wanted).catch((error: unknown) => {
       throw HoldfastError.is(error) && error.code === "STORE_UNAVAILABLE" ? unavailable() : error;
@@ -113,6 +119,14 @@ function admission<R>(
     if (allowed) return headers;
     throw exceeded(policy, retryAfterMs, headers);
   };
+}
+
+/** Keys may be long, or secrets. */
+function hashOf(key: unknown): string {
+  if (typeof key === "string") return createHash("sha256").update(key).digest("hex");
+  throw new InvalidArgumentError(
+    `key returned ${show(key)}; it must return a string, also for a request that does not say who sent it`,
+  );
 }
 
 function exceeded(policy: string, retryAfterMs: number, headers: Record<string, string>): Refusal {

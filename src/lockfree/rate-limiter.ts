@@ -1,4 +1,5 @@
-import type { Context } from "../core/context.js";
+import { follow } from "../core/abort.js";
+import { assertOpen, type Context } from "../core/context.js";
 import {
   AcquireTimeoutError,
   HoldfastError,
@@ -7,6 +8,7 @@ import {
 } from "../core/errors.js";
 import { pause } from "../core/pause.js";
 import { type MeterTake, MOST_METER_PRODUCT } from "../core/records.js";
+import { LAST_REPLY_MS } from "../core/requests.js";
 import {
   checkName,
   checkNumber,
@@ -57,9 +59,9 @@ export interface RateLimiter {
    */
   take(units?: number): Promise<TakeResult>;
   /**
-   * Waits until it has taken the units. Callers in one process are served in order. Rejects with
+   * Waits until it has taken the units. Callers of one limiter object are served in order. Rejects with
    * `RateLimitedError` as soon as it is known that they don't come within `wait` (default: that of the `Locks`),
-   * with the signal's reason, and as `take`.
+   * with the signal's reason, with `QueueFullError` if 10,000 calls wait already, and as `take`.
    */
   waitFor(
     units?: number,
@@ -100,8 +102,10 @@ class MeterLimiter implements RateLimiter {
   readonly #meter: Omit<MeterTake, "key" | "units">;
   readonly #failsOpen: boolean;
   #queue: LaneQueue | null = null;
-  /** As the store last replied to a caller that waits. */
-  #retryAfterMs = 0;
+  /** When the store was asked for a caller that waits; null when it has replied. */
+  #askedAtMs: number | null = null;
+  /** When the limiter has its whole burst again, as the store last replied to a caller that waits. */
+  #fullAtMs = 0;
 
   constructor(locks: Locks, name: string, options: RateLimiterOptions) {
     this.#context = contextOf(locks);
@@ -114,17 +118,13 @@ class MeterLimiter implements RateLimiter {
   }
 
   async take(units = 1): Promise<TakeResult> {
-    const { burst } = this.#meter;
-    const rule = { min: 0, max: burst, integer: true };
-    const take = { ...this.#meter, key: this.name, units: checkNumber(units, "units", rule) };
+    const take = { ...this.#meter, key: this.name, units: this.#checkUnits(units) };
     try {
       const { retryAfterUs, fullInUs, ...rest } = await this.#records.take(take);
       const times = { retryAfterMs: retryAfterUs / 1_000, fullInMs: fullInUs / 1_000 };
       return { ...rest, ...times, unavailable: false };
     } catch (error) {
-      const isOutage = HoldfastError.is(error) && error.code === "STORE_UNAVAILABLE";
-      if (!isOutage || !this.#failsOpen) throw error;
-      return { allowed: true, remaining: burst, retryAfterMs: 0, fullInMs: 0, unavailable: true };
+      return this.#allowIfOutage(error);
     }
   }
 
@@ -132,6 +132,7 @@ class MeterLimiter implements RateLimiter {
     units = 1,
     options: { wait?: Duration | undefined; signal?: AbortSignal | undefined } = {},
   ): Promise<TakeResult> {
+    this.#checkUnits(units);
     checkOptions(options, "the options of waitFor", ["wait", "signal"]);
     const signal = checkSignal(options.signal);
     const { settings, runtime } = this.#context;
@@ -146,7 +147,7 @@ class MeterLimiter implements RateLimiter {
       );
     } catch (error) {
       if (!(error instanceof AcquireTimeoutError)) throw error;
-      throw new RateLimitedError(this.name, units, this.#retryAfterMs);
+      return this.#giveUpBehind(units);
     }
   }
 
@@ -157,15 +158,59 @@ class MeterLimiter implements RateLimiter {
   ): Promise<TakeResult> {
     const { clock } = this.#context.runtime;
     for (;;) {
-      const result = await this.take(units);
+      this.#askedAtMs = clock.elapsedMs();
+      const result = await this.take(units).finally(() => {
+        this.#askedAtMs = null;
+      });
       if (result.allowed) return result;
-      const { retryAfterMs } = result;
-      this.#retryAfterMs = retryAfterMs;
-      if (retryAfterMs > endsAtMs - clock.elapsedMs()) {
+      const { retryAfterMs, fullInMs } = result;
+      const nowMs = clock.elapsedMs();
+      this.#fullAtMs = nowMs + fullInMs;
+      if (retryAfterMs > endsAtMs - nowMs) {
         throw new RateLimitedError(this.name, units, retryAfterMs);
       }
-      await pause(clock, retryAfterMs, signal);
+      await this.#pause(retryAfterMs, signal);
     }
+  }
+
+  /** Ends with the signal, and when the `Locks` closes. */
+  async #pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
+    const { runtime, closing } = this.#context;
+    const end = new AbortController();
+    const undo = [follow(end, signal), follow(end, closing)];
+    try {
+      await pause(runtime.clock, ms, end.signal);
+    } catch (error) {
+      assertOpen(this.#context);
+      throw error;
+    } finally {
+      for (const ignore of undo) ignore();
+    }
+  }
+
+  /** The wait of a caller is over while another one, before it, waits for its units or for the store. */
+  #giveUpBehind(units: number): TakeResult {
+    const { runtime, requests } = this.#context;
+    const nowMs = runtime.clock.elapsedMs();
+    const silentMs = nowMs - (this.#askedAtMs ?? nowMs);
+    if (silentMs >= LAST_REPLY_MS) {
+      return this.#allowIfOutage(requests.noReplyError("take from a meter", silentMs));
+    }
+    const { limit, perUs, burst } = this.#meter;
+    const unitMs = perUs / 1_000 / limit;
+    const retryAfterMs = Math.max(0, this.#fullAtMs - nowMs - (burst - units) * unitMs);
+    throw new RateLimitedError(this.name, units, retryAfterMs, true);
+  }
+
+  #checkUnits(units: number): number {
+    return checkNumber(units, "units", { min: 0, max: this.#meter.burst, integer: true });
+  }
+
+  #allowIfOutage(error: unknown): TakeResult {
+    const isOutage = HoldfastError.is(error) && error.code === "STORE_UNAVAILABLE";
+    if (!isOutage || !this.#failsOpen) throw error;
+    const { burst } = this.#meter;
+    return { allowed: true, remaining: burst, retryAfterMs: 0, fullInMs: 0, unavailable: true };
   }
 }
 

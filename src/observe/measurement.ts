@@ -158,7 +158,8 @@ export class Measurement {
     this.#listeners.on("jeopardy", (event) => {
       const series = this.#seriesOf(event);
       sink.record("jeopardies", series.labels, 1);
-      series.jeopardized.add(event.id);
+      // A subscriber before this one may have ended the lease: its end was counted first then.
+      if (series.held.has(event.id)) series.jeopardized.add(event.id);
     });
     this.#listeners.on("recovered", (event) => {
       const series = this.#seriesOf(event);

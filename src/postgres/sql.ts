@@ -40,9 +40,31 @@ export function matchKey(key: Columns, values: unknown[], mark: Mark = "$"): str
 
 /** The assignments of an UPDATE, with their values appended to the statement's. */
 export const assign = (changes: Columns, values: unknown[], mark: Mark = "$"): string[] =>
-  checkColumns(changes, "the changes").map(
-    ([column, value]) => `${quoteColumn(column)} = ${mark}${values.push(value)}`,
+  checkColumns(changes, "the changes").map(([column, value]) => {
+    if (value !== undefined) return `${quoteColumn(column)} = ${mark}${values.push(value)}`;
+    throw new InvalidArgumentError(
+      `the changes' column ${show(column)} is undefined: leave it out, or write null`,
+    );
+  });
+
+/** As `assign`, and raises the version. The changes may be the whole row, but not with another version. */
+export function assignVersioned(
+  changes: Columns,
+  { column, seen }: { readonly column: string; readonly seen: unknown },
+  values: unknown[],
+  mark: Mark = "$",
+): string {
+  const { [column]: version = seen, ...others } = Object.fromEntries(
+    checkColumns(changes, "the changes"),
   );
+  if (version !== seen) {
+    throw new InvalidArgumentError(
+      `the changes set ${show(column)}, which counts the changes by itself: leave it out`,
+    );
+  }
+  const name = quoteColumn(column);
+  return [...assign(others, values, mark), `${name} = coalesce(${name}, 0) + 1`].join(", ");
+}
 
 /** How a row is called in an error. */
 export const describeRow = (table: string, key: Columns): string =>

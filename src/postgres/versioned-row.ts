@@ -1,9 +1,11 @@
+import { reasonOf, safeCause } from "../core/cause.js";
 import { retryConflicts } from "../core/conflicts.js";
 import { ConflictError, InvalidArgumentError } from "../core/errors.js";
-import type { VersionedPlace } from "../core/place.js";
+import { unknownOutcome, type VersionedPlace } from "../core/place.js";
 import { checkNumber, checkOptions, orElse, show } from "../core/validate.js";
+import { isPool, type PostgresClient, transactionStatus } from "../stores/postgres/client.js";
 import {
-  assign,
+  assignVersioned,
   type Columns,
   describeRow,
   matchKey,
@@ -12,7 +14,7 @@ import {
   severalRows,
   versionOf,
 } from "./sql.js";
-import { addressOfTx, type PostgresTx, toLockError } from "./tx.js";
+import { addressOfTx, type PostgresTx, sqlStateOf, toLockError } from "./tx.js";
 
 /** Options of `updateVersioned`. */
 export interface UpdateVersionedOptions {
@@ -30,9 +32,9 @@ const PAUSE_MS = { firstMs: 2, maxMs: 50 };
  * since, which its version shows; otherwise it begins again. Returns the row as it was written, or null
  * if there is none.
  *
- * Every writer of the table must raise the version. Rejects with `ConflictError` if others were faster
- * at every attempt, and with `StoreUnavailableError` if the database gave no reply: then the row may
- * have been changed.
+ * Every writer of the table must raise the version, and a row that is deleted and made again must not get a
+ * version that it had before. Rejects with `ConflictError` if others were faster at every attempt, and with
+ * `StoreUnavailableError` if the database gave no reply: if that is not retryable, the row may have been changed.
  *
  * @param db A pool or a client of `pg`.
  * @param table `table` or `schema.table`, spelt as in the catalogue.
@@ -90,35 +92,57 @@ export function postgresRow<Row = Record<string, unknown>>(
   checkOptions(options, "the options of postgresRow", ["column"]);
   const column = orElse(options.column, "version");
   const version = quoteColumn(column);
+  const resource = describeRow(table, key);
   return {
+    resource,
     async read() {
       const values: unknown[] = [];
       const text = `SELECT * FROM ${quoteTable(table)} WHERE ${matchKey(key, values)} LIMIT 2`;
-      const [row, another] = await run(db, text, values);
+      const [row, another] = await query(db, text, values).catch((error: unknown) => {
+        throw toLockError(error, addressOfTx(db));
+      });
       if (another !== undefined) throw severalRows(table, key);
       if (row === undefined) return null;
       return { value: row as Row, version: versionOf(row as Columns, column) };
     },
     async write(changes, seen) {
       const values: unknown[] = [];
-      const set = [...assign(changes, values), `${version} = coalesce(${version}, 0) + 1`];
+      const set = assignVersioned(changes, { column, seen }, values);
       const text =
-        `UPDATE ${quoteTable(table)} SET ${set.join(", ")} WHERE ${matchKey(key, values)}` +
+        `UPDATE ${quoteTable(table)} SET ${set} WHERE ${matchKey(key, values)}` +
         ` AND ${version} IS NOT DISTINCT FROM $${values.push(seen)} RETURNING *`;
-      const [written] = await run(db, text, values);
-      return written === undefined ? false : (written as Row);
+      try {
+        const [written] = await query(db, text, values);
+        return written === undefined ? false : (written as Row);
+      } catch (error) {
+        if (isConflict(db, error)) return false;
+        throw toWriteError(db, error, resource);
+      }
     },
   };
 }
 
-async function run(
+const query = async (
   db: PostgresTx,
   text: string,
   values: readonly unknown[],
-): Promise<readonly unknown[]> {
-  try {
-    return (await db.query(text, values)).rows;
-  } catch (error) {
-    throw toLockError(error, addressOfTx(db));
-  }
+): Promise<readonly unknown[]> => (await db.query(text, values)).rows;
+
+/** Above "read committed", the server refuses the statement where it would find another version otherwise. */
+const isConflict = (db: PostgresTx, error: unknown): boolean =>
+  /^40(001|P01)$/.test(sqlStateOf(error)) &&
+  (isPool(db as unknown as PostgresClient) || transactionStatus(db) === "I");
+
+/** An error with an SQLSTATE is the server's, and then nothing was written; except for those of a broken connection. */
+const REFUSED = /^(?!08|57P|40003)[0-9FHPX][0-9A-Z]{4}$/;
+const NOT_SENT =
+  /ECONNREFUSED|ENOTFOUND|EAI_AGAIN|trying to connect|not queryable|was closed|after calling end/;
+
+function toWriteError(db: PostgresTx, error: unknown, resource: string): unknown {
+  const known = toLockError(error, addressOfTx(db));
+  // What was written in a transaction of the caller's ends with its connection.
+  const inTransaction = ["T", "E"].includes(transactionStatus(db) ?? "");
+  if (inTransaction || REFUSED.test(sqlStateOf(error)) || NOT_SENT.test(reasonOf(error)))
+    return known;
+  return unknownOutcome(resource, reasonOf(known), safeCause(error));
 }

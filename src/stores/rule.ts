@@ -70,9 +70,12 @@ export class Rule {
   /** The pushes of the steps since the last call. If the steps were rolled back, nobody gets them. */
   takePushes(): readonly DuePush[] {
     if (this.handovers.length === 0 && this.#looks.size === 0) return NO_PUSHES;
-    const pushes = [...this.handovers, ...this.#looks.values()];
+    const pushes = this.handovers;
     this.handovers = [];
-    this.#looks.clear();
+    if (this.#looks.size > 0) {
+      pushes.push(...this.#looks.values());
+      this.#looks.clear();
+    }
     return pushes;
   }
 
@@ -175,7 +178,7 @@ export class Rule {
    * `freeInMsBefore`, and they would learn that too late.
    */
   protected advance(name: string, nowMs: number, freeInMsBefore = 0): NameState {
-    const over: ClaimRecord[] = [];
+    let over: ClaimRecord[] | null = null;
     const holders: ClaimRecord[] = [];
     const tickets: ClaimRecord[] = [];
     let inUse = 0;
@@ -184,6 +187,7 @@ export class Rule {
     let unknownEndInMs = Number.POSITIVE_INFINITY;
     for (const one of this.claims.inOrder(name)) {
       if (isOver(one, nowMs, this.clock)) {
+        over ??= [];
         over.push(one);
         continue;
       }
@@ -209,8 +213,8 @@ export class Rule {
       freeInMs = Math.min(freeInMs, endInMs);
       if (isTicket) unknownEndInMs = Math.min(unknownEndInMs, endInMs);
     }
-    for (const one of over) this.claims.remove(one);
-    this.lookIfEndsSooner(tickets, unknownEndInMs);
+    if (over !== null) for (const one of over) this.claims.remove(one);
+    if (unknownEndInMs < Number.POSITIVE_INFINITY) this.lookIfEndsSooner(tickets, unknownEndInMs);
     return { holders, inUse, freeInMs, firstTicket: tickets[0] };
   }
 

@@ -2,6 +2,7 @@ import { afterAll, beforeAll, describe, expect, type TestContext, test } from "v
 import { fenceCases } from "../../src/conformance/fences.js";
 import { StaleTokenError, StoreUnavailableError } from "../../src/core/errors.js";
 import { type EtcdFence, type EtcdTx, etcdFence } from "../../src/fence/etcd.js";
+import { listFences } from "../../src/fences.js";
 import { type EtcdClient, openEtcdClient } from "../../src/stores/etcd/rpc/client.js";
 import { Code, EtcdError } from "../../src/stores/etcd/rpc/errors.js";
 import type { KeyValue } from "../../src/stores/etcd/rpc/messages.js";
@@ -118,6 +119,13 @@ describeWith(["etcd"], "the fence in etcd", () => {
       expect(await runCase(one, subject)).toBe("passed");
     });
   }
+
+  test("is listed by the URL of the server", async () => {
+    const { fence, resource } = fresh();
+    await fence.enter(undefined, resource, exclusive(7n));
+    const listed = await listFences(`etcd://${endpoints()[0]}`, { prefix: resource });
+    expect(listed).toContainEqual({ resource, highest: 7n, enteredAtMs: null });
+  });
 
   test("keeps one key for a resource, without a lease, whose value is a number of fixed width", async () => {
     const { fence, resource, key } = fresh();

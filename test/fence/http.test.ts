@@ -1,5 +1,8 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, type RequestListener } from "node:http";
 import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { HoldfastError, StaleTokenError, StoreUnavailableError } from "../../src/core/errors.js";
 import {
@@ -108,6 +111,35 @@ test("with a key, only a signed sequencer for the right lock passes", async () =
   expect((await handler(request(right.sequencer()))).status).toBe(400);
   expect((await handler(request("7"))).status).toBe(400);
   expect((await handler(request(wrong.sequencer({ key: KEY })))).status).toBe(403);
+});
+
+test("the middleware of docs/fences.md passes a holder on, refuses a stale one, and hands over other errors", async () => {
+  const page = readFileSync(new URL("../../docs/fences.md", import.meta.url), "utf8");
+  const [, code] = /^### Express$.*?^```js\n(.*?)^```/ms.exec(page)!;
+  const file = join(mkdtempSync(join(tmpdir(), "holdfast-http-")), "middleware.mjs");
+  onTestFinished(() => rmSync(dirname(file), { recursive: true }));
+  const ours = new URL("../../src/fence/http.ts", import.meta.url).href;
+  writeFileSync(file, code!.replace('"holdfast/fence/http"', JSON.stringify(ours)));
+  const { fenced } = await import(file);
+  let resource: () => string = () => "hat";
+  const middleware = fenced({ fence: memoryFence(), resource: () => resource() });
+  // As Express calls it: nothing waits for what it returns.
+  const url = await serve((req, res) => {
+    middleware(req, res, (error?: Error) => {
+      const { token } = (req as unknown as { fenced: { token: bigint } }).fenced ?? {};
+      res.writeHead(error === undefined ? 200 : 500).end(error?.message ?? String(token));
+    });
+  });
+  const send = async (token: string): Promise<[number, string]> => {
+    const reply = await fetch(url, { headers: { "Fencing-Token": token } });
+    return [reply.status, await reply.text()];
+  };
+  expect(await send("7")).toEqual([200, "7"]);
+  expect(await send("6")).toEqual([412, expect.stringContaining("stale-token")]);
+  resource = () => {
+    throw new Error("a bug");
+  };
+  expect(await send("8")).toEqual([500, "a bug"]);
 });
 
 test("fencedFetch sends the token, keeps headers and aborts with the lease", async () => {

@@ -7,6 +7,7 @@ import {
 } from "../../src/core/errors.js";
 import type { Fence } from "../../src/fence/fence.js";
 import { guardRow, type PostgresFence, postgresFence } from "../../src/fence/postgres.js";
+import { listFences } from "../../src/fences.js";
 import { Database } from "../support/database.js";
 import { describeWith } from "../support/needs.js";
 import { expectListed, suiteOf } from "./suite.js";
@@ -91,6 +92,8 @@ describeWith(["postgres", "pgbouncer"], "a fence in PostgreSQL", () => {
 
   it("lists its resources, and makes no table for that", async () => {
     await expectListed(fenceOf() as never, { tellsTime: false });
+    const listed = await listFences(`${database.server.url}?schema=${schema}`, { prefix: "b" });
+    expect(listed).toMatchObject([{ resource: "b" }]);
     const other = postgresFence(database.pool(), { schema: `${schema}_other` });
     expect(await other.list()).toEqual([]);
     expect(await database.server.sql(`SELECT to_regnamespace('${schema}_other') IS NULL`)).toBe(

@@ -14,6 +14,7 @@ import {
   type ZooKeeperTx,
   zookeeperFence,
 } from "../../src/fence/zookeeper.js";
+import { listFences } from "../../src/fences.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
 import { runCase } from "../../src/testing.js";
 import { TcpProxy } from "../../src/verify/faults/proxy.js";
@@ -130,6 +131,13 @@ describeWith(["zookeeper"], "the fence in ZooKeeper", () => {
       expect(await runCase(one, subject)).toBe("passed");
     });
   }
+
+  test("is listed by the URL of the servers", async () => {
+    const resource = `listed-${++names}`;
+    await zookeeperFence(client).enter(undefined, resource, exclusive(7n));
+    const listed = await listFences(`zookeeper://${servers()[0]}`, { prefix: resource });
+    expect(listed).toMatchObject([{ resource, highest: 7n, enteredAtMs: expect.any(Number) }]);
+  });
 
   test("keeps one persistent node for a resource", async () => {
     const { fence, resource, node } = await fresh();

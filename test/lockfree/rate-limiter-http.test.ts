@@ -106,12 +106,41 @@ test("errors of the handler and of the key are the caller's", async () => {
   expect((await rejection(keyed(requestOf("ann")))).message).toBe("own");
 });
 
+test("a key or a number of units that is none says so", async () => {
+  const { locks } = stageLocks();
+  const answer = async (bad: object) => {
+    const options = { ...NUMBERS, key: byUser, ...bad } as RateLimitHttpOptions<Request>;
+    return rejection(limitFetch(locks, options, () => new Response())(requestOf("ann")));
+  };
+  for (const [bad, message] of [
+    [{ key: () => undefined }, /key returned undefined; it must return a string/],
+    [{ key: async () => 7 }, /key returned 7/],
+    [{ units: () => 3 }, /units is 3.*from 0 to 2/],
+    [{ units: async () => "1" }, /units is "1"/],
+  ] as const) {
+    const error = await answer(bad);
+    expect(error).toMatchObject({ code: "INVALID_ARGUMENT" });
+    expect(error.message).toMatch(message);
+  }
+});
+
+test("the name of a policy may have quotes", async () => {
+  const { locks } = stageLocks();
+  const options = { ...NUMBERS, key: byUser, policy: 'a "b" \\c' };
+  const response = await limitFetch(locks, options, () => new Response())(requestOf("ann"));
+  expect(headersOf(response).limit).toBe('"a \\"b\\" \\\\c";r=1;t=10');
+});
+
 test("bad options are refused when the handler is made", () => {
   const { locks } = stageLocks();
   for (const [bad, message] of [
     [{ limit: 0 }, /limit is 0/],
     [{ key: "ann" }, /key is "ann"/],
-    [{ policy: "" }, /policy/],
+    [{ units: 3 }, /units is 3/],
+    [{ policy: "" }, /policy is ""/],
+    [{ policy: "größe" }, /policy is "größe".*ASCII/],
+    [{ policy: "two\nlines" }, /policy is/],
+    [{ policy: null }, /policy is null/],
     [{ brust: 1 }, /brust/],
   ] as const) {
     const options = { ...NUMBERS, key: byUser, ...bad } as RateLimitHttpOptions<Request>;

@@ -159,10 +159,49 @@ test("a caller that waits behind others gives up when its own wait is over", asy
   await clock.advance(1_999);
   expect(second.outcome).toBe("pending");
   await clock.advance(1);
-  expect(second.value).toMatchObject({ code: "RATE_LIMITED" });
+  // The units of its own: one came back after a second, though the first waits for three.
+  expect(second.value).toMatchObject({ code: "RATE_LIMITED", retryAfterMs: 0 });
+  expect((second.value as Error).message).toMatch(/this call for 1 units.*earlier calls/);
+  const third = watch(limiter.waitFor(3, { wait: 0 }));
+  await clock.advance(0);
+  expect(third.value).toMatchObject({ code: "RATE_LIMITED", retryAfterMs: 1_000 });
   expect(first.outcome).toBe("pending");
   await clock.advance(1_000);
   expect(first.outcome).toBe("resolved");
+});
+
+test("a wait behind a request without a reply ends as an outage: rejected, or allowed by choice", async () => {
+  const clock = new VirtualClock();
+  const faulty = new FaultyStore(memoryStore({ clock: clock.forStore() }), clock);
+  const locks = createLocksOn({ clock }, faulty, { commandTimeout: "5s" });
+  onTestFinished(() => locks.close());
+  const take = () => new Promise<never>(() => {});
+  Object.assign(faulty, { records: { ...faulty.records!, take } });
+  for (const [onUnavailable, expected] of [
+    ["throw", { code: "STORE_UNAVAILABLE" }],
+    ["allow", { allowed: true, unavailable: true }],
+  ] as const) {
+    const limiter = rateLimiter(locks, "name", { ...SECONDS, onUnavailable });
+    const first = watch(limiter.waitFor(1));
+    const behind = watch(limiter.waitFor(1, { wait: 2_000 }));
+    await clock.advance(2_000);
+    expect(behind.value).toMatchObject(expected);
+    expect(first.outcome).toBe("pending");
+    await clock.advance(3_000);
+    expect(first.value).toMatchObject(expected);
+  }
+});
+
+test("close ends all waits, and leaves no timer", async () => {
+  const { clock, limiter, locks } = staged(SECONDS);
+  await limiter.take(3);
+  const { signal } = new AbortController();
+  const waits = [limiter.waitFor(3, { signal }), limiter.waitFor(1)].map(watch);
+  await clock.advance(10);
+  await locks.close();
+  await clock.advance(0);
+  expect(waits.map(({ value }) => value)).toMatchObject([{ code: "CLOSED" }, { code: "CLOSED" }]);
+  expect(clock.timers).toBe(0);
 });
 
 test("waitFor ends with the reason of its signal, first in line or behind, and takes nothing", async () => {

@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { channel } from "node:diagnostics_channel";
+import { channel, subscribe, unsubscribe } from "node:diagnostics_channel";
 import { afterEach, describe, expect, it, test, vi } from "vitest";
 import { EVENT_NAMES } from "../../src/core/events.js";
 import type { Lease } from "../../src/core/lease.js";
@@ -77,6 +77,27 @@ describe("prometheusMetrics", () => {
     expect(sample(`holdfast_losses_total${of('reason="revoked"')}`)).toBe(1);
     expect(sample(`holdfast_hold_seconds_count${of('outcome="lost"')}`)).toBe(1);
     expect(sample(`holdfast_held_leases${E}`)).toBe(0);
+  });
+
+  it("counts no lease as jeopardized that another subscriber has ended inside the event", async () => {
+    const on = stage({ ttl: "10s" });
+    let lease: Lease;
+    const release = (): void => void lease.release();
+    // It subscribes first, so it is called first.
+    subscribe("holdfast:jeopardy", release);
+    running.push({ stop: () => void unsubscribe("holdfast:jeopardy", release) });
+    const metrics = begin();
+    lease = await on.locks.acquire("a");
+    const received: string[] = [];
+    lease.on("jeopardy", () => received.push("jeopardy"));
+    on.store.onRenew = () => Promise.reject(new Error("down"));
+    await on.clock.advance(3_400);
+    const samples = readSamples(metrics.text());
+    expect(samples.get(`holdfast_jeopardies_total${E}`)).toBe(1);
+    expect(samples.get(`holdfast_held_leases${E}`)).toBe(0);
+    expect(samples.get(`holdfast_jeopardized_leases${E}`)).toBe(0);
+    // Nothing of a lease is notified after its release.
+    expect(received).toEqual([]);
   });
 
   it("an acquire that ends as closed is not mistaken for a lease that is lost as closed", async () => {

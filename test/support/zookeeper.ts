@@ -25,7 +25,14 @@ export interface SeenRequest {
 
 export const SESSION_ID = 0x1234_5678_9abc_def0n;
 /** Types of requests. */
-export const Type = { exists: 3, setData: 5, sync: 9, ping: 11 } as const;
+export const Type = {
+  exists: 3,
+  setData: 5,
+  sync: 9,
+  ping: 11,
+  multiRead: 22,
+  closeSession: -11,
+} as const;
 /** The timeout that a `FakeServer` grants. */
 export const T = 3_000;
 

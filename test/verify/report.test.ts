@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { describe, expect, test } from "vitest";
+import { fold } from "../../src/verify/check/fold.js";
 import type { Event, History } from "../../src/verify/check/history.js";
-import { fold } from "../../src/verify/check/operations.js";
 import {
   handoversOf,
   jain,

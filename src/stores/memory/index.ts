@@ -145,6 +145,7 @@ class MemoryClaims implements Claims {
     const records = this.#byName.get(record.name)!;
     const { grantId, place } = record;
     if (records.length === 1) this.#byName.delete(record.name);
+    else if (records[0] === record) records.shift();
     else {
       const index = countWhile(records, (one) => one.place < place);
       records.splice(index, 1);

@@ -9,7 +9,7 @@ import type {
 } from "../../core/records.js";
 import { type Meter, taken, writtenRecord } from "../records-rule.js";
 
-interface Kept<Value> {
+interface ExpiringEntry<Value> {
   readonly value: Value;
   readonly untilMs: number;
 }
@@ -50,8 +50,8 @@ export class MemoryRecords implements Records {
 /** A map whose entries end by themselves. */
 class ExpiringMap<Value> {
   readonly #clock: StoreClock;
-  readonly #entries = new Map<string, Kept<Value>>();
-  #cleaning: Iterator<[string, Kept<Value>]> = this.#entries.entries();
+  readonly #entries = new Map<string, ExpiringEntry<Value>>();
+  #cleaning: Iterator<[string, ExpiringEntry<Value>]> = this.#entries.entries();
 
   constructor(clock: StoreClock) {
     this.#clock = clock;
@@ -71,7 +71,7 @@ class ExpiringMap<Value> {
     this.#entries.delete(key);
   }
 
-  #isOver({ untilMs }: Kept<Value>): boolean {
+  #isOver({ untilMs }: ExpiringEntry<Value>): boolean {
     return untilMs <= this.#clock.nowMs();
   }
 

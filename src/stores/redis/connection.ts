@@ -35,6 +35,11 @@ export interface Connection extends ServerState, ListenerPort {
   ): Promise<unknown>;
   /** Reports an error that a script has caught: the client has not seen it, and may have to reconnect. */
   reportCaughtError(error: Error): void;
+  /**
+   * As `losses`, and the connections to single nodes of a cluster count, too. If it has risen during a request,
+   * ioredis may have sent the request twice.
+   */
+  readonly allLosses: number;
   /** The client adds this prefix to keys, but not to patterns. */
   readonly keyPrefix: string;
   /** Waits until this many replicas have received all writes of this connection; returns how many have. */
@@ -64,6 +69,8 @@ export class ConnectionState {
   static readonly #all = new WeakMap<object, ConnectionState>();
   /** How often the connection has been lost. If the count is the same at two requests, one connection carried both. */
   losses = 0;
+  /** How often a connection to a node of a cluster has been lost. */
+  nodeLosses = 0;
   /** An attempt to connect is under way, and has no socket yet. */
   isConnecting = false;
   /** ioredis: the caller has selected another database than its options name, and may do so again. */

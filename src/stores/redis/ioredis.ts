@@ -70,8 +70,8 @@ export function ioredisConnection(given: IoredisClient): Connection {
   const cluster = client.isCluster === true;
   const primaries = (): readonly Client[] => (cluster ? nodesOf(client, "master") : [client]);
   const db = cluster ? 0 : databaseOf(client);
-  if (cluster) watchNodes(client);
   const state = ConnectionState.of(client, ["close"]);
+  if (cluster) watchNodes(client, state);
   const inDatabase = (script: Script): Script =>
     !cluster && (db !== 0 || state.hasSelected) ? selectingScript(script, db) : script;
   const nextNode = roundRobin();
@@ -89,6 +89,9 @@ export function ioredisConnection(given: IoredisClient): Connection {
     },
     get losses() {
       return state.losses;
+    },
+    get allLosses() {
+      return state.losses + state.nodeLosses;
     },
     onReconnect: (reconnected) => state.onReconnect(reconnected),
     keyPrefix: client.options?.keyPrefix ?? "",
@@ -140,12 +143,13 @@ const slotReadersOf = new WeakMap<object, Set<Client>>();
 /** ioredis names these connections so. */
 const SLOT_READER = "(refresher)";
 
-function watchNodes(cluster: Client): void {
+function watchNodes(cluster: Client, state: ConnectionState): void {
   if (slotReadersOf.has(cluster)) return;
   const readers = new Set<Client>();
   slotReadersOf.set(cluster, readers);
   const watch = (node: Client): void => {
     const { asking, duplicate } = node;
+    node.on("close", () => void state.nodeLosses++);
     node.asking = (...args) => {
       const reply = asking.apply(node, args);
       // ioredis ignores this promise. If the connection ends before the reply, its rejection would end the process.

@@ -121,6 +121,9 @@ export function nodeRedisConnection(given: NodeRedisClient): Connection {
     get losses() {
       return state.losses;
     },
+    get allLosses() {
+      return state.losses;
+    },
     onReconnect: (reconnected) => state.onReconnect(reconnected),
     keyPrefix: String(options?.keyPrefix ?? ""),
     async run(script, keys, args, argsToLoad = () => args) {

@@ -74,6 +74,9 @@ export const isReadOnly = (error: unknown): boolean => hasCode(error, CODES.read
 const hasCode = (error: unknown, code: number): boolean =>
   [error, (error as Error).cause].some((one) => resultCode(one) === code);
 
+/** Whether the error is about the file, and not about a statement or its values. */
+export const isFileProblem = (error: unknown): boolean => (resultCode(error) ?? -1) in PROBLEMS;
+
 /** `file` follows the words "the SQLite file". */
 export function toStoreError(error: unknown, file: string): HoldfastError {
   if (HoldfastError.is(error)) return error;

@@ -94,13 +94,12 @@ export class Writer {
     } catch (error) {
       if (isBusy(error)) this.#rejectTimedOut(error);
       else this.#reject(this.#jobs, error);
-      if (isFull(error)) this.#emptyLog();
     }
     this.#schedule();
   }
 
   /** Commits the first jobs, as many as TRANSACTION_MS allows. */
-  #transaction(durable: boolean): void {
+  #transaction(durable: boolean, logIsEmpty = false): void {
     this.#setSynchronous(durable ? "FULL" : "NORMAL");
     this.#begin.run();
     const values: unknown[] = [];
@@ -116,8 +115,11 @@ export class Writer {
     } catch (error) {
       this.#hooks.rolledBack();
       rollBack(this.#db);
-      if (error instanceof NeedsDurability) this.#transaction(true);
-      else if (isBusy(error) || this.#jobs.length === 1) throw error;
+      if (error instanceof NeedsDurability) this.#transaction(true, logIsEmpty);
+      else if (isFull(error) && !logIsEmpty) {
+        this.#emptyLog();
+        this.#transaction(durable, true);
+      } else if (isBusy(error) || this.#jobs.length === 1) throw error;
       // Only one of the jobs may be at fault, so each gets a transaction of its own.
       else this.#runSeparately();
       return;
@@ -157,7 +159,7 @@ export class Writer {
     try {
       this.#db.exec("PRAGMA wal_checkpoint(TRUNCATE)");
     } catch {
-      // Not even that has room; the next failure tries again.
+      // Not even that has room, or others read: the disk stays full.
     }
   }
 

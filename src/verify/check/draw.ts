@@ -1,6 +1,7 @@
 import { modeOf } from "../../core/store.js";
+import { fold } from "./fold.js";
 import type { Event, History } from "./history.js";
-import { fold, type Run } from "./operations.js";
+import type { Run } from "./operations.js";
 
 /**
  * Draws one event per line, in columns: time, client, kind, name or resource, op, details. For a

@@ -1,6 +1,7 @@
 import { describeEvent } from "./draw.js";
+import { fold } from "./fold.js";
 import type { Event, History } from "./history.js";
-import { endOfWait, fold, type Operation, type Run } from "./operations.js";
+import { endOfWait, type Operation, type Run } from "./operations.js";
 import type { Span } from "./spans.js";
 import type { Verdict } from "./verdict.js";
 

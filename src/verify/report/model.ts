@@ -1,5 +1,6 @@
+import { fold } from "../check/fold.js";
 import type { Event, History } from "../check/history.js";
-import { fold, type Operation, type Run } from "../check/operations.js";
+import type { Operation, Run } from "../check/operations.js";
 import { firstIndex } from "../check/spans.js";
 import type { CheckResult, FaultRecord, Result, RunRecord } from "../runner/result.js";
 

@@ -19,12 +19,12 @@ export class Load {
     return worstMs;
   }
 
-  /** The factor by which the run should be slower than usual: 1 on a quiet machine, at most 3. */
+  /** The factor by which the run should be slower than usual: 1 on a quiet machine, 1.5 or 2 on a busy one. */
   async pace(): Promise<number> {
     this.takeWorstMs();
     const cpu = process.cpuUsage();
     const fromMs = performance.now();
-    // A quiet machine does this much work in a third of the time.
+    // On a quiet machine, a busy loop gets nearly all the time of a core, and thousands of turns.
     let turns = 0;
     while (performance.now() - fromMs < TRIAL_MS) {
       await new Promise((resolve) => setImmediate(resolve));

@@ -1,6 +1,6 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { createLocks } from "../../../src/index.js";
+import { createLocks, type LeaseLostError } from "../../../src/index.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import { describeWith } from "../../support/needs.js";
 import { byPool } from "../../support/postgres.js";
@@ -12,9 +12,10 @@ describeWith(["postgres"], "after a crash of PostgreSQL", () => {
   });
   afterAll(() => lab.close());
 
+  /** The state of the name after a crash that followed a handover, and what the new holder's renewal gets. */
   const crash = async (
     durableRelease: boolean,
-  ): Promise<{ holder: string | undefined; waiters: number }> => {
+  ): Promise<{ holder: string | undefined; waiters: number; renewal: string }> => {
     // Nothing is written before the crash that did not have to be.
     const fragile = await lab.postgres({ config: { wal_writer_delay: "10000ms" } });
     const store = await byPool(fragile.url, { durableRelease });
@@ -32,22 +33,25 @@ describeWith(["postgres"], "after a crash of PostgreSQL", () => {
     // The waiter renews its ticket once it listens; whatever comes after its grant would bring that to disk.
     await pause(1_000);
     await lease.release();
-    const { token } = await waiting;
+    const granted = await waiting;
     await fragile.kill();
     await fragile.start();
     const after = createLocks(await byPool(fragile.url), { ttl: 30_000 });
     expect(await after.tryAcquire("name")).toBeNull();
     const info = await after.inspect("name");
-    expect(token).toBeGreaterThan(0n);
+    const renewal = await granted.renew().then(
+      () => "renewed",
+      (error: LeaseLostError) => error.reason,
+    );
     for (const one of [after, second, locks]) await one.close();
     await fragile.kill();
-    return { holder: info?.holders[0]?.holder, waiters: info?.waiting ?? 0 };
+    return { holder: info?.holders[0]?.holder, waiters: info?.waiting ?? 0, renewal };
   };
 
-  test("a released lease may be back, with the queue behind it, and nobody passes", {
+  test("a released lease may be back, with the queue behind it: nobody passes, and the one it was handed to has lost it", {
     timeout: 60_000,
   }, async () => {
-    expect(await crash(false)).toEqual({ holder: "first", waiters: 1 });
+    expect(await crash(false)).toEqual({ holder: "first", waiters: 1, renewal: "superseded" });
   });
 
   test("a token that was told is not drawn again, though the clock is behind it", {
@@ -101,6 +105,10 @@ describeWith(["postgres"], "after a crash of PostgreSQL", () => {
   });
 
   test("a durable release is not undone", { timeout: 60_000 }, async () => {
-    expect(await crash(true)).toEqual({ holder: "second", waiters: 0 });
+    expect(await crash(true)).toEqual({
+      holder: "second",
+      waiters: 0,
+      renewal: "renewed",
+    });
   });
 });

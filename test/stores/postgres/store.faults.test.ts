@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vit
 import { postgresFence } from "../../../src/fence/postgres.js";
 import { connect, createLocks, type Locks } from "../../../src/index.js";
 import { withTransactionLock } from "../../../src/postgres/index.js";
-import type { PostgresStore } from "../../../src/stores/postgres/index.js";
+import { type PostgresStore, postgresStore } from "../../../src/stores/postgres/index.js";
 import { type Fault, fault } from "../../../src/verify/fault.js";
 import { postgresConnectionKind } from "../../../src/verify/faults/postgres-kind.js";
 import { TcpProxy } from "../../../src/verify/faults/proxy.js";
@@ -287,22 +287,47 @@ describeWith(["postgres"], "connections and rows that others use", () => {
     return { locks, store };
   };
 
-  test("a pool of one connection is enough for leases, waiters and renewals", {
+  test.each([1, 2])(
+    "a pool of %i is enough for leases, waiters and renewals",
+    {
+      timeout: 60_000,
+    },
+    async (max) => {
+      const { locks } = await open({ max });
+      const held = await Promise.all(
+        Array.from({ length: 20 }, (_, i) => locks.acquire(`held ${i}`, { ttl: 1_500 })),
+      );
+      const blocker = await locks.acquire("busy");
+      const waiting = Array.from({ length: 20 }, () =>
+        locks.withLock("busy", { wait: 30_000, ttl: 1_500 }, async () => {}),
+      );
+      await sleep(4_000);
+      expect(held.map(({ state }) => state)).toEqual(held.map(() => "held"));
+      await blocker.release();
+      await Promise.all(waiting);
+      await Promise.all(held.map((lease) => lease.release()));
+    },
+  );
+
+  test("a program uses up its pool: requests fail in time, a lease is lost on time, and all goes on afterwards", {
     timeout: 60_000,
   }, async () => {
-    const { locks } = await open({ max: 1 });
-    const held = await Promise.all(
-      Array.from({ length: 20 }, (_, i) => locks.acquire(`held ${i}`, { ttl: 1_500 })),
-    );
-    const blocker = await locks.acquire("busy");
-    const waiting = Array.from({ length: 20 }, () =>
-      locks.withLock("busy", { wait: 30_000, ttl: 1_500 }, async () => {}),
-    );
-    await sleep(4_000);
-    expect(held.map(({ state }) => state)).toEqual(held.map(() => "held"));
-    await blocker.release();
-    await Promise.all(waiting);
-    await Promise.all(held.map((lease) => lease.release()));
+    const pool = new Pool({ connectionString: server.url, max: 2 });
+    const locks = createLocks(postgresStore(pool), { ttl: 1_500 });
+    onTestFinished(async () => {
+      await locks.close();
+      await pool.end();
+    });
+    const lease = await locks.acquire("held");
+    const lost = new Promise((resolve) => lease.signal.addEventListener("abort", resolve));
+    const used = await Promise.all([pool.connect(), pool.connect()]);
+    await expect(locks.tryAcquire("other")).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
+    await lost;
+    expect(() => lease.assertHeld()).toThrow();
+    for (const client of used) client.release();
+    const next = await locks.acquire("held", { wait: 20_000 });
+    expect(next.token).toBeGreaterThan(lease.token);
+    await next.release();
   });
 
   test("a row that somebody else has locked holds up its own name only", {

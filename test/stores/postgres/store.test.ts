@@ -455,6 +455,21 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     expect(pool.emit("error", new Error("terminating connection"))).toBe(true);
   });
 
+  test("a step that makes the row of a name waits for no row that is there", async () => {
+    freshSchema();
+    await open();
+    // A row without a token, and the token of a deleted row: a row that is made now begins above that.
+    await sql(`UPDATE ${schema}.deleted_names SET last_token = 7`);
+    await sql(`INSERT INTO ${schema}.names (name) VALUES ('there')`);
+    const other = new Client(server.url);
+    await other.connect();
+    closing.push(() => other.end());
+    await other.query(`BEGIN; SELECT FROM ${schema}.names WHERE name = 'there' FOR UPDATE`);
+    await sql(`BEGIN; SET LOCAL search_path = ${schema}; SET LOCAL lock_timeout = 500;
+      SELECT ${functionName("make_names")}(ARRAY['there', 'made']); COMMIT`);
+    expect(await sql(`SELECT last_token FROM ${schema}.names WHERE name = 'made'`)).toBe("7");
+  });
+
   test("overlapping batches of many clients do not deadlock", { timeout: 60_000 }, async () => {
     freshSchema();
     const before = Number(

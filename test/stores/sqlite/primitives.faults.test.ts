@@ -1,7 +1,8 @@
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import type { Leader } from "../../../src/index.js";
-import { fold, isExclusive } from "../../../src/verify/check/operations.js";
+import { fold } from "../../../src/verify/check/fold.js";
+import { isExclusive } from "../../../src/verify/check/operations.js";
 import type { TimeLine } from "../../../src/verify/traffic/time-line.js";
 import type { Worker } from "../../../src/verify/traffic/worker.js";
 import { freshFolder, open } from "../../support/sqlite.js";

@@ -1,5 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import { createLocks } from "../../../src/index.js";
+import { zookeeperStore } from "../../../src/stores/zookeeper/index.js";
 import { freePort } from "../../../src/verify/lab/ports.js";
 import { ZooKeeperClient } from "../../../src/zookeeper/index.js";
 import { rejection } from "../../core/helpers.js";
@@ -151,4 +153,22 @@ describe("a hostile server", () => {
     await log.has("reconnected");
     await client.delete("/a");
   });
+});
+
+test("servers before 3.6 are refused with the reason, and nothing is written to them", async () => {
+  // They reply so to a type of request that they do not know.
+  const server = await FakeServer.open((connection, request) => {
+    if (request.type === Type.multiRead) connection.reply(request, { error: -6 });
+    else obliging(connection, request);
+  });
+  const locks = createLocks(zookeeperStore({ servers: [server.name] }), { ttl: 1_000 });
+  expect(await rejection(locks.acquire("name"))).toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    retryable: false,
+    message: expect.stringContaining("needs ZooKeeper 3.6 or later"),
+  });
+  await locks.close();
+  const types = new Set(server.connections.flatMap(({ seen }) => seen.map(({ type }) => type)));
+  for (const type of [null, Type.multiRead, Type.ping, Type.closeSession]) types.delete(type);
+  expect([...types]).toEqual([]);
 });

@@ -80,6 +80,29 @@ describeWith(["zookeeper"], "the ZooKeeper store over many seconds", () => {
     await silence.heal();
   }, 60_000);
 
+  test("a server that is wiped grants nothing to a process that knows higher tokens, until its tokenOffset is raised", async () => {
+    const lab = await Lab.open();
+    onTestFinished(() => lab.close());
+    const server = (await lab.zookeeper()).servers[0]!;
+    const servers = [`${server.address}:${server.port}`];
+    const locksOf = (tokenOffset: bigint): Locks => {
+      const locks = createLocks(zookeeperStore({ servers }), { ttl: TTL_MS, tokenOffset });
+      onTestFinished(() => locks.close().catch(() => {}));
+      return locks;
+    };
+    const locks = locksOf(0n);
+    for (let i = 0; i < 20; i++) await (await locks.acquire(`name-${i}`)).release();
+    const lease = await locks.acquire("name");
+    const lost = new Promise((resolve) => lease.signal.addEventListener("abort", resolve));
+    await server.wipe();
+    await lost;
+    const refused = await locks.acquire("name").catch((error: unknown) => error);
+    expect(refused).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
+    const offset = /tokenOffset by at least (\d+)/.exec(String(refused))?.[1];
+    const next = await locksOf(BigInt(offset!)).acquire("name");
+    expect(next.token).toBeGreaterThan(lease.token);
+  }, 60_000);
+
   test("an observer is told of changes, also after its session has ended", async () => {
     const root = zookeeper.root();
     const through = await zookeeper.proxy();

@@ -3,16 +3,10 @@ import { describeShortRuns } from "./short-runs.js";
 describeShortRuns([
   // A process of another user, a full disk, a killed worker.
   ["sqlite", [], 1622],
-  // A paused worker, a replica that is made the primary, cut commands.
-  ["redis-cluster", ["redis"], 4616],
   // A setting that is changed, a lost reply, a full disk.
   ["redis", ["redis"], 71365],
   // A cut connection, a killed worker, the alarm NOSPACE.
   ["etcd", ["etcd"], 169439],
-  // A failover, a killed worker, a lost reply.
-  ["redis-replica", ["redis"], 31738],
-  // A cut watch, another leader, a paused worker.
-  ["etcd-cluster", ["etcd"], 8009],
   // Idle connections that the server closes, a lost reply, silent commands.
   ["postgres", ["postgres"], 6],
   // A paused node, a lost reply, a node that loses its data.

@@ -151,10 +151,11 @@ CREATE OR REPLACE FUNCTION make_names(wanted text[]) RETURNS void LANGUAGE plpgs
 BEGIN
   INSERT INTO names (name) SELECT DISTINCT w COLLATE "C" FROM unnest(wanted) AS w ORDER BY 1
     ON CONFLICT DO NOTHING;
-  -- A statement of its own: a row may have been deleted, and its token kept, while the one above waited for it.
+  -- A statement of its own: a row may have been deleted, and its token kept, while the one above waited for it. Only
+  -- rows that this transaction has made (xmin): it would lock others in no order.
   IF FOUND THEN
     UPDATE names AS n SET last_token = d.last_token FROM deleted_names AS d
-      WHERE n.name = ANY (wanted) AND n.last_token = 0 AND d.last_token > 0;
+      WHERE n.name = ANY (wanted) AND n.last_token = 0 AND d.last_token > 0 AND n.xmin = pg_current_xact_id()::xid;
   END IF;
 END $$;
 

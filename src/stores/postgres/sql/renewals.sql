@@ -62,10 +62,13 @@ BEGIN
     replies[r.i] := r.token;
   END LOOP;
   FOR r IN
-    SELECT w.i FROM unnest(wanted) WITH ORDINALITY AS w(name, i) LEFT JOIN names AS n ON n.name = w.name
+    SELECT w.i, n.name IS NULL AS is_gone
+      FROM unnest(wanted) WITH ORDINALITY AS w(name, i) LEFT JOIN names AS n ON n.name = w.name
       WHERE replies[w.i] IS NULL AND (n.name IS NULL OR w.i = ANY (locked)) ORDER BY w.i
   LOOP
-    replies[r.i] := renew_name(wanted[r.i], ids[r.i], seqs[r.i], ttls[r.i], new_channel, now_at);
+    -- A row that was missing may be there by now, and locked: waiting for it here could end in a deadlock.
+    replies[r.i] := CASE WHEN r.is_gone THEN lost_reply(NULL, ids[r.i])::text
+      ELSE renew_name(wanted[r.i], ids[r.i], seqs[r.i], ttls[r.i], new_channel, now_at) END;
   END LOOP;
   RETURN replies;
 END $$;

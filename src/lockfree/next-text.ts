@@ -1,0 +1,8 @@
+import { InvalidArgumentError } from "../core/errors.js";
+import { show } from "../core/validate.js";
+
+/** Checks the result of a change of a text. */
+export function checkNext(next: unknown): string {
+  if (typeof next === "string") return next;
+  throw new InvalidArgumentError(`change returned ${show(next)}; it must return the new text`);
+}
