@@ -19,6 +19,7 @@ const BENCHMARKS = [
   "etcd",
   "zookeeper",
   "fences",
+  "optimistic",
   "wake",
   "start",
 ];
