@@ -86,10 +86,10 @@ export function distributionPlot({ title, axis, unit, series }) {
 /** Lines through points. `series`: `{ label, points: [[x, y]] }`; `unit` is that of y. */
 export function linePlot({ title, axis, unit, series }) {
   const points = series.flatMap((one) => one.points);
-  const scale = scaleFor(
-    points.map(([x]) => x),
-    { fromZero: false },
-  );
+  const xs = [...new Set(points.map(([x]) => x))].sort((a, b) => a - b);
+  // Equally far apart, because each is a multiple of the one before.
+  const apart = PLOT / Math.max(1, xs.length - 1);
+  const scale = { at: (x) => round(LEFT + xs.indexOf(x) * apart), ticks: xs, note: "" };
   const heights = scaleFor(
     points.map(([, y]) => y),
     { fromZero: true },
