@@ -20,6 +20,7 @@ const BENCHMARKS = [
   "zookeeper",
   "fences",
   "lockfree",
+  "optimistic",
   "wake",
   "start",
 ];

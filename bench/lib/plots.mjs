@@ -76,15 +76,48 @@ export function distributionPlot({ title, axis, unit, series }) {
     );
     return `<polyline class="line" stroke="${COLOURS[i % COLOURS.length]}" points="${points.join(" ")}"/>`;
   });
-  const legend = shown.map(({ label, values }, i) => {
-    const below = bottom + 58 + i * 20;
-    return [
-      `<rect x="${LEFT}" y="${below - 10}" width="14" height="10" fill="${COLOURS[i % COLOURS.length]}"/>`,
-      text(LEFT + 22, below, `${label} (${values.length} samples)`),
-    ].join("");
-  });
+  const legend = shown.map(({ label, values }, i) =>
+    legendLine(`${label} (${values.length} samples)`, i, bottom),
+  );
   const body = [xAxis(scale, axis, unit, bottom), ...shares, ...lines, ...legend];
   return svg(title, bottom + 58 + shown.length * 20, body);
+}
+
+/** Lines through points. `series`: `{ label, points: [[x, y]] }`; `unit` is that of y. */
+export function linePlot({ title, axis, unit, series }) {
+  const points = series.flatMap((one) => one.points);
+  const xs = [...new Set(points.map(([x]) => x))].sort((a, b) => a - b);
+  // Equally far apart, because each is a multiple of the one before.
+  const apart = PLOT / Math.max(1, xs.length - 1);
+  const scale = { at: (x) => round(LEFT + xs.indexOf(x) * apart), ticks: xs, note: "" };
+  const heights = scaleFor(
+    points.map(([, y]) => y),
+    { fromZero: true },
+  );
+  const height = 260;
+  const bottom = TOP + height;
+  const y = (value) => round(bottom - ((heights.at(value) - LEFT) / PLOT) * height);
+  const grid = heights.ticks.map((tick) =>
+    [
+      line("grid", LEFT, y(tick), LEFT + PLOT, y(tick)),
+      text(LEFT - 10, y(tick) + 4, format(tick, unit), 'class="small" text-anchor="end"'),
+    ].join(""),
+  );
+  const lines = series.map((one, i) => {
+    const at = one.points.map(([x, value]) => `${scale.at(x)},${y(value)}`);
+    return `<polyline class="line" stroke="${COLOURS[i % COLOURS.length]}" points="${at.join(" ")}"/>`;
+  });
+  const legend = series.map(({ label }, i) => legendLine(label, i, bottom));
+  const body = [xAxis(scale, axis, "count", bottom), ...grid, ...lines, ...legend];
+  return svg(title, bottom + 58 + series.length * 20, body);
+}
+
+function legendLine(label, i, bottom) {
+  const below = bottom + 58 + i * 20;
+  return [
+    `<rect x="${LEFT}" y="${below - 10}" width="14" height="10" fill="${COLOURS[i % COLOURS.length]}"/>`,
+    text(LEFT + 22, below, label),
+  ].join("");
 }
 
 function escapeXml(words) {

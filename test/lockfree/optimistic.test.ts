@@ -1,13 +1,13 @@
-import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { Redis } from "ioredis";
-import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { Pool } from "pg";
+import { afterAll, beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import {
   ConflictStats,
   changing,
   etcdText,
   httpDocument,
   optimistic,
+  postgresRow,
   redisText,
   sqliteRow,
   type VersionedPlace,
@@ -17,6 +17,7 @@ import { Lab } from "../../src/verify/lab/lab.js";
 import { rejection } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
 import { freshFile, rawConnection } from "../support/sqlite.js";
+import { startEtagServer } from "./etag-server.js";
 
 test("writes again after a conflict, and counts them", async () => {
   let row = { count: 5, version: 1 };
@@ -71,6 +72,12 @@ test("an error ends the loop, a signal ends the pause, and a falsy result is a r
   });
   controller.abort(new Error("enough"));
   expect((await rejection(pausing)).message).toBe("enough");
+  const reading = new AbortController();
+  const write = vi.fn(() => 1);
+  const read = async () => reading.abort(new Error("too late"));
+  const stopped = await rejection(optimistic({ read, write, signal: reading.signal }));
+  expect(stopped.message).toBe("too late");
+  expect(write).not.toHaveBeenCalled();
   expect((await rejection(optimistic({ read: 1, write: 2 } as never))).code).toBe(
     "INVALID_ARGUMENT",
   );
@@ -121,26 +128,29 @@ test("a version column in SQLite: no update is lost", async () => {
   expect((await rejection(wrong.read())).message).toMatch(/no column "version"/);
 });
 
+test("a file that another connection keeps locked is waited for; errors of the data stay as they are", async () => {
+  const file = freshFile();
+  const db = await rawConnection(file);
+  const other = await rawConnection(file);
+  db.exec(
+    "PRAGMA journal_mode = WAL; CREATE TABLE stock (item TEXT UNIQUE, count INTEGER, version INTEGER)",
+  );
+  db.exec("INSERT INTO stock VALUES ('hat', 1, 1), ('cap', 1, 1)");
+  const hat = sqliteRow<{ count: number }>(db, "stock", { item: "hat" });
+  other.exec("BEGIN IMMEDIATE");
+  const adding = optimistic(changing(hat, (row) => ({ ...row, count: row.count + 1 })));
+  await new Promise(setImmediate);
+  other.exec("COMMIT");
+  expect(await adding).toEqual({ item: "hat", count: 2, version: 2 });
+  const change = (next: object) => rejection(optimistic(changing(hat, () => next as never)));
+  expect(await change({ item: "cap" })).toMatchObject({ code: "ERR_SQLITE_ERROR" });
+  expect((await change({ version: 7 })).message).toMatch(/counts the changes by itself/);
+  expect((await change({ count: undefined })).message).toMatch(/leave it out, or write null/);
+  expect((await hat.read())!.value).toEqual({ item: "hat", count: 2, version: 2 });
+});
+
 test("ETag and If-Match over HTTP: no update is lost, and a weak tag is refused", async () => {
-  let document: { text: string; tag: number } | null = null;
-  const server = createServer(async (request, response) => {
-    if (request.url === "/weak") return void response.setHeader("etag", 'W/"1"').end("1");
-    if (request.url === "/down") return void response.writeHead(500).end();
-    if (request.method === "GET") {
-      if (document === null) return void response.writeHead(404).end("nothing");
-      return void response.setHeader("etag", `"${document.tag}"`).end(document.text);
-    }
-    let text = "";
-    for await (const chunk of request) text += chunk;
-    const { "if-match": tag, "if-none-match": none } = request.headers;
-    const fits = document === null ? none === "*" : tag === `"${document.tag}"`;
-    if (!fits) return void response.writeHead(412).end();
-    document = { text, tag: (document?.tag ?? 0) + 1 };
-    response.writeHead(204).end();
-  });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  onTestFinished(() => void server.close());
-  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+  const { url } = await startEtagServer();
   const place = () => httpDocument(`${url}/counter`);
   await expectNoLostUpdate(
     place,
@@ -148,10 +158,35 @@ test("ETag and If-Match over HTTP: no update is lost, and a weak tag is refused"
     async () => Number((await place().read())!.value),
   );
   expect((await rejection(httpDocument(`${url}/weak`).read())).message).toMatch(/a weak ETag/);
-  expect(await rejection(httpDocument(`${url}/down`).read())).toMatchObject({
+});
+
+test("HTTP: a status says whether the document may have been written", async () => {
+  const { url } = await startEtagServer();
+  const at = (status: number) => httpDocument(`${url}/status/${status}`);
+  expect(await rejection(at(500).read())).toMatchObject({
     code: "STORE_UNAVAILABLE",
     retryable: true,
   });
+  for (const status of [409, 412, 404]) expect(await at(status).write("1", '"1"')).toBe(false);
+  const cases = [
+    [404, null, false, /answered a PUT with 404$/],
+    [403, '"1"', false, /answered a PUT with 403$/],
+    [429, '"1"', true, /answered a PUT with 429$/],
+    [504, '"1"', false, /504\. the document .* may have been written/],
+  ] as const;
+  for (const [status, tag, retryable, message] of cases) {
+    const refused = await rejection(at(status).write("1", tag));
+    expect(refused).toMatchObject({ code: "STORE_UNAVAILABLE", retryable });
+    expect(refused.message).toMatch(message);
+  }
+  for (const wrong of ["counter", "ftp://a/b", url.replace("//", "//me:secret@")]) {
+    expect(() => httpDocument(wrong)).toThrow(
+      expect.objectContaining({
+        code: "INVALID_ARGUMENT",
+        message: expect.not.stringContaining("secret"),
+      }),
+    );
+  }
 });
 
 describeWith(["redis"], "on Redis", () => {
@@ -175,6 +210,26 @@ describeWith(["redis"], "on Redis", () => {
     await optimistic(changing(place(), () => "8"));
     expect(await client.pttl("counter")).toBeGreaterThan(0);
     expect(await client.get("counter")).toBe("8");
+    await client.hset("hash", "field", "1");
+    for (const call of [
+      redisText(client, "hash").read(),
+      redisText(client, "hash").write("1", "0"),
+    ]) {
+      expect(await rejection(call)).toMatchObject({
+        code: "INVALID_ARGUMENT",
+        message: expect.stringContaining("does not hold a string: use another key"),
+      });
+    }
+    const beaten = changing(place(), async (text) => {
+      await client.incr("counter");
+      return `${text}0`;
+    });
+    expect(await rejection(optimistic({ ...beaten, retries: 0 }))).toMatchObject({
+      attempts: 1,
+      resource: 'the key "counter"',
+      message: expect.stringContaining("during the only attempt; nothing was written"),
+    });
+    expect(await client.get("counter")).toBe("9");
   });
 });
 
@@ -195,5 +250,38 @@ describeWith(["etcd"], "on etcd", () => {
       (text: string | null) => String(Number(text) + 1),
       async () => Number((await place().read())!.value),
     );
+    const { id } = await client.leaseGrant(60);
+    await client.txn({ success: [{ put: { key: "leased", value: "1", lease: id } }] });
+    expect(await optimistic(changing(etcdText(client, "leased"), () => "2"))).toBe("2");
+    expect([...(await client.leaseKeys(id))]).toEqual(["leased"]);
+  });
+});
+
+describeWith(["postgres"], "on PostgreSQL", () => {
+  let lab: Lab;
+  beforeAll(async () => {
+    lab = await Lab.open();
+  });
+  afterAll(() => lab?.close());
+
+  test("a version column: no update is lost, also where the server refuses to serialize", async () => {
+    const server = await lab.postgres();
+    await server.sql(
+      `CREATE TABLE "st ock" (item text, count integer, version bigint);
+       INSERT INTO "st ock" VALUES ('hat', 0, 9007199254740993)`,
+    );
+    for (const level of ["read committed", "serializable"]) {
+      const options = `-c default_transaction_isolation=${level.replace(" ", "\\ ")}`;
+      const pool = new Pool({ connectionString: server.url, max: 5, options });
+      onTestFinished(() => pool.end());
+      const row = () => postgresRow<{ count: number }>(pool, "st ock", { item: "hat" });
+      await expectNoLostUpdate(
+        row,
+        (seen: { count: number }) => ({ ...seen, count: seen.count + 1 }),
+        async () => (await row().read())!.value.count,
+      );
+      await server.sql('UPDATE "st ock" SET count = 0, version = version + 1');
+    }
+    expect(await server.sql('SELECT version FROM "st ock"')).toBe(String(9007199254740993n + 52n));
   });
 });

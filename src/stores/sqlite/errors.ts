@@ -53,10 +53,21 @@ const PROBLEMS: Record<number, { text: string; isFinal: boolean }> = {
   [CODES.notADatabase]: { text: "is not an SQLite database; name another file", isFinal: true },
 };
 
+/** SQLite's own messages: `all` of `@photostructure/sqlite` leaves the number out. */
+const CODES_OF_MESSAGES: Record<string, number> = {
+  "database is locked": CODES.busy,
+  "attempt to write a readonly database": CODES.readOnly,
+  "disk I/O error": CODES.inputOutput,
+  "database disk image is malformed": CODES.corrupt,
+  "database or disk is full": CODES.full,
+  "unable to open database file": CODES.cantOpen,
+};
+
 /** `node:sqlite` and `@photostructure/sqlite` give the number, better-sqlite3 the name. */
 function resultCode(error: unknown): number | null {
-  const { errcode, code } = (error ?? {}) as { errcode?: unknown; code?: unknown };
+  const { errcode, code, message } = (error ?? {}) as Record<string, unknown>;
   if (typeof errcode === "number") return errcode & 0xff;
+  if (code === "ERR_SQLITE_ERROR") return CODES_OF_MESSAGES[String(message)] ?? null;
   if (code === "SQLITE_BUSY") return CODES.busy;
   return CODES_OF_SYSTEM_ERRORS[String(code)] ?? null;
 }
