@@ -143,7 +143,7 @@ test("the middleware of docs/fences.md passes a holder on, refuses a stale one, 
 });
 
 test("fencedFetch sends the token, keeps headers and aborts with the lease", async () => {
-  const locks = createLocks(memoryStore());
+  const locks = createLocks(memoryStore(), { ttl: 600 });
   onTestFinished(() => locks.close());
   const lease = await locks.acquire("stock");
   const seen: (string | undefined)[] = [];

@@ -1,0 +1,50 @@
+import { expect, test } from "vitest";
+import { connect } from "../../../src/index.js";
+import { seededRandom } from "../../../src/testing/seeded-random.js";
+import { withTarget } from "../../../src/verify/targets/open.js";
+import { describeWith } from "../../support/needs.js";
+import { idleMember } from "../runner/fakes.js";
+
+describeWith(["redis"], "a Redis Cluster", () => {
+  test("changes the roles of its servers under a fault, and serves all slots again", {
+    timeout: 120_000,
+  }, async () => {
+    await withTarget({ lab: "redis-cluster" }, ["cluster"], async (target) => {
+      const random = seededRandom(1);
+      for (const name of ["replica made the primary", "primary killed, its replica takes over"]) {
+        const kind = target.kinds.find((one) => one.name === name)!;
+        expect(kind.breaks === undefined, name).toBe(name === "replica made the primary");
+        const one = kind.make(idleMember("w1"), random, 100)!;
+        await one.inject();
+        await one.heal();
+      }
+      await target.recover();
+      const locks = await connect(target.url);
+      await Promise.all(
+        Array.from({ length: 20 }, (_, i) =>
+          locks.withLock(`name ${i}`, { wait: "20s" }, () => {}),
+        ),
+      );
+      await locks.close();
+    });
+  });
+});
+
+describeWith(["etcd"], "etcd without space", () => {
+  test("keeps the leases that are held, and grants others once it is healed", {
+    timeout: 60_000,
+  }, async () => {
+    await withTarget({ lab: "etcd" }, ["space used up"], async ({ kinds: [kind], url }) => {
+      const one = kind!.make(idleMember("w1"), seededRandom(1), 100)!;
+      const locks = await connect(url, { ttl: "20s" });
+      const lease = await locks.acquire("held");
+      await one.inject();
+      await lease.renew();
+      lease.assertHeld();
+      await one.heal();
+      const other = await locks.acquire("other", { wait: "10s" });
+      expect([await lease.release(), await other.release()]).toEqual(["released", "released"]);
+      await locks.close();
+    });
+  });
+});
