@@ -203,6 +203,11 @@ export class Requests {
     );
   }
 
+  /** The `Locks` has closed, and its grace is over: nothing more may be sent. */
+  get isClosed(): boolean {
+    return this.#closed;
+  }
+
   /** Waits for all releases in flight. A release that is still owed after that is left to its ttl. */
   async close(): Promise<void> {
     while (this.#releases.size > 0) await Promise.all(this.#releases);

@@ -70,7 +70,9 @@ async function answer<Req extends IncomingMessage, Res extends ServerResponse>(
     return;
   }
   const { body: parsed, originalUrl } = request as { body?: unknown; originalUrl?: string };
-  const read = parsed === undefined ? await readBody(guard, request) : null;
+  // express.json() of Express 4 sets an empty object, and leaves a body of another type unread.
+  const isUnread = parsed === undefined || !request.readableDidRead;
+  const read = isUnread ? await readBody(guard, request) : null;
   const path = originalUrl ?? request.url ?? "";
   const named = { key, method, path, body: read ?? bytesOf(parsed) };
   const held = new HeldResponse(response);

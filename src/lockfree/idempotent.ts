@@ -329,9 +329,12 @@ class IdempotentCall<T> {
 
 function describeFailure(error: unknown): { name: string; message: string; code?: string } {
   if (!(error instanceof Error)) return { name: "Error", message: show(error) };
-  const { name, message, code } = error as Error & { code?: unknown };
-  const short = message.slice(0, MOST_MESSAGE_CHARS);
-  return { name, message: short, ...(typeof code === "string" && { code }) };
+  const { name, message, code } = error as { [field in "name" | "message" | "code"]?: unknown };
+  // Some libraries put an object there.
+  const textOf = (value: unknown): string =>
+    (typeof value === "string" ? value : show(value)).slice(0, MOST_MESSAGE_CHARS);
+  const more = typeof code === "string" && { code: textOf(code) };
+  return { name: textOf(name), message: textOf(message), ...more };
 }
 
 function checkKeepFailures(value: unknown): (error: unknown) => boolean {

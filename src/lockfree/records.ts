@@ -1,5 +1,5 @@
 import { assertOpen, type Context } from "../core/context.js";
-import { UnsupportedError } from "../core/errors.js";
+import { ClosedError, UnsupportedError } from "../core/errors.js";
 import type {
   MeterTake,
   Records,
@@ -28,16 +28,20 @@ export class NamespaceRecords {
   }
 
   async read(key: string): Promise<StoredRecord | null> {
+    assertOpen(this.#context);
     return this.#run("read a record", () => this.#records.read(this.#keyOf(key)));
   }
 
+  /** Works while the `Locks` closes, within its grace: the result of work that ends then must be recorded. */
   async write(write: RecordWrite): Promise<WriteAnswer> {
+    if (this.#context.requests.isClosed) throw new ClosedError();
     return this.#run("write a record", () =>
       this.#records.write({ ...write, key: this.#keyOf(write.key) }),
     );
   }
 
   async take(take: MeterTake): Promise<TakeAnswer> {
+    assertOpen(this.#context);
     return this.#run("take from a meter", () =>
       this.#records.take({ ...take, key: this.#keyOf(take.key) }),
     );
@@ -48,7 +52,6 @@ export class NamespaceRecords {
   }
 
   async #run<T>(what: string, send: () => T | Promise<T>): Promise<T> {
-    assertOpen(this.#context);
     return this.#context.requests.run(what, send);
   }
 }

@@ -633,6 +633,18 @@ describe("node:http", () => {
     expect(bodies).toEqual([{ a: 1 }, null]);
   });
 
+  test("a parser that left the body unread does not make all bodies the same", async () => {
+    const handle = handled((_request, response, { body }) => response.end(body));
+    // As express.json() of Express 4 does with a body that is not JSON.
+    const url = await serve((request, response) =>
+      handle(Object.assign(request, { body: {} }), response),
+    );
+    const send = sendTo(url);
+    expect(await (await send({ body: "one" })).text()).toBe("one");
+    expect(replayed(await send({ body: "one" }))).toBe(true);
+    expect((await send({ body: "two" })).status).toBe(422);
+  });
+
   test("a handler that never ends its response keeps the key until maxHold", async () => {
     let runs = 0;
     const signal = new Deferred<AbortSignal>();

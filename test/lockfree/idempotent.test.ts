@@ -162,6 +162,34 @@ function twoProcesses() {
   return { clock, store, faulty, first, second };
 }
 
+test("work that ends within the grace of close() is recorded, and not done again", async () => {
+  const { clock, first, second } = twoProcesses();
+  const end = new Deferred<string>();
+  const work = watch(idempotent(first, "k", KEEP, () => end.promise));
+  await clock.advance(0);
+  const closed = first.close({ grace: "5s" });
+  await clock.advance(1_000);
+  end.resolve("of the first");
+  await clock.advance(1_000);
+  await closed;
+  expect(work).toEqual({ outcome: "resolved", value: "of the first" });
+  expect(await idempotent(second, "k", KEEP, () => "done again")).toBe("of the first");
+});
+
+test("a failure is kept although its message is no text", async () => {
+  const { second } = twoProcesses();
+  const failure = Object.assign(new Error(), { message: { text: "declined" } });
+  let runs = 0;
+  const fail = () =>
+    idempotent(second, "k", { ...KEEP, keepFailures: true }, () => {
+      runs++;
+      throw failure;
+    });
+  expect(await rejection(fail())).toBe(failure);
+  expect(await rejection(fail())).toMatchObject({ failure: { message: "an object" } });
+  expect(runs).toBe(1);
+});
+
 /** The first begins its work, and loses its lease; the second takes over. */
 async function takenOver(fn: (locks: Locks) => Promise<string>) {
   const stage = twoProcesses();
