@@ -43,7 +43,7 @@ export interface KeyedQueue<L> extends AsyncDisposable {
    * null in a queue without locks. Rejects with the error of `fn`; with `LeaseLostError` if the lease was lost
    * while `fn` ran (a task that has not begun is not affected: it gets another lease); with
    * `AcquireTimeoutError` or `StoreUnavailableError` if its turn did not come within `wait`; with
-   * `QueueFullError` if `most` tasks of the key wait in this process, or 5,000 processes in the store; with
+   * `QueueFullError` if `most` tasks of the key wait in this process, or 5,000 waiters in the store; with
    * `ClosedError`, and with the signal's reason. Inside `fn`, do not await another task of the same key, nor
    * `close`: both wait for `fn`.
    */

@@ -3,7 +3,7 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import { HoldfastError, InvalidArgumentError } from "../core/errors.js";
 import { Refusal } from "../core/problem.js";
 import { orElse, parseDuration, show } from "../core/validate.js";
-import { contextOf, type Locks } from "../locks.js";
+import type { Locks } from "../locks.js";
 import { type RateLimiterOptions, rateLimiter } from "./rate-limiter.js";
 
 /** How a service limits its requests. */
@@ -100,7 +100,6 @@ function admission<R>(
       `policy is ${show(policy)}; it must be a string of 1 to 64 printable characters of ASCII, because it stands in headers`,
     );
   }
-  contextOf(locks);
   rateLimiter(locks, policy, numbers); // Throws for bad numbers now, and not at the first request.
   const name = JSON.stringify(policy);
   const seconds = Math.max(1, Math.ceil(parseDuration(numbers.per, "per", { min: 1 }) / 1_000));

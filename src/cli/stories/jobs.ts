@@ -12,7 +12,7 @@ export const jobs: Story = {
   mend: "Two layers: the lock, and a result that is kept under the same key",
   lesson:
     "The lock saves work, the key makes it right. The record and the effect must be one transaction, or the receiver must take the key too.",
-  link: "patterns.md#idempotency",
+  link: "idempotency.md#jobs",
 
   async direct(stage) {
     const data = await stage.data(
