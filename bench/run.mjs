@@ -93,7 +93,7 @@ if (flags.json) {
 }
 if (results.some(({ failures }) => failures.length > 0)) process.exitCode = 1;
 
-/** NAMES: a benchmark (`sqlite`), a kind or measurement in all of them (`handover`), or one of one (`sqlite/handover`). */
+/** NAMES: a benchmark (`sqlite`), else a kind or measurement in all of them (`handover`), or one of one (`sqlite/handover`). */
 function choose() {
   const chosen = new Map();
   const matched = new Set();
@@ -102,8 +102,10 @@ function choose() {
       const id = idOf(measurement);
       const { kind, byName = false } = measurement;
       const own = [id, `${name}/${id}`];
-      const names = byName ? own : [...own, name, kind, `${name}/${kind}`];
-      const hits = asked.filter((one) => names.includes(one));
+      const names = byName ? own : [...own, kind, `${name}/${kind}`];
+      const hits = asked.filter((one) =>
+        benchmarks.has(one) ? one === name && !byName : names.includes(one),
+      );
       for (const hit of hits) matched.add(hit);
       return hits.length > 0 || (asked.length === 0 && !byName);
     });

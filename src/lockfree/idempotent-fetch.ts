@@ -1,6 +1,7 @@
 import type { Lease } from "../core/lease.js";
+import { Refusal } from "../core/problem.js";
 import type { Locks } from "../locks.js";
-import { HttpGuard, type IdempotentHttpOptions, KEY_HEADER, refusalOf } from "./idempotent-http.js";
+import { HttpGuard, type IdempotentHttpOptions, KEY_HEADER } from "./idempotent-http.js";
 import { replayFetch, storedResponse } from "./stored-response.js";
 
 /**
@@ -48,9 +49,8 @@ export function idempotentFetch<Rest extends readonly unknown[]>(
       });
       return stored === null ? own! : replayFetch(stored);
     } catch (error) {
-      const refusal = refusalOf(error);
-      if (refusal === null) throw error;
-      return refusal.toResponse();
+      if (error instanceof Refusal) return error.toResponse();
+      throw error;
     }
   };
 }

@@ -134,7 +134,7 @@ export class HttpGuard<Req> {
     return Buffer.concat(chunks);
   }
 
-  /** Resolves to a response to replay, or to null: the response of `work` is to be sent. */
+  /** Resolves to a response to replay, or to null: the response of `work` is to be sent. Throws a refusal, or the error of `work`. */
   async run(
     request: Req,
     { key, method, path, body }: NamedRequest,
@@ -151,16 +151,17 @@ export class HttpGuard<Req> {
       return outcome.replayed ? outcome.value : null;
     } catch (error) {
       if (error instanceof NotKept) return null;
-      throw error;
+      throw refusalOf(error, name) ?? error;
     }
   }
 }
 
-/** Null for an error that is the handler's own. */
-export function refusalOf(error: unknown): Refusal | null {
-  if (error instanceof Refusal) return error;
+/** Null for an error that is the handler's own, such as one about another key. */
+function refusalOf(error: unknown, name: string): Refusal | null {
   const problem = HoldfastError.is(error) ? PROBLEMS[error.code] : undefined;
   if (problem === undefined) return null;
+  const { key = name } = error as { key?: string };
+  if (key !== name) return null;
   const type = `urn:holdfast:problem:${(error as HoldfastError).code.toLowerCase().replaceAll("_", "-")}`;
   return new Refusal({ type, ...problem }, problem.status === 422 ? {} : { "retry-after": "1" });
 }

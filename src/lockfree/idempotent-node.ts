@@ -1,8 +1,9 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Lease } from "../core/lease.js";
+import { Refusal } from "../core/problem.js";
 import type { Locks } from "../locks.js";
 import { HeldResponse } from "./held-response.js";
-import { HttpGuard, type IdempotentHttpOptions, KEY_HEADER, refusalOf } from "./idempotent-http.js";
+import { HttpGuard, type IdempotentHttpOptions, KEY_HEADER } from "./idempotent-http.js";
 import { replayNode, type StoredResponse } from "./stored-response.js";
 
 /** What a handler gets besides the request. */
@@ -21,8 +22,9 @@ type Handler<Req, Res> = (request: Req, response: Res, more: IdempotentRequest) 
  * What the handler writes is sent when it has been recorded.
  *
  * The key is in progress until the handler has ended the response, whether or not the client is still there:
- * a handler that never does keeps the key until `maxHold`. An error of the handler goes to `next`; without
- * `next`, the promise rejects with it.
+ * a handler that never does keeps the key until `maxHold`. If the client leaves before it has sent its whole
+ * body, the handler does not run. An error of the handler or of `scope` goes to `next`; without `next`, the
+ * promise rejects with it.
  *
  * @example
  * ```ts
@@ -32,11 +34,15 @@ type Handler<Req, Res> = (request: Req, response: Res, more: IdempotentRequest) 
  *
  * const locks = await connect("redis://127.0.0.1:6379");
  * const options = { keep: "24h" as const, scope: (request: any) => authenticate(request).account };
- * const server = createServer(
- *   idempotentNode(locks, options, async (request, response, { body }) => {
- *     response.writeHead(201).end(JSON.stringify(await charge(JSON.parse(String(body)))));
+ * const charges = idempotentNode(locks, options, async (request, response, { body }) => {
+ *   response.writeHead(201).end(JSON.stringify(await charge(JSON.parse(String(body)))));
+ * }); // Express: app.post("/charges", charges)
+ * const server = createServer((request, response) =>
+ *   charges(request, response, (error) => {
+ *     console.error(error);
+ *     response.destroy();
  *   }),
- * ); // Express: app.post("/charges", idempotentNode(locks, options, handler))
+ * );
  * ```
  */
 export function idempotentNode<Req extends IncomingMessage, Res extends ServerResponse>(
@@ -49,7 +55,7 @@ export function idempotentNode<Req extends IncomingMessage, Res extends ServerRe
     try {
       await answer(guard, request, response, handler);
     } catch (error) {
-      if (refusalOf(error)?.send(response)) return;
+      if (error instanceof Refusal && error.send(response)) return;
       // Express 4 does not look at the promise of a handler.
       if (next === undefined) throw error;
       next(error);
@@ -73,6 +79,7 @@ async function answer<Req extends IncomingMessage, Res extends ServerResponse>(
   // express.json() of Express 4 sets an empty object, and leaves a body of another type unread.
   const isUnread = parsed === undefined || !request.readableDidRead;
   const read = isUnread ? await readBody(guard, request) : null;
+  if (isUnread && read === null) return;
   const path = originalUrl ?? request.url ?? "";
   const named = { key, method, path, body: read ?? bytesOf(parsed) };
   const held = new HeldResponse(response);
@@ -98,14 +105,18 @@ async function answer<Req extends IncomingMessage, Res extends ServerResponse>(
   await handled;
 }
 
-/** A refusal leaves the rest of the body to be read and dropped: the client reads no reply before it has sent it. */
+/**
+ * Resolves to null if the client has left. A refusal leaves the rest of the body to be read and dropped: the
+ * client reads no reply before it has sent it.
+ */
 async function readBody<Req extends IncomingMessage>(
   guard: HttpGuard<Req>,
   request: Req,
-): Promise<Buffer> {
+): Promise<Buffer | null> {
   try {
     return await guard.readBody(request.iterator({ destroyOnReturn: false }));
   } catch (error) {
+    if (request.destroyed && !(error instanceof Refusal)) return null;
     request.resume();
     throw error;
   }

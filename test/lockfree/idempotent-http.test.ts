@@ -7,6 +7,7 @@ import { describe, expect, onTestFinished, test } from "vitest";
 import { createLocks, type Locks, StoreUnavailableError } from "../../src/index.js";
 import {
   type IdempotentHttpOptions,
+  idempotent,
   idempotentFetch,
   idempotentNode,
 } from "../../src/lockfree/index.js";
@@ -306,6 +307,16 @@ describe.each(Object.entries(FORMS))("%s", (_, start) => {
     expect(await own.text()).not.toContain("db-1");
   });
 
+  test("an error about a key of the handler's own is the handler's, and no refusal of this request", async () => {
+    const locks = openLocks();
+    const idempotently = (fingerprint: string) =>
+      idempotent(locks, "order", { keep: "1h", fingerprint }, () => ({ body: fingerprint }));
+    const send = await start(locks, (body) => idempotently(body));
+    expect(await (await send({ key: "a", body: "1" })).text()).toBe("1");
+    // OtherRequestError: as 422 it would tell the client that its own key was used.
+    expect(await statusOf(send({ key: "b", body: "2" }))).toBe(500);
+  });
+
   test.each([
     ["missing", null],
     ["empty", ""],
@@ -519,6 +530,29 @@ describe("node:http: a client that leaves does not end the work", () => {
 describe("node:http", () => {
   const handled = (handler: Parameters<typeof idempotentNode>[2], options: Options = {}) =>
     idempotentNode(openLocks(), nodeOptions(options), handler);
+
+  test("a client that leaves before its body is complete causes no error, and the key is free", async () => {
+    let runs = 0;
+    const handle = handled((_request, response) => {
+      runs++;
+      response.end("fine");
+    });
+    const arrived = new Deferred<void>();
+    const calls: Promise<void>[] = [];
+    const url = await serve((incoming, response) => {
+      calls.push(handle(incoming, response));
+      arrived.resolve();
+    });
+    const headers = { ...keyHeaders({}), "content-length": "100" };
+    const outgoing = request(url, { method: "POST", headers });
+    outgoing.on("error", () => {});
+    outgoing.write("abc");
+    await arrived.promise;
+    outgoing.destroy();
+    await calls[0];
+    expect(runs).toBe(0);
+    expect(await (await sendTo(url)()).text()).toBe("fine");
+  });
 
   test("a handler that destroys the response has failed", async () => {
     let runs = 0;
