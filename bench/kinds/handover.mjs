@@ -84,13 +84,15 @@ export async function measure({ contestants, start, options, progress }) {
 async function handOver({ holder, waiter, others }, holdMs) {
   await holder.call("hold");
   await waiter.call("ask");
+  if (others.length > 0) await sleepMs(SETTLED_MS);
   for (const one of others) await one.call("askBehind");
   await sleepMs(holdMs);
+  // All at once: if another is first after all, it has to release the name.
   const [grantedMs, releasedMs] = await Promise.all([
     waiter.call("granted"),
     holder.call("release"),
+    ...others.map((one) => one.call("granted")),
   ]);
-  await Promise.all(others.map((one) => one.call("granted")));
   return grantedMs - releasedMs;
 }
 
