@@ -1,6 +1,5 @@
 import { existsSync } from "node:fs";
 import { InvalidArgumentError, UnsupportedError } from "./core/errors.js";
-import { show } from "./core/validate.js";
 import type { FencedResource, FenceListOptions } from "./fence/shared/list.js";
 import { kindOf, parseStoreUrl } from "./stores/registry.js";
 import type { StoreUrl } from "./stores/url.js";
@@ -38,6 +37,7 @@ export async function listFences(
   }
 }
 
+/** By the first scheme of the store's kind; a store without a fence of its own has none. */
 const OPENERS: Readonly<Record<string, (url: StoreUrl) => Promise<OpenedFence>>> = {
   sqlite: openSqliteFence,
   redis: openRedisFence,
@@ -47,7 +47,7 @@ const OPENERS: Readonly<Record<string, (url: StoreUrl) => Promise<OpenedFence>>>
 };
 
 async function openSqliteFence({ path }: StoreUrl): Promise<OpenedFence> {
-  if (!existsSync(path)) throw new InvalidArgumentError(`there is no file ${show(path)}`);
+  if (!existsSync(path)) throw new InvalidArgumentError(`there is no file ${JSON.stringify(path)}`);
   const [{ listTable }, { openSqlite }] = await Promise.all([
     import("./fence/sqlite.js"),
     import("./stores/sqlite/driver.js"),

@@ -1,6 +1,6 @@
 import { unlimitedController } from "./core/abort.js";
 import { Agenda } from "./core/agenda.js";
-import { assertOpen, type Context } from "./core/context.js";
+import { assertOpen, type Context, registerContext } from "./core/context.js";
 import { AcquireTimeoutError, InvalidArgumentError } from "./core/errors.js";
 import { closeOnExit } from "./core/exit.js";
 import { Grace } from "./core/grace.js";
@@ -210,18 +210,6 @@ export function createLocksOn(
 /** `Locks` made in this thread. */
 let made = 0;
 
-/** For tools that are built on a `Locks`, and need more of its store than the interface has. */
-const contexts = new WeakMap<Locks, Context>();
-
-/** Throws InvalidArgumentError if the value was not made by `connect` or `createLocks` of this copy of Holdfast. */
-export function contextOf(locks: Locks): Context {
-  const context = contexts.get(locks);
-  if (context !== undefined) return context;
-  throw new InvalidArgumentError(
-    `locks is ${show(locks)}; pass the object that connect() or createLocks() of this copy of Holdfast returned`,
-  );
-}
-
 class StoreLocks implements Locks {
   readonly #context: Context;
   readonly #closer = unlimitedController();
@@ -254,7 +242,7 @@ class StoreLocks implements Locks {
             close: (isIdle) => this.close({ grace: isIdle ? 0 : exit.graceMs }),
           });
     store.open?.();
-    contexts.set(this, this.#context);
+    registerContext(this, this.#context);
   }
 
   get traits(): Traits {

@@ -74,6 +74,15 @@ test("imports go downwards only", () => {
   expect(upward).toEqual([]);
 });
 
+test("a store loads no doctor with its protocol: the kinds of stores load doctors, when one is called", () => {
+  const isDoctor = (path: string): boolean => /^stores\/\w+\/doctor(\/|\.ts$)/.test(path);
+  expect([...imports.keys()].filter(isDoctor).length).toBeGreaterThan(10);
+  const loading = [...imports]
+    .filter(([path]) => !isDoctor(path) && !path.endsWith("/kind.ts"))
+    .flatMap(([path, targets]) => [...targets].filter(isDoctor).map((to) => `${path} → ${to}`));
+  expect(loading).toEqual([]);
+});
+
 test("no files import each other in a circle", () => {
   expect(circlesIn(imports)).toEqual([]);
 });

@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
+import { contextOf } from "../core/context.js";
 import { UnsupportedError } from "../core/errors.js";
 import type { Feature, Traits } from "../core/store.js";
 import { NamespaceRecords } from "../lockfree/records.js";
-import { contextOf, type Locks } from "../locks.js";
+import type { Locks } from "../locks.js";
 import type { Case } from "./subject.js";
 
 /** A feature of Holdfast. A store that lacks what it needs refuses it with the reason. */

@@ -1,5 +1,5 @@
 import { type Clock, LATE_MS, type Timer } from "./clock.js";
-import { emit } from "./events.js";
+import { publish } from "./events.js";
 import type { Grace } from "./grace.js";
 import type { Awaitable } from "./store.js";
 
@@ -97,7 +97,7 @@ export class Agenda {
     try {
       const nowMs = this.#clock.elapsedMs();
       const lateMs = nowMs - this.#timerAt;
-      if (lateMs > LATE_MS) emit("stalled", undefined, () => ({ lateMs }));
+      if (lateMs > LATE_MS) publish("stalled", () => ({ lateMs }));
       for (let woken = 0; woken < WAKES_PER_TURN; woken++) {
         const first = this.#heap[0];
         if (first === undefined || first.wakeAt > nowMs) break;

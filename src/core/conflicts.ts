@@ -1,5 +1,5 @@
 import { pause } from "./pause.js";
-import { systemRuntime } from "./runtime.js";
+import { type Runtime, systemRuntime } from "./runtime.js";
 
 /** How a compare-and-set is repeated. */
 export interface ConflictRule {
@@ -20,8 +20,8 @@ export async function retryConflicts<T>(
   { retries, firstMs, maxMs, signal }: ConflictRule,
   attempt: (number: number) => Promise<T | null>,
   exhausted: (attempts: number) => Error,
+  { clock, random }: Pick<Runtime, "clock" | "random"> = systemRuntime(),
 ): Promise<T> {
-  const { clock, random } = systemRuntime();
   for (let i = 1; ; i++) {
     signal?.throwIfAborted();
     const done = await attempt(i);

@@ -5,7 +5,7 @@ import type { ClaimMode } from "./store.js";
 export interface AcquireFields {
   /** The number of the acquire in this thread. Each name of `acquireAll` has a number of its own. */
   id: number;
-  /** The kind of store: `redis`, `etcd` and so on. */
+  /** The kind of store, such as `Redis`, `PostgreSQL behind a pooler` or `memory`: docs/metrics.md lists them. */
   store: string;
   /** The name, as the user gave it. */
   name: string;
@@ -65,3 +65,7 @@ export interface Events {
   /** The timer of leases and waiters fired `lateMs` late: the event loop was blocked, or the process stopped. */
   stalled: { lateMs: number };
 }
+
+/** Events that are only published: a fence, a request and a timer belong to no one logger. */
+export type UnloggedEvent = "stale-token" | "request" | "stalled";
+export type LoggedEvent = Exclude<keyof Events, UnloggedEvent>;

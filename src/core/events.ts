@@ -1,5 +1,5 @@
 import { channel } from "node:diagnostics_channel";
-import type { Events } from "./event-fields.js";
+import type { Events, LoggedEvent, UnloggedEvent } from "./event-fields.js";
 import { logLine } from "./log-lines.js";
 
 export type { AcquireFields, Events, LeaseFields } from "./event-fields.js";
@@ -17,7 +17,7 @@ export interface Logger {
   warn(message: string, fields: object): void;
 }
 
-const LEVEL: Record<EventName, keyof Logger> = {
+const LEVEL: Record<LoggedEvent, keyof Logger> & Record<UnloggedEvent, null> = {
   asked: "debug",
   granted: "debug",
   "not-granted": "debug",
@@ -29,9 +29,9 @@ const LEVEL: Record<EventName, keyof Logger> = {
   released: "debug",
   revoked: "warn",
   unprotected: "warn",
-  "stale-token": "warn",
-  request: "debug",
-  stalled: "debug",
+  "stale-token": null,
+  request: null,
+  stalled: null,
 };
 
 export const EVENT_NAMES = Object.keys(LEVEL) as EventName[];
@@ -43,8 +43,14 @@ const channels = Object.fromEntries(
 /** Whether the event has a subscriber: for events that cost more to find out than to build. */
 export const isHeard = (event: EventName): boolean => channels[event].hasSubscribers;
 
+/** Publishes an event that has no logger. */
+export function publish<E extends UnloggedEvent>(event: E, fields: () => Events[E]): void {
+  const to = channels[event];
+  if (to.hasSubscribers) to.publish(fields());
+}
+
 /** Calls `fields` only when the event has a subscriber or a logger. */
-export function emit<E extends EventName>(
+export function emit<E extends LoggedEvent>(
   event: E,
   logger: Logger | undefined,
   fields: () => Events[E],

@@ -8,17 +8,9 @@ import { LeaseExtras } from "./lease-extras.js";
 import { type Proof, ProvedGrant } from "./proved-grant.js";
 import { RenewCalls } from "./renew-calls.js";
 import { isPromise, type ReleaseOutcome } from "./requests.js";
-import { type Sequencer, type SequencerOptions, writeSequencer } from "./sequencer.js";
-import { type Call, checkTtl } from "./settings.js";
-import {
-  type Awaitable,
-  type ClaimMode,
-  type Grant,
-  type LostAnswer,
-  modeOf,
-  type RenewAnswer,
-  type Renewal,
-} from "./store.js";
+import { type SequencerOptions, writeSequencer } from "./sequencer.js";
+import type { Call } from "./settings.js";
+import type { Awaitable, Grant, LostAnswer, RenewAnswer, Renewal } from "./store.js";
 import { checkOneOf, type Duration, show } from "./validate.js";
 
 const EVENTS = ["jeopardy", "recovered", "lost"] as const;
@@ -40,18 +32,6 @@ export class HeldLease extends ProvedGrant implements Lease {
     this.#id = id;
     this.#grantedAtMs = context.runtime.clock.elapsedMs();
     this.#renewAtMs = this.#dueAt(proof.sentAtMs, proof.grant.ttlMs);
-  }
-
-  get holder(): string {
-    return this.call.holder;
-  }
-
-  get mode(): ClaimMode {
-    return modeOf(this.call);
-  }
-
-  get permits(): number {
-    return this.mode === "permits" ? this.call.permits : 1;
   }
 
   /** False: the grant had expired before we saw it, and is no lease. */
@@ -135,13 +115,8 @@ export class HeldLease extends ProvedGrant implements Lease {
   }
 
   async renew(ttl?: Duration): Promise<void> {
-    const { settings, store, requests, runtime } = this.context;
-    const ttlMs = ttl === undefined ? this.ttlMs : checkTtl(ttl, settings, store.traits);
-    if (this.usableMs(ttlMs) <= 0) {
-      throw new InvalidArgumentError(
-        `ttl is ${ttlMs} ms, of which drift and abortBefore, in proportion, leave nothing; choose a longer one`,
-      );
-    }
+    const { settings, requests, runtime } = this.context;
+    const ttlMs = ttl === undefined ? this.ttlMs : this.checkNewTtl(ttl);
     if (this.#isOver()) this.assertHeld();
     const nowMs = this.#nowMs();
     const extras = this.#ensureExtras();
@@ -193,20 +168,9 @@ export class HeldLease extends ProvedGrant implements Lease {
 
   sequencer(options?: SequencerOptions): string {
     this.assertHeld();
-    return writeSequencer(
-      { ...this.#grant(), madeAtMs: this.context.runtime.clock.wallMs() },
-      options,
-    );
-  }
-
-  toJSON(): { name: string; token: string; floor: string; holder: string; mode: ClaimMode } {
-    const { token, floor, ...rest } = this.#grant();
-    return { ...rest, token: String(token), floor: String(floor) };
-  }
-
-  #grant(): Omit<Sequencer, "madeAtMs"> {
     const { name, token, floor, holder, mode } = this;
-    return { name, token, floor, holder, mode };
+    const madeAtMs = this.context.runtime.clock.wallMs();
+    return writeSequencer({ name, token, floor, holder, mode, madeAtMs }, options);
   }
 
   override wake(nowMs: number): void {

@@ -1,13 +1,13 @@
 import { LOSS_DETAIL } from "./errors.js";
-import type { Events } from "./event-fields.js";
+import type { Events, LoggedEvent } from "./event-fields.js";
 import { printable } from "./text.js";
 
 /** An event as one line for people. The fields of the event go with it. */
-export function logLine<E extends keyof Events>(event: E, fields: Events[E]): string {
+export function logLine<E extends LoggedEvent>(event: E, fields: Events[E]): string {
   return printable(LINES[event](fields));
 }
 
-const LINES: { readonly [E in keyof Events]: (fields: Events[E]) => string } = {
+const LINES: { readonly [E in LoggedEvent]: (fields: Events[E]) => string } = {
   asked: ({ name, mode, holder }) => `${holder} asks for ${q(name)} (${mode})`,
   granted: ({ name, token, holder, waitMs, handedOver }) =>
     `${q(name)} was ${handedOver ? "handed over" : "granted"} to ${holder} after ${ms(waitMs)}, with token ${token}`,
@@ -28,11 +28,6 @@ const LINES: { readonly [E in keyof Events]: (fields: Events[E]) => string } = {
     `${q(name)} was taken by force from ${holder} (token ${token}) by ${by}: ${why}`,
   unprotected: ({ name, holder, cause }) =>
     `${holder} runs WITHOUT the lock on ${q(name)}: ${cause}`,
-  "stale-token": ({ resource, token, highest }) =>
-    `the fence of ${q(resource)} refused token ${token}; the highest that has entered is ${highest}`,
-  request: ({ store, command, ms: tookMs, outcome }) =>
-    `the ${store} store ${outcome === "failed" ? "failed to " : "replied to "}${command} after ${ms(tookMs)}`,
-  stalled: ({ lateMs }) => `the event loop was blocked for ${ms(lateMs)}`,
 };
 
 const NOT_GRANTED: Record<Events["not-granted"]["reason"], string> = {

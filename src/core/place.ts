@@ -2,7 +2,7 @@ import { StoreUnavailableError } from "./errors.js";
 
 /** A place that can be changed only if it is unchanged. */
 export interface VersionedPlace<Value, Next = Value, Version = unknown> {
-  /** What it is, for errors. Default "the value". */
+  /** The name of the value in errors. Default "the value". */
   readonly resource?: string | undefined;
   /** Reads value and version in one step. Null: there is nothing, and `write` can't make it. */
   read(): Promise<{ readonly value: Value; readonly version: Version } | null>;

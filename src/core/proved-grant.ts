@@ -3,8 +3,16 @@ import type { Context } from "./context.js";
 import { InvalidArgumentError } from "./errors.js";
 import type { Lease } from "./lease.js";
 import type { ReleaseOutcome } from "./requests.js";
-import { type Call, driftOf } from "./settings.js";
-import type { Awaitable, Grant, Renewal, Store } from "./store.js";
+import { type Call, checkTtl, driftOf } from "./settings.js";
+import {
+  type Awaitable,
+  type ClaimMode,
+  type Grant,
+  modeOf,
+  type Renewal,
+  type Store,
+} from "./store.js";
+import type { Duration } from "./validate.js";
 import { Renewable } from "./watchdog.js";
 
 /** A longer freeze always counts, however long the ttl: it is time that `abortBefore` promises to the work. */
@@ -74,6 +82,23 @@ export abstract class ProvedGrant extends Renewable {
     return { store, name: requests.toStoreName(lease.name), grantId: lease.#grantId, token };
   }
 
+  get holder(): string {
+    return this.#call.holder;
+  }
+
+  get mode(): ClaimMode {
+    return modeOf(this.#call);
+  }
+
+  get permits(): number {
+    return this.mode === "permits" ? this.#call.permits : 1;
+  }
+
+  toJSON(): { name: string; token: string; floor: string; holder: string; mode: ClaimMode } {
+    const { name, token, floor, holder, mode } = this;
+    return { name, holder, mode, token: String(token), floor: String(floor) };
+  }
+
   isOlderThan(grant: Grant): boolean {
     return this.token < grant.token + this.#context.settings.tokenOffset;
   }
@@ -130,6 +155,16 @@ export abstract class ProvedGrant extends Renewable {
     // Only a renewal that was sent after a step of the wall clock proves anything about it.
     if (seq === this.#seq) this.#unexplainedAtProofMs = this.#unexplainedAtSendMs;
     this.setProvedUntil(sentAtMs, ttlMs);
+  }
+
+  /** Throws `InvalidArgumentError` for a ttl that the store can't keep, or that leaves no time for work. */
+  protected checkNewTtl(ttl: Duration): number {
+    const { settings, store } = this.#context;
+    const ttlMs = checkTtl(ttl, settings, store.traits);
+    if (this.usableMs(ttlMs) > 0) return ttlMs;
+    throw new InvalidArgumentError(
+      `ttl is ${ttlMs} ms, of which drift and abortBefore, in proportion, leave nothing; choose a longer one`,
+    );
   }
 
   protected setTtl(ttlMs: number, nowMs: number): void {

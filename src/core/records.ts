@@ -53,6 +53,8 @@ export interface RecordWrite {
    * - `token`: there is no record, or its token is not higher. The record then has this token.
    *
    * The other two keep the record's token.
+   * No tool of `holdfast/lockfree` writes by `token`. It is for a record that each holder of a lock replaces
+   * without a read, such as a checkpoint: an earlier holder can't overwrite that of a later one.
    *
    * A copy of a write may arrive late, when its client has written again. By `version` it then changes nothing.
    * By `token` it overwrites records of the same token, so write once for each token, and by `version` after that.

@@ -2,7 +2,7 @@ import type { Agenda } from "./agenda.js";
 import { reasonOf, safeCause } from "./cause.js";
 import { LATE_MS, type Timer } from "./clock.js";
 import { ClosedError, HoldfastError, StoreUnavailableError } from "./errors.js";
-import { emit, isHeard } from "./events.js";
+import { isHeard, publish } from "./events.js";
 import { OwedRelease } from "./owed-release.js";
 import type { Runtime } from "./runtime.js";
 import type { Settings } from "./settings.js";
@@ -252,7 +252,7 @@ export class Requests {
     const { store } = this.#store.traits;
     const sentAtMs = clock.elapsedMs();
     const end = (outcome: "replied" | "failed"): void =>
-      emit("request", undefined, () => {
+      publish("request", () => {
         return { store, command, ms: clock.elapsedMs() - sentAtMs, outcome };
       });
     try {

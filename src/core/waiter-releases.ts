@@ -1,6 +1,6 @@
 import type { Acquisition } from "./acquisition.js";
 import { HoldfastError } from "./errors.js";
-import type { ReleaseOutcome } from "./requests.js";
+import { LAST_REPLY_MS, type ReleaseOutcome } from "./requests.js";
 import type { ClaimAnswer } from "./store.js";
 
 interface ReleaseOptions {
@@ -22,6 +22,22 @@ export async function releaseClaim(
     requests.release({ name: requests.toStoreName(name), grantId, unused }, owedMs, timeoutMs),
   );
   return (await Promise.all(outcomes)).at(-1)!;
+}
+
+/**
+ * Ends a wait whose time is up. The release of the ticket also shows whether the store still replies: busy and
+ * down are not the same error. `claimError` is asked after it: after a busy event loop, the reply to the claim may
+ * be there already, and unread.
+ */
+export function releaseTimedOut(
+  acquisition: Acquisition,
+  grantId: string,
+  claimError: () => HoldfastError | null,
+): void {
+  acquisition.end(null);
+  void releaseClaim(acquisition, grantId, { timeoutMs: LAST_REPLY_MS }).then((outcome) => {
+    acquisition.rejectTimedOut(claimError() ?? (HoldfastError.is(outcome) ? outcome : null));
+  });
 }
 
 /** A claim under a former grantId may have arrived after that id's release: releases it again. */

@@ -2,32 +2,28 @@ import { Acquisition, type Busy, type NotGranted } from "./acquisition.js";
 import { LATE_MS } from "./clock.js";
 import { assertOpen, type Context } from "./context.js";
 import { ClosedError, HoldfastError } from "./errors.js";
+import { checkAtExpiry } from "./expiry-check.js";
 import { HeldLease } from "./held-lease.js";
 import { PushTarget } from "./push-target.js";
-import { LAST_REPLY_MS, type ReleaseOutcome } from "./requests.js";
+import { LAST_REPLY_MS } from "./requests.js";
 import { SentRequests } from "./sent-requests.js";
 import type { Call } from "./settings.js";
-import {
-  type Awaitable,
-  type ClaimAnswer,
-  type Grant,
-  type Position,
-  type Push,
-  type RenewAnswer,
-  type Renewal,
-  WAITERS_AT_EXPIRY,
+import type {
+  Awaitable,
+  ClaimAnswer,
+  Grant,
+  Position,
+  Push,
+  RenewAnswer,
+  Renewal,
 } from "./store.js";
-import { releaseAfterEnd, releaseClaim, releaseFormer } from "./waiter-releases.js";
+import {
+  releaseAfterEnd,
+  releaseClaim,
+  releaseFormer,
+  releaseTimedOut,
+} from "./waiter-releases.js";
 import { Renewable } from "./watchdog.js";
-
-/** The waiters that claim at a holder's expiry do so this far apart. */
-const APART_MS = 5;
-/**
- * The waiters in front may have given up, or be dead. So a waiter further back renews its ticket after the
- * holder's expiry, if that comes before its next renewal: this much later for each place, because a long
- * queue must not poll at the pace of a short lease.
- */
-const FURTHER_BACK_APART_MS = 100;
 
 /**
  * One acquire, from the first claim to the lease: claims, keeps its ticket alive, is pushed or polls,
@@ -276,12 +272,10 @@ export class Waiter extends Renewable {
     this.#renewAtMs = watchdog.dueAt(sentAtMs, this.#call.ttlMs);
     const nowMs = this.#nowMs();
     if (store.traits.waiting === "polled") this.#pollLater();
-    else if (position.ahead < WAITERS_AT_EXPIRY) {
-      this.#claimAtMs = nowMs + Math.max(1, position.freeInMs) + position.ahead * APART_MS;
-    } else {
-      this.#claimAtMs = Number.POSITIVE_INFINITY;
-      const lookAtMs = nowMs + position.freeInMs + position.ahead * FURTHER_BACK_APART_MS;
-      this.#renewAtMs = Math.min(this.#renewAtMs, lookAtMs);
+    else {
+      const { claimAtMs, renewAtMs } = checkAtExpiry(position, nowMs);
+      this.#claimAtMs = claimAtMs;
+      this.#renewAtMs = Math.min(this.#renewAtMs, renewAtMs);
     }
     if (!this.#mustLook || this.#claimSeq > 0) return;
     this.#mustLook = false;
@@ -343,15 +337,10 @@ export class Waiter extends Renewable {
     } else if (!this.#hasTicket && this.#claimSeq === 0)
       this.#fail(acquisition.timeoutError(), "timeout");
     else {
-      // The release of the ticket also shows whether the store still replies: busy and down are not the same error.
       this.#stopWaiting();
-      acquisition.end(null);
-      this.#release({ timeoutMs: LAST_REPLY_MS }).then((outcome) => {
-        // Only now: after a busy event loop, the reply to the claim may have been there, and unread.
+      releaseTimedOut(acquisition, this.#sent.grantId, () => {
         const isUnanswered = this.#claimSeq > 0 && inFlightMs >= LAST_REPLY_MS;
-        const releaseError = HoldfastError.is(outcome) ? outcome : null;
-        const noReply = isUnanswered ? requests.noReplyError("claim", inFlightMs) : null;
-        acquisition.rejectTimedOut(noReply ?? releaseError);
+        return isUnanswered ? requests.noReplyError("claim", inFlightMs) : null;
       });
     }
   }
@@ -379,8 +368,8 @@ export class Waiter extends Renewable {
     return isOver;
   }
 
-  #release(options?: { timeoutMs: number }): Promise<ReleaseOutcome> {
-    return releaseClaim(this.#acquisition, this.#sent.grantId, options);
+  #release(): void {
+    void releaseClaim(this.#acquisition, this.#sent.grantId);
   }
 
   #stopWaiting(): void {

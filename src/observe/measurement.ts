@@ -36,7 +36,7 @@ const PLAIN_COUNTERS = [
   "unprotected_runs",
 ] as const;
 
-/** What is measured under one set of labels. */
+/** The values that are measured under one set of labels. */
 class Series {
   readonly labels: Labels;
   /** The pending acquires and the held leases by number, the oldest first, with their beginning. */
@@ -174,6 +174,10 @@ export class Measurement {
     });
     this.#listeners.on("released", (event) => {
       const series = this.#seriesOf(event);
+      // The store has confirmed that the lease lived until its release.
+      if (event.outcome === "released" && series.jeopardized.has(event.id)) {
+        sink.record("recoveries", series.labels, 1);
+      }
       this.#forget(event.id, series);
       sink.record("hold", series.outcome(event.outcome), event.heldMs / 1_000);
     });

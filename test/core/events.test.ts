@@ -1,4 +1,5 @@
 import { subscribe, unsubscribe } from "node:diagnostics_channel";
+import { readFileSync } from "node:fs";
 import { inspect } from "node:util";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { StoreUnavailableError } from "../../src/core/errors.js";
@@ -36,6 +37,7 @@ const FIELDS: Record<EventName, string[]> = {
 };
 /** These have no logger. */
 const UNLOGGED = ["stale-token", "request", "stalled"];
+const PAGE = readFileSync(new URL("../../docs/events.md", import.meta.url), "utf8");
 
 const received: Heard[] = [];
 const subscribers = new Map<EventName, (fields: unknown) => void>(
@@ -292,10 +294,6 @@ describe("the logger", () => {
     expect(lines.map(([, , fields]) => fields)).toEqual(
       onChannel.map(({ event, fields }) => ({ event, ...(asText(fields) as object) })),
     );
-    const levels = new Map(lines.map(([level, , fields]) => [eventOf(fields), level]));
-    expect(levels.get("jeopardy")).toBe("warn");
-    expect(levels.get("recovered")).toBe("info");
-    expect(levels.get("granted")).toBe("debug");
   });
 
   it("gets one line that a person understands", async () => {
@@ -349,6 +347,52 @@ describe("the logger", () => {
     const logger = new Mine();
     await stage({ logger }).locks.acquire("a");
     expect(logger.seen).toHaveLength(2);
+  });
+});
+
+describe("docs/events.md", () => {
+  const cells = (row: string): string[] => row.split("|").map((cell) => cell.trim());
+
+  it("says the fields and the log level of each event", async () => {
+    const { lines, logger } = collecting();
+    await everything(logger);
+    const closing = stage({ logger });
+    await closing.locks.acquire("a");
+    await Promise.all([closing.locks.close(), closing.clock.advance(10)]);
+    for (const event of EVENT_NAMES) {
+      const row = PAGE.split("\n").find((line) => line.startsWith(`| \`${event}\` |`))!;
+      const [, , fields, , level] = cells(row);
+      // After the colon are the values of the last field.
+      const [listed] = fields!.split(":");
+      const own = [...listed!.matchAll(/`(\w+)`/g)].map(([, field]) => field!);
+      const common = /\*(acquire|lease)\*/.exec(listed!)?.[1];
+      const shared = common === "lease" ? LEASE : common === "acquire" ? ACQUIRE : [];
+      expect([event, [...shared, ...own].toSorted()]).toEqual([event, FIELDS[event].toSorted()]);
+      const logged = lines.filter(([, , one]) => eventOf(one) === event).map(([one]) => one);
+      const documented = level!.match(/\b(debug|info|warn)\b/g) ?? [];
+      expect([event, new Set(documented)]).toEqual([event, new Set(logged)]);
+      expect(level!.startsWith("none")).toBe(UNLOGGED.includes(event));
+    }
+  });
+
+  it("explains every warning, and no other line", async () => {
+    const { lines, logger } = collecting();
+    await everything(logger);
+    const warnings = lines.filter(([level]) => level === "warn").map(([, line]) => line);
+    const table = PAGE.slice(PAGE.indexOf("| warning |"), PAGE.indexOf("## All events"));
+    const explained = table
+      .split("\n")
+      .filter((row) => row.startsWith("| …"))
+      .map((row) => cells(row)[1]!.replaceAll("`", "").split("…"));
+    const isOf = (line: string, parts: string[]): boolean =>
+      parts.every((part) => line.includes(part.trim()));
+    for (const line of warnings) {
+      expect(
+        explained.filter((parts) => isOf(line, parts)),
+        line,
+      ).toHaveLength(1);
+    }
+    for (const parts of explained) expect(warnings.some((line) => isOf(line, parts))).toBe(true);
   });
 });
 

@@ -79,6 +79,20 @@ describe("prometheusMetrics", () => {
     expect(sample(`holdfast_held_leases${E}`)).toBe(0);
   });
 
+  it("counts jeopardy as recovered if the store confirms the release", async () => {
+    const metrics = begin();
+    const on = stage({ ttl: "10s" });
+    const leases = [await on.locks.acquire("a"), await on.locks.acquire("b")];
+    on.store.onRenew = () => Promise.reject(new Error("down"));
+    await on.clock.advance(3_400);
+    await leases[0]!.release();
+    await on.clock.advance(10_000);
+    const samples = readSamples(metrics.text());
+    expect(samples.get(`holdfast_jeopardies_total${E}`)).toBe(2);
+    expect(samples.get(`holdfast_recoveries_total${E}`)).toBe(1);
+    expect(samples.get(`holdfast_losses_total${of('reason="expired"')}`)).toBe(1);
+  });
+
   it("counts no lease as jeopardized that another subscriber has ended inside the event", async () => {
     const on = stage({ ttl: "10s" });
     let lease: Lease;
@@ -242,7 +256,7 @@ describe("prometheusMetrics", () => {
 });
 
 describe("series", () => {
-  const ten = async (names: number, options?: LabelOptions): Promise<string> => {
+  const textAfter = async (names: number, options?: LabelOptions): Promise<string> => {
     const metrics = begin(options);
     const on = stage();
     for (let i = 0; i < names; i++) await (await on.locks.acquire(`order:${i}`)).release();
@@ -250,13 +264,13 @@ describe("series", () => {
   };
 
   it("have no label for names by default: 10,000 names make as many series as one", async () => {
-    const text = await ten(10_000);
+    const text = await textAfter(10_000);
     expect(text).not.toContain("order:");
-    expect(readSamples(text).size).toBe(readSamples(await ten(1)).size);
+    expect(readSamples(text).size).toBe(readSamples(await textAfter(1)).size);
   });
 
   it("by name are bounded: beyond the limit, names are in the group other", async () => {
-    const samples = readSamples(await ten(200, { names: (name) => name, maxGroups: 3 }));
+    const samples = readSamples(await textAfter(200, { names: (name) => name, maxGroups: 3 }));
     const acquires = [...samples].filter(([key]) => key.startsWith("holdfast_acquires_total"));
     const group = (name: string): string => of(`group="${name}",outcome="granted"`);
     expect(Object.fromEntries(acquires)).toEqual({
@@ -274,13 +288,13 @@ describe("series", () => {
         throw new Error("a bug");
       },
     ]) {
-      const text = await ten(1, { names });
+      const text = await textAfter(1, { names });
       expect(text).toContain(`holdfast_acquires_total${of('group="other",outcome="granted"')} 1\n`);
     }
   });
 
   it("escape quotes, backslashes and line breaks in labels", async () => {
-    const text = await ten(1, { names: () => 'a"b\\c\nd\ud800' });
+    const text = await textAfter(1, { names: () => 'a"b\\c\nd\ud800' });
     expect(text).toContain('group="a\\"b\\\\c\\nd\ufffd"');
     const lines = text.split("\n").filter((line) => line.includes("group="));
     for (const line of lines) expect(line).toMatch(/^holdfast_\w+\{.*\} \S+$/);

@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { describe, expect, test } from "vitest";
 import { EVENT_NAMES } from "../../src/core/events.js";
@@ -19,6 +19,16 @@ function prometheusName(name: MetricName): string {
 }
 
 describe("the documents", () => {
+  test("list every kind of store that the label can name", () => {
+    const traits = readdirSync(`${root}src/stores`, { recursive: true, encoding: "utf8" })
+      .filter((path) => path.endsWith(".ts"))
+      .flatMap((path) => [...text(`src/stores/${path}`).matchAll(/^ {2}store: "(.+)",$/gm)])
+      .map(([, kind]) => kind!);
+    expect(traits.length).toBeGreaterThan(8);
+    const [, listed] = /the labels `store` \((.*?)\)/.exec(METRICS_PAGE)!;
+    expect(listed!.split(", ").toSorted()).toEqual(traits.map((kind) => `\`${kind}\``).toSorted());
+  });
+
   test("list every metric, under both names", () => {
     for (const name of METRIC_NAMES) {
       const otel = `holdfast.${name.replaceAll("_", ".")}`;
@@ -40,7 +50,7 @@ describe("the documents", () => {
   });
 
   test("have a section for every alert", () => {
-    const runbooks = [...ALERTS.matchAll(/runbook: docs\/runbook\.md#([\w-]+)/g)];
+    const runbooks = [...ALERTS.matchAll(/runbook_url: docs\/runbook\.md#([\w-]+)/g)];
     const headings = [...text("docs/runbook.md").matchAll(/^## (.*)$/gm)].map(([, one]) =>
       one!.toLowerCase().replaceAll(" ", "-"),
     );
@@ -57,6 +67,14 @@ test("alerts and dashboard use no metric that does not exist, and the dashboard 
     );
   for (const name of [...used(ALERTS), ...used(DASHBOARD)]) expect(known).toContain(name);
   expect([...used(DASHBOARD)].toSorted()).toEqual(known.toSorted());
+});
+
+test("every alert has a case in which it fires, and one in which it is silent", () => {
+  const cases = text("test/observe/alerts.yml");
+  for (const [, alert] of ALERTS.matchAll(/- alert: (\w+)/g)) {
+    expect(cases).toMatch(new RegExp(`alertname: ${alert}\\s+exp_alerts:\\s+- exp_labels`));
+    expect(cases).toMatch(new RegExp(`alertname: ${alert}, exp_alerts: \\[\\]`));
+  }
 });
 
 describeWith(["prometheus"], "promtool", () => {

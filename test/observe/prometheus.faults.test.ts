@@ -17,13 +17,23 @@ interface Panel {
 }
 const dashboard = JSON.parse(
   readFileSync(join(root, "monitoring/grafana-dashboard.json"), "utf8"),
-) as { panels: Panel[] };
+) as {
+  panels: Panel[];
+  templating: { list: { name: string; query: string | { query: string } }[] };
+};
 const queries = dashboard.panels.flatMap(({ title, targets }) =>
   targets.map(({ expr }) => ({
     title,
     // As Grafana replaces them.
-    query: expr.replaceAll("$job", ".*").replaceAll("$__rate_interval", "10s"),
+    query: expr
+      .replaceAll("$job", ".*")
+      .replaceAll("$group", ".*")
+      .replaceAll("$__rate_interval", "10s"),
   })),
+);
+/** The variables that Grafana fills from Prometheus. */
+const variables = dashboard.templating.list.flatMap(({ name, query }) =>
+  typeof query === "string" ? [] : [{ name, query: query.query }],
 );
 
 describeWith(["prometheus"], "a real Prometheus that scrapes examples/metrics.mjs", () => {
@@ -105,6 +115,14 @@ describeWith(["prometheus"], "a real Prometheus that scrapes examples/metrics.mj
     });
   });
 
+  test.each(variables)("the dashboard's variable $name has values: $query", async (variable) => {
+    // Grafana makes one request of this function.
+    const [, series, label] = /^label_values\((\w+), (\w+)\)$/.exec(variable.query)!;
+    const path = `/label/${label}/values?match[]=${encodeURIComponent(series!)}`;
+    const expected: Record<string, string> = { job: "example", group: "order" };
+    await until(path, async () => (await get<string[]>(path))?.includes(expected[variable.name]!));
+  });
+
   test("every alert rule is evaluated without an error", async () => {
     type Rules = { groups: { rules: { name: string; health: string; lastError?: string }[] }[] };
     const rules = await until("the rules are evaluated", async () => {
@@ -135,7 +153,7 @@ async function end(child: ChildProcess | undefined): Promise<void> {
   clearTimeout(killing);
 }
 
-async function until<T>(what: string, condition: () => Promise<T | false>): Promise<T> {
+async function until<T>(what: string, condition: () => Promise<T | false | undefined>): Promise<T> {
   const untilMs = performance.now() + PATIENCE_MS;
   for (;;) {
     const value = await condition();

@@ -6,8 +6,10 @@ interface Waiting {
   readonly name: string;
   /** Only pushes to callbacks of the present phase count: those of claims since the waiter's last final reply or release. */
   phase: number;
-  /** The ticket may expire before a push arrives. */
-  isEnding: boolean;
+  /** The ticket may expire before a push arrives, or a push of the former phase may arrive only now: none is compared. */
+  isUncertain: boolean;
+  /** The step that released it last. */
+  releasedIn: number;
   pushes: Push[];
 }
 
@@ -19,6 +21,7 @@ export class Execution {
   readonly #clients: readonly Store[];
   readonly #names: readonly string[];
   readonly #waiting = new Map<string, Waiting>();
+  #steps = 0;
 
   constructor(clients: readonly Store[], prefix: string, ignored: ReadonlySet<Ignored>) {
     this.#clients = clients;
@@ -27,6 +30,7 @@ export class Execution {
   }
 
   async run(step: Step): Promise<void> {
+    this.#steps++;
     switch (step.do) {
       case "requests": {
         const replies = await Promise.all(step.requests.map((one) => this.#send(one)));
@@ -106,6 +110,8 @@ export class Execution {
     if (request.do === "release") {
       // Before the reply: a claim of the same turn begins the next phase.
       this.#endPhase(grantId);
+      const former = this.#waiting.get(grantId);
+      if (former !== undefined) former.releasedIn = this.#steps;
       const [released] = await client.release([{ name, grantId, unused: request.unused }]);
       return { released };
     }
@@ -121,13 +127,13 @@ export class Execution {
       holder: `holder ${request.id}`,
       queue: request.queue,
     };
-    const waiting = this.#waiting.get(grantId) ?? { name, phase: 0, isEnding: false, pushes: [] };
+    const waiting = this.#waiting.get(grantId) ?? newWaiting(name);
     this.#waiting.set(grantId, waiting);
-    waiting.isEnding = request.ttl === "short";
+    waiting.isUncertain = request.ttl === "short" || waiting.releasedIn === this.#steps;
     const { phase } = waiting;
     const answer = await client.claim(claim, (push) => {
       this.pushed[push.kind]++;
-      if (waiting.phase === phase && !waiting.isEnding) waiting.pushes.push(push);
+      if (waiting.phase === phase && !waiting.isUncertain) waiting.pushes.push(push);
     });
     const isFinal = answer.kind === "granted" || answer.kind === "lost";
     if (isFinal && waiting.phase === phase) this.#endPhase(grantId);
@@ -145,7 +151,7 @@ export class Execution {
     }));
     for (const [i, { ttl }] of mine.entries()) {
       const waiting = this.#waiting.get(renewals[i]!.grantId);
-      if (waiting !== undefined) waiting.isEnding = ttl === "short";
+      if (waiting !== undefined) waiting.isUncertain = ttl === "short";
     }
     const answers = await client.renew(renewals);
     for (const [i, { grantId }] of renewals.entries()) {
@@ -177,3 +183,11 @@ export class Execution {
     return `${both ? this.#names.join() : this.#names[name]} grant ${id}`;
   }
 }
+
+const newWaiting = (name: string): Waiting => ({
+  name,
+  phase: 0,
+  isUncertain: false,
+  releasedIn: 0,
+  pushes: [],
+});
