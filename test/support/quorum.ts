@@ -106,10 +106,11 @@ export const renewals = (timeLine: TimeLine, op: string, afterMs: number): numbe
 export const closeAll = (workers: readonly Worker[]) =>
   Promise.all(workers.map((one) => one.close()));
 
-/** Finds the keys that match and have the record of a ballot which is not over. */
+/** Finds the keys that match and have a record, not the note that a ballot is over. */
 const FIND_RECORDS = `local found = {}
 for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
-  if select(4, cmsgpack.unpack(redis.call('GET', key))) ~= 0 then found[#found + 1] = key end
+  local record = redis.call('GET', key)
+  if record and string.sub(record, 1, 5) ~= 'over ' then found[#found + 1] = key end
 end
 return found`;
 

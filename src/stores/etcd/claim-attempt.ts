@@ -214,7 +214,7 @@ class ClaimAttempt {
     await Promise.all([...sessions].map((session) => session.prove()));
   }
 
-  /** The ticket was found again, perhaps by a store that did not know of it: it must be watched. */
+  /** The ticket exists already, perhaps unknown to this store: it must be watched. */
   async #keepTicket({ token }: StoredClaim): Promise<void> {
     const { claims, waiters } = this.#context;
     const own = this.#own[0]!;

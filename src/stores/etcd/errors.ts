@@ -7,7 +7,7 @@ export const isLeaseNotFound = (error: unknown): boolean =>
   error.grpcCode === Code.NOT_FOUND &&
   /lease not found/.test(error.message);
 
-/** Makes errors that no retry mends not retryable. */
+/** Converts errors that a retry can't fix into errors of ours that are not retryable. */
 export function toStoreError(error: unknown): unknown {
   if (!(error instanceof EtcdError)) return error;
   const codes: readonly number[] = [Code.PERMISSION_DENIED, Code.UNAUTHENTICATED];

@@ -1,5 +1,6 @@
 import { HoldfastError, InvalidArgumentError, StoreUnavailableError } from "../../core/errors.js";
 import type { Store } from "../../core/store.js";
+import { explainNetworkFailure } from "../shared/network-failure.js";
 import { switchedTlsOf, tlsTrouble } from "../shared/tls.js";
 import { addressOf, type StoreUrl } from "../url.js";
 import { EtcdStore } from "./index.js";
@@ -101,8 +102,7 @@ const NO_LEADER = "it has no leader: a majority of its members can't be reached"
 
 /** Explanations for messages of the server or the library. */
 const MEANINGS: readonly [RegExp, (url: StoreUrl) => string][] = [
-  [/ECONNREFUSED/, () => "nobody listens there (ECONNREFUSED)"],
-  [/Name resolution failed/, () => "no such host is known"],
+  [/Name resolution failed/, () => "the host name is not known: check the address"],
   [
     /user name is empty/,
     () => "it requires a user and a password before the hosts of the URL, or a user's certificate",
@@ -113,7 +113,9 @@ const MEANINGS: readonly [RegExp, (url: StoreUrl) => string][] = [
 
 export function why({ message, grpcCode, endpoint }: EtcdError, url: StoreUrl): string {
   const meaning =
-    tlsTrouble(message, url) ?? MEANINGS.find(([pattern]) => pattern.test(message))?.[1](url);
+    tlsTrouble(message, url) ??
+    explainNetworkFailure(message) ??
+    MEANINGS.find(([pattern]) => pattern.test(message))?.[1](url);
   if (meaning !== undefined) return meaning;
   const text = message.replace(endpoint === null ? "etcd: " : `etcd at ${endpoint}: `, "").trim();
   if (grpcCode === Code.PERMISSION_DENIED) {
@@ -123,7 +125,7 @@ export function why({ message, grpcCode, endpoint }: EtcdError, url: StoreUrl): 
   if (!text.startsWith("can't connect")) return text;
   return url.options.has("tls")
     ? `${text} (does it speak TLS on that port?)`
-    : `${text} (does it expect TLS? then add tls=1)`;
+    : `${text} (is it etcd? does it expect TLS? then add tls=1)`;
 }
 
 const hostsOf = ({ hosts }: StoreUrl): string =>

@@ -56,13 +56,13 @@ export interface NodeRelease {
   readonly number: number;
   /** `atLeast` does not close the name. */
   readonly unused: boolean;
-  /** Whether a process that waits is told; not if the name stays with another ballot. */
+  /** Whether a process that waits is notified; not if the name stays with another ballot. */
   readonly wakes: boolean;
   /** For so long the node refuses the claim of the ballot, if it arrives later; 0: it can't. */
   readonly keptOutMs: number;
 }
 
-/** `awaited`: released, and another process was told so. */
+/** `awaited`: released, and another process was notified. */
 export type NodeReleaseReply = "released" | "awaited" | "absent";
 
 /** A name as one node has it. */
@@ -126,7 +126,7 @@ export interface QuorumNode {
   /** One reply for each, in order. */
   renew(renewals: readonly NodeRenewal[]): Promise<readonly NodeRenewReply[]>;
   release(release: NodeRelease): Promise<NodeReleaseReply>;
-  /** This process was told that the name is free, and has no use for it: another is told. */
+  /** This process was notified that the name is free, and has no use for it: another is notified. */
   pass(name: string): Promise<void>;
   revoke(revocation: NodeRevocation): Promise<void>;
   /** One for each name, in order; an error stands for a name that can't be read. */

@@ -1,7 +1,8 @@
 import { randomUUID } from "node:crypto";
+import { reasonOf } from "../../core/cause.js";
 import { HoldfastError, InvalidArgumentError } from "../../core/errors.js";
 import { connectionOf, type RedisClient } from "../redis/client.js";
-import { pairsOf } from "../redis/doctor/facts.js";
+import { pairsOf } from "../redis/connection.js";
 import { RequestBatcher, ScriptRunner } from "../redis/script-runner.js";
 import { type Json, listOf } from "../shared/json-replies.js";
 import { Listener } from "../shared/listener.js";
@@ -35,6 +36,12 @@ const NAMES_PER_SCRIPT = 100;
 const WORDS = { prefix: PREFIX, page: "docs/stores/quorum.md", maker: "quorumStore" };
 /** The settings of a server that has each write on its disk before it replies. */
 const DURABLE = { appendonly: "yes", appendfsync: "always", "no-appendfsync-on-rewrite": "no" };
+
+/** A server that has just restarted may get its users a moment later. */
+const LOGIN_REFUSED = /NOAUTH|WRONGPASS/;
+
+/** The script could not examine the server, which may be another one than before: a proxy can keep the connection. */
+const NOT_EXAMINED = /HOLDFAST RESTARTED|READONLY|MISCONF|OOM/;
 
 /** A node that is one Redis server. */
 export class RedisNode implements QuorumNode {
@@ -76,12 +83,15 @@ export class RedisNode implements QuorumNode {
       usual: () => this.#usualCaller,
       // A server that has restarted knows no scripts: whoever loads one has the node examine itself.
       toLoad: () => this.#caller("", "unread"),
+      failed: (error) => {
+        if (NOT_EXAMINED.test(reasonOf(error))) this.#examinedAt = -1;
+      },
     });
   }
 
   async join(): Promise<NodeState> {
-    const fsync = await this.#readFsync();
     const { losses } = this.#runner.connection;
+    const fsync = await this.#readFsync();
     const args = this.#caller("", fsync);
     const reply = this.#learn(await this.#runner.run(SCRIPTS.join, [MARKER], args));
     const marker = this.#marker;
@@ -272,6 +282,8 @@ export class RedisNode implements QuorumNode {
       return areSet.every((yes) => yes) ? "always" : "later";
     } catch (error) {
       const failure = this.#runner.toStoreError(error);
+      // The server would count as one that has lost its data, and stay out of the vote for maxTtl.
+      if (LOGIN_REFUSED.test(reasonOf(error))) throw failure;
       if (HoldfastError.is(failure) && failure.retryable) throw failure;
       return "unknown";
     }

@@ -1,4 +1,5 @@
 import { REVOKED_KEPT } from "../../core/store.js";
+import { BUCKETS } from "../redis/keys.js";
 import { header, MAX_TOKEN, type Script, scriptOf } from "../redis/scripts.js";
 import { LUA } from "./lua.js";
 
@@ -12,6 +13,7 @@ export const MOST_WAKES = 16;
 
 /** The constants of the Lua files. */
 const CONSTANTS = {
+  BUCKETS,
   FORMAT,
   MAX_TOKEN,
   MOST_AHEAD: MOST_AHEAD_MICROS,

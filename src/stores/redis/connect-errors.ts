@@ -1,5 +1,6 @@
 import { safeCause } from "../../core/cause.js";
 import { StoreUnavailableError } from "../../core/errors.js";
+import { explainNetworkFailure } from "../shared/network-failure.js";
 import { certificateTrouble, tlsTrouble } from "../shared/tls.js";
 import { addressOf, type StoreUrl } from "../url.js";
 import { messageOf, replyError } from "./errors.js";
@@ -27,8 +28,8 @@ export async function toConnectError(
     });
   const tlsFailure = tls === null ? undefined : tlsTrouble(text, url);
   if (tlsFailure !== undefined) return failure({ why: tlsFailure, retryable: false });
-  const network = describeNetworkFailure(text);
-  if (network !== null) return failure(network);
+  const networkFailure = explainNetworkFailure(text);
+  if (networkFailure !== null) return failure({ why: networkFailure, retryable: true });
   if (sentinel !== null) {
     const name = JSON.stringify(sentinel);
     const why = `no sentinel there answers with the address of a primary ${name} that can be reached`;
@@ -45,15 +46,6 @@ export async function toConnectError(
 interface Failure {
   readonly why: string;
   readonly retryable: boolean;
-}
-
-function describeNetworkFailure(text: string): Failure | null {
-  if (/ECONNREFUSED/.test(text)) {
-    return { why: "nobody listens there (ECONNREFUSED)", retryable: true };
-  }
-  const unknown = /ENOTFOUND|EAI_AGAIN/.exec(text)?.[0];
-  if (unknown === undefined) return null;
-  return { why: `the host's name is not known (${unknown})`, retryable: true };
 }
 
 function describeWrongServer(

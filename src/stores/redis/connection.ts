@@ -169,3 +169,14 @@ export const isDemoted = (error: unknown): boolean =>
 
 /** Clients that connect() has made: they reconnect when their server was demoted. */
 export const reconnectsWhenDemoted = new WeakSet<object>();
+
+/** Reads keys with values: a list of both in turn, a map or an object, as the client library has it. */
+export function pairsOf(reply: unknown): [string, string][] {
+  if (!Array.isArray(reply)) {
+    const entries = reply instanceof Map ? [...reply] : Object.entries(reply as object);
+    return entries.map(([key, value]) => [String(key), String(value)]);
+  }
+  return reply.flatMap((key, i): [string, string][] =>
+    i % 2 === 0 ? [[String(key), String(reply[i + 1])]] : [],
+  );
+}

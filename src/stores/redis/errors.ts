@@ -128,6 +128,10 @@ const TROUBLES: readonly Meaning[] = [
   ],
   [/\bLOADING\b/, ({ where }) => `${where} is still loading its data (LOADING)`],
   [
+    /\bBUSY\b/,
+    ({ where }) => `${where} runs somebody's slow script, and nothing else meanwhile (BUSY)`,
+  ],
+  [
     /\bMISCONF\b/,
     ({ where }) =>
       `${where} can't save its data and refuses writes (MISCONF): see the server's log; is its disk full?`,
@@ -140,6 +144,7 @@ const TROUBLES: readonly Meaning[] = [
     /\bNOREPLICAS\b/,
     ({ where }) => `${where} has too few replicas to write (NOREPLICAS, min-replicas-to-write)`,
   ],
+  [/\bTRYAGAIN\b/, ({ where }) => `${where} is moving the slot to another node (TRYAGAIN)`],
   [/\bCLUSTERDOWN\b/, ({ where }) => `${where} does not serve all slots (CLUSTERDOWN)`],
   [/\bMASTERDOWN\b/, ({ where }) => `${where} is a replica without its primary (MASTERDOWN)`],
 ];
@@ -147,6 +152,9 @@ const TROUBLES: readonly Meaning[] = [
 /** Messages of the client libraries about a connection that is lost, or breaks under a command. */
 const CONNECTION_LOST =
   /Stream isn't writeable|Connection is closed|max retries per request|aborted due to connection|closed unexpectedly|client is (closed|offline)|Disconnects client|Socket timeout|\bE(CONN|PIPE|TIMEDOUT|HOST|NET)\w*|All sentinels are unreachable|Failed to refresh slots/;
+
+/** The option `commandTimeout` of ioredis. */
+const NO_REPLY_IN_TIME = /^Command timed out$/;
 
 /** A client's error as an error of Holdfast; one that is not known stays as it is. */
 export function toStoreError(
@@ -159,6 +167,10 @@ export function toStoreError(
   const refused = replyError(error, server, store);
   if (refused !== null) return refused;
   const text = messageOf(error);
+  if (NO_REPLY_IN_TIME.test(text)) {
+    const message = `no reply from ${server.where} within the commandTimeout of its client`;
+    return new StoreUnavailableError(message, { cause: safeCause(error) });
+  }
   if (server.outage === null && !CONNECTION_LOST.test(text)) return error;
   return new StoreUnavailableError(describeLoss(server, text), { cause: safeCause(error) });
 }

@@ -24,13 +24,13 @@ import {
 } from "../shared/json-replies.js";
 import type { LocalWaiter } from "../shared/local-waiters.js";
 import { isInUse } from "../shared/name-info.js";
-import { parsePushMessage } from "../shared/push-message.js";
 import { QueuedClaims } from "../shared/queued-claims.js";
 import { slices } from "../shared/slices.js";
 import { settleBatch, TurnBatcher } from "../shared/turn-batcher.js";
 import { compareUtf8 } from "../shared/utf8.js";
 import { connectionOf, type RedisClient } from "./client.js";
 import { keysOf, nameOfKey, PREFIX, patternOf } from "./keys.js";
+import { parsePushMessage } from "./push-message.js";
 import { RedisRecords } from "./records.js";
 import { MOST_REPLICAS, Replicas } from "./replicas.js";
 import { RequestBatcher, ScriptRunner } from "./script-runner.js";

@@ -1,8 +1,11 @@
 /** Every key and channel begins with it, so that names never collide with other data, and an ACL can name them. */
 export const PREFIX = "holdfast:";
 
+/** The default prefix of the keys of a fence, whose data may be on this server too. */
+export const FENCE_PREFIX = `${PREFIX}fence:`;
+
 /** Names share this many slots of a cluster, and as many token counters. */
-const BUCKETS = 256;
+export const BUCKETS = 256;
 
 /** The beginning of all keys of a name. The hash tag in braces decides the slot; any name may follow it. */
 const tagOf = (name: string): string => `${PREFIX}{${bucketOf(name)}}`;

@@ -119,6 +119,8 @@ interface Request {
 export interface FirstArgs {
   usual(): readonly string[];
   toLoad?(): readonly string[];
+  /** Called when a script has failed as a whole. */
+  failed?(error: unknown): void;
 }
 
 /** Sends the requests of one turn of the event loop in one script; in a cluster, in one for each slot. */
@@ -166,7 +168,7 @@ export class RequestBatcher {
     keys: readonly string[],
     args: readonly string[],
   ): void {
-    const { usual, toLoad } = this.#firstArgs;
+    const { usual, toLoad, failed } = this.#firstArgs;
     const argsToLoad = toLoad && (() => [...toLoad(), ...args]);
     const { connection } = this.#runner;
     settleBatch(batch, connection.run(this.#script, keys, [...usual(), ...args], argsToLoad), {
@@ -176,7 +178,10 @@ export class RequestBatcher {
         if (text.charCodeAt(0) === EXCLAMATION) throw this.#runner.caughtError(text.slice(1));
         return batch[at]!.request.read(text);
       },
-      toError: (error) => this.#runner.toStoreError(error),
+      toError: (error) => {
+        failed?.(error);
+        return this.#runner.toStoreError(error);
+      },
     });
   }
 }

@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
 import { connect, createServer, type Socket } from "node:net";
-import { LOCK_LIMIT, type Push } from "../../core/store.js";
+import type { Push } from "../../core/store.js";
+import { readPushedGrant } from "../shared/pushed-grant.js";
 import { WakeFolder } from "./wake-folder.js";
 
 /** A push to the waiter with this grantId, sent by the process whose step has caused it. */
@@ -102,7 +103,7 @@ function readMessages(socket: Socket, onMessage: (message: SocketMessage) => voi
     const lines = text.split("\n");
     text = lines.pop()!;
     for (const line of lines) {
-      const message = parse(line);
+      const message = parseSocketMessage(line);
       if (message !== null) onMessage(message);
     }
   });
@@ -179,22 +180,17 @@ function serialize({ grantId, push }: SocketMessage): string {
   return JSON.stringify({ grantId, token: String(token), floor: String(floor), ttlMs, seq });
 }
 
-function parse(line: string): SocketMessage | null {
+/** Null: the line is no message, and is to be ignored. */
+export function parseSocketMessage(line: string): SocketMessage | null {
   let message: Record<string, unknown>;
   try {
     message = JSON.parse(line) as Record<string, unknown>;
   } catch {
     return null;
   }
-  const { grantId, look, token, floor, ttlMs, seq } = message ?? {};
-  const isToken = (value: unknown): value is string =>
-    typeof value === "string" && /^[1-9]\d{0,18}$/.test(value);
-  const isCount = (value: unknown): value is number =>
-    typeof value === "number" && value > 0 && value < Number.MAX_SAFE_INTEGER;
+  const { grantId, look, ...numbers } = message ?? {};
   if (typeof grantId !== "string") return null;
   if (look === true) return { grantId, push: { kind: "look" } };
-  if (!isToken(token) || !isToken(floor)) return null;
-  if (!isCount(ttlMs) || !isCount(seq) || seq > LOCK_LIMIT) return null;
-  const grant = { token: BigInt(token), floor: BigInt(floor), ttlMs, seq, handedOver: true };
-  return { grantId, push: { kind: "granted", grant } };
+  const grant = readPushedGrant(numbers);
+  return grant === null ? null : { grantId, push: { kind: "granted", grant } };
 }

@@ -366,7 +366,7 @@ describeWith(["etcd"], "the doctor on etcd", () => {
       expect(ofLevel(away, "danger")).toEqual(["endpoints"]);
       expect(one(away, "endpoints")).toMatchObject({
         where: hostOf(servers[0]!),
-        what: expect.stringMatching(/nobody listens there.*if another fails/),
+        what: expect.stringMatching(/nothing listens there.*if another fails/),
       });
       await servers[1]!.kill();
       const leaderless = await examineStore(url);

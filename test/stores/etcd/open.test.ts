@@ -111,10 +111,10 @@ describeWith(["etcd"], "connect() to etcd", () => {
     const error = await failure(`etcd://app:secret@${one},${two}`);
     expect(performance.now() - from).toBeLessThan(2_000);
     expect(error.retryable).toBe(true);
-    expect(error.message).toContain(`${one}: nobody listens there (ECONNREFUSED)`);
-    expect(error.message).toContain(`${two}: nobody listens there (ECONNREFUSED)`);
+    expect(error.message).toContain(`${one}: nothing listens there (ECONNREFUSED)`);
+    expect(error.message).toContain(`${two}: nothing listens there (ECONNREFUSED)`);
     const unknown = await failure("etcd://nowhere.invalid");
-    expect(unknown.message).toContain("nowhere.invalid:2379: no such host is known");
+    expect(unknown.message).toContain("nowhere.invalid:2379: the host name is not known");
   });
 
   describe.concurrent("on servers of their own", () => {
@@ -125,7 +125,7 @@ describeWith(["etcd"], "connect() to etcd", () => {
       expect(alone.message).toContain("no leader");
       expect(alone.retryable).toBe(true);
       const all = await failure(`etcd://${servers.map(hostOf).join(",")}`);
-      expect(all.message).toContain(`${hostOf(servers[0]!)}: nobody listens there`);
+      expect(all.message).toContain(`${hostOf(servers[0]!)}: nothing listens there`);
       expect(all.message).toContain(`${hostOf(servers[2]!)}: it has no leader`);
       await servers[2]!.kill();
     });

@@ -90,7 +90,12 @@ describeWith(["redis"], "the doctor on a quorum", () => {
     const findings = await examineStore(url);
     expect(findings.filter(({ level }) => level !== "ok")).toEqual([]);
     expect(one(findings, "nodes").what).toBe("all 3 answer and vote");
-    expect(one(findings, "servers").what).toBe("3 different servers, by their run ids");
+    const { what } = one(findings, "servers");
+    expect(what).toMatch(/^3 different servers, by their run ids: /);
+    for (const server of servers) {
+      const [, runId] = /run_id:(\w+)/.exec(await server.cli("info", "server"))!;
+      expect(what).toContain(`${server.url} ${runId}`);
+    }
     expect([...new Set(ofLevel(findings, "ok"))].sort()).toEqual([
       "access",
       "clock",
@@ -210,7 +215,8 @@ describeWith(["redis"], "the doctor on a quorum", () => {
       advice: "Name the primary in the URL.",
       where: replica.url,
     });
-    await replica.stop();
+    // A server that writes its first append-only file ignores SIGTERM.
+    await replica.kill();
   });
 
   describe("finds about rights", () => {
@@ -253,6 +259,25 @@ describeWith(["redis"], "the doctor on a quorum", () => {
       const danger = findings.find(({ about, level }) => about === "rights" && level === "danger")!;
       expect(danger.what).toContain(`may not use ${right.slice(1).toUpperCase()}`);
       expect(danger.advice).toMatch(/^ACL SETUSER user-\w+ ~holdfast-quorum:\* &holdfast-quorum/);
+      expect(one(findings, "servers").level).toBe(right === "+info" ? "unknown" : "ok");
+      const nodes = one(findings, "nodes");
+      if (["+get", "+info", "+time"].includes(right)) {
+        expect(one(findings, "marker").level).toBe("unknown");
+        expect(nodes.level).toBe("unknown");
+        expect(nodes.what).toMatch(/^at most 3 of 3 vote /);
+        for (const { url } of servers)
+          expect(nodes.what).toContain(`whether ${url} votes is unknown`);
+      } else expect(nodes.what).toBe("all 3 answer and vote");
+    });
+
+    test("that one server does not tell whether it votes, while the others are a bare majority", async () => {
+      const own = await used();
+      await own[0]!.cli("acl", "setuser", "default", "-get");
+      await own[1]!.cli("flushall");
+      expect(one(await examineStore(redlockUrl(own)), "nodes")).toMatchObject({
+        level: "danger",
+        what: expect.stringMatching(/^at most 2 of 3 vote .*: if one more fails/),
+      });
     });
 
     test("that the error of a claim names the page with the rights", async () => {

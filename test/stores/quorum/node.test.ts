@@ -1,19 +1,15 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { Redis } from "ioredis";
-import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import type { Random } from "../../../src/core/random.js";
 import { MARKER, recordOf } from "../../../src/stores/quorum/keys.js";
 import { RedisNode } from "../../../src/stores/quorum/redis-node.js";
 import { seededRandom } from "../../../src/testing/seeded-random.js";
-import { TcpProxy } from "../../../src/verify/faults/proxy.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../../src/verify/lab/redis.js";
 import { until } from "../../../src/verify/lab/until.js";
-import {
-  type Caller,
-  SimulatedServer,
-  shortId,
-} from "../../../src/verify/simulate/quorum/server.js";
+import { SimulatedServer } from "../../../src/verify/simulate/quorum/server.js";
+import { type Caller, shortId } from "../../../src/verify/simulate/quorum/server-data.js";
 import { ruleRuns } from "../../support/chance.js";
 import { describeWith } from "../../support/needs.js";
 
@@ -97,21 +93,100 @@ describeWith(["redis"], "the simulated node and the Lua scripts", () => {
     expect(await redis.get(MARKER)).toMatch(/ lost\d+$/);
   });
 
-  test("a claim that the client has sent again by another connection gets no vote", async () => {
-    await redis.flushall();
-    await using proxy = await TcpProxy.open(server);
-    const client = new Redis(proxy.port, proxy.address).on("error", () => {});
+  /** A node that is in service at a server which syncs every write, and the marker of that. */
+  async function durableNode(): Promise<{ client: Redis; node: RedisNode; settled: string }> {
+    const client = new Redis(server.port, server.address);
     const node = new RedisNode(client, { maxTtlMs: MAX_TTL_MS, closeClient: true });
     onTestFinished(() => node.close());
-    const { micros, marker } = await node.join();
-    await node.settle(marker);
-    const claim = { number: micros, ttlMs: 60_000, seq: 1, atLeastMs: 0, holder: "holder" };
-    const claiming = { ...claim, id: "id-1", register: "never" } as const;
-    expect((await node.claim({ ...claiming, name: "first" })).kind).toBe("recorded");
-    const fault = proxy.loseReply({ when: (request) => request.includes("sent twice") });
-    await fault.inject();
-    await expect(node.claim({ ...claiming, name: "sent twice" })).rejects.toThrow(/lost before/);
-    expect(await redis.exists(recordOf("sent twice"))).toBe(1);
+    await node.settle((await node.join()).marker);
+    const settled = (await redis.get(MARKER))!;
+    expect(settled).toMatch(/ always 0$/);
+    return { client, node, settled };
+  }
+
+  const claimOf = (name: string, id: string) =>
+    ({
+      name,
+      id,
+      number: 0,
+      ttlMs: 60_000,
+      seq: 1,
+      atLeastMs: 0,
+      register: "never",
+      holder: "holder",
+    }) as const;
+
+  test.each([
+    // A restarted server that has its users only after its first command.
+    "WRONGPASS invalid username-password pair",
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+  ])("%s, while the settings are read, is no loss of data", async (refusal) => {
+    await redis.flushall();
+    await redis.config("SET", "appendonly", "yes", "appendfsync", "always");
+    const { client, node, settled } = await durableNode();
+    await redis.set(MARKER, settled.replace(/ \w+ /, " another "));
+    const call = vi.spyOn(client, "call");
+    call.mockRejectedValueOnce(new Error(refusal));
+    await expect(node.join()).rejects.toThrow(refusal.split(" ")[0]);
+    expect(call).toHaveBeenCalledWith("CONFIG", "GET", "appendonly");
+    expect((await node.join()).recoveringForMs).toBe(0);
+    expect(await redis.get(MARKER)).toBe(settled);
+  });
+
+  test("settings that were read before the connection was lost are read again", async () => {
+    await redis.flushall();
+    await redis.config("SET", "appendonly", "yes", "appendfsync", "always");
+    const { client, node } = await durableNode();
+    const call = vi.spyOn(client, "call");
+    call.mockImplementationOnce(async () => {
+      client.emit("close");
+      return ["appendonly", "yes"];
+    });
+    await node.join();
+    call.mockClear();
+    expect((await node.claim(claimOf("read again", "id-1"))).kind).toBe("recorded");
+    expect(call).toHaveBeenCalledWith("CONFIG", "GET", "appendonly");
+  });
+
+  test("a server that was a replica for a moment, on the same connection, is examined again", async () => {
+    await redis.flushall();
+    await redis.config("SET", "appendonly", "yes", "appendfsync", "always");
+    const { node, settled } = await durableNode();
+    expect((await node.claim(claimOf("replica", "id-1"))).kind).toBe("recorded");
+    // Its data are those of another server now, with the marker of that.
+    await redis.set(MARKER, settled.replace(/ \w+ /, " another "));
+    await expect(node.claim(claimOf("replica", "id-2"))).rejects.toThrow("has restarted");
+    expect((await node.claim(claimOf("replica", "id-3"))).kind).toBe("busy");
+    expect(await redis.get(MARKER)).toBe(settled);
+  });
+
+  test("nobody votes at a server whose script one client has loaded, and whose settings nobody has read", async () => {
+    await redis.flushall();
+    await redis.config("SET", "appendonly", "yes", "appendfsync", "always");
+    const { node, settled } = await durableNode();
+    const { node: other } = await durableNode();
+    for (const [i, one] of [node, other].entries()) {
+      expect((await one.claim(claimOf(`loaded ${i}`, "id-1"))).kind).toBe("recorded");
+    }
+    // A proxy that keeps the connections of clients leads to a server with a copy of the data.
+    await redis.set(MARKER, settled.replace(/ \w+ /, " another "));
+    await redis.script("FLUSH");
+    await expect(node.claim(claimOf("loaded", "id-1"))).rejects.toThrow("has restarted");
+    await expect(other.claim(claimOf("loaded", "id-2"))).rejects.toThrow("has restarted");
+    expect((await other.claim(claimOf("loaded", "id-3"))).kind).toBe("recorded");
+    expect(await redis.get(MARKER)).toBe(settled);
+  });
+
+  test("a node that got a lease again after all its data were deleted does not look new", async () => {
+    await redis.flushall();
+    const { node } = await durableNode();
+    const { number, seq, ttlMs, holder, name, id } = claimOf("deleted", "id-1");
+    await redis.flushall();
+    const renewal = { name, id, number, seq, ttlMs, closedForMs: 0, holder };
+    expect(await node.renew([renewal])).toEqual([{ kind: "filled" }]);
+    const { isNew, recoveringForMs } = await node.join();
+    expect(isNew).toBe(false);
+    expect(recoveringForMs).toBeGreaterThan(0);
   });
 });
 
@@ -245,6 +320,8 @@ class Pair {
     else if (which < 0.96) {
       await this.#redis.flushall();
       this.#simulated.flush();
+      // A renewal that comes first shows that the node was in use, and then nobody settles it.
+      if (unit() < 0.8) await this.#settle(client);
     } else if (which < 0.98) {
       await this.#redis.del(recordOf(name));
       this.#simulated.forget(name);

@@ -2,6 +2,7 @@ import { readdirSync, statSync, truncateSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { connect } from "../../../src/index.js";
+import { limitsOf } from "../../../src/stores/quorum/grants.js";
 import { MARKER } from "../../../src/stores/quorum/keys.js";
 import { together } from "../../../src/verify/fault.js";
 import { killed, paused, restarted, wiped } from "../../../src/verify/faults/server.js";
@@ -28,9 +29,10 @@ import {
 } from "../../support/quorum.js";
 import { eventsOf, happens, until } from "../../support/worker.js";
 
-/** So long that no lease expires in a test, and a node's timeout is as long as it can be. */
+/** So long that no lease expires in a test, and the time limits of a node are as long as they can be. */
 const LONG_MS = 30_000;
-const NODE_TIMEOUT_MS = 1_000;
+/** A node that has not answered in this time is silent. */
+const { silentMs: SILENT_MS } = limitsOf(LONG_MS);
 
 describeWith(["redis"], "nodes of a quorum fail", () => {
   let lab: Lab;
@@ -126,7 +128,7 @@ describeWith(["redis"], "nodes of a quorum fail", () => {
     await (await locks.acquire("name")).release();
     await servers[2]!.pause();
     onTestFinished(() => servers[2]!.resume());
-    const limitMs = NODE_TIMEOUT_MS / 2;
+    const limitMs = SILENT_MS;
     // The very first acquire after the pause, too.
     const fromMs = performance.now();
     const first = await locks.acquire("first");

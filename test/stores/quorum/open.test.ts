@@ -226,7 +226,7 @@ describeWith(["redis"], "connect() to a quorum", () => {
     expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: true });
     expect(error.message).toMatch(/^2 of the 3 nodes of the quorum can't vote, 2 are needed: /);
     expect(error.message).toContain(`${silent.address}:${silent.port}: it accepts connections`);
-    expect(error.message).toContain(`127.0.0.1:${nobody}: nobody listens there (ECONNREFUSED)`);
+    expect(error.message).toContain(`127.0.0.1:${nobody}: nothing listens there (ECONNREFUSED)`);
     await silent.kill();
   });
 

@@ -122,14 +122,18 @@ describeWith(["redis"], "the doctor on Redis", () => {
   let lab: Lab;
   let server: RedisServer;
   let hanging: Promise<unknown>;
+  let withoutTls: Promise<unknown>;
 
   beforeAll(async () => {
     lab = await Lab.open();
     server = await lab.redis({ persistence: "always" });
-    // Started early because it takes long: the other tests run meanwhile.
-    const stopped = await lab.redis();
+    // Started early because they take long: the other tests run meanwhile.
+    const [stopped, plain] = await Promise.all([lab.redis(), lab.redis()]);
     await stopped.pause();
     hanging = examineStore(stopped.url).catch((error: unknown) => error);
+    withoutTls = examineStore(`rediss://${plain.address}:${plain.port}`).catch(
+      (error: unknown) => error,
+    );
   });
   afterAll(() => lab.close());
 
@@ -285,6 +289,7 @@ describeWith(["redis"], "the doctor on Redis", () => {
       await server.cli("set", keyOf("default:text"), "not packed");
       await server.cli("set", counterOf("default:list"), "many");
       await server.cli("set", "holdfast:other", "1");
+      await server.cli("set", "holdfast:fence:{order:1}", "1"); // those of redisFence are Holdfast's too
       await server.cli("set", "holdfast:{1}n:elsewhere", "1");
       const findings = await examineStore(server.url);
       const [broken, names, strangers] = findings.filter(({ about }) => about === "keys");
@@ -294,6 +299,7 @@ describeWith(["redis"], "the doctor on Redis", () => {
       expect(strangers!.level).toBe("note");
       expect(strangers!.what).toContain('"holdfast:other"');
       expect(strangers!.what).toContain('"holdfast:{1}n:elsewhere"');
+      expect(strangers!.what).not.toContain("fence");
       expect(ofLevel(findings, "danger")).toEqual(["keys"]);
     });
   });
@@ -439,6 +445,13 @@ describeWith(["redis"], "the doctor on Redis", () => {
     expect(await hanging).toMatchObject({
       code: "STORE_UNAVAILABLE",
       message: expect.stringContaining("no answer"),
+    });
+  });
+
+  test("says that a server answers without TLS, which takes as long to find out", async () => {
+    expect(await withoutTls).toMatchObject({
+      code: "STORE_UNAVAILABLE",
+      message: expect.stringContaining("it answers without TLS: write redis: instead of rediss:"),
     });
   });
 });

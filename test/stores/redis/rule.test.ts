@@ -44,8 +44,8 @@ describeWith(["redis"], "the rule in Lua", () => {
     expect(pushed.look).toBeGreaterThan(15);
   });
 
-  // A ticket has expired behind a living one, and is released (9117) or claimed again (7077). Of two claims
-  // under one id in one turn, the first is refused, and the second is queued (200725).
+  // A ticket has expired behind a living one, and is released (9117) or claimed again (7077). Two claims
+  // have one id in one turn: the first is refused, and the second is queued (200725).
   test.each([9117, 7077, 200725])("replies and pushes like the rule at seed %i", async (seed) => {
     await compare("mixed", { seed, runs: 1 });
   });

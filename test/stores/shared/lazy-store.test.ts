@@ -15,7 +15,7 @@ function lazily() {
   const server = { isUp: false, attempts: 0, closed: 0 };
   const store = lazyStore(MEMORY_TRAITS, async () => {
     server.attempts++;
-    if (!server.isUp) throw new StoreUnavailableError("nobody listens there");
+    if (!server.isUp) throw new StoreUnavailableError("nothing listens there");
     return { ...delegate(real), close: () => void server.closed++ };
   });
   return { clock, real, server, store };

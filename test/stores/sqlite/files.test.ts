@@ -397,7 +397,7 @@ test("the fence waits for other writers when it enters by itself, and says what 
   const fence = sqliteFence(db);
   other.exec("BEGIN IMMEDIATE");
   const entering = fence.enter(undefined, "r", { token: 2n, floor: 2n });
-  await expect(fence.guard(db, "r", { token: 2n, floor: 2n })).rejects.toMatchObject({
+  await expect(fence.enter(db, "r", { token: 2n, floor: 2n })).rejects.toMatchObject({
     code: "STORE_UNAVAILABLE",
     message: expect.stringContaining("locked by another"),
   });

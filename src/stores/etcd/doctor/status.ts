@@ -145,7 +145,7 @@ function judgeLeaders(answered: readonly RepliedStatus[]): Finding[] {
         ? "there is none: nothing can be locked or renewed, and leases are lost"
         : "it has none: it is cut off from the others, and refuses everything";
     const advice =
-      "Start the other members, or mend the network between them: a majority is needed.";
+      "Start the other members, or repair the network between them: a majority is needed.";
     findings.push(atSome(danger("leader", what, advice), without, answered));
   }
   if (leaders.size > 1) {

@@ -8,6 +8,7 @@ import {
   ok,
   SEE_OTHERS,
   type Trial,
+  unknown,
 } from "../../../doctor/finding.js";
 import type { Connection } from "../../redis/connection.js";
 import { openConnection, withTimeout } from "../../redis/doctor/commands.js";
@@ -114,9 +115,14 @@ function judgeVotes(reports: readonly NodeReport[], failures: readonly Error[]):
       return state.kind === "unreadable" ? [`${where} has a marker of another format`] : [];
     }),
   ];
-  if (reasons.length === 0) return ok("nodes", `all ${count} answer and vote`);
+  const unsure = reports.flatMap(({ where, state }) =>
+    state.kind === "unknown" ? [`whether ${where} votes is unknown`] : [],
+  );
+  const doubts = [...reasons, ...unsure];
+  if (doubts.length === 0) return ok("nodes", `all ${count} answer and vote`);
   const voting = count - reasons.length;
-  const text = `${voting} of ${count} vote (${reasons.join("; ")})`;
+  const atMost = unsure.length > 0 ? "at most " : "";
+  const text = `${atMost}${voting} of ${count} vote (${doubts.join("; ")})`;
   if (voting < majority) {
     return danger("nodes", `${text}: ${majority} are needed, so nothing can be locked`);
   }
@@ -127,6 +133,7 @@ function judgeVotes(reports: readonly NodeReport[], failures: readonly Error[]):
       "Bring the other nodes back.",
     );
   }
+  if (unsure.length > 0) return unknown("nodes", text);
   return note("nodes", `${text}: ${voting - majority} more may fail`, "Bring the others back.");
 }
 
@@ -142,5 +149,11 @@ function judgeServers(reports: readonly NodeReport[]): Finding {
       `Name each server once; ${where} is one address of it.`,
     );
   }
-  return ok("servers", `${known.length} different servers, by their run ids`);
+  const ids = known.map(({ where, runId }) => `${where} ${runId}`).join(", ");
+  const missing = reports.filter(({ runId }) => runId === null).map(({ where }) => where);
+  if (missing.length > 0) {
+    const others = ids === "" ? "" : ` (run ids: ${ids})`;
+    return unknown("servers", `whether ${missing.join(" and ")} lead to other servers${others}`);
+  }
+  return ok("servers", `${known.length} different servers, by their run ids: ${ids}`);
 }

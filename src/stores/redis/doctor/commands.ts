@@ -8,8 +8,8 @@ import { openRedisClient } from "../open.js";
 import type { Target } from "../target.js";
 
 const REPLY_MS = 3_000;
-/** Longer than a client library takes to give up by itself. */
-const OPEN_MS = 6_000;
+/** Longer than `openRedisClient` takes to give up by itself and to find out what answers there: its error says why. */
+const OPEN_MS = 8_000;
 
 /** The server's reply to a command, or its error message. */
 type Reply = { readonly reply: unknown } | { readonly refused: string };

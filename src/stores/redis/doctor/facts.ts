@@ -1,4 +1,4 @@
-import type { OneServer } from "../connection.js";
+import { type OneServer, pairsOf } from "../connection.js";
 import { describeRefusal, sendCommand } from "./commands.js";
 
 export type Info = ReadonlyMap<string, string>;
@@ -48,14 +48,3 @@ export const versionOf = (info: Info): [number, number] => {
 /** Parses lines such as `role:master`. */
 export const parseFields = (text: string): Map<string, string> =>
   new Map([...text.matchAll(/^(\w+):(.*?)\r?$/gm)].map(([, key, value]) => [key!, value!]));
-
-/** Keys and values in turn, or an object: that depends on the client library. */
-export function pairsOf(reply: unknown): [string, string][] {
-  if (!Array.isArray(reply)) {
-    const entries = reply instanceof Map ? [...reply] : Object.entries(reply as object);
-    return entries.map(([key, value]) => [String(key), String(value)]);
-  }
-  return reply.flatMap((key, i): [string, string][] =>
-    i % 2 === 0 ? [[String(key), String(reply[i + 1])]] : [],
-  );
-}

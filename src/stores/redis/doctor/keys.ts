@@ -2,7 +2,7 @@ import { danger, type Finding, note, ok, unknown } from "../../../doctor/finding
 import { listFirst } from "../../../doctor/measures.js";
 import { slices } from "../../shared/slices.js";
 import type { Connection, OneServer } from "../connection.js";
-import { isBesideNames, keyOf, keysOf, nameOfKey, PREFIX } from "../keys.js";
+import { FENCE_PREFIX, isBesideNames, keyOf, keysOf, nameOfKey, PREFIX } from "../keys.js";
 import { SCRIPTS } from "../scripts.js";
 import { describeRefusal, replyTo, sendCommand } from "./commands.js";
 
@@ -32,7 +32,7 @@ export async function checkKeys(
     for (const key of scanned.keys) {
       const name = nameOfKey(key);
       if (key.includes("}n:") && keyOf(name) === key) names.add(name);
-      else if (isBesideNames(key)) continue;
+      else if (isBesideNames(key) || key.startsWith(FENCE_PREFIX)) continue;
       else if (!/^holdfast:\{\d+\}last$/.test(key)) strangers.push(key);
       else if (!(await isCounter(server, key))) broken.push(key);
     }

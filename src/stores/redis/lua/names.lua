@@ -200,7 +200,7 @@ local function removeHolder(state, claim)
   state.changed = true
 end
 
--- Notes that this claim may end sooner than the first waiters were told. Waiters that get a reply with
+-- Notes that this claim may end sooner than the first waiters know. Waiters that get a reply with
 -- their position after this call know of it.
 local function noteSoonerEnd(state, claim)
   state.soonerEnds, state.informed = state.soonerEnds or {}, {}
@@ -209,7 +209,7 @@ end
 
 -- Grants tickets from the front of the queue while they fit. `thorough` also drops expired tickets while
 -- the name is full, because a position in a reply counts from the first living ticket. A script grants at most
--- HANDOVERS_AT_ONCE, because it blocks the server; it tells the next waiter to look, whose request goes on.
+-- HANDOVERS_AT_ONCE, because it blocks the server; it notifies the next waiter, whose request goes on.
 local function advance(state, thorough)
   while state.first < state.next and (thorough or state.inUse < state.limit) do
     local ticket = ticketAt(state, state.first)
@@ -265,8 +265,8 @@ local function earliestEnd(state)
   return earliest
 end
 
--- Changes when a holder's claim ends. If the name may be free sooner than the first waiters were told, they
--- are told to look: otherwise they would learn of it at the next renewal of their tickets.
+-- Changes when a holder's claim ends. If the name may be free sooner than the first waiters know, they
+-- are notified: otherwise they would learn of it at the next renewal of their tickets.
 local function moveEnd(state, claim, expires)
   local before = state.waiting and expires < claim.expires and earliestEnd(state)
   claim.expires, state.changed = expires, true
@@ -313,8 +313,8 @@ local function saveTokens()
   end
 end
 
--- Tells the first waiters to look if a holder's claim ends sooner than their last reply has told them, and
--- before they renew their tickets.
+-- Notifies the first waiters if a holder's claim ends sooner than their last reply says, and before they
+-- renew their tickets.
 local function lookAtSoonerEnd(state)
   local sooner
   for _, claim in ipairs(state.soonerEnds or {}) do

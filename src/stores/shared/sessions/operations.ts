@@ -17,7 +17,7 @@ export const tooMuchContentionError = (name: string): Error =>
     `other clients changed ${JSON.stringify(name)} before each of ${ATTEMPTS} attempts; retry`,
   );
 
-/** A forced release, and its id: an attempt whose reply was lost is found again by it. */
+/** A forced release, and its id, by which the step is recognized if its reply was lost. */
 export interface RevocationStep {
   readonly holder: string;
   readonly why: string;

@@ -10,7 +10,7 @@ export interface RenewalContext<Id, Proof extends SessionProof> {
   readonly sessions: Sessions<Id, Proof>;
   /** Reads why a claim is neither granted nor waiting. */
   whyLost(name: string, grantId: string): Promise<LostAnswer>;
-  /** Makes errors that no retry mends not retryable. */
+  /** Converts errors that a retry can't fix into errors of ours that are not retryable. */
   toStoreError(error: unknown): unknown;
 }
 

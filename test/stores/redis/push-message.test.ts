@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { parsePushMessage } from "../../../src/stores/shared/push-message.js";
+import { parsePushMessage } from "../../../src/stores/redis/push-message.js";
 
 test("the messages look, look ID and granted ID are read", () => {
   expect(parsePushMessage("look")).toEqual({ kind: "look" });
