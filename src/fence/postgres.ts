@@ -1,10 +1,5 @@
 import { reasonOf, safeCause } from "../core/cause.js";
-import {
-  HoldfastError,
-  InvalidArgumentError,
-  StoreUnavailableError,
-  UnsupportedError,
-} from "../core/errors.js";
+import { HoldfastError, StoreUnavailableError } from "../core/errors.js";
 import {
   checkOptions,
   checkText,
@@ -14,18 +9,12 @@ import {
   parseDuration,
 } from "../core/validate.js";
 import {
-  assign,
-  type Columns,
-  describeRow,
-  matchKey,
-  quoteColumn,
-  quoteTable,
-} from "../postgres/sql.js";
-import {
   addressOfTx,
   checkInTransaction,
   checkTx,
+  makeFail,
   type PostgresTx,
+  rowsBy,
   sqlStateOf,
   toLockError,
 } from "../postgres/tx.js";
@@ -38,6 +27,7 @@ import { checkListOptions, type FencedResource, type FenceListOptions } from "./
 export type { Columns } from "../postgres/sql.js";
 export type { PostgresTx } from "../postgres/tx.js";
 export type { PostgresClient } from "../stores/postgres/client.js";
+export { type GuardRowOptions, guardRow } from "./shared/guard-row.js";
 
 /** Options of `postgresFence`. */
 export interface PostgresFenceOptions {
@@ -62,7 +52,7 @@ function connectionsOf(client: PostgresClient): Connections {
 interface ListedRow {
   readonly resource: string;
   readonly highest: string;
-  readonly entered_at_ms: number | null;
+  readonly entered_at_ms: number | string | null;
 }
 
 /** Beyond the wait, for the reply. */
@@ -133,7 +123,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
       return rows.map(({ resource, highest, entered_at_ms }) => ({
         resource,
         highest: BigInt(highest),
-        enteredAtMs: entered_at_ms,
+        enteredAtMs: entered_at_ms === null ? null : Number(entered_at_ms),
       }));
     } catch (error) {
       throw this.#toFenceError(error, undefined, prefix);
@@ -172,7 +162,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
     try {
       if (!this.#hasTable) await this.#ensureTable(tx);
       if (tx === undefined) return await this.#alone<Row>(this.#sql.own[step], values);
-      return (await tx.query(this.#sql.within[step], values)).rows as Row[];
+      return (await rowsBy(tx, this.#sql.within[step], values)) as Row[];
     } catch (error) {
       throw this.#toFenceError(error, tx, resource);
     }
@@ -198,12 +188,12 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
   }
 
   async #findTable(tx?: PostgresTx): Promise<{ schema: boolean; table: boolean }> {
-    const text =
-      "SELECT to_regnamespace($1) IS NOT NULL AS schema, to_regclass($2) IS NOT NULL AS table";
+    const text = "SELECT to_regnamespace($1)::text AS schema, to_regclass($2)::text AS table";
     const values = [this.#schema, `${this.#schema}.fences`];
     const rows =
-      tx === undefined ? await this.#alone(text, values) : (await tx.query(text, values)).rows;
-    return rows[0] as { schema: boolean; table: boolean };
+      tx === undefined ? await this.#alone(text, values) : await rowsBy(tx, text, values);
+    const [{ schema, table }] = rows as [{ schema: string | null; table: string | null }];
+    return { schema: schema !== null, table: table !== null };
   }
 
   async #alone<Row>(text: string, values: readonly unknown[]): Promise<readonly Row[]> {
@@ -284,82 +274,10 @@ export function postgresFence(
   return new PostgresFence(client, options);
 }
 
-/** Options of `guardRow`. */
-export interface GuardRowOptions {
-  /** The column of type bigint that keeps the highest token of the row. Default "fence_token". */
-  column?: string;
-  /** Columns to be changed in the same statement. Default none. */
-  set?: Columns;
-}
-
-/**
- * A fence that is a column of your own table: changes the row only if no later holder has entered it,
- * and raises its token. Returns the row as it is now, locked until the transaction ends, or null if
- * there is no such row. Rejects with `StaleTokenError` if a later holder has entered; then the
- * transaction can't be committed any more.
- *
- * Without `set` it enters the row: call it so before the first read, or take the row that it returns.
- *
- * @param tx The client on which the transaction was begun.
- * @param table `table` or `schema.table`, spelt as in the catalogue.
- * @param key Columns and values that only this row has.
- *
- * @example
- * ```ts
- * import { guardRow } from "holdfast/fence/postgres";
- *
- * const hat = await guardRow<{ count: number }>(tx, "stock", { item: "hat" }, lease);
- * if (hat === null) throw new Error("there is no hat in the table");
- * await guardRow(tx, "stock", { item: "hat" }, lease, { set: { count: hat.count - 1 } });
- * ```
- */
-export async function guardRow<Row = Record<string, unknown>>(
-  tx: PostgresTx,
-  table: string,
-  key: Columns,
-  lease: Fenced,
-  options: GuardRowOptions = {},
-): Promise<Row | null> {
-  checkOptions(options, "the options of guardRow", ["column", "set"]);
-  checkTx(tx);
-  const name = describeRow(table, key);
-  const { token, floor } = checkFenced("row", lease);
-  const column = quoteColumn(orElse(options.column, "fence_token"));
-  const values: unknown[] = [];
-  const raise = `${column} = greatest(${column}, $${values.push(String(floor))}::bigint)`;
-  const set = [...assign(orElse(options.set, {}), values), raise].join(", ");
-  const update =
-    `UPDATE ${quoteTable(table)} SET ${set} WHERE ${matchKey(key, values)}` +
-    ` AND coalesce(${column}, 0) <= $${values.push(String(token))}::bigint RETURNING *`;
-  const keyValues: unknown[] = [];
-  const find = `SELECT ${column}::text AS highest FROM ${quoteTable(table)} WHERE ${matchKey(key, keyValues)} FOR UPDATE`;
-  try {
-    // Twice, because the row may appear between the two statements; the second time it is locked.
-    for (let attempt = 1; attempt <= 2; attempt++) {
-      const { rows } = await tx.query(update, values);
-      checkInTransaction(tx);
-      if (rows.length > 1) {
-        await makeFail(tx);
-        throw new InvalidArgumentError(`several rows are ${name}: name a key that one row has`);
-      }
-      if (rows.length === 1) return rows[0] as Row;
-      const [found] = (await tx.query(find, keyValues)).rows as [{ highest: string | null }?];
-      if (found === undefined) return null;
-      const highest = BigInt(found.highest ?? 0);
-      if (highest > token) {
-        await makeFail(tx);
-        throw stale(name, token, highest);
-      }
-    }
-  } catch (error) {
-    throw toLockError(error, addressOfTx(tx));
-  }
-  throw new UnsupportedError(
-    `PostgreSQL does not change ${name}: does a trigger or a policy prevent it?`,
-  );
-}
-
 const waitLimit = (waitMs: number): string => `set_config('lock_timeout', '${waitMs}', true)`;
+/** The number is on disk before the reply: after a crash without it, an earlier holder would be let in again. */
+const DURABLE =
+  "set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true)";
 
 /** `own` is for a step without a transaction of the caller, `within` for one inside. */
 function statementsOf(table: string, waitMs: number) {
@@ -380,7 +298,7 @@ ON CONFLICT (resource) DO UPDATE SET highest = excluded.highest`,
 CASE WHEN current_setting('track_commit_timestamp') = 'on'
   THEN (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000)::float8 END AS entered_at_ms
 FROM ${table} WHERE starts_with(resource, $1::text) ORDER BY resource LIMIT $2::integer`;
-  return { own: make(`FROM ${waitLimit(waitMs)}`), within: make(""), list };
+  return { own: make(`FROM ${waitLimit(waitMs)}, ${DURABLE} AS durable`), within: make(""), list };
 }
 
 function setupStatements(schema: string, withSchema: boolean): string[] {
@@ -390,11 +308,4 @@ function setupStatements(schema: string, withSchema: boolean): string[] {
     ...(withSchema ? [`CREATE SCHEMA IF NOT EXISTS ${schema}`] : []),
     `CREATE TABLE IF NOT EXISTS ${schema}.fences (resource text COLLATE "C" PRIMARY KEY, highest bigint NOT NULL) WITH (fillfactor = 70)`,
   ];
-}
-
-/** Makes the transaction fail, so that a caller that ignores our error can't commit it. */
-async function makeFail(tx: PostgresTx): Promise<void> {
-  const text =
-    "DO $$ BEGIN RAISE EXCEPTION 'Holdfast: the fence has refused a stale holder'; END $$";
-  await tx.query(text).catch(() => {});
 }

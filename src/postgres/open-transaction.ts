@@ -1,7 +1,7 @@
 import { reasonOf, safeCause } from "../core/cause.js";
 import { StoreUnavailableError, UnsupportedError } from "../core/errors.js";
 import { transactionStatus } from "../stores/postgres/client.js";
-import { isConnectionLost } from "../stores/postgres/errors.js";
+import { isClientClosed, isConnectionLost } from "../stores/postgres/errors.js";
 import { settlesWithin } from "../stores/shared/timeout.js";
 import { addressOfTx, type PostgresTx } from "./tx.js";
 
@@ -80,9 +80,9 @@ export class OpenTransaction<Client extends TransactionClient> {
       // The connection is lost: PostgreSQL has rolled the transaction back itself.
     }
     this.end("close");
-    return isConnectionLost(error) || /not queryable/.test(reasonOf(error))
-      ? this.#lost(error)
-      : error;
+    // The step that takes the lock has put the error of `pg` into one of ours.
+    const reason = error instanceof StoreUnavailableError ? error.cause : error;
+    return isConnectionLost(reason) || isClientClosed(reason) ? this.#lost(error) : error;
   }
 
   /** Closing the connection while a statement is running also closes the socket at once. */

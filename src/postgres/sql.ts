@@ -18,7 +18,7 @@ export function quoteTable(table: unknown): string {
   return parts.map((part) => quote(part, "the table")).join(".");
 }
 
-/** What stands before the number of a parameter: `$` in PostgreSQL, `?` in SQLite. */
+/** The character before the number of a parameter: `$` in PostgreSQL, `?` in SQLite. */
 type Mark = "$" | "?";
 
 /** The condition that a row has this key, with its values appended to the statement's. */

@@ -179,21 +179,23 @@ async function connect<Client extends TransactionClient>(
 async function tryOnce<Client extends TransactionClient>(
   transaction: OpenTransaction<Client>,
   { waitMs, signal, suffix, key }: Request,
-): Promise<{ locked: boolean; pid: number }> {
+): Promise<{ locked: boolean; pid: string }> {
   const { client, where } = transaction;
-  const text = `SELECT pg_try_advisory_xact_lock${suffix}(${key}) AS locked, pg_backend_pid() AS pid`;
+  // As text: a program's own parser of booleans may return "f", which would count as true.
+  const text = `SELECT pg_try_advisory_xact_lock${suffix}(${key})::text AS locked, pg_backend_pid()::text AS pid`;
   const replied = client.query(`${BEGIN}; ${text}`).catch((error) => {
     throw toLockError(error, where);
   });
   const replies: unknown = await replyOf(transaction, replied, Math.max(waitMs, REPLY_MS), signal);
-  return (replies as [unknown, { rows: [{ locked: boolean; pid: number }] }])[1].rows[0];
+  const [, { rows }] = replies as [unknown, { rows: [{ locked: string; pid: string }] }];
+  return { locked: rows[0].locked === "true", pid: rows[0].pid };
 }
 
 async function waitForLock<Client extends TransactionClient>(
   pool: TransactionPool<Client>,
   transaction: OpenTransaction<Client>,
   { name, waitMs, signal, suffix, key }: Request,
-  pid: number,
+  pid: string,
 ): Promise<void> {
   const { client } = transaction;
   const text = `SELECT pg_advisory_xact_lock${suffix}(${key})`;
@@ -231,7 +233,7 @@ async function replyOf<T, Client extends TransactionClient>(
   }
 }
 
-async function cancel(pool: TransactionPool, pid: number): Promise<void> {
+async function cancel(pool: TransactionPool, pid: string): Promise<void> {
   const client = await takeFrom(pool);
   try {
     await client.query(CANCEL, [pid]);

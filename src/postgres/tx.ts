@@ -27,6 +27,20 @@ export function checkTx(tx: unknown): asserts tx is PostgresTx {
   );
 }
 
+/** Runs a statement. Throws InvalidArgumentError for an object of another form, as that of TypeORM or pg-promise. */
+export async function rowsBy(
+  tx: PostgresTx,
+  text: string,
+  values?: readonly unknown[],
+): Promise<readonly unknown[]> {
+  const reply: unknown = await tx.query(text, values);
+  const rows = (reply as { rows?: unknown } | null | undefined)?.rows;
+  if (Array.isArray(rows)) return rows;
+  throw new InvalidArgumentError(
+    `query of the tx has resolved to ${show(reply)}; it must resolve to an object with rows, as in docs/fences.md: { query: async (text, values) => ({ rows: await … }) }`,
+  );
+}
+
 /** After a statement that locks: without a transaction, its lock has ended with it. */
 export function checkInTransaction(tx: PostgresTx): void {
   if (transactionStatus(tx) !== "I") return;
@@ -65,4 +79,11 @@ export function toLockError(error: unknown, where: string): unknown {
     cause,
     retryable: /^53/.test(state),
   });
+}
+
+/** Makes the transaction fail, so that a caller that ignores our error can't commit it. */
+export async function makeFail(tx: PostgresTx): Promise<void> {
+  const text =
+    "DO $$ BEGIN RAISE EXCEPTION 'Holdfast: the fence has refused a stale holder'; END $$";
+  await tx.query(text).catch(() => {});
 }

@@ -14,7 +14,7 @@ import {
   severalRows,
   versionOf,
 } from "./sql.js";
-import { addressOfTx, type PostgresTx, sqlStateOf, toLockError } from "./tx.js";
+import { addressOfTx, type PostgresTx, rowsBy, sqlStateOf, toLockError } from "./tx.js";
 
 /** Options of `updateVersioned`. */
 export interface UpdateVersionedOptions {
@@ -98,7 +98,7 @@ export function postgresRow<Row = Record<string, unknown>>(
     async read() {
       const values: unknown[] = [];
       const text = `SELECT * FROM ${quoteTable(table)} WHERE ${matchKey(key, values)} LIMIT 2`;
-      const [row, another] = await query(db, text, values).catch((error: unknown) => {
+      const [row, another] = await rowsBy(db, text, values).catch((error: unknown) => {
         throw toLockError(error, addressOfTx(db));
       });
       if (another !== undefined) throw severalRows(table, key);
@@ -112,7 +112,7 @@ export function postgresRow<Row = Record<string, unknown>>(
         `UPDATE ${quoteTable(table)} SET ${set} WHERE ${matchKey(key, values)}` +
         ` AND ${version} IS NOT DISTINCT FROM $${values.push(seen)} RETURNING *`;
       try {
-        const [written] = await query(db, text, values);
+        const [written] = await rowsBy(db, text, values);
         return written === undefined ? false : (written as Row);
       } catch (error) {
         if (isConflict(db, error)) return false;
@@ -121,12 +121,6 @@ export function postgresRow<Row = Record<string, unknown>>(
     },
   };
 }
-
-const query = async (
-  db: PostgresTx,
-  text: string,
-  values: readonly unknown[],
-): Promise<readonly unknown[]> => (await db.query(text, values)).rows;
 
 /** Above "read committed", the server refuses the statement where it would find another version otherwise. */
 const isConflict = (db: PostgresTx, error: unknown): boolean =>
@@ -140,7 +134,7 @@ const NOT_SENT =
 
 function toWriteError(db: PostgresTx, error: unknown, resource: string): unknown {
   const known = toLockError(error, addressOfTx(db));
-  // What was written in a transaction of the caller's ends with its connection.
+  // A write in a transaction of the caller's ends with its connection.
   const inTransaction = ["T", "E"].includes(transactionStatus(db) ?? "");
   if (inTransaction || REFUSED.test(sqlStateOf(error)) || NOT_SENT.test(reasonOf(error)))
     return known;

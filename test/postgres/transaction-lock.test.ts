@@ -56,6 +56,16 @@ describeWith(["postgres", "pgbouncer"], "withTransactionLock", () => {
       expect(await count()).toBe(60);
     });
 
+    it("excludes others also where the program's parser leaves booleans as text", async () => {
+      const getTypeParser = () => (text: string) => text;
+      const mine = pool({ types: { getTypeParser } });
+      const release = await hold("name");
+      const attempt = withTransactionLock(mine, "name", { wait: 0 }, () => "ran");
+      expect(await rejection(attempt)).toBeInstanceOf(AcquireTimeoutError);
+      await release();
+      expect(await withTransactionLock(mine, "name", { wait: 0 }, () => "ran")).toBe("ran");
+    });
+
     it("commits and returns the value, rolls back and throws the error of the function", async () => {
       const mine = pool();
       const value = await withTransactionLock(mine, "a", async (tx: PoolClient) => {

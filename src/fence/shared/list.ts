@@ -1,4 +1,5 @@
 import { checkNumber, checkOptions, checkText, orElse } from "../../core/validate.js";
+import { compareUtf8 } from "../../stores/shared/utf8.js";
 
 /** A resource that a fence has seen. */
 export interface FencedResource {
@@ -42,5 +43,5 @@ export const firstOf = (
 ): string[] =>
   resources
     .filter((resource) => resource.startsWith(prefix))
-    .sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)))
+    .sort(compareUtf8)
     .slice(0, limit);

@@ -1,4 +1,4 @@
-import { emit } from "../../core/events.js";
+import { publish } from "../../core/events.js";
 
 /** How often fences of this process have refused a token, since it began. */
 export interface FenceRefusals {
@@ -31,7 +31,7 @@ export function reportRefusal(resource: string, token: bigint, highest: bigint):
   byResource.delete(resource);
   byResource.set(resource, { resource, count, lastAtMs: Date.now() });
   if (byResource.size > MOST_RESOURCES) byResource.delete(byResource.keys().next().value!);
-  emit("stale-token", undefined, () => ({ resource, token, highest }));
+  publish("stale-token", () => ({ resource, token, highest }));
 }
 
 /**

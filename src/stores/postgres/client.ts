@@ -91,12 +91,12 @@ export function newConnection(client: PostgresClient): NewConnection {
   return new (client.constructor as ClientClass)({ ...connectionParameters, password, ssl });
 }
 
-/** Asks which process of the server runs the statement. */
-export const BACKEND = "SELECT pg_backend_pid() AS pid";
+/** Asks which process of the server runs the statement. As text: programs may have replaced pg's parsers for all other types. */
+export const BACKEND = "SELECT pg_backend_pid()::text AS pid";
 
 /** Whether the reply to BACKEND shows that no pooler stands in between: a pooler tells its clients another number. */
 export const isDirect = (connection: PostgresConnection, rows: readonly unknown[]): boolean =>
-  (connection as Internals).processID === (rows as [{ pid: number }])[0].pid;
+  String((connection as Internals).processID) === (rows as [{ pid: string }])[0].pid;
 
 /** Connections of pools whose "error" events we listen to. */
 const heard = new WeakSet<object>();

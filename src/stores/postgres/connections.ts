@@ -19,7 +19,7 @@ import {
   unref,
 } from "./client.js";
 import { onClientError } from "./client-errors.js";
-import { isConnectionLost, toStoreError } from "./errors.js";
+import { isClientClosed, isConnectionLost, toStoreError } from "./errors.js";
 
 /** A listener sends itself a message: if it does not arrive within this time, no messages arrive. */
 const SELF_TEST_MS = 2_000;
@@ -50,7 +50,10 @@ interface Reply {
   readonly connection: PostgresConnection;
 }
 
-class NoReply extends StoreUnavailableError {}
+class NoReply extends StoreUnavailableError {
+  /** The name that users see. */
+  override name = StoreUnavailableError.name;
+}
 
 /** Runs statements on the caller's pool or client, and opens the connection that listens. */
 export class Connections implements ListenerPort {
@@ -140,14 +143,14 @@ export class Connections implements ListenerPort {
   async #sharesSessions(probe: NewConnection, timeoutMs: number): Promise<boolean> {
     await probe.connect();
     unref(probe);
-    const sessions = { own: new Set<number>(), other: new Set<number>() };
+    const sessions = { own: new Set<string>(), other: new Set<string>() };
     for (let i = 0; i < PROBE_ROUNDS * SESSION_PROBES.length; i++) {
       const who = SESSION_PROBES[i % SESSION_PROBES.length]!;
       const rows =
         who === "own"
           ? (await probe.query(BACKEND)).rows
           : await this.query(BACKEND, [], timeoutMs);
-      sessions[who].add((rows as [{ pid: number }])[0].pid);
+      sessions[who].add((rows as [{ pid: string }])[0].pid);
       const [own, another] = sessions.own;
       if (another !== undefined || sessions.other.has(own!)) return true;
     }
@@ -230,7 +233,8 @@ export class Connections implements ListenerPort {
     } catch (error) {
       // An error of the server leaves the connection as it was.
       isBroken = (error as { severity?: unknown }).severity !== "ERROR";
-      throw error;
+      // The server has ended the connection in the packet that opened it.
+      throw isClientClosed(error) ? new Error("Connection terminated", { cause: error }) : error;
     } finally {
       connection.release(isBroken);
     }

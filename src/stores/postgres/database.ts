@@ -1,6 +1,7 @@
 import { orElse } from "../../core/validate.js";
 import { checkClient, type PostgresClient } from "./client.js";
 import { Connections } from "./connections.js";
+import { showMissingRight } from "./rights.js";
 import { callSql, checkSchema, DEFAULT_SCHEMA, ensureSchema } from "./schema.js";
 
 export const CALL_TIMEOUT_MS = 10_000;
@@ -37,9 +38,9 @@ export class Database extends Connections {
 
   /** Makes the schema unless it is there. If that fails, the next call tries again. */
   setUp(): Promise<void> {
-    this.#ready ??= this.#setUp().catch((error: unknown) => {
+    this.#ready ??= this.#setUp().catch(async (error: unknown) => {
       this.#ready = null;
-      throw error;
+      throw await this.showMissingRight(error);
     });
     return this.#ready;
   }
@@ -51,25 +52,46 @@ export class Database extends Connections {
 
   /** The results of a function of the schema. */
   call<Result>(name: string, values: readonly unknown[], timeoutMs?: number): Promise<Result[]> {
-    return this.#call(name, values, "", timeoutMs);
+    return this.#call(callSql(this.schema, name, values.length), values, timeoutMs);
   }
 
   /** The results of a function that returns JSON. They come as text: programs may have replaced pg's parser for JSON. */
   async callForJson<Result>(name: string, values: readonly unknown[]): Promise<Result[]> {
-    const texts = await this.#call<string>(name, values, "::text");
+    const texts = await this.#call<string>(
+      `${callSql(this.schema, name, values.length)}::text`,
+      values,
+    );
     return texts.map((text) => JSON.parse(text));
   }
 
-  async #call<Result>(
+  /** The result of a function that returns an array of texts. It comes as text, too. */
+  async callForTexts(
     name: string,
     values: readonly unknown[],
-    cast: string,
+    timeoutMs: number,
+  ): Promise<(string | null)[]> {
+    const call = `array_to_json(${callSql(this.schema, name, values.length)})::text`;
+    const [text] = await this.#call<string>(call, values, timeoutMs);
+    return JSON.parse(text!);
+  }
+
+  async #call<Result>(
+    call: string,
+    values: readonly unknown[],
     timeoutMs = CALL_TIMEOUT_MS,
   ): Promise<Result[]> {
     await this.setUp();
-    const text = `SELECT ${callSql(this.schema, name, values.length)}${cast} AS result`;
-    const rows = await this.query<{ result: Result }>(text, values, timeoutMs);
+    const text = `SELECT ${call} AS result`;
+    const rows = await this.query<{ result: Result }>(text, values, timeoutMs).catch(
+      async (error: unknown) => {
+        throw await this.showMissingRight(error);
+      },
+    );
     return rows.map(({ result }) => result);
+  }
+
+  showMissingRight(error: unknown): Promise<unknown> {
+    return showMissingRight(error, this, this.schema, CALL_TIMEOUT_MS);
   }
 
   open(): void {

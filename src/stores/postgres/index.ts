@@ -267,8 +267,7 @@ export class PostgresStore implements Store {
     // Without a channel, the waiters of this process poll.
     const channel = this.#database.deliversMessages ? this.#channel : null;
     const all = [...values, channel, Math.ceil(timeoutMs / 2), waits];
-    const [replies] = await this.#database.call<(string | null)[]>(name, all, timeoutMs);
-    return replies!;
+    return this.#database.callForTexts(name, all, timeoutMs);
   }
 
   #describe(first: string, beyond: string | null, many: number): Promise<readonly DescribedName[]> {

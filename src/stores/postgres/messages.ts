@@ -1,4 +1,5 @@
 import type { Grant } from "../../core/store.js";
+import { readPushedGrant } from "../shared/pushed-grant.js";
 
 /** A message to a waiter of this process, as notify_waiter() in sql/names.sql sends it. */
 export type Message =
@@ -16,12 +17,6 @@ export function parseMessage(text: string): Message | null {
   const [, token, floor, ttl, seq, grantId] = MESSAGE.exec(text) ?? [];
   if (grantId === undefined) return null;
   if (token === undefined) return { kind: "look", grantId };
-  const grant = {
-    token: BigInt(token),
-    floor: BigInt(floor!),
-    ttlMs: Number(ttl) / 1_000,
-    seq: Number(seq),
-    handedOver: true,
-  };
-  return { kind: "granted", grantId, grant };
+  const grant = readPushedGrant({ token, floor, ttlMs: Number(ttl) / 1_000, seq: Number(seq) });
+  return grant === null ? null : { kind: "granted", grantId, grant };
 }

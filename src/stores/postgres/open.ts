@@ -1,6 +1,7 @@
 import { reasonOf, safeCause } from "../../core/cause.js";
 import { HoldfastError, InvalidArgumentError, StoreUnavailableError } from "../../core/errors.js";
 import { importInstalled } from "../shared/client-library.js";
+import { explainNetworkFailure } from "../shared/network-failure.js";
 import { switchedTlsOf, tlsTrouble } from "../shared/tls.js";
 import { addressOf, type StoreUrl } from "../url.js";
 import { PORT, type PostgresPool } from "./client.js";
@@ -79,6 +80,7 @@ export function toConnectError(error: unknown, url: StoreUrl): unknown {
   const text = `${(error as { code?: unknown } | null)?.code ?? ""} ${reasonOf(error)}`;
   const why =
     tlsTrouble(text, url) ??
+    explainNetworkFailure(text) ??
     NETWORK.find(([pattern]) => pattern.test(text))?.[1] ??
     reasonOf(error);
   return new StoreUnavailableError(`can't connect to ${where}: ${why}`, {
@@ -87,11 +89,6 @@ export function toConnectError(error: unknown, url: StoreUrl): unknown {
 }
 
 const NETWORK: readonly (readonly [RegExp, string])[] = [
-  [
-    /ECONNREFUSED/,
-    "nothing listens there (ECONNREFUSED): check host and port, and that the server runs",
-  ],
-  [/ENOTFOUND|EAI_AGAIN/, "its host name is not known (ENOTFOUND)"],
   [/timeout exceeded|ETIMEDOUT/, `it gave no answer within ${CONNECT_TIMEOUT_MS} ms`],
   [/does not support SSL/, "the server does not offer TLS: leave tls out of the URL"],
   [

@@ -1,6 +1,7 @@
-import { InvalidArgumentError } from "../../core/errors.js";
+import { InvalidArgumentError, StoreUnavailableError } from "../../core/errors.js";
 import { show } from "../../core/validate.js";
 import type { Connections } from "./connections.js";
+import { MissingRightError } from "./errors.js";
 import { FUNCTIONS, quoteSchema } from "./schema.js";
 
 const ALL_ROWS = ["SELECT", "INSERT", "UPDATE", "DELETE"] as const;
@@ -18,20 +19,55 @@ export const TABLES = Object.keys(TABLE_RIGHTS) as readonly (keyof typeof TABLE_
 
 /** The statements that give a role what it needs for locks, for the owner of the schema. */
 export function grantSql(schema: string, role: string): string {
-  const grantee = quoteRole(role);
   const quoted = quoteSchema(schema);
   const functions = FUNCTIONS.map((name) => `${quoted}.${name}`);
-  return [
-    `USAGE ON SCHEMA ${quoted}`,
-    ...TABLES.map((table) => `${TABLE_RIGHTS[table].join(", ")} ON ${quoted}.${table}`),
-    // For mode=session.
-    `${ALL_ROWS.join(", ")} ON ${quoted}.session_locks`,
-    `USAGE, UPDATE ON SEQUENCE ${quoted}.session_tokens`,
-    // Every role has this one, unless the database has taken it from PUBLIC.
-    `EXECUTE ON FUNCTION ${functions.join(", ")}`,
-  ]
-    .map((right) => `GRANT ${right} TO ${grantee};\n`)
+  // Every role has the last one, unless the database has taken it from PUBLIC.
+  return [...rightsOn(quoted), `EXECUTE ON FUNCTION ${functions.join(", ")}`]
+    .map((right) => `${grantTo(right, role)}\n`)
     .join("");
+}
+
+const rightsOn = (quoted: string): readonly string[] => [
+  `USAGE ON SCHEMA ${quoted}`,
+  ...TABLES.map((table) => `${TABLE_RIGHTS[table].join(", ")} ON ${quoted}.${table}`),
+  // For mode=session.
+  `${ALL_ROWS.join(", ")} ON ${quoted}.session_locks`,
+  `UPDATE ON SEQUENCE ${quoted}.session_tokens`,
+];
+
+const grantTo = (right: string, role: string): string =>
+  `GRANT ${right} TO ${quoteIdentifier(checkRole(role))};`;
+
+/** Adds the SQL that gives the user the right that it lacks. Other errors stay as they are. */
+export async function showMissingRight(
+  error: unknown,
+  connections: Connections,
+  schema: string,
+  timeoutMs: number,
+): Promise<unknown> {
+  if (!(error instanceof MissingRightError)) return error;
+  const { message, cause } = error;
+  try {
+    const [at] = await connections.query<{ role: string; database: string; tables: string | null }>(
+      `SELECT current_user AS role, current_database() AS database, (
+        SELECT count(c.oid) FROM pg_namespace AS n
+          LEFT JOIN pg_class AS c ON relnamespace = n.oid AND relname = 'names' WHERE nspname = $1 GROUP BY n.oid
+      ) AS tables`,
+      [schema],
+      timeoutMs,
+    );
+    const { role, database, tables } = at!;
+    const quoted = quoteSchema(schema);
+    let rights: readonly string[];
+    if (tables === null) rights = [`CREATE ON DATABASE ${quoteIdentifier(database)}`];
+    else if (Number(tables) === 0) rights = [`USAGE, CREATE ON SCHEMA ${quoted}`];
+    else if (/ function /.test(message)) rights = [`EXECUTE ON ALL FUNCTIONS IN SCHEMA ${quoted}`];
+    else rights = rightsOn(quoted);
+    const sql = rights.map((right) => grantTo(right, role)).join(" ");
+    return new StoreUnavailableError(`${message}, or this: ${sql}`, { cause, retryable: false });
+  } catch {
+    return error;
+  }
 }
 
 /** The rights that locks need and the role lacks, as GRANT has them; null stands for the current user. */
@@ -64,12 +100,14 @@ SELECT missing FROM who, home, LATERAL (
     FROM pg_proc AS p WHERE pronamespace = home.oid AND proname = ANY ($5::text[])
 ) AS rights WHERE NOT may`;
 
-function quoteRole(role: string): string {
+const quoteIdentifier = (name: string): string => `"${name.replaceAll('"', '""')}"`;
+
+function checkRole(role: string): string {
   const bytes = Buffer.byteLength(role);
   if (bytes === 0 || bytes > 63 || role.includes("\0")) {
     throw new InvalidArgumentError(
       `the user to grant rights to is ${show(role)}; it must be the name of a role, of 1 to 63 bytes`,
     );
   }
-  return `"${role.replaceAll('"', '""')}"`;
+  return role;
 }

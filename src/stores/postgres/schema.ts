@@ -171,13 +171,14 @@ type State = "empty" | "other functions" | "complete";
 
 async function readState(connections: Connections, schema: string): Promise<State> {
   const inSchema = (name: string): string => `${quoteSchema(schema)}.${name}()`;
+  // As text: programs may have replaced pg's parsers for all other types.
   const [row] = await connections.query<{
     encoding: string;
-    has_format: boolean;
-    has_functions: boolean;
+    has_format: string;
+    has_functions: string;
   }>(
     `SELECT current_setting('server_encoding') AS encoding,
-      to_regprocedure($1) IS NOT NULL AS has_format, to_regprocedure($2) IS NOT NULL AS has_functions`,
+      (to_regprocedure($1) IS NOT NULL)::text AS has_format, (to_regprocedure($2) IS NOT NULL)::text AS has_functions`,
     [inSchema("format_version"), inSchema(MARKER_FUNCTION)],
     SETUP_MS,
   );
@@ -187,20 +188,20 @@ async function readState(connections: Connections, schema: string): Promise<Stat
         `use another database of the server (CREATE DATABASE locks ENCODING '${ENCODING}' LOCALE 'C' TEMPLATE template0)`,
     );
   }
-  if (!row!.has_format) return "empty";
-  const [found] = await connections.query<{ format: number }>(
-    `SELECT ${inSchema("format_version")} AS format`,
+  if (row!.has_format !== "true") return "empty";
+  const [found] = await connections.query<{ format: string }>(
+    `SELECT ${inSchema("format_version")}::text AS format`,
     [],
     SETUP_MS,
   );
   const { format } = found!;
-  if (format !== FORMAT) {
+  if (Number(format) !== FORMAT) {
     throw new UnsupportedError(
       `the schema ${schema} of ${connections.where} has format ${format}, and this version of Holdfast knows ${FORMAT}: ` +
         "use the version that made it, or another schema",
     );
   }
-  return row!.has_functions ? "complete" : "other functions";
+  return row!.has_functions === "true" ? "complete" : "other functions";
 }
 
 /** The user may use the tables, and not add functions. */

@@ -4,7 +4,7 @@ import type { SetupResult } from "../kind.js";
 import type { StoreUrl } from "../url.js";
 import { Connections } from "./connections.js";
 import { openPool, schemaOf, toConnectError } from "./open.js";
-import { findMissingRights, grantSql } from "./rights.js";
+import { findMissingRights, grantSql, showMissingRight } from "./rights.js";
 import { ensureSchema, SETUP_MS, SETUP_TURN, setupSql } from "./schema.js";
 
 /** The set-up for psql, which sends one statement after the other. */
@@ -26,7 +26,7 @@ export async function setUpPostgres(url: StoreUrl, grantee?: string): Promise<Se
     const functions = made === "functions" ? "the functions of this version in " : "";
     return { what: `${functions}the schema ${schema}`, isMade: made !== "nothing" };
   } catch (error) {
-    throw toConnectError(error, url);
+    throw toConnectError(await showMissingRight(error, connections, schema, SETUP_MS), url);
   } finally {
     await connections.close();
   }

@@ -45,12 +45,18 @@ describe("a server ends each connection in the packet that opens it", () => {
     const locks = createLocks(postgresStore(pool));
     await expect(locks.acquire("name", { wait: 0 })).rejects.toMatchObject({
       code: "STORE_UNAVAILABLE",
+      message: expect.stringContaining("has been lost"),
+      retryable: true,
     });
     await locks.close();
   });
 
   test("withTransactionLock rejects, and the process goes on", async () => {
     const locking = withTransactionLock(pool, "name", { wait: 0 }, () => "done");
-    await expect(locking).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
+    await expect(locking).rejects.toMatchObject({
+      code: "STORE_UNAVAILABLE",
+      message: expect.stringContaining("was lost"),
+      retryable: true,
+    });
   });
 });

@@ -214,6 +214,65 @@ describeWith(["postgres"], "locks of PostgreSQL sessions", () => {
     await (await locksOn(await open()).acquire("broken", { wait: 0 })).release();
   });
 
+  /** Runs these statements at the end of each transaction that has deleted a row of the name. */
+  const atCommitOfRelease = async (name: string, statements: string): Promise<void> => {
+    const drop = "DROP TRIGGER IF EXISTS late ON holdfast.session_locks";
+    onTestFinished(() => server.sql(drop).then(ignore));
+    await server.sql(`SET client_min_messages = warning; ${drop};
+      CREATE OR REPLACE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ${statements}; RETURN NULL; END $$;
+      CREATE CONSTRAINT TRIGGER late AFTER DELETE ON holdfast.session_locks DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW WHEN (OLD.name = '${name}') EXECUTE FUNCTION late()`);
+  };
+
+  test("a reader whose release has yet to commit lowers no floor of those after the next writer", async () => {
+    const [store, writer, other] = [await open(), await open(), await open()];
+    const first = claimOf("slow", { permits: 1 });
+    await store.claim(first, ignore);
+    await atCommitOfRelease("slow", "PERFORM pg_sleep(1)");
+    const released = store.release([{ name: "slow", grantId: first.grantId }]);
+    const between = claimOf("slow");
+    await until("it has unlocked", async () => {
+      return (await writer.claim(between, ignore)).kind === "granted";
+    });
+    await writer.close();
+    let reader = await other.claim(claimOf("slow", { permits: 1 }), ignore);
+    while (reader.kind === "busy") {
+      reader = await other.claim(claimOf("slow", { permits: 1 }), ignore);
+    }
+    const { token, floor } = grantOf(reader);
+    expect(floor).toBe(token);
+    await released;
+  });
+
+  test("after a release that failed, nobody shares a lock that the session may have lost", async () => {
+    const [store, other] = [await open(), await open()];
+    const first = claimOf("undone", { permits: 1 });
+    const releases = [{ name: "undone", grantId: first.grantId }];
+    await store.claim(first, ignore);
+    await atCommitOfRelease("undone", "RAISE 'undone by the test'");
+    await expect(store.release(releases)).rejects.toThrow(/undone by the test/);
+    expect((await store.claim(claimOf("undone", { permits: 1 }), ignore)).kind).toBe("busy");
+    await server.sql("DROP TRIGGER late ON holdfast.session_locks");
+    expect(await store.release(releases)).toEqual(["released"]);
+    expect((await store.claim(claimOf("undone", { permits: 1 }), ignore)).kind).toBe("granted");
+    expect((await other.claim(claimOf("undone"), ignore)).kind).toBe("busy");
+  });
+
+  test("a claim that fails because somebody has locked the table costs no lease", async () => {
+    const locks = locksOn(await open());
+    const kept = await locks.acquire("kept");
+    const client = new Client(server.url);
+    await client.connect();
+    onTestFinished(() => client.end());
+    await client.query("BEGIN; LOCK TABLE holdfast.session_locks");
+    const refused = locks.acquire("new", { wait: "6s" });
+    await expect(refused).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
+    await client.query("ROLLBACK");
+    kept.assertHeld();
+    await kept.renew();
+    await (await locks.acquire("new")).release();
+  });
+
   test("a session that dies leaves rows which nobody takes for holders, and the next session deletes", async () => {
     const pool = new Pool({ connectionString: server.url });
     const dead = new PostgresSessionStore(pool, { closeClient: true });

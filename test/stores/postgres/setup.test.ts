@@ -1,4 +1,5 @@
 import { createHash, randomUUID } from "node:crypto";
+import { readFileSync } from "node:fs";
 import { Client, Pool } from "pg";
 import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { connect } from "../../../src/connect.js";
@@ -112,6 +113,53 @@ describeWith(["postgres"], "the set-up of a database", () => {
       message: expect.stringContaining('has no role "nobody"'),
     });
     await expect(setUp(owner, "")).rejects.toMatchObject({ code: "INVALID_ARGUMENT" });
+  });
+
+  test("the error shows the SQL that gives the missing right", async () => {
+    const role = 'we"b';
+    await server.sql(
+      `CREATE ROLE "we""b" LOGIN PASSWORD 'sesame'; CREATE DATABASE "a""b" OWNER owner`,
+    );
+    const at = (url: string, name: string): string => url.replace(/\w+$/, encodeURIComponent(name));
+    const web = app.replace("//app:", `//${encodeURIComponent(role)}:`);
+    const shown = async (refused: Promise<unknown>): Promise<string> => {
+      const { message } = (await refused.catch((error: unknown) => error)) as Error;
+      return / or this: (GRANT .*;)$/.exec(message)?.[1] ?? message;
+    };
+    const grants = async (database: string, refused: () => Promise<unknown>): Promise<string> => {
+      const statements = await shown(refused());
+      await sql(at(owner, database), statements);
+      return statements;
+    };
+
+    const inOwn = at(web, 'a"b');
+    const create = 'GRANT CREATE ON DATABASE "a""b" TO "we""b";';
+    expect(await shown(setUp(inOwn))).toBe(create);
+    expect(await grants('a"b', () => connect(inOwn))).toBe(create);
+    await lockAndWait(inOwn);
+
+    await sql(owner, "CREATE SCHEMA holdfast");
+    expect(await grants(database, () => connect(web))).toBe(
+      'GRANT USAGE, CREATE ON SCHEMA "holdfast" TO "we""b";',
+    );
+    await sql(owner, 'DROP SCHEMA holdfast; REVOKE ALL ON DATABASE "a""b" FROM "we""b"');
+
+    await setUp(owner);
+    const first = await grants(database, () => connect(web));
+    expect(setupScript(parseStoreUrl(owner), role).split("\n")).toEqual(
+      expect.arrayContaining(first.split(/(?<=;) /)),
+    );
+    await lockAndWait(web);
+    const sessions = await connect(`${web}?mode=session`);
+    await (await sessions.acquire("job")).release();
+    await sql(owner, `REVOKE UPDATE ON SEQUENCE holdfast.session_tokens FROM "we""b"`);
+    expect(await shown(sessions.acquire("job"))).toBe(first);
+    await sessions.close();
+    await sql(owner, `REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA holdfast FROM PUBLIC`);
+    expect(await grants(database, () => connect(web).then((one) => one.acquire("job")))).toBe(
+      'GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA "holdfast" TO "we""b";',
+    );
+    await lockAndWait(web);
   });
 
   test("an empty schema that an administrator has made for the user is enough", async () => {
@@ -270,23 +318,39 @@ describeWith(["postgres"], "the set-up of a database", () => {
     await sql(owner, "ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC");
     await setUp(owner, "app");
     await as(app, callAll);
+    // Those that the page shows.
+    const page = readFileSync(new URL("../../../docs/stores/postgres.md", import.meta.url), "utf8");
+    await sql(
+      owner,
+      `REVOKE ALL ON ALL TABLES IN SCHEMA holdfast FROM app; REVOKE ALL ON SCHEMA holdfast FROM app;
+        REVOKE ALL ON ALL SEQUENCES IN SCHEMA holdfast FROM app; ${/```sql\n(GRANT.*?)```/s.exec(page)![1]}`,
+    );
+    await as(app, callAll);
     const all = "SELECT, INSERT, UPDATE, DELETE".split(", ");
     const rights = [
       "USAGE ON SCHEMA holdfast",
       "EXECUTE ON ALL FUNCTIONS IN SCHEMA holdfast",
-      ...["names", "claims"].flatMap((table) =>
+      ...["names", "claims", "records", "meters", "session_locks"].flatMap((table) =>
         all.map((right) => `${right} ON holdfast.${table}`),
       ),
       ...["SELECT", "UPDATE"].map((right) => `${right} ON holdfast.deleted_names`),
+      "UPDATE ON SEQUENCE holdfast.session_tokens",
     ];
-    for (const right of rights) {
-      await sql(owner, `REVOKE ${right} FROM app`);
-      await expect(as(app, callAll), right).rejects.toMatchObject({ code: "42501" });
-      await sql(owner, `GRANT ${right} TO app`);
-    }
-    await as(app, callAll);
+    await as(owner, (admin) =>
+      as(app, async (client) => {
+        for (const right of rights) {
+          await admin.query(`REVOKE ${right} FROM app`);
+          await expect(callAll(client), right).rejects.toMatchObject({ code: "42501" });
+          await admin.query(`GRANT ${right} TO app`);
+        }
+        await callAll(client);
+      }),
+    );
     // And no others.
     await expect(sql(app, "TRUNCATE holdfast.names")).rejects.toMatchObject({ code: "42501" });
+    await expect(sql(app, "SELECT last_value FROM holdfast.session_tokens")).rejects.toMatchObject({
+      code: "42501",
+    });
     await expect(sql(app, "DELETE FROM holdfast.deleted_names")).rejects.toMatchObject({
       code: "42501",
     });
@@ -295,6 +359,8 @@ describeWith(["postgres"], "the set-up of a database", () => {
     });
   });
 });
+
+let sessions = 0;
 
 /** Calls every function that the store calls, in all the ways that touch another table. */
 async function callAll(client: Client): Promise<void> {
@@ -320,6 +386,31 @@ async function callAll(client: Client): Promise<void> {
   await request("claim", "d");
   await request("unused", "d");
   await call("delete_free_names", "512, -1000000, 1000");
+
+  const write = (key: string, keepUs: number): Promise<unknown> =>
+    call("write_record", "$1, 'value', $2, $3, 'token', NULL, 1, 1000", [
+      key,
+      randomUUID(),
+      keepUs,
+    ]);
+  const take = (units: number): Promise<unknown> =>
+    call("take_from_meter", "$1, $2, 2, 1000, 4, 1000", [name, units]);
+  for (const keepUs of [60_000_000, 1]) await write(name, keepUs);
+  await call("read_record", "$1, 1000", [name]);
+  for (const units of [1, 1]) await take(units);
+  for (const table of ["records", "meters"]) {
+    await call("delete_expired", "$1, '', 10, 1000", [table]);
+  }
+
+  // Each session has a number and, for its lock, the next one.
+  const session = 2 * ++sessions;
+  await call("begin_session", "$1", [session]);
+  const claim =
+    "$1, ARRAY[$2::bigint], ARRAY['a'], ARRAY[$3], ARRAY['h'], ARRAY[1000], ARRAY[true], ARRAY[false]";
+  await call("claim_session_locks", claim, [session, session + 1, name]);
+  await call("describe_session_locks", "'', NULL, 10");
+  const release = "ARRAY[$1::bigint], ARRAY['a'], ARRAY[true], ARRAY[true]";
+  await call("release_session_locks", release, [session + 1]);
 }
 
 const requestOf = (kind: string, id: string, name: string, permits = 1, limit = 2): string =>

@@ -9,15 +9,22 @@ import { type PostgresStore, postgresStore } from "../../../src/stores/postgres/
 import { type Fault, fault } from "../../../src/verify/fault.js";
 import { postgresConnectionKind } from "../../../src/verify/faults/postgres-kind.js";
 import { TcpProxy } from "../../../src/verify/faults/proxy.js";
+import { FalseClock } from "../../../src/verify/lab/clock.js";
 import { Disk } from "../../../src/verify/lab/disk.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { PostgresServer } from "../../../src/verify/lab/postgres.js";
 import { TimeLine } from "../../../src/verify/traffic/time-line.js";
-import { describeWith } from "../../support/needs.js";
+import { describeWith, needs } from "../../support/needs.js";
 import { byPool } from "../../support/postgres.js";
 import { claimOf } from "../../support/redis.js";
 import { freshFolder } from "../../support/sqlite.js";
-import { eventsOf, expectKept, startWorkers, until } from "../../support/worker.js";
+import {
+  eventsOf,
+  expectHeldTwice,
+  expectKept,
+  startWorkers,
+  until,
+} from "../../support/worker.js";
 
 const TTL_MS = 1_500;
 /** For a busy machine: order and safety are checked here, not speed. */
@@ -268,6 +275,151 @@ describeWith(["postgres"], "idle_in_transaction_session_timeout", () => {
       expect(await outcome).toBe("STORE_UNAVAILABLE");
       expect((await pool.query("SELECT value FROM counter")).rows).toEqual([{ value: 10 }]);
     });
+  });
+});
+
+describeWith(["postgres"], "backends and statements that the server ends", () => {
+  let lab: Lab;
+  let server: PostgresServer;
+  beforeAll(async () => {
+    lab = await Lab.open();
+    server = await lab.postgres();
+    await (await connect(server.url)).close();
+  });
+  afterAll(() => lab.close());
+
+  /** The URL of a user of its own, to tell its backends from those of others. */
+  const urlOf = async (user: string): Promise<string> => {
+    await server.sql(`CREATE ROLE ${user} LOGIN SUPERUSER PASSWORD '${user}'`);
+    return server.url.replace(/\/\/.*@/, `//${user}:${user}@`);
+  };
+
+  test("ended backends of a holder, of a waiter and of a listener cost no lease, no place in the queue and no promise", {
+    timeout: 120_000,
+  }, async () => {
+    const shared = { timeLine: new TimeLine(), resourceFile: join(freshFolder(), "data.db") };
+    const { timeLine } = shared;
+    const open = async (user: string) => {
+      const options = { ttl: TTL_MS, wait: "30s" } as const;
+      const more = { ...shared, client: user };
+      return (await startWorkers(1, await urlOf(user), options, more)).workers[0]!;
+    };
+    const [holder, waiter, another] = [
+      await open("holder"),
+      await open("waiter"),
+      await open("another"),
+    ];
+    const listening = "query ~ '^(LISTEN |SELECT 1$)'";
+    const count = async (backends: string): Promise<number> =>
+      Number(await server.sql(`SELECT count(*) FROM pg_stat_activity WHERE ${backends}`));
+    /** Ends them once there are some. */
+    const end = (backends: string): Fault =>
+      fault(`backends are ended: ${backends}`, () =>
+        until(`there are backends: ${backends}`, async () => {
+          const sql = `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE ${backends}`;
+          return Number(await server.sql(sql)) > 0;
+        }),
+      );
+
+    const held = await holder.acquire("name");
+    const waiting = waiter.acquire("name");
+    await until(
+      "the waiter listens",
+      async () => (await count(`usename = 'waiter' AND ${listening}`)) === 1,
+    );
+    for (const backends of [
+      "usename = 'holder'",
+      `usename = 'waiter' AND NOT ${listening}`,
+      `usename = 'waiter' AND ${listening}`,
+    ]) {
+      await under(timeLine, end(backends), () => sleep(TTL_MS));
+      expect(await holder.look(held.op)).toBe(true);
+    }
+    await until(
+      "the waiter listens again",
+      async () => (await count(`usename = 'waiter' AND ${listening}`)) === 1,
+    );
+    expect(await holder.release(held.op)).toBe("released");
+    const next = await waiting;
+    expect(next.token).toBeGreaterThan(held.token);
+    await waiter.release(next.op);
+    expect(eventsOf(timeLine, "lost")).toEqual([]);
+
+    const workers = [holder, waiter, another];
+    const loops = workers.map((one) =>
+      one.loop({ name: "name", forMs: 6_000, holdMs: 5, writes: true }),
+    );
+    for (let i = 0; i < 10; i++) {
+      const user = `usename = '${workers[i % workers.length]!.client}'`;
+      await under(timeLine, end(i % 2 === 0 ? user : `${user} AND NOT ${listening}`), () =>
+        sleep(300),
+      );
+    }
+    expect(Math.min(...(await Promise.all(loops)))).toBeGreaterThan(0);
+    await Promise.all(workers.map((one) => one.close()));
+    expectKept(timeLine, ["S1", "S2", "S3", "S7", "L3"], LIMITS);
+  });
+
+  test("a statement that is cancelled after it has taken the lock has taken nothing", {
+    timeout: 60_000,
+  }, async () => {
+    const url = await urlOf("hurried");
+    // Beyond statement_timeout, once the row is written.
+    await server.sql(`CREATE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS
+      'BEGIN IF NEW.name LIKE ''%slow'' THEN PERFORM pg_sleep(60); END IF; RETURN NULL; END';
+      CREATE TRIGGER dawdle AFTER UPDATE ON holdfast.names FOR EACH ROW EXECUTE FUNCTION dawdle();
+      ALTER ROLE hurried SET statement_timeout = 1000`);
+    const { workers, timeLine } = await start(2, url);
+    const [first, second] = workers;
+    const held = await first!.acquire("quick", { ttl: "30s" });
+    await expect(first!.acquire("slow", { ttl: "30s", wait: 0 })).rejects.toThrow(
+      /cancelled the statement: raise statement_timeout/,
+    );
+    expect(
+      await server.sql(
+        "SELECT count(*) FROM holdfast.names WHERE name LIKE '%slow' AND held IS NOT NULL",
+      ),
+    ).toBe("0");
+    const waiting = second!.acquire("slow");
+    await server.sql("DROP TRIGGER dawdle ON holdfast.names");
+    const slow = await waiting;
+    await second!.release(slow.op);
+    const again = await first!.acquire("slow");
+    expect(again.token).toBeGreaterThan(slow.token);
+    await first!.release(again.op);
+    expect(await first!.look(held.op)).toBe(true);
+    await first!.release(held.op);
+    await Promise.all(workers.map((one) => one.close()));
+    expect(eventsOf(timeLine, "lost")).toEqual([]);
+    expectKept(timeLine, ["S2", "S7", "L3"], LIMITS);
+  });
+
+  test("the server's clock jumps ahead: two hold at the same time, the fence refuses the first; set back, tokens still rise", {
+    timeout: 60_000,
+  }, async (context) => {
+    needs(context, "faketime");
+    const clock = await FalseClock.open(lab);
+    const clocked = await lab.postgres({ site: clock.site() });
+    const { workers, timeLine } = await start(2, clocked.url);
+    const [before, after] = workers;
+    const first = await before!.acquire("name", { ttl: "2m" });
+    const jump = clock.jump(+180_000);
+    await jump.inject();
+    timeLine.now({ kind: "clock-set", byMs: +180_000 });
+    const second = await after!.acquire("name", { ttl: "2m" });
+    expect(second.token).toBeGreaterThan(first.token);
+    await after!.write(second.op);
+    expect(await before!.look(first.op)).toBe(true);
+    expect(await before!.write(first.op)).toBe(false);
+    await jump.heal();
+    timeLine.now({ kind: "clock-set", byMs: -180_000 });
+    await after!.release(second.op);
+    // The clock alone would give a lower token.
+    const third = await before!.acquire("name");
+    expect(third.token).toBeGreaterThan(second.token);
+    await before!.release(third.op);
+    await Promise.all(workers.map((one) => one.close()));
+    expectHeldTwice(timeLine);
   });
 });
 

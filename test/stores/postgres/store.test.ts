@@ -1,6 +1,7 @@
 import { setTimeout as pause } from "node:timers/promises";
-import { Client, Pool, types } from "pg";
+import { Client, Pool } from "pg";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import type { Claim } from "../../../src/core/store.js";
 import { postgresFence } from "../../../src/fence/postgres.js";
 import { createLocks, type Locks } from "../../../src/index.js";
 import {
@@ -208,6 +209,60 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     expect(await slow).toBeLessThan(first);
   });
 
+  test("a token beyond 2^53 is refused, and the one before it is granted", async () => {
+    freshSchema();
+    const { locks } = await open();
+    const tooFar = {
+      code: "UNSUPPORTED",
+      message: expect.stringMatching(/beyond 2\^53, because the clock of \S+ at \S+ is wrong/),
+    };
+    const setLast = (token: number): Promise<string> =>
+      sql(`UPDATE ${schema}.names SET last_token = ${token}`);
+    await (await locks.acquire("name")).release();
+    await setLast(Number.MAX_SAFE_INTEGER - 2);
+    const last = await locks.acquire("name");
+    expect(last.token).toBe(BigInt(Number.MAX_SAFE_INTEGER - 1));
+    await last.release();
+    await setLast(Number.MAX_SAFE_INTEGER);
+    await expect(locks.acquire("name")).rejects.toMatchObject(tooFar);
+    await expect(locks.acquireAll(["name", "other"])).rejects.toMatchObject(tooFar);
+    // The other name was granted nothing, either.
+    expect(await locks.inspect("other")).toBeNull();
+  });
+
+  test("a claim of a name that is held changes nothing, and locks nothing", async () => {
+    freshSchema();
+    const { store } = await open();
+    await store.claim(claimOf("held"), () => {});
+    await store.claim(claimOf("held", { queue: true }), () => {});
+    const rows = `SELECT string_agg(concat(ctid, xmin, xmax), ',') FROM`;
+    const state = async (): Promise<string[]> =>
+      Promise.all(["names", "claims"].map((table) => sql(`${rows} ${schema}.${table}`)));
+    const before = await state();
+    for (let i = 0; i < 3; i++) {
+      expect(await store.claim(claimOf("held"), () => {})).toMatchObject({ kind: "busy" });
+    }
+    expect(await state()).toEqual(before);
+  });
+
+  test("acquires, renewals and releases are HOT updates", async () => {
+    freshSchema();
+    const { locks } = await open();
+    const names = Array.from({ length: 8 }, (_, i) => `name ${i}`);
+    for (let i = 0; i < 50; i++) {
+      const leases = await Promise.all(names.map((name) => locks.acquire(name)));
+      await Promise.all(leases.map((lease) => lease.renew()));
+      await Promise.all(leases.map((lease) => lease.release()));
+    }
+    // A connection that ends has reported its counts.
+    await locks.close();
+    const stats = (expression: string): Promise<string> =>
+      sql(`SELECT ${expression} FROM pg_stat_user_tables
+        WHERE schemaname = '${schema}' AND relname = 'names'`);
+    await expect.poll(() => stats("n_tup_upd >= 1200"), { timeout: 10_000 }).toBe("true");
+    expect(Number(await stats("n_tup_hot_upd::float / n_tup_upd"))).toBeGreaterThan(0.95);
+  });
+
   test("tokens rise above those of names whose rows were deleted, also when the clock is set back", async () => {
     freshSchema();
     const { locks } = await open();
@@ -378,17 +433,30 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     });
   });
 
-  test("parsers of a program's own, for numbers and JSON, do no harm", async () => {
+  test("a program whose parsers leave all values as text does no harm", async () => {
     freshSchema();
-    const unparsed = [types.builtins.JSON, types.builtins.INT8];
-    const getTypeParser = (oid: number, format: "text"): unknown =>
-      unparsed.includes(oid) ? (text: string) => text : types.getTypeParser(oid, format);
-    const { store } = await open({}, { types: { getTypeParser } as never });
+    const getTypeParser = () => (text: string) => text;
+    const { store } = await open({}, { types: { getTypeParser } });
     await store.claim(claimOf("name", { permits: 2, limit: 5 }), () => {});
     expect(await store.resize("name", 6)).toBe(5);
     expect(await store.inspect("name")).toMatchObject({ limit: 6, holders: [{ permits: 2 }] });
     expect(await store.list("", 10)).toHaveLength(1);
     expect(await store.revoke("name", { holder: "operator", why: "test" })).toHaveLength(1);
+  });
+
+  test("the error about a pool without a free connection has the name of its class", async () => {
+    freshSchema();
+    const pool = new Pool({ connectionString: server.url, max: 1 });
+    closing.push(() => pool.end());
+    const store = postgresStore(pool, { schema });
+    await store.setUp();
+    const taken = await pool.connect();
+    const claim = store.claim(claimOf("name", { ttlMs: 1_000 }), () => {});
+    await expect(claim).rejects.toMatchObject({
+      name: "StoreUnavailableError",
+      message: expect.stringContaining("no connection within 500 ms"),
+    });
+    taken.release();
   });
 
   test("connections that the server ends while they are idle do not end the process", async () => {
@@ -470,28 +538,90 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     expect(await sql(`SELECT last_token FROM ${schema}.names WHERE name = 'made'`)).toBe("7");
   });
 
-  test("overlapping batches of many clients do not deadlock", { timeout: 60_000 }, async () => {
+  test.each([
+    [
+      "made",
+      "INSERT INTO names (name) VALUES ('a')",
+      "INSERT INTO names (name) VALUES ('b'), ('c')",
+    ],
+    [
+      "locked",
+      "SELECT FROM names WHERE name = 'a' FOR UPDATE",
+      "SELECT FROM names WHERE name > 'a' FOR UPDATE NOWAIT",
+    ],
+  ])(
+    "names are %s in order: a step that waits for the first has none of the others",
+    async (what, takeFirst, takeOthers) => {
+      freshSchema();
+      const { store } = await open();
+      if (what === "locked") await sql(`INSERT INTO ${schema}.names VALUES ('c'), ('a'), ('b')`);
+      const connect = async (): Promise<Client> => {
+        const client = new Client(server.url);
+        await client.connect();
+        closing.push(() => client.end());
+        await client.query(`SET search_path = ${schema}; BEGIN`);
+        return client;
+      };
+      const [first, others] = [await connect(), await connect()];
+      await first.query(takeFirst);
+      const claiming = store.claim(claimOf("", { names: ["c", "b", "a"] }), () => {});
+      await until("the claim waits", async () => {
+        const waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'transactionid'";
+        return (await sql(waiting)) === "1";
+      });
+      await others.query(`SET LOCAL lock_timeout = 1000; ${takeOthers}`);
+      for (const client of [first, others]) await client.query("ROLLBACK");
+      expect(await claiming).toMatchObject({ kind: "granted" });
+    },
+  );
+
+  test("overlapping claims and batches of many clients do not deadlock", {
+    timeout: 60_000,
+  }, async () => {
     freshSchema();
-    const before = Number(
-      await sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"),
+    await open();
+    const deadlocks = (): Promise<string> =>
+      sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'");
+    const before = await deadlocks();
+    // The server looks for a deadlock before lock_timeout ends it unseen.
+    const options = "-c deadlock_timeout=5ms -c application_name=overlap";
+    const stores = await Promise.all(
+      Array.from({ length: 8 }, () => byPool(server.url, { schema }, { max: 3, options })),
     );
-    const clients = await Promise.all(Array.from({ length: 4 }, () => open({}, { max: 3 })));
-    await Promise.all(
-      clients.map(async ({ locks }, c) => {
-        for (let i = 0; i < 15; i++) {
-          const names = Array.from({ length: 12 }, (_, k) => `name ${(k * 7 + c + i) % 12}`);
-          const leases = await Promise.all(names.map((name) => locks.tryAcquire(name)));
-          const both = await locks
-            .acquireAll([`name ${i % 12}`, `name ${(i + 5) % 12}`, "extra"], { wait: 0 })
-            .catch(() => null);
-          await both?.release();
-          await Promise.all(leases.map((lease) => lease?.release()));
-        }
-      }),
-    );
-    await pause(600);
-    expect(
-      Number(await sql("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'")),
-    ).toBe(before);
+    const granted: string[] = [];
+    const claim = async (store: PostgresStore, claims: readonly Claim[]): Promise<Claim[]> => {
+      const answers = await Promise.all(claims.map((one) => store.claim(one, () => {})));
+      const own = claims.filter((_, i) => answers[i]!.kind === "granted");
+      granted.push(...own.map(({ grantId }) => grantId));
+      return own;
+    };
+    const places = (claims: readonly Claim[]) =>
+      claims.flatMap(({ names, grantId }) => names.map((name) => ({ name, grantId })));
+    for (let turn = 0; turn < 20; turn++) {
+      await Promise.all(
+        stores.map(async (store, c) => {
+          // In every other turn all clients make the rows at once. Each has an order of its own.
+          const names = Array.from(
+            { length: 24 },
+            (_, k) => `name ${turn >> 1} ${(k * 7 + c * 5 + turn) % 24}`,
+          );
+          // A claim of all names waits for their locks, and a batch of claims skips names that are locked.
+          const all = claimOf("", { names });
+          const each = names.map((name) => claimOf(name));
+          const own = await claim(store, c % 2 === 0 ? [all] : each);
+          const [, more] = await Promise.all([
+            store.renew(places(own).map((place) => ({ ...place, seq: 2, ttlMs: 60_000 }))),
+            claim(store, [claimOf("", { names: names.toReversed() })]),
+          ]);
+          await store.release(places([...own, ...more]));
+        }),
+      );
+    }
+    expect(granted.length).toBeGreaterThan(20);
+    // A connection that ends has reported its deadlocks.
+    await Promise.all(stores.map((store) => store.close()));
+    const connected = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'overlap'";
+    await expect.poll(() => sql(connected), { timeout: 10_000 }).toBe("0");
+    expect(await deadlocks()).toBe(before);
   });
 });

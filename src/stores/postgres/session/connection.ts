@@ -45,7 +45,10 @@ const SETTINGS =
 const SILENCE =
   "SELECT set_config('idle_session_timeout', $1, false), set_config('tcp_user_timeout', $1, false)," +
   " set_config('tcp_keepalives_idle', $2, false), set_config('tcp_keepalives_interval', '5', false)," +
-  " set_config('tcp_keepalives_count', '3', false), pg_backend_pid() AS pid";
+  " set_config('tcp_keepalives_count', '3', false), pg_backend_pid()::text AS pid";
+
+const UNLOCK = `SELECT CASE WHEN is_shared THEN pg_catalog.pg_advisory_unlock_shared(key)
+  ELSE pg_catalog.pg_advisory_unlock(key) END FROM unnest($1::bigint[], $2::boolean[]) AS claim(key, is_shared)`;
 
 /** A lock that is claimed or released. */
 export interface LockRequest {
@@ -193,7 +196,7 @@ export class SessionConnection {
       return rows.map(({ reply }) => JSON.parse(reply));
     } catch (error) {
       // The statement may have taken locks before it failed, and those stay: nobody else would release them.
-      await this.#release(requests).catch(() => this.#cutOff());
+      await this.#unlock(requests).catch(() => this.#cutOff());
       throw error;
     }
   }
@@ -205,6 +208,12 @@ export class SessionConnection {
       requests.map(({ isShared }) => isShared),
       requests.map(({ isLocked }) => !isLocked),
     ]);
+  }
+
+  /** Without the table, which somebody else may have locked: all locks of the session would be lost. */
+  async #unlock(requests: readonly LockRequest[]): Promise<void> {
+    const taken = requests.filter(({ isLocked }) => !isLocked);
+    await this.#query(UNLOCK, [taken.map(({ key }) => key), taken.map(({ isShared }) => isShared)]);
   }
 
   async #prove(ttlMs: number): Promise<void> {

@@ -96,15 +96,17 @@ export class PostgresSessionStore implements Store {
 
   /** Makes the schema unless it is there, and begins the session; claims do so first. Rejects if that fails. */
   async setUp(): Promise<void> {
-    await this.#useSession();
+    await this.#useSession().catch(async (error: unknown) => {
+      throw await this.#database.showMissingRight(error);
+    });
   }
 
   claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
     const there = this.#claiming.get(claim.grantId);
     if (there !== undefined) return there;
     const answer = this.#claim(claim, push)
-      .catch((error: unknown) => {
-        throw this.#toStoreError(error);
+      .catch(async (error: unknown) => {
+        throw await this.#database.showMissingRight(this.#toStoreError(error));
       })
       .finally(() => this.#claiming.delete(claim.grantId));
     this.#claiming.set(claim.grantId, answer);
@@ -192,7 +194,7 @@ export class PostgresSessionStore implements Store {
     await session.allowTtl(ttlMs);
     const others = this.#locks.withKey(key);
     refuseCollision(name, others[0]?.name);
-    const conflicting = others.find((other) => !(isShared && other.isShared));
+    const conflicting = others.find((other) => other.isUnsure || !(isShared && other.isShared));
     if (conflicting !== undefined) return toBusy(name, conflicting.holder);
     const reply = await session.claim({ ...request, isLocked: others.length > 0 });
     if (reply.token === undefined) {
@@ -202,7 +204,8 @@ export class PostgresSessionStore implements Store {
     // The session may have ended after the reply.
     if (session.isOver) return LOST;
     const [token, floor] = [BigInt(reply.token), BigInt(reply.floor)];
-    const lock = { ...request, ...more, session, token, floor, isEnding: false, ending: null };
+    const state = { isEnding: false, isUnsure: false, ending: null };
+    const lock = { ...request, ...more, ...state, session, token, floor };
     this.#locks.add(lock);
     return { kind: "granted", grants: [grantOf(lock)] };
   }
@@ -228,6 +231,7 @@ export class PostgresSessionStore implements Store {
     if (!this.#locks.isThere(lock)) return false;
     const isLocked = this.#locks.withKey(lock.key).length > 1;
     await lock.session.release({ ...lock, isLocked }).catch((error: unknown) => {
+      lock.isUnsure = true;
       throw this.#toStoreError(error);
     });
     this.#locks.delete(lock);

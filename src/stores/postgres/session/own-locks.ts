@@ -19,6 +19,8 @@ export interface OwnLock {
   requestedAtMs: number;
   /** Its release has begun: it is not renewed any more. */
   isEnding: boolean;
+  /** A release of it has failed: it is not known whether the session has unlocked it, so no other claim may share it. */
+  isUnsure: boolean;
   /** The release that is under way. */
   ending: Promise<boolean> | null;
 }

@@ -185,23 +185,29 @@ BEGIN
   RETURN 'released';
 END $$;
 
--- Claims one name that is free, as nearly all are. Null: it is not free, or its row has yet to be made.
+-- Claims one name that is free, as nearly all are. Null: it is not free.
 CREATE OR REPLACE FUNCTION claim_free_name(
   wanted text, id text, new_seq bigint, new_permits bigint, new_capacity bigint, new_ttl bigint,
   new_at_least bigint, label text, batch_now bigint
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-  now_at bigint := coalesce(batch_now, now_us());
+  now_at bigint;
   drawn bigint;
 BEGIN
-  UPDATE names SET
-      last_token = next_token(last_token, now_at), last_place = last_place + 1, capacity = new_capacity,
-      held = ROW(wanted, new_permits, label, NULL, 'no', '', '', new_ttl, new_at_least,
-        CASE WHEN new_at_least > 0 THEN now_at + new_at_least ELSE 0 END, id, last_place + 1,
-        next_token(last_token, now_at), next_token(last_token, now_at), now_at, new_seq, now_at + new_ttl)::claims
-    WHERE name = wanted AND others = 0
-      AND ((held).token IS NULL OR greatest((held).expires, (held).closed) <= now_at)
-    RETURNING last_token INTO drawn;
+  -- The second time if its row had yet to be made.
+  FOR attempt IN 1 .. 2 LOOP
+    now_at := coalesce(batch_now, now_us());
+    UPDATE names SET
+        last_token = next_token(last_token, now_at), last_place = last_place + 1, capacity = new_capacity,
+        held = ROW(wanted, new_permits, label, NULL, 'no', '', '', new_ttl, new_at_least,
+          CASE WHEN new_at_least > 0 THEN now_at + new_at_least ELSE 0 END, id, last_place + 1,
+          next_token(last_token, now_at), next_token(last_token, now_at), now_at, new_seq, now_at + new_ttl)::claims
+      WHERE name = wanted AND others = 0
+        AND ((held).token IS NULL OR greatest((held).expires, (held).closed) <= now_at)
+      RETURNING last_token INTO drawn;
+    EXIT WHEN FOUND OR EXISTS (SELECT FROM names WHERE name = wanted);
+    PERFORM make_names(ARRAY[wanted]);
+  END LOOP;
   RETURN drawn;
 END $$;
 

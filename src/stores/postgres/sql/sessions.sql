@@ -71,8 +71,10 @@ BEGIN
       ELSE pg_try_advisory_lock(keys[i]) END;
     IF is_granted THEN
       drawn := next_session_token();
-      -- A session that has died may have left a row under the same id.
-      DELETE FROM session_locks AS l WHERE l.key = keys[i] AND l.grant_id = ids[i];
+      -- A session that has died may have left a row under the same id. While a writer has the lock, any row is left over:
+      -- of a session that ends right now, or of a reader that has unlocked and has yet to commit. This waits for that
+      -- commit. Otherwise later readers would get the floor of that reader, and let a stale writer pass the fence.
+      DELETE FROM session_locks AS l WHERE l.key = keys[i] AND (l.grant_id = ids[i] OR NOT shared[i]);
       INSERT INTO session_locks
         VALUES (keys[i], ids[i], wanted[i], holders[i], shared[i], drawn, now_us(), ttls[i], own_session);
       lowest := drawn;
