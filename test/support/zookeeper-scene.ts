@@ -1,6 +1,7 @@
 import { expect } from "vitest";
 import { Layout } from "../../src/stores/zookeeper/layout.js";
 import type { Limits } from "../../src/verify/check/check.js";
+import type { Target } from "../../src/verify/faults/proxy.js";
 import type { ServerCluster } from "../../src/verify/lab/cluster.js";
 import type { ZooKeeperServer } from "../../src/verify/lab/zookeeper.js";
 import { ZooKeeperClient } from "../../src/zookeeper/index.js";
@@ -16,7 +17,7 @@ export const SAFE_MS = 5_000;
 /** The lab's ticks are so short that sessions of these ttls would be above the limit. */
 export const CONFIG = { maxSessionTimeout: "60000", maxClientCnxns: "0" };
 
-export const addressOf = ({ address, port }: ZooKeeperServer): string => `${address}:${port}`;
+export const addressOf = ({ address, port }: Target): string => `${address}:${port}`;
 
 /** Resolves when this server has this role, or any at all. */
 export const serves = (server: ZooKeeperServer, mode = "(leader|follower)"): Promise<void> =>

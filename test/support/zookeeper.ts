@@ -78,7 +78,7 @@ export class FakeConnection {
   }
 }
 
-type Handler = (connection: FakeConnection, request: SeenRequest) => void;
+export type Handler = (connection: FakeConnection, request: SeenRequest) => void;
 
 /** Grants sessions and replies to everything with an empty success. */
 export const obliging: Handler = (connection, request) => {

@@ -163,13 +163,13 @@ export class ClaimAttempt {
     const { ttlMs } = this.#own.session;
     const data = JSON.stringify({ holder, ttlMs, atMs: clock.wallMs() });
     const created = this.#createNode(path, data);
-    const known = watches.complete(this.#name);
+    const known = watches.completeQueue(this.#name);
     const read = known === null ? watches.readBehind(this.#name, this.#claim) : null;
     read?.catch(() => {});
     const { path: node, zxid: token } = await created;
     nodes.add(this.#key, node, this.#link, token);
     // The first read of a new name found no container, or the claim is not the first one.
-    let queue = (await read) ?? watches.complete(this.#name);
+    let queue = (await read) ?? watches.completeQueue(this.#name);
     const isRead = queue !== null && node.endsWith(`/${queue.get(grantId)?.node}`);
     if (queue === null || !isRead) queue = await watches.read(this.#name);
     return { token, queue };

@@ -16,14 +16,15 @@ export async function describeClaim(
   name: string,
   node: string,
 ): Promise<DescribedClaim | null> {
-  return toDescribed(await requests.readData(`${layout.name(name)}/${node}`));
+  const path = `${layout.name(name)}/${node}`;
+  return toDescribed(await requests.readData(path), path);
 }
 
 /** Null: the claim is gone. */
-export function toDescribed(read: NodeData | null): DescribedClaim | null {
+export function toDescribed(read: NodeData | null, path: string): DescribedClaim | null {
   if (read === null) return null;
   const { czxid, ephemeralOwner } = read.stat;
-  return { ...decodeClaimData(read.data), token: czxid, owner: ephemeralOwner };
+  return { ...decodeClaimData(read.data, path), token: czxid, owner: ephemeralOwner };
 }
 
 /** By the claimant's clock, which may be ahead of ours. */

@@ -17,7 +17,7 @@ import {
   ZooKeeperSessionPort,
 } from "./session-port.js";
 
-/** Sessions are cheap enough for one per ttl, and expensive enough not to have one for each odd number. */
+/** Ttls are rounded up to a multiple of this, so that ttls that hardly differ share a session. */
 const TTL_UNIT_MS = 100;
 const MOST_RECENT = 10_000;
 
@@ -94,7 +94,7 @@ export class ZooKeeperContext {
     const revoked = revocations.find((one) => one.grantId === grantId);
     if (revoked !== undefined) this.revoked.add(grantId);
     const revokedBecause = revoked === undefined ? null : reasonOf(revoked);
-    return new Queue(children, resize).lostAnswer(grantId, revokedBecause);
+    return new Queue(name, children, resize).lostAnswer(grantId, revokedBecause);
   }
 
   /** False: it was revoked meanwhile. */

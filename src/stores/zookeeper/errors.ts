@@ -8,7 +8,7 @@ export const isCode = (error: unknown, ...codes: readonly ZooKeeperError["code"]
 export const isUnanswered = (error: unknown): boolean =>
   isCode(error, "CONNECTION_LOSS", "OPERATION_TIMEOUT", "SESSION_MOVED");
 
-/** Makes errors that no retry mends not retryable. */
+/** Converts errors that a retry can't fix into errors of ours that are not retryable. */
 export function toStoreError(error: unknown): unknown {
   if (!isCode(error, "NO_AUTH", "AUTH_FAILED", "INVALID_ACL", "UNIMPLEMENTED")) return error;
   const { message } = error as ZooKeeperError;

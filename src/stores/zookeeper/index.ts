@@ -67,7 +67,7 @@ export const ZOOKEEPER_TRAITS: Traits = {
     "many-names": "ZooKeeper's transactions can't check that a name is free",
     "at-least": NO_SERVER_CLOCK,
     "own-ttl":
-      "all leases of a session of ZooKeeper have one ttl, and none can move to another session",
+      "all leases of a session of ZooKeeper have one ttl: pass the ttl to connect or createLocks",
     records:
       "ZooKeeper has no clock that all its servers share, so nothing would end a record in time",
   },

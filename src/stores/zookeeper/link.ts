@@ -1,5 +1,6 @@
 import { ClosedError, StoreUnavailableError } from "../../core/errors.js";
 import type { ZooKeeperClient } from "./client/client.js";
+import { LONGEST_MS } from "./client/options.js";
 import type { Layout } from "./layout.js";
 import { Liveness } from "./liveness.js";
 import type { NameWatches } from "./name-watches.js";
@@ -73,7 +74,8 @@ export class Links {
 
   /** Opens a session, and its node. */
   async begin(ttlMs: number): Promise<Link> {
-    const link = await this.#connect(Math.ceil(ttlMs * TIMEOUT_PER_TTL));
+    const timeoutMs = Math.min(Math.ceil(ttlMs * TIMEOUT_PER_TTL), LONGEST_MS);
+    const link = await this.#connect(timeoutMs);
     try {
       const { reply } = await link.client.create(link.node, { mode: "ephemeral" });
       this.#refuseFallen(reply.zxid);

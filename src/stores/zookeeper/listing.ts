@@ -2,6 +2,7 @@ import { LOCK_LIMIT, type NameInfo } from "../../core/store.js";
 import { shownWaiters, toNameInfo } from "../shared/sessions/operations.js";
 import { type DescribedClaim, toDescribed, toHolderInfo, toWaiterInfo } from "./claim-reads.js";
 import { ZooKeeperError } from "./client/errors.js";
+import type { Layout } from "./layout.js";
 import type { Link } from "./link.js";
 import { Queue, type StoredClaim } from "./queue.js";
 import { childrenOf, dataOf, type ReadResult } from "./turn-requests.js";
@@ -34,7 +35,7 @@ export async function listNames(link: Link, names: readonly string[]): Promise<N
   const infos = listed.map((one) => {
     const from = at;
     at += one.holders.length + one.waiters.length;
-    return toInfo(one, data.slice(from, at));
+    return toInfo(layout, one, data.slice(from, at));
   });
   return infos.filter((info) => info !== null);
 }
@@ -42,12 +43,12 @@ export async function listNames(link: Link, names: readonly string[]): Promise<N
 /** Null: nobody uses the name, or something in it is not Holdfast's. */
 async function listedName(link: Link, name: string, nodes: ReadResult): Promise<ListedName | null> {
   try {
-    let queue = new Queue(childrenOf(nodes));
+    let queue = new Queue(name, childrenOf(nodes));
     if (queue.size === 0) return null;
     // Only semaphores are resized.
     if (queue.limit !== LOCK_LIMIT) {
       const { children, resize } = await link.requests.readName(name);
-      queue = new Queue(children, resize);
+      queue = new Queue(name, children, resize);
     }
     return { name, queue, holders: queue.holders(), waiters: shownWaiters(queue) };
   } catch (error) {
@@ -56,10 +57,12 @@ async function listedName(link: Link, name: string, nodes: ReadResult): Promise<
 }
 
 /** `data`: of the holders, and then of the waiters. */
-function toInfo(listed: ListedName, data: readonly ReadResult[]): NameInfo | null {
+function toInfo(layout: Layout, listed: ListedName, data: readonly ReadResult[]): NameInfo | null {
   const { name, queue, holders, waiters } = listed;
   try {
-    const claims = data.map((one) => toDescribed(dataOf(one)));
+    const claims = [...holders, ...waiters].map(({ node }, i) =>
+      toDescribed(dataOf(data[i]!), `${layout.name(name)}/${node}`),
+    );
     const shown = <Info>(
       from: number,
       claim: StoredClaim,

@@ -14,7 +14,7 @@ export type LivenessReply = Pick<
 >;
 
 /**
- * Since when the leader is known to count the session's timeout, by this rule:
+ * Keeps the latest moment from which the leader is known to count the session's timeout. The rule:
  *
  * - A *touch* is any answered request. It proves nothing: followers answer by themselves, and tell the leader
  *   of their sessions later.

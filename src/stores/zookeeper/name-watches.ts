@@ -20,7 +20,7 @@ type Waiting = Pick<SessionClaim<unknown>, "name" | "grantId" | "state" | "push"
 
 /** The queue of a name, kept up to date by a recursive watch. */
 class WatchedName extends Watched<Waiting, Queue> {
-  readonly queue = new Queue();
+  readonly queue = new Queue(this.name);
   readonly ready: Promise<PersistentWatch>;
   isComplete = false;
   readonly #reads = new Set<PendingRead>();
@@ -56,7 +56,7 @@ class WatchedName extends Watched<Waiting, Queue> {
     this.#reads.add(read);
     try {
       const { children, resize } = await request;
-      if (read.isOutdated) return new Queue(children, resize);
+      if (read.isOutdated) return new Queue(this.name, children, resize);
       this.queue.reset(children, resize);
       for (const change of read.changes) this.#apply(change);
       this.isComplete = true;
@@ -116,7 +116,7 @@ export class NameWatches extends Waiters<Waiting, Queue, WatchedName> {
   }
 
   /** The queue, if it is watched and complete: it is as new as the last reply on this connection. */
-  complete(name: string): Queue | null {
+  completeQueue(name: string): Queue | null {
     const watched = this.get(name);
     return watched?.isComplete ? watched.queue : null;
   }
@@ -132,7 +132,7 @@ export class NameWatches extends Waiters<Waiting, Queue, WatchedName> {
     const watched = this.get(name);
     if (watched !== undefined) return this.#read(watched);
     const { children, resize } = await this.#requests.readName(name);
-    return new Queue(children, resize);
+    return new Queue(name, children, resize);
   }
 
   /**
@@ -142,7 +142,7 @@ export class NameWatches extends Waiters<Waiting, Queue, WatchedName> {
   readBehind(name: string, { grantId, permits, limit }: Claim): Promise<Queue | null> {
     if (permits < limit || this.get(name) !== undefined) return this.read(name);
     return this.#requests.readChildren(name).then((children) => {
-      const queue = new Queue(children);
+      const queue = new Queue(name, children);
       return queue.isFirst(grantId) ? queue : null;
     });
   }

@@ -1,6 +1,7 @@
 import { reasonOf } from "../../core/cause.js";
 import { InvalidArgumentError, StoreUnavailableError } from "../../core/errors.js";
 import type { Store } from "../../core/store.js";
+import { explainNetworkFailure } from "../shared/network-failure.js";
 import { switchedTlsOf, tlsTrouble } from "../shared/tls.js";
 import { addressOf, type StoreUrl } from "../url.js";
 import { ZooKeeperClient } from "./client/client.js";
@@ -46,7 +47,9 @@ function unavailable(error: ZooKeeperError, url: StoreUrl): unknown {
   const mapped = toStoreError(error);
   if (mapped !== error) return mapped;
   const hosts = url.hosts.map(({ host, port }) => addressOf(host, port ?? PORT)).join(", ");
-  const why = tlsTrouble(error.message, url) ?? reasonOf(error);
+  const explained = url.hosts.length === 1 ? explainNetworkFailure(error.message) : null;
+  const text = reasonOf(error).replace(/^ZooKeeper: | \(CONNECTION_LOSS\)$/g, "");
+  const why = tlsTrouble(error.message, url) ?? explained ?? text;
   return new StoreUnavailableError(`can't use ZooKeeper at ${hosts}: ${why}`, {
     cause: error,
     retryable: error.retryable,

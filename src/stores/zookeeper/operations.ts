@@ -209,7 +209,7 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
 
 async function readLatest(link: Link, name: string): Promise<NameRead> {
   const { children, resize, version } = await link.requests.readLatest(name);
-  return { link, queue: new Queue(children, resize), version };
+  return { link, queue: new Queue(name, children, resize), version };
 }
 
 const isOvertaken = (error: unknown): boolean =>

@@ -23,9 +23,11 @@ export class Queue extends ClaimQueue<StoredClaim> {
   /** The places of the barriers, by the names of their nodes. */
   #barriers = new Map<string, number>();
   #resize: Resize | null = null;
+  readonly #name: string;
 
-  constructor(children: readonly string[] = [], resize: Resize | null = null) {
+  constructor(name: string, children: readonly string[] = [], resize: Resize | null = null) {
     super();
+    this.#name = name;
     this.reset(children, resize);
   }
 
@@ -135,8 +137,8 @@ export class Queue extends ClaimQueue<StoredClaim> {
     const claim = readClaim(node);
     if (claim === null) {
       throw new UnsupportedError(
-        `a name's node holds ${JSON.stringify(node)}, which this version of Holdfast does not know: ` +
-          "delete it, use the version that wrote it, or use another root",
+        `the node of the name ${JSON.stringify(this.#name)} in ZooKeeper holds ${JSON.stringify(node)}, ` +
+          "which this version of Holdfast does not know: delete it, use the version that wrote it, or use another root",
       );
     }
     const { grantId, permits, limit, place } = claim;
@@ -162,7 +164,7 @@ export class Queue extends ClaimQueue<StoredClaim> {
 const ofNobody = (claim: StoredClaim): StoredClaim => ({ ...claim, grantId: claim.node });
 
 /** Reads the data of a container; null: the name was not resized. */
-export function decodeResize(data: Buffer): Resize | null {
+export function decodeResize(data: Buffer, path: string): Resize | null {
   if (data.length === 0) return null;
   const value = parse(data) as Partial<Resize> | null;
   const { limit, before, held } = value ?? {};
@@ -171,7 +173,7 @@ export function decodeResize(data: Buffer): Resize | null {
     Number.isSafeInteger(before) &&
     Array.isArray(held) &&
     held.every((one) => typeof one === "string");
-  if (!isValid) throw foreignDataError();
+  if (!isValid) throw foreignDataError(path);
   return value as Resize;
 }
 
@@ -184,11 +186,11 @@ export interface ClaimData {
 }
 
 /** A client that may write the root may write anything: text among the numbers would reach terminals as it is. */
-export function decodeClaimData(data: Buffer): ClaimData {
+export function decodeClaimData(data: Buffer, path: string): ClaimData {
   const value = parse(data) as Partial<ClaimData> | null;
   const { holder, ttlMs, atMs } = value ?? {};
   if (typeof holder !== "string" || !Number.isFinite(ttlMs) || !Number.isFinite(atMs)) {
-    throw foreignDataError();
+    throw foreignDataError(path);
   }
   return value as ClaimData;
 }
@@ -201,7 +203,8 @@ export function parse(data: Buffer): unknown {
   }
 }
 
-export const foreignDataError = (): UnsupportedError =>
+export const foreignDataError = (path: string): UnsupportedError =>
   new UnsupportedError(
-    "a node below Holdfast's root holds something that is not Holdfast's: delete it, or use another root",
+    `the node ${JSON.stringify(path)} in ZooKeeper holds something that is not Holdfast's: ` +
+      "delete it, or use another root",
   );

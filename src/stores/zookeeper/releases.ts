@@ -30,6 +30,6 @@ async function findAndDelete(
 ): Promise<"deleted" | "missing" | "repeated"> {
   const link = await links.any();
   const { children, resize } = await link.requests.readLatest(name);
-  const found = new Queue(children, resize).get(grantId);
+  const found = new Queue(name, children, resize).get(grantId);
   return found === undefined ? "missing" : deleteNode(link, `${layout.name(name)}/${found.node}`);
 }

@@ -24,14 +24,15 @@ export async function readRevocations(
   { requests, layout }: Link,
   name: string,
 ): Promise<{ revocations: readonly Revocation[]; version: number }> {
-  const read = await requests.readData(layout.revocations(name));
+  const path = layout.revocations(name);
+  const read = await requests.readData(path);
   if (read === null) return { revocations: [], version: -1 };
-  return { revocations: decodeRevocations(read.data), version: read.stat.version };
+  return { revocations: decodeRevocations(read.data, path), version: read.stat.version };
 }
 
-function decodeRevocations(data: Buffer): readonly Revocation[] {
+function decodeRevocations(data: Buffer, path: string): readonly Revocation[] {
   const value = parse(data);
-  if (!Array.isArray(value) || !value.every(isRevocation)) throw foreignDataError();
+  if (!Array.isArray(value) || !value.every(isRevocation)) throw foreignDataError(path);
   return value.filter(({ atMs }) => Date.now() - atMs < REVOKED_KEPT.ms);
 }
 

@@ -20,7 +20,7 @@ export async function prepareRoot(client: ZooKeeperClient, layout: Layout): Prom
     await client.setData(root, format, { version: 0 }).catch(ignore("BAD_VERSION"));
     there = await readRoot(client, root);
   }
-  refuseOtherFormat(there);
+  refuseOtherFormat(there, root);
   const folders = [names, sessions, revoked];
   await Promise.all(folders.map((path) => createUnlessThere(client, path)));
 }
@@ -74,10 +74,10 @@ const ignore =
     if (!isCode(error, code)) throw error;
   };
 
-function refuseOtherFormat(data: Buffer | null): void {
+function refuseOtherFormat(data: Buffer | null, root: string): void {
   const value = data === null ? null : (parse(data) as { format?: unknown } | null);
   if (value?.format === FORMAT) return;
-  if (typeof value?.format !== "number") throw foreignDataError();
+  if (typeof value?.format !== "number") throw foreignDataError(root);
   throw new UnsupportedError(
     `ZooKeeper's nodes are in format ${value.format}, which this version of Holdfast does not know: ` +
       "use the version that wrote it",

@@ -83,7 +83,7 @@ export class TurnRequests {
     const nodes = this.#read([
       { op: "getChildren", path },
       { op: "getData", path },
-    ]).then(toNameNodes);
+    ]).then((results) => toNameNodes(results, path));
     this.#reads.set(name, nodes);
     return nodes;
   }
@@ -192,10 +192,10 @@ export const childrenOf = (result: ReadResult): readonly string[] =>
 export const dataOf = (result: ReadResult): NodeData | null =>
   isCode(result, "NO_NODE") ? null : (orThrow(result) as NodeData);
 
-function toNameNodes(results: readonly ReadResult[]): NameNodes {
+function toNameNodes(results: readonly ReadResult[], path: string): NameNodes {
   if (results.some((one) => isCode(one, "NO_NODE"))) {
     return { children: [], resize: null, version: -1 };
   }
   const [{ children }, { data, stat }] = results.map(orThrow) as [{ children: string[] }, NodeData];
-  return { children, resize: decodeResize(data), version: stat.version };
+  return { children, resize: decodeResize(data, path), version: stat.version };
 }

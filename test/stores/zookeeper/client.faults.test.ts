@@ -14,6 +14,7 @@ import { encodeAcl, OPEN_ACL } from "../../../src/stores/zookeeper/client/record
 import type { ServerCluster } from "../../../src/verify/lab/cluster.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import { freePort } from "../../../src/verify/lab/ports.js";
+import { LOOPBACK } from "../../../src/verify/lab/server.js";
 import type { ZooKeeperServer } from "../../../src/verify/lab/zookeeper.js";
 import {
   type WatchEvent,
@@ -170,6 +171,23 @@ describeWith(["zookeeper"], "the ZooKeeper client on an ensemble", () => {
       expect((await any.exists(path)).stat?.czxid).toBe(one.reply.zxid);
     }
   });
+});
+
+describeWith(["zookeeper"], "a server of ZooKeeper in read-only mode", () => {
+  test("refuses a session without a word, and open() says what that may mean", async () => {
+    await using lab = await Lab.open();
+    const env = { JAVA_TOOL_OPTIONS: "-Dreadonlymode.enabled=true" };
+    const sites = [1, 2, 3].map(() => ({ ...LOOPBACK, env }));
+    const [alone, ...others] = (await lab.zookeeper({ nodes: 3, sites })).servers;
+    for (const one of others) await one.kill();
+    await until("it serves reads only", async () =>
+      (await alone!.ask("srvr").catch(() => "")).includes("Mode: read-only"),
+    );
+    const opened = ZooKeeperClient.open({ servers: [nameOf(alone!)], connectTimeoutMs: 1_000 });
+    expect((await rejection(opened)).message).toMatch(
+      /last failure: 127\S+ the server closed it without granting a session: it may have no majority/,
+    );
+  }, 60_000);
 });
 
 describeWith(["zookeeper", "tls"], "the ZooKeeper client by TLS", () => {

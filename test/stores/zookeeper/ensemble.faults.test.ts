@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { fault } from "../../../src/verify/fault.js";
-import { restarted } from "../../../src/verify/faults/server.js";
+import { killed, restarted } from "../../../src/verify/faults/server.js";
 import { FalseClock } from "../../../src/verify/lab/clock.js";
 import { Disk } from "../../../src/verify/lab/disk.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
@@ -8,7 +8,7 @@ import { LOOPBACK } from "../../../src/verify/lab/server.js";
 import type { Worker } from "../../../src/verify/traffic/worker.js";
 import { describeServerFaults } from "../../support/cluster-faults.js";
 import { describeWith } from "../../support/needs.js";
-import { others, queue } from "../../support/scene.js";
+import { leaderOf, others, queue } from "../../support/scene.js";
 import { until } from "../../support/worker.js";
 import { openClient } from "../../support/zookeeper.js";
 import {
@@ -68,6 +68,27 @@ describeWith(["zookeeper"], "ZooKeeper under faults", () => {
     scene.expectNoLoss();
     await scene.ends(["S1", "S2", "S7", "L3"]);
   }, 90_000);
+
+  test("the leader is killed after it has created a claim, and its reply is lost: the claim is found again", async () => {
+    const leader = await leaderOf(three);
+    const scene = await Scene.open(three, [leader, null], { ttl: 2 * SAFE_MS });
+    const [one, two] = scene.workers as [Worker, Worker];
+    const creating = scene.ways[0]!.loseReplies("name");
+    await scene.inject(creating.fault);
+    const acquiring = one.acquire("name");
+    await until("its reply is lost", () => creating.struck > 0);
+    const dead = killed(leader);
+    await scene.inject(dead);
+    const held = await acquiring;
+    await scene.heal(creating.fault);
+    expect(await scene.look()).toEqual({ holders: [held.token], waiters: 0 });
+    const waiting = await queue(two);
+    await scene.heal(dead);
+    scene.expectNoLoss();
+    expect(await one.release(held.op)).toBe("released");
+    expect((await waiting.granted).token).toBeGreaterThan(held.token);
+    await scene.ends(["S1", "S2", "S7", "L3"]);
+  }, 60_000);
 
   test("all servers restart one after another with clients on them: sessions move, and nothing is lost", async () => {
     const scene = await Scene.open(three, [null, null], { ttl: SAFE_MS });

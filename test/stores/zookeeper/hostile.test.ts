@@ -13,6 +13,7 @@ import {
   expectCode,
   FakeServer,
   frame,
+  type Handler,
   int,
   long,
   obliging,
@@ -22,6 +23,10 @@ import {
   T,
   Type,
 } from "../../support/zookeeper.js";
+
+/** Grants a session for reads, as a server without a majority does to clients that accept it. */
+const readOnly: Handler = (connection) =>
+  connection.send(frame(int(0), int(T), long(1n), blob("p"), Buffer.from([1])));
 
 describe("a hostile server", () => {
   const refused = [
@@ -101,19 +106,34 @@ describe("a hostile server", () => {
     const dead = `127.0.0.1:${await freePort()}`;
     const hole = await FakeServer.open(() => {});
     const mean = await FakeServer.open((connection) => connection.grant({ id: 0n, timeoutMs: 0 }));
-    const readOnly = await FakeServer.open((connection) =>
-      connection.send(frame(int(0), int(T), long(1n), blob("p"), Buffer.from([1]))),
-    );
-    const servers = [dead, hole.name, mean.name, readOnly.name];
+    const minor = await FakeServer.open(readOnly);
+    const servers = [dead, hole.name, mean.name, minor.name];
     const error = await rejection(
       ZooKeeperClient.open({ servers, sessionTimeoutMs: 600, connectTimeoutMs: 700 }),
     );
     expect(error).toMatchObject({ code: "CONNECTION_LOSS", retryable: true });
     expect(error.message).toMatch(/no server gave a session within 700 ms \(last failure: 127/);
-    for (const one of [hole, mean, readOnly]) expect(one.connections.length).toBeGreaterThan(0);
+    for (const one of [hole, mean, minor]) expect(one.connections.length).toBeGreaterThan(0);
     await until("the sockets are closed", () =>
       hole.connections.every(({ socket }) => socket.closed),
     );
+  });
+
+  test.each<[string, Handler, RegExp]>([
+    [
+      "serves reads only",
+      readOnly,
+      /last failure: 127\S+ the server has no majority and serves reads/,
+    ],
+    [
+      "closes the connection",
+      ({ socket }) => socket.destroy(),
+      /last failure: 127\S+ the server closed it without granting a session: it may have no majority/,
+    ],
+  ])("a server that %s: open() says so", async (_, handler, reason) => {
+    const { name } = await FakeServer.open(handler);
+    const opened = ZooKeeperClient.open({ servers: [name], connectTimeoutMs: 200 });
+    expect((await rejection(opened)).message).toMatch(reason);
   });
 
   test("a server that resumes another session, or closes at once, is not asked in a hot loop", async () => {
@@ -143,13 +163,11 @@ describe("a hostile server", () => {
   test("the session moved: the connection is given up, and the session resumed", async () => {
     const server = await FakeServer.open();
     const { client, log } = await onVirtualClock([server]);
-    server.handler = (connection, request) => connection.reply(request, { error: -118 });
-    const moved = expectCode(client.delete("/a"), "SESSION_MOVED");
     server.handler = (connection, request) =>
       request.type === 2 && server.connections.length === 1
         ? connection.reply(request, { error: -118 })
         : obliging(connection, request);
-    await moved;
+    await expectCode(client.delete("/a"), "SESSION_MOVED");
     await log.has("reconnected");
     await client.delete("/a");
   });

@@ -12,11 +12,11 @@ const [first, other, second] = [node("again", 1), node("other", 2), node("again"
 const holderOf = (queue: Queue): string | undefined => queue.holders()[0]?.node;
 
 test.each([
-  ["read", () => new Queue([second, other, first])],
+  ["read", () => new Queue("name", [second, other, first])],
   [
     "told by events",
     () => {
-      const queue = new Queue([first, other]);
+      const queue = new Queue("name", [first, other]);
       queue.created(second);
       return queue;
     },
@@ -37,7 +37,7 @@ test.each([
 });
 
 test("an event about the first node that comes late leaves the claim its second", () => {
-  const queue = new Queue([other, second]);
+  const queue = new Queue("name", [other, second]);
   queue.created(first);
   queue.deleted(first);
   queue.created(second);

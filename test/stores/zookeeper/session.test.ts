@@ -10,6 +10,7 @@ import {
   EventLog,
   expectCode,
   FakeServer,
+  type Handler,
   obliging,
   onVirtualClock,
   openClient,
@@ -44,6 +45,16 @@ describe("the session's deadline", () => {
     expect(server.requests(Type.ping)).toHaveLength(0);
     await pass(clock, 1_000);
     expect(server.requests(Type.ping).length).toBeGreaterThanOrEqual(4);
+  });
+
+  test("pings come more often where the server grants a shorter timeout than was requested", async () => {
+    const server = await FakeServer.open((connection, request) => {
+      if (request.xid === null) connection.grant({ timeoutMs: T / 2 });
+      else connection.reply(request);
+    });
+    const { clock } = await onVirtualClock([server], { pingIntervalMs: 400 });
+    await pass(clock, 1_000);
+    expect(server.requests(Type.ping)).toHaveLength(5);
   });
 
   test("silence: suspended after two thirds, lost after the whole, both counted from the last answered send", async () => {
@@ -101,6 +112,79 @@ describe("the session's deadline", () => {
       await pass(clock, 100);
     }
     expect(log.names).toEqual(["connected", "suspended", "lost"]);
+  });
+
+  test("with frequent pings, a server is given up after three of them and a second, though two thirds are not over", async () => {
+    for (const [pingIntervalMs, silentMs] of [
+      [100, 1_000],
+      [500, 1_500],
+    ] as const) {
+      const server = await FakeServer.open();
+      const { clock, log } = await onVirtualClock([server], { pingIntervalMs });
+      await pass(clock, 2 * T);
+      expect(log.names).toEqual(["connected"]);
+      server.handler = () => {};
+      const unanswered = server.requests(Type.ping).length;
+      await until("a ping", async () => {
+        await pass(clock, 50);
+        return server.requests(Type.ping).length > unanswered;
+      });
+      await pass(clock, silentMs - 100);
+      expect(log.names).toEqual(["connected"]);
+      await pass(clock, 100);
+      expect(log.names).toEqual(["connected", "suspended"]);
+      expect(log.reasons[0]).toContain("it has not answered since the last pings");
+    }
+  });
+
+  test("a server that sends is given up after two thirds, however frequent the pings", async () => {
+    const server = await FakeServer.open();
+    const { clock, log } = await onVirtualClock([server], { pingIntervalMs: 100 });
+    server.handler = () => {};
+    const sendFor = async (ms: number): Promise<void> => {
+      for (let left = ms; left > 0; left -= 100) {
+        server.last.event(1, "/a");
+        await pass(clock, 100);
+      }
+    };
+    await sendFor((2 * T) / 3 - 100);
+    expect(log.names).toEqual(["connected"]);
+    await sendFor(200);
+    expect(log.names).toEqual(["connected", "suspended"]);
+  });
+
+  test("a server that accepts a connection and never reads from it is dialled again soon, then more patiently", async () => {
+    const timeoutMs = 60_000;
+    const greet: Handler = (connection, request) => {
+      if (request.xid === null) connection.grant({ timeoutMs });
+      else connection.reply(request);
+    };
+    const server = await FakeServer.open(greet);
+    const { clock, log } = await onVirtualClock([server], { sessionTimeoutMs: timeoutMs });
+    // As long as it is down, it refuses: that says nothing about how long it takes to answer.
+    server.handler = ({ socket }) => socket.destroy();
+    server.last.socket.destroy();
+    await until("some refusals", async () => {
+      await pass(clock, 50);
+      return server.connections.length > 6;
+    });
+    expect(log.names).toEqual(["connected", "suspended"]);
+    server.handler = () => {};
+    const dialledAtMs: number[] = [];
+    const fromMs = clock.elapsedMs();
+    while (clock.elapsedMs() - fromMs < 9_000) {
+      const before = server.connections.length;
+      await pass(clock, 50);
+      if (server.connections.length > before) dialledAtMs.push(clock.elapsedMs() - fromMs);
+    }
+    // With a pause of up to half a second before each of them.
+    const gapsMs = dialledAtMs.slice(1).map((ms, i) => ms - dialledAtMs[i]!);
+    expect(gapsMs.map((ms) => Math.floor(ms / 1_000))).toEqual([1, 2, 4]);
+    server.handler = greet;
+    await until("it is back", async () => {
+      await pass(clock, 500);
+      return log.names.at(-1) === "reconnected";
+    });
   });
 
   test("a stalled process reads what has arrived before it calls the server silent", async () => {

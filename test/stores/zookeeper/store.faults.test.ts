@@ -32,6 +32,33 @@ describeWith(["zookeeper"], "the ZooKeeper store over many seconds", () => {
     await again.release();
   });
 
+  test("a connection that dies without a sign costs no lease and keeps no waiter, as long as another can be opened", async () => {
+    const ttlMs = 4_000;
+    const through = await zookeeper.proxy();
+    const root = zookeeper.root();
+    const open = (port: { readonly port: number }): Locks => {
+      const locks = createLocks(zookeeper.open(root, port).store, { ttl: ttlMs, wait: 20_000 });
+      onTestFinished(() => locks.close());
+      return locks;
+    };
+    const [struck, other] = [open(through), open(zookeeper.server)];
+    const lease = await struck.acquire("own");
+    const before = await other.acquire("shared");
+    const waiting = struck.acquire("shared").then((next) => [next, performance.now()] as const);
+    await until("a waiter", async () => ((await other.inspect("shared"))?.waiting ?? 0) === 1);
+    const halfOpen = through.leaveHalfOpen();
+    await halfOpen.inject();
+    const releasedAtMs = performance.now();
+    await before.release();
+    const [next, grantedAtMs] = await waiting;
+    // The session lasts for 6.8 s: two thirds of that would cost the lease.
+    expect(grantedAtMs - releasedAtMs).toBeLessThan(3_000);
+    await sleep(2 * ttlMs);
+    expect([lease.state, next.state]).toEqual(["held", "held"]);
+    expect(await Promise.all([lease.release(), next.release()])).toEqual(["released", "released"]);
+    await halfOpen.heal();
+  });
+
   test("one write renews all leases: a thousand cost no more than one", async () => {
     // On a busy machine, a thousand claims and as many renewals take a few seconds.
     const ttlMs = 10_000;
@@ -47,6 +74,35 @@ describeWith(["zookeeper"], "the ZooKeeper store over many seconds", () => {
     expect(used).toBeLessThan(150);
     await Promise.all(leases.map((lease) => lease.release()));
   });
+
+  test("a handover costs its request, its reply, and an event for each process, however many wait", async () => {
+    const stores = 2;
+    const perHandover: number[] = [];
+    for (const waiters of [4, 40]) {
+      const root = zookeeper.root();
+      // So long that pings and renewals hardly count.
+      const all = Array.from({ length: stores }, () => {
+        const locks = createLocks(zookeeper.open(root).store, { ttl: 60_000 });
+        onTestFinished(() => locks.close());
+        return locks;
+      });
+      const holder = await all[0]!.acquire("name");
+      const done = Array.from({ length: waiters }, async (_, i) =>
+        (await all[i % stores]!.acquire("name")).release(),
+      );
+      await until("all wait", async () => (await all[0]!.inspect("name"))?.waiting === waiters);
+      const before = await zookeeper.server.packets();
+      const beganMs = performance.now();
+      await holder.release();
+      await Promise.all(done);
+      const used = (await zookeeper.server.packets()) - before;
+      const tookMs = performance.now() - beganMs;
+      await sleep(tookMs);
+      const pings = (await zookeeper.server.packets()) - before - used;
+      perHandover.push((used - pings) / (waiters + 1));
+    }
+    for (const packets of perHandover) expect(packets).toBeLessThanOrEqual(2 + stores + 1);
+  }, 60_000);
 
   test("a server comes back with a shorter maxSessionTimeout: leases are lost before others get the name, and later ones are shorter", async () => {
     // A renewal comes later than the end of a session that was shortened.

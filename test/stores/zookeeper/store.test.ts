@@ -2,9 +2,12 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
 import { systemRuntime } from "../../../src/core/runtime.js";
 import { createLocks, type LeaseLostError, type Locks } from "../../../src/index.js";
+import { ClaimAttempt } from "../../../src/stores/zookeeper/claim-attempt.js";
 import { ZooKeeperContext } from "../../../src/stores/zookeeper/context.js";
 import { zookeeperStore } from "../../../src/stores/zookeeper/index.js";
 import { Layout } from "../../../src/stores/zookeeper/layout.js";
+import { ZooKeeperError } from "../../../src/zookeeper/index.js";
+import { holdfast, makeFolder } from "../../cli/helpers.js";
 import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
 import { openClient } from "../../support/zookeeper.js";
@@ -12,6 +15,17 @@ import { OneZooKeeper, TTL_MS } from "../../support/zookeeper-store.js";
 
 /** "name" in the store. */
 const NAME = "default:name";
+const CLAIM = {
+  names: [NAME],
+  grantId: "claim-0123456789",
+  seq: 1,
+  permits: 1,
+  limit: 1,
+  ttlMs: TTL_MS,
+  atLeastMs: 0,
+  holder: "holder",
+  queue: true,
+};
 
 describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
   const zookeeper = OneZooKeeper.forAll();
@@ -37,6 +51,97 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     expect(await zookeeper.nodesOf(root, NAME)).toHaveLength(1);
     await lease.release();
     expect(await zookeeper.nodesOf(root, NAME)).toEqual([]);
+  });
+
+  test("a ttl that is longer than any session gets the longest one", async () => {
+    const { store } = zookeeper.open(zookeeper.root());
+    const locks = createLocks(store, { ttl: "24h" });
+    onTestFinished(() => locks.close());
+    const lease = await locks.acquire("name");
+    // The server permits sessions of an hour.
+    expect(lease.remainingMs).toBeGreaterThan(1_200_000);
+    expect(await lease.release()).toBe("released");
+  });
+
+  test("a claim whose reply is lost is looked for behind a proof, so that it can't appear later", async () => {
+    const layout = new Layout(zookeeper.root());
+    const { clock } = systemRuntime();
+    const log: string[] = [];
+    const context = new ZooKeeperContext(
+      async (session) => {
+        const client = await openClient({ servers: [zookeeper.address], ...session });
+        const [multi, multiRead] = [client.multi.bind(client), client.multiRead.bind(client)];
+        client.multi = async (parts) => {
+          const replied = await multi(parts);
+          const { op } = parts.at(-1)!;
+          log.push(op);
+          if (op === "create") throw new ZooKeeperError("CONNECTION_LOSS");
+          return replied;
+        };
+        client.multiRead = (parts) => {
+          log.push("read");
+          return multiRead(parts);
+        };
+        return client;
+      },
+      clock,
+      layout,
+    );
+    onTestFinished(() => context.sessions.close(true));
+    // So long that its session is proved by the claim alone.
+    const claim = { ...CLAIM, ttlMs: 60_000 };
+    const { ttlMs, grantId } = claim;
+    const request = { seq: 1, requestedAtMs: clock.elapsedMs(), push() {} };
+    const own = context.claims.add(NAME, grantId, await context.sessions.use(ttlMs), request);
+    const attempt = new ClaimAttempt(context, { claim, request, earlier: null }, own);
+    expect(await attempt.run()).toMatchObject({ kind: "granted" });
+    expect(log.slice(log.indexOf("create"))).toEqual(["create", "check", "read", "read"]);
+  });
+
+  test("the store refuses what it can't do with the reason, also if its caller did not ask its traits", async () => {
+    const { store, locks } = zookeeper.open(zookeeper.root());
+    const refusals = [
+      [{ names: [NAME, "default:other"] }, /can't check that a name is free/],
+      [{ atLeastMs: 1 }, /no clock that all its servers share/],
+    ] as const;
+    for (const [what, reason] of refusals) {
+      const refused = store.claim({ ...CLAIM, ...what }, () => {});
+      await expect(refused).rejects.toThrow(reason);
+      await expect(refused).rejects.toMatchObject({ code: "UNSUPPORTED" });
+    }
+    const lease = await locks.acquire("name");
+    await expect(lease.renew(TTL_MS + 1)).rejects.toThrow(/pass the ttl to connect or createLocks/);
+    expect([lease.state, await lease.release()]).toEqual(["held", "released"]);
+  });
+
+  test("an election's observer learns of each leader by a watch", async () => {
+    const root = zookeeper.root();
+    const [locks, others] = [zookeeper.open(root).locks, zookeeper.open(root).locks];
+    const observed = others.election("leader").observe({ every: "1h" });
+    const next = async () => (await observed.next()).value;
+    expect(await next()).toBeNull();
+    const election = locks.election("leader");
+    const first = await election.campaign();
+    expect(await next()).toMatchObject({ token: first.token });
+    await election.resign();
+    expect(await next()).toBeNull();
+    const second = await election.campaign();
+    expect(await next()).toMatchObject({ token: second.token });
+    await locks.forceRelease("leader", { why: "a test" });
+    expect(await next()).toBeNull();
+    await observed.return!();
+  });
+
+  test("the command line gives its ttl to the session, and a call with another one is told where it belongs", async () => {
+    const env = { HOLDFAST_STORE: `zookeeper://${zookeeper.address}${zookeeper.root()}` };
+    const command = ["name", "--ttl", "2s", "--", "true"];
+    for (const of of ["run", "elect"]) {
+      expect(await holdfast(makeFolder(), [of, ...command], env), of).toMatchObject({ code: 0 });
+    }
+    const { locks } = zookeeper.open(zookeeper.root());
+    await expect(locks.acquire("name", { ttl: TTL_MS + 1 })).rejects.toThrow(
+      /can't do a ttl per lease: .*pass the ttl to connect or createLocks/,
+    );
   });
 
   test("the root may be below a node in which nothing may be created", async () => {
@@ -286,6 +391,8 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     expect(all[0]!.waiters).toHaveLength(1);
     expect(all[1]).toMatchObject({ limit: 3, waiting: 0 });
     expect(all[1]!.holders).toHaveLength(2);
+    await expect(one.inspect("nodes")).rejects.toThrow(/name "default:nodes" .* "stranger", which/);
+    await expect(one.inspect("data")).rejects.toThrow(/node ".*data\/1\.1\.p\.id-0+" in ZooKeeper/);
     expect((await two.list({ limit: 1 })).map(({ name }) => name)).toEqual(["lock"]);
     await lock.release();
     await (await waiting).release();

@@ -18,6 +18,11 @@ const NO_NODE = -101;
  */
 const MAX_AWAITING = 1_000;
 
+/** Servers do not tell the reason. */
+const CLOSED_BEFORE_GRANT =
+  "the server closed it without granting a session: it may have no majority, be behind what this client has " +
+  "seen, or permit no more connections from this address (maxClientCnxns)";
+
 /** The fields of `tls.connect`. */
 export interface ConnectionTls {
   readonly secureContext: SecureContext;
@@ -73,6 +78,8 @@ export class Connection {
   readonly #frames = new FrameReader(HANDSHAKE_BYTES);
   /** Replies come in order within each kind of request number. */
   readonly #awaiting = new Map<number, Fifo<Request>>();
+  /** When bytes were received last. */
+  receivedAtMs = Number.NEGATIVE_INFINITY;
   #info: ConnectionInfo;
   #attached = false;
   #over = false;
@@ -136,7 +143,8 @@ export class Connection {
   }
 
   #reason(): string {
-    return this.#error === null ? "the server closed it" : reasonOf(this.#error);
+    if (this.#error !== null) return reasonOf(this.#error);
+    return this.#attached ? "the server closed it" : CLOSED_BEFORE_GRANT;
   }
 
   #greet(): void {
@@ -157,6 +165,7 @@ export class Connection {
   #receive(chunk: Buffer): void {
     if (this.#over) return;
     const nowMs = this.#options.clock.elapsedMs();
+    this.receivedAtMs = nowMs;
     this.#frames.push(chunk);
     try {
       for (let frame = this.#frames.next(); frame !== null; frame = this.#frames.next()) {

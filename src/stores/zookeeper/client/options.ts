@@ -34,7 +34,11 @@ export interface ZooKeeperClientOptions {
   readonly requestTimeoutMs?: number | undefined;
   /** How long `open` waits for a session; 10,000 by default. */
   readonly connectTimeoutMs?: number | undefined;
-  /** A ping is sent when nothing else was for this long; a third of the session's timeout by default, and at most. */
+  /**
+   * A ping is sent when nothing else was for this long; a third of the session's timeout by default, and at most.
+   * It is shortened as the server shortens the timeout.
+   * A connection that is silent for three of these intervals, and for a second, is given up for another.
+   */
   readonly pingIntervalMs?: number | undefined;
   /** The ACL of new nodes that are given none of their own; `OPEN_ACL` by default. */
   readonly acl?: readonly Acl[] | undefined;
@@ -62,7 +66,8 @@ const KNOWN = [
 const TLS_KEYS = ["ca", "cert", "key", "servername"];
 const DEFAULT_MS = 10_000;
 const DEFAULT_REPLY_BYTES = 4 * 1024 * 1024;
-const DAY_MS = 24 * 3_600_000;
+/** The limit of every option in milliseconds. */
+export const LONGEST_MS = 24 * 3_600_000;
 
 /** Checked options. The password is in `credentials` only. */
 export interface SessionSettings {
@@ -94,14 +99,14 @@ export function checkedSettings(options: ZooKeeperClientOptions): SessionSetting
     throw new InvalidArgumentError(`random is ${show(random)}; it must be a function`);
   }
   const ms = (name: keyof ZooKeeperClientOptions, fallback: number): number =>
-    checkNumber(options[name] ?? fallback, name, { min: 1, max: DAY_MS });
+    checkNumber(options[name] ?? fallback, name, { min: 1, max: LONGEST_MS });
   return {
     servers: new Servers(options.servers, random),
     chroot: new Chroot(options.chroot),
     sessionTimeoutMs: Math.ceil(ms("sessionTimeoutMs", DEFAULT_MS)),
     requestTimeoutMs: ms("requestTimeoutMs", DEFAULT_MS),
     connectTimeoutMs: ms("connectTimeoutMs", DEFAULT_MS),
-    pingIntervalMs: ms("pingIntervalMs", DAY_MS),
+    pingIntervalMs: ms("pingIntervalMs", LONGEST_MS),
     // Refused now, not with the first node.
     acl: encodeAcl(acl),
     credentials: auth === undefined ? null : credentialsOf(auth),

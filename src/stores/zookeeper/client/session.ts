@@ -17,7 +17,16 @@ import type { Watches } from "./watches.js";
  */
 export type SessionState = "connecting" | "connected" | "suspended" | "lost" | "closed";
 
+/** A connection on which nothing was received for this many intervals of pings is given up … */
+const PINGS_UNANSWERED = 3;
+/** … but not sooner than this: servers stand still for a moment to collect garbage or to write their log. */
+const LEAST_SILENCE_MS = 1_000;
 const LEAST_ATTEMPT_MS = 100;
+/**
+ * A server that is starting accepts connections and never reads from some of them (seen on 3.8.0), so the first
+ * attempts are short. The next ones are longer: a server may need its time when thousands of clients come back.
+ */
+const FIRST_ATTEMPT_MS = 1_000;
 const LONGEST_PAUSE_MS = 500;
 const PASSWORD_BYTES = 16;
 
@@ -41,9 +50,13 @@ export class Session {
   #state: SessionState = "connecting";
   #connection: Connection | null = null;
   #connections = 0;
+  /** Attempts that got no reply since the last connection. A server that is down refuses them, and counts for nothing. */
+  #unansweredAttempts = 0;
   /** When the last request that was answered was sent: the server has counted from then, or later. */
   #aliveAtMs = Number.NEGATIVE_INFINITY;
   #lastSentAtMs = Number.NEGATIVE_INFINITY;
+  /** When the first request since the last reply was sent. */
+  #unansweredSinceMs = Number.POSITIVE_INFINITY;
   /** Since the last connection. */
   #lastFailure: string | null = null;
   #end: ZooKeeperError | null = null;
@@ -142,6 +155,7 @@ export class Session {
   #sendNow(requests: readonly Request[]): void {
     if (requests.length === 0) return;
     this.#lastSentAtMs = this.#clock.elapsedMs();
+    this.#unansweredSinceMs = Math.min(this.#unansweredSinceMs, this.#lastSentAtMs);
     this.#connection!.send(requests, this.#lastSentAtMs);
   }
 
@@ -164,15 +178,22 @@ export class Session {
   /** A third of the timeout is left when silence is noticed: each server can be tried in it. */
   #attemptMs(): number {
     const { servers, connectTimeoutMs } = this.#settings;
-    if (this.#session.id === 0n) return connectTimeoutMs / (servers.count + 1);
-    return Math.max(LEAST_ATTEMPT_MS, this.#session.timeoutMs / 3 / servers.count);
+    const longestMs =
+      this.#session.id === 0n
+        ? connectTimeoutMs / (servers.count + 1)
+        : Math.max(LEAST_ATTEMPT_MS, this.#session.timeoutMs / 3 / servers.count);
+    const rounds = Math.floor(this.#unansweredAttempts / servers.count);
+    return Math.min(longestMs, FIRST_ATTEMPT_MS * 2 ** rounds);
   }
 
   #attemptIsOver(): void {
     if (this.#end !== null) return;
     if (this.#closing !== null) this.#disconnected("it did not answer the end of the session");
     else if (this.#connection === null) this.#dial();
-    else if (this.#state !== "connected") this.#disconnected("it did not answer in time");
+    else if (this.#state !== "connected") {
+      this.#unansweredAttempts++;
+      this.#disconnected("it did not answer in time");
+    }
   }
 
   /** Ends the connection, if it is still there, and goes on with the next server. */
@@ -225,7 +246,9 @@ export class Session {
     const { info } = this.#connection!;
     this.#aliveAtMs = Math.max(this.#aliveAtMs, info.connectSentAtMs);
     this.#lastSentAtMs = info.connectSentAtMs;
+    this.#unansweredSinceMs = Number.POSITIVE_INFINITY;
     this.#state = "connected";
+    this.#unansweredAttempts = 0;
     this.#lastFailure = null;
     this.#agenda.remove(this.#attempt);
     this.#sendNow(this.#introduction());
@@ -257,6 +280,7 @@ export class Session {
   }
 
   #heard(reply: Reply, code: ZooKeeperErrorCode | null): void {
+    this.#unansweredSinceMs = Number.POSITIVE_INFINITY;
     if (code !== "SESSION_EXPIRED") this.#aliveAtMs = Math.max(this.#aliveAtMs, reply.sentAtMs);
     if (reply.zxid > this.#lastZxid) this.#lastZxid = reply.zxid;
     this.#listeners.emit("replied", reply);
@@ -268,12 +292,21 @@ export class Session {
 
   #pingIfIdle(): void {
     if (this.state !== "connected") return;
-    const { servers, pingIntervalMs } = this.#settings;
-    const intervalMs = Math.min(pingIntervalMs, this.#session.timeoutMs / 3);
+    const { servers } = this.#settings;
+    const intervalMs = this.#pingIntervalMs;
     if (this.#clock.elapsedMs() >= this.#lastSentAtMs + intervalMs) {
       this.#sendNow([this.#control(PING, () => servers.answered())]);
     }
     this.#agenda.set(this.#ping, this.#lastSentAtMs + intervalMs);
+    // The first request that was not answered may have been sent since.
+    this.#watchSilence();
+  }
+
+  /** Pings come as much more often as the timeout is shorter than the requested one. */
+  get #pingIntervalMs(): number {
+    const { pingIntervalMs, sessionTimeoutMs } = this.#settings;
+    const { timeoutMs } = this.#session;
+    return Math.min(pingIntervalMs, timeoutMs * Math.min(pingIntervalMs / sessionTimeoutMs, 1 / 3));
   }
 
   #watchSilence(): void {
@@ -283,7 +316,14 @@ export class Session {
 
   #silentAtMs(): number {
     const { timeoutMs } = this.#session;
-    return this.#aliveAtMs + (this.#state === "connected" ? (timeoutMs * 2) / 3 : timeoutMs);
+    if (this.#state !== "connected") return this.#aliveAtMs + timeoutMs;
+    return Math.min(this.#aliveAtMs + (timeoutMs * 2) / 3, this.#unheardAtMs());
+  }
+
+  /** Long before two thirds of the timeout if pings are frequent: a lease may end sooner than its session. */
+  #unheardAtMs(): number {
+    const heardAtMs = Math.max(this.#unansweredSinceMs, this.#connection!.receivedAtMs);
+    return heardAtMs + Math.max(LEAST_SILENCE_MS, PINGS_UNANSWERED * this.#pingIntervalMs);
   }
 
   #checkSilence(): void {
@@ -291,7 +331,9 @@ export class Session {
     const nowMs = this.#clock.elapsedMs();
     if (nowMs >= this.aliveUntilMs) this.#loseInSilence();
     else if (this.#state === "connected" && nowMs >= this.#silentAtMs()) {
-      this.#disconnected("it has not answered for two thirds of the session's timeout");
+      const isUnheard = nowMs >= this.#unheardAtMs();
+      const since = isUnheard ? "since the last pings" : "for two thirds of the session's timeout";
+      this.#disconnected(`it has not answered ${since}`);
     } else {
       this.#watchSilence();
       // A stalled process has held these back until now.

@@ -1,5 +1,5 @@
 import { reasonOf } from "../../../core/cause.js";
-import { at, danger, type Finding, note, ok, unknown } from "../../../doctor/finding.js";
+import { danger, type Finding, note, ok, unknown } from "../../../doctor/finding.js";
 import type { StoreUrl } from "../../url.js";
 import type { ZooKeeperClient } from "../client/client.js";
 import type { ServerStatus } from "./status.js";
@@ -45,17 +45,17 @@ export function judgeEnsemble(
   ];
 }
 
+const atServers = (finding: Finding, servers: readonly ServerStatus[]): Finding => ({
+  ...finding,
+  where: servers.map(({ server }) => server).join(", "),
+});
+
 /** Names the servers, unless the finding is about all. */
 const atSome = (
   finding: Finding,
   some: readonly ServerStatus[],
   all: readonly ServerStatus[],
-): Finding =>
-  at(
-    finding,
-    some.map(({ server }) => server),
-    all,
-  );
+): Finding => (some.length === all.length ? finding : atServers(finding, some));
 
 function judgeVersions(statuses: readonly ServerStatus[], voters: number | null): Finding[] {
   const known = statuses.filter(({ version }) => version !== null);
@@ -102,7 +102,7 @@ function judgeServers(statuses: readonly ServerStatus[], voters: number): Findin
     const why = one.isIdle ? "it has no majority, and serves no requests" : one.silent;
     const isTight = away.length >= spare;
     const what = `a server can't be used: ${why}${isTight ? "; if another fails, nothing can be locked" : ""}`;
-    return atSome((isTight ? danger : note)("servers", what), [one], [...statuses, null as never]);
+    return atServers((isTight ? danger : note)("servers", what), [one]);
   });
   const listening = statuses.filter(({ mode }) => mode === "observer");
   if (listening.length > 0) {
@@ -117,9 +117,16 @@ function judgeServers(statuses: readonly ServerStatus[], voters: number): Findin
   const readOnly = statuses.filter(({ mode }) => mode === "read-only");
   if (readOnly.length > 0) {
     const what = "it has lost its majority and serves reads only, which Holdfast does not use";
-    findings.push(atSome(danger("servers", what), readOnly, [...statuses, null as never]));
+    findings.push(atServers(danger("servers", what), readOnly));
   }
-  return findings.length > 0 ? findings : [ok("servers", `all ${statuses.length} answer`)];
+  return findings.length > 0
+    ? findings
+    : [
+        ok(
+          "servers",
+          statuses.length === 1 ? "the server answers" : `all ${statuses.length} answer`,
+        ),
+      ];
 }
 
 function judgeSize({ voters, observers }: Members, named: number): Finding[] {

@@ -39,13 +39,13 @@ function judgeLongest({ longestMs }: Granted): Finding {
   const ttlMs = Math.floor(longestMs / TIMEOUT_PER_TTL);
   return note(
     "session",
-    `it lasts ${longestMs} ms at most, so leases get a ttl of ${ttlMs} ms at most, also if you ask for the default of 30 s`,
+    `it lasts ${longestMs} ms at most, so leases get a ttl of ${ttlMs} ms at most, even if you ask for more, such as the default of 30 s`,
     "For a longer ttl, set maxSessionTimeout to 1.7 times the ttl on all servers.",
   );
 }
 
 function judgeShortest({ shortestMs }: Granted, statuses: readonly ServerStatus[]): Finding {
-  const least = `it lasts ${shortestMs} ms at least, and so long a name stays taken after a crash`;
+  const least = `it lasts ${shortestMs} ms at least: a name stays taken for that long after a crash`;
   const unsafe = statuses.find(
     ({ tickMs, minSessionMs }) =>
       tickMs !== null && minSessionMs !== null && minSessionMs < 2 * tickMs,

@@ -45,7 +45,7 @@ export function readStatus(
   srvr: string | Error,
   conf: string | Error,
 ): ServerStatus {
-  const told = srvr instanceof Error ? "" : srvr;
+  const report = srvr instanceof Error ? "" : srvr;
   const settings = conf instanceof Error ? "" : conf;
   const number = (name: string): number | null => {
     const value = new RegExp(`^${name}=(\\d+)$`, "m").exec(settings)?.[1];
@@ -54,9 +54,9 @@ export function readStatus(
   return {
     server,
     silent: srvr instanceof Error ? srvr.message : null,
-    version: /^Zookeeper version: (\d+\.\d+\.\d+)/m.exec(told)?.[1] ?? null,
-    mode: /^Mode: (\S+)/m.exec(told)?.[1] ?? null,
-    isIdle: /not currently serving/.test(told),
+    version: /^Zookeeper version: (\d+\.\d+\.\d+)/m.exec(report)?.[1] ?? null,
+    mode: /^Mode: (\S+)/m.exec(report)?.[1] ?? null,
+    isIdle: /not currently serving/.test(report),
     tickMs: number("tickTime"),
     minSessionMs: number("minSessionTimeout"),
     maxSessionMs: number("maxSessionTimeout"),
