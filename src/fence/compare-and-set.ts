@@ -20,14 +20,16 @@ export interface FencedValue<Value> {
 
 /**
  * A place that can be changed only if it is unchanged: an object with `If-Match`, a row with a version
- * column, a key with a revision.
+ * column, a key with a revision. The version must change with every change of value or number, also if only
+ * the number changes: an ETag that covers the content alone needs the number in the content.
  */
 export interface Place<Value, Version> {
   /** Reads value, number and version in one step. */
   read(resource: string): Promise<FencedValue<Value> & { readonly version: Version }>;
   /**
-   * Writes value and number in one step, if the version is still that one. Resolves to false if it is
-   * another, and rejects if it is not known whether the write was done.
+   * Writes value and number in one step, if the version is still that one. Resolves to false if nothing was
+   * written because it is another, or another write was under way; rejects if it is not known whether the
+   * write was done.
    */
   write(resource: string, next: FencedValue<Value>, version: Version): Promise<boolean>;
 }
@@ -137,23 +139,24 @@ export class PlaceFence<Value, Version> implements Fence<undefined> {
 }
 
 /**
- * Makes a fence for anything with compare-and-set. You give it a place to keep a number beside your value:
- * metadata of an object, a column, a field of a document.
+ * Makes a fence for anything with compare-and-set. You give it a place to keep a number beside your value: a
+ * column, a field of a document. Not in the metadata of an object: the ETag of S3 does not cover them.
  *
  * @example
  * ```ts
  * import { connect } from "holdfast";
  * import { placeFence } from "holdfast/fence/compare-and-set";
  *
- * const objects = new Map<string, { body: string; highest: bigint; etag: number }>();
+ * const objects = new Map<string, { text: string; etag: number }>();
  * const fence = placeFence<string, number>({
  *   async read(key) {
- *     const { body: value = null, highest = null, etag: version = 0 } = objects.get(key) ?? {};
- *     return { value, highest, version };
+ *     const { text = "{}", etag: version = 0 } = objects.get(key) ?? {};
+ *     const { value = null, highest = null } = JSON.parse(text);
+ *     return { value, highest: highest === null ? null : BigInt(highest), version };
  *   },
  *   async write(key, { value, highest }, version) {
- *     if ((objects.get(key)?.etag ?? 0) !== version) return false; // 412 to If-Match
- *     objects.set(key, { body: value ?? "", highest: highest!, etag: version + 1 });
+ *     if ((objects.get(key)?.etag ?? 0) !== version) return false; // 412 or 409 to If-Match
+ *     objects.set(key, { text: JSON.stringify({ value, highest: String(highest) }), etag: version + 1 });
  *     return true;
  *   },
  * });

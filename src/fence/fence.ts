@@ -84,7 +84,7 @@ export function notEntered(resource: string, token: bigint, highest: bigint): St
 
 /** One resource and one holder of it. */
 export interface Entry extends Fenced {
-  /** What is guarded: 1 to 255 bytes of UTF-8. */
+  /** The name of the guarded resource: 1 to 255 bytes of UTF-8. */
   readonly resource: string;
 }
 

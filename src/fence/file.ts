@@ -2,11 +2,14 @@ import { randomBytes } from "node:crypto";
 import {
   closeSync,
   fchmodSync,
+  fchownSync,
+  fstatSync,
   fsyncSync,
   openSync,
   realpathSync,
   renameSync,
   rmSync,
+  type Stats,
   writeSync,
 } from "node:fs";
 import { basename, dirname, join, relative, resolve, sep } from "node:path";
@@ -16,7 +19,7 @@ import {
   StoreUnavailableError,
   UnsupportedError,
 } from "../core/errors.js";
-import { checkText, show } from "../core/validate.js";
+import { checkNumber, checkOptions, checkText, orElse, show } from "../core/validate.js";
 import { openSqlite, type SqliteDatabase } from "../stores/sqlite/driver.js";
 import { toStoreError } from "../stores/sqlite/errors.js";
 import { fileAt, makeFile, statOrNull } from "../stores/sqlite/file.js";
@@ -42,6 +45,8 @@ import { type SqliteFence, sqliteFence } from "./sqlite.js";
 
 const STATE_FILE = ".holdfast-fence.db";
 const TEMPORARY = ".holdfast-new-";
+/** All rights that a file can have. */
+const RIGHTS = { min: 0, max: 0o7777, integer: true };
 
 interface GuardedFile {
   /** Without links. */
@@ -58,6 +63,7 @@ interface GuardedFile {
 export class FileFence implements Fence<undefined> {
   readonly #folder: string;
   readonly #db: SqliteDatabase;
+  #isClosed = false;
   readonly #state: OpenedFile;
   readonly #numbers: SqliteFence;
 
@@ -134,7 +140,8 @@ export class FileFence implements Fence<undefined> {
   /**
    * Replaces the content of the file, or makes it. Readers see the old or the new content, never a part, also
    * after a power cut. Rejects with `StaleTokenError` if a later holder has entered: nothing is written then.
-   * `mode`: the rights of a new file, default 0o666 less the umask; a file that exists keeps its own.
+   * `mode`: the rights of a new file, default 0o666 less the umask; a file that exists keeps its own,
+   * and its owner and group as far as this user may set them.
    */
   async replace(
     resource: string,
@@ -142,12 +149,14 @@ export class FileFence implements Fence<undefined> {
     data: string | Uint8Array,
     options: { mode?: number } = {},
   ): Promise<void> {
+    checkOptions(options, "the options of replace", ["mode"]);
+    const newMode = checkNumber(orElse(options.mode, 0o666), "mode", RIGHTS);
     const file = this.#fileOf(resource);
     const temporary = join(dirname(file.path), `${TEMPORARY}${randomBytes(8).toString("hex")}`);
     // Entering is kept before the file changes: a crash in between must not let earlier holders back in.
     await this.#enter(file.key, lease);
     try {
-      writeDurably(temporary, data, statOrNull(file.path)?.mode ?? null, options.mode ?? 0o666);
+      writeDurably(temporary, data, statOrNull(file.path), newMode);
       await this.#change(file, lease, () => renameSync(temporary, file.path));
     } catch (error) {
       rmSync(temporary, { force: true });
@@ -162,8 +171,10 @@ export class FileFence implements Fence<undefined> {
     await this.#change(file, lease, () => rmSync(file.path, { force: true }));
   }
 
-  /** Closes the file with the numbers. */
+  /** Closes the file with the numbers. A second call does nothing. */
   close(): void {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
     this.#db.close();
   }
 
@@ -192,7 +203,7 @@ export class FileFence implements Fence<undefined> {
     });
   }
 
-  /** What a check needs; throws `InvalidArgumentError` for a lease that is none. */
+  /** The arguments of a check; throws `InvalidArgumentError` for a lease that is none. */
   #entry(key: string, lease: Fenced): [Entry, bigint] {
     const entry = { resource: key, ...checkFenced(key, lease) };
     return [entry, this.#numbers.highestSync(this.#db, key)];
@@ -236,6 +247,16 @@ export class FileFence implements Fence<undefined> {
   /** The same path and key for all ways to write a path, also through links. */
   #fileOf(resource: string): GuardedFile {
     checkText(resource, "the resource", 1, 255);
+    try {
+      return this.#examine(resource);
+    } catch (error) {
+      if (HoldfastError.is(error)) throw error;
+      const message = `the file ${show(resource)} in ${this.#folder} can't be examined: ${(error as Error).message}`;
+      throw new StoreUnavailableError(message, { cause: error, retryable: false });
+    }
+  }
+
+  #examine(resource: string): GuardedFile {
     const path = fileAt(resolve(this.#folder, resource));
     const isInside =
       path.startsWith(this.#folder + sep) && statOrNull(dirname(path))?.isDirectory() === true;
@@ -293,11 +314,11 @@ function refuseShared(path: string): void {
   }
 }
 
-/** `keptMode`: the rights of the file that is replaced, on which the umask has no effect. */
+/** `former`: the file that is replaced. Its rights are kept, on which the umask has no effect. */
 function writeDurably(
   path: string,
   data: string | Uint8Array,
-  keptMode: number | null,
+  former: Stats | null,
   newMode: number,
 ): void {
   const bytes = typeof data === "string" ? Buffer.from(data) : data;
@@ -306,9 +327,10 @@ function writeDurably(
       `the data is ${show(data)}; it must be a string or a Uint8Array`,
     );
   }
-  const file = openSync(path, "wx", (keptMode ?? newMode) & 0o7777);
+  let file: number | null = null;
   try {
-    if (keptMode !== null) fchmodSync(file, keptMode & 0o7777);
+    file = openSync(path, "wx", (former?.mode ?? newMode) & RIGHTS.max);
+    if (former !== null) keepRights(file, former);
     for (let at = 0; at < bytes.length; ) at += writeSync(file, bytes, at);
     fsyncSync(file);
   } catch (error) {
@@ -319,8 +341,25 @@ function writeDurably(
       },
     );
   } finally {
-    closeSync(file);
+    if (file !== null) closeSync(file);
   }
+}
+
+/** Only root may give a file to another user, and others may give it to their own groups. */
+function keepRights(file: number, { uid, gid, mode }: Stats): void {
+  const made = fstatSync(file);
+  if (made.uid !== uid || made.gid !== gid) {
+    for (const owner of [uid, made.uid]) {
+      try {
+        fchownSync(file, owner, gid);
+        break;
+      } catch {
+        // This user may not.
+      }
+    }
+  }
+  // Afterwards, because a new owner takes setuid and setgid away.
+  fchmodSync(file, mode & RIGHTS.max);
 }
 
 /** The new name of a file is durable when its folder is. */

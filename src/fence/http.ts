@@ -67,9 +67,10 @@ export function parseFencingToken(value: string): Fenced {
 }
 
 /**
- * Guards a handler in the style of Fetch (Hono, Next, Deno, Bun): refuses a stale holder with 412 and a
- * problem document before `handler` runs. The handler gets the numbers, for a guard in its own transaction:
- * without one, a later holder can enter while the handler runs.
+ * Guards a handler in the style of Fetch (Next, Deno, Bun; Hono with `(c) => guarded(c.req.raw)`): refuses a
+ * stale holder with 412 and a problem document before `handler` runs. The handler gets the numbers, for a guard
+ * in its own transaction: without one, a later holder can enter while the handler runs. What follows the request
+ * is passed on.
  *
  * @example
  * ```ts
@@ -103,15 +104,39 @@ export function guardFetch<Rest extends readonly unknown[]>(
 ): (request: Request, ...rest: Rest) => Promise<Response> {
   checkGuard(guard);
   return async (request, ...rest) => {
+    const value = request.headers.get(FENCING_TOKEN);
     try {
-      const fenced = await admit(guard, request, request.headers.get(FENCING_TOKEN));
-      return await handler(request, fenced, ...rest);
+      const fenced = await admit(guard, request, value);
+      return uncached(await handler(request, fenced, ...rest), value);
     } catch (error) {
       const refusal = refusalOf(error);
       if (refusal === null) throw error;
-      return refusal.toResponse();
+      return uncached(refusal.toResponse(), value);
     }
   };
+}
+
+/**
+ * The header by which caches keep a reply from other holders: a read that a cache answers does not enter. A
+ * header of the service's own counts.
+ */
+const cacheHeader = (token: string | null): [name: string, value: string] =>
+  token === null ? ["vary", FENCING_TOKEN] : ["cache-control", "no-store"];
+
+function uncached(response: Response, token: string | null): Response {
+  // The reply to an upgrade can't be copied.
+  if (response.status < 200) return response;
+  const [name, value] = cacheHeader(token);
+  const set = (one: Response): Response => {
+    if (name === "vary" || !one.headers.has(name)) one.headers.append(name, value);
+    return one;
+  };
+  try {
+    return set(response);
+  } catch {
+    // The headers of a reply that was fetched, or of a redirect, can't be changed.
+    return set(new Response(response.body, response));
+  }
 }
 
 /**
@@ -138,9 +163,13 @@ export async function guardNode(
   response: ServerResponse,
 ): Promise<Fenced | null | false> {
   checkGuard(guard);
+  const header = request.headers[FENCING_TOKEN];
+  const value = Array.isArray(header) ? header.join(",") : (header ?? null);
+  const [name, text] = cacheHeader(value);
+  if (!response.headersSent && (name === "vary" || !response.hasHeader(name)))
+    response.appendHeader(name, text);
   try {
-    const value = request.headers[FENCING_TOKEN];
-    return await admit(guard, request, Array.isArray(value) ? value.join(",") : (value ?? null));
+    return await admit(guard, request, value);
   } catch (error) {
     if (!refuse(response, error)) throw error;
     return false;
@@ -182,12 +211,14 @@ export function fencedFetch(
     lease.assertHeld?.();
     const headers = new Headers(init.headers ?? (input as Request).headers);
     headers.set(FENCING_TOKEN, value);
+    // A read that a cache answers would not enter, and may be old.
+    if (!headers.has("cache-control")) headers.set("cache-control", "no-cache");
     const signals = [lease.signal, init.signal, (input as Request).signal].filter(
       (one) => one instanceof AbortSignal,
     );
     const signal = signals.length === 0 ? null : AbortSignal.any(signals);
     const redirect = options.sequencer === undefined ? {} : { redirect: "error" as const };
-    const request = { ...redirect, ...init, headers, signal };
+    const request = { cache: "no-store" as const, ...redirect, ...init, headers, signal };
     const response = await (options.fetch ?? fetch)(input, request);
     if (response.status === 412) await throwIfStale(response.clone(), lease.token);
     return response;

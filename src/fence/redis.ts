@@ -1,7 +1,8 @@
 import { HoldfastError, InvalidArgumentError, UnsupportedError } from "../core/errors.js";
+import { unknownOutcome } from "../core/place.js";
 import { checkOptions, checkText, checkToken, orElse, show } from "../core/validate.js";
 import { connectionOf, type RedisClient } from "../stores/redis/client.js";
-import { escapePattern } from "../stores/redis/keys.js";
+import { escapePattern, FENCE_PREFIX } from "../stores/redis/keys.js";
 import { ScriptRunner } from "../stores/redis/script-runner.js";
 import { SCRIPTS } from "../stores/redis/scripts.js";
 import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
@@ -33,7 +34,6 @@ interface Guard {
   readonly strict: boolean;
 }
 
-const PREFIX = "holdfast:fence:";
 const FORMAT = `${STORED_FORMAT}:`;
 /** Numbers have one width, because the script compares them as text: Lua's numbers end at 2^53. */
 const DIGITS = 20;
@@ -60,7 +60,7 @@ export class RedisFence implements Fence<RedisTx | undefined> {
 
   constructor(client: RedisClient, options: RedisFenceOptions = {}) {
     checkOptions(options, "the options of a fence", ["prefix"]);
-    this.#prefix = checkText(orElse(options.prefix, PREFIX), "prefix", 1, 255);
+    this.#prefix = checkText(orElse(options.prefix, FENCE_PREFIX), "prefix", 1, 255);
     this.#runner = new ScriptRunner(connectionOf(client, "redisFence"), {
       prefix: this.#prefix,
       page: "docs/fences.md",
@@ -89,8 +89,8 @@ export class RedisFence implements Fence<RedisTx | undefined> {
 
   /**
    * Checks the token and runs the commands, in one step; resolves to their replies. Rejects with
-   * `StaleTokenError` if a later holder has entered, and then no command was run. Redis does not roll
-   * back: if a command fails, those before it have been executed.
+   * `StaleTokenError` if a later holder has entered, and then no command was run; with `StoreUnavailableError`
+   * if commands may have been executed. Redis does not roll back: if a command fails, those before it have been.
    */
   async commit(tx: RedisTx): Promise<readonly unknown[]> {
     checkTx(tx);
@@ -100,7 +100,8 @@ export class RedisFence implements Fence<RedisTx | undefined> {
       );
     }
     const { guards, resetKeys } = this.#notes(tx);
-    return this.#run(guards, tx.commands, [...guards.map(({ key }) => key), ...resetKeys]);
+    const keys = [...guards.map(({ key }) => key), ...resetKeys];
+    return this.#run(guards, tx.commands, [...keys, ...this.#keysBeside(keys[0], tx.commands)]);
   }
 
   /** The present value, because a transaction reads nothing before it is committed. */
@@ -159,6 +160,8 @@ export class RedisFence implements Fence<RedisTx | undefined> {
       ]),
       ...commands.flatMap((words) => [String(words.length), ...words.map(String)]),
     ];
+    const { connection } = this.#runner;
+    const { allLosses } = connection;
     const [outcome, ...rest] = await this.#send(keys, args);
     if (outcome === "done") return rest;
     if (outcome === "failed") throw this.#failed(keys, commands, Number(rest[0]), String(rest[1]));
@@ -166,9 +169,29 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     const { key, resource, token } = guards[Number(rest[0]) - 1]!;
     if (outcome === "foreign") highestIn(key, String(rest[1]));
     const highest = BigInt(rest[1] as string);
-    throw outcome === "stale"
-      ? stale(resource, token, highest)
-      : notEntered(resource, token, highest);
+    const refused = outcome === "stale" ? stale : notEntered;
+    const error = refused(resource, token, highest);
+    // ioredis has sent the script again: it may have been executed before the later holder entered.
+    if (commands.length > 0 && connection.allLosses !== allLosses) {
+      const why = `the connection to ${connection.where} was lost on the way, and the commands, sent again, were refused (${error.message})`;
+      throw unknownOutcome("What they write", why, error);
+    }
+    throw error;
+  }
+
+  /**
+   * In a cluster, the words of commands that have the hash tag of the key: the keys, and perhaps other words. A
+   * node that has only a part of a slot refuses a script that names such keys (TRYAGAIN); otherwise it would take
+   * a key that the other node has for one that is missing.
+   */
+  #keysBeside(key: string | undefined, commands: RedisTx["commands"]): string[] {
+    const { cluster, keyPrefix } = this.#runner.connection;
+    const tag = cluster && key !== undefined ? hashTagOf(keyPrefix + key) : null;
+    if (tag === null) return [];
+    const words = commands.flatMap(([, ...rest]) => rest.map(String));
+    // The client will put its prefix before each.
+    const ours = words.filter((word) => hashTagOf(word) === tag && word.startsWith(keyPrefix));
+    return [...new Set(ours)].map((word) => word.slice(keyPrefix.length));
   }
 
   async #send(keys: readonly string[], args: readonly string[]): Promise<readonly unknown[]> {
@@ -252,6 +275,9 @@ export class RedisFence implements Fence<RedisTx | undefined> {
 export function redisFence(client: RedisClient, options?: RedisFenceOptions): RedisFence {
   return new RedisFence(client, options);
 }
+
+/** The part of a key that decides its slot in a cluster; null: the whole key does. */
+const hashTagOf = (key: string): string | null => /^[^{]*\{([^}]+)\}/s.exec(key)?.[1] ?? null;
 
 const digitsOf = (number: bigint): string => String(number).padStart(DIGITS, "0");
 

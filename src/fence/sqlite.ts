@@ -44,6 +44,9 @@ ON CONFLICT (resource) DO UPDATE SET highest = ?2, entered_at = excluded.entered
 const OPEN_TRANSACTION =
   "the fence can't enter: another transaction stays open on its connection; pass it as tx, or give the fence a connection of its own";
 
+const NO_TRANSACTION =
+  "no transaction is open on the tx, so a later holder can enter between guard and write: run BEGIN IMMEDIATE first";
+
 interface Row {
   readonly resource: string;
   /** As text: the driver may read a number as a double. */
@@ -99,6 +102,7 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   ): void {
     const strict = isStrict(options);
     const { token, floor } = checkFenced(resource, lease);
+    if (isOutsideTransaction(tx)) throw new InvalidArgumentError(NO_TRANSACTION);
     if (strict) {
       const highest = this.highestSync(tx, resource);
       if (highest < floor) throw notEntered(resource, token, highest);
@@ -215,6 +219,16 @@ function addTime(db: SqliteDatabase): void {
   } catch (error) {
     if (db.prepare(HAS_TIME).get() === undefined) throw toStoreError(error, "of the fence");
   }
+}
+
+/** False also where the driver does not tell: `node:sqlite` before Node 22.16. */
+function isOutsideTransaction(tx: SqliteDatabase | undefined): boolean {
+  // The second is that of better-sqlite3 and Bun.
+  const { isTransaction, inTransaction: isInside = isTransaction } = (tx ?? {}) as {
+    readonly isTransaction?: unknown;
+    readonly inTransaction?: unknown;
+  };
+  return isInside === false;
 }
 
 /**

@@ -14,7 +14,7 @@ interface CommittedFence<Tx> extends Fence<Tx | undefined> {
   commit(tx: Tx): Promise<unknown>;
 }
 
-/** What the tests need of such a fence, and of the data beside it: keys with a text. */
+/** The parts of such a fence that the tests need, and of the data beside it: keys with a text. */
 export interface Backend<Client, Tx> {
   fence(client: Client, place?: string): CommittedFence<Tx>;
   /** The client of the tests. */

@@ -95,3 +95,45 @@ test("a place that others change all the time is given up after the retries, wit
   });
   expect([attempts, objects.size]).toEqual([3, 0]);
 });
+
+test.each([
+  ["in the content, no update is lost", false],
+  ["in metadata, a stale write is accepted, and an update is lost", true],
+])(
+  "with a hash of the content as the version, as on S3, and the number %s",
+  async (_what, apart) => {
+    let object: { content: string; metadata: string | null } = { content: "", metadata: null };
+    const fence = placeFence<number, string>({
+      async read() {
+        const { content: version, metadata } = object;
+        const { value = 0, highest = null } = version === "" ? {} : JSON.parse(version);
+        const number = apart ? metadata : highest;
+        return { value, highest: number === null ? null : BigInt(number), version };
+      },
+      async write(_resource, { value, highest }, version) {
+        if (object.content !== version) return false;
+        const metadata = String(highest);
+        const content = JSON.stringify(apart ? { value } : { value, highest: metadata });
+        object = { content, metadata: apart ? metadata : null };
+        return true;
+      },
+    });
+    await fence.update("a", by(1n), () => 0);
+    let readByNext: number | null = null;
+    // The old holder is paused between the read and the write of its update.
+    const late = fence.update("a", by(1n), async (count) => {
+      await fence.enter(undefined, "a", by(2n));
+      readByNext = JSON.parse(object.content).value as number;
+      return count! + 1;
+    });
+    const accepted = await late.then(
+      () => 1,
+      (error) => {
+        expect(error).toMatchObject({ code: "STALE_TOKEN", highest: 2n });
+        return 0;
+      },
+    );
+    await fence.update("a", by(2n), () => readByNext! + 1);
+    expect([accepted, JSON.parse(object.content).value]).toEqual([apart ? 1 : 0, 1]);
+  },
+);

@@ -8,9 +8,12 @@ import { describeWith } from "../support/needs.js";
 
 const path = (relative: string): string => fileURLToPath(new URL(relative, import.meta.url));
 const page = readFileSync(path("../../docs/fences.md"), "utf8");
-const [withFence, withGuardTxn] = [...page.matchAll(/^```js\n(.*?)^```/gms)].map(
-  ([, code]) => code!,
-);
+/** The blocks whose comment names this test. */
+const blocks = page
+  .split("<!-- run by test/fence/etcd-docs.test.ts")
+  .slice(1)
+  .map((after) => /^```js\n(.*?)^```/ms.exec(after)![1]!);
+const blockWith = (word: string): string => blocks.find((code) => code.includes(word))!;
 
 describeWith(["etcd"], "the code of the page on fences runs on etcd", () => {
   let lab: Lab;
@@ -41,7 +44,7 @@ describeWith(["etcd"], "the code of the page on fences runs on etcd", () => {
     );
 
   test("etcdFence", async () => {
-    expect(await run(withFence!)).toMatchObject({ code: 0, err: "" });
+    expect(await run(blockWith("etcdFence("))).toMatchObject({ code: 0, err: "" });
     expect(await server.ctl("get", "--print-value-only", "stock/hat")).toMatch(/^6\s*$/);
     expect(await server.ctl("get", "--print-value-only", "holdfast/fence/stock:hat")).toMatch(
       /^1:\d{20}\s*$/,
@@ -50,7 +53,7 @@ describeWith(["etcd"], "the code of the page on fences runs on etcd", () => {
 
   test("guardTxn", async () => {
     await server.ctl("del", "stock/hat");
-    expect(await run(withGuardTxn!)).toMatchObject({ code: 0, err: "" });
+    expect(await run(blockWith("guardTxn("))).toMatchObject({ code: 0, err: "" });
     expect(await server.ctl("get", "--print-value-only", "stock/hat")).toMatch(/^6\s*$/);
   });
 });

@@ -1,5 +1,6 @@
 import {
   chmodSync,
+  chownSync,
   existsSync,
   linkSync,
   lstatSync,
@@ -77,6 +78,25 @@ test("a new file has the rights that were asked for, and a replaced one keeps it
   await fence.replace("report", by(1n), Buffer.from([0, 255]), { mode: 0o600 });
   expect(statSync(path).mode & 0o777).toBe(0o640);
   expect([...readFileSync(path)]).toEqual([0, 255]);
+});
+
+test("a folder that can't be used makes the fence unavailable, and a mistyped mode is refused", async () => {
+  const { fence, folder } = await open();
+  mkdirSync(join(folder, "sub"));
+  const replaced = fence.replace("sub/a", by(1n), "1");
+  rmSync(join(folder, "sub"), { recursive: true });
+  await expect(replaced).rejects.toMatchObject({ code: "STORE_UNAVAILABLE" });
+  symlinkSync("circle", join(folder, "circle"));
+  await expect(fence.replace("circle", by(1n), "1")).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    message: expect.stringContaining('the file "circle" in '),
+  });
+  for (const options of [{ mod: 0o600 }, { mode: "600" }, { mode: -1 }]) {
+    await expect(fence.replace("b", by(1n), "1", options as object)).rejects.toMatchObject({
+      code: "INVALID_ARGUMENT",
+    });
+  }
+  expect(existsSync(join(folder, "b"))).toBe(false);
 });
 
 test("a refused write leaves nothing behind", async () => {
@@ -185,6 +205,17 @@ test("a reader of the numbers does not keep a holder from writing", async () => 
   reader.exec("COMMIT");
 });
 
+test.skipIf(process.geteuid?.() !== 0)("an existing file keeps its owner and group", async () => {
+  const { folder, fence } = await open();
+  const path = join(folder, "report");
+  writeFileSync(path, "old");
+  chownSync(path, 1, 2);
+  chmodSync(path, 0o2750);
+  await fence.replace("report", by(1n), "new");
+  const { uid, gid, mode } = statSync(path);
+  expect([uid, gid, mode & 0o7777]).toEqual([1, 2, 0o2750]);
+});
+
 test("an existing file keeps rights that the umask would take away", async () => {
   const { folder, fence } = await open();
   const path = join(folder, "report");
@@ -290,4 +321,13 @@ test("a state file with a second name is refused", async () => {
   const { folder } = await open();
   linkSync(join(folder, ".holdfast-fence.db"), join(folder, "second"));
   await expect(openFileFence(folder)).rejects.toMatchObject({ code: "UNSUPPORTED" });
+});
+
+test("a fence that is closed twice is closed once", async () => {
+  const { fence } = await open();
+  fence.close();
+  fence.close();
+  await expect(fence.replace("report", by(1n), "late")).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+  });
 });

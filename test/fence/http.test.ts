@@ -15,6 +15,7 @@ import {
 } from "../../src/fence/http.js";
 import { memoryFence } from "../../src/fence/memory.js";
 import { createLocks } from "../../src/index.js";
+import { idempotentFetch, limitFetch } from "../../src/lockfree/index.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
 
 const KEY = "sixteen bytes or more";
@@ -280,6 +281,44 @@ test("fencedFetch takes a Request with its body, headers and signal", async () =
   await expect(fencedFetch(by(8n))(aborted)).rejects.toThrow("mine");
 });
 
+test("caches are told to pass on requests with a token, and to keep no reply to them", async () => {
+  const guard = { fence: memoryFence(), resource: () => "stock", optional: true };
+  const asked: unknown[] = [];
+  const url = await serve(async (incoming, response) => {
+    asked.push(incoming.headers["cache-control"]);
+    const fenced = await guardNode(guard, incoming, response);
+    if (fenced === false) return;
+    if (incoming.url === "/own") response.setHeader("cache-control", "private");
+    response.end();
+  });
+  const told = async (reply: Response | Promise<Response>): Promise<unknown> => {
+    const { headers } = await reply;
+    return [headers.get("cache-control"), headers.get("vary")];
+  };
+  expect(await told(fencedFetch(by(8n))(url))).toEqual(["no-store", null]);
+  expect(await told(fetch(url, { headers: { "fencing-token": "7" } }))).toEqual(["no-store", null]);
+  const own = { headers: { "cache-control": "max-age=0" } };
+  expect(await told(fencedFetch(by(8n))(`${url}/own`, own))).toEqual(["private", null]);
+  expect(asked.splice(0)).toEqual(["no-cache", undefined, "max-age=0"]);
+  expect(await told(fetch(url))).toEqual([null, "fencing-token"]);
+
+  const replies = [
+    () => new Response("6", { headers: { vary: "accept" } }),
+    () => Response.redirect(url), // Its headers can't be changed.
+    () => fetch(url),
+  ];
+  const handler = guardFetch(guard, (incoming) => replies[Number(incoming.url.slice(-1))]!());
+  const ask = (number: number, token?: string) =>
+    handler(
+      new Request(`http://service/${number}`, token ? { headers: { "fencing-token": token } } : {}),
+    );
+  expect(await told(ask(0, "8"))).toEqual(["no-store", "accept"]);
+  expect(await told(ask(0))).toEqual([null, "accept, fencing-token"]);
+  expect(await told(ask(0, "7"))).toEqual(["no-store", null]);
+  expect(await told(ask(1, "8"))).toEqual(["no-store", null]);
+  expect(await told(ask(2, "8"))).toEqual(["no-store", "fencing-token"]);
+});
+
 test("a sequencer does not follow a redirect to another server, unless you say so", async () => {
   const seen: unknown[] = [];
   const other = await serve((incoming, response) => {
@@ -319,4 +358,33 @@ test("fencedFetch sends nothing for a lease that is over by the clock, though it
   };
   const send = fencedFetch(over, { fetch: () => Promise.resolve(new Response()) });
   await expect(send("http://service/")).rejects.toThrow("over");
+});
+
+test("handlers in the style of Fetch fit frameworks that pass a request, one with more behind it, or a context", async () => {
+  const locks = createLocks(memoryStore());
+  onTestFinished(() => locks.close());
+  const seen: unknown[][] = [];
+  const see = (...rest: unknown[]): Response => {
+    seen.push(rest);
+    return new Response("seen");
+  };
+  const guard = { fence: memoryFence(), resource: () => "stock" };
+  const limit = { limit: 60, per: 60_000, key: () => "ann" };
+  for (const [i, handler] of [
+    guardFetch(guard, (_request, _fenced, ...rest: unknown[]) => see(...rest)),
+    idempotentFetch(locks, { keep: "1m", scope: () => "ann" }, (_request, _lease, ...rest) =>
+      see(...rest),
+    ),
+    limitFetch(locks, limit, (_request, ...rest: unknown[]) => see(...rest)),
+  ].entries()) {
+    const sent = (key: string): Request => {
+      const headers = { "Fencing-Token": "7", "Idempotency-Key": `"${key}${i}"` };
+      return new Request("http://service/stock", { method: "PUT", headers });
+    };
+    const next = { params: Promise.resolve({ id: "7" }) };
+    const hono = (c: { req: { raw: Request } }): Promise<Response> => handler(c.req.raw);
+    for (const reply of [handler(sent("next"), next), hono({ req: { raw: sent("hono") } })])
+      expect(await (await reply).text()).toBe("seen");
+    expect(seen.splice(0)).toEqual([[next], []]);
+  }
 });

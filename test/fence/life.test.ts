@@ -1,7 +1,13 @@
+import { copyFileSync, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
+import { placeFence } from "../../src/fence/compare-and-set.js";
 import { memoryFence } from "../../src/fence/memory.js";
+import { sqliteFence } from "../../src/fence/sqlite.js";
 import { createLocks, type Locks } from "../../src/index.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
+import { openSqlite } from "../../src/stores/sqlite/driver.js";
 
 const STALE = { code: "STALE_TOKEN" };
 const by = (token: bigint) => ({ token, floor: token });
@@ -102,22 +108,81 @@ test("first use: the first holder is accepted, whatever its token", async () => 
   for (const token of [0n, 1n, 2n ** 63n - 1n]) await cell().write(by(token), 1);
 });
 
+/** A file of SQLite with numbers and their fence. */
+function inFile() {
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-life-"));
+  onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
+  const path = join(folder, "data.db");
+  const open = async () => {
+    const db = await openSqlite(path);
+    db.exec("CREATE TABLE IF NOT EXISTS cell (value INTEGER)");
+    const fence = sqliteFence(db);
+    const write = (lease: { token: bigint; floor: bigint }, value: number): void => {
+      db.exec("BEGIN IMMEDIATE");
+      try {
+        fence.guardSync(db, "cell", lease);
+        db.prepare("INSERT INTO cell VALUES (?)").run(value);
+        db.exec("COMMIT");
+      } catch (error) {
+        db.exec("ROLLBACK");
+        throw error;
+      }
+    };
+    return { db, fence, write };
+  };
+  return { path, open };
+}
+
 test("state lost: a stale holder is accepted until the present one enters again", async () => {
-  const [before, after] = [cell(), cell()];
-  await before.fence.enter(undefined, "cell", by(9n));
-  await expect(before.write(by(8n), 1)).rejects.toMatchObject(STALE);
-  await after.write(by(8n), 1);
-  await after.fence.enter(undefined, "cell", by(9n));
-  await expect(after.write(by(8n), 2)).rejects.toMatchObject(STALE);
+  const { db, fence, write } = await inFile().open();
+  onTestFinished(() => void db.close());
+  await fence.enter(undefined, "cell", by(9n));
+  expect(() => write(by(8n), 1)).toThrow(expect.objectContaining(STALE));
+  db.exec("DELETE FROM holdfast_fence");
+  write(by(8n), 1);
+  await fence.enter(undefined, "cell", by(9n));
+  expect(() => write(by(8n), 2)).toThrow(expect.objectContaining(STALE));
 });
 
 test("backup restored: holders granted since are accepted, also stale ones, and those before are not", async () => {
-  const it = cell();
-  await it.fence.enter(undefined, "cell", by(9n));
-  await it.fence.reset(undefined, "cell", 5n);
-  await it.write(by(8n), 1);
-  await expect(it.write(by(7n), 2)).rejects.toMatchObject(STALE);
-  await expect(it.write(by(4n), 3)).rejects.toMatchObject(STALE);
+  const { path, open } = inFile();
+  const before = await open();
+  await before.fence.enter(undefined, "cell", by(5n));
+  before.db.close();
+  copyFileSync(path, `${path}.backup`);
+  const since = await open();
+  await since.fence.enter(undefined, "cell", by(9n));
+  expect(() => since.write(by(8n), 1)).toThrow(expect.objectContaining(STALE));
+  since.db.close();
+  copyFileSync(`${path}.backup`, path);
+  const { db, fence, write } = await open();
+  onTestFinished(() => void db.close());
+  expect(await fence.highest(undefined, "cell")).toBe(5n);
+  write(by(8n), 2);
+  for (const token of [7n, 4n])
+    expect(() => write(by(token), 3)).toThrow(expect.objectContaining(STALE));
+});
+
+test("a number kept in the resource goes with it: a stale holder can make it again, unless an empty one is left", async () => {
+  const objects = new Map<string, { value: string | null; highest: bigint | null; tag: number }>();
+  let tag = 0;
+  const fence = placeFence<string, number>({
+    async read(key) {
+      const { value, highest, tag } = objects.get(key) ?? { value: null, highest: null, tag: 0 };
+      return { value, highest, version: tag };
+    },
+    async write(key, next, version) {
+      if ((objects.get(key)?.tag ?? 0) !== version) return false;
+      objects.set(key, { ...next, tag: ++tag });
+      return true;
+    },
+  });
+  const [old, next] = [by(1n), by(2n)];
+  for (const key of ["left empty", "deleted"]) await fence.update(key, next, () => "new");
+  await fence.update("left empty", next, () => "");
+  objects.delete("deleted");
+  await expect(fence.update("left empty", old, () => "stale")).rejects.toMatchObject(STALE);
+  expect(await fence.update("deleted", old, () => "stale")).toBe("stale");
 });
 
 test("store moved: lower tokens are refused until tokenOffset raises them", async () => {

@@ -11,6 +11,7 @@ import { memoryFence } from "../../src/fence/memory.js";
 import { redisFence } from "../../src/fence/redis.js";
 import { sqliteFence } from "../../src/fence/sqlite.js";
 import { listFences } from "../../src/fences.js";
+import { STORE_KINDS } from "../../src/stores/registry.js";
 import { openSqlite, type SqliteDatabase } from "../../src/stores/sqlite/driver.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { needs } from "../support/needs.js";
@@ -86,6 +87,18 @@ describe("the list of a fence", () => {
     await fence.enter(undefined, "a", exclusive(8n));
     expect((await fence.list())[0]!.enteredAtMs).toBeGreaterThan(0);
   });
+});
+
+test("a URL without a fence is refused with the schemes that have one, each that of a store", async () => {
+  const refusal = await listFences("memory:").catch((error: Error) => error.message);
+  const offered = String(refusal)
+    .split("name one of ")[1]!
+    .split(", ")
+    .map((scheme) => scheme.replace(":", ""));
+  const schemes = STORE_KINDS.map((kind) => kind.schemes[0]);
+  expect(schemes).toEqual(expect.arrayContaining(offered));
+  // The stores that keep no fences of their own.
+  expect(schemes.filter((scheme) => !offered.includes(scheme))).toEqual(["memory", "redlock"]);
 });
 
 describe("holdfast fences", () => {

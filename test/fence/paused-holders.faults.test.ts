@@ -16,8 +16,8 @@ async function inPostgres(): Promise<Scene> {
   const { url: where } = await (await openLab()).postgres();
   const pool = new Pool({ connectionString: where });
   onTestFinished(() => pool.end());
-  await pool.query("CREATE TABLE counter (value integer)");
-  await pool.query("INSERT INTO counter VALUES (0)");
+  await pool.query("CREATE TABLE counter (id integer, value integer, fence_token bigint)");
+  await pool.query("INSERT INTO counter VALUES (1, 0)");
   return {
     where,
     value: async () => (await pool.query("SELECT value FROM counter")).rows[0].value,
@@ -47,7 +47,9 @@ async function inZooKeeper(): Promise<Scene> {
 describeWith(["postgres", "etcd", "zookeeper"], "holders that are paused past their lease", () => {
   test.each([
     ["postgres", inPostgres],
+    ["postgres-row", inPostgres],
     ["etcd", inEtcd],
+    ["etcd-txn", inEtcd],
     ["zookeeper", inZooKeeper],
   ] as const)(
     "lose no update behind a fence in %s, and lose some without it",

@@ -68,8 +68,8 @@ const SCENES: Record<string, () => Promise<Scene>> = {
   async objects() {
     const { url: where, objects, close } = await startObjects();
     onTestFinished(close);
-    await fetch(`${where}/number`, { method: "PUT", body: "0" });
-    return { where, value: () => Number(objects.get("/number").body) };
+    await fetch(`${where}/number`, { method: "PUT", body: `{"value":"0"}` });
+    return { where, value: () => Number(JSON.parse(objects.get("/number").body).value) };
   },
 };
 

@@ -1,9 +1,9 @@
-import { execFile } from "node:child_process";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { promisify } from "node:util";
 import { expect, onTestFinished } from "vitest";
 
 const PROGRAM = fileURLToPath(new URL("incrementer.mjs", import.meta.url));
@@ -28,16 +28,37 @@ export function newFolder(): string {
   return folder;
 }
 
+/**
+ * Runs the program once for each list of arguments, and resolves to what they print. They begin together, when all of
+ * them are ready: on a busy machine, the first could otherwise be done before the last has started.
+ */
+export async function runTogether(all: readonly (readonly string[])[]): Promise<string[]> {
+  const children = all.map((args) => {
+    const stdio = ["pipe", "pipe", "inherit"] as const;
+    const child = spawn(process.execPath, [PROGRAM, ...args], { stdio: [...stdio] });
+    onTestFinished(() => void child.kill("SIGKILL"));
+    return child;
+  });
+  await Promise.all(children.map((child) => once(child.stdout!, "data")));
+  const outputs = children.map(async (child, i) => {
+    let output = "";
+    child.stdout!.on("data", (part) => {
+      output += part;
+    });
+    const [code] = await once(child, "close");
+    expect(code, `${all[i]!.join(" ")} failed`).toBe(0);
+    return output;
+  });
+  for (const child of children) child.stdin!.write(".");
+  return Promise.all(outputs);
+}
+
 /** Two processes increment; resolves to the number of accepted and refused writes, and the final value. */
 async function increment(kind: string, guarding: "guarded" | "plain", open: () => Promise<Scene>) {
   const { where, value } = await open();
-  const args = [PROGRAM, kind, guarding, where, `sqlite:${join(newFolder(), "locks.db")}`];
-  const outputs = await Promise.all(
-    ["1", "2"].map((seed) =>
-      promisify(execFile)(process.execPath, [...args, String(ROUNDS), seed]),
-    ),
-  );
-  const counts = outputs.map(({ stdout }) => JSON.parse(stdout));
+  const args = [kind, guarding, where, `sqlite:${join(newFolder(), "locks.db")}`, String(ROUNDS)];
+  const outputs = await runTogether(["1", "2"].map((seed) => [...args, seed]));
+  const counts = outputs.map((output) => JSON.parse(output));
   const sum = (key: string): number => counts.reduce((total, one) => total + one[key], 0);
   return { accepted: sum("accepted"), refused: sum("refused"), value: await value() };
 }

@@ -257,6 +257,13 @@ describeWith(["postgres", "pgbouncer"], "a fence in PostgreSQL", () => {
     expect(await fence.highest(undefined, "counter")).toBe(1n);
   });
 
+  it("makes its table also where the program's parser leaves booleans as text", async () => {
+    const getTypeParser = () => (text: string) => text;
+    const fence = postgresFence(database.pool({ types: { getTypeParser } }), { schema });
+    await fence.enter(undefined, "counter", NEW);
+    await expect(fence.enter(undefined, "counter", OLD)).rejects.toThrow(StaleTokenError);
+  });
+
   it("does not wait for ever for a transaction that stays open, and says what to do", async () => {
     const fence = fenceOf(undefined, { wait: "200ms" });
     await fence.highest(undefined, "counter");
@@ -320,6 +327,15 @@ describeWith(["postgres", "pgbouncer"], "a fence in PostgreSQL", () => {
       );
     });
 
+    it("keeps the number in the row: it goes with it, and a stale holder can change the row that is made again", async () => {
+      const tx = await begin();
+      await guardRow(tx, "stock", HAT, NEW);
+      await tx.query("DELETE FROM stock WHERE item = 'hat'");
+      await tx.query("INSERT INTO stock VALUES ('hat', 1)");
+      expect(await guardRow(tx, "stock", HAT, OLD)).toMatchObject({ fence_token: "1" });
+      await tx.query("COMMIT");
+    });
+
     it("enters, changes, tells a missing row from a stale token", async () => {
       const tx = await begin();
       expect(await guardRow(tx, "stock", HAT, OLD)).toEqual({ ...HAT, count: 1, fence_token: "1" });
@@ -373,6 +389,34 @@ describeWith(["postgres", "pgbouncer"], "a fence in PostgreSQL", () => {
       );
       const tx = await begin();
       await expect(guardRow(tx, "stock", HAT, OLD)).rejects.toMatchObject({ code: "UNSUPPORTED" });
+    });
+
+    it("refuses a row whose trigger takes the token back", async () => {
+      await database.server.sql(
+        `CREATE OR REPLACE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql
+           AS 'BEGIN NEW.fence_token := OLD.fence_token; RETURN NEW; END';
+         CREATE TRIGGER keep BEFORE UPDATE ON stock FOR EACH ROW EXECUTE FUNCTION keep()`,
+      );
+      const tx = await begin();
+      await expect(guardRow(tx, "stock", HAT, OLD, { set: { count: 9 } })).rejects.toMatchObject({
+        code: "UNSUPPORTED",
+        message: expect.stringContaining("trigger"),
+      });
+      await tx.query("COMMIT");
+      expect(await database.server.sql("SELECT count FROM stock WHERE item = 'hat'")).not.toBe("9");
+    });
+
+    it("says what a query must resolve to", async () => {
+      const other = { query: async () => [] } as never;
+      for (const step of [
+        () => guardRow(other, "stock", HAT, OLD),
+        () => fenceOf().guard(other, "stock", OLD),
+      ]) {
+        await expect(step()).rejects.toMatchObject({
+          code: "INVALID_ARGUMENT",
+          message: expect.stringContaining("rows"),
+        });
+      }
     });
   });
 });

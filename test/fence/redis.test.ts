@@ -2,9 +2,12 @@ import { Cluster, Redis } from "ioredis";
 import { createClient, RESP_TYPES } from "redis";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
 import { type RedisTx, redisFence } from "../../src/fence/redis.js";
+import { TcpProxy } from "../../src/verify/faults/proxy.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
-import { startRedisCluster } from "../../src/verify/lab/redis-cluster.js";
+import { moveSlot, ownerOfSlot, startRedisCluster } from "../../src/verify/lab/redis-cluster.js";
+import { until } from "../../src/verify/lab/until.js";
+import { rejection } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
 import { quiet } from "../support/redis.js";
 
@@ -40,6 +43,21 @@ describeWith(["redis"], "the fence in Redis", () => {
     };
     await fence.guard(tx, "replies", by(1n));
     expect(await fence.commit(tx)).toEqual(["OK", 10, null, 2, ["a", "b"]]);
+  });
+
+  test("a reply that is late for the client's own timeout makes the fence unavailable", async () => {
+    const silent = await lab.redis();
+    const client = quiet(new Redis(silent.url, { commandTimeout: 200 }));
+    onTestFinished(() => client.disconnect());
+    const fence = redisFence(client);
+    await client.ping();
+    await silent.pause();
+    await expect(fence.enter(undefined, "late", by(1n))).rejects.toMatchObject({
+      code: "STORE_UNAVAILABLE",
+      retryable: true,
+      message: `no reply from ${silent.url} within the commandTimeout of its client`,
+    });
+    await silent.resume();
   });
 
   test("a transaction that guards several resources runs only if none of them refuses", async () => {
@@ -194,13 +212,49 @@ describeWith(["redis"], "the fence in Redis", () => {
     await expect(fence.commit(tx)).rejects.toMatchObject({ code: "UNSUPPORTED" });
   });
 
+  test("commands that ioredis sends again count as perhaps executed, when a later holder has entered since", async () => {
+    const direct = open();
+    const proxy = await TcpProxy.open(server);
+    onTestFinished(() => proxy.close());
+    const client = quiet(new Redis(proxy.url));
+    onTestFinished(() => client.disconnect());
+    const fence = redisFence(client);
+    await fence.enter(undefined, "again", by(1n));
+    const tx: RedisTx = { commands: [["SET", "again", "1"]] };
+    await fence.guard(tx, "again", by(1n));
+    const silent = proxy.swallow("to-client");
+    await silent.inject();
+    const refused = rejection(fence.commit(tx));
+    await until(
+      "the commands are executed",
+      10_000,
+      async () => (await direct.get("again")) === "1",
+    );
+    await redisFence(direct).enter(undefined, "again", by(2n));
+    await silent.heal();
+    expect(await refused).toMatchObject({
+      code: "STORE_UNAVAILABLE",
+      retryable: false,
+      message: expect.stringContaining("may have been written"),
+      cause: STALE,
+    });
+  });
+
   describe("in a cluster", () => {
-    test("works with a hash tag, and says what to do without", async () => {
-      const servers = await startRedisCluster(lab);
+    let servers: readonly RedisServer[];
+    beforeAll(async () => {
+      servers = await startRedisCluster(lab);
+    }, 60_000);
+
+    function openCluster(options: object = {}): Cluster {
       const nodes = servers.map(({ address, port }) => ({ host: address, port }));
-      const cluster = quiet(new Cluster(nodes));
+      const cluster = quiet(new Cluster(nodes, options));
       onTestFinished(() => cluster.disconnect());
-      const fence = redisFence(cluster);
+      return cluster;
+    }
+
+    test("works with a hash tag, and says what to do without", async () => {
+      const fence = redisFence(openCluster());
       for (const resource of ["stock:{hat}", "hat"]) {
         const tx: RedisTx = { commands: [["SET", "count:{hat}", "6"]] };
         await fence.guard(tx, resource, by(2n));
@@ -223,5 +277,38 @@ describeWith(["redis"], "the fence in Redis", () => {
       expect(refusals.length).toBeGreaterThan(0);
       for (const message of refusals) expect(message).toMatch(/hash tag/);
     }, 60_000);
+
+    test.each([
+      { first: "the number", key: "count:{cap}", keyPrefix: "" },
+      { first: "the data", key: "z:{cap}", keyPrefix: "" },
+      { first: "the number", key: "a:count:{cap}", keyPrefix: "a:" },
+    ])(
+      "changes nothing while a slot moves: $first first, prefix $keyPrefix",
+      async (one) => {
+        const cluster = openCluster({
+          keyPrefix: one.keyPrefix,
+          retryDelayOnTryAgain: 1,
+          maxRedirections: 3,
+        });
+        const fence = redisFence(cluster);
+        async function increment(): Promise<unknown> {
+          const tx: RedisTx = { commands: [["INCR", one.key]] };
+          await fence.guard(tx, "stock:{cap}", by(2n));
+          return fence.commit(tx);
+        }
+        expect(await increment()).toEqual([1]);
+        const slot = (await servers[0]!.cli("cluster", "keyslot", "{cap}")).trim();
+        const source = await ownerOfSlot(servers, slot);
+        const target = servers.find((server) => server !== source)!;
+        const replies: unknown[] = [];
+        await moveSlot(servers, slot, source, target, async () => {
+          replies.push(await increment().catch((error: unknown) => error));
+        });
+        expect(replies).toMatchObject([{ code: "STORE_UNAVAILABLE", retryable: true }]);
+        expect(await increment()).toEqual([2]);
+        await cluster.del(one.key.slice(one.keyPrefix.length), fence.keyOf("stock:{cap}"));
+      },
+      60_000,
+    );
   });
 });

@@ -1,29 +1,30 @@
-// A server like an object storage, as much of it as a fence needs: PUT and GET of an object, its metadata in
-// headers, If-Match and If-None-Match. And the place of a fence on it.
+// A server like an object storage, as much of it as a fence needs: PUT and GET of an object, If-Match and
+// If-None-Match, and sometimes 409 to a conditional PUT, as of S3. And the place of a fence on it.
+import { createHash } from "node:crypto";
 import { createServer } from "node:http";
-
-const HIGHEST = "x-amz-meta-fence";
+import { httpDocument } from "holdfast/lockfree";
 
 /** Starts the server; resolves to its URL and its objects. */
 export async function startObjects() {
   const objects = new Map();
-  let versions = 0;
+  let puts = 0;
   const server = createServer(async (request, response) => {
     const found = objects.get(request.url);
     if (request.method === "GET") {
       if (found === undefined) return response.writeHead(404).end();
-      return response
-        .writeHead(200, { etag: found.etag, [HIGHEST]: found.highest })
-        .end(found.body);
+      return response.writeHead(200, { etag: found.etag }).end(found.body);
     }
     let body = "";
     for await (const part of request) body += part;
+    // Another conditional PUT was under way: nothing was written.
+    if (++puts % 5 === 0) return response.writeHead(409).end();
     const now = objects.get(request.url);
     const { "if-match": match, "if-none-match": none } = request.headers;
     if ((none === "*" && now !== undefined) || (match !== undefined && match !== now?.etag))
       return response.writeHead(412).end();
-    const etag = `"${++versions}"`;
-    objects.set(request.url, { body, etag, highest: request.headers[HIGHEST] ?? "" });
+    // As on S3: of the content alone, whatever the metadata are.
+    const etag = `"${createHash("md5").update(body).digest("hex")}"`;
+    objects.set(request.url, { body, etag });
     response.writeHead(200, { etag }).end();
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
@@ -35,29 +36,18 @@ export async function startObjects() {
   return { url, objects, close };
 }
 
-/** The objects of such a server as places: the number is in the metadata, the version is the ETag. */
-export const s3Place = (url) => ({
-  async read(resource) {
-    const reply = await fetch(`${url}/${encodeURIComponent(resource)}`);
-    if (reply.status === 404) return { value: null, highest: null, version: null };
-    const highest = reply.headers.get(HIGHEST);
-    return {
-      value: await reply.text(),
-      highest: highest ? BigInt(highest) : null,
-      version: reply.headers.get("etag"),
-    };
-  },
-  async write(resource, { value, highest }, version) {
-    const reply = await fetch(`${url}/${encodeURIComponent(resource)}`, {
-      method: "PUT",
-      body: value ?? "",
-      headers: {
-        ...(version === null ? { "if-none-match": "*" } : { "if-match": version }),
-        ...(highest === null ? {} : { [HIGHEST]: String(highest) }),
-      },
-    });
-    if (reply.status === 412) return false;
-    if (!reply.ok) throw new Error(`the server answers ${reply.status}`);
-    return true;
-  },
-});
+/** The objects of such a server as places: value and number are the content, the version is its ETag. */
+export const s3Place = (url) => {
+  const objectOf = (resource) => httpDocument(`${url}/${encodeURIComponent(resource)}`);
+  return {
+    async read(resource) {
+      const { value: text, version } = await objectOf(resource).read();
+      const { value = null, highest = null } = text === null ? {} : JSON.parse(text);
+      return { value, highest: highest === null ? null : BigInt(highest), version };
+    },
+    async write(resource, { value, highest }, version) {
+      const text = JSON.stringify({ value, highest: highest === null ? null : String(highest) });
+      return (await objectOf(resource).write(text, version)) !== false;
+    },
+  };
+};

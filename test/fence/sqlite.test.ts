@@ -40,6 +40,19 @@ it("the SQLite fence lets nobody enter by the same connection between a guard an
   });
 });
 
+it("the SQLite fence refuses a guard on a connection without a transaction", async () => {
+  const { db, fence } = await counter();
+  const refusal = { code: "INVALID_ARGUMENT", message: expect.stringContaining("BEGIN IMMEDIATE") };
+  await expect(fence.guard(db, "counter", OLD)).rejects.toMatchObject(refusal);
+  const ofBetterSqlite = { exec: db.exec, prepare: db.prepare, inTransaction: false };
+  await expect(fence.guard(ofBetterSqlite as never, "counter", OLD)).rejects.toMatchObject(refusal);
+  expect(await fence.highest(undefined, "counter")).toBe(0n);
+  db.exec("SAVEPOINT mine");
+  await fence.guard(db, "counter", OLD);
+  db.exec("RELEASE mine");
+  expect(await fence.highest(undefined, "counter")).toBe(1n);
+});
+
 it("the SQLite fence keeps an entry although the transaction that was open is rolled back", async () => {
   const { db, fence } = await counter();
   db.exec("BEGIN IMMEDIATE");
