@@ -1,4 +1,4 @@
-import { type Code, codeFor, urlOf } from "./code.js";
+import { type Code, codeFor, keyPlaceOf, urlOf } from "./code.js";
 import {
   FENCES,
   type Metric,
@@ -14,10 +14,18 @@ import {
   type ResourceName,
   type StoreName,
 } from "./questions.js";
-import { type Facts, RULES, type RuleId, ruleFor, SHORT_WORK_MS, storeFor } from "./rules.js";
+import {
+  type Facts,
+  MAJORITY_STORES,
+  RULES,
+  type RuleId,
+  ruleFor,
+  SHORT_WORK_MS,
+  storeFor,
+} from "./rules.js";
 import { type Timing, timingFor } from "./timing.js";
 
-/** What to use for a piece of work, and why. */
+/** The primitive and the settings to use for a piece of work, and the reasons. */
 export interface Advice {
   /** The rule that decided. */
   readonly rule: RuleId;
@@ -29,17 +37,17 @@ export interface Advice {
   readonly store: { readonly name: StoreName; readonly url: string } | null;
   /** The times of the lease; null without one. */
   readonly timing: Timing | null;
-  /** What to do when the store is down; null without a lease. */
+  /** The behaviour when the store is down; null without a lease. */
   readonly whenDown: "fail open" | "fail closed" | null;
   /** Whether the resource has to check tokens, and by which function. */
   readonly fence: { readonly needed: boolean; readonly name: string | null };
-  /** What to alert on. */
+  /** The metrics to alert on. */
   readonly metrics: readonly Metric[];
   /** Code to paste. */
   readonly code: Code;
   /** Why this and nothing else. */
   readonly reasons: readonly Note[];
-  /** What can still go wrong. */
+  /** The risks that remain. */
   readonly warnings: readonly Note[];
 }
 
@@ -59,7 +67,8 @@ export function advise(answers: Answers = {}): Advice {
   const { store, rule: storeRule } = storeFor(facts, complete.stores);
   const timing = timingFor(complete);
   const isLease = lock === "lease";
-  const situation: Situation = { facts, rule, store, timing, isLease };
+  const keyPlace = rule === "idempotent" ? keyPlaceOf(complete) : null;
+  const situation: Situation = { facts, rule, store, timing, isLease, keyPlace };
   const fence = fenceFor(rule, facts.writesTo);
   return {
     rule,
@@ -98,7 +107,9 @@ function factsOf(answers: CompleteAnswers): Facts {
   const { doubleRun, idempotent, writesTo, survive, whenDown, runtime, work, stores } = answers;
   const length = work <= SHORT_WORK_MS ? "short" : "long";
   const storeOfData = (stores as readonly string[]).includes(writesTo) ? "yes" : "no";
-  return { doubleRun, idempotent, writesTo, survive, whenDown, runtime, length, storeOfData };
+  const majority = MAJORITY_STORES.some((one) => stores.includes(one)) ? "yes" : "no";
+  const given = { doubleRun, idempotent, writesTo, survive, whenDown, runtime };
+  return { ...given, length, storeOfData, majority };
 }
 
 const fenceFor = (rule: RuleId, resource: ResourceName): { name: string; link: string } | null =>

@@ -12,7 +12,7 @@ export interface Code {
   readonly text: string;
 }
 
-/** What the code depends on. */
+/** The facts that the code depends on. */
 export interface CodeInput {
   readonly rule: RuleId;
   readonly store: StoreName;
@@ -118,17 +118,35 @@ function command({ rule, store, answers, timing }: CodeInput): string {
   return [...comment, words.join(" \\\n  ")].join("\n");
 }
 
-/** The result is kept with the effect if that is in a database, or else in a store that keeps records. */
+/** Where the key of idempotent work is kept: with its effect, in a store that keeps records, or by whoever does the work. */
+export type KeyPlace = "transaction" | "records" | "elsewhere";
+
+export const keyPlaceOf = (answers: CompleteAnswers): KeyPlace =>
+  KEYED_ROWS[answers.writesTo] !== undefined
+    ? "transaction"
+    : recordStoreOf(answers) !== undefined
+      ? "records"
+      : "elsewhere";
+
+/** The first of the user's stores that keeps records. */
+const recordStoreOf = ({ writesTo, stores }: CompleteAnswers): StoreName | undefined =>
+  KEEP_RECORDS.find((one) => one === writesTo || stores.includes(one));
+
+const KEEP_RECORDS = ["redis", "postgres", "sqlite"] as const satisfies readonly StoreName[];
+
+const KEY = `const key = "report:2026-11-18"; // the same for every delivery of the same work`;
+
 function keyed({ answers, timing }: CodeInput): string {
-  const { writesTo, stores } = answers;
-  const store = stores.find((one) => KEEPS_RECORDS.includes(one));
-  if (writesTo === "sqlite" || writesTo === "postgres" || store === undefined) return KEYED_ROW;
+  const row = KEYED_ROWS[answers.writesTo];
+  if (row !== undefined) return row;
+  const store = recordStoreOf(answers);
+  if (store === undefined) return KEYED_REQUEST;
   return `import { connect } from "holdfast";
 import { idempotent } from "holdfast/lockfree";
 
 const locks = await connect("${urlOf(store, answers, timing)}");
 
-const key = "report:2026-11-18"; // the same for every delivery of the same work
+${KEY}
 const result = await idempotent(locks, key, { keep: "24h" }, async () => {
   console.log("working"); // send the key along: what this does elsewhere is repeated after a crash
   return "done";
@@ -138,15 +156,14 @@ console.log(result);
 await locks.close();`;
 }
 
-const KEEPS_RECORDS: readonly StoreName[] = ["sqlite", "redis", "postgres"];
-
-const KEYED_ROW = `import { openSqlite } from "holdfast/stores/sqlite";
+const KEYED_ROWS: Readonly<Partial<Record<ResourceName, string>>> = {
+  sqlite: `import { openSqlite } from "holdfast/stores/sqlite";
 
 const db = await openSqlite("./data.db");
 db.exec("PRAGMA busy_timeout = 2000");
 db.exec("CREATE TABLE IF NOT EXISTS results (key TEXT PRIMARY KEY, result TEXT NOT NULL)");
 
-const key = "report:2026-11-18"; // the same for every delivery of the same work
+${KEY}
 db.exec("BEGIN IMMEDIATE");
 try {
   const known = db.prepare("SELECT result FROM results WHERE key = ?").get(key);
@@ -155,11 +172,46 @@ try {
     db.prepare("INSERT INTO results VALUES (?, ?)").run(key, "done");
   }
   db.exec("COMMIT");
+  console.log(known ?? "done now");
 } catch (error) {
   db.exec("ROLLBACK");
   throw error;
 }
-db.close();`;
+db.close();`,
+  postgres: `import pg from "pg";
+
+const pool = new pg.Pool({ connectionString: "postgres://app:secret@127.0.0.1:5432/app" });
+await pool.query("CREATE TABLE IF NOT EXISTS results (key text PRIMARY KEY, result text)");
+
+${KEY}
+const tx = await pool.connect();
+try {
+  await tx.query("BEGIN");
+  // If another transaction has inserted the key, this waits for its end.
+  const insert = "INSERT INTO results VALUES ($1) ON CONFLICT DO NOTHING";
+  const { rowCount } = await tx.query(insert, [key]);
+  if (rowCount === 1) {
+    // The work writes with tx, in this transaction: either both happen, or neither.
+    await tx.query("UPDATE results SET result = 'done' WHERE key = $1", [key]);
+  }
+  const { rows } = await tx.query("SELECT result FROM results WHERE key = $1", [key]);
+  await tx.query("COMMIT");
+  console.log(rowCount === 1 ? "done now" : rows[0]);
+} catch (error) {
+  await tx.query("ROLLBACK");
+  throw error;
+} finally {
+  tx.release();
+}
+await pool.end();`,
+};
+
+const KEYED_REQUEST = `// None of your stores keeps records: the service that does the work remembers the key, with the effect.
+${KEY}
+const headers = { "Idempotency-Key": key };
+const reply = await fetch("http://127.0.0.1:8080/report", { method: "PUT", headers, body: "1" });
+if (!reply.ok) throw new Error(\`the service replied \${reply.status}\`);
+console.log("done now");`;
 
 const WITHOUT_LEASE: Readonly<Partial<Record<RuleId, string>>> = {
   transaction: `import pg from "pg";

@@ -11,15 +11,6 @@ export interface ResourceCode {
   readonly after: readonly string[];
 }
 
-const inTransaction = (begin: string, lines: readonly string[], rollback: string): string[] => [
-  begin,
-  "try {",
-  ...lines.map((line) => `  ${line}`),
-  "} catch (error) {",
-  `  ${rollback}`,
-  "  throw error;",
-];
-
 const failIf = (condition: string, who: string, reply: string): string =>
   `if (${condition}) throw new Error(\`the ${who} replied \${${reply}.status}\`);`;
 
@@ -35,15 +26,14 @@ export const FENCE_CODE: Readonly<Record<Exclude<ResourceName, "other">, Resourc
     options: ["fence"],
     work: [
       "const tx = await pool.connect();",
-      ...inTransaction(
-        `await tx.query("BEGIN");`,
-        [
-          `await fence.guard(tx, "report", lease);`,
-          `await tx.query("INSERT INTO reports VALUES ('done')");`,
-          `await tx.query("COMMIT");`,
-        ],
-        `await tx.query("ROLLBACK");`,
-      ),
+      "try {",
+      `  await tx.query("BEGIN");`,
+      `  await fence.guard(tx, "report", lease);`,
+      `  await tx.query("INSERT INTO reports VALUES ('done')");`,
+      `  await tx.query("COMMIT");`,
+      "} catch (error) {",
+      `  await tx.query("ROLLBACK");`,
+      "  throw error;",
       "} finally {",
       "  tx.release();",
       "}",
@@ -63,15 +53,14 @@ export const FENCE_CODE: Readonly<Record<Exclude<ResourceName, "other">, Resourc
     ],
     options: ["fence"],
     work: [
-      ...inTransaction(
-        `db.exec("BEGIN IMMEDIATE");`,
-        [
-          `await fence.guard(db, "report", lease);`,
-          `db.prepare("INSERT INTO reports VALUES ('done')").run();`,
-          `db.exec("COMMIT");`,
-        ],
-        `db.exec("ROLLBACK");`,
-      ),
+      `db.exec("BEGIN IMMEDIATE");`,
+      "try {",
+      `  await fence.guard(db, "report", lease);`,
+      `  db.prepare("INSERT INTO reports VALUES ('done')").run();`,
+      `  db.exec("COMMIT");`,
+      "} catch (error) {",
+      `  db.exec("ROLLBACK");`,
+      "  throw error;",
       "}",
     ],
     after: ["db.close();"],
@@ -155,22 +144,23 @@ export const FENCE_CODE: Readonly<Record<Exclude<ResourceName, "other">, Resourc
     after: [],
   },
   objects: {
-    imports: [`import { placeFence } from "holdfast/fence/compare-and-set";`],
+    imports: [
+      `import { placeFence } from "holdfast/fence/compare-and-set";`,
+      `import { httpDocument } from "holdfast/lockfree";`,
+    ],
     before: [
-      `const url = "http://127.0.0.1:8080/report";`,
+      `const report = httpDocument("http://127.0.0.1:8080/report"); // must obey If-Match`,
       "const fence = placeFence({",
+      "  // Value and number are one document: an ETag tells a change of the content, not of headers beside it.",
       "  async read() {",
-      "    const reply = await fetch(url);",
-      `    ${failIf("!reply.ok", "storage", "reply")}`,
-      "    const value = await reply.text();",
-      `    const highest = reply.headers.get("x-fence");`,
-      `    return { value, highest: highest === null ? null : BigInt(highest), version: reply.headers.get("etag") ?? "" };`,
+      "    const found = await report.read();",
+      `    const { value = null, highest = null } = JSON.parse(found?.value ?? "{}");`,
+      "    const version = found?.version ?? null;",
+      "    return { value, highest: highest === null ? null : BigInt(highest), version };",
       "  },",
       "  async write(_key, { value, highest }, version) {",
-      `    const headers = { "If-Match": version, "x-fence": String(highest) };`,
-      `    const reply = await fetch(url, { method: "PUT", body: value ?? "", headers });`,
-      `    ${failIf("!reply.ok && reply.status !== 412", "storage", "reply")}`,
-      "    return reply.ok;",
+      "    const text = JSON.stringify({ value, highest: String(highest) });",
+      "    return (await report.write(text, version)) !== false;",
       "  },",
       "});",
     ],

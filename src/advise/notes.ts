@@ -1,3 +1,4 @@
+import type { KeyPlace } from "./code.js";
 import type { ResourceName, StoreName } from "./questions.js";
 import type { Facts, RuleId } from "./rules.js";
 import type { Timing } from "./timing.js";
@@ -9,6 +10,8 @@ export interface Situation {
   readonly store: StoreName;
   readonly timing: Timing;
   readonly isLease: boolean;
+  /** Null unless the advice is an idempotency key. */
+  readonly keyPlace: KeyPlace | null;
 }
 
 /** A sentence of the advice, and the page that explains it. */
@@ -23,7 +26,7 @@ interface ConditionalNote extends Note {
   readonly when: (situation: Situation) => boolean;
 }
 
-/** What can go wrong in spite of the advice, or with an answer that can't be followed. */
+/** The risks that remain with the advice, and those of an answer that can't be followed. */
 const WARNINGS: readonly ConditionalNote[] = [
   {
     when: ({ facts, isLease }) =>
@@ -32,8 +35,7 @@ const WARNINGS: readonly ConditionalNote[] = [
     link: "intent.md#onunavailable-run",
   },
   {
-    when: ({ facts, store, isLease }) =>
-      isLease && facts.survive === "yes" && ["sqlite", "redis", "postgres"].includes(store),
+    when: ({ facts, isLease }) => isLease && facts.survive === "yes" && facts.majority === "no",
     text: "None of the stores that you run keeps all locks when a server fails: after a failover a name can be granted twice. etcd, ZooKeeper or a quorum of three Redis servers would keep them.",
     link: "primitives.md#what-the-stores-offer",
   },
@@ -49,9 +51,20 @@ const WARNINGS: readonly ConditionalNote[] = [
     link: "stores/zookeeper.md",
   },
   {
-    when: ({ facts, isLease }) => !isLease && facts.runtime !== "node",
-    text: "The code is for Node. Write the same in your language: it is a few statements of your database, or one loop.",
+    when: ({ facts, isLease, keyPlace }) =>
+      !isLease && keyPlace !== "records" && facts.runtime !== "node",
+    text: "The code is for Node. Write the same in your language: it is a few statements of your database, one loop, or one request.",
     link: "patterns.md",
+  },
+  {
+    when: ({ facts, keyPlace }) => keyPlace === "records" && facts.runtime !== "node",
+    text: "The code is for Node, and a lock, a token and a compare-and-set are behind idempotent: do not rebuild it with SET NX. In your language, keep the key and the result in a database, in the transaction of the work.",
+    link: "idempotency.md#in-your-own-database",
+  },
+  {
+    when: ({ keyPlace }) => keyPlace === "elsewhere",
+    text: "None of the stores that you run keeps records, which idempotent needs; Redis, PostgreSQL and SQLite keep them. Without one of these, the place that the work writes to must remember the key, in one step with the effect.",
+    link: "primitives.md#what-the-stores-offer",
   },
   {
     when: ({ rule }) => rule === "idempotent",
@@ -64,64 +77,148 @@ const WARNINGS: readonly ConditionalNote[] = [
 export const warningsFor = (situation: Situation): Note[] =>
   WARNINGS.filter(({ when }) => when(situation)).map(({ text, link }) => ({ text, link }));
 
-/** An event to count, and the moment to call somebody. */
+/** A thing to watch, and when to call somebody. */
 export interface Metric {
-  /** A channel of node:diagnostics_channel. */
-  readonly event: string;
+  /** A metric of `prometheusMetrics` with its labels; without a lock of Holdfast, where to look instead. */
+  readonly name: string;
   /** When to alert. */
   readonly alert: string;
-  /** What it shows. */
+  /** The trouble that it shows. */
   readonly why: string;
+  /** The page of docs/ that says what to do then, with its heading. */
+  readonly link: string;
 }
 
 interface ConditionalMetric extends Metric {
   readonly when?: (situation: Situation) => boolean;
 }
 
-const METRICS: readonly ConditionalMetric[] = [
+/** Thresholds are those of monitoring/prometheus-alerts.yml. */
+const LEASE_METRICS: readonly ConditionalMetric[] = [
   {
-    event: "holdfast:lost",
-    alert: "any, but with reason closed",
+    name: 'holdfast_losses_total{reason!="closed"}',
+    alert: "any",
     why: "work was cut off: its lease could not be renewed in time",
+    link: "runbook.md#lease-lost",
   },
   {
-    event: "holdfast:jeopardy",
-    alert: "more than one in five minutes",
-    why: "renewals fail: the store or the network is slow",
+    name: "holdfast_jeopardies_total",
+    alert: "rises, and holdfast_recoveries_total does not follow within 20 s",
+    why: "renewals fail: the store or the network is down",
+    link: "runbook.md#jeopardy-lasting",
   },
   {
-    event: "holdfast:not-granted",
-    alert: "reason unavailable: any; reason timeout: more than usual",
-    why: "the store is down, or work takes longer than others wait",
+    name: "holdfast_renewal_remaining_ratio",
+    alert: "below 0.3 at the 5th percentile",
+    why: "renewals come late: the store or this process is slow",
+    link: "runbook.md#renewals-late",
   },
   {
-    event: "holdfast:granted",
-    alert: "waitMs above the time that you can wait, at the 99th percentile",
-    why: "contention grows",
+    name: 'holdfast_acquires_total{outcome="unavailable"}',
+    alert: "any",
+    why: "the store is down",
+    link: "metrics.md#all-metrics",
   },
   {
-    event: "holdfast:stale-token",
+    name: "holdfast_waiters",
+    alert: "above 50 for 5 minutes",
+    why: "more come than get their turn",
+    link: "runbook.md#waiters-piling-up",
+  },
+  {
+    name: "holdfast_longest_wait_seconds",
+    alert: "above 5 while holdfast_held_leases is 0, and nobody is granted a lease",
+    why: "the name is free, and its waiter does not get it",
+    link: "runbook.md#handover-slow",
+  },
+  {
+    name: "holdfast_longest_hold_seconds",
+    alert: "above an hour",
+    why: "the work may hang",
+    link: "runbook.md#held-too-long",
+  },
+  {
+    name: "holdfast_stale_tokens_total",
     alert: "any",
     why: "the fence refused a late write: it worked, and the ttl is too short or a process was paused",
+    link: "runbook.md#stale-token-refused",
     when: ({ rule }) => rule === "fenced",
   },
   {
-    event: "holdfast:unprotected",
+    name: "holdfast_unprotected_runs_total",
     alert: "any",
     why: "work ran without the lock",
+    link: "runbook.md#unprotected-runs",
     when: ({ rule }) => rule === "fail-open",
   },
 ];
 
-/** What to alert on. Without a lease there are no events. */
+const LOCK_FREE_METRICS: readonly ConditionalMetric[] = [
+  {
+    name: 'holdfast_acquires_total{outcome=~"busy|timeout"}',
+    alert: "more than usual",
+    why: "callers are told that the first is in progress (over HTTP by 409): it hangs, or has crashed less than a ttl ago",
+    link: "idempotency.md#errors",
+    when: ({ keyPlace }) => keyPlace === "records",
+  },
+  {
+    name: 'holdfast_losses_total{reason!="closed"}',
+    alert: "any",
+    why: "the lease of a key was lost, so the next caller does the work again",
+    link: "runbook.md#lease-lost",
+    when: ({ keyPlace }) => keyPlace === "records",
+  },
+  {
+    name: "replies with status 409",
+    alert: "more than usual",
+    why: "the first request is still in progress: it hangs, or has crashed",
+    link: "idempotency.md#http",
+    when: ({ keyPlace }) => keyPlace === "elsewhere",
+  },
+  {
+    name: "conflictRate of ConflictStats",
+    alert: "above 0.5",
+    why: "so much work is repeated that a lock does less",
+    link: "optimistic.md#lock-or-no-lock",
+    when: ({ rule }) => rule === "compare-and-set",
+  },
+  {
+    name: "errors with code CONFLICT",
+    alert: "any",
+    why: "others were faster at every attempt, and nothing was written",
+    link: "optimistic.md#errors",
+    when: ({ rule }) => rule === "compare-and-set",
+  },
+  {
+    name: "errors with code ACQUIRE_TIMEOUT",
+    alert: "more than usual",
+    why: "a transaction holds the lock for longer than others wait: it hangs, or does too much",
+    link: "postgres.md#withtransactionlock",
+    when: ({ rule }) => rule === "transaction",
+  },
+  {
+    name: "pg_stat_activity, rows with wait_event_type Lock",
+    alert: "more than usual",
+    why: "a transaction holds a key or a row for long",
+    link: "postgres.md",
+    when: ({ facts, rule, keyPlace }) =>
+      rule === "transaction" || (keyPlace === "transaction" && facts.writesTo === "postgres"),
+  },
+  {
+    name: "errors with the message database is locked",
+    alert: "any",
+    why: "a transaction holds the file for longer than busy_timeout",
+    link: "patterns.md#transactions",
+    when: ({ facts, rule, keyPlace }) =>
+      rule === "local-transaction" || (keyPlace === "transaction" && facts.writesTo === "sqlite"),
+  },
+];
+
+/** The metrics to alert on. */
 export const metricsFor = (situation: Situation): Metric[] =>
-  situation.isLease
-    ? METRICS.filter(({ when }) => when?.(situation) ?? true).map(({ event, alert, why }) => ({
-        event,
-        alert,
-        why,
-      }))
-    : [];
+  (situation.isLease ? LEASE_METRICS : LOCK_FREE_METRICS)
+    .filter(({ when }) => when?.(situation) ?? true)
+    .map(({ name, alert, why, link }) => ({ name, alert, why, link }));
 
 /** The fence for each resource. */
 export const FENCES: Readonly<

@@ -1,6 +1,6 @@
 import type { Answers, CompleteAnswers, ResourceName, StoreName } from "./questions.js";
 
-/** What conditions ask about: the answers with choices, and what follows from the others. */
+/** The facts that conditions ask about: the answers with choices, and what follows from the others. */
 export interface Facts
   extends Pick<
     CompleteAnswers,
@@ -10,6 +10,8 @@ export interface Facts
   readonly length: "short" | "long";
   /** The lock can be in the same store as the data. */
   readonly storeOfData: "yes" | "no";
+  /** A store that decides by a majority of its servers is among those that you run. */
+  readonly majority: "yes" | "no";
 }
 
 /** A fact that is not an answer, in the words of a condition. */
@@ -22,7 +24,18 @@ export const FACTS = {
     short: "you run the store of the data",
     choices: { no: "no", yes: "yes" },
   },
+  majority: {
+    short: "you run etcd, ZooKeeper or a quorum of Redis",
+    choices: { no: "no", yes: "yes" },
+  },
 } as const;
+
+/** The stores that decide by a majority of their servers, the first choice first. */
+export const MAJORITY_STORES = [
+  "etcd",
+  "zookeeper",
+  "redlock",
+] as const satisfies readonly StoreName[];
 
 /** Work of at most this length may occupy a connection and a transaction. */
 export const SHORT_WORK_MS = 10_000;
@@ -132,7 +145,7 @@ export const RULES: Readonly<Record<RuleId, Rule>> = {
     when: {},
     title: "An efficiency lock; without the store, the work stops",
     lock: "lease",
-    why: "A double run is only a nuisance, so one server is enough, and no fence is needed.",
+    why: "A double run is only a nuisance, so no fence is needed, and a lock that is lost in a failover does little harm.",
     link: "intent.md",
     example: { whenDown: "stop" },
   },
@@ -146,25 +159,42 @@ interface StoreRule {
   readonly link: string;
 }
 
+const STORE_OF_DATA = {
+  order: "the store of the data",
+  why: "The work needs this store in any case, so the lock adds no other server that can fail.",
+  link: "primitives.md#what-the-stores-offer",
+} as const;
+
+const FEWEST_FAULTS = {
+  why: "Of the stores that you run, this one grants a name twice under the fewest faults.",
+  link: "primitives.md#what-the-stores-offer",
+} as const;
+
 /** The first row whose condition is met decides. The last one has none. */
 export const STORE_RULES: readonly StoreRule[] = [
   {
-    when: { doubleRun: ["corruption"], storeOfData: ["yes"] },
-    order: "the store of the data",
-    why: "The work needs this store in any case, so the lock adds no other server that can fail.",
-    link: "primitives.md#what-the-stores-offer",
+    when: { doubleRun: ["corruption"], writesTo: ["etcd", "zookeeper"], storeOfData: ["yes"] },
+    ...STORE_OF_DATA,
   },
   {
-    when: { survive: ["yes"] },
-    order: ["etcd", "zookeeper", "redlock", "postgres", "redis", "sqlite"],
+    when: { survive: ["yes"], majority: ["yes"] },
+    order: MAJORITY_STORES,
     why: "A majority of its servers decides, so the failure of a minority loses no lock.",
     link: "guarantees.md",
   },
   {
+    when: { doubleRun: ["corruption"], storeOfData: ["yes"] },
+    ...STORE_OF_DATA,
+  },
+  {
+    when: { survive: ["yes"] },
+    order: ["postgres", "redis", "sqlite"],
+    ...FEWEST_FAULTS,
+  },
+  {
     when: { doubleRun: ["corruption"] },
     order: ["etcd", "zookeeper", "postgres", "redlock", "redis", "sqlite"],
-    why: "Of the stores that you run, this one grants a name twice under the fewest faults.",
-    link: "primitives.md#what-the-stores-offer",
+    ...FEWEST_FAULTS,
   },
   {
     when: {},

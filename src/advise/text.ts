@@ -11,7 +11,12 @@ export function adviceText(advice: Advice, bold: (text: string) => string): stri
   const parts: [heading: string, lines: readonly string[]][] = [
     [title, table(rowsOf(advice))],
     ["Warnings", notes(warnings)],
-    ["Alert on", table(metrics.map(({ event, alert, why }) => [event, `${alert}: ${why}`]))],
+    [
+      "Alert on",
+      notes(
+        metrics.map(({ name, alert, why, link }) => ({ text: `${name}: ${alert} (${why})`, link })),
+      ),
+    ],
     ["Code", code.text.split("\n")],
     ["Why", notes(reasons)],
   ];
@@ -29,7 +34,7 @@ const LABELS = {
   validity: "validity",
   abortBefore: "abortBefore",
   maxHold: "maxHold",
-  withoutRenewal: "renew: false",
+  withoutRenewal: "if renew: false",
 } as const satisfies Record<keyof Timing, string>;
 
 function rowsOf({ lock, store, timing, whenDown, fence }: Advice): [string, string][] {
@@ -39,7 +44,7 @@ function rowsOf({ lock, store, timing, whenDown, fence }: Advice): [string, stri
     if (timing === null) break;
     const { ms, formula }: Figure = timing[name as keyof Timing];
     const each = { renewal: "every ", withoutRenewal: "ttl " }[name] ?? "";
-    rows.push([label, `${each}${shown(ms)} = ${formula}`]);
+    rows.push([label, `${each}${shown(ms)} (${formula})`]);
   }
   if (whenDown !== null) rows.push(["store down", whenDown]);
   rows.push([

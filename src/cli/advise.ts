@@ -45,7 +45,11 @@ async function askAll(): Promise<Record<string, unknown>> {
         terminal.setPrompt(prompt);
         terminal.prompt();
         const { done, value } = await lines.next();
-        if (done) throw new CliError(Exit.failed, "the questions ended without an answer");
+        if (done)
+          throw new CliError(
+            Exit.failed,
+            "the input ended before the last question; run it again, or answer by options (holdfast advise --help)",
+          );
         return value;
       });
     }

@@ -1,5 +1,11 @@
+import { STORE_KINDS } from "../stores/registry.js";
 import type { Command } from "./command.js";
 import { STORE_OPTIONS } from "./options.js";
+
+/** The schemes of the stores that `setup` makes tables for. */
+const WITH_TABLES = STORE_KINDS.filter(({ setup }) => setup !== undefined)
+  .map(({ schemes }) => `${schemes[0]}:`)
+  .join(", ");
 
 /** Each command loads its code when it runs. */
 export const COMMANDS: readonly Command[] = [
@@ -180,9 +186,9 @@ keeps them in sqlite:FOLDER/.holdfast-fence.db.`,
       "holdfast setup --store postgres://owner@db/app --grant app",
       "holdfast setup --store postgres://db/app --print | psql -U owner app",
     ],
-    more: `Only PostgreSQL needs it, and only if the user of your application may not
-create a schema: otherwise the first lock makes the tables. It changes nothing
-that is there already.
+    more: `Only a store in a database needs it (${WITH_TABLES}), and only if the
+user of your application may not create a schema: otherwise the first lock makes
+the tables. It changes nothing that is there already.
 
 Exit codes:
   0   the tables are there     64  wrong usage, or no such USER
@@ -280,7 +286,7 @@ to nothing.`,
   },
   {
     name: "story",
-    summary: "Play an incident with real processes, and its mend",
+    summary: "Play an incident with real processes, then its fix",
     args: [],
     optionalArg: "NAME",
     usage: "",

@@ -1,7 +1,7 @@
 import type { NameStatus } from "../core/name-status.js";
 import { usage } from "./exit.js";
 import { type Look, lookAgain } from "./look.js";
-import { clockTime, modeText } from "./names.js";
+import { clockTime, MOST_NAMES, modeText } from "./names.js";
 import type { Options } from "./options.js";
 import { aligned, formatMs, printable, style } from "./output.js";
 import { chooseStore, describeStore } from "./store.js";
@@ -14,7 +14,7 @@ const BEGIN = "\u001b[?1049h\u001b[?25l\u001b[?7l";
 const END = "\u001b[?7h\u001b[?25h\u001b[?1049l";
 
 /** `holdfast ls --watch`: the table, drawn again every second until a signal ends it. */
-export async function watchNames(options: Options, limit: number): Promise<number> {
+export async function watchNames(options: Options): Promise<number> {
   if (options.json)
     throw usage("--watch and --json contradict each other; see holdfast events --json");
   const { stdout } = process;
@@ -24,7 +24,7 @@ export async function watchNames(options: Options, limit: number): Promise<numbe
   stdout.write(BEGIN);
   try {
     const { prefix = "" } = options;
-    return await lookAgain(options, { prefix, limit }, EVERY_MS, (look) => {
+    return await lookAgain(options, { prefix, limit: MOST_NAMES }, EVERY_MS, (look) => {
       // A new terminal may have no size.
       const lines = frames
         .next(look, stdout.rows || 24)
@@ -51,7 +51,7 @@ export class Frames {
 
   next(look: Look, rows: number): string[] {
     if ("names" in look) this.#names = look.names;
-    const state = "names" in look ? `${look.names.length} names` : look.problem;
+    const state = "names" in look ? count(look.names.length) : look.problem;
     const title = `${clockTime(Date.now())}  ${this.#where}  ${state}`;
     // Names, labels and numbers come from the store, where others may have written anything.
     const lines = aligned([HEADING, ...this.#rows()]).map(printable);
@@ -82,6 +82,9 @@ export class Frames {
     return rows;
   }
 }
+
+const count = (names: number): string =>
+  names < MOST_NAMES ? `${names} names` : `the first ${names} names; --prefix TEXT shows others`;
 
 function bar(share: number): string {
   const full = Math.round(Math.min(1, Math.max(0, share)) * BAR);

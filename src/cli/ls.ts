@@ -1,18 +1,17 @@
 import type { NameStatus } from "../core/name-status.js";
 import { append } from "../stores/shared/append.js";
 import { Exit } from "./exit.js";
-import { modeText } from "./names.js";
+import { MOST_NAMES, modeText } from "./names.js";
 import type { Options } from "./options.js";
 import { formatMs, jsonText, note, print, printable, quoted, table } from "./output.js";
 import { chooseStore, describeStore, withLocks } from "./store.js";
 
-const MOST = 1_000;
 const HEADING = ["NAME", "MODE", "HOLDER", "TOKEN", "HELD FOR", "EXPIRES IN", "WAITERS"];
 
 export async function ls(options: Options): Promise<number> {
-  if (options.watch) return (await import("./ls-watch.js")).watchNames(options, MOST);
+  if (options.watch) return (await import("./ls-watch.js")).watchNames(options);
   const { prefix = "", json } = options;
-  const names = await withLocks(options, (locks) => locks.list({ prefix, limit: MOST }), []);
+  const names = await withLocks(options, (locks) => locks.list({ prefix, limit: MOST_NAMES }), []);
   if (json) print(jsonText(names));
   else if (names.length > 0) print(table([HEADING, ...names.flatMap(rowsOf)]));
   else {
@@ -20,8 +19,8 @@ export async function ls(options: Options): Promise<number> {
     print(`Nothing is held${prefix === "" ? "" : ` under ${quoted(prefix)}`} in ${where}.`);
   }
   if (!json) printNotes(names);
-  if (names.length === MOST)
-    note(`only the first ${MOST} names are shown; use --prefix TEXT to see others`);
+  if (names.length === MOST_NAMES)
+    note(`only the first ${MOST_NAMES} names are shown; use --prefix TEXT to see others`);
   return Exit.ok;
 }
 

@@ -2,6 +2,9 @@ import type { NameStatus } from "../core/name-status.js";
 import type { HolderInfo, WaiterInfo } from "../core/store.js";
 import { formatMs, printable } from "./output.js";
 
+/** `holdfast ls` shows no more names than this. */
+export const MOST_NAMES = 1_000;
+
 /** The mode of a holder or waiter, in a word. A store that others can write may hold text for a number. */
 export function modeText(one: HolderInfo | WaiterInfo, limit: number | null): string {
   return one.mode === "permits" ? printable(`${one.permits} of ${limit}`) : one.mode;

@@ -4,6 +4,7 @@ import { choicesOf, QUESTIONS, type QuestionId } from "../advise/questions.js";
 import { wrap } from "../advise/text.js";
 import { parseDuration, YEAR_MS } from "../core/validate.js";
 import { STORE_KINDS } from "../stores/registry.js";
+import { REGISTER_FENCES } from "../verify/traffic/registers/register.js";
 import { usage } from "./exit.js";
 import { formatMs, typed } from "./output.js";
 
@@ -87,8 +88,10 @@ export const OPTIONS = {
   },
   fence: {
     value: "NAME",
-    about:
-      "the fence of the register that the workers write to:\nsqlite (default), redis, postgres, etcd or zookeeper,\non a server that no fault hits",
+    about: wrap(
+      `the fence of the register that the workers write to, on a server that no fault hits: ${REGISTER_FENCES.join(", ")} (default: ${REGISTER_FENCES[0]})`,
+      54,
+    ).join("\n"),
   },
   pick: {
     value: "LIST",

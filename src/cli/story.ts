@@ -19,7 +19,9 @@ export async function story(name: string | undefined): Promise<number> {
   const found = STORIES.find((one) => one.name === name);
   if (found === undefined) {
     const names = STORIES.map((one) => one.name);
-    throw usage(`there is no story ${typed(name)}${suggest(name, names)}`);
+    throw usage(
+      `there is no story ${typed(name)}${suggest(name, names) || "; holdfast story lists them"}`,
+    );
   }
   if (process.platform === "win32") {
     throw new CliError(Exit.failed, "stories stop processes with SIGSTOP, which Windows lacks");
@@ -44,11 +46,15 @@ async function play(found: Story): Promise<number> {
   print(found.title);
   const failure = new Stage(found, theatre, false);
   await failure.play();
-  const mend = new Stage(found, theatre, true);
-  await mend.play();
+  const fix = new Stage(found, theatre, true);
+  await fix.play();
   print(`\n${found.lesson}\nMore: docs/${found.link}`);
-  if (failure.isGood === false && mend.isGood === true) return Exit.ok;
-  throw new CliError(Exit.failed, "this is not how the story should end");
+  if (failure.isGood === false && fix.isGood === true) return Exit.ok;
+  const expected = `docs/stories.md#${found.name} shows how it should end`;
+  throw new CliError(
+    Exit.failed,
+    `the story ended in another way than usual: ${expected}; play it again, and report it if that does not help`,
+  );
 }
 
 function clear({ folder, players }: Theatre): void {

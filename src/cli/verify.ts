@@ -2,8 +2,8 @@ import { writeFileSync } from "node:fs";
 import type { History } from "../verify/check/history.js";
 import { modelOf } from "../verify/report/model.js";
 import { renderReport } from "../verify/report/render.js";
-import { storyLines } from "../verify/report/story.js";
-import { count, counted, describeEvent, duration } from "../verify/report/words.js";
+import { storyText } from "../verify/report/story.js";
+import { count, counted, duration, isOffered, unseenOf } from "../verify/report/words.js";
 import type { CheckResult, Result, RunRecord } from "../verify/runner/result.js";
 import { decodePick, encodePick, type Pick as Picked } from "../verify/runner/shorten.js";
 import type { Target } from "../verify/runner/target.js";
@@ -26,8 +26,6 @@ import { chooseStore } from "./store.js";
 const MOST_SEED = 2 ** 31;
 const DEFAULT_MS = 60_000;
 const WORKERS = { ours: 4, given: 3, most: 16 };
-/** On a store of the user's own, each worker makes a few operations a second. */
-const GIVEN_PAUSE_MS = 200;
 const SHORTEN_MS = 120_000;
 const UNKNOWN = 2;
 
@@ -158,16 +156,16 @@ function refuseUnknown(target: Target, faults: readonly string[] = []): void {
 }
 
 /** Prints what the verification will do, before it begins. */
-function announce(target: Target, { seed, forMs, runs, workers }: Request): void {
+function announce(target: Target, { seed, forMs, runs, workers, faults }: Request): void {
   const most = runs === undefined ? [] : [counted(runs, "run")];
   const time = [...(forMs === undefined ? [] : [duration(forMs)]), ...most].join(", at most ");
   note(`verifying ${printable(target.about)} with ${workers} workers for ${time}, seed ${seed}`);
   if (target.isOurs) return;
   note(
-    "on your store, the verifier takes and releases locks in namespaces of its own (verify-…), a few a second; " +
+    "on your store, the verifier takes and releases locks in namespaces of its own (verify-…), about 30 a second at most; " +
       "faults hit only its own processes and their connections; it leaves no lock behind",
   );
-  if (!target.kinds.some(({ hits }) => hits === "connection")) {
+  if (faults === undefined && !target.kinds.some(({ hits }) => hits === "connection")) {
     note("there are no connection faults: no proxy can stand between the workers and this store");
   }
 }
@@ -188,7 +186,6 @@ async function carryOut(
       command: commandOf(wanted, { seed, forMs, runs, workers, faults, fence }),
       ...more,
       shortenMs: pick === undefined ? SHORTEN_MS : 0,
-      ...(target.isOurs ? {} : { pauseMs: GIVEN_PAUSE_MS }),
       onProgress: ({ events, activeFaults, runs: done }) =>
         progress.showRun(done + 1, events, activeFaults),
       onRun: (one) => progress.ran(one),
@@ -248,13 +245,12 @@ function show(
   request: Request,
   report: string | undefined,
 ): void {
-  const rows = result.checks.map(({ id, promise, verdict, checked, expected }) => [
-    id,
-    promise,
-    WORDS[verdict],
-    count(checked),
-    expected === 0 ? "" : count(expected),
-  ]);
+  const rows = result.checks.map((check) => {
+    const { id, promise, verdict, checked, expected } = check;
+    const word =
+      verdict === "unknown" && !isOffered(check, result) ? "not offered" : WORDS[verdict];
+    return [id, promise, word, count(checked), expected === 0 ? "" : count(expected)];
+  });
   print(table([["", "PROMISE", "", "COMPARED", "NOT PROMISED"], ...rows]));
   print(`\n${summary(result)}`);
   if (troubles.length > 0) {
@@ -268,10 +264,7 @@ function show(
 
 function summary(result: Result): string {
   const { about, lastedMs, operations, grants, faults, runs, fenced, unfenced, outcome } = result;
-  const unseen = result.checks
-    .filter(({ verdict }) => verdict === "unknown")
-    .map(({ id }) => id)
-    .join(", ");
+  const unseen = unseenOf(result).join(", ");
   const words = {
     held:
       unseen === ""
@@ -300,22 +293,15 @@ function showFailure(
   { seed, outcome, shortened }: VerifyFailure,
   request: Request,
 ): void {
-  const told = shortened?.outcome ?? outcome;
-  const broken = told.record.checks.filter(({ verdict }) => verdict === "violated");
+  const shown = shortened?.outcome ?? outcome;
   const model = modelOf(
-    { ...result, runs: [told.record] },
-    told === outcome ? history : told.history,
+    { ...result, runs: [shown.record] },
+    shown === outcome ? history : shown.history,
   );
-  for (const check of broken) {
-    print(`\n${style(process.stdout, "red", `${check.id}: ${printable(check.why)}`)}`);
-    if (check.evidence.length === 0) continue;
-    const run = model.runAt(check.evidence[0]!.atMs);
-    for (const { event } of storyLines(model, check)) {
-      const { subject, predicate } = describeEvent(event, run, model.at);
-      print(printable(`  ${model.at(event.atMs).padStart(10)}  ${subject} ${predicate}`));
-    }
-  }
-  const { faults, clients } = told.record;
+  const [first = "", ...lines] = storyText(model, shown.record.checks).map(printable);
+  print(`\n${style(process.stdout, "red", first)}`);
+  for (const line of lines) print(line);
+  const { faults, clients } = shown.record;
   const those = faults.map(({ name }) => name).join(", ") || "no fault";
   const how =
     shortened === null ? "" : ` (shortened in ${counted(shortened.tries, "try", "tries")})`;

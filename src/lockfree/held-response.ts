@@ -76,7 +76,7 @@ export class HeldResponse {
     response.emit("close");
   }
 
-  /** What `node:http` sets, and streams read, when the client leaves and when the response is ended. */
+  /** The fields that `node:http` sets, and streams read, when the client leaves and when the response is ended. */
   #state(): PropertyDescriptorMap {
     const set = (isTrue: boolean): void => {
       this.#hasClientLeft ||= isTrue;

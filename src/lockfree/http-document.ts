@@ -54,7 +54,8 @@ export function httpDocument(
     },
     async write(next, tag) {
       const condition = tag === null ? { "if-none-match": "*" } : { "if-match": tag };
-      const init = { method: "PUT", body: checkNext(next) };
+      // A redirect may turn a PUT into a GET, and the page that answers it would count as written.
+      const init = { method: "PUT", body: checkNext(next), redirect: "manual" as const };
       const { ok, status } = await send(init, condition, async (response) => {
         await response.body?.cancel();
         return response;
@@ -63,6 +64,10 @@ export function httpDocument(
       });
       if (ok) return next;
       if (CONFLICTS.includes(status) && !(status === 404 && tag === null)) return false;
+      if (status < 400) {
+        const why = `${host} answered a PUT with a redirect, which is not followed: pass the URL of the document itself`;
+        throw unknownOutcome(resource, why);
+      }
       // A gateway answers so when the service behind it has not replied.
       if (status >= 500) throw unknownOutcome(resource, `${host} answered a PUT with ${status}`);
       throw refusal("PUT", host, status);
@@ -70,10 +75,15 @@ export function httpDocument(
   };
 }
 
-const refusal = (method: string, host: string, status: number): StoreUnavailableError =>
-  new StoreUnavailableError(`${host} answered a ${method} with ${status}`, {
-    retryable: status >= 500 || status === 429,
+const refusal = (method: string, host: string, status: number): StoreUnavailableError => {
+  const retryable = status >= 500 || status === 429;
+  const next = retryable
+    ? "try again later"
+    : "check the URL and the permission to read and write it";
+  return new StoreUnavailableError(`${host} answered a ${method} with ${status}: ${next}`, {
+    retryable,
   });
+};
 
 /** `If-Match` compares strongly: with a weak tag, every write would be refused. */
 function strongTag(response: Response, host: string): string {

@@ -6,12 +6,12 @@ import { show } from "../core/validate.js";
 export interface Entry {
   /** `unstorable`: the work is done, and its result can't be kept. */
   readonly state: "running" | "done" | "failed" | "unstorable";
-  /** Of the lease under which it was written. */
+  /** The token of the lease under which it was written. */
   readonly token: bigint;
   readonly fingerprint: string | null;
   /** The result, the failure, or why it can't be kept. */
   readonly text: string;
-  /** Of the record. */
+  /** The version of the record. */
   readonly version: string;
 }
 

@@ -19,8 +19,8 @@ export interface IdempotentHttpOptions<Request> {
   /** How long responses are kept. */
   keep: Duration;
   /**
-   * Who sends the request, such as the account: a text that is not empty, from what you have authenticated. Keys
-   * of different senders are different: otherwise, one could read the responses to another by sending its keys.
+   * The sender of the request, such as the account: a text that is not empty, from what you have authenticated.
+   * Keys of different senders are different: otherwise, one could read the responses to another by sending its keys.
    */
   scope: (request: Request) => string | Promise<string>;
   /** Whether a request without the header is refused with 400. Default true; otherwise it passes. */
@@ -73,7 +73,7 @@ interface NamedRequest {
   readonly body: Buffer;
 }
 
-/** What the forms for Fetch and for `node:http` share. */
+/** The part that the forms for Fetch and for `node:http` share. */
 export class HttpGuard<Req> {
   readonly #locks: Locks;
   readonly #scope: IdempotentHttpOptions<Req>["scope"];

@@ -6,7 +6,7 @@ import { HeldResponse } from "./held-response.js";
 import { HttpGuard, type IdempotentHttpOptions, KEY_HEADER } from "./idempotent-http.js";
 import { replayNode, type StoredResponse } from "./stored-response.js";
 
-/** What a handler gets besides the request. */
+/** Given to a handler with the request. */
 export interface IdempotentRequest {
   /** The lease of the key; null for a request that passes without one. */
   readonly lease: Lease | null;
@@ -19,7 +19,7 @@ type Handler<Req, Res> = (request: Req, response: Res, more: IdempotentRequest) 
 /**
  * Makes a handler of `node:http` or Express idempotent, as `idempotentFetch` does. The body is read before the
  * handler runs, unless a parser was first and has set `request.body`; the handler gets it as third argument.
- * What the handler writes is sent when it has been recorded.
+ * The response that the handler writes is sent when it has been recorded.
  *
  * The key is in progress until the handler has ended the response, whether or not the client is still there:
  * a handler that never does keeps the key until `maxHold`. If the client leaves before it has sent its whole

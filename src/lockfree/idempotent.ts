@@ -1,4 +1,5 @@
 import type { Context } from "../core/context.js";
+import { contextOf } from "../core/context.js";
 import {
   AcquireTimeoutError,
   HoldfastError,
@@ -23,7 +24,7 @@ import {
   show,
 } from "../core/validate.js";
 import { checkWork, workUnder } from "../core/work.js";
-import { contextOf, type Locks } from "../locks.js";
+import type { Locks } from "../locks.js";
 import { type Entry, entryText, parseEntry } from "./idempotent-entry.js";
 import { jsonCodec, type ResultCodec } from "./json-codec.js";
 import { NamespaceRecords } from "./records.js";

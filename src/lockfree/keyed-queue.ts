@@ -1,4 +1,5 @@
 import { onAbort } from "../core/abort.js";
+import { contextOf } from "../core/context.js";
 import { AcquireTimeoutError, ClosedError, QueueFullError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
 import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
@@ -15,7 +16,7 @@ import {
   parseDuration,
 } from "../core/validate.js";
 import { optionsAndFn, workUnder } from "../core/work.js";
-import { contextOf, type Locks } from "../locks.js";
+import type { Locks } from "../locks.js";
 
 /** Options of `keyedQueue`. Those of `acquire` apply to the lease of a key. */
 export interface KeyedQueueOptions

@@ -1,5 +1,6 @@
 import { retryConflicts } from "../core/conflicts.js";
 import { ConflictError, InvalidArgumentError } from "../core/errors.js";
+import { type Runtime, systemRuntime } from "../core/runtime.js";
 import {
   checkNumber,
   checkOptions,
@@ -10,7 +11,7 @@ import {
   show,
 } from "../core/validate.js";
 
-/** What `optimistic` repeats, and how often. */
+/** The steps that `optimistic` repeats, and how often. */
 export interface OptimisticOptions<State, Result> {
   /** Reads the value and its version. Called once for each attempt. */
   readonly read: () => State | Promise<State>;
@@ -30,7 +31,7 @@ export interface OptimisticOptions<State, Result> {
   readonly signal?: AbortSignal | undefined;
   /** Counts attempts and conflicts; the same object may serve many calls. */
   readonly stats?: ConflictStats | undefined;
-  /** What is changed, for the error. Default "the value". */
+  /** The name of the changed value in errors. Default "the value". */
   readonly resource?: string | undefined;
 }
 
@@ -77,6 +78,14 @@ const OPTIONS = ["read", "write", "retries", "backoff", "signal", "stats", "reso
 export async function optimistic<State, Result>(
   options: OptimisticOptions<State, Result>,
 ): Promise<Result> {
+  return optimisticOn(systemRuntime(), options);
+}
+
+/** Like `optimistic`, with your own clock and randomness, for tests. */
+export async function optimisticOn<State, Result>(
+  runtime: Pick<Runtime, "clock" | "random">,
+  options: OptimisticOptions<State, Result>,
+): Promise<Result> {
   checkOptions(options, "the options of optimistic", OPTIONS);
   const { read, write, stats } = options;
   if (typeof read !== "function" || typeof write !== "function") {
@@ -99,6 +108,7 @@ export async function optimistic<State, Result>(
       if (stats !== undefined) stats.givenUp++;
       return new ConflictError(options.resource ?? "the value", attempts);
     },
+    runtime,
   );
   if (stats !== undefined) stats.written++;
   return done.result;

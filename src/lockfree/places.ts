@@ -82,7 +82,7 @@ export function sqliteRow<Row = Record<string, unknown>>(
     try {
       return await retryWhileBusy(() => db.prepare(text).all(...(values as SqliteValue[])));
     } catch (error) {
-      // What is wrong with the statement or its values is about the caller's own table.
+      // An error in the statement or its values is about the caller's own table.
       throw isFileProblem(error) ? toStoreError(error, `with the table ${table}`) : error;
     }
   };
@@ -126,7 +126,11 @@ else
 end
 return 'written'`,
 );
-const READ = scriptOf("read", `${GET}\nif found then return '=' .. found end\nreturn 'absent'`);
+/** With the number of bytes: the client replaces those that are no UTF-8, and the text never equals them. */
+const READ = scriptOf(
+  "read",
+  `${GET}\nif found then return #found .. '=' .. found end\nreturn 'absent'`,
+);
 
 /** The server's own errors begin with a code; the clients' are sentences. */
 const REPLIED = /^[A-Z]{2,}\b/;
@@ -143,17 +147,21 @@ export function redisText(client: RedisClient, key: string): VersionedPlace<stri
   const runner = new ScriptRunner(connection, words);
   checkText(key, "the key", 1, MOST_KEY_BYTES);
   const resource = `the key ${show(key)}`;
+  const noText = (what: string): InvalidArgumentError =>
+    new InvalidArgumentError(`${resource} at ${connection.where} ${what}: use another key`);
   const checkType = (reply: string): string => {
     if (reply !== "no text") return reply;
-    throw new InvalidArgumentError(
-      `${resource} at ${connection.where} does not hold a string: use another key`,
-    );
+    throw noText("does not hold a string");
   };
   return {
     resource,
     async read() {
       const reply = checkType(await runner.run(READ, [key], []));
-      const value = reply === "absent" ? null : reply.slice(1);
+      if (reply === "absent") return { value: null, version: null };
+      const [bytes] = reply.split("=", 1) as [string];
+      const value = reply.slice(bytes.length + 1);
+      if (Buffer.byteLength(value) !== Number(bytes))
+        throw noText("holds bytes that are not UTF-8");
       return { value, version: value };
     },
     async write(next, seen) {
@@ -193,7 +201,14 @@ export function etcdText(
       const { kvs } = await client.range({ key }).catch((error: unknown) => {
         throw unavailable(error);
       });
-      return { value: kvs[0]?.value ?? null, version: kvs[0]?.modRevision ?? 0n };
+      const value = kvs[0]?.value ?? null;
+      // The client replaces bytes that are not UTF-8 by this character, and the write would keep it.
+      if (value?.includes("\ufffd")) {
+        throw new InvalidArgumentError(
+          `${resource} holds bytes that are not UTF-8, or U+FFFD in place of them: use another key`,
+        );
+      }
+      return { value, version: kvs[0]?.modRevision ?? 0n };
     },
     async write(next, revision) {
       const put = { key, value: checkNext(next), ignoreLease: revision > 0n };

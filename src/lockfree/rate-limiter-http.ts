@@ -8,7 +8,7 @@ import { type RateLimiterOptions, rateLimiter } from "./rate-limiter.js";
 
 /** How a service limits its requests. */
 export interface RateLimitHttpOptions<Request> extends RateLimiterOptions {
-  /** Who is limited: the account, or the address. Each has its own units. It must return a string. */
+  /** The account or the address that is limited. Each has its own units. It must return a string. */
   key: (request: Request) => string | Promise<string>;
   /** How many units a request takes. Default 1. */
   units?: ((request: Request) => number | Promise<number>) | undefined;
@@ -17,9 +17,10 @@ export interface RateLimitHttpOptions<Request> extends RateLimiterOptions {
 }
 
 /**
- * Limits a handler in the style of Fetch (Hono, Next, Deno, Bun). Refuses with 429, `Retry-After` and a problem
- * document, and with 503 if the store can't be used and `onUnavailable` is `"throw"`. Every response has the
- * headers `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-10.
+ * Limits a handler in the style of Fetch (Next, Deno, Bun; Hono with `(c) => limited(c.req.raw)`). Refuses with
+ * 429, `Retry-After` and a problem document, and with 503 if the store can't be used and `onUnavailable` is
+ * `"throw"`. Every response has the headers `RateLimit-Policy` and `RateLimit` of
+ * draft-ietf-httpapi-ratelimit-headers-10.
  *
  * @example
  * ```ts

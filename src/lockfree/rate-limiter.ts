@@ -1,5 +1,5 @@
 import { follow } from "../core/abort.js";
-import { assertOpen, type Context } from "../core/context.js";
+import { assertOpen, type Context, contextOf } from "../core/context.js";
 import {
   AcquireTimeoutError,
   HoldfastError,
@@ -19,7 +19,7 @@ import {
   orElse,
   parseDuration,
 } from "../core/validate.js";
-import { contextOf, type Locks } from "../locks.js";
+import type { Locks } from "../locks.js";
 import { LaneQueue } from "./keyed-queue.js";
 import { NamespaceRecords } from "./records.js";
 

@@ -8,12 +8,14 @@ export type Header = readonly [name: string, value: string | readonly string[]];
 export interface StoredResponse {
   readonly status: number;
   readonly headers: readonly Header[];
-  /** In base64; null if it was too large to be kept. */
+  /** In base64; null if the response was too large to be kept. */
   readonly body: string | null;
 }
 
-/** In base64, and with its headers, it fits into a record. */
+/** In base64, and with the headers, it fits into a record. */
 const MOST_BODY_BYTES = 700_000;
+/** As text. */
+const MOST_HEADER_BYTES = 60_000;
 /** Says that the response is that of an earlier request. */
 const REPLAYED = "idempotent-replayed";
 /**
@@ -36,8 +38,10 @@ export function storedResponse(
   body: Buffer,
 ): StoredResponse {
   const kept = [...headers].filter(([name]) => !NOT_KEPT.includes(name.toLowerCase()));
-  const text = body.length > MOST_BODY_BYTES ? null : body.toString("base64");
-  return { status, headers: kept, body: text };
+  const headerBytes = Buffer.byteLength(JSON.stringify(kept));
+  return body.length > MOST_BODY_BYTES || headerBytes > MOST_HEADER_BYTES
+    ? { status, headers: [], body: null }
+    : { status, headers: kept, body: body.toString("base64") };
 }
 
 export function replayFetch(stored: StoredResponse): Response {
@@ -59,7 +63,7 @@ export function replayNode(stored: StoredResponse, response: ServerResponse): vo
   response.end(body);
 }
 
-/** The body; throws the refusal to replay a response whose body was too large. */
+/** The body; throws the refusal to replay a response that was too large. */
 function bodyOf({ body }: StoredResponse): Buffer {
   if (body !== null) return Buffer.from(body, "base64");
   throw new Refusal({

@@ -1,4 +1,4 @@
-import { execFileSync } from "node:child_process";
+import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -11,6 +11,7 @@ import { RULES, type RuleId } from "../../src/advise/rules.js";
 import { COMMANDS } from "../../src/cli/commands.js";
 import { InvalidArgumentError } from "../../src/core/errors.js";
 import { holdfast, makeFolder } from "../cli/helpers.js";
+import { skipUnless } from "../support/needs.js";
 import { allAnswers } from "./answers.js";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
@@ -47,10 +48,51 @@ describe("the decision", () => {
     }
   });
 
+  it("claims of the stores only what is true of them, and writes code for them alone", () => {
+    const byMajority = ["etcd", "zookeeper", "redlock"];
+    const wrong: unknown[] = [];
+    for (const answers of allAnswers()) {
+      const { rule, lock, store, reasons, warnings, code } = advise(answers);
+      const stores: readonly string[] = answers.stores!;
+      const runsMajority = stores.some((one) => byMajority.includes(one));
+      const says = (text: RegExp): boolean =>
+        [...reasons, ...warnings].some((note) => text.test(note.text));
+      const known = [...stores, answers.writesTo];
+      const isTrue =
+        (!says(/majority of its servers/) || byMajority.includes(store!.name)) &&
+        says(/^None of the stores .* keeps all locks/) ===
+          (lock === "lease" && answers.survive === "yes" && !runsMajority) &&
+        (lock !== "lease" ||
+          answers.survive !== "yes" ||
+          !runsMajority ||
+          byMajority.includes(store!.name)) &&
+        says(/keeps records/) ===
+          (rule === "idempotent" && !known.some((one) => /^(sqlite|redis|postgres)$/.test(one!))) &&
+        (!says(/a few statements/) || !/idempotent\(/.test(code.text)) &&
+        storesIn(code.text).every((one) => known.includes(one));
+      if (!isTrue) wrong.push({ answers, code: code.text });
+    }
+    expect(wrong).toEqual([]);
+  });
+
+  it("gives idempotent work the transaction of its own database", () => {
+    const code = (answers: Parameters<typeof advise>[0]) =>
+      advise({ idempotent: "yes", ...answers }).code.text;
+    expect(code({ writesTo: "postgres", stores: ["redis"] })).toContain("ON CONFLICT DO NOTHING");
+    expect(code({ writesTo: "sqlite", stores: ["redis"] })).toContain("BEGIN IMMEDIATE");
+    expect(code({ writesTo: "redis", stores: ["etcd"] })).toContain("redis://");
+    expect(code({ writesTo: "other", stores: ["etcd", "redis"] })).toContain("redis://");
+    expect(code({ writesTo: "other", stores: ["etcd"] })).toContain("Idempotency-Key");
+  });
+
   it("prefers a store that survives, and says when there is none", () => {
     expect(advise({ stores: ["redis", "etcd"] }).store?.name).toBe("redis");
     expect(advise({ stores: ["redis", "etcd"], survive: "yes" }).store?.name).toBe("etcd");
     expect(advise({ stores: ["redis", "redlock"], survive: "yes" }).store?.name).toBe("redlock");
+    const both = { ...corruption, writesTo: "redis", work: "1m", survive: "yes" } as const;
+    expect(advise({ ...both, stores: ["redis", "etcd"] }).store?.name).toBe("etcd");
+    const tree = { ...both, writesTo: "zookeeper" } as const;
+    expect(advise({ ...tree, stores: ["etcd", "zookeeper"] }).store?.name).toBe("zookeeper");
     const { store, warnings } = advise({ stores: ["redis"], survive: "yes" });
     expect(store?.url).toContain("replicas=1");
     expect(warnings[0]?.text).toMatch(/^None of the stores that you run keeps all locks/);
@@ -66,6 +108,42 @@ describe("the decision", () => {
     const { whenDown, warnings } = advise({ ...corruption, whenDown: "go-on" });
     expect(whenDown).toBe("fail closed");
     expect(warnings.map(({ text }) => text).join()).toContain("the advice is to stop");
+  });
+});
+
+/** The stores whose clients or URLs are in a piece of code. */
+const storesIn = (code: string): string[] =>
+  Object.entries({
+    sqlite: /sqlite/i,
+    redis: /redis/i,
+    redlock: /redlock/,
+    postgres: /postgres|"pg"/,
+    etcd: /etcd/,
+    zookeeper: /zookeeper/,
+  })
+    .filter(([, sign]) => sign.test(code))
+    .map(([name]) => name);
+
+describe("the metrics", () => {
+  const all = new Map(
+    [...allAnswers()].flatMap((answers) => {
+      const { metrics, rule } = advise(answers);
+      if (metrics.length === 0) throw new Error(`${rule} has nothing to alert on`);
+      return metrics.map((metric) => [metric.name + metric.why, metric] as const);
+    }),
+  );
+
+  it("are those that prometheusMetrics has", () => {
+    const known = text("docs/metrics.md");
+    const names = [...all.values()].flatMap(({ name }) => name.match(/holdfast_\w+/g) ?? []);
+    expect(names.length).toBeGreaterThan(8);
+    for (const name of names) expect(known).toContain(`| \`${name}\` |`);
+  });
+
+  it("lead to the section of each alert rule", () => {
+    const links = [...all.values()].map(({ link }) => link);
+    const rules = text("monitoring/prometheus-alerts.yml").matchAll(/runbook: docs\/(\S+)/g);
+    for (const [, link] of rules) expect(links).toContain(link);
   });
 });
 
@@ -135,8 +213,8 @@ describe("answers", () => {
 it("every link leads to a page and a heading", () => {
   const links = new Set(
     [...allAnswers()].flatMap((answers) => {
-      const { reasons, warnings } = advise(answers);
-      return [...reasons, ...warnings].map(({ link }) => link);
+      const { reasons, warnings, metrics } = advise(answers);
+      return [...reasons, ...warnings, ...metrics].map(({ link }) => link);
     }),
   );
   expect(links.size).toBeGreaterThan(10);
@@ -177,8 +255,9 @@ describe("holdfast advise", () => {
     const { code, stdout } = await holdfast(makeFolder(), ["advise", ...args]);
     expect(code).toBe(0);
     expect(stdout).toContain("A lock with a fence\n");
-    expect(stdout).toMatch(/ttl +5m = 3 × 2m \+ 1s = 361s/);
+    expect(stdout).toMatch(/ttl +5m \(3 × 2m \+ 1s = 361s/);
     expect(stdout).toContain("docs/fences.md#files");
+    expect(stdout).toContain("docs/runbook.md#stale-token-refused");
     const around = stdout.replace(/\nCode\n.*\n\nWhy\n/s, "");
     for (const line of around.split("\n")) expect(line.length).toBeLessThanOrEqual(80);
   });
@@ -199,17 +278,23 @@ describe("holdfast advise", () => {
   });
 
   it("asks on a terminal, by number or by word, and again after a wrong answer", (context) => {
-    if (!existsSync("/usr/bin/script")) context.skip();
+    const isThere = existsSync("/usr/bin/script");
+    skipUnless(context, isThere, "needs script: sudo apt-get install -y bsdutils");
     // The answers for: double run, idempotent, writes to, work, stores, and the defaults.
     const typed = "perhaps\n2\nno\nfiles\n1m\n5,redis\n\n\n\n\n";
     const command = `${process.execPath} ${join(root, "dist/cli/main.js")} advise`;
-    const shown = execFileSync("script", ["-qec", command, "/dev/null"], {
-      input: typed,
-      encoding: "utf8",
-      env: { ...process.env, NO_COLOR: "1" },
-    });
+    const play = (input: string) =>
+      spawnSync("script", ["-qec", command, "/dev/null"], {
+        input,
+        encoding: "utf8",
+        env: { ...process.env, NO_COLOR: "1" },
+      });
+    const { stdout: shown } = play(typed);
     expect(shown).toContain('--double-run is "perhaps"');
     expect(shown).toContain("A lock with a fence");
     expect(shown).toContain("etcd://127.0.0.1:2379");
+    const ended = play("2\nno\n");
+    expect(ended.stdout).toMatch(/the input ended before the last question; .* --help/);
+    expect(ended.status).toBe(1);
   });
 });

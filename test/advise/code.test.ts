@@ -3,8 +3,9 @@ import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { advise } from "../../src/advise/advise.js";
 import { RULES } from "../../src/advise/rules.js";
-import { codes, needsServer, programs } from "./codes.js";
+import { codes, needsServer, programs, withCheck } from "./codes.js";
 import { Playground, root } from "./playground.js";
 
 let playground: Playground;
@@ -21,6 +22,11 @@ test("every rule leads to code, and every resource with a fence", () => {
   );
   expect(guarded.length).toBeGreaterThan(40);
   for (const { text } of guarded) expect(text).toContain(`purpose: "correctness", fenced: true`);
+});
+
+test("a client whose BEGIN fails goes back to its pool", () => {
+  const { text } = advise({ doubleRun: "corruption", writesTo: "postgres", work: "1m" }).code;
+  expect(text).toMatch(/pool\.connect\(\);\s+try \{\s+await tx\.query\("BEGIN"\)/);
 });
 
 test("all code is type-checked", { timeout: 120_000 }, () => {
@@ -43,7 +49,7 @@ describe.concurrent("code that needs no server runs, also a second time", () => 
   test.each(programs.filter((one) => !needsServer(one)))(
     "$name",
     { timeout: 60_000 },
-    async (code) => playground.run(code, [], code.rule === "fenced" ? 1 : 2),
+    async (code) => playground.run(withCheck(code), [], code.rule === "fenced" ? 1 : 2),
   );
 });
 

@@ -1,4 +1,5 @@
 import { execFile } from "node:child_process";
+import { createHash } from "node:crypto";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -11,32 +12,35 @@ import type { AdvisedCode } from "./codes.js";
 const run = promisify(execFile);
 export const root = fileURLToPath(new URL("../..", import.meta.url));
 
+/** As on S3: of the content alone. */
+const tagOf = (content: string | null): string =>
+  `"${createHash("md5")
+    .update(content ?? "none")
+    .digest("hex")}"`;
+
 /** Runs advised programs, and is the storage and the service that they write to. */
 export class Playground implements AsyncDisposable {
   /** Inside the project, so that "holdfast" is this package by its own exports. */
   readonly folder = mkdtempSync(join(root, ".advised-"));
   readonly home = mkdtempSync(join(tmpdir(), "holdfast-advise-"));
   readonly #storage: Server;
-  readonly #contents = new Map<string, { body: string; etag: number; fence: string | null }>();
+  readonly #contents = new Map<string, string>();
 
   private constructor() {
     this.#storage = createServer(async (request, response) => {
       let body = "";
       for await (const part of request) body += part;
-      let content = this.#contents.get(request.url!) ?? { body: "0", etag: 1, fence: null };
-      const condition = request.headers["if-match"] ?? `"${content.etag}"`;
-      if (request.method === "PUT" && condition !== `"${content.etag}"`) {
-        response.writeHead(412).end();
-        return;
-      }
+      const content = this.#contents.get(request.url!) ?? null;
+      const { "if-match": match, "if-none-match": none } = request.headers;
       if (request.method === "PUT") {
-        const fence = request.headers["x-fence"]?.toString() ?? null;
-        content = { body, etag: content.etag + 1, fence };
-        this.#contents.set(request.url!, content);
+        const fits = none === "*" ? content === null : (match ?? tagOf(content)) === tagOf(content);
+        if (fits) this.#contents.set(request.url!, body);
+        return void response.writeHead(fits ? 200 : 412).end();
       }
-      response.setHeader("ETag", `"${content.etag}"`);
-      if (content.fence !== null) response.setHeader("x-fence", content.fence);
-      response.end(content.body);
+      // The service has a number from the start, the storage no object.
+      const text = content ?? (request.headers["fencing-token"] === undefined ? null : "0");
+      if (text === null) return void response.writeHead(404).end();
+      response.setHeader("ETag", tagOf(text)).end(text);
     });
   }
 

@@ -1,15 +1,16 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { describeWith } from "../support/needs.js";
-import { needsServer, programs } from "./codes.js";
+import { needsServer, programs, withCheck } from "./codes.js";
 import { Playground } from "./playground.js";
 
 /** One program for each rule and store, and one for each fence: the two don't depend on each other. */
 const seen = new Set<string>();
 const onServers = programs.filter(needsServer).filter(({ rule, store, text }) => {
   const fence = /holdfast\/fence\/[\w-]+/.exec(text)?.[0] ?? "";
-  const isNew = [`${rule} ${store}`, fence].some((one) => !seen.has(one));
-  seen.add(`${rule} ${store}`).add(fence);
+  const place = `${rule} ${store ?? text}`;
+  const isNew = [place, fence].some((one) => !seen.has(one));
+  seen.add(place).add(fence);
   return isNew;
 });
 
@@ -51,6 +52,8 @@ describeWith(
     test("on every store and with every fence", () => {
       expect(onServers.length).toBeGreaterThan(20);
     });
-    test.concurrent.each(onServers)("$name", async (code) => playground.run(code, addresses));
+    test.concurrent.each(onServers)("$name", async (code) =>
+      playground.run(withCheck(code), addresses),
+    );
   },
 );

@@ -5,7 +5,8 @@ import { join } from "node:path";
 import { describe, expect, it, onTestFinished } from "vitest";
 import { findCommand } from "../../src/cli/run/find.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
-import { skipUnless } from "../support/needs.js";
+import { Lab } from "../../src/verify/lab/lab.js";
+import { describeWith, skipUnless } from "../support/needs.js";
 import { asOrdinaryUser } from "../support/user.js";
 import { Cli, holdfast, linesOf, MAIN, makeFolder, until, untilLine } from "./helpers.js";
 
@@ -375,5 +376,20 @@ describe("the store of holdfast run", () => {
     if (process.platform !== "linux") return;
     expect(statSync(join(folder, "state%?", "holdfast")).mode & 0o777).toBe(0o700);
     expect(statSync(join(folder, "state%?", "holdfast", "locks.db")).isFile()).toBe(true);
+  });
+});
+
+describeWith(["redis"], "an option that the store can't do", () => {
+  it("is wrong usage, and CMD does not run without the lock under --if-unavailable run", async () => {
+    await using lab = await Lab.open();
+    const servers = await Promise.all([1, 2, 3].map(() => lab.redis({ persistence: "always" })));
+    const store = `redlock://${servers.map(({ url }) => new URL(url).host).join(",")}`;
+    for (const option of [["--shared"], ["--at-most", "2"]]) {
+      const args = ["run", "job", "--store", store, ...option, "--if-unavailable", "run"];
+      const { code, stdout, stderr } = await holdfast(makeFolder(), [...args, "--", "echo", "ran"]);
+      expect(stderr).toContain("can't");
+      expect(code).toBe(64);
+      expect(stdout).toBe("");
+    }
   });
 });

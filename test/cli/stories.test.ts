@@ -1,4 +1,4 @@
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { describe, expect, it } from "vitest";
@@ -17,10 +17,26 @@ describe("the page of the stories", () => {
   it.each(STORIES.map((story) => [story.name, story] as const))("tells %s", (name, story) => {
     expect(page).toContain(`## ${name}\n**${story.title}.** ${story.tells}\n`);
     expect(page).toContain(`1. ${story.failure}\n`);
-    expect(page).toContain(`2. ${story.mend}\n`);
+    expect(page).toContain(`2. ${story.fix}\n`);
     expect(page).toContain(`${story.lesson} [More](${story.link}).`);
     expect(existsSync(join(docs, story.link.split("#")[0]!)), story.link).toBe(true);
   });
+});
+
+it("examples/README.md lists every program, and every story with its command, source and page", () => {
+  const examples = join(docs, "../examples");
+  const list = readFileSync(join(examples, "README.md"), "utf8");
+  const programs = readdirSync(examples).filter((file) => file.endsWith(".mjs"));
+  for (const file of programs) expect(list).toContain(`| [\`${file}\`](${file}) |`);
+  const rows = list.split("\n").filter((line) => line.includes("| `npx holdfast story "));
+  expect(rows).toHaveLength(STORIES.length);
+  for (const [i, { name, title }] of STORIES.entries()) {
+    expect(rows[i]).toContain(
+      `| [${title}](../docs/stories.md#${name}) | \`npx holdfast story ${name}\` |`,
+    );
+    const [, source] = /\]\((\.\.\/src\/[^)]+)\)/.exec(rows[i]!)!;
+    expect(readFileSync(join(examples, source!), "utf8")).toContain(`"${name}"`);
+  }
 });
 
 it("holdfast story lists the stories", async () => {

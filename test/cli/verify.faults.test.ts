@@ -6,7 +6,7 @@ import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
 import { findFile } from "../../src/verify/lab/requirements.js";
-import { describeWith, skipUnless } from "../support/needs.js";
+import { describeWith, needs, skipUnless } from "../support/needs.js";
 import { Cli, type Ended, holdfast, MAIN, makeFolder, until } from "./helpers.js";
 
 const NO_STORE = { HOLDFAST_STORE: "" };
@@ -217,6 +217,47 @@ describeWith(["redis"], "verify on a Redis with a user", () => {
     const keys = (await server.cli("-n", "3", "keys", "*")).split("\n");
     // Counters of tokens remain, as announced.
     expect(keys.filter((key) => !/^holdfast:\{\d+\}last$/.test(key))).toEqual([]);
+  });
+});
+
+describe("verify on a user's store hits its connections, and leaves no lock there:", () => {
+  /** A run with faults of connections alone. */
+  const hitConnections = async (url: string): Promise<void> => {
+    const args = ["--runs", "1", "--seed", "5", "--workers", "2", "--faults", "connection"];
+    const { code, stdout, stderr } = await verify("--store", url, ...args, "--json");
+    const { outcome, faults, checks } = JSON.parse(stdout);
+    const seen = `${stderr}${JSON.stringify(checks)}`;
+    // A busy machine may show too little for a verdict.
+    expect([0, 2], seen).toContain(code);
+    expect(outcome, seen).not.toBe("violated");
+    expect(faults, seen).toBeGreaterThan(0);
+    expect(checks.find(({ id }: { id: string }) => id === "P3").verdict, seen).toBe("held");
+  };
+
+  it("PostgreSQL", { timeout: RUN_MS }, async (context) => {
+    needs(context, "postgres");
+    await using lab = await Lab.open();
+    await hitConnections((await lab.postgres()).url);
+  });
+
+  it("PostgreSQL, with locks of sessions", { timeout: RUN_MS }, async (context) => {
+    needs(context, "postgres");
+    await using lab = await Lab.open();
+    await hitConnections(`${(await lab.postgres()).url}?mode=session`);
+  });
+
+  it("a quorum of Redis servers", { timeout: RUN_MS }, async (context) => {
+    needs(context, "redis");
+    await using lab = await Lab.open();
+    const nodes = await Promise.all([1, 2, 3].map(() => lab.redis({ persistence: "always" })));
+    const hosts = nodes.map(({ address, port }) => `${address}:${port}`);
+    await hitConnections(`redlock://${hosts.join()}?maxTtl=30s`);
+  });
+
+  it("ZooKeeper", { timeout: RUN_MS }, async (context) => {
+    needs(context, "zookeeper");
+    await using lab = await Lab.open();
+    await hitConnections((await lab.zookeeper()).url);
   });
 });
 

@@ -96,6 +96,10 @@ describe("holdfast ls --watch", () => {
     const lines = frames.next(many, 10);
     expect(lines).toHaveLength(9);
     expect(lines.at(-1)).toBe("and 44 more");
+    const cut = { names: Array.from({ length: 1_000 }, (_, i) => status(`n${i}`)) };
+    expect(new Frames("memory:").next(cut, 10)[0]).toMatch(
+      / memory: {2}the first 1000 names; --prefix TEXT shows others$/,
+    );
     const failed = frames.next({ problem: "it is down" }, 10);
     expect(failed[0]).toMatch(/ memory: {2}it is down$/);
     expect(failed.slice(1)).toEqual(lines.slice(1));
@@ -164,6 +168,27 @@ describe("holdfast events", () => {
       token: String(token),
     });
     expect(code).toBe("0");
+  });
+
+  it("says that the store fails and that it replies again, and takes up where it was", async () => {
+    const folder = makeFolder();
+    const locks = await open(folder);
+    await locks.acquire("a");
+    const cli = new Cli(folder, ["events"]);
+    await until("the first look", () => cli.stdout.includes('held     "a"') || null);
+    const db = await openSqlite(join(folder, "locks.db"));
+    db.exec("ALTER TABLE holdfast_claims RENAME TO hidden");
+    await until("the failure", () => cli.stderr.includes("trying again every 500ms\n") || null);
+    db.exec("ALTER TABLE hidden RENAME TO holdfast_claims");
+    db.close();
+    await until("the reply", () => cli.stderr.includes("the store replies again\n") || null);
+    await locks.acquire("b");
+    await until("the grant", () => cli.stdout.includes('granted  "b"') || null);
+    cli.signal("SIGINT");
+    const { code, stdout, stderr } = await cli.ended;
+    expect(code).toBe(0);
+    expect(stdout.trim().split("\n")).toHaveLength(2);
+    expect(stderr.match(/trying again|replies again/g)).toEqual(["trying again", "replies again"]);
   });
 
   it("finds the difference between two lists", () => {

@@ -13,6 +13,7 @@ export async function startEtagServer(): Promise<{
   let document: { text: string; tag: number } | null = null;
   const server = createServer(async (request, response) => {
     if (request.url === "/weak") return void response.setHeader("etag", 'W/"1"').end("1");
+    if (request.url === "/moved") return void response.writeHead(303, { location: "/weak" }).end();
     const status = /^\/status\/(\d+)$/.exec(request.url ?? "")?.[1];
     if (status !== undefined) return void response.writeHead(Number(status)).end();
     if (request.method === "GET") {

@@ -14,7 +14,7 @@ import {
 import { memoryStore } from "../../src/stores/memory/index.js";
 import { Deferred, refusal, rejection } from "../core/helpers.js";
 
-/** What a handler of either form does; it gets the body as text. */
+/** The work of a handler of either form; it gets the body as text. */
 type Work = (body: string, request: { aborted: AbortSignal }) => Promise<Reply> | Reply;
 interface Reply {
   readonly status?: number;
@@ -400,6 +400,18 @@ test("Fetch: the rest of the arguments reach the handler, and the lease is that 
   expect(refusal(() => idempotentFetch(openLocks(), options, null as never)).message).toMatch(
     /the handler is null/,
   );
+});
+
+test("Fetch: a response whose headers are too large to be kept is sent, and then 410", async () => {
+  let runs = 0;
+  const handle = idempotentFetch(openLocks(), { keep: "1h", scope: () => "ann" }, () => {
+    runs++;
+    return new Response(new Uint8Array(700_000), { headers: { big: "x".repeat(100_000) } });
+  });
+  const send = () =>
+    handle(new Request("http://a/", { method: "POST", headers: keyHeaders({}), body: "b" }));
+  expect((await send()).headers.get("big")?.length).toBe(100_000);
+  expect([(await send()).status, runs]).toEqual([410, 1]);
 });
 
 test("Fetch: the work goes on when the request's signal aborts, and its response is kept", async () => {

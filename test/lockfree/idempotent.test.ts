@@ -275,6 +275,36 @@ test("a late first result never replaces one that the second has seen as missing
   expect([early.value, later.value]).toEqual(["of the first", "of the first"]);
 });
 
+test("a caller whose read comes after its successor has begun does no work, and gets the successor's result", async () => {
+  const { clock, store, second } = twoProcesses();
+  const { records } = store;
+  const readOn = new Deferred<void>();
+  let reads = 0;
+  const read = async (key: string) => {
+    // The second read of the first caller is the one under its lease.
+    if (++reads === 2) await readOn.promise;
+    return records.read(key);
+  };
+  const slow = { read, write: records.write.bind(records), take: records.take.bind(records) };
+  const first = createLocksOn({ clock }, { ...delegate(store), records: slow }, { ttl: "10s" });
+  onTestFinished(() => first.close());
+  let runs = 0;
+  const late = watch(idempotent(first, "k", KEEP, () => `late ${++runs}`));
+  await clock.advance(0);
+  expect(reads).toBe(2);
+  // The first does not know yet that it has lost its lease.
+  await second.forceRelease("idempotent:k", { why: "test" });
+  const end = new Deferred<string>();
+  const later = watch(idempotent(second, "k", KEEP, () => end.promise));
+  await clock.advance(0);
+  readOn.resolve();
+  await clock.advance(0);
+  expect([late.outcome, later.outcome, runs]).toEqual(["pending", "pending", 0]);
+  end.resolve("of the second");
+  await clock.advance(1_000);
+  expect([late.value, later.value, runs]).toEqual(["of the second", "of the second", 0]);
+});
+
 test("a write without a reply is repeated, and executed once", async () => {
   const { clock, faulty, first, second } = twoProcesses();
   const end = new Deferred<string>();

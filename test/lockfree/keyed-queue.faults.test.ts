@@ -10,7 +10,7 @@ import { freshFile } from "../support/sqlite.js";
 import { until } from "../support/worker.js";
 import { Child } from "./child.js";
 
-/** What a process of `queuer.mjs` does. */
+/** The work of a process of `queuer.mjs`. */
 interface Plan {
   readonly keys: readonly string[];
   readonly tasks: number;

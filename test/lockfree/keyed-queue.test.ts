@@ -161,6 +161,27 @@ function heapBytes(): number {
   return process.memoryUsage().heapUsed;
 }
 
+test("`most` limits the tasks of each key that wait, beside the one that runs", async () => {
+  const locks = createLocks(memoryStore());
+  onTestFinished(() => locks.close());
+  const queues = [keyedQueue(undefined, { most: 2 }), keyedQueue(locks, { most: 2 })];
+  for (const queue of queues as KeyedQueue<never>[]) {
+    const end = new Deferred<void>();
+    const [first, begun] = [new Deferred<void>(), [] as Promise<unknown>[]];
+    const work = () => {
+      first.resolve();
+      return end.promise;
+    };
+    begun.push(queue.run("a", work));
+    await first.promise;
+    for (let i = 0; i < 2; i++) begun.push(queue.run("a", async () => {}));
+    expect(await rejection(queue.run("a", async () => {}))).toMatchObject({ code: "QUEUE_FULL" });
+    begun.push(queue.run("b", async () => {}));
+    end.resolve();
+    await Promise.all(begun);
+  }
+});
+
 test.each([
   { what: "without a store", make: () => keyedQueue() as KeyedQueue<never> },
   {
@@ -189,7 +210,7 @@ test.each([
   await wave("warm up");
   const before = heapBytes();
   for (let i = 0; i < 5; i++) await wave(`wave ${i}`);
-  // What is kept of a key is more than 300 bytes: 20,000 of them would be 6 MB.
+  // A key that is kept takes more than 300 bytes: 20,000 of them would be 6 MB.
   expect(heapBytes() - before).toBeLessThan(2_000_000);
 });
 

@@ -1,5 +1,6 @@
 import { Redis } from "ioredis";
 import { Pool } from "pg";
+import { createClient } from "redis";
 import { afterAll, beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import {
   ConflictStats,
@@ -12,9 +13,12 @@ import {
   sqliteRow,
   type VersionedPlace,
 } from "../../src/lockfree/index.js";
+import { optimisticOn } from "../../src/lockfree/optimistic.js";
 import { openEtcdClient } from "../../src/stores/etcd/index.js";
+import { seededRandom } from "../../src/testing/seeded-random.js";
+import { VirtualClock } from "../../src/testing/virtual-clock.js";
 import { Lab } from "../../src/verify/lab/lab.js";
-import { rejection } from "../core/helpers.js";
+import { rejection, watch } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
 import { freshFile, rawConnection } from "../support/sqlite.js";
 import { startEtagServer } from "./etag-server.js";
@@ -55,6 +59,36 @@ test("gives up after the last attempt with a ConflictError", async () => {
     resource: "stock 7",
   });
   expect(stats).toMatchObject({ written: 0, givenUp: 1, attempts: 4, conflicts: 4 });
+});
+
+test.each([
+  ["by default", {}, [2, 4, 8, 16, 32, 64, 100, 100]],
+  ["by choice", { backoff: { first: 10, max: 25 }, retries: 4 }, [10, 20, 25, 25]],
+])("each pause is a random share of one that doubles: %s", async (_, options, longestMs) => {
+  const clock = new VirtualClock();
+  const drawn: number[] = [];
+  const seeded = seededRandom(20);
+  const random = {
+    ...seeded,
+    unit: () => {
+      drawn.push(seeded.unit());
+      return drawn.at(-1)!;
+    },
+  };
+  const atMs: number[] = [];
+  const never = {
+    read: () => {
+      atMs.push(clock.elapsedMs());
+    },
+    write: () => false as const,
+  };
+  const result = watch(optimisticOn({ clock, random }, { ...never, ...options }));
+  await clock.advance(1_000);
+  expect(result.value).toMatchObject({ code: "CONFLICT", attempts: longestMs.length + 1 });
+  const pausesMs = atMs.slice(1).map((ms, i) => ms - atMs[i]!);
+  expect(pausesMs).toHaveLength(longestMs.length);
+  for (const [i, ms] of pausesMs.entries()) expect(ms).toBeCloseTo(drawn[i]! * longestMs[i]!, 6);
+  expect(Math.min(...drawn)).toBeLessThan(0.3); // A half that is always waited for would show.
 });
 
 test("an error ends the loop, a signal ends the pause, and a falsy result is a result", async () => {
@@ -166,12 +200,14 @@ test("HTTP: a status says whether the document may have been written", async () 
   expect(await rejection(at(500).read())).toMatchObject({
     code: "STORE_UNAVAILABLE",
     retryable: true,
+    message: expect.stringMatching(/answered a GET with 500: try again later/),
   });
   for (const status of [409, 412, 404]) expect(await at(status).write("1", '"1"')).toBe(false);
   const cases = [
-    [404, null, false, /answered a PUT with 404$/],
-    [403, '"1"', false, /answered a PUT with 403$/],
-    [429, '"1"', true, /answered a PUT with 429$/],
+    [404, null, false, /answered a PUT with 404: check the URL/],
+    [403, '"1"', false, /answered a PUT with 403: check the URL/],
+    [429, '"1"', true, /answered a PUT with 429: try again later/],
+    [302, '"1"', false, /a redirect, which is not followed: .* may have been written/],
     [504, '"1"', false, /504\. the document .* may have been written/],
   ] as const;
   for (const [status, tag, retryable, message] of cases) {
@@ -179,6 +215,9 @@ test("HTTP: a status says whether the document may have been written", async () 
     expect(refused).toMatchObject({ code: "STORE_UNAVAILABLE", retryable });
     expect(refused.message).toMatch(message);
   }
+  // The page behind the redirect replies 200.
+  const moved = await rejection(httpDocument(`${url}/moved`).write("1", '"1"'));
+  expect(moved).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
   for (const wrong of ["counter", "ftp://a/b", url.replace("//", "//me:secret@")]) {
     expect(() => httpDocument(wrong)).toThrow(
       expect.objectContaining({
@@ -210,6 +249,18 @@ describeWith(["redis"], "on Redis", () => {
     await optimistic(changing(place(), () => "8"));
     expect(await client.pttl("counter")).toBeGreaterThan(0);
     expect(await client.get("counter")).toBe("8");
+    const other = createClient({ url: server.url });
+    await other.connect();
+    onTestFinished(() => other.destroy());
+    const both = [redisText(client, "counter"), redisText(other, "counter")];
+    expect(await Promise.all(both.map((one) => one.read()))).toEqual([
+      { value: "8", version: "8" },
+      { value: "8", version: "8" },
+    ]);
+    expect(await both[1]!.write("9", "8")).toBe("9");
+    expect(await both[1]!.write("10", "8")).toBe(false);
+    expect(await both[0]!.write("8", "9")).toBe("8");
+    expect(await redisText(other, "new").write("1", null)).toBe("1");
     await client.hset("hash", "field", "1");
     for (const call of [
       redisText(client, "hash").read(),
@@ -220,6 +271,18 @@ describeWith(["redis"], "on Redis", () => {
         message: expect.stringContaining("does not hold a string: use another key"),
       });
     }
+    // Not a conflict with others, which would be tried again for ever.
+    await client.set("bytes", Buffer.from([0x61, 0xff]));
+    expect(await rejection(redisText(client, "bytes").read())).toMatchObject({
+      code: "INVALID_ARGUMENT",
+      message: expect.stringContaining("holds bytes that are not UTF-8"),
+    });
+    const half = rejection(optimistic(changing(place(), () => "\ud83d")));
+    expect(await half).toMatchObject({ code: "INVALID_ARGUMENT" });
+    await client.set("sign", "1 \ufffd = é");
+    expect(await optimistic(changing(redisText(client, "sign"), (text) => `${text}!`))).toBe(
+      "1 \ufffd = é!",
+    );
     const beaten = changing(place(), async (text) => {
       await client.incr("counter");
       return `${text}0`;
@@ -250,6 +313,11 @@ describeWith(["etcd"], "on etcd", () => {
       (text: string | null) => String(Number(text) + 1),
       async () => Number((await place().read())!.value),
     );
+    await client.txn({ success: [{ put: { key: "bytes", value: "a\ufffd" } }] });
+    expect(await rejection(etcdText(client, "bytes").read())).toMatchObject({
+      code: "INVALID_ARGUMENT",
+      message: expect.stringContaining("holds bytes that are not UTF-8"),
+    });
     const { id } = await client.leaseGrant(60);
     await client.txn({ success: [{ put: { key: "leased", value: "1", lease: id } }] });
     expect(await optimistic(changing(etcdText(client, "leased"), () => "2"))).toBe("2");

@@ -1,14 +1,20 @@
-import { expect, onTestFinished, test } from "vitest";
+import { Redis } from "ioredis";
+import pg from "pg";
+import { expect, onTestFinished, test, vi } from "vitest";
 import type { MeterTake } from "../../src/core/records.js";
+import type { Store } from "../../src/core/store.js";
 import { type RateLimiterOptions, rateLimiter } from "../../src/lockfree/index.js";
 import { createLocksOn } from "../../src/locks.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
+import { postgresStore } from "../../src/stores/postgres/index.js";
+import { redisStore } from "../../src/stores/redis/index.js";
 import { FaultyStore } from "../../src/testing/faulty-store.js";
 import { seededRandom } from "../../src/testing/seeded-random.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
 import { refusal, rejection, stage, watch } from "../core/helpers.js";
+import { describeWith } from "../support/needs.js";
 import { GcraModel } from "./gcra-model.js";
-import { describeOnStores } from "./stores.js";
+import { describeOnStores, urlOf } from "./stores.js";
 
 /** So slow that nothing comes back during a test. */
 const SLOW = { limit: 10, per: "1h" } as const;
@@ -72,6 +78,37 @@ describeOnStores((start) => {
   });
 });
 
+/** How many requests `times` takes cost, one after the other, once everything is set up. */
+async function requestsFor(times: number, store: Store, count: () => number): Promise<number> {
+  const locks = createLocksOn({}, store, { namespace: "counted" });
+  onTestFinished(() => locks.close());
+  const limiter = rateLimiter(locks, "mail", SLOW);
+  await limiter.take();
+  const before = count();
+  for (let i = 0; i < times; i++) await limiter.take();
+  return count() - before;
+}
+
+describeWith(["redis"], "Redis", () => {
+  test("a take is one command", async () => {
+    const client = new Redis(await urlOf("redis"));
+    onTestFinished(() => client.disconnect());
+    const sent = vi.spyOn(client, "sendCommand");
+    expect(await requestsFor(5, redisStore(client), () => sent.mock.calls.length)).toBe(5);
+  });
+});
+
+describeWith(["postgres"], "PostgreSQL", () => {
+  test("a take is one statement", async () => {
+    const pool = new pg.Pool({ connectionString: await urlOf("postgres") });
+    onTestFinished(() => pool.end());
+    const sent = vi.spyOn(pg.Client.prototype, "query");
+    onTestFinished(() => sent.mockRestore());
+    const store = postgresStore(pool);
+    expect(await requestsFor(5, store, () => sent.mock.calls.length)).toBe(5);
+  });
+});
+
 test("replies are those of the algorithm, to the microsecond", async () => {
   const random = seededRandom(20);
   const pick = (from: number, to: number): number =>
@@ -129,6 +166,16 @@ test("waitFor serves the callers of a process in order, and asks the store once 
   // One refused and one allowed for each of the two, after the first of all.
   expect(takes()).toBe(5);
   expect(clock.timers).toBe(0);
+});
+
+test("10,000 calls of waitFor wait at most", async () => {
+  const { limiter } = staged(SECONDS);
+  await limiter.take(3);
+  const waits = Array.from({ length: 10_001 }, () =>
+    watch(limiter.waitFor(1, { wait: Number.POSITIVE_INFINITY })),
+  );
+  expect(await rejection(limiter.waitFor(1))).toMatchObject({ code: "QUEUE_FULL" });
+  expect(waits.filter(({ outcome }) => outcome !== "pending")).toEqual([]);
 });
 
 test("waitFor rejects at once when the units can't come within the wait", async () => {

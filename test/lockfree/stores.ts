@@ -36,7 +36,7 @@ let namespaces = 0;
 afterAll(async () => (await lab)?.close());
 
 /** One server of each kind for the tests of a file, started by the first that needs it. */
-function urlOf(kind: ServerKind): Promise<string> {
+export function urlOf(kind: ServerKind): Promise<string> {
   lab ??= Lab.open();
   const url = urls.get(kind) ?? lab.then(async (it) => (await it[kind]()).url);
   urls.set(kind, url);

@@ -82,6 +82,8 @@ async function describeFailure(error: unknown, plan: Plan, locks: Locks): Promis
     const why = await otherUse(plan, locks);
     if (why !== null) return usage(why);
   }
+  // Not a store that is down: under --if-unavailable run, every run would go without the lock.
+  if (error.code === "UNSUPPORTED") return usage(error.message);
   return error;
 }
 

@@ -88,9 +88,9 @@ function readPlan(
     holder,
     ttlMs,
     waitMs,
-    locksOptions: { holder, ...namespaceOf(options) },
+    // Not an option of the call: ZooKeeper refuses a ttl that differs from that of its `Locks`.
+    locksOptions: { holder, ttl: ttlMs, ...namespaceOf(options) },
     acquireOptions: {
-      ttl: ttlMs,
       wait: waitMs,
       abortBefore: ttlMs * TERM_SHARE,
       ...(maxHold === undefined ? {} : { maxHold }),

@@ -15,7 +15,7 @@ function abandonedLock(
 ): Story {
   return {
     ...texts,
-    mend: "With a lease",
+    fix: "With a lease",
     lesson: "A lock needs an expiry that the store enforces, because nobody else notices a crash.",
     link: "leases.md",
 
@@ -33,7 +33,7 @@ function abandonedLock(
     },
 
     async act(actor) {
-      const locks = actor.mended ? await actor.connect({ ttl: "1s" }) : null;
+      const locks = actor.fixed ? await actor.connect({ ttl: "1s" }) : null;
       const isMine = locks === null ? await take(actor) : (await locks.acquire("report")) !== null;
       actor.say(isMine ? "gets the lock" : "is refused, as everybody after it");
       if (actor.name === "A") await actor.cue();

@@ -7,12 +7,12 @@ import type { Locks } from "../../locks.js";
 import { openSqlite, type SqliteDatabase } from "../../stores/sqlite/driver.js";
 import { inTransaction } from "../../stores/sqlite/transaction.js";
 
-/** What a process of a story is told when it starts. */
+/** Given to a process of a story when it starts. */
 export interface Role {
   readonly story: string;
   readonly name: string;
   /** The second part of the story. */
-  readonly mended: boolean;
+  readonly fixed: boolean;
   readonly folder: string;
   /** The store of the locks. */
   readonly url: string;
@@ -21,14 +21,14 @@ export interface Role {
 /** A process of a story, seen from inside. */
 export class Actor {
   readonly name: string;
-  readonly mended: boolean;
+  readonly fixed: boolean;
   readonly folder: string;
   readonly url: string;
   readonly #cues = createInterface(process.stdin)[Symbol.asyncIterator]();
 
-  constructor({ name, mended, folder, url }: Role) {
+  constructor({ name, fixed, folder, url }: Role) {
     this.name = name;
-    this.mended = mended;
+    this.fixed = fixed;
     this.folder = folder;
     this.url = url;
   }

@@ -7,7 +7,7 @@ export const deadlock: Story = {
   tells:
     "An order needs the stock and the payment. One process locks the stock first, another the payment. Each has what the other waits for.",
   failure: "One after the other, in any order",
-  mend: "Both together: acquireAll takes names in one order",
+  fix: "Both together: acquireAll takes names in one order",
   lesson: "Take several names in the same order everywhere, or let acquireAll do it.",
   link: "multi-locks.md",
 
@@ -15,7 +15,7 @@ export const deadlock: Story = {
     const [a, b] = [stage.cast("A"), stage.cast("B", 1)];
     await a.says();
     await b.says();
-    if (stage.mended) {
+    if (stage.fixed) {
       await a.cue().says();
       b.cue();
       await stage.waiters("inventory:1", 1);
@@ -39,7 +39,7 @@ export const deadlock: Story = {
     const locks = await actor.connect();
     const names = ["inventory:1", "payment:9"];
     if (actor.name === "B") names.reverse();
-    if (actor.mended) {
+    if (actor.fixed) {
       await actor.sayAndWait(`needs ${names[0]}, ${names[1]}`);
       const all = await locks.acquireAll(names);
       if (actor.name === "A") await actor.sayAndWait("holds both");

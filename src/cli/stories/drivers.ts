@@ -6,7 +6,7 @@ export const drivers: Story = {
   tells:
     "Several instances of a matching service look for a free driver, for different rides, many times a second. Two of them find the same driver free, and both assign it.",
   failure: "Look, then assign",
-  mend: "A lock for the milliseconds of an assignment",
+  fix: "A lock for the milliseconds of an assignment",
   lesson:
     "This is an efficiency lock: short, at a high rate, on one server. A driver who is taken is not worth waiting for: tryAcquire. A check of the booking stands behind it.",
   link: "patterns.md#uber",
@@ -31,7 +31,7 @@ export const drivers: Story = {
     let taken = "";
     for (const driver of [7, 8]) {
       if (data.value("SELECT ride FROM rides WHERE driver = ?", driver) !== null) continue;
-      if (actor.mended && (await locks.tryAcquire(`driver:${driver}`)) === null) {
+      if (actor.fixed && (await locks.tryAcquire(`driver:${driver}`)) === null) {
         taken = `driver ${driver} is taken; `;
         continue;
       }

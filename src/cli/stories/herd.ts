@@ -6,7 +6,7 @@ export const herd: Story = {
   tells:
     "Waiters watch the lock. Each release wakes all of them, and all of them ask at once: one in turn succeeds. With a thousand waiters, the store does little else.",
   failure: "Every waiter is woken",
-  mend: "The next waiter is handed the name",
+  fix: "The next waiter is handed the name",
   lesson:
     "The step that frees a name makes the first waiter its holder, so a handover costs the same with any number of waiters.",
   link: "locks.md#waiting",
@@ -14,12 +14,12 @@ export const herd: Story = {
   async direct(stage) {
     const names = ["A", "B", "C"];
     await stage.data("CREATE TABLE locks (name TEXT PRIMARY KEY)");
-    const tries = stage.mended ? await queue(stage, names) : await wakeAll(stage, names);
+    const tries = stage.fixed ? await queue(stage, names) : await wakeAll(stage, names);
     stage.ends(tries === names.length, `requests: ${tries} for ${names.length} grants`);
   },
 
   async act(actor) {
-    if (actor.mended) {
+    if (actor.fixed) {
       await (await actor.connect()).withLock("job", () => actor.sayAndWait("asks once; holds it"));
       return;
     }

@@ -9,7 +9,7 @@ export const jobs: Story = {
   tells:
     "An event starts a job that sends a mail. The queue delivers events at least once. A lock job:{event}:{type} keeps two workers apart, but the second delivery comes when the first worker is done and has released the lock.",
   failure: "A lock alone",
-  mend: "Two layers: the lock, and a result that is kept under the same key",
+  fix: "Two layers: the lock, and a result that is kept under the same key",
   lesson:
     "The lock saves work, the key makes it right. The record and the effect must be one transaction, or the receiver must take the key too.",
   link: "idempotency.md#jobs",
@@ -36,7 +36,7 @@ export const jobs: Story = {
     await locks.withLock(KEY, async () => {
       let isNew = true;
       data.transaction(() => {
-        if (actor.mended) isNew = data.run("INSERT OR IGNORE INTO results VALUES (?)", KEY) === 1;
+        if (actor.fixed) isNew = data.run("INSERT OR IGNORE INTO results VALUES (?)", KEY) === 1;
         if (isNew) data.run("INSERT INTO mails VALUES (42)");
       });
       actor.say(isNew ? `holds ${KEY}: sends a mail` : `finds ${KEY} done`);

@@ -14,7 +14,7 @@ export const lockFile: Story = {
   tells:
     "Machines share a disk, and the one that creates report.lock holds the lock. Crashes leave the file behind, so a file older than 30 s counts as stale. But its time is that of the file server, and the clock of machine B is a minute ahead: B removes the file of a living holder.",
   failure: "A file, and the clocks of two machines",
-  mend: "A lease: its store alone decides when it ends",
+  fix: "A lease: its store alone decides when it ends",
   lesson:
     "The age of a lock must be measured by one clock, that of the store. On many network disks even the exclusive creation of a file is not atomic.",
   link: "stores/sqlite.md",
@@ -27,7 +27,7 @@ export const lockFile: Story = {
   },
 
   async act(actor) {
-    if (actor.mended) {
+    if (actor.fixed) {
       const lease = await (await actor.connect()).tryAcquire("report");
       actor.say(lease === null ? "is told that A has it" : "holds it");
     } else if (create(actor)) actor.say("creates report.lock: holds it");

@@ -6,7 +6,7 @@ export const midnight: Story = {
   tells:
     "Two machines have the same line in their crontab. The job takes a second; the clock of the second machine is two seconds late. A lock keeps the runs apart, and both run.",
   failure: "With a lock",
-  mend: "With once per 24 h",
+  fix: "With once per 24 h",
   lesson: "A lock prevents runs at the same time. A schedule needs once.",
   link: "schedules.md",
 
@@ -28,7 +28,7 @@ export const midnight: Story = {
       data.run("INSERT INTO runs VALUES (?)", actor.name);
       actor.say("cleans up, and is done");
     };
-    if (!actor.mended) return locks.withLock("cleanup", clean);
+    if (!actor.fixed) return locks.withLock("cleanup", clean);
     const { ran } = await locks.once("cleanup", { every: "24h" }, clean);
     if (!ran) actor.say("does not run: A has done it");
   },

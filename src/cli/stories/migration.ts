@@ -7,7 +7,7 @@ export const migration: Story = {
   tells:
     "Each instance migrates the database when it starts. Two start at the same time, both find version 1, and both run the migration. The second fails in the middle.",
   failure: "Look at the version, then migrate",
-  mend: "Under a lock, look again, then migrate; maxHold is the maintenance window",
+  fix: "Under a lock, look again, then migrate; maxHold is the maintenance window",
   lesson: "Check again after the wait: the holder before you has done the work.",
   link: "leases.md#maxhold",
 
@@ -18,7 +18,7 @@ export const migration: Story = {
     const [a, b] = [stage.cast("A"), stage.cast("B", 1)];
     await a.says();
     await b.says();
-    if (stage.mended) {
+    if (stage.fixed) {
       await a.cue().says();
       b.cue();
       await stage.waiters("migration", 1);
@@ -35,7 +35,7 @@ export const migration: Story = {
   async act(actor) {
     const data = await actor.open();
     await actor.sayAndWait(`starts, finds version ${data.value("SELECT number FROM version")}`);
-    if (!actor.mended) return actor.say(migrate(data));
+    if (!actor.fixed) return actor.say(migrate(data));
     const locks = await actor.connect();
     await locks.withLock("migration", { maxHold: "30m" }, async () => {
       const version = data.value("SELECT number FROM version");

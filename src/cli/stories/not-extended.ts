@@ -7,7 +7,7 @@ export const notExtended: Story = {
   tells:
     "A batch job takes a lease and begins. Its lease ends in the middle, because nothing renews it or the store can't be reached. Another instance takes over. The first job never looks at its lease, and goes on.",
   failure: "The job does not look at its lease",
-  mend: "The job checks its lease before each item",
+  fix: "The job checks its lease before each item",
   lesson:
     "Renewal can fail. Work must stop when lease.signal aborts, and check with assertHeld before an effect that can't be undone.",
   link: "leases.md#when-it-is-lost",
@@ -39,7 +39,7 @@ export const notExtended: Story = {
     } else await actor.sayAndWait("takes over: the lease of A is over");
     try {
       for (const id of [3, 4]) {
-        if (actor.mended && actor.name === "A") lease.assertHeld();
+        if (actor.fixed && actor.name === "A") lease.assertHeld();
         doItem(id);
       }
       actor.say("does items 3 and 4");

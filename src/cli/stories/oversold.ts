@@ -8,7 +8,7 @@ export const oversold: Story = {
   tells:
     "A shop locks an item, reads the stock and writes it back. A process is paused between the two, by its garbage collector or its host, for longer than its lease. Another process sells the last item meanwhile. The first one wakes, and sells it too.",
   failure: "With a lock alone",
-  mend: "With a fence: the stock refuses a token lower than the highest it has seen",
+  fix: "With a fence: the stock refuses a token lower than the highest it has seen",
   lesson: "The lock is not enough: the resource must check the token.",
   link: "fences.md",
 
@@ -23,7 +23,7 @@ export const oversold: Story = {
 
   async act(actor) {
     const data = await actor.open();
-    const fence = actor.mended ? sqliteFence(data.db) : null;
+    const fence = actor.fixed ? sqliteFence(data.db) : null;
     const locks = await actor.connect({ ttl: "700ms" });
     const lease = await locks.acquire("stock:hat");
     await fence?.enter(undefined, "stock:hat", lease);

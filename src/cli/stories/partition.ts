@@ -12,7 +12,7 @@ export const partition: Story = {
   tells:
     "Each partition has one writer, which keeps the whole index in memory and saves it. The writer is paused, another one is made the writer and saves. The old writer wakes and saves its old index over the new one.",
   failure: "The writer is chosen by a lock",
-  mend: "The writer is chosen by a lock, and its files have a fence",
+  fix: "The writer is chosen by a lock, and its files have a fence",
   lesson: "A single writer is a promise of the storage, not of the writer.",
   link: "fences.md#files",
 
@@ -24,7 +24,7 @@ export const partition: Story = {
   },
 
   async act(actor) {
-    const fence = actor.mended ? await openFileFence(actor.folder) : null;
+    const fence = actor.fixed ? await openFileFence(actor.folder) : null;
     const locks = await actor.connect({ ttl: "700ms" });
     const lease = await locks.acquire("partition-3");
     await fence?.enter(undefined, FILE, lease);

@@ -7,7 +7,7 @@ export const scheduler: Story = {
   tells:
     "Several instances run, and one of them must start the jobs. The configuration names it. That machine dies at night, and no job starts until somebody reads the mail.",
   failure: "The leader is in the configuration",
-  mend: "The leader is elected",
+  fix: "The leader is elected",
   lesson:
     "An election is a lock that candidates wait for. After a crash nobody leads for one ttl at most.",
   link: "elections.md",
@@ -30,7 +30,7 @@ export const scheduler: Story = {
       data.run("INSERT INTO ticks VALUES (?)", actor.name);
       await actor.sayAndWait("leads: starts a job");
     };
-    if (!actor.mended) {
+    if (!actor.fixed) {
       if (actor.name === "A") return start(actor);
       await actor.sayAndWait("is not the leader");
       return actor.say("is not the leader");

@@ -6,7 +6,7 @@ export const splitBrain: Story = {
   tells:
     "Payments are locked on a Redis server with a replica. The server replies before the replica has the lock, and fails. The replica is promoted, knows nothing of the lock, and grants it again: the customer is charged twice.",
   failure: "A primary with a replica",
-  mend: "A quorum of three servers",
+  fix: "A quorum of three servers",
   lesson:
     "One server with asynchronous replicas is for efficiency locks. A majority that knows the lock survives the loss of one.",
   link: "stores/quorum.md",
@@ -14,7 +14,7 @@ export const splitBrain: Story = {
 
   async direct(stage) {
     const data = await stage.data("CREATE TABLE charges (payment TEXT)");
-    const fail = stage.mended ? await startQuorum(stage) : await startPrimary(stage);
+    const fail = stage.fixed ? await startQuorum(stage) : await startPrimary(stage);
     const a = stage.cast("A");
     await a.says();
     await fail();
@@ -22,7 +22,7 @@ export const splitBrain: Story = {
     await b.says();
     await a.cue().says();
     b.cue();
-    if (!stage.mended) await b.says();
+    if (!stage.fixed) await b.says();
     await b.ended();
     const charges = data.value("SELECT count(*) FROM charges");
     stage.ends(charges === 1, `charges of payment 9: ${charges}`);

@@ -16,18 +16,18 @@ const SCRIPT = fileURLToPath(new URL("./actor-process.js", import.meta.url));
 const WIDTH = 76;
 const PATIENCE_MS = 60_000;
 
-/** An incident, played by real processes: first as it went wrong, then with the mend. */
+/** An incident, played by real processes: first as it went wrong, then with the fix. */
 export interface Story {
   /** The word for the command line. */
   readonly name: string;
   readonly title: string;
-  /** What happened, in a few sentences. */
+  /** The events, in a few sentences. */
   readonly tells: string;
   /** The headings of the two parts. */
   readonly failure: string;
-  readonly mend: string;
+  readonly fix: string;
   readonly lesson: string;
-  /** A page of docs/ with the mend. */
+  /** A page of docs/ with the fix. */
   readonly link: string;
   /** The servers that it starts. */
   readonly needs?: "redis";
@@ -37,7 +37,7 @@ export interface Story {
   act(actor: Actor): Promise<void>;
 }
 
-/** What all stages of one `holdfast story` share. */
+/** The part that all stages of one `holdfast story` share. */
 export interface Theatre {
   /** Removed at the end. */
   readonly folder: string;
@@ -48,7 +48,7 @@ export interface Theatre {
 
 /** One part of a story: its processes, its data, and the lines that are printed. */
 export class Stage {
-  readonly mended: boolean;
+  readonly fixed: boolean;
   readonly folder: string;
   /** The store of the locks of actors that are cast from now on. */
   url: string;
@@ -60,17 +60,17 @@ export class Stage {
   /** How this part ended. */
   isGood: boolean | null = null;
 
-  constructor(story: Story, theatre: Theatre, mended: boolean) {
+  constructor(story: Story, theatre: Theatre, fixed: boolean) {
     this.#story = story;
     this.#theatre = theatre;
-    this.mended = mended;
-    this.folder = join(theatre.folder, mended ? "mend" : "failure");
+    this.fixed = fixed;
+    this.folder = join(theatre.folder, fixed ? "fix" : "failure");
     this.url = sqliteUrl(join(this.folder, "locks.db"));
     mkdirSync(this.folder);
   }
 
   async play(): Promise<void> {
-    const heading = this.mended ? `2. ${this.#story.mend}` : `1. ${this.#story.failure}`;
+    const heading = this.fixed ? `2. ${this.#story.fix}` : `1. ${this.#story.failure}`;
     print(`\n${style(process.stdout, "bold", heading)}`);
     try {
       await this.#story.direct(this);
@@ -91,8 +91,8 @@ export class Stage {
   /** Starts a process in a column of its own, one of `columns`. */
   cast(name: string, column = 0, columns = 2): Player {
     const { name: story } = this.#story;
-    const { folder, mended, url } = this;
-    const role: Role = { story, name, mended, folder, url };
+    const { folder, fixed, url } = this;
+    const role: Role = { story, name, fixed, folder, url };
     const player = new Player(role, this.#theatre, Math.floor(WIDTH / columns) * column);
     this.#theatre.players.push(player);
     return player;
@@ -133,7 +133,10 @@ export class Stage {
 export async function until(isTrue: () => Promise<boolean>): Promise<void> {
   const endMs = performance.now() + PATIENCE_MS;
   while (!(await isTrue())) {
-    if (performance.now() > endMs) throw new CliError(Exit.failed, "the story does not go on");
+    if (performance.now() > endMs) {
+      const text = `nothing happened for ${PATIENCE_MS / 1_000} s; play the story again when the machine is less busy`;
+      throw new CliError(Exit.failed, text);
+    }
     await sleep(20);
   }
 }

@@ -6,7 +6,7 @@ export const stampede: Story = {
   tells:
     "A page is cached for a minute, and takes five seconds to make. In the moment in which it expires, every process finds the cache empty, and all of them make the page.",
   failure: "Look, make, store",
-  mend: "Look, lock, look again",
+  fix: "Look, lock, look again",
   lesson:
     "An efficiency lock, which may fail open: without the store, the page is made twice. Look again after the wait.",
   link: "intent.md#onunavailable-run",
@@ -18,11 +18,11 @@ export const stampede: Story = {
     const [a, ...others] = workers;
     await a!.cue().says();
     for (const other of others) other.cue();
-    if (stage.mended) await stage.waiters("page", 2);
+    if (stage.fixed) await stage.waiters("page", 2);
     await a!.cue().says();
     for (const other of others) {
       // In the failure, it makes the page too.
-      if (!stage.mended) await other.cue().says();
+      if (!stage.fixed) await other.cue().says();
       await other.says();
     }
     const made = data.value("SELECT count(*) FROM cache");
@@ -38,7 +38,7 @@ export const stampede: Story = {
       actor.say("stores the page");
     };
     if (!isCached()) await actor.sayAndWait("finds no page");
-    if (!actor.mended) return make();
+    if (!actor.fixed) return make();
     const locks = await actor.connect({ onUnavailable: "run" });
     await locks.withLock("page", async () => (isCached() ? actor.say("finds the page") : make()));
   },
