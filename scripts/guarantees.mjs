@@ -69,11 +69,18 @@ function cell(result, { name, breaks }) {
   return overlaps > 0 ? `overlap, fenced (${count(overlaps)})` : "overlap possible, none seen";
 }
 
-/** A promise that no run put to the test is named: it neither held nor broke. */
-const heldOf = ({ checks }) => {
+/** A promise that no run put to the test is named: it neither held nor broke. So is one that the store does not give. */
+const heldOf = ({ checks, notOffered = [] }) => {
   const unseen = checks.filter(({ verdict }) => verdict === "unknown").map(({ id }) => id);
-  return unseen.length === 0 ? "all held" : `held; not seen: ${unseen.join(", ")}`;
+  const untested = unseen.filter((id) => !notOffered.includes(id));
+  return [
+    untested.length === 0 ? "all held" : `held; not seen: ${untested.join(", ")}`,
+    ...(notOffered.length === 0 ? [] : [`not offered: ${notOffered.join(", ")}`]),
+  ].join("; ");
 };
+/** A number, and how many these are in a minute of the run. */
+const withRate = (times, { lastedMs }) =>
+  `${count(times)} (${count(Math.round((times * 60_000) / lastedMs))})`;
 const overlapsOf = ({ checks }) => checks.find(({ id }) => id === "S1").expected;
 const versionsOf = ({ versions }) =>
   Object.entries(versions)
@@ -81,7 +88,7 @@ const versionsOf = ({ versions }) =>
     .join(", ");
 
 const rowOf = (one) =>
-  `| ${one.about} | ${minutes(one.lastedMs)} | ${count(one.operations)} | ${count(one.grants)} | ${count(one.faults)} | ${heldOf(one)} | ${count(overlapsOf(one))} | ${count(one.fenced.lost)} |`;
+  `| ${one.about} | ${minutes(one.lastedMs)} | ${withRate(one.operations, one)} | ${count(one.grants)} | ${withRate(one.faults, one)} | ${heldOf(one)} | ${count(overlapsOf(one))} | ${count(one.fenced.lost)} |`;
 const headingOf = (about) => `${about.charAt(0).toUpperCase()}${about.slice(1)}`;
 
 function sectionOf(result) {
@@ -143,7 +150,7 @@ function fenceSection() {
   return [
     FENCE_HEADING,
     "",
-    `Locks in ${fenceResults[0].about}; the register and its fence are on a server that no fault hits. A cell counts the updates that were lost, of all writes, and the accesses that the fence refused, in the runs with this fault. *No fence* is the register without one, in all of these runs.`,
+    `Locks in ${fenceResults[0].about}; no fault hits the register and its fence, which are in a file of SQLite or on a server of their own. A cell counts the updates that were lost, of all writes, and the accesses that the fence refused, in the runs with this fault. *No fence* is the register without one, in all of these runs. The other fences have no register here: processes can't share memory, a service behind HTTP uses a fence of its own, and files, objects, guardRow and guardTxn are tested with paused processes only.`,
     "",
     ...names.map(
       (name) =>
@@ -179,7 +186,7 @@ for (const result of results) {
 }
 
 const summary = [
-  "| store | time | operations | grants | faults | promises | overlaps where not promised | lost updates behind the fence |",
+  "| store | time | operations (a minute) | grants | faults (a minute) | promises | overlaps where not promised | lost updates behind the fence |",
   "|---|---|---|---|---|---|---|---|",
   ...stores.map(({ row }) => row),
 ].join("\n");
@@ -195,8 +202,10 @@ This page is written by \`scripts/guarantees.mjs\` from runs of [\`holdfast veri
 - **overlap possible, none seen**: the same, and it did not happen in these runs.
 - **held, order not promised**: first come, first served is not promised under this fault; the rest held.
 - **not drawn**: the fault did not strike in these runs, so they say nothing about it.
+- **not seen: P4**: nothing in these runs put the promise P4 to the test.
+- **not offered: L4**: the store refuses what the promise L4 is about, or does not give this promise at all.
 
-Several faults are active at the same time in most runs, so a row shows the fault together with others, not alone.
+Several faults are active at the same time in most runs, so a row shows the fault together with others, not alone. Up to eight labs ran side by side on two cores, so operations and faults per minute say more about the machine than about the store.
 
 ${summary}
 

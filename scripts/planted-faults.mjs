@@ -203,8 +203,8 @@ export const PLANTED = [
     edits: [
       [
         "stores/zookeeper/releases.js",
-        "new Queue(children, resize).get(grantId)",
-        "new Queue(children, resize).holders()[0]",
+        "new Queue(name, children, resize).get(grantId)",
+        "new Queue(name, children, resize).holders()[0]",
       ],
     ],
   },
@@ -254,6 +254,10 @@ export function plant(edits, from = join(ROOT, "dist")) {
   };
 }
 
+/** The last column of the table. */
+export const commandOf = ({ lab, faults }) =>
+  `\`holdfast verify --lab ${lab}${faults === undefined ? "" : ` --faults ${/ /.test(faults) ? `"${faults}"` : faults}`}\``;
+
 const TRIALS = Number(process.env.TRIALS ?? 3);
 const LONGEST_MS = 300_000;
 
@@ -289,15 +293,13 @@ async function measure({ name, lab, faults, edits = [], mutant }) {
   const times = found.map(({ ms }) => ms).sort((a, b) => a - b);
   const rules = [...new Set(found.flatMap((one) => one.rules))].sort().join(", ");
   const median = times[Math.floor(TRIALS / 2)];
-  const time = Number.isFinite(median) ? `${Math.round(median / 1_000)} s` : "not found";
-  const only = faults === undefined ? "" : ` --faults "${faults}"`;
-  console.log(
-    `| ${name} | ${lab} | ${rules} | ${time} | \`holdfast verify --lab ${lab}${only}\` |`,
-  );
+  const of = TRIALS < 3 ? "" : ", median";
+  const time = Number.isFinite(median) ? `${Math.round(median / 1_000)} s${of}` : "not found";
+  console.log(`| ${name} | ${lab} | ${rules} | ${time} | ${commandOf({ lab, faults })} |`);
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
   const wanted = process.argv.slice(2).find((one) => !one.startsWith("--")) ?? "";
-  console.log("| planted bug | store | found as | median time | command |\n|---|---|---|---|---|");
+  console.log("| planted bug | store | found as | time | command |\n|---|---|---|---|---|");
   for (const one of PLANTED.filter(({ name }) => name.includes(wanted))) await measure(one);
 }

@@ -129,7 +129,7 @@ inline receiveYes() {
   }
 }
 
-/* What enter and guard have in common. */
+/* The part that enter and guard share. */
 inline showToken() {
   accepted = token >= highest || !KEEPS(GUARD_REFUSES_LOWER);
   printf("%d: client %d shows token %d after %d: %d\n", now, me, token, highest, accepted);
@@ -195,7 +195,7 @@ proctype Client(byte me) {
   release()
 }
 
-/* A tick may come between any two steps. What has expired is set to 0: fewer states. */
+/* A tick may come between any two steps. A deadline that has passed is set to 0: fewer states. */
 inline expire(client) {
   goodUntil[client] = (goodUntil[client] > now -> goodUntil[client] : 0)
 }

@@ -7,7 +7,8 @@
  *   OLD_GRANTS_END       a renewal that is asked after a higher token was decided gets no majority.
  * And with -DNO_EXPIRY, where only a release ends a record:
  *   ONE_HOLDER           no grant is decided while another is held;
- *   DECISIONS_RISE       if A was decided before B was decided, A's token is lower.
+ *   DECISIONS_RISE       if A was decided before B was decided, A's token is lower;
+ *   RELEASED_STAYS_FREE  a node that has released a grant does not fill it in again.
  *
  * Messages: once a request was sent, a node carries it out at any later time, any number of times.
  * So requests may be lost, late, reordered and asked again. A reply reaches the client at once, but the
@@ -18,7 +19,8 @@
  *
  * Numbers: a claim records any number above m, whatever t and the node's clock are. Other names with
  * the same tag raise m and c; to this name that looks like a higher number or a refusal. Raises and
- * renewals may be refused at any time, without a step, because a refusal changes nothing.
+ * renewals may be refused at any time, without a step, because a refusal changes nothing. For the same
+ * reason a release may raise m and c. It raises both, to the token + 1; here only c, which shows more.
  *
  * Not in the model: nodes that lose their data, the marker, and time (deadlines, drift, clocks).
  *
@@ -37,20 +39,22 @@
 #define RENEWAL_CHECKS_BASE   9  /* rule 3  OLD_GRANTS_END */
 #define FILL_IN_CHECKS_C      10 /* rule 3  OLD_GRANTS_END */
 #define RELEASE_NEEDS_HOLDER  11 /* rule 4  ONE_HOLDER */
-#define GRANT_ID_IS_FRESH     12 /* rule 5  TOKENS_DIFFER */
-#define ONE_NUMBER_DECIDES    13 /* rule 5  TOKENS_DIFFER */
-#define FILL_IN_IS_NO_VOTE    14 /* rule 6  TOKENS_DIFFER */
+#define RELEASE_RAISES_C      12 /* rule 4  RELEASED_STAYS_FREE */
+#define GRANT_ID_IS_FRESH     13 /* rule 5  TOKENS_DIFFER */
+#define ONE_NUMBER_DECIDES    14 /* rule 5  TOKENS_DIFFER */
+#define FILL_IN_IS_NO_VOTE    15 /* rule 6  TOKENS_DIFFER */
 
 #ifndef WITHOUT
 #define WITHOUT 0
 #endif
 #define KEEPS(rule) (WITHOUT != rule)
 
-#define TOKENS_DIFFER   1
-#define TOKENS_RISE     2
-#define OLD_GRANTS_END  3
-#define ONE_HOLDER      4
-#define DECISIONS_RISE  5
+#define TOKENS_DIFFER        1
+#define TOKENS_RISE          2
+#define OLD_GRANTS_END       3
+#define ONE_HOLDER           4
+#define DECISIONS_RISE       5
+#define RELEASED_STAYS_FREE  6
 
 #ifdef NO_EXPIRY
 #define EXPIRY false
@@ -88,6 +92,7 @@ byte tokens;                   /* a bit for each token of a decided grant */
 byte highestToken;
 byte highestWhenAsked[GRANTS];
 byte outdatedYes[GRANTS];      /* a bit for each node that renewed the grant after a higher token */
+byte releasedOn[GRANTS];       /* a bit for each node that has carried out the release of the grant */
 byte held;
 
 /* Grants are interchangeable, and nodes are: each is first used in the order of its index. */
@@ -189,6 +194,7 @@ inline fillIn(n, x) {
     (token[g] == x || (!KEEPS(FILL_IN_IS_NO_VOTE) && !token[g] && VOTES(x))) &&
     holder[n] != GRANT_ID && MAY_BE_FREE(n) && (c[n] <= x || !KEEPS(FILL_IN_CHECKS_C)) ->
     printf("grant %d: node %d fills in number %d\n", g, n, x);
+    check(RELEASED_STAYS_FREE, !(releasedOn[g] & BIT(n)));
     holder[n] = GRANT_ID;
     num[n] = x;
     base[n] = x;
@@ -196,6 +202,9 @@ inline fillIn(n, x) {
     vote(n, x)
   }
 }
+
+#define DELETES(n) \
+  (holder[n] != NONE && (holder[n] == GRANT_ID || !KEEPS(RELEASE_NEEDS_HOLDER)))
 
 /* Rule 4. The client ends first; its earlier requests may still be carried out. */
 inline endGrant() {
@@ -209,11 +218,18 @@ inline endGrant() {
 }
 inline release(n) {
   d_step {
-    ended[g] && holder[n] != NONE && (holder[n] == GRANT_ID || !KEEPS(RELEASE_NEEDS_HOLDER)) ->
-    printf("grant %d: node %d deletes the record of grant %d\n", g, n, holder[n]);
-    holder[n] = NONE;
-    num[n] = 0;
-    base[n] = 0
+    ended[g] && ((token[g] && !(releasedOn[g] & BIT(n))) || DELETES(n)) ->
+    printf("grant %d: node %d releases it\n", g, n);
+    c[n] = (token[g] && KEEPS(RELEASE_RAISES_C) -> MAX(c[n], token[g] + 1) : c[n]);
+    releasedOn[g] = releasedOn[g] | (token[g] -> BIT(n) : 0);
+    if
+    :: DELETES(n) ->
+       printf("grant %d: node %d deletes the record of grant %d\n", g, n, holder[n]);
+       holder[n] = NONE;
+       num[n] = 0;
+       base[n] = 0
+    :: else
+    fi
   }
 }
 

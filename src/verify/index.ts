@@ -27,8 +27,9 @@ export type { Cluster, Server, Site } from "./lab/server.js";
 export { renderReport } from "./report/render.js";
 export type { CheckResult, FaultRecord, Result, RunRecord } from "./runner/result.js";
 export type { Verification, VerifyOptions } from "./runner/verify.js";
+export { drawSchedule } from "./simulate/draw-schedule.js";
 export { type Outcome, simulate } from "./simulate/run.js";
-export { drawSchedule, type Schedule } from "./simulate/schedule.js";
+export type { Schedule } from "./simulate/schedule.js";
 export {
   type Failure,
   type Found,

@@ -40,6 +40,7 @@ export abstract class ChildServer implements Server {
   #child: ChildProcess | null = null;
   #starting: Promise<void> | null = null;
   #paused = false;
+  #kills = 0;
 
   constructor(place: Place) {
     this.place = place;
@@ -81,7 +82,10 @@ export abstract class ChildServer implements Server {
   }
 
   async #start(): Promise<void> {
+    const kills = this.#kills;
     await this.#makeData();
+    // `kill` finds no process yet while the data is made.
+    if (this.#kills !== kills) throw new Error(`${this.name} was killed while it started`);
     const child = this.#spawn();
     try {
       await until("it answers", START_MS, async () => {
@@ -112,6 +116,7 @@ export abstract class ChildServer implements Server {
   }
 
   async kill(): Promise<void> {
+    this.#kills++;
     await until(`${this.name} is dead`, SIGNAL_MS, () => {
       this.#signalAll("SIGKILL");
       return this.#isGone();

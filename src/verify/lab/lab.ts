@@ -170,11 +170,8 @@ export class Lab implements AsyncDisposable {
         await Promise.all(starts);
         return servers;
       } catch (error) {
-        const killAll = (): Promise<unknown> =>
-          Promise.allSettled(servers.map((server) => server.kill()));
-        await killAll();
+        await Promise.allSettled(servers.map((server) => server.kill()));
         await Promise.allSettled(starts);
-        await killAll();
         if (this.#closing !== null || attempt === PORT_TRIES) throw error;
         const free = await Promise.all(places.flatMap(({ ports }) => ports.map(isFree)));
         if (!free.includes(false)) throw error;

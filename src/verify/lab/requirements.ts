@@ -14,7 +14,12 @@ const REQUIREMENTS = {
   pgbouncer: { pgbouncer: "pgbouncer", psql: "postgresql" },
   etcd: { etcd: "etcd-server", etcdctl: "etcd-client" },
   zookeeper: { java: "default-jre-headless", "zookeeper.jar": "libzookeeper-java" },
-  mariadb: { mariadbd: "mariadb-server-core", "mariadb-install-db": "mariadb-server-core" },
+  mariadb: {
+    mariadbd: "mariadb-server-core",
+    "mariadb-install-db": "mariadb-server-core",
+    // The program that makes the data calls it.
+    my_print_defaults: "mariadb-client-core",
+  },
   sqlite: { sqlite3: "sqlite3" },
   faketime: { "libfaketimeMT.so.1": "faketime" },
   network: { ip: "iproute2", nft: "nftables", nsenter: "util-linux" },

@@ -2,6 +2,7 @@ import type { Event } from "../check/history.js";
 import { clientOf } from "../check/picture.js";
 import type { CheckResult, FaultRecord } from "../runner/result.js";
 import type { Model } from "./model.js";
+import { describeEvent, listed } from "./words.js";
 
 /** One line of a story. Context lines have no number: the evidence is complete without them. */
 export interface StoryLine {
@@ -9,8 +10,8 @@ export interface StoryLine {
   readonly number?: number;
 }
 
-/** A story should take a minute to read. Longer evidence is shortened to its end, which shows the violation. */
-const MOST_LINES = 12;
+/** Longer evidence is shortened to its end, which shows the violation. */
+const MOST_LINES = 10;
 /** Events later than this after the evidence are not part of the story. */
 const LATER_MS = 3_000;
 /** A fault that was healed this long before the evidence may still have caused the violation. */
@@ -28,6 +29,23 @@ export function storyLines(model: Model, { evidence }: CheckResult): readonly St
     .slice(0, MOST_LINES - shown.length)
     .map((event): StoryLine => ({ event }));
   return [...shown, ...context].sort((a, b) => a.event.atMs - b.event.atMs);
+}
+
+/** The story of the first broken promise, which is one of safety if any is, and the others in one line. */
+export function storyText(model: Model, checks: readonly CheckResult[]): readonly string[] {
+  const broken = checks.filter(({ verdict }) => verdict === "violated");
+  const told = broken.find(({ evidence }) => evidence.length > 0) ?? broken[0];
+  if (told === undefined) return [];
+  const others = broken.filter((one) => one !== told).map(({ id }) => id);
+  const lines = told.evidence.length === 0 ? [] : storyLines(model, told);
+  return [
+    `${told.id}: ${told.why}`,
+    ...lines.map(({ event }) => {
+      const { subject, predicate } = describeEvent(event, model.runAt(event.atMs), model.at);
+      return `  ${model.at(event.atMs).padStart(10)}  ${subject} ${predicate}`;
+    }),
+    ...(others.length === 0 ? [] : [`Also broken: ${listed(others)}.`]),
+  ];
 }
 
 function contextOf(model: Model, evidence: readonly Event[]): Event[] {

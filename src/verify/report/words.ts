@@ -1,6 +1,7 @@
 import { modeOf } from "../../core/store.js";
 import type { Event, EventOf } from "../check/history.js";
 import type { Run } from "../check/operations.js";
+import type { CheckResult, Result } from "../runner/result.js";
 
 /** One event as a sentence: subject and predicate. */
 export interface Sentence {
@@ -30,6 +31,27 @@ export function duration(ms: number): string {
 
 /** Adds a full stop if the text has none. */
 export const sentence = (text: string): string => (/[.!?]$/.test(text) ? text : `${text}.`);
+
+/** The verdict in a few words. Promises that no run put to the test are not counted as held. */
+export function headline(result: Result): string {
+  const { outcome, checks } = result;
+  if (outcome === "held") {
+    return unseenOf(result).length === 0 ? "Every promise held" : "Every tested promise held";
+  }
+  if (outcome === "unknown") return "No verdict";
+  const broken = checks.filter(({ verdict }) => verdict === "violated").length;
+  return broken <= 1 ? "A promise was broken" : `${broken} promises were broken`;
+}
+
+/** Whether the store does not offer what the check is about. */
+export const isOffered = ({ id }: CheckResult, { notOffered }: Result): boolean =>
+  !notOffered.some((one) => one === id);
+
+/** The promises that the store gives, and that no run put to the test. */
+export const unseenOf = (result: Result): readonly string[] =>
+  result.checks
+    .filter((one) => one.verdict === "unknown" && isOffered(one, result))
+    .map(({ id }) => id);
 
 /** "S1", "S1 and S4", "S1, S4 and L2". */
 export const listed = (items: readonly string[]): string =>

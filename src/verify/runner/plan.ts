@@ -1,4 +1,5 @@
 import type { Random } from "../../core/random.js";
+import type { Feature } from "../../core/store.js";
 import { seededRandom } from "../../testing/seeded-random.js";
 import type { Connections, ContendedName, Program } from "../traffic/protocol.js";
 import type { FaultKind } from "./kinds.js";
@@ -45,8 +46,8 @@ export interface PlanOptions {
   readonly forMs: number;
   /** The factor by which everything is slower than usual: 1 on a quiet machine. */
   readonly pace: number;
-  /** The mean pause between two operations of a program. */
-  readonly pauseMs: number;
+  /** The mean pause between two operations of a program. Default: `pauseMsOn`. */
+  readonly pauseMs?: number | undefined;
 }
 
 /** The last part of a run, in which nothing is injected, so that waiters have time to go on. */
@@ -58,42 +59,52 @@ const EXPIRING_SHARE = 0.6;
 /** The share of connection faults that hit all workers at the same time, as when their network fails. */
 const HITS_ALL = 0.25;
 
+const PAUSE_MS = 15;
+/** On a user's store, all workers together begin at most about 30 operations a second: each has two programs. */
+const GIVEN_PAUSE_MS_PER_WORKER = 67;
+
+/** The mean pause between two operations of a program. */
+const pauseMsOn = ({ isOurs }: Pick<Target, "isOurs">, workers: number): number =>
+  isOurs ? PAUSE_MS : GIVEN_PAUSE_MS_PER_WORKER * workers;
+
 export function drawPlan(
   seed: number,
   target: Pick<
     Target,
-    "ttlsMs" | "kinds" | "drawConnections" | "isOurs" | "locksOnly" | "oneTtl" | "longestHoldTtls"
+    "ttlsMs" | "kinds" | "drawConnections" | "isOurs" | "cannot" | "longestHoldTtls"
   >,
   options: PlanOptions,
 ): Plan {
   const random = seededRandom(seed);
-  const { forMs, pace } = options;
+  const { forMs, pace, pauseMs = pauseMsOn(target, options.workers) } = options;
   const chance = (share: number): boolean => random.unit() < share;
   const pick = <T>(from: readonly T[]): T => from[Math.floor(random.unit() * from.length)]!;
   const isExpiring = seed % EXPIRING_RUN_OF === 0;
   const names: ContendedName[] = [{ name: "a", permits: 0 }];
   if (isExpiring || chance(0.6)) names.push({ name: "b", permits: 0 });
   if (isExpiring) names.push({ name: "c", permits: 0 });
-  if (chance(0.4) && !target.locksOnly)
+  const refuses = Object.keys(target.cannot ?? {}) as Feature[];
+  const oneTtl = refuses.includes("own-ttl");
+  if (chance(0.4) && !refuses.includes("permits"))
     names.push({ name: "permits", permits: 2 + Math.floor(random.unit() * 3) });
   if (chance(0.2)) names.push({ name: "once", permits: 0, onceEveryMs: 400 });
   const ttlsMs = target.ttlsMs.map((ttlMs) => Math.round(ttlMs * pace));
   const drawTtls = (): readonly number[] => {
     // In half of the cases all workers have the same ttl.
     const drawn = chance(0.5) ? [ttlsMs[0]!] : ttlsMs;
-    return target.oneTtl ? [pick(drawn)] : drawn;
+    return oneTtl ? [pick(drawn)] : drawn;
   };
   const workers = Array.from({ length: options.workers }, (_, i) =>
     drawWorker(random, `w${i + 1}`, seed, {
       names,
       ttlsMs: drawTtls(),
       waitMs: pick([500, 2_000, 5_000]) * pace,
-      pauseMs: options.pauseMs,
+      pauseMs,
       ...(isExpiring ? { expiringShare: EXPIRING_SHARE } : {}),
-      ...(target.locksOnly ? { locksOnly: true } : {}),
+      refuses,
       ...(target.longestHoldTtls ? { longestHoldTtls: target.longestHoldTtls } : {}),
       connections: target.drawConnections(random),
-      oneTtl: target.oneTtl ?? false,
+      oneTtl,
     }),
   );
   const calmMs = forMs * (1 - CALM);
@@ -119,7 +130,7 @@ function drawWorker(
   seed: number,
   traffic: Pick<
     Program,
-    "names" | "ttlsMs" | "waitMs" | "pauseMs" | "expiringShare" | "locksOnly" | "longestHoldTtls"
+    "names" | "ttlsMs" | "waitMs" | "pauseMs" | "expiringShare" | "refuses" | "longestHoldTtls"
   > &
     Pick<WorkerPlan, "connections"> & { readonly oneTtl: boolean },
 ): WorkerPlan {

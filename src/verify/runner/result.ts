@@ -11,7 +11,7 @@ export type CheckId = RuleId | "P1" | "P2" | "P3" | "P4" | "P5";
  * `expected`: broken only under a fault for which the store does not promise it. `unknown`: the run
  * showed nothing about it.
  */
-export type CheckVerdict = "held" | "violated" | "expected" | "unknown";
+type CheckVerdict = "held" | "violated" | "expected" | "unknown";
 
 /** The outcome of one check over a run, or over all runs. */
 export interface CheckResult {
@@ -97,7 +97,7 @@ export interface Result {
   readonly about: string;
   /** The fence of the register: `sqlite` unless `--fence` named another. */
   readonly fence: string;
-  /** Versions of Node, the server and the client libraries. */
+  /** Versions of Holdfast, Node and the client libraries, and of the servers of a lab. */
   readonly versions: Readonly<Record<string, string>>;
   /** The start of the verification, ISO 8601. */
   readonly startedAt: string;
@@ -113,6 +113,8 @@ export interface Result {
   readonly kinds: readonly KindRecord[];
   /** The checks over all runs. */
   readonly checks: readonly CheckResult[];
+  /** The rules about features that the store does not offer, such as an order of waiters. */
+  readonly notOffered: readonly RuleId[];
   /** `violated` if a check is violated; `unknown` if too little was compared. */
   readonly outcome: "held" | "violated" | "unknown";
   /** How many acquires began. */

@@ -1,4 +1,5 @@
 import type { Random } from "../../core/random.js";
+import type { Traits } from "../../core/store.js";
 import type { Limits } from "../check/verdict.js";
 import type { Connections } from "../traffic/protocol.js";
 import type { FaultKind } from "./kinds.js";
@@ -19,12 +20,10 @@ export interface Target extends AsyncDisposable {
   readonly limits: Partial<Limits>;
   /** The time of a handover without faults, where waiters poll. */
   readonly handoverMs?: number;
-  /** The store refuses shared leases and permits, so workers do not ask for them. */
-  readonly locksOnly?: boolean;
+  /** The operations that the store refuses: workers do not ask for them. Where it is a ttl per lease, each worker draws one for its `Locks`. */
+  readonly cannot?: Traits["cannot"];
   /** The longest time for which a renewed lease is held, in ttls, where a record outlasts its ttl. Default 1.5. */
   readonly longestHoldTtls?: number;
-  /** The store refuses a ttl per lease, so each worker draws one of the ttls for its `Locks`. */
-  readonly oneTtl?: boolean;
   readonly kinds: readonly FaultKind[];
   /** Kinds of faults that can't be made on this machine. */
   readonly leftOut?: readonly LeftOut[];
@@ -32,7 +31,7 @@ export interface Target extends AsyncDisposable {
   drawConnections(random: Random): readonly Connections[];
   /** Opens the proxies between one worker and the store. */
   openWay(client: string): Promise<Way>;
-  /** Versions of the servers and client libraries. */
+  /** Versions of the servers; none of a user's own store. */
   versions(): Promise<Readonly<Record<string, string>>>;
   /** How many commands the store has run; null if it does not count them. */
   commands(): Promise<number | null>;

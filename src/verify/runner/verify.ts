@@ -3,6 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { MutantName } from "../../testing/mutants.js";
 import type { Event, History } from "../check/history.js";
+import type { RuleId } from "../check/verdict.js";
 import { Guardian } from "../lab/guardian.js";
 import type { RegisterPlace } from "../traffic/registers/register.js";
 import { merge } from "./judge.js";
@@ -12,6 +13,7 @@ import type { CheckResult, RegisterCount, Registers, Result, RunRecord } from ".
 import { type Progress, type RunOutcome, run } from "./run.js";
 import { brokenBy, type Pick, pickFrom, type Shortened, shorten } from "./shorten.js";
 import type { Target } from "./target.js";
+import { versionsHere } from "./versions.js";
 
 /** Options of a verification. */
 export interface VerifyOptions {
@@ -25,7 +27,7 @@ export interface VerifyOptions {
   readonly workers: number;
   /** How long the traffic of one run lasts. */
   readonly runMs?: number | undefined;
-  /** The mean pause between two operations of a program. */
+  /** The mean pause between two operations of a program. Default: 15 ms; on a user's store longer with more workers. */
   readonly pauseMs?: number | undefined;
   /** Breaks the workers on purpose, to show that the verifier notices. */
   readonly mutant?: MutantName | undefined;
@@ -71,7 +73,6 @@ export interface VerifyFailure {
 }
 
 const RUN_MS = 10_000;
-const PAUSE_MS = 15;
 
 /** Runs from consecutive seeds until the time is over or a promise is broken. */
 export async function verify(target: Target, options: VerifyOptions): Promise<Verification> {
@@ -79,7 +80,7 @@ export async function verify(target: Target, options: VerifyOptions): Promise<Ve
   const startedAt = new Date().toISOString();
   const startedMs = performance.now();
   const outcomes: RunOutcome[] = [];
-  const versions = { node: process.versions.node, ...(await target.versions()) };
+  const versions = { ...versionsHere(target.url), ...(await target.versions()) };
   let failure: VerifyFailure | null = null;
   await inFolder(async (folder) => {
     const load = new Load();
@@ -129,7 +130,7 @@ class Runner {
   }
 
   async draw(seed: number): Promise<Plan> {
-    const { workers, runMs = RUN_MS, pauseMs = PAUSE_MS, pick } = this.#options;
+    const { workers, runMs = RUN_MS, pauseMs, pick } = this.#options;
     this.#pace = await this.#load.pace();
     const pace = this.#pace;
     const plan = drawPlan(seed, this.#target, { workers, forMs: runMs * pace, pace, pauseMs });
@@ -182,6 +183,14 @@ async function inFolder<T>(act: (folder: string) => Promise<T>): Promise<T> {
     if (guardian === null) rmSync(folder, { recursive: true, force: true });
     else await guardian.finish();
   }
+}
+
+/** The rules about what the target refuses, or does not promise at any time. */
+function notOfferedBy({ cannot = {}, limits }: Target): readonly RuleId[] {
+  return [
+    ...(cannot["at-least"] === undefined ? [] : (["S9"] as const)),
+    ...(limits.fair === false ? (["L4"] as const) : []),
+  ];
 }
 
 /** At least this many pairs of holders of one name must have been compared. */
@@ -242,6 +251,7 @@ function conclude(
       because,
     })),
     checks,
+    notOffered: notOfferedBy(target),
     outcome: isBroken ? "violated" : isEnough(checks) ? "held" : "unknown",
     operations: total((one) => one.operations),
     grants,

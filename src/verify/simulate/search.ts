@@ -1,6 +1,7 @@
 import type { RuleId, Verdict } from "../check/check.js";
+import { drawSchedule } from "./draw-schedule.js";
 import { type Outcome, type SimulatedMutant, simulate } from "./run.js";
-import { drawSchedule, type Schedule } from "./schedule.js";
+import type { Schedule } from "./schedule.js";
 import { shorten } from "./shorten.js";
 
 /** The options of a search. */

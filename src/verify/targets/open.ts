@@ -15,7 +15,7 @@ export async function withTarget<T>(
   faults: readonly string[] | undefined,
   act: (target: Target) => Promise<T>,
 ): Promise<T> {
-  if ("store" in wanted) return act(limited(givenTarget(wanted.store), faults));
+  if ("store" in wanted) return act(limited(await givenTarget(wanted.store), faults));
   const { needs, open } = LAB_TARGETS[wanted.lab];
   const lacking = missing(needs);
   if (lacking !== null) throw new Error(lacking.advice);

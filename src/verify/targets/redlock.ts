@@ -1,4 +1,5 @@
 import type { Random } from "../../core/random.js";
+import { QUORUM_TRAITS } from "../../stores/quorum/options.js";
 import { type Fault, fault, together } from "../fault.js";
 import { TcpProxy } from "../faults/proxy.js";
 import { redisConnectionKind } from "../faults/redis-kind.js";
@@ -48,8 +49,8 @@ export async function redlockTarget(lab: Lab, isClocked: boolean): Promise<Targe
     name: "redlock",
     about: "five Redis servers with appendfsync always, as a quorum",
     url: urlOf(servers),
-    limits: { fair: false },
-    locksOnly: true,
+    limits: { fair: QUORUM_TRAITS.fair },
+    cannot: QUORUM_TRAITS.cannot,
     drawConnections,
     kinds: [
       ...WORKER_KINDS,
@@ -148,7 +149,7 @@ function lossKinds(servers: readonly RedisServer[], losses: Losses): readonly Fa
     {
       name: MAJORITY_LOSES,
       hits: "cluster",
-      weight: 0.25,
+      weight: 0.5,
       lasts: ONCE,
       breaks: ["L1", "L2"],
       because: "nobody is granted anything until maxTtl is over",

@@ -1,4 +1,5 @@
 import type { Random } from "../../core/random.js";
+import { ZOOKEEPER_TRAITS } from "../../stores/zookeeper/index.js";
 import { TcpProxy } from "../faults/proxy.js";
 import { FalseClock } from "../lab/clock.js";
 import { Disk } from "../lab/disk.js";
@@ -84,7 +85,7 @@ async function openTarget(
     isOurs: true,
     url: cluster.url,
     ttlsMs: TTLS_MS,
-    oneTtl: true,
+    cannot: ZOOKEEPER_TRAITS.cannot,
     longestHoldTtls: 4,
     // Shorter than a third of the shortest ttl, when a waiter that got no push would find its grant.
     handoverMs: 220,

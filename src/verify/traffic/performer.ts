@@ -45,6 +45,8 @@ export class Performer {
   readonly #asked = new Map<string, string>();
   /** The ops that have a ticket, by its grantId. */
   readonly #tickets = new Map<string, string>();
+  /** When the store last replied to renewals. The core handles a reply in the same turn of the event loop. */
+  #repliedAtMs = 0;
 
   constructor(
     client: string,
@@ -82,6 +84,7 @@ export class Performer {
       sentAtMs: number,
       answers: readonly RenewAnswer[],
     ): readonly RenewAnswer[] => {
+      this.#repliedAtMs = machineMs();
       for (const [i, { grantId }] of renewals.entries()) {
         const op = this.#tickets.get(grantId);
         const kind = answers[i]?.kind;
@@ -111,7 +114,7 @@ export class Performer {
   renewed({ name, token }: Events["renewed"]): void {
     for (const one of this.#taken.values()) {
       if (one.parts.some((part) => part.name === name && part.token === token)) {
-        reportRenewed(one);
+        reportRenewed(one, this.#repliedAtMs);
       }
     }
   }

@@ -168,7 +168,8 @@ function expected(error: unknown): void {
 }
 
 function draw(random: Random, program: Program, limits: ReadonlyMap<string, number>): Operation {
-  const { names, ttlsMs, waitMs, expiringShare = 0.025, longestHoldTtls = 1.5 } = program;
+  const { names, ttlsMs, waitMs, refuses = [] } = program;
+  const { expiringShare = 0.025, longestHoldTtls = 1.5 } = program;
   const chance = (share: number): boolean => random.unit() < share;
   const pick = <T>(from: readonly T[]): T => from[Math.floor(random.unit() * from.length)]!;
   const { name, onceEveryMs } = pick(names);
@@ -191,7 +192,7 @@ function draw(random: Random, program: Program, limits: ReadonlyMap<string, numb
   const others = names.filter((one) => isLock(one) && one.name !== name);
   const isMulti = limit === 0 && others.length > 0 && chance(0.12);
   const drawn = drawMode(random, limit, isMulti);
-  const mode = program.locksOnly && drawn.mode === "shared" ? {} : drawn;
+  const mode = refuses.includes("shared") && drawn.mode === "shared" ? {} : drawn;
   const longMs = (expires ? 1 + 0.2 * random.unit() : longestHoldTtls * random.unit()) * ttlMs;
   const holdMs = isLong ? longMs : random.unit() ** 3 * 40;
   const abortAfterMs = chance(0.1) ? random.unit() * 800 : null;
@@ -201,7 +202,9 @@ function draw(random: Random, program: Program, limits: ReadonlyMap<string, numb
     ...mode,
     ...(renewToMs === null ? {} : { longestTtl: Math.max(ttlMs, renewToMs) }),
     ...(chance(0.04) ? { maxHold: Math.round(50 + random.unit() * ttlMs) } : {}),
-    ...(chance(0.015) ? { atLeast: Math.round(200 + random.unit() * 800) } : {}),
+    ...(chance(0.015) && !refuses.includes("at-least")
+      ? { atLeast: Math.round(200 + random.unit() * 800) }
+      : {}),
     ...(expires || chance(0.04) ? { renew: false } : {}),
   };
   if (limit === 0 && !isMulti && !mode.elected && renewToMs === null && chance(0.25)) {

@@ -1,4 +1,5 @@
 import type { AcquireOptions, LocksOptions } from "../../core/options.js";
+import type { Feature } from "../../core/store.js";
 import type { Duration } from "../../core/validate.js";
 import type { OnceOptions } from "../../primitives/once.js";
 import type { MutantName } from "../../testing/mutants.js";
@@ -109,8 +110,8 @@ export interface Program {
   readonly expiringShare?: number;
   /** The longest time for which a renewed lease is held, in ttls. Default 1.5. */
   readonly longestHoldTtls?: number;
-  /** Whether it takes exclusive locks and nothing else. */
-  readonly locksOnly?: boolean;
+  /** The operations that the store refuses: workers do not ask for them. Several names are not among them, because they are taken one by one. */
+  readonly refuses?: readonly Feature[];
   /** The time, on the time line, after which it begins nothing more. */
   readonly untilMs: number;
 }

@@ -43,11 +43,14 @@ export function deadlineOf(held: Taken["held"]): { atMs: number; untilMs: number
   }
 }
 
-/** Reports the new deadline. A multi-lock is good until the first of its leases ends. */
-export function reportRenewed({ parts, held }: Taken): void {
+/**
+ * Reports the new deadline. A multi-lock is good until the first of its leases ends. `renewedAtMs`: when the reply was
+ * there, for a process that was stopped on its way from there to here.
+ */
+export function reportRenewed({ parts, held }: Taken, renewedAtMs?: number): void {
   const { atMs, untilMs } = deadlineOf(held);
   if (untilMs <= atMs) return;
-  for (const { op } of parts) report({ kind: "renewed", op, untilMs }, atMs);
+  for (const { op } of parts) report({ kind: "renewed", op, untilMs }, renewedAtMs ?? atMs);
 }
 
 export function believes(held: Taken["held"]): boolean {

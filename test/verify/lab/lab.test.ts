@@ -77,6 +77,15 @@ describeWith(["redis", "etcd", "zookeeper"], "a lab", () => {
     );
   });
 
+  test("a server that is killed before its process is there does not start", async () => {
+    const redis = await (await open()).redis();
+    await redis.kill();
+    const starting = redis.start();
+    await redis.kill();
+    await expect(starting).rejects.toThrow(/^redis-1 was killed while it started$/);
+    expect(redis.state).toBe("down");
+  });
+
   test.each(["redis-cli", "redis-server"])(
     "says what to install when %s is missing",
     async (program) => {

@@ -124,6 +124,35 @@ test("a user's own store gets no interventions; a store of the lab gets some of 
   }
 });
 
+test("on a user's store the rate is bounded, however many workers there are", () => {
+  const rates = (workers: number, isOurs: boolean): readonly number[] =>
+    SEEDS.map((seed) => {
+      const options = { workers, forMs: 10_000, pace: 1 };
+      const programs = drawPlan(seed, paperTarget({ isOurs }), options).workers.flatMap(
+        (worker) => worker.programs,
+      );
+      // Each program pauses after every operation.
+      return programs.reduce((sum, { pauseMs }) => sum + 1_000 / pauseMs, 0);
+    });
+  const mean = (all: readonly number[]) => all.reduce((a, b) => a + b, 0) / all.length;
+  for (const workers of [2, 3, 16]) {
+    expect(mean(rates(workers, false)), `${workers} workers`).toBeLessThan(35);
+    expect(Math.max(...rates(workers, false)), `${workers} workers`).toBeLessThan(46);
+  }
+  expect(mean(rates(3, true))).toBeGreaterThan(300);
+});
+
+test("programs are told what the store refuses, and no semaphore is drawn where permits are refused", () => {
+  const cannot = { permits: "no", "own-ttl": "no" };
+  for (const { names, workers } of plansOf(paperTarget({ cannot }))) {
+    expect(names.filter(({ permits }) => permits > 0)).toEqual([]);
+    for (const { programs, ttlMs } of workers) {
+      for (const one of programs) expect([...one.refuses!]).toEqual(["permits", "own-ttl"]);
+      for (const one of programs) expect(one.ttlsMs).toEqual([ttlMs]);
+    }
+  }
+});
+
 test("in every third run the programs let most of their leases expire, and have more locks", () => {
   for (const { seed, workers, names } of plansOf()) {
     const shares = workers.flatMap(({ programs }) => programs.map((one) => one.expiringShare));

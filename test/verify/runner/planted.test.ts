@@ -5,7 +5,7 @@ import { MUTANTS } from "../../../src/testing.js";
 import { LAB_TARGETS } from "../../../src/verify/targets/index.js";
 import { unknownFaults, withTarget } from "../../../src/verify/targets/open.js";
 import { needs } from "../../support/needs.js";
-import { PLANTED, plant } from "./planted.js";
+import { commandOf, PLANTED, plant } from "./planted.js";
 
 const built = (file: string): string =>
   readFileSync(fileURLToPath(new URL(`../../../dist/${file}`, import.meta.url)), "utf8");
@@ -43,6 +43,20 @@ for (const lab of new Set(PLANTED.map((one) => one.lab))) {
     });
   });
 }
+
+test("the table in the docs has every planted fault, with the command that finds it", () => {
+  const page = readFileSync("docs/verify.md", "utf8");
+  const table = /<!-- planted:(.*?)<!-- end of planted -->/s.exec(page)![1]!;
+  const rows = table.split("\n").filter((line) => /^\| (?!planted bug)/.test(line));
+  const cells = rows.map((row) => row.slice(2, -2).split(" | "));
+  expect(cells.map(([name, lab, , , command]) => [name, lab, command]).sort()).toEqual(
+    PLANTED.map((one) => [one.name, one.lab, commandOf(one)]).sort(),
+  );
+  for (const [name, , rules, time] of cells) {
+    expect(rules, name).toMatch(/^[SLP]\d(, [SLP]\d)*$/);
+    expect(time, name).toMatch(/^\d+ s(, median)?$/);
+  }
+});
 
 test("an edit that does not find its text is refused", () => {
   expect(() => plant([["stores/rule.js", "no such text", ""]])).toThrow(

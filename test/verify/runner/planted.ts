@@ -19,7 +19,8 @@ interface Plot {
 const SCRIPT = new URL("../../../scripts/planted-faults.mjs", import.meta.url).href;
 
 /** The table of scripts/, which has no types. */
-export const { PLANTED, plant } = (await import(/* @vite-ignore */ SCRIPT)) as {
+export const { PLANTED, plant, commandOf } = (await import(/* @vite-ignore */ SCRIPT)) as {
   readonly PLANTED: readonly Planted[];
+  commandOf(planted: Pick<Planted, "lab" | "faults">): string;
   plant(edits: NonNullable<Planted["edits"]>): Plot;
 };

@@ -4,13 +4,9 @@ import { delegate } from "../../../src/testing/delegate.js";
 import { MUTANTS, type Mutant, type MutantName } from "../../../src/testing.js";
 import type { RuleId } from "../../../src/verify/check/check.js";
 import type { History } from "../../../src/verify/check/history.js";
+import { drawSchedule } from "../../../src/verify/simulate/draw-schedule.js";
 import { simulate } from "../../../src/verify/simulate/run.js";
-import {
-  drawSchedule,
-  type MessageFault,
-  type Place,
-  type Schedule,
-} from "../../../src/verify/simulate/schedule.js";
+import type { MessageFault, Place, Schedule } from "../../../src/verify/simulate/schedule.js";
 import { search, shortestFailure } from "../../../src/verify/simulate/search.js";
 import { shorten } from "../../../src/verify/simulate/shorten.js";
 import { runs } from "../../support/chance.js";
@@ -151,6 +147,15 @@ test("every part that a schedule can have is drawn, and every fourth schedule ha
   expect(drawn.some(({ traits }) => traits?.namesAtOnce === 1)).toBe(true);
   const graces = drawn.flatMap(({ troubles }) => troubles.filter((one) => "graceMs" in one));
   expect(graces).not.toEqual([]);
+  // A clock that is corrected after a minute without requests.
+  const isIdle = ({ tasks, troubles }: Schedule): boolean =>
+    troubles.some(
+      (one) =>
+        one.kind === "store's wall clock jumps" &&
+        one.byMs < -60_000 &&
+        !tasks.some(({ atMs }) => atMs < one.fromMs && atMs >= one.fromMs - 60_000),
+    );
+  expect(drawn.filter(isIdle).length).toBeGreaterThan(1);
   const places = new Set(drawn.map(({ place }) => place));
   expect([...places].sort()).toEqual(["network", "polled", "process", "skipping", "ticketless"]);
   const plain = drawn.filter((_, seed) => seed % 4 === 1).flatMap(({ tasks }) => tasks);

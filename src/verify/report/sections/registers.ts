@@ -4,14 +4,16 @@ import type { Model } from "../model.js";
 import { count, counted } from "../words.js";
 
 /** The effect of a fence on data that each holder reads, changes and writes. */
-export function registersSection({ result: { fenced, unfenced } }: Model): Markup | undefined {
+export function registersSection({
+  result: { fence, fenced, unfenced },
+}: Model): Markup | undefined {
   if (fenced.writes + fenced.refused + unfenced.writes === 0) return undefined;
   return html`<section id="registers">
 <h2>Registers</h2>
 <p class="note">Each holder reads a number, adds one and writes it back: once behind a fence, once without.</p>
 <div class="scroll"><table class="registers">
 <thead><tr><th scope="col">register</th><th scope="col" class="number">writes</th><th scope="col" class="number">lost updates</th><th scope="col" class="number">refused writes</th></tr></thead>
-<tbody>${row("without a fence", unfenced, false)}${row("behind a fence", fenced, true)}</tbody>
+<tbody>${row("without a fence", unfenced, false)}${row(`behind a fence (${fence})`, fenced, true)}</tbody>
 </table></div>
 <p>${meaning(unfenced, fenced)}</p>
 </section>

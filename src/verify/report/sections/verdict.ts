@@ -1,7 +1,7 @@
 import type { Result } from "../../runner/result.js";
 import { html, type Markup } from "../html.js";
 import type { Model } from "../model.js";
-import { count, counted, duration, listed } from "../words.js";
+import { count, counted, duration, headline, listed, unseenOf } from "../words.js";
 
 const SIGNS: Readonly<Record<Result["outcome"], Markup>> = {
   held: html`<path d="M8.5 16.5l5 5 10-11"/>`,
@@ -31,14 +31,8 @@ export function verdictSection({ result, workers }: Model): Markup {
 </header>`;
 }
 
-function headline({ outcome, checks }: Result): string {
-  if (outcome === "held") return "Every promise held";
-  if (outcome === "unknown") return "No verdict";
-  const broken = checks.filter(({ verdict }) => verdict === "violated").length;
-  return broken <= 1 ? "A promise was broken" : `${broken} promises were broken`;
-}
-
-function lead({ outcome, about, checks, faults }: Result): string {
+function lead(result: Result): string {
+  const { outcome, about, checks, faults } = result;
   const under = faults === 0 ? "without faults" : `under ${counted(faults, "fault")}`;
   const expected = checks.filter(({ verdict }) => verdict === "expected").length;
   const broken = checks.filter(({ verdict }) => verdict === "violated").map(({ id }) => id);
@@ -46,7 +40,9 @@ function lead({ outcome, about, checks, faults }: Result): string {
     expected === 0
       ? ""
       : ` ${counted(expected, "check was", "checks were")} broken where the store does not promise it.`;
-  if (outcome === "held") return `${capital(about)}, ${under}.${more}`;
+  const unseen = unseenOf(result);
+  const untested = unseen.length === 0 ? "" : ` Not seen: ${listed(unseen)}.`;
+  if (outcome === "held") return `${capital(about)}, ${under}.${more}${untested}`;
   if (outcome === "violated") {
     return `${capital(about)}, ${under}: ${listed(broken)} ${broken.length === 1 ? "is" : "are"} violated.${more}`;
   }

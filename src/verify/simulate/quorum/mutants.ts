@@ -1,7 +1,8 @@
 import type { NodeClaimReply, QuorumNode } from "../../../stores/quorum/node.js";
 import { forwardTo } from "./forward.js";
 import type { QuorumMutant } from "./mutant.js";
-import { type Caller, SimulatedServer } from "./server.js";
+import { SimulatedServer } from "./server.js";
+import type { Caller } from "./server-data.js";
 
 /** How long this mutant keeps a counter that no claim has used, in µs. */
 const COUNTER_KEPT = 1_500_000;

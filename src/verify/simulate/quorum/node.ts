@@ -12,7 +12,8 @@ import type {
   QuorumNode,
 } from "../../../stores/quorum/node.js";
 import type { MessagePath } from "../message-path.js";
-import type { Caller, SimulatedServer } from "./server.js";
+import type { SimulatedServer } from "./server.js";
+import type { Caller } from "./server-data.js";
 
 /** A node as one process reaches it by messages: what `RedisNode` is to a real server. */
 export class SimulatedNode implements QuorumNode {

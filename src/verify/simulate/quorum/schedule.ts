@@ -1,14 +1,7 @@
 import type { Random } from "../../../core/random.js";
 import { seededRandom } from "../../../testing/seeded-random.js";
-import {
-  type MessageFault,
-  pick,
-  type Schedule,
-  type StoreTrouble,
-  type Task,
-  type Trouble,
-  whole,
-} from "../schedule.js";
+import { pick, whole } from "../draw-schedule.js";
+import type { MessageFault, Schedule, StoreTrouble, Task, Trouble } from "../schedule.js";
 
 const LASTS_MS = 8_000;
 const MAX_TTL_MS = 4_000;

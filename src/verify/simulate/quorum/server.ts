@@ -1,4 +1,3 @@
-import { createHash } from "node:crypto";
 import { REVOKED_KEPT } from "../../../core/store.js";
 import type {
   NodeClaim,
@@ -13,72 +12,21 @@ import type {
 } from "../../../stores/quorum/node.js";
 import { MOST_AHEAD_MICROS, MOST_WAKES } from "../../../stores/quorum/scripts.js";
 import { bucketOf } from "../../../stores/redis/keys.js";
-
-/** A client's part in a request that has to know whether the server has all its data. */
-export interface Caller {
-  /** The marker as the client last saw it while the node was in service; otherwise empty. */
-  readonly marker: string;
-  readonly maxTtlMs: number;
-  readonly fsync: "always" | "later" | "unknown";
-  /** Where the client listens. */
-  readonly channel: string;
-}
-
-/** The ballot that has a name on this node. Times in µs. */
-interface NodeRecord {
-  readonly id: string;
-  number: number;
-  readonly base: number;
-  expiry: number;
-  seq: number;
-  ttlMs: number;
-  since: number;
-  closed: number;
-  readonly holder: string;
-}
-
-/** The highest number of all recordings, and of those without fill-ins. */
-interface Last {
-  readonly highest: number;
-  readonly claimed: number;
-}
-
-interface Marker {
-  readonly runId: string;
-  readonly maxTtlMs: number;
-  readonly fsync: Caller["fsync"];
-  /** The kind of loss that was found: data, or any trace of use. Empty: the node is in service. */
-  readonly state: "" | "lost" | "new";
-  /** When that was found, in µs; 0: the node is in service. */
-  readonly since: number;
-}
-
-interface Waiting {
-  readonly channels: string[];
-  expiry: number;
-}
-
-type Revocation = NodeRevocation & { readonly at: number };
-
-interface Data {
-  marker: Marker | null;
-  readonly records: Map<string, NodeRecord>;
-  /** By name: the ballot that is over, and until when its claim is refused. */
-  readonly over: Map<string, { readonly id: string; readonly until: number }>;
-  /** Many names share a counter. */
-  readonly last: Map<number, Last>;
-  readonly waiting: Map<string, Waiting>;
-  readonly revoked: Map<string, { readonly list: readonly Revocation[]; readonly expiry: number }>;
-}
-
-const noData = (): Data => ({
-  marker: null,
-  records: new Map(),
-  over: new Map(),
-  last: new Map(),
-  waiting: new Map(),
-  revoked: new Map(),
-});
+import {
+  type Caller,
+  countFromNow,
+  type Data,
+  describeRecord,
+  isHeldBy,
+  type Last,
+  type Marker,
+  type NodeRecord,
+  noData,
+  type Revocation,
+  shortId,
+  textOf,
+  type Waiting,
+} from "./server-data.js";
 
 /**
  * The server behind one node of a quorum: the rules of the Lua scripts in `stores/quorum/lua`, in their order.
@@ -227,18 +175,7 @@ export class SimulatedServer {
     const micros = this.micros();
     const record = this.#read(name);
     return {
-      record:
-        record === undefined
-          ? null
-          : {
-              id: shortId(record.id),
-              number: record.number,
-              holder: record.holder,
-              heldMs: (micros - record.since) / 1_000,
-              expiresInMs:
-                ((record.expiry > micros ? record.expiry : record.closed) - micros) / 1_000,
-              closed: record.expiry <= micros,
-            },
+      record: record === undefined ? null : describeRecord(record, micros),
       revoked: this.#revocations(name).map(({ id, holder, number, by, why, at }) => {
         return { id, holder, token: BigInt(number), by, why, agoMs: (micros - at) / 1_000 };
       }),
@@ -255,8 +192,10 @@ export class SimulatedServer {
     return this.#data.marker === null ? "" : textOf(this.#data.marker);
   }
 
+  /** A server that has restarted is out of service until the first request has examined it. */
   get isInService(): boolean {
-    return this.#data.marker?.since === 0;
+    const { marker } = this.#data;
+    return marker?.since === 0 && marker.runId === this.#runId;
   }
 
   subscribe(channel: string, listener: (name: string) => void): void {
@@ -306,7 +245,7 @@ export class SimulatedServer {
     if (isKnown) return 0;
     const micros = this.micros();
     const longestMs = Math.max(maxTtlMs, present?.maxTtlMs ?? 0);
-    let state: Marker["state"] = present === null ? "new" : "lost";
+    let state: Marker["state"] = present === null && this.#data.last.size === 0 ? "new" : "lost";
     let since = micros;
     let knownFsync = fsync;
     if (present?.runId === this.#runId) {
@@ -455,25 +394,3 @@ export class SimulatedServer {
     return isThere ? waiting : { channels: [], expiry: 0 };
   }
 }
-
-const FORMAT = 1;
-
-const textOf = ({ runId, maxTtlMs, fsync, state, since }: Marker): string =>
-  `${FORMAT} ${runId} ${maxTtlMs} ${fsync} ${state}${since}`;
-
-/** More time left than was ever given: the clock was set back since. */
-function countFromNow(record: NodeRecord, micros: number): void {
-  const setBack = record.expiry - record.ttlMs * 1_000 - micros;
-  if (setBack <= 0) return;
-  record.expiry -= setBack;
-  record.since = Math.max(0, record.since - setBack);
-  record.closed = Math.max(0, record.closed - setBack);
-}
-
-/** A name that `atLeast` keeps closed is held by nobody. */
-const isHeldBy = (record: NodeRecord, id: string, micros: number): boolean =>
-  record.id === id && record.expiry > micros;
-
-/** Tells people which ballot is meant, without its secret id. */
-export const shortId = (id: string): string =>
-  createHash("sha1").update(id).digest("hex").slice(0, 12);

@@ -16,7 +16,8 @@ import { forwardTo } from "./forward.js";
 import { GrantedBallots } from "./grants.js";
 import type { QuorumMutant } from "./mutant.js";
 import { SimulatedNode } from "./node.js";
-import { SimulatedServer, shortId } from "./server.js";
+import { SimulatedServer } from "./server.js";
+import { shortId } from "./server-data.js";
 
 /** The longest delay of a late message between a client and a node. */
 const LATE_MS = 1_500;

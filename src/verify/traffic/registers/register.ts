@@ -38,7 +38,7 @@ export type ServerFence = (typeof SERVER_FENCES)[number];
 export const REGISTER_FENCES = ["sqlite", ...SERVER_FENCES] as const;
 export type RegisterFence = (typeof REGISTER_FENCES)[number];
 
-/** What a server must be able to do for a register. */
+/** The steps that a server must be able to take for a register. */
 export interface Cells {
   /** Checks the token, counts the step and writes the value, if there is one, at once. Resolves to the step. */
   access(resource: string, lease: Fenced, value: number | null): Promise<number>;
