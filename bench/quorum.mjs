@@ -93,6 +93,57 @@ const bare = (name, codeOf) => ({
 const scriptsAlone = bare("scripts alone", ({ ballots }) => ballots.code);
 const emptyScripts = bare("empty scripts", () => "return '+'");
 
+/**
+ * What a handover takes with bare commands: the release deletes and publishes on all servers; at the third message the
+ * waiter claims on all, and goes on at the third reply.
+ */
+const bareCommands = {
+  name: "bare commands",
+  needs: ["ioredis"],
+  async open(place, { ttlMs }) {
+    const [nodes, subscribers] = [await clients(place), await clients(place)];
+    const script =
+      "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end redis.call('del', KEYS[1]) return redis.call('publish', KEYS[1], '')";
+    const [sha] = await Promise.all(nodes.map((node) => node.script("LOAD", script)));
+    let messages = 0;
+    let wake = () => {};
+    for (const subscriber of subscribers) {
+      subscriber.on("message", () => ++messages === MAJORITY && wake());
+    }
+    const release = ({ name, value }) =>
+      majorityOf(nodes.map((node) => node.evalsha(sha, 1, name, value)));
+    /** Whether a majority has recorded the value. */
+    const claim = (name, value) =>
+      new Promise((resolve, reject) => {
+        let [votes, replies] = [0, 0];
+        const replied = (reply) => {
+          if (reply !== null && ++votes === MAJORITY) resolve(true);
+          if (++replies === NODES) resolve(votes >= MAJORITY);
+        };
+        for (const node of nodes) node.set(name, value, "PX", ttlMs, "NX").then(replied, reject);
+      });
+    let isListening = false;
+    return {
+      async acquire(name) {
+        for (;;) {
+          messages = 0;
+          const woken = new Promise((resolve) => {
+            wake = resolve;
+          });
+          const value = randomUUID();
+          if (await claim(name, value)) return { name, value };
+          await release({ name, value });
+          if (isListening) await woken;
+          else await Promise.all(subscribers.map((subscriber) => subscriber.subscribe(name)));
+          isListening = true;
+        }
+      },
+      release,
+      close: () => disconnectAll([...nodes, ...subscribers]),
+    };
+  },
+};
+
 // The peers wait with their defaults, but never give up.
 
 const redisSemaphore = {
@@ -182,6 +233,7 @@ export const contestants = [
   { ...publish, open: ({ urls }) => publish.open({ url: urls[0] }) },
   scriptsAlone,
   emptyScripts,
+  bareCommands,
   ...ours,
   oursWithOneStopped,
   redisSemaphore,
@@ -233,9 +285,20 @@ export const measurements = [
   },
   {
     kind: "handover",
-    among: ["publish", "Holdfast", ...peers],
+    among: ["publish", bareCommands.name, "Holdfast", ...peers],
     yardstick: "publish",
     goals: [{ figure: "ratio", goal: "≤ 2" }],
+  },
+  {
+    kind: "draining",
+    among: ["Holdfast", ...peers],
+    yardstick: "redis-semaphore",
+    rounds: 5,
+    limitMs: 20_000,
+    goals: [
+      { figure: "handoversPerSecond", goal: "≥ 3 × best peer" },
+      { figure: "failed", goal: "≤ 0" },
+    ],
   },
   {
     kind: "contention",

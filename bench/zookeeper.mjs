@@ -117,8 +117,7 @@ export const measurements = [
     id: "handover-five",
     label: "handover with five processes",
     processes: 5,
-    // The recipe on the native client hung here in a quick run; the cause is not known.
-    among: ["watch", "Holdfast", pure.name],
+    among: ["watch", "Holdfast", ...peers],
     yardstick: "watch",
     goals: [{ figure: "ratio", goal: "≤ 1.75" }],
   },

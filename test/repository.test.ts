@@ -51,6 +51,8 @@ test("the library prints nothing, and imports nothing but Node", () => {
   const workers = ["worker-process.ts", "connections.ts"].map((one) => `src/verify/traffic/${one}`);
   // Texts of programs, for users to paste.
   const texts = ["code.ts", "fence-code.ts"].map((one) => `src/advise/${one}`);
+  // A program that imports holdfast/otel has the API of OpenTelemetry.
+  const withOtel = ["otel.ts", "spans.ts"].map((one) => join("src/observe", one));
   const own = files("src", ".ts").filter(
     (path) => !path.startsWith("src/cli") && ![...workers, ...texts].includes(path),
   );
@@ -59,8 +61,7 @@ test("the library prints nothing, and imports nothing but Node", () => {
     const code = text(path).replaceAll(/\/\*\*.*?\*\//gs, "");
     expect(code, path).not.toMatch(/console\.|process\.std(out|err)/);
     for (const [, from] of code.matchAll(/(?:from|import\() ?"([^"]+)"/g)) {
-      // A program that imports holdfast/otel has the API of OpenTelemetry.
-      if (from === "@opentelemetry/api" && path.startsWith("src/observe/")) continue;
+      if (from === "@opentelemetry/api" && withOtel.includes(path)) continue;
       expect(from, path).toMatch(/^(node:|\.{1,2}\/)/);
     }
   }
@@ -89,6 +90,14 @@ function tracer(): string {
   return `data:text/javascript,${encodeURIComponent(code)}`;
 }
 
+test("no source file has more than 400 lines", () => {
+  for (const path of [".ts", ".lua", ".sql"].flatMap((ending) => files("src", ending))) {
+    // Written by scripts/embed-scripts.mjs from the files beside them.
+    if (/\/(lua|sql)\.ts$/.test(path) && text(path).startsWith("// Written by")) continue;
+    expect(text(path).split("\n").length - 1, path).toBeLessThanOrEqual(400);
+  }
+});
+
 test("random tests draw from a fixed seed", () => {
   for (const path of files("test", ".test.ts")) {
     const code = text(path);
@@ -111,6 +120,33 @@ test("no document has a placeholder in place of a figure or a sentence", () => {
   for (const path of ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", ...files("docs", ".md")]) {
     expect(text(path), path).not.toMatch(/\b(BENCH|TODO|TBD|FIXME)\b/);
   }
+});
+
+test("no sentence of a comment or a document begins with a bare Who, Whoever, What or Of", () => {
+  const sentences = (prose: string): string[] => prose.split(/(?<=[.!?:;])[*_]* +(?=[A-Z])/);
+  const isBare = (one: string): boolean => /^(Who|Whoever|What|Of)\b(?!.*\?)/.test(one);
+  const found: string[] = [];
+  const check = (path: string, prose: string): void => {
+    for (const one of sentences(prose).filter(isBare)) found.push(`${path}: ${one.slice(0, 80)}`);
+  };
+  const folders = ["src", "test", "bench", "scripts", "examples", "spec"];
+  const endings = [".ts", ".mjs", ".lua", ".sql", ".pml"];
+  for (const path of folders.flatMap((folder) => endings.flatMap((end) => files(folder, end)))) {
+    // A block, or a run of lines, that holds nothing but a comment.
+    const comments = text(path).matchAll(/\/\*.*?\*\/|(?:^[ \t]*(?:\/\/|--) .*\n)+/gms);
+    for (const [comment] of comments) {
+      check(path, comment.replaceAll(/^\s*(\/\*+|\*\/?|\/\/|--) ?/gm, "").replaceAll(/\s+/g, " "));
+    }
+  }
+  const pages = readdirSync(root).filter((path) => path.endsWith(".md"));
+  for (const path of [...pages, ...files("docs", ".md")]) {
+    const prose = text(path).replaceAll(/^```.*?^```/gms, "");
+    // A heading or a bold question may ask; a line that ends in a colon leads to a list.
+    for (const line of prose.split("\n")) {
+      if (!/^#|:$/.test(line)) check(path, line.replace(/^[\s>*_-]*|^\d+\. /, ""));
+    }
+  }
+  expect(found).toEqual([]);
 });
 
 test("links between the documents lead somewhere", () => {

@@ -6,21 +6,32 @@ import { ratios, spread } from "../lib/statistics.mjs";
 
 /**
  * A queue of waiters in several processes; each gives the name back as soon as it has it. A waker without a lock is a
- * chain: each that is woken wakes the next.
+ * chain: each that is woken wakes the next. A run in which some waiter has not had the name after `limitMs` has failed.
  */
-export const settings = { rounds: 15, waiters: 100, processes: 4, settledMs: 300 };
-export const quick = { rounds: 1, waiters: 6, processes: 2, settledMs: 50 };
+export const settings = {
+  rounds: 15,
+  waiters: 100,
+  processes: 4,
+  settledMs: 300,
+  limitMs: 60_000,
+};
+export const quick = { rounds: 1, waiters: 6, processes: 2, settledMs: 50, limitMs: 20_000 };
 
 export const columns = ({ yardstick }) => ({
   handoversPerSecond: ["handovers", "/s"],
   ratio: [`handovers ÷ ${yardstick}`, "×"],
   commandsPerHandover: ["commands each", "count"],
   packetsPerHandover: ["packets each", "count"],
+  failed: ["failed runs", "count"],
 });
 
 export async function measure({ contestants, start, commands, packets, options, progress }) {
-  const { rounds, waiters, processes: count, settledMs, yardstick } = options;
+  const { rounds, waiters, processes: count, settledMs, limitMs, yardstick } = options;
   const opened = new Map();
+  const open = async (name) => {
+    const starts = Array.from({ length: count }, () => start(name));
+    opened.set(name, await allStarted(starts));
+  };
   const turn = async ({ name }, round) => {
     const processes = opened.get(name);
     const [holder] = processes;
@@ -32,16 +43,24 @@ export async function measure({ contestants, start, commands, packets, options, 
     await sleepMs(settledMs);
     const before = { commands: await commands?.(), packets: await packets?.() };
     const fromMs = await holder.call("release", { round });
-    const ends = await Promise.all(processes.map((one) => one.call("drained")));
+    const ends = await Promise.all(processes.map((one) => one.call("drained", { limitMs })));
     const after = { packets: await packets?.(), commands: await commands?.() };
-    const tookMs = Math.max(...ends) - fromMs;
+    const tookMs = Math.max(...ends.map(({ atMs }) => atMs)) - fromMs;
+    const missing = ends.reduce((sum, end) => sum + end.missing, 0);
+    const handovers = waiters - missing;
+    if (missing > 0) {
+      // Waiters that are left over would disturb the next runs.
+      await Promise.all(processes.map((one) => one.kill()));
+      await open(name);
+    }
     // The pings of all sessions, which are no part of a handover.
     if (packets !== undefined) await sleepMs(tookMs);
     const pings = (await packets?.()) - after.packets;
     return {
-      handoversPerSecond: (waiters / tookMs) * 1_000,
-      commandsPerHandover: (after.commands - before.commands) / waiters,
-      packetsPerHandover: (after.packets - before.packets - pings) / waiters,
+      handoversPerSecond: (handovers / tookMs) * 1_000,
+      commandsPerHandover: (after.commands - before.commands) / handovers,
+      packetsPerHandover: (after.packets - before.packets - pings) / handovers,
+      isFailed: missing > 0,
     };
   };
   try {
@@ -50,8 +69,7 @@ export async function measure({ contestants, start, commands, packets, options, 
     for (const contestant of contestants) {
       progress(`starting ${contestant.name}`);
       try {
-        const starts = Array.from({ length: count }, () => start(contestant.name));
-        opened.set(contestant.name, await allStarted(starts));
+        await open(contestant.name);
         // Compiles what is hot.
         await turn(contestant, "first");
         able.push(contestant);
@@ -70,6 +88,7 @@ export async function measure({ contestants, start, commands, packets, options, 
         ratio: ratios(rates(name), rates(yardstick)),
         commandsPerHandover: each("commandsPerHandover", commands !== undefined),
         packetsPerHandover: each("packetsPerHandover", packets !== undefined),
+        failed: all.filter(({ isFailed }) => isFailed).length,
       };
     }
     return { figures, failures };
@@ -113,11 +132,15 @@ export const inChild = {
     await (adapter.wake === undefined ? adapter.release(handle) : adapter.wake(nameOf(round, 0)));
     return atMs;
   },
-  /** When the last waiter of this process was granted the name. */
-  async drained(_, self) {
-    const grantedMs = await Promise.all(self.waiting ?? []);
+  /** When the last waiter of this process was granted the name, or the time was over, and how many were not. */
+  async drained({ limitMs }, self) {
+    const waiting = self.waiting ?? [];
     self.waiting = [];
-    return Math.max(...grantedMs);
+    const grantedMs = [];
+    const granted = waiting.map((one) => one.then((atMs) => grantedMs.push(atMs)));
+    await Promise.race([Promise.all(granted), sleepMs(limitMs)]);
+    const missing = waiting.length - grantedMs.length;
+    return { atMs: missing > 0 ? machineMs() : Math.max(...grantedMs), missing };
   },
 };
 

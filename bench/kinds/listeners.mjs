@@ -3,7 +3,7 @@ import { heapBytes } from "../lib/resources.mjs";
 import { median, ratios } from "../lib/statistics.mjs";
 
 /**
- * What it costs when somebody listens to the events: acquire + release, each contestant in its own
+ * The cost of listening to the events: acquire + release, each contestant in its own
  * process. CPU time, because processes in turn meet a busy machine differently.
  */
 export const settings = {

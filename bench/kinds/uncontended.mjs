@@ -16,6 +16,8 @@ export const settings = {
   /** The first round, which does not count. */
   warmUpMs: 200,
   operation: "pairs",
+  /** A further contestant that the others are divided by, with 1 in flight. */
+  otherYardstick: null,
   /** Whether the CPU time of a pair is shown, which depends less on the load of the machine; needs the probe `cpuMs`. */
   showsCpu: false,
 };
@@ -24,13 +26,15 @@ const ONE = {
   writes: "a write",
   tasks: "a task",
   takes: "a take",
+  calls: "a call",
 };
 export const quick = { rounds: 2, sequentialMs: 15, inFlightMs: 20, warmUpMs: 20 };
 
-export const columns = ({ yardstick, width, operation, showsCpu }) => ({
+export const columns = ({ yardstick, otherYardstick, width, operation, showsCpu }) => ({
   timeMs: ["1 in flight: p50", "ms"],
   p99Ms: ["p99", "ms"],
   timeRatio: [`p50 ÷ ${yardstick}`, "×"],
+  ...(otherYardstick && { otherRatio: [`p50 ÷ ${otherYardstick}`, "×"] }),
   pairsPerSecond: [`${width} in flight: ${operation}`, "/s"],
   throughputRatio: [`${width} in flight ÷ ${yardstick}`, "×"],
   ...(showsCpu && {
@@ -40,7 +44,17 @@ export const columns = ({ yardstick, width, operation, showsCpu }) => ({
 });
 
 export async function measure({ contestants, place, options, progress, cpuMs = () => 0 }) {
-  const { rounds, sequentialMs, sliceMs, width, names, inFlightMs, warmUpMs, yardstick } = options;
+  const {
+    rounds,
+    sequentialMs,
+    sliceMs,
+    width,
+    names,
+    inFlightMs,
+    warmUpMs,
+    yardstick,
+    otherYardstick,
+  } = options;
   const opened = [];
   const close = () => Promise.all(opened.map(({ adapter }) => adapter.close()));
   try {
@@ -94,6 +108,9 @@ export async function measure({ contestants, place, options, progress, cpuMs = (
           timeMs: median(times.get(name)),
           p99Ms: median(sequential.get(name).map((one) => one.p99Ms)),
           timeRatio: ratios(times.get(name), times.get(yardstick)),
+          ...(times.has(otherYardstick) && {
+            otherRatio: ratios(times.get(name), times.get(otherYardstick)),
+          }),
           pairsPerSecond: spread(rates.get(name)).median,
           throughputRatio: ratios(rates.get(name), rates.get(yardstick)),
           clientCpuMs: msPerPair(name, "clientMs"),

@@ -1,5 +1,7 @@
 import { BEFORE } from "./holdfast.mjs";
 
+const atMost = (figure) => ({ figure, goal: `≤ 1.05 × ${BEFORE}` });
+
 /** No kind may be slower, or larger, than before by more than 5 %. */
 const GOALS = {
   uncontended: [
@@ -8,7 +10,8 @@ const GOALS = {
   ],
   handover: [{ figure: "ratio", goal: "≤ 1.05" }],
   contention: [{ figure: "ratio", goal: "≥ 0.95" }],
-  growth: [{ figure: "bytesPerLease", goal: `≤ 1.05 × ${BEFORE}` }],
+  growth: [atMost("bytesPerLease"), atMost("commandsPerSecond"), atMost("blockMs")],
+  recovery: [atMost("p50Ms")],
 };
 
 /** The same measurements between two builds of Holdfast alone, turn by turn in one run. */
@@ -19,6 +22,12 @@ export function againstBefore({ contestants, measurements, ...rest }) {
     contestants: contestants.filter(({ name }) => builds.includes(name)),
     measurements: measurements
       .filter(({ kind, among }) => kind in GOALS && among.includes("Holdfast"))
-      .map((one) => ({ ...one, among: builds, yardstick: BEFORE, goals: GOALS[one.kind] })),
+      .map((one) => ({
+        ...one,
+        among: builds,
+        yardstick: BEFORE,
+        otherYardstick: null,
+        goals: GOALS[one.kind],
+      })),
   };
 }

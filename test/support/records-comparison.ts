@@ -45,7 +45,7 @@ interface Possible {
 
 const NONE: Possible = { record: null, ends: [0, 0] };
 
-/** What a comparison has met: a test asserts that nothing is missing. */
+/** The cases that a comparison has met: a test asserts that none is missing. */
 export interface Met {
   written: number;
   repeated: number;

@@ -60,6 +60,7 @@ export function verificationOf(
     runs: [{ seed, fromMs: 0, untilMs, clients, faults, checks, registers }],
     kinds: [],
     checks,
+    notOffered: [],
     outcome: checks.some(({ verdict }) => verdict === "violated") ? "violated" : "held",
     operations: history.filter(({ kind }) => kind === "asked").length,
     grants: history.filter(({ kind }) => kind === "granted").length,

@@ -37,6 +37,15 @@ export function expectKept(
   );
 }
 
+/** Two held a name at the same time, and nothing else was broken: tokens rose, and the fence refused the first. */
+export function expectHeldTwice(timeLine: TimeLine): void {
+  const verdicts = checkHistory(timeLine.history());
+  const rules = (verdict: string): string[] =>
+    verdicts.filter((one) => one.verdict === verdict).map(({ rule }) => rule);
+  expect(rules("violated")).toEqual(["S1"]);
+  expect(rules("ok")).toEqual(expect.arrayContaining(["S2", "S3"]));
+}
+
 /** Polls until the condition is true, or fails after a generous time. */
 export const until = (
   what: string,
