@@ -124,10 +124,12 @@ describe("when the lease is lost", () => {
     const run = await start(folder, IGNORES, "--ttl", "2s");
     run.signal("SIGSTOP");
     expect((await startNext(folder).ended).code).toBe(0);
+    // On a busy machine, the lease may have been lost, and TERM sent, before holdfast was stopped.
+    const before = linesOf(folder, "log");
     run.signal("SIGCONT");
     expect((await run.ended).code).toBe(74);
     expect(isAlive(childPid(folder))).toBe(false);
-    expect(linesOf(folder, "log")).toEqual([]);
+    expect(linesOf(folder, "log")).toEqual(before);
   });
 
   it("the child's own children are stopped too, when it ends before them", async () => {
