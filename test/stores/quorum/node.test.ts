@@ -18,7 +18,8 @@ const MAX_TTL_MS = 60_000;
 const SPREAD = MAX_TTL_MS * 250;
 const CLIENTS = ["a", "b"];
 const IDS = ["id-1", "id-2", "id-3"];
-const NAMES = ["one", "two"];
+/** The keys of a name must not be those of the other. */
+const NAMES = ["one", "one:none"];
 /** A lease that has expired before the next step. */
 const SHORT_MS = 5;
 const SHORT_IS_OVER_MS = 20;
@@ -245,7 +246,7 @@ class Pair {
     await this.#readClock();
     const { unit } = this.#random;
     const client = Math.floor(unit() * CLIENTS.length);
-    const name = `${this.#pick(NAMES)} ${this.#seed}`;
+    const name = `${this.#seed} ${this.#pick(NAMES)}`;
     const id = this.#pick(IDS);
     const which = unit();
     const compare = async <T>(
@@ -278,7 +279,7 @@ class Pair {
       );
     } else if (which < 0.65) {
       const renewals = Array.from({ length: 1 + Math.floor(unit() * 2) }, () => ({
-        name: `${this.#pick(NAMES)} ${this.#seed}`,
+        name: `${this.#seed} ${this.#pick(NAMES)}`,
         id: this.#pick(IDS),
         number: unit() < 0.1 ? -1 : this.#number(),
         ttlMs: this.#ttlMs(),

@@ -72,8 +72,7 @@ local function release(recordKey, counterKey, request)
     unused, wakes, keptOut = '0', '1', '0'
   end
   number = tonumber(number)
-  -- With full memory the server refuses a script whose first write may take memory; this one takes none.
-  redis.call('DEL', recordKey .. ':none')
+  writeNothing()
   local highest, claimed = readLast(counterKey)
   -- A renewal of the grant that arrives later would fill it in again.
   if claimed <= number then saveLast(counterKey, math.max(highest, number + 1), number + 1) end

@@ -28,8 +28,7 @@ local function renew(key, id, number, ttl, seq, closedFor, holder)
   return { kind = 'no', isTaken = record ~= nil and record.id ~= id }
 end
 
--- With full memory the server refuses a script whose first write may take memory; this one takes none.
-redis.call('DEL', KEYS[1] .. ':none')
+writeNothing()
 readTime()
 local replies = {}
 for i = 1, #KEYS / 3 do

@@ -3,7 +3,7 @@
 -- ARGV: the short id, its number, the holder, by whom, why.
 readTime()
 local id, number, holder, by, why = unpack(ARGV)
-redis.call('DEL', KEYS[1] .. ':none')
+writeNothing()
 local record = readRecord(KEYS[1])
 local isThere = record and shortId(record.id) == id
 local highest, claimed = readLast(KEYS[2])
