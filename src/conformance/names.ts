@@ -28,6 +28,17 @@ const NAMES = [
   "\uffff",
 ];
 
+/** Names that are another name and what a store writes before or behind it in a key, plain or encoded. */
+const ALIKE = [
+  "job",
+  ...["", "none", "0", "wait", "last", "queue"].map((kind) => `job:${kind}`),
+  ...["", "none", "0.1.e.id-0000000000", "barrier-0000000000"].map((kind) => `job/${kind}`),
+  ...["job ", "job.", ".job", "job*", "job%00", "job%2Fnone", "%6Aob", "%2Ejob", "JOB"],
+  ...["lock", "wait", "revoked", "last", "n", "q", "r", "m", "{0}n", "}n"].map((is) => `${is}:job`),
+  ...["names", "revoked", "sessions", "n", "r", "s"].map((kind) => `${kind}/job`),
+  ...["none", "marker", "last", "last:0", "sessions"],
+];
+
 /** All kinds of names that are allowed, many at once, and `inspect` and `list`. */
 export const nameCases: readonly Case[] = [
   {
@@ -45,6 +56,45 @@ export const nameCases: readonly Case[] = [
       assert.deepEqual(listed, inOrder);
       for (const lease of leases) assert.equal(await lease.release(), "released");
       assert.deepEqual(await two.list(), []);
+    },
+  },
+  {
+    name: "no request for a name touches a name that resembles its keys",
+    async run(bench) {
+      const store = await bench.store();
+      const tokens = new Map<string, bigint>();
+      const grant = async (name: string) => {
+        const claim = bench.lastingClaim(name);
+        tokens.set(name, grantOf(await store.claim(claim, ignore)).token);
+        return { name, grantId: claim.grantId, seq: 2, ttlMs: claim.ttlMs };
+      };
+      const othersAreHeld = async (what: string) => {
+        const holders = (await store.list("", 1_000)).flatMap(({ name, holders }) =>
+          holders.map(({ token }) => [name, token] as const),
+        );
+        assert.deepEqual(new Map(holders), tokens, what);
+      };
+      const renewals = [];
+      for (const name of ALIKE) renewals.push(await grant(name));
+      // A renewal by a session waits for its interval: one has to do.
+      assert.equal((await store.renew([renewals[0]!]))[0]?.kind, "granted");
+      await othersAreHeld("after job was renewed");
+      for (const [i, name] of ALIKE.entries()) {
+        await store.release([renewals[i]!]);
+        renewals[i] = await grant(name);
+        await othersAreHeld(`after ${name} was released`);
+      }
+      const waiting = bench.lastingClaim("job", { queue: true });
+      assert.notEqual((await store.claim(waiting, ignore)).kind, "granted");
+      await store.release([{ name: "job", grantId: waiting.grantId }]);
+      await othersAreHeld("after a waiter for job");
+      if (store.traits.cannot.revoke === undefined) {
+        await store.revoke("job", { holder: "operator", why: "stuck" });
+        renewals[0] = await grant("job");
+        await othersAreHeld("after job was revoked");
+      }
+      const answers = await store.renew(renewals);
+      assert(answers.every(({ kind }) => kind === "granted"));
     },
   },
   {
