@@ -188,7 +188,8 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
   }
 
   async #findTable(tx?: PostgresTx): Promise<{ schema: boolean; table: boolean }> {
-    const text = "SELECT to_regnamespace($1)::text AS schema, to_regclass($2)::text AS table";
+    const text =
+      "SELECT pg_catalog.to_regnamespace($1)::pg_catalog.text AS schema, pg_catalog.to_regclass($2)::pg_catalog.text AS table";
     const values = [this.#schema, `${this.#schema}.fences`];
     const rows =
       tx === undefined ? await this.#alone(text, values) : await rowsBy(tx, text, values);
@@ -274,30 +275,36 @@ export function postgresFence(
   return new PostgresFence(client, options);
 }
 
-const waitLimit = (waitMs: number): string => `set_config('lock_timeout', '${waitMs}', true)`;
+const waitLimit = (waitMs: number): string =>
+  `pg_catalog.set_config('lock_timeout', '${waitMs}', true)`;
 /** The number is on disk before the reply: after a crash without it, an earlier holder would be let in again. */
 const DURABLE =
-  "set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true)";
+  "pg_catalog.set_config('synchronous_commit', pg_catalog.replace(pg_catalog.current_setting('synchronous_commit'), 'off', 'on'), true)";
 
-/** `own` is for a step without a transaction of the caller, `within` for one inside. */
+/**
+ * `own` is for a step without a transaction of the caller, `within` for one inside. All names have their schema: on the
+ * caller's search path, functions and operators of other users may fit better, and would run with the caller's rights.
+ */
 function statementsOf(table: string, waitMs: number) {
+  const isResource = "resource OPERATOR(pg_catalog.=) $1::pg_catalog.text";
   const make = (from: string) => ({
     /** Locks the row, then compares. No row in the reply: refused. */
-    enter: `INSERT INTO ${table} AS fence (resource, highest) SELECT $1::text, $2::bigint ${from}
+    enter: `INSERT INTO ${table} AS fence (resource, highest) SELECT $1::pg_catalog.text, $2::bigint ${from}
 ON CONFLICT (resource) DO UPDATE SET highest = greatest(fence.highest, excluded.highest)
-WHERE fence.highest <= $3::bigint RETURNING 1`,
+WHERE fence.highest OPERATOR(pg_catalog.<=) $3::bigint RETURNING 1`,
     /** Changes the row, although not its value: a transaction with an older snapshot fails instead of reading it. */
     stay: `UPDATE ${table} SET highest = highest ${from}
-WHERE resource = $1::text AND highest BETWEEN $2::bigint AND $3::bigint RETURNING 1`,
-    highest: `SELECT highest::text AS highest FROM ${table} WHERE resource = $1::text`,
-    reset: `INSERT INTO ${table} (resource, highest) SELECT $1::text, $2::bigint ${from}
+WHERE ${isResource}
+  AND highest OPERATOR(pg_catalog.>=) $2::bigint AND highest OPERATOR(pg_catalog.<=) $3::bigint RETURNING 1`,
+    highest: `SELECT highest::pg_catalog.text AS highest FROM ${table} WHERE ${isResource}`,
+    reset: `INSERT INTO ${table} (resource, highest) SELECT $1::pg_catalog.text, $2::bigint ${from}
 ON CONFLICT (resource) DO UPDATE SET highest = excluded.highest`,
   });
   // In FROM it is executed before a row is locked, and its effect ends with the statement.
-  const list = `SELECT resource, highest::text AS highest,
-CASE WHEN current_setting('track_commit_timestamp') = 'on'
-  THEN (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1000)::float8 END AS entered_at_ms
-FROM ${table} WHERE starts_with(resource, $1::text) ORDER BY resource LIMIT $2::integer`;
+  const list = `SELECT resource, highest::pg_catalog.text AS highest,
+CASE WHEN pg_catalog.current_setting('track_commit_timestamp') OPERATOR(pg_catalog.=) 'on'
+  THEN extract(epoch FROM pg_catalog.pg_xact_commit_timestamp(xmin)) OPERATOR(pg_catalog.*) 1000 END AS entered_at_ms
+FROM ${table} WHERE pg_catalog.starts_with(resource, $1::pg_catalog.text) ORDER BY resource LIMIT $2::integer`;
   return { own: make(`FROM ${waitLimit(waitMs)}, ${DURABLE} AS durable`), within: make(""), list };
 }
 
@@ -306,6 +313,6 @@ function setupStatements(schema: string, withSchema: boolean): string[] {
     ...SETUP_TURN,
     // Needs a right that a user may lack where the schema is there already.
     ...(withSchema ? [`CREATE SCHEMA IF NOT EXISTS ${schema}`] : []),
-    `CREATE TABLE IF NOT EXISTS ${schema}.fences (resource text COLLATE "C" PRIMARY KEY, highest bigint NOT NULL) WITH (fillfactor = 70)`,
+    `CREATE TABLE IF NOT EXISTS ${schema}.fences (resource pg_catalog.text COLLATE pg_catalog."C" PRIMARY KEY, highest bigint NOT NULL) WITH (fillfactor = 70)`,
   ];
 }

@@ -56,8 +56,8 @@ const REPLY_MS = 10_000;
 const BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 
 // The server does not notice that a client is gone while its statement waits for a lock.
-const CANCEL = `SELECT pg_cancel_backend(pid) FROM pg_locks
-  WHERE pid = $1 AND locktype = 'advisory' AND NOT granted`;
+const CANCEL = `SELECT pg_catalog.pg_cancel_backend(pid) FROM pg_catalog.pg_locks
+  WHERE pid OPERATOR(pg_catalog.=) $1 AND locktype OPERATOR(pg_catalog.=) 'advisory' AND NOT granted`;
 
 /**
  * Runs `fn` in a transaction that holds a lock on the name (`pg_advisory_xact_lock`). The lock begins
@@ -182,7 +182,7 @@ async function tryOnce<Client extends TransactionClient>(
 ): Promise<{ locked: boolean; pid: string }> {
   const { client, where } = transaction;
   // As text: a program's own parser of booleans may return "f", which would count as true.
-  const text = `SELECT pg_try_advisory_xact_lock${suffix}(${key})::text AS locked, pg_backend_pid()::text AS pid`;
+  const text = `SELECT pg_catalog.pg_try_advisory_xact_lock${suffix}(${key})::pg_catalog.text AS locked, pg_catalog.pg_backend_pid()::pg_catalog.text AS pid`;
   const replied = client.query(`${BEGIN}; ${text}`).catch((error) => {
     throw toLockError(error, where);
   });
@@ -198,7 +198,7 @@ async function waitForLock<Client extends TransactionClient>(
   pid: string,
 ): Promise<void> {
   const { client } = transaction;
-  const text = `SELECT pg_advisory_xact_lock${suffix}(${key})`;
+  const text = `SELECT pg_catalog.pg_advisory_xact_lock${suffix}(${key})`;
   const locked = withWaitLimit(client, name, waitMs, () => client.query(text));
   try {
     await replyOf(transaction, locked, waitMs + REPLY_MS, signal);

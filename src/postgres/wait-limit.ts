@@ -6,9 +6,9 @@ import { addressOfTx, type PostgresTx, sqlStateOf, toLockError } from "./tx.js";
 const MAX_MS = 2 ** 31 - 1;
 
 // The subquery is a row before the outer list is computed: it reads the limit that was set before.
-const LIMIT = `SELECT own, set_config('lock_timeout', $1, true)
-  FROM (SELECT current_setting('lock_timeout') AS own OFFSET 0) AS before`;
-const RESTORE = "SELECT set_config('lock_timeout', $1, true)";
+const LIMIT = `SELECT own, pg_catalog.set_config('lock_timeout', $1, true)
+  FROM (SELECT pg_catalog.current_setting('lock_timeout') AS own OFFSET 0) AS before`;
+const RESTORE = "SELECT pg_catalog.set_config('lock_timeout', $1, true)";
 
 export const checkWait = (wait: Duration | undefined): number =>
   parseDuration(orElse(wait, "10s"), "wait", { min: 0, infinite: true });

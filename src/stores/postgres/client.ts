@@ -92,7 +92,7 @@ export function newConnection(client: PostgresClient): NewConnection {
 }
 
 /** Asks which process of the server runs the statement. As text: programs may have replaced pg's parsers for all other types. */
-export const BACKEND = "SELECT pg_backend_pid()::text AS pid";
+export const BACKEND = "SELECT pg_catalog.pg_backend_pid()::pg_catalog.text AS pid";
 
 /** Whether the reply to BACKEND shows that no pooler stands in between: a pooler tells its clients another number. */
 export const isDirect = (connection: PostgresConnection, rows: readonly unknown[]): boolean =>

@@ -58,7 +58,7 @@ export class Database extends Connections {
   /** The results of a function that returns JSON. They come as text: programs may have replaced pg's parser for JSON. */
   async callForJson<Result>(name: string, values: readonly unknown[]): Promise<Result[]> {
     const texts = await this.#call<string>(
-      `${callSql(this.schema, name, values.length)}::text`,
+      `${callSql(this.schema, name, values.length)}::pg_catalog.text`,
       values,
     );
     return texts.map((text) => JSON.parse(text));
@@ -70,7 +70,7 @@ export class Database extends Connections {
     values: readonly unknown[],
     timeoutMs: number,
   ): Promise<(string | null)[]> {
-    const call = `array_to_json(${callSql(this.schema, name, values.length)})::text`;
+    const call = `pg_catalog.array_to_json(${callSql(this.schema, name, values.length)})::pg_catalog.text`;
     const [text] = await this.#call<string>(call, values, timeoutMs);
     return JSON.parse(text!);
   }

@@ -48,19 +48,25 @@ export async function showMissingRight(
   if (!(error instanceof MissingRightError)) return error;
   const { message, cause } = error;
   try {
-    const [at] = await connections.query<{ role: string; database: string; tables: string | null }>(
-      `SELECT current_user AS role, current_database() AS database, (
-        SELECT count(c.oid) FROM pg_namespace AS n
-          LEFT JOIN pg_class AS c ON relnamespace = n.oid AND relname = 'names' WHERE nspname = $1 GROUP BY n.oid
-      ) AS tables`,
+    const [at] = await connections.query<{
+      role: string;
+      database: string;
+      home: string | null;
+      table: string | null;
+    }>(
+      `SELECT current_user AS role, pg_catalog.current_database() AS database, nspname AS home, relname AS table
+        FROM (VALUES (1)) AS one
+          LEFT JOIN pg_catalog.pg_namespace AS n ON nspname OPERATOR(pg_catalog.=) $1
+          LEFT JOIN pg_catalog.pg_class ON relnamespace OPERATOR(pg_catalog.=) n.oid
+            AND relname OPERATOR(pg_catalog.=) 'names'`,
       [schema],
       timeoutMs,
     );
-    const { role, database, tables } = at!;
+    const { role, database, home, table } = at!;
     const quoted = quoteSchema(schema);
     let rights: readonly string[];
-    if (tables === null) rights = [`CREATE ON DATABASE ${quoteIdentifier(database)}`];
-    else if (Number(tables) === 0) rights = [`USAGE, CREATE ON SCHEMA ${quoted}`];
+    if (home === null) rights = [`CREATE ON DATABASE ${quoteIdentifier(database)}`];
+    else if (table === null) rights = [`USAGE, CREATE ON SCHEMA ${quoted}`];
     else if (/ function /.test(message)) rights = [`EXECUTE ON ALL FUNCTIONS IN SCHEMA ${quoted}`];
     else rights = rightsOn(quoted);
     const sql = rights.map((right) => grantTo(right, role)).join(" ");
@@ -78,7 +84,7 @@ export async function findMissingRights(
   timeoutMs: number,
 ): Promise<readonly string[]> {
   const wanted = TABLES.flatMap((table) => TABLE_RIGHTS[table].map((right) => ({ table, right })));
-  const rows = await connections.query<{ missing: string }>(
+  const rows = await connections.queryCatalogs<{ missing: string }>(
     MISSING_RIGHTS,
     [schema, role, wanted.map(({ table }) => table), wanted.map(({ right }) => right), FUNCTIONS],
     timeoutMs,

@@ -13,7 +13,7 @@ import {
   WAITERS_AT_EXPIRY,
 } from "../../core/store.js";
 import { show } from "../../core/validate.js";
-import type { Connections } from "./connections.js";
+import { type Connections, OWN_PATH } from "./connections.js";
 import { SQL } from "./sql.js";
 
 export const DEFAULT_SCHEMA = "holdfast";
@@ -31,7 +31,7 @@ export const ENCODING = "UTF8";
  * then does a session that has waited drop its cache of names that were missing before.
  */
 export const SETUP_TURN: readonly string[] = [
-  "SELECT pg_advisory_xact_lock(4837201155)",
+  "SELECT pg_catalog.pg_advisory_xact_lock(4837201155)",
   "SELECT FROM pg_catalog.pg_namespace LIMIT 0",
 ];
 /** Another number: sessions take this lock in turn to set the sequence of tokens to the clock. */
@@ -123,7 +123,7 @@ export function setupSql(schema: string): string {
     new RegExp(`\\b(${PLAIN_FUNCTIONS.join("|")})\\(`, "g"),
     (_, name: string) => `${functionName(name)}(`,
   );
-  return `${SETUP_TURN.join(";\n")};
+  return `${[OWN_PATH, ...SETUP_TURN].join(";\n")};
 SELECT set_config('client_min_messages', 'warning', true);
 DO $$ BEGIN
   IF current_setting('server_encoding') <> '${ENCODING}' THEN
@@ -177,8 +177,9 @@ async function readState(connections: Connections, schema: string): Promise<Stat
     has_format: string;
     has_functions: string;
   }>(
-    `SELECT current_setting('server_encoding') AS encoding,
-      (to_regprocedure($1) IS NOT NULL)::text AS has_format, (to_regprocedure($2) IS NOT NULL)::text AS has_functions`,
+    `SELECT pg_catalog.current_setting('server_encoding') AS encoding,
+      (pg_catalog.to_regprocedure($1) IS NOT NULL)::pg_catalog.text AS has_format,
+      (pg_catalog.to_regprocedure($2) IS NOT NULL)::pg_catalog.text AS has_functions`,
     [inSchema("format_version"), inSchema(MARKER_FUNCTION)],
     SETUP_MS,
   );
@@ -190,7 +191,7 @@ async function readState(connections: Connections, schema: string): Promise<Stat
   }
   if (row!.has_format !== "true") return "empty";
   const [found] = await connections.query<{ format: string }>(
-    `SELECT ${inSchema("format_version")}::text AS format`,
+    `SELECT ${inSchema("format_version")}::pg_catalog.text AS format`,
     [],
     SETUP_MS,
   );

@@ -1,6 +1,15 @@
 /** PostgreSQL's text has no NUL, and no halves of surrogate pairs. */
 export const storable = (text: string): string => text.toWellFormed().replaceAll("\0", "\ufffd");
 
+export type LiteralValue = string | number | null | readonly string[];
+
+/** A value as SQL has it. E'…' means the same under each setting of standard_conforming_strings. */
+export function literal(value: LiteralValue): string {
+  if (value === null || typeof value === "number") return String(value);
+  if (typeof value !== "string") return `ARRAY[${value.map(literal).join(", ")}]::text[]`;
+  return `E'${value.replaceAll("\\", "\\\\").replaceAll("'", "''")}'`;
+}
+
 /** The next text after this one, as \0 can't be stored. */
 export const firstAfter = (text: string): string => `${text}\u0001`;
 

@@ -53,7 +53,7 @@ export async function checkAccess(
   connections: Connections,
   { name }: SchemaFacts,
 ): Promise<Finding> {
-  const all = await connections.query<Access>(ACCESS, [name, TABLES], TIMEOUT_MS);
+  const all = await connections.queryCatalogs<Access>(ACCESS, [name, TABLES], TIMEOUT_MS);
   const everybody = all.find(({ isPublic }) => isPublic);
   if (everybody !== undefined) {
     return danger(

@@ -55,13 +55,17 @@ const SETTINGS = [
 ] as const;
 
 export async function readFacts(connections: Connections, schema: string): Promise<Facts> {
-  const [row] = await connections.query<Facts>(
+  const [row] = await connections.queryCatalogs<Facts>(
     SERVER,
     [SETTINGS, schema, MARKER_FUNCTION],
     TIMEOUT_MS,
   );
   if (row!.schema === null) return row!;
-  const tables = await connections.query<TableFacts>(TABLE_FACTS, [schema, TABLES], TIMEOUT_MS);
+  const tables = await connections.queryCatalogs<TableFacts>(
+    TABLE_FACTS,
+    [schema, TABLES],
+    TIMEOUT_MS,
+  );
   return { ...row!, schema: { ...row!.schema, tables } };
 }
 

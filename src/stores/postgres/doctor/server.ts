@@ -36,7 +36,7 @@ const isDelivered = (connections: Connections): Promise<boolean> =>
 export const checkClock = (connections: Connections): Promise<Finding> =>
   compareClocks(async () => {
     const text = "SELECT extract(epoch FROM clock_timestamp())::float8 * 1000 AS ms";
-    const [row] = await connections.query<{ ms: number }>(text, [], TIMEOUT_MS);
+    const [row] = await connections.queryCatalogs<{ ms: number }>(text, [], TIMEOUT_MS);
     return row!.ms;
   });
 
@@ -45,7 +45,11 @@ export const checkLatency = (connections: Connections): Promise<Finding> =>
 
 /** Whether locks of sessions have room in the server's table of locks, which all its users share. */
 export async function checkLockTable(connections: Connections): Promise<Finding> {
-  const [row] = await connections.query<{ used: number; room: number }>(LOCK_TABLE, [], TIMEOUT_MS);
+  const [row] = await connections.queryCatalogs<{ used: number; room: number }>(
+    LOCK_TABLE,
+    [],
+    TIMEOUT_MS,
+  );
   const { used, room } = row!;
   const what = `${used} of about ${room} locks of all users are taken`;
   if (used < room / 2) return ok("lock table", what);
@@ -74,7 +78,7 @@ export async function checkReplicas(
 ): Promise<Finding[]> {
   // A standby grants nothing, and the finding about its role says so.
   if (isStandby) return [];
-  const [row] = await connections.query<Standbys>(STANDBYS, [], TIMEOUT_MS);
+  const [row] = await connections.queryCatalogs<Standbys>(STANDBYS, [], TIMEOUT_MS);
   const { attached, synchronous, isVisible } = row!;
   const names = settings.synchronous_standby_names;
   const count = `${attached} standby${attached === 1 ? " is" : "s are"} attached`;
@@ -123,7 +127,11 @@ export async function checkTransactions(
   connections: Connections,
   longMs = LONG_MS,
 ): Promise<Finding> {
-  const found = await connections.query<LongTransaction>(LONG_TRANSACTIONS, [longMs], TIMEOUT_MS);
+  const found = await connections.queryCatalogs<LongTransaction>(
+    LONG_TRANSACTIONS,
+    [longMs],
+    TIMEOUT_MS,
+  );
   if (found.length > 0) {
     const all = found.map(({ what, minutes }) => `${what}, for ${Math.floor(minutes)} min`);
     return note(
@@ -132,7 +140,11 @@ export async function checkTransactions(
       "End them (pg_terminate_backend, ROLLBACK PREPARED), and set idle_in_transaction_session_timeout.",
     );
   }
-  const [row] = await connections.query<{ hidden: number }>(HIDDEN_SESSIONS, [], TIMEOUT_MS);
+  const [row] = await connections.queryCatalogs<{ hidden: number }>(
+    HIDDEN_SESSIONS,
+    [],
+    TIMEOUT_MS,
+  );
   if (row!.hidden === 0) {
     return ok(
       "transactions",

@@ -34,8 +34,9 @@ const IDLE_MS = 60_000;
  * - Under a stricter isolation level a claim would not see the readers before it.
  */
 const SETTINGS =
-  "SELECT set_config('synchronous_commit', 'off', false), set_config('lock_timeout', '2s', false)," +
-  " set_config('default_transaction_isolation', 'read committed', false)";
+  "SELECT pg_catalog.set_config('synchronous_commit', 'off', false)," +
+  " pg_catalog.set_config('lock_timeout', '2s', false)," +
+  " pg_catalog.set_config('default_transaction_isolation', 'read committed', false)";
 
 /**
  * The server ends a session that is silent for the longest ttl, and not earlier: neither of itself nor because TCP
@@ -43,10 +44,13 @@ const SETTINGS =
  * and never before.
  */
 const SILENCE =
-  "SELECT set_config('idle_session_timeout', $1, false), set_config('tcp_user_timeout', $1, false)," +
-  " set_config('tcp_keepalives_idle', $2, false), set_config('tcp_keepalives_interval', '5', false)," +
-  " set_config('tcp_keepalives_count', '3', false), pg_backend_pid()::text AS pid";
+  "SELECT pg_catalog.set_config('idle_session_timeout', $1, false)," +
+  " pg_catalog.set_config('tcp_user_timeout', $1, false), pg_catalog.set_config('tcp_keepalives_idle', $2, false)," +
+  " pg_catalog.set_config('tcp_keepalives_interval', '5', false)," +
+  " pg_catalog.set_config('tcp_keepalives_count', '3', false)," +
+  " pg_catalog.pg_backend_pid()::pg_catalog.text AS pid";
 
+/** The server itself adds pg_catalog to an unnest() of several arrays. */
 const UNLOCK = `SELECT CASE WHEN is_shared THEN pg_catalog.pg_advisory_unlock_shared(key)
   ELSE pg_catalog.pg_advisory_unlock(key) END FROM unnest($1::bigint[], $2::boolean[]) AS claim(key, is_shared)`;
 
@@ -180,7 +184,7 @@ export class SessionConnection {
 
   async #claim(requests: readonly LockRequest[]): Promise<readonly LockReply[]> {
     // As text: programs may have replaced the parser that pg has for JSON.
-    const call = `SELECT ${callSql(this.#options.schema, "claim_session_locks", 8)}::text AS reply`;
+    const call = `SELECT ${callSql(this.#options.schema, "claim_session_locks", 8)}::pg_catalog.text AS reply`;
     const values = [
       this.#id,
       requests.map(({ key }) => key),
