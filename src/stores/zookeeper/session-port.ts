@@ -72,16 +72,16 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
   /** A write that changes nothing, and fails if a grant was revoked since the last one. */
   async prove({ id: link }: { readonly id: Link }): Promise<SessionProof | null> {
     for (let attempt = 0; attempt < PROOF_ATTEMPTS; attempt++) {
-      if (link.isOver) return null;
+      // By the clock, so that a late reply could revive it: its pings would keep its claims for ever.
+      if (link.isOver) return this.#endDead(link);
       const { client, node, version } = link;
       try {
         await client.multi([{ op: "check", path: node, version }]);
         return { provedAtMs: link.liveness.provedAtMs };
       } catch (error) {
         if (isCode(error, "SESSION_EXPIRED", "NO_NODE")) {
-          // Without its node, the session can't be told of revocations. Its pings would keep its claims for ever.
-          this.end(link).catch(() => {});
-          return null;
+          // Without its node, the session can't be told of revocations.
+          return this.#endDead(link);
         }
         if (!isCode(error, "BAD_VERSION")) throw error;
         const { stat } = await client.getData(node);
@@ -120,6 +120,12 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
 
   async deleteKeys(keys: readonly string[]): Promise<void> {
     await Promise.all(keys.map((key) => this.#nodes.delete(key)));
+  }
+
+  /** Nobody relies on the session any more. */
+  #endDead(link: Link): null {
+    this.end(link).catch(() => {});
+    return null;
   }
 
   /**
