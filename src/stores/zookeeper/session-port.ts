@@ -62,6 +62,7 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
       this.#ended(link);
     });
     client.on("reconnected", () => {
+      // The server has shortened it, also for grants that exist.
       if (client.sessionTimeoutMs < lifetimeMs) this.#giveUp(link, givenTtlMs);
       else this.#reconnected(link);
     });
@@ -70,18 +71,27 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
   }
 
   /** A write that changes nothing, and fails if a grant was revoked since the last one. */
-  async prove({ id: link }: { readonly id: Link }): Promise<SessionProof | null> {
+  async prove(session: {
+    readonly id: Link;
+    readonly ttlMs: number;
+  }): Promise<SessionProof | null> {
+    const { id: link, ttlMs } = session;
     for (let attempt = 0; attempt < PROOF_ATTEMPTS; attempt++) {
-      // By the clock, so that a late reply could revive it: its pings would keep its claims for ever.
-      if (link.isOver) return this.#endDead(link);
+      if (link.isOver) {
+        // By the clock: a late reply could revive it, and its pings would keep its claims for ever.
+        this.end(link).catch(() => {});
+        return null;
+      }
       const { client, node, version } = link;
       try {
         await client.multi([{ op: "check", path: node, version }]);
         return { provedAtMs: link.liveness.provedAtMs };
       } catch (error) {
-        if (isCode(error, "SESSION_EXPIRED", "NO_NODE")) {
+        if (isCode(error, "SESSION_EXPIRED")) return null;
+        if (isCode(error, "NO_NODE")) {
           // Without its node, the session can't be told of revocations.
-          return this.#endDead(link);
+          this.#giveUp(link, ttlMs);
+          return null;
         }
         if (!isCode(error, "BAD_VERSION")) throw error;
         const { stat } = await client.getData(node);
@@ -122,15 +132,9 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
     await Promise.all(keys.map((key) => this.#nodes.delete(key)));
   }
 
-  /** Nobody relies on the session any more. */
-  #endDead(link: Link): null {
-    this.end(link).catch(() => {});
-    return null;
-  }
-
   /**
-   * The server has shortened the session's timeout, also for grants that exist: they are lost. Their nodes stay
-   * for a ttl unless they are released, so that work can stop before another client is granted the name.
+   * Nothing can be granted under the session any more, and its grants are lost: their holders are notified. Their
+   * nodes stay for a ttl unless they are released, so that work can stop before another client is granted the name.
    */
   #giveUp(link: Link, ttlMs: number): void {
     this.#ended(link);

@@ -290,6 +290,21 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     await until("its node is gone", isGone, 4 * timeoutMs);
   });
 
+  test("a session whose node is deleted by hand is given up: no other client gets a name before its holder is told", async () => {
+    const layout = new Layout(zookeeper.root());
+    const { locks } = zookeeper.open(layout.root);
+    const { locks: others } = zookeeper.open(layout.root);
+    const [one, two] = [await locks.acquire("one"), await locks.acquire("two")];
+    for (const child of (await zookeeper.admin.getChildren(layout.sessions)).children) {
+      await zookeeper.admin.delete(`${layout.sessions}/${child}`);
+    }
+    const next = others.acquire("two").then((lease) => ({ lease, wasLost: two.state === "lost" }));
+    await expect(one.renew()).rejects.toMatchObject({ code: "LEASE_LOST" });
+    const { lease, wasLost } = await next;
+    expect(wasLost).toBe(true);
+    await lease.release();
+  });
+
   test("resizes while many use a semaphore: never more than the highest limit, and the last one holds", async () => {
     const root = zookeeper.root();
     const [one, two] = [zookeeper.open(root).locks, zookeeper.open(root).locks];
