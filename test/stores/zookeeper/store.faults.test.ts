@@ -101,7 +101,8 @@ describeWith(["zookeeper"], "the ZooKeeper store over many seconds", () => {
       const pings = (await zookeeper.server.packets()) - before - used;
       perHandover.push((used - pings) / (waiters + 1));
     }
-    for (const packets of perHandover) expect(packets).toBeLessThanOrEqual(2 + stores + 1);
+    // A renewal or two may fall into it.
+    for (const packets of perHandover) expect(packets).toBeLessThan(2 + stores + 0.5);
   }, 60_000);
 
   test("a server comes back with a shorter maxSessionTimeout: leases are lost before others get the name, and later ones are shorter", async () => {
