@@ -16,6 +16,8 @@ describeWith(["zookeeper"], "the ZooKeeper store over many seconds", () => {
     const through = await zookeeper.proxy();
     const [cutOff, other] = [zookeeper.open(root, through).locks, zookeeper.open(root).locks];
     const lease = await cutOff.acquire("name");
+    const states: string[] = [];
+    lease.on("jeopardy", () => states.push(lease.state));
     const lost = new Promise<number>((resolve) => {
       lease.signal.addEventListener("abort", () => resolve(performance.now()));
     });
@@ -25,6 +27,7 @@ describeWith(["zookeeper"], "the ZooKeeper store over many seconds", () => {
     await silence.inject();
     const [next, grantedAtMs] = await waiting;
     expect(await lost).toBeLessThan(grantedAtMs);
+    expect(states, "the holder was warned").toContain("jeopardy");
     expect(await next.release()).toBe("released");
     await silence.heal();
     const again = await cutOff.acquire("name");
