@@ -21,7 +21,7 @@ type WatchesOf = (client: ZooKeeperClient, requests: TurnRequests) => NameWatche
 
 /** A ttl needs a longer session: a proof covers touches from a third of the timeout before it, and a ping interval. */
 export const TIMEOUT_PER_TTL = 1.7;
-const PINGS_PER_TIMEOUT = 15;
+export const PINGS_PER_TIMEOUT = 15;
 
 /** A session of ZooKeeper with everything that ends with it. */
 export class Link {

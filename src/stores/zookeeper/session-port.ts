@@ -62,6 +62,7 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
       this.#ended(link);
     });
     client.on("reconnected", () => {
+      // The server has shortened it, also for grants that exist.
       if (client.sessionTimeoutMs < lifetimeMs) this.#giveUp(link, givenTtlMs);
       else this.#reconnected(link);
     });
@@ -70,17 +71,26 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
   }
 
   /** A write that changes nothing, and fails if a grant was revoked since the last one. */
-  async prove({ id: link }: { readonly id: Link }): Promise<SessionProof | null> {
+  async prove(session: {
+    readonly id: Link;
+    readonly ttlMs: number;
+  }): Promise<SessionProof | null> {
+    const { id: link, ttlMs } = session;
     for (let attempt = 0; attempt < PROOF_ATTEMPTS; attempt++) {
-      if (link.isOver) return null;
+      if (link.isOver) {
+        // By the clock: a late reply could revive it, and its pings would keep its claims for ever.
+        this.end(link).catch(() => {});
+        return null;
+      }
       const { client, node, version } = link;
       try {
         await client.multi([{ op: "check", path: node, version }]);
         return { provedAtMs: link.liveness.provedAtMs };
       } catch (error) {
-        if (isCode(error, "SESSION_EXPIRED", "NO_NODE")) {
-          // Without its node, the session can't be told of revocations. Its pings would keep its claims for ever.
-          this.end(link).catch(() => {});
+        if (isCode(error, "SESSION_EXPIRED")) return null;
+        if (isCode(error, "NO_NODE")) {
+          // Without its node, the session can't be told of revocations.
+          this.#giveUp(link, ttlMs);
           return null;
         }
         if (!isCode(error, "BAD_VERSION")) throw error;
@@ -123,8 +133,8 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
   }
 
   /**
-   * The server has shortened the session's timeout, also for grants that exist: they are lost. Their nodes stay
-   * for a ttl unless they are released, so that work can stop before another client is granted the name.
+   * Nothing can be granted under the session any more, and its grants are lost: their holders are notified. Their
+   * nodes stay for a ttl unless they are released, so that work can stop before another client is granted the name.
    */
   #giveUp(link: Link, ttlMs: number): void {
     this.#ended(link);

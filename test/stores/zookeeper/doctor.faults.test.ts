@@ -28,6 +28,10 @@ describeWith(["zookeeper"], "the doctor on ensembles of ZooKeeper", () => {
     expect(ofLevel(well, "unknown")).toEqual([]);
     expect(one(well, "ensemble")).toMatchObject({ level: "ok", what: "3 voting servers" });
     expect(one(well, "servers").what).toBe("all 3 answer");
+    expect(well.find(({ about }) => about === "session")).toMatchObject({
+      level: "ok",
+      what: "it lasts 60000 ms at most, so leases can have a ttl of up to 35294 ms",
+    });
     const leader = await leaderOf(three);
     const [second, third] = others(three, leader);
     const alone = await examineStore(leader.url);

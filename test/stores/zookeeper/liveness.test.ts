@@ -1,5 +1,6 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import { PINGS_PER_TIMEOUT, TIMEOUT_PER_TTL } from "../../../src/stores/zookeeper/link.js";
 import { Liveness, type LivenessReply } from "../../../src/stores/zookeeper/liveness.js";
 import { VirtualClock } from "../../../src/testing/virtual-clock.js";
 
@@ -131,17 +132,17 @@ describe("when a session of ZooKeeper is proved to live", () => {
     expect(scene.provedAtMs, "a late reply of the first connection").toBe(connectedAtMs);
   });
 
-  test("pings every T/15 and T of 1.7 ttl give each write the whole ttl from its send", async () => {
+  test("with the store's timeout and pings, each renewal gives the whole ttl from its send", async () => {
     const scene = new Scene();
     scene.connect();
-    const ttlMs = T / 1.7;
+    const [ttlMs, pingMs, rttMs] = [T / TIMEOUT_PER_TTL, T / PINGS_PER_TIMEOUT, 5];
     for (let i = 1; i <= 100; i++) {
-      await scene.ping(5);
-      await scene.clock.advance(T / 15 - 5);
+      await scene.ping(rttMs);
+      await scene.clock.advance(pingMs - rttMs);
       if (i % 7 !== 0) continue;
       const sentAtMs = scene.nowMs;
-      await scene.write(5);
-      expect(scene.provedAtMs + T).toBeGreaterThanOrEqual(sentAtMs + ttlMs - 10);
+      await scene.write(rttMs);
+      expect(scene.provedAtMs + T).toBeGreaterThanOrEqual(sentAtMs + ttlMs);
     }
   });
 

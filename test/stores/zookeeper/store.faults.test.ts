@@ -16,6 +16,8 @@ describeWith(["zookeeper"], "the ZooKeeper store over many seconds", () => {
     const through = await zookeeper.proxy();
     const [cutOff, other] = [zookeeper.open(root, through).locks, zookeeper.open(root).locks];
     const lease = await cutOff.acquire("name");
+    const states: string[] = [];
+    lease.on("jeopardy", () => states.push(lease.state));
     const lost = new Promise<number>((resolve) => {
       lease.signal.addEventListener("abort", () => resolve(performance.now()));
     });
@@ -25,6 +27,7 @@ describeWith(["zookeeper"], "the ZooKeeper store over many seconds", () => {
     await silence.inject();
     const [next, grantedAtMs] = await waiting;
     expect(await lost).toBeLessThan(grantedAtMs);
+    expect(states, "the holder was warned").toContain("jeopardy");
     expect(await next.release()).toBe("released");
     await silence.heal();
     const again = await cutOff.acquire("name");
@@ -101,7 +104,8 @@ describeWith(["zookeeper"], "the ZooKeeper store over many seconds", () => {
       const pings = (await zookeeper.server.packets()) - before - used;
       perHandover.push((used - pings) / (waiters + 1));
     }
-    for (const packets of perHandover) expect(packets).toBeLessThanOrEqual(2 + stores + 1);
+    // A renewal or two may fall into it.
+    for (const packets of perHandover) expect(packets).toBeLessThan(2 + stores + 0.5);
   }, 60_000);
 
   test("a server comes back with a shorter maxSessionTimeout: leases are lost before others get the name, and later ones are shorter", async () => {

@@ -1,4 +1,4 @@
-import { setTimeout as sleep } from "node:timers/promises";
+import { setTimeout as sleep, setImmediate as turn } from "node:timers/promises";
 import { expect, onTestFinished, test } from "vitest";
 import { systemRuntime } from "../../../src/core/runtime.js";
 import { createLocks, type LeaseLostError, type Locks } from "../../../src/index.js";
@@ -6,6 +6,7 @@ import { ClaimAttempt } from "../../../src/stores/zookeeper/claim-attempt.js";
 import { ZooKeeperContext } from "../../../src/stores/zookeeper/context.js";
 import { zookeeperStore } from "../../../src/stores/zookeeper/index.js";
 import { Layout } from "../../../src/stores/zookeeper/layout.js";
+import { TIMEOUT_PER_TTL } from "../../../src/stores/zookeeper/link.js";
 import { ZooKeeperError } from "../../../src/zookeeper/index.js";
 import { holdfast, makeFolder } from "../../cli/helpers.js";
 import { describeWith } from "../../support/needs.js";
@@ -263,6 +264,45 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
       10_000,
     );
     expect(client.state).toBe("connected");
+  });
+
+  test("a session that counts as over for a moment is ended: its pings would keep its nodes for ever", async () => {
+    const timeoutMs = 2_000;
+    const context = new ZooKeeperContext(
+      (session) =>
+        openClient({ servers: [zookeeper.address], ...session, pingIntervalMs: timeoutMs }),
+      systemRuntime().clock,
+      new Layout(zookeeper.root()),
+    );
+    onTestFinished(() => context.sessions.close(true));
+    const session = await context.sessions.use(timeoutMs / TIMEOUT_PER_TTL);
+    const { client, node } = session.id;
+    await client.sync("/");
+    await sleep(client.sessionTimeoutMs / 4);
+    const answered = client.sync("/");
+    await turn();
+    // The process stands still, and the reply that would extend the session is in the socket.
+    const still = new Int32Array(new SharedArrayBuffer(4));
+    while (client.state === "connected") Atomics.wait(still, 0, 0, 10);
+    await Promise.allSettled([session.prove(), answered]);
+    expect(session.isDead).toBe(true);
+    const isGone = async () => (await zookeeper.admin.exists(node)).stat === null;
+    await until("its node is gone", isGone, 4 * timeoutMs);
+  });
+
+  test("a session whose node is deleted by hand is given up: no other client gets a name before its holder is told", async () => {
+    const layout = new Layout(zookeeper.root());
+    const { locks } = zookeeper.open(layout.root);
+    const { locks: others } = zookeeper.open(layout.root);
+    const [one, two] = [await locks.acquire("one"), await locks.acquire("two")];
+    for (const child of (await zookeeper.admin.getChildren(layout.sessions)).children) {
+      await zookeeper.admin.delete(`${layout.sessions}/${child}`);
+    }
+    const next = others.acquire("two").then((lease) => ({ lease, wasLost: two.state === "lost" }));
+    await expect(one.renew()).rejects.toMatchObject({ code: "LEASE_LOST" });
+    const { lease, wasLost } = await next;
+    expect(wasLost).toBe(true);
+    await lease.release();
   });
 
   test("resizes while many use a semaphore: never more than the highest limit, and the last one holds", async () => {

@@ -16,7 +16,7 @@ import { Layout } from "../layout.js";
 import { openClientOf, openZooKeeperStore, storeOptions } from "../open.js";
 import { checkAccess } from "./access.js";
 import { judgeEnsemble, readMembers } from "./ensemble.js";
-import { checkSession, WANTED_MS } from "./session.js";
+import { checkSession } from "./session.js";
 import { readStatuses } from "./status.js";
 
 const WRITES = 7;
@@ -24,7 +24,7 @@ const SLOW_MS = 100;
 
 /** Reports what endangers locks on an ensemble of ZooKeeper. Uses four-letter words where servers answer them. */
 export async function examineZooKeeper(url: StoreUrl, trial: Trial): Promise<readonly Finding[]> {
-  const client = await openClientOf(url, WANTED_MS);
+  const client = await openClientOf(url);
   try {
     const [statuses, members] = await Promise.all([readStatuses(url), readMembers(client)]);
     const tried = await openZooKeeperStore(url).then(trial, (error: Error) =>
@@ -33,7 +33,7 @@ export async function examineZooKeeper(url: StoreUrl, trial: Trial): Promise<rea
     const layout = new Layout(storeOptions(url).root);
     return [
       ...judgeEnsemble(statuses, members, url),
-      ...(await check("session", () => checkSession(client, statuses, url))),
+      ...(await check("session", () => checkSession(statuses, url))),
       ...(await check("containers", () => checkWrites(client, layout))),
       tried,
       ...(await check("access", () => checkAccess(client, layout, url))),

@@ -1,13 +1,13 @@
 import { danger, type Finding, note, ok, unknown } from "../../../doctor/finding.js";
 import type { StoreUrl } from "../../url.js";
-import type { ZooKeeperClient } from "../client/client.js";
+import { LONGEST_MS } from "../client/options.js";
 import { TIMEOUT_PER_TTL } from "../link.js";
 import { openClientOf } from "../open.js";
 import type { ServerStatus } from "./status.js";
 
+/** The default ttl, and the session's timeout that it needs. */
 const DEFAULT_TTL_MS = 30_000;
-/** The session's timeout for the default ttl. */
-export const WANTED_MS = DEFAULT_TTL_MS * TIMEOUT_PER_TTL;
+const WANTED_MS = DEFAULT_TTL_MS * TIMEOUT_PER_TTL;
 /** Two ticks of the default, 2 s. */
 const DEFAULT_SHORTEST_MS = 4_000;
 
@@ -17,16 +17,18 @@ interface Granted {
   readonly shortestMs: number;
 }
 
-/** Checks the limits that servers have for a session's timeout. The client has asked for the longest. */
+/** Checks the limits that servers have for a session's timeout. */
 export async function checkSession(
-  client: ZooKeeperClient,
   statuses: readonly ServerStatus[],
   url: StoreUrl,
 ): Promise<Finding[]> {
-  const shortest = await openClientOf(url, 1);
-  const shortestMs = shortest.sessionTimeoutMs;
-  await shortest.close();
-  return judgeSession({ longestMs: client.sessionTimeoutMs, shortestMs }, statuses);
+  const granted = async (requestedMs: number): Promise<number> => {
+    const client = await openClientOf(url, requestedMs);
+    await client.close();
+    return client.sessionTimeoutMs;
+  };
+  const [longestMs, shortestMs] = [await granted(LONGEST_MS), await granted(1)];
+  return judgeSession({ longestMs, shortestMs }, statuses);
 }
 
 /** Findings from the limits that were granted, and from those that the servers tell. */
@@ -35,8 +37,11 @@ export function judgeSession(granted: Granted, statuses: readonly ServerStatus[]
 }
 
 function judgeLongest({ longestMs }: Granted): Finding {
-  if (longestMs >= WANTED_MS) return ok("session", `it may last ${longestMs} ms, enough for 30 s`);
   const ttlMs = Math.floor(longestMs / TIMEOUT_PER_TTL);
+  if (longestMs >= WANTED_MS) {
+    const what = `it lasts ${longestMs} ms at most, so leases can have a ttl of up to ${ttlMs} ms`;
+    return ok("session", what);
+  }
   return note(
     "session",
     `it lasts ${longestMs} ms at most, so leases get a ttl of ${ttlMs} ms at most, even if you ask for more, such as the default of 30 s`,
