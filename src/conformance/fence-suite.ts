@@ -108,6 +108,22 @@ export const fenceConformance: readonly FenceCase[] = [
     },
   },
   {
+    name: "strict refuses a holder that has not entered, also with floor 0",
+    async run({ fence, read, write }) {
+      for (const lease of [by(0n), by(3n, 0n)]) {
+        await assert.rejects(write("cell", lease, 1, { strict: true }), /not entered/);
+        await assert.rejects(
+          fence.guard(undefined, "cell", lease, { strict: true }),
+          /not entered/,
+        );
+      }
+      assert.equal(await read("cell"), 0);
+      await fence.enter(undefined, "cell", by(0n));
+      await write("cell", by(3n, 0n), 2, { strict: true });
+      assert.equal(await read("cell"), 2);
+    },
+  },
+  {
     name: "tokens are exact up to 2^63 - 1",
     async run({ fence, write }) {
       const odd = 2n ** 53n + 1n;

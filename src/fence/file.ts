@@ -204,9 +204,9 @@ export class FileFence implements Fence<undefined> {
   }
 
   /** The arguments of a check; throws `InvalidArgumentError` for a lease that is none. */
-  #entry(key: string, lease: Fenced): [Entry, bigint] {
+  #entry(key: string, lease: Fenced): [Entry, bigint | null] {
     const entry = { resource: key, ...checkFenced(key, lease) };
-    return [entry, this.#numbers.highestSync(this.#db, key)];
+    return [entry, this.#numbers.highestOrNullSync(this.#db, key)];
   }
 
   /**

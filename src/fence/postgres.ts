@@ -147,9 +147,8 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
     if (passed.length > 0) return;
     const highest = await this.highest(tx, resource);
     if (tx !== undefined) await makeFail(tx);
-    throw strict && highest < floor
-      ? notEntered(resource, token, highest)
-      : stale(resource, token, highest);
+    const refused = strict && token >= highest ? notEntered : stale;
+    throw refused(resource, token, highest);
   }
 
   async #run<Row>(

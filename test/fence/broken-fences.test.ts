@@ -89,6 +89,13 @@ const BROKEN: readonly (readonly [string, (parts: Parts) => void, string])[] = [
     "a write of a holder that has not entered enters for it; strict refuses it",
   ],
   [
+    "takes a missing number for 0",
+    (parts) => {
+      parts.find = (resource) => parts.highest.get(resource) ?? 0n;
+    },
+    "strict refuses a holder that has not entered, also with floor 0",
+  ],
+  [
     "ignores the floor",
     (parts) => {
       parts.check = (resource, { token }, options) =>
