@@ -206,7 +206,12 @@ export const fenceConformance: readonly FenceCase[] = [
       const bad = [null, {}, { token: 1, floor: 1 }, by(1n, 2n), by(-1n), by(HIGH + 1n)];
       for (const lease of bad)
         await assert.rejects(fence.enter(undefined, "cell", lease as Fenced), isInvalid);
-      await assert.rejects(fence.enter(undefined, "", by(1n)), isInvalid);
+      for (const resource of ["", "ä".repeat(128), "a\n", 7, null] as string[]) {
+        await assert.rejects(fence.enter(undefined, resource, by(1n)), isInvalid);
+        await assert.rejects(fence.guard(undefined, resource, by(1n)), isInvalid);
+        await assert.rejects(fence.highest(undefined, resource), isInvalid);
+        await assert.rejects(fence.reset(undefined, resource, 1n), isInvalid);
+      }
       await assert.rejects(fence.reset(undefined, "cell", -1n), isInvalid);
       const options = { strickt: true } as object as { strict: boolean };
       await assert.rejects(fence.guard(undefined, "cell", by(1n), options), isInvalid);

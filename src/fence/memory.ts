@@ -1,7 +1,14 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import { InvalidArgumentError } from "../core/errors.js";
 import { checkToken } from "../core/validate.js";
-import { checkEntry, type Fence, type Fenced, hasEntered, refuseUnlessEntered } from "./fence.js";
+import {
+  checkEntry,
+  checkResource,
+  type Fence,
+  type Fenced,
+  hasEntered,
+  refuseUnlessEntered,
+} from "./fence.js";
 import {
   checkListOptions,
   type FencedResource,
@@ -61,7 +68,7 @@ export class MemoryFence implements Fence<MemoryTx | undefined> {
 
   /** Reads the present value at once, also while a transaction runs. */
   async highest(_tx: MemoryTx | undefined, resource: string): Promise<bigint> {
-    return this.#of(resource) ?? 0n;
+    return this.#of(checkResource(resource)) ?? 0n;
   }
 
   /** The resources that it has seen, in the order of their UTF-8 bytes. */
@@ -73,6 +80,7 @@ export class MemoryFence implements Fence<MemoryTx | undefined> {
   }
 
   async reset(tx: MemoryTx | undefined, resource: string, token: bigint): Promise<void> {
+    checkResource(resource);
     checkToken(token, "token");
     await this.#within(tx, () => {
       this.#set(resource, token);

@@ -19,7 +19,15 @@ import { escapePattern, FENCE_PREFIX } from "../stores/redis/keys.js";
 import { ScriptRunner } from "../stores/redis/script-runner.js";
 import { SCRIPTS } from "../stores/redis/scripts.js";
 import { within } from "../stores/shared/timeout.js";
-import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import {
+  checkFenced,
+  checkResource,
+  type Fence,
+  type Fenced,
+  isStrict,
+  notEntered,
+  stale,
+} from "./fence.js";
 import {
   checkListOptions,
   type FencedResource,
@@ -271,7 +279,7 @@ export class RedisFence implements Fence<RedisTx | undefined> {
 
   /** A resource with a hash tag keeps it; otherwise the whole resource is the tag. */
   #key(resource: string): string {
-    checkText(resource, "the resource", 1, 255);
+    checkResource(resource);
     return /\{[^}]+\}/.test(resource)
       ? `${this.#prefix}:${resource}`
       : `${this.#prefix}{${resource}}`;

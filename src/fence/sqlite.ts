@@ -12,6 +12,7 @@ import { inTransaction } from "../stores/sqlite/transaction.js";
 import {
   checkEntry,
   checkFenced,
+  checkResource,
   type Fence,
   type Fenced,
   refuseUnlessEntered,
@@ -128,6 +129,7 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   }
 
   async reset(tx: SqliteDatabase | undefined, resource: string, token: bigint): Promise<void> {
+    checkResource(resource);
     checkToken(token, "token");
     const set = (): unknown => this.#run(tx, ({ reset }) => reset.run(resource, token));
     if (tx !== undefined) set();
@@ -166,6 +168,7 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
 
   /** As `highestSync`, but null for a resource that was never entered. */
   highestOrNullSync(tx: SqliteDatabase | undefined, resource: string): bigint | null {
+    checkResource(resource);
     const row = this.#run(tx, ({ highest }) => highest.get(resource)) as Row | undefined;
     return row === undefined ? null : BigInt(row.highest);
   }
