@@ -131,6 +131,26 @@ describe("withLock", () => {
     );
     expect(ran).toBe(1);
   });
+
+  it("rejects with the loss while the fence gives no reply, and frees the name", async () => {
+    const on = stage({ ttl: "1s" });
+    const fence = { enter: () => never<void>() };
+    const options = { fence, maxHold: "10s" } as const;
+    const running = watch(on.locks.withLock("a", options, () => "ran"));
+    await on.clock.advance(9_999);
+    expect(running.outcome).toBe("pending");
+    await on.clock.advance(1);
+    expect(running).toMatchObject({
+      outcome: "rejected",
+      value: { code: "LEASE_LOST", reason: "max-hold" },
+    });
+    expect(on.store.inspect("default:a")).toBeNull();
+    on.store.onRenew = () => never();
+    const expired = watch(on.locks.withLock("b", { fence }, () => "ran"));
+    await on.clock.advance(1_000);
+    expect(expired.value).toMatchObject({ code: "LEASE_LOST", reason: "expired" });
+    expect(on.clock.timers).toBe(0);
+  });
 });
 
 describe("close", () => {

@@ -108,6 +108,22 @@ export const fenceConformance: readonly FenceCase[] = [
     },
   },
   {
+    name: "strict refuses a holder that has not entered, also with floor 0",
+    async run({ fence, read, write }) {
+      for (const lease of [by(0n), by(3n, 0n)]) {
+        await assert.rejects(write("cell", lease, 1, { strict: true }), /not entered/);
+        await assert.rejects(
+          fence.guard(undefined, "cell", lease, { strict: true }),
+          /not entered/,
+        );
+      }
+      assert.equal(await read("cell"), 0);
+      await fence.enter(undefined, "cell", by(0n));
+      await write("cell", by(3n, 0n), 2, { strict: true });
+      assert.equal(await read("cell"), 2);
+    },
+  },
+  {
     name: "tokens are exact up to 2^63 - 1",
     async run({ fence, write }) {
       const odd = 2n ** 53n + 1n;
@@ -190,7 +206,12 @@ export const fenceConformance: readonly FenceCase[] = [
       const bad = [null, {}, { token: 1, floor: 1 }, by(1n, 2n), by(-1n), by(HIGH + 1n)];
       for (const lease of bad)
         await assert.rejects(fence.enter(undefined, "cell", lease as Fenced), isInvalid);
-      await assert.rejects(fence.enter(undefined, "", by(1n)), isInvalid);
+      for (const resource of ["", "ä".repeat(128), "a\n", 7, null] as string[]) {
+        await assert.rejects(fence.enter(undefined, resource, by(1n)), isInvalid);
+        await assert.rejects(fence.guard(undefined, resource, by(1n)), isInvalid);
+        await assert.rejects(fence.highest(undefined, resource), isInvalid);
+        await assert.rejects(fence.reset(undefined, resource, 1n), isInvalid);
+      }
       await assert.rejects(fence.reset(undefined, "cell", -1n), isInvalid);
       const options = { strickt: true } as object as { strict: boolean };
       await assert.rejects(fence.guard(undefined, "cell", by(1n), options), isInvalid);

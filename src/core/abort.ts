@@ -12,6 +12,17 @@ export function unlimitedController(): AbortController {
   return controller;
 }
 
+/** Rejects as soon as the signal aborts. */
+export function unlessAborted<T>(promise: Promise<T>, signal?: AbortSignal): Promise<T> {
+  if (signal === undefined) return promise;
+  return new Promise((resolve, reject) => {
+    const abort = (): void => reject(signal.reason);
+    if (signal.aborted) abort();
+    signal.addEventListener("abort", abort, { once: true });
+    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
+  });
+}
+
 interface Listening {
   readonly listeners: Set<() => void>;
   readonly abort: () => void;

@@ -1,3 +1,4 @@
+import { unlessAborted } from "./abort.js";
 import { InvalidArgumentError, LeaseLostError } from "./errors.js";
 import type { ReleaseResult } from "./lease.js";
 import { checkOneOf, orElse, show } from "./validate.js";
@@ -54,7 +55,8 @@ export async function workUnder<T>(
   try {
     held.assertHeld();
     if (enter !== undefined) {
-      await enter();
+      // A fence that never replies must not delay the loss.
+      await unlessAborted(enter(), held.signal);
       held.assertHeld();
     }
   } catch (error) {

@@ -3,6 +3,7 @@ import { InvalidArgumentError, StoreUnavailableError } from "../core/errors.js";
 import { checkNumber, checkOptions, checkToken, orElse, show } from "../core/validate.js";
 import {
   checkFenced,
+  checkResource,
   type Fence,
   type Fenced,
   hasEntered,
@@ -89,10 +90,11 @@ export class PlaceFence<Value, Version> implements Fence<undefined> {
   }
 
   async highest(_tx: undefined, resource: string): Promise<bigint> {
-    return (await this.#read(resource)).highest ?? 0n;
+    return (await this.#read(checkResource(resource))).highest ?? 0n;
   }
 
   async reset(_tx: undefined, resource: string, token: bigint): Promise<void> {
+    checkResource(resource);
     checkToken(token, "token");
     await this.#retry(resource, async () => {
       const { value, version } = await this.#place.read(resource); // Also of a place with a bad number.

@@ -6,6 +6,7 @@ import { EtcdError } from "../stores/etcd/rpc/errors.js";
 import type { Compare, KeyValue, Op, Put, Range, Txn } from "../stores/etcd/rpc/messages.js";
 import {
   checkFenced,
+  checkResource,
   type Entry,
   type Fence,
   type Fenced,
@@ -201,7 +202,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
   }
 
   #key(resource: string): string {
-    return this.#prefix + checkText(resource, "the resource", 1, 255);
+    return this.#prefix + checkResource(resource);
   }
 }
 

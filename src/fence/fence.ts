@@ -50,8 +50,15 @@ export function isStrict(options: unknown = {}): boolean {
   return checkBoolean(orElse((options as { strict?: boolean }).strict, false), "strict");
 }
 
-export function checkFenced(resource: unknown, lease: Fenced): { token: bigint; floor: bigint } {
+/**
+ * For a fence of your own: checks the name of a resource, also in `highest` and `reset`. Throws
+ * `InvalidArgumentError`.
+ */
+export const checkResource = (resource: unknown): string =>
   checkText(resource, "the resource", 1, 255);
+
+export function checkFenced(resource: unknown, lease: Fenced): { token: bigint; floor: bigint } {
+  checkResource(resource);
   if (lease === null || typeof lease !== "object") {
     throw new InvalidArgumentError(
       `the lease is ${show(lease)}; a fence needs a lease or { token, floor }`,

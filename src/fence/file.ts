@@ -33,6 +33,7 @@ import {
 } from "../stores/sqlite/unsafe-file.js";
 import {
   checkFenced,
+  checkResource,
   type Entry,
   type Fence,
   type Fenced,
@@ -204,9 +205,9 @@ export class FileFence implements Fence<undefined> {
   }
 
   /** The arguments of a check; throws `InvalidArgumentError` for a lease that is none. */
-  #entry(key: string, lease: Fenced): [Entry, bigint] {
+  #entry(key: string, lease: Fenced): [Entry, bigint | null] {
     const entry = { resource: key, ...checkFenced(key, lease) };
-    return [entry, this.#numbers.highestSync(this.#db, key)];
+    return [entry, this.#numbers.highestOrNullSync(this.#db, key)];
   }
 
   /**
@@ -246,7 +247,7 @@ export class FileFence implements Fence<undefined> {
 
   /** The same path and key for all ways to write a path, also through links. */
   #fileOf(resource: string): GuardedFile {
-    checkText(resource, "the resource", 1, 255);
+    checkResource(resource);
     try {
       return this.#examine(resource);
     } catch (error) {

@@ -2,8 +2,8 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import { HoldfastError, InvalidArgumentError, StaleTokenError } from "../core/errors.js";
 import { PROBLEM_JSON, type Problem, Refusal } from "../core/problem.js";
 import { checkKey, readSequencer, type SequencerOptions } from "../core/sequencer.js";
-import { checkOptions, checkText, checkToken, show } from "../core/validate.js";
-import { checkFenced, type Fence, type Fenced } from "./fence.js";
+import { checkOptions, checkToken, show } from "../core/validate.js";
+import { checkFenced, checkResource, type Fence, type Fenced } from "./fence.js";
 
 /** The header that carries the token: `TOKEN`, `TOKEN;floor=FLOOR`, or a sequencer. */
 export const FENCING_TOKEN = "fencing-token";
@@ -270,7 +270,7 @@ async function admit<R>(
     });
   }
   const resource = await guard.resource(request);
-  readOr400(() => checkText(resource, "the resource", 1, 255), BAD_RESOURCE);
+  readOr400(() => checkResource(resource), BAD_RESOURCE);
   const fenced =
     guard.key === undefined ? parsed(value) : await verified(guard, request, value, resource);
   try {

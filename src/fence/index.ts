@@ -4,6 +4,7 @@ import { readSequencer, type Sequencer, type SequencerOptions } from "../core/se
 export { readSequencer, type Sequencer, type SequencerOptions } from "../core/sequencer.js";
 export {
   checkEntry,
+  checkResource,
   type EnterableFence,
   type Entry,
   type Fence,

@@ -1,7 +1,14 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import { InvalidArgumentError } from "../core/errors.js";
 import { checkToken } from "../core/validate.js";
-import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import {
+  checkEntry,
+  checkResource,
+  type Fence,
+  type Fenced,
+  hasEntered,
+  refuseUnlessEntered,
+} from "./fence.js";
 import {
   checkListOptions,
   type FencedResource,
@@ -42,8 +49,7 @@ export class MemoryFence implements Fence<MemoryTx | undefined> {
   }
 
   async enter(tx: MemoryTx | undefined, resource: string, lease: Fenced): Promise<void> {
-    const { token, floor } = checkFenced(resource, lease);
-    await this.#within(tx, () => this.#enter(resource, token, floor));
+    await this.guard(tx, resource, lease);
   }
 
   async guard(
@@ -52,18 +58,17 @@ export class MemoryFence implements Fence<MemoryTx | undefined> {
     lease: Fenced,
     options?: { strict?: boolean },
   ): Promise<void> {
-    const strict = isStrict(options);
-    const { token, floor } = checkFenced(resource, lease);
+    const entry = checkEntry(resource, lease, options);
     await this.#within(tx, () => {
       const highest = this.#of(resource);
-      if (strict && highest < floor) throw notEntered(resource, token, highest);
-      this.#enter(resource, token, floor);
+      if (entry.strict) refuseUnlessEntered(entry, highest);
+      if (!hasEntered(entry, highest)) this.#set(resource, entry.floor);
     });
   }
 
   /** Reads the present value at once, also while a transaction runs. */
   async highest(_tx: MemoryTx | undefined, resource: string): Promise<bigint> {
-    return this.#of(resource);
+    return this.#of(checkResource(resource)) ?? 0n;
   }
 
   /** The resources that it has seen, in the order of their UTF-8 bytes. */
@@ -75,16 +80,11 @@ export class MemoryFence implements Fence<MemoryTx | undefined> {
   }
 
   async reset(tx: MemoryTx | undefined, resource: string, token: bigint): Promise<void> {
+    checkResource(resource);
     checkToken(token, "token");
     await this.#within(tx, () => {
       this.#set(resource, token);
     });
-  }
-
-  #enter(resource: string, token: bigint, floor: bigint): void {
-    const highest = this.#of(resource);
-    if (token < highest) throw stale(resource, token, highest);
-    if (floor > highest) this.#set(resource, floor);
   }
 
   #set(resource: string, highest: bigint): void {
@@ -112,8 +112,9 @@ export class MemoryFence implements Fence<MemoryTx | undefined> {
     return result;
   }
 
-  #of(resource: string): bigint {
-    return this.#seen.get(resource)?.highest ?? 0n;
+  /** Null before the first entry. */
+  #of(resource: string): bigint | null {
+    return this.#seen.get(resource)?.highest ?? null;
   }
 }
 

@@ -2,7 +2,6 @@ import { reasonOf, safeCause } from "../core/cause.js";
 import { HoldfastError, StoreUnavailableError } from "../core/errors.js";
 import {
   checkOptions,
-  checkText,
   checkToken,
   type Duration,
   orElse,
@@ -21,7 +20,15 @@ import {
 import { checkClient, type PostgresClient } from "../stores/postgres/client.js";
 import { Connections } from "../stores/postgres/connections.js";
 import { checkSchema, DEFAULT_SCHEMA, quoteSchema, SETUP_TURN } from "../stores/postgres/schema.js";
-import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import {
+  checkFenced,
+  checkResource,
+  type Fence,
+  type Fenced,
+  isStrict,
+  notEntered,
+  stale,
+} from "./fence.js";
 import { checkListOptions, type FencedResource, type FenceListOptions } from "./shared/list.js";
 
 export type { Columns } from "../postgres/sql.js";
@@ -107,6 +114,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
   }
 
   async highest(tx: PostgresTx | undefined, resource: string): Promise<bigint> {
+    checkResource(resource);
     const [row] = await this.#run<{ highest: string }>(tx, resource, "highest", [resource]);
     return BigInt(row?.highest ?? 0);
   }
@@ -131,7 +139,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
   }
 
   async reset(tx: PostgresTx | undefined, resource: string, token: bigint): Promise<void> {
-    checkText(resource, "the resource", 1, 255);
+    checkResource(resource);
     await this.#run(tx, resource, "reset", [resource, String(checkToken(token, "token"))]);
   }
 
@@ -147,9 +155,8 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
     if (passed.length > 0) return;
     const highest = await this.highest(tx, resource);
     if (tx !== undefined) await makeFail(tx);
-    throw strict && highest < floor
-      ? notEntered(resource, token, highest)
-      : stale(resource, token, highest);
+    const refused = strict && token >= highest ? notEntered : stale;
+    throw refused(resource, token, highest);
   }
 
   async #run<Row>(

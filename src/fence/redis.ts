@@ -1,11 +1,33 @@
-import { HoldfastError, InvalidArgumentError, UnsupportedError } from "../core/errors.js";
+import {
+  HoldfastError,
+  InvalidArgumentError,
+  StoreUnavailableError,
+  UnsupportedError,
+} from "../core/errors.js";
 import { unknownOutcome } from "../core/place.js";
-import { checkOptions, checkText, checkToken, orElse, show } from "../core/validate.js";
+import {
+  checkOptions,
+  checkText,
+  checkToken,
+  type Duration,
+  orElse,
+  parseDuration,
+  show,
+} from "../core/validate.js";
 import { connectionOf, type RedisClient } from "../stores/redis/client.js";
 import { escapePattern, FENCE_PREFIX } from "../stores/redis/keys.js";
 import { ScriptRunner } from "../stores/redis/script-runner.js";
 import { SCRIPTS } from "../stores/redis/scripts.js";
-import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import { within } from "../stores/shared/timeout.js";
+import {
+  checkFenced,
+  checkResource,
+  type Fence,
+  type Fenced,
+  isStrict,
+  notEntered,
+  stale,
+} from "./fence.js";
 import {
   checkListOptions,
   type FencedResource,
@@ -24,6 +46,8 @@ export interface RedisTx {
 export interface RedisFenceOptions {
   /** The prefix of every key of the fence. Default: `holdfast:fence:`. */
   readonly prefix?: string | undefined;
+  /** How long a step waits for its reply, if the client has no shorter `commandTimeout`. Default 10 s. */
+  readonly timeout?: Duration | undefined;
 }
 
 interface Guard {
@@ -57,10 +81,15 @@ const notesOf = new WeakMap<RedisTx, Notes>();
 export class RedisFence implements Fence<RedisTx | undefined> {
   readonly #runner: ScriptRunner;
   readonly #prefix: string;
+  readonly #timeoutMs: number;
 
   constructor(client: RedisClient, options: RedisFenceOptions = {}) {
-    checkOptions(options, "the options of a fence", ["prefix"]);
+    checkOptions(options, "the options of a fence", ["prefix", "timeout"]);
     this.#prefix = checkText(orElse(options.prefix, FENCE_PREFIX), "prefix", 1, 255);
+    this.#timeoutMs = parseDuration(orElse(options.timeout, "10s"), "timeout", {
+      min: 1,
+      max: 3_600_000,
+    });
     this.#runner = new ScriptRunner(connectionOf(client, "redisFence"), {
       prefix: this.#prefix,
       page: "docs/fences.md",
@@ -195,8 +224,14 @@ export class RedisFence implements Fence<RedisTx | undefined> {
   }
 
   async #send(keys: readonly string[], args: readonly string[]): Promise<readonly unknown[]> {
+    const { connection } = this.#runner;
+    const timeout = (): StoreUnavailableError =>
+      new StoreUnavailableError(
+        `no reply from ${connection.where} within the ${this.#timeoutMs} ms of the fence`,
+      );
     try {
-      return (await this.#runner.connection.run(SCRIPTS.fence, keys, args)) as unknown[];
+      const running = connection.run(SCRIPTS.fence, keys, args);
+      return (await within(this.#timeoutMs, running, timeout)) as unknown[];
     } catch (error) {
       throw outsideNode(keys, String(error)) ?? this.#runner.toStoreError(error);
     }
@@ -244,7 +279,7 @@ export class RedisFence implements Fence<RedisTx | undefined> {
 
   /** A resource with a hash tag keeps it; otherwise the whole resource is the tag. */
   #key(resource: string): string {
-    checkText(resource, "the resource", 1, 255);
+    checkResource(resource);
     return /\{[^}]+\}/.test(resource)
       ? `${this.#prefix}:${resource}`
       : `${this.#prefix}{${resource}}`;

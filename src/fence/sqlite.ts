@@ -9,7 +9,15 @@ import {
 import { toStoreError } from "../stores/sqlite/errors.js";
 import { retryWhileBusy } from "../stores/sqlite/retry.js";
 import { inTransaction } from "../stores/sqlite/transaction.js";
-import { checkFenced, type Fence, type Fenced, isStrict, notEntered, stale } from "./fence.js";
+import {
+  checkEntry,
+  checkFenced,
+  checkResource,
+  type Fence,
+  type Fenced,
+  refuseUnlessEntered,
+  stale,
+} from "./fence.js";
 import { checkListOptions, type FencedResource, type FenceListOptions } from "./shared/list.js";
 
 const TABLE = `
@@ -100,13 +108,9 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
     lease: Fenced,
     options?: { strict?: boolean },
   ): void {
-    const strict = isStrict(options);
-    const { token, floor } = checkFenced(resource, lease);
+    const entry = checkEntry(resource, lease, options);
     if (isOutsideTransaction(tx)) throw new InvalidArgumentError(NO_TRANSACTION);
-    if (strict) {
-      const highest = this.highestSync(tx, resource);
-      if (highest < floor) throw notEntered(resource, token, highest);
-    }
+    if (entry.strict) refuseUnlessEntered(entry, this.highestOrNullSync(tx, resource));
     this.#enter(tx, resource, lease);
   }
 
@@ -125,6 +129,7 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   }
 
   async reset(tx: SqliteDatabase | undefined, resource: string, token: bigint): Promise<void> {
+    checkResource(resource);
     checkToken(token, "token");
     const set = (): unknown => this.#run(tx, ({ reset }) => reset.run(resource, token));
     if (tx !== undefined) set();
@@ -158,8 +163,14 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
 
   /** `highest` without `await`. */
   highestSync(tx: SqliteDatabase | undefined, resource: string): bigint {
-    const row = this.#run(tx, ({ highest }) => highest.get(resource));
-    return BigInt((row as { highest: string } | undefined)?.highest ?? 0);
+    return this.highestOrNullSync(tx, resource) ?? 0n;
+  }
+
+  /** As `highestSync`, but null for a resource that was never entered. */
+  highestOrNullSync(tx: SqliteDatabase | undefined, resource: string): bigint | null {
+    checkResource(resource);
+    const row = this.#run(tx, ({ highest }) => highest.get(resource)) as Row | undefined;
+    return row === undefined ? null : BigInt(row.highest);
   }
 
   #run<T>(tx: SqliteDatabase | undefined, run: (statements: Statements) => T): T {

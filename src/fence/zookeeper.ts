@@ -4,7 +4,7 @@ import {
   StoreUnavailableError,
   UnsupportedError,
 } from "../core/errors.js";
-import { checkOptions, checkText, checkToken, orElse, show } from "../core/validate.js";
+import { checkOptions, checkToken, orElse, show } from "../core/validate.js";
 import type { Replied, ZooKeeperClient } from "../stores/zookeeper/client/client.js";
 import { ZooKeeperError } from "../stores/zookeeper/client/errors.js";
 import type { MultiPart, MultiResult } from "../stores/zookeeper/client/multi.js";
@@ -15,6 +15,7 @@ import { decodeName, encodeName } from "../stores/zookeeper/layout.js";
 import { createPath } from "../stores/zookeeper/root.js";
 import {
   checkFenced,
+  checkResource,
   type Entry,
   type Fence,
   type Fenced,
@@ -278,7 +279,7 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
   }
 
   #path(resource: string): string {
-    const name = encodeName(checkText(resource, "the resource", 1, 255));
+    const name = encodeName(checkResource(resource));
     return this.#root === "/" ? `/${name}` : `${this.#root}/${name}`;
   }
 }

@@ -1,7 +1,12 @@
 import { describe, expect, test } from "vitest";
 import type { FenceSubject } from "../../src/conformance/fence-suite.js";
 import { checkToken } from "../../src/core/validate.js";
-import { checkEntry, hasEntered, refuseUnlessEntered } from "../../src/fence/index.js";
+import {
+  checkEntry,
+  checkResource,
+  hasEntered,
+  refuseUnlessEntered,
+} from "../../src/fence/index.js";
 import { runFenceConformance } from "../../src/testing.js";
 
 /** The parts of a fence in memory, each of which can be broken. */
@@ -11,6 +16,7 @@ class Parts {
   find = (resource: string): bigint | null => this.highest.get(resource) ?? null;
   save = (resource: string, highest: bigint): void => void this.highest.set(resource, highest);
   check = checkEntry;
+  checkResource = checkResource;
   hasEntered = hasEntered;
   refuseUnlessEntered = refuseUnlessEntered;
   reset = (resource: string, token: bigint): void => this.save(resource, token);
@@ -30,9 +36,9 @@ function subjectOf(parts: Parts): FenceSubject {
     fence: {
       guard,
       enter: (tx, resource, lease) => guard(tx, resource, lease),
-      highest: async (_tx, resource) => parts.find(resource) ?? 0n,
+      highest: async (_tx, resource) => parts.find(parts.checkResource(resource)) ?? 0n,
       async reset(_tx, resource, token) {
-        parts.reset(resource, checkToken(token, "token"));
+        parts.reset(parts.checkResource(resource), checkToken(token, "token"));
       },
     },
     read: async (resource) => parts.values.get(resource) ?? 0,
@@ -87,6 +93,13 @@ const BROKEN: readonly (readonly [string, (parts: Parts) => void, string])[] = [
       parts.refuseUnlessEntered = () => {};
     },
     "a write of a holder that has not entered enters for it; strict refuses it",
+  ],
+  [
+    "takes a missing number for 0",
+    (parts) => {
+      parts.find = (resource) => parts.highest.get(resource) ?? 0n;
+    },
+    "strict refuses a holder that has not entered, also with floor 0",
   ],
   [
     "ignores the floor",
@@ -156,6 +169,13 @@ const BROKEN: readonly (readonly [string, (parts: Parts) => void, string])[] = [
     (parts) => {
       parts.check = (resource, lease, { strict = false } = {}) =>
         checkEntry(resource, lease, { strict });
+    },
+    "bad arguments are refused, and change nothing",
+  ],
+  [
+    "takes any resource for highest and reset",
+    (parts) => {
+      parts.checkResource = (resource) => resource as string;
     },
     "bad arguments are refused, and change nothing",
   ],

@@ -56,7 +56,7 @@ describeWith(["mariadb"], "the fence for MySQL of docs/fences.md", () => {
     await first.end();
     pool = createPool({ ...address, database: "shop" });
     await pool.query(
-      "CREATE TABLE fences (resource VARBINARY(255) PRIMARY KEY, highest BIGINT NOT NULL) ENGINE = InnoDB",
+      "CREATE TABLE fences (resource VARBINARY(255) PRIMARY KEY, highest BIGINT) ENGINE = InnoDB",
     );
     await pool.query("CREATE TABLE cell (name VARBINARY(255) PRIMARY KEY, value INTEGER)");
     ({ mysqlFence } = await importBlock<{ mysqlFence: typeof mysqlFence }>(

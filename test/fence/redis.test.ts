@@ -45,17 +45,20 @@ describeWith(["redis"], "the fence in Redis", () => {
     expect(await fence.commit(tx)).toEqual(["OK", 10, null, 2, ["a", "b"]]);
   });
 
-  test("a reply that is late for the client's own timeout makes the fence unavailable", async () => {
+  test.each([
+    ["the commandTimeout of its client", { commandTimeout: 200 }, {}],
+    ["the 200 ms of the fence", {}, { timeout: 200 }],
+  ])("a reply that is later than %s makes the fence unavailable", async (what, options, own) => {
     const silent = await lab.redis();
-    const client = quiet(new Redis(silent.url, { commandTimeout: 200 }));
+    const client = quiet(new Redis(silent.url, options));
     onTestFinished(() => client.disconnect());
-    const fence = redisFence(client);
+    const fence = redisFence(client, own);
     await client.ping();
     await silent.pause();
     await expect(fence.enter(undefined, "late", by(1n))).rejects.toMatchObject({
       code: "STORE_UNAVAILABLE",
       retryable: true,
-      message: `no reply from ${silent.url} within the commandTimeout of its client`,
+      message: `no reply from ${silent.url} within ${what}`,
     });
     await silent.resume();
   });

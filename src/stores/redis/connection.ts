@@ -148,17 +148,6 @@ export const whileMember = (subscription: Subscription, isMember: () => boolean)
   },
 });
 
-/** Rejects as soon as the signal aborts. */
-export function unlessAborted<T>(promise: Promise<T>, signal?: AbortSignal): Promise<T> {
-  if (signal === undefined) return promise;
-  return new Promise((resolve, reject) => {
-    const abort = (): void => reject(signal.reason);
-    if (signal.aborted) abort();
-    signal.addEventListener("abort", abort, { once: true });
-    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
-  });
-}
-
 /** Both client libraries report it by the message alone. */
 export const isNoScript = (error: unknown): boolean =>
   error instanceof Error && error.message.includes("NOSCRIPT");

@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
+import { unlessAborted } from "../../core/abort.js";
 import { InvalidArgumentError } from "../../core/errors.js";
 import type { Subscription, SubscriptionEvents } from "../shared/listener.js";
 import { settlesWithin } from "../shared/timeout.js";
@@ -11,7 +12,6 @@ import {
   isNoScript,
   reconnectsWhenDemoted,
   roundRobin,
-  unlessAborted,
   whileMember,
 } from "./connection.js";
 import { type Script, selectingScript } from "./scripts.js";

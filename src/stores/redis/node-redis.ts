@@ -1,4 +1,5 @@
 import { setImmediate as turn } from "node:timers/promises";
+import { unlessAborted } from "../../core/abort.js";
 import type { Subscription, SubscriptionEvents } from "../shared/listener.js";
 import { settlesWithin } from "../shared/timeout.js";
 import {
@@ -10,7 +11,6 @@ import {
   isNoScript,
   reconnectsWhenDemoted,
   roundRobin,
-  unlessAborted,
   whileMember,
 } from "./connection.js";
 import { type Script, selectingScript } from "./scripts.js";
