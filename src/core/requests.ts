@@ -174,13 +174,21 @@ export class Requests {
     }
   }
 
-  /** Sends any other request. Rejects with `StoreUnavailableError` when its outcome is unknown. */
-  async run<T>(what: string, send: (store: Store) => Awaitable<T>): Promise<T> {
+  /**
+   * Sends any other request. Rejects with `StoreUnavailableError` when its outcome is unknown, after
+   * `commandTimeout` at the latest.
+   */
+  async run<T>(
+    what: string,
+    send: (store: Store) => Awaitable<T>,
+    timeoutMs = Number.POSITIVE_INFINITY,
+  ): Promise<T> {
+    const limitMs = Math.min(timeoutMs, this.#settings.commandTimeoutMs);
     try {
       const reply = this.#timed(what, () => send(this.#store));
       if (!isPromise(reply)) return reply;
       return await new Promise<T>((replied, failed) => {
-        this.#withTimeout(what, reply, undefined, { replied, failed });
+        this.#withTimeout(what, reply, limitMs, { replied, failed });
       });
     } catch (error) {
       throw this.toStoreError(what, error);

@@ -31,7 +31,7 @@ export interface KeyedQueueOptions
 
 /** Options of `run`. */
 export interface QueueRunOptions {
-  /** How long the task may wait for its turn. Default `Infinity`. */
+  /** How long the task may wait for its turn; `0`: it runs now, or fails. Default `Infinity`. */
   wait?: Duration | undefined;
   /** Removes the task while it waits; has no effect once it runs. */
   signal?: AbortSignal | undefined;
@@ -64,12 +64,17 @@ export interface KeyedQueue<L> extends AsyncDisposable {
 }
 
 interface Task {
-  readonly run: (lease: Lease | null) => Promise<void>;
+  /** With `wait: 0`: it runs only if the key is free now. */
+  readonly asksOnce: boolean;
+  /** Calls `ended` before the caller can learn of the end. */
+  readonly run: (lease: Lease | null, ended: () => void) => Promise<void>;
   readonly fail: (error: unknown) => void;
 }
 
 interface Lane {
+  /** Those that have not begun. */
   readonly tasks: Set<Task>;
+  isRunning: boolean;
   /** Aborts when no task waits for the lease any more; null unless the lane waits for it. */
   acquiring: AbortController | null;
   /** The lease under which its tasks run. */
@@ -154,11 +159,15 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
     if (lane !== undefined && lane.tasks.size >= this.#most) {
       throw new QueueFullError(key, lane.tasks.size, "process");
     }
+    if (waitMs === 0 && lane !== undefined && (lane.isRunning || lane.tasks.size > 0)) {
+      throw new AcquireTimeoutError(key, 0, lane.lease?.holder ?? null);
+    }
     return new Promise<T>((resolve, reject) => {
       const task: Task = {
-        run: async (lease) => {
+        asksOnce: waitMs === 0,
+        run: async (lease, ended) => {
           stopWaiting();
-          await runTask(lease, fn).then(resolve, reject);
+          await runTask(lease, fn).finally(ended).then(resolve, reject);
         },
         fail: (error) => {
           stopWaiting();
@@ -169,7 +178,7 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
         if (this.#remove(key, task)) task.fail(error);
       };
       const timer =
-        waitMs === Number.POSITIVE_INFINITY
+        waitMs === 0 || waitMs === Number.POSITIVE_INFINITY
           ? null
           : this.#runtime.clock.after(waitMs, () => this.#timeOut(key, task, waitMs));
       timer?.keepAlive(true);
@@ -220,6 +229,7 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
     let ended!: () => void;
     const added: Lane = {
       tasks: new Set([task]),
+      isRunning: false,
       acquiring: null,
       lease: null,
       ended: new Promise((resolve) => {
@@ -254,11 +264,16 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
     let lease: Lease;
     const acquiring = new AbortController();
     lane.acquiring = acquiring;
+    const [first] = lane.tasks;
+    const wait = first!.asksOnce ? 0 : Number.POSITIVE_INFINITY;
     try {
-      const wait = { wait: Number.POSITIVE_INFINITY, signal: acquiring.signal };
-      lease = await locks.acquire(key, { ...this.#leaseOptions, ...wait });
+      const { signal } = acquiring;
+      lease = await locks.acquire(key, { ...this.#leaseOptions, wait, signal });
     } catch (error) {
-      if (!acquiring.signal.aborted) takeFirst(lane.tasks)?.fail(error);
+      if (acquiring.signal.aborted) return;
+      // The reply to a task that asks once is not for those that were added since: they wait.
+      if (wait > 0) takeFirst(lane.tasks)?.fail(error);
+      else if (lane.tasks.delete(first!)) first!.fail(error);
       return;
     } finally {
       lane.acquiring = null;
@@ -280,7 +295,10 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
       if (lease !== null && !isProved(lease)) return;
       const task = takeFirst(lane.tasks);
       if (task === null) return;
-      await task.run(lease);
+      lane.isRunning = true;
+      await task.run(lease, () => {
+        lane.isRunning = false;
+      });
     }
   }
 

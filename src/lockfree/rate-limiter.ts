@@ -1,11 +1,7 @@
 import { follow } from "../core/abort.js";
+import type { Timer } from "../core/clock.js";
 import { assertOpen, type Context, contextOf } from "../core/context.js";
-import {
-  AcquireTimeoutError,
-  HoldfastError,
-  InvalidArgumentError,
-  RateLimitedError,
-} from "../core/errors.js";
+import { HoldfastError, InvalidArgumentError, RateLimitedError } from "../core/errors.js";
 import { pause } from "../core/pause.js";
 import { type MeterTake, MOST_METER_PRODUCT } from "../core/records.js";
 import { LAST_REPLY_MS } from "../core/requests.js";
@@ -73,6 +69,8 @@ const OPTIONS = ["limit", "per", "burst", "onUnavailable"];
 const MOST_UNITS = 1_000_000_000;
 /** The most calls of `waitFor` that wait in one process. */
 const MOST_WAITING = 10_000;
+/** Why a call leaves the line. */
+const BEHIND = new Error("its wait is over");
 
 /**
  * Makes a limiter of `limit` units in each `per`, with a burst. The store counts by its own clock, exactly, in
@@ -104,6 +102,10 @@ class MeterLimiter implements RateLimiter {
   #queue: LaneQueue | null = null;
   /** When the store was asked for a caller that waits; null when it has replied. */
   #askedAtMs: number | null = null;
+  /** The first in line waits for its units. */
+  #isPausing = false;
+  /** Calls whose wait is over, and whose turn may come with the next reply. */
+  readonly #overdue = new Set<() => void>();
   /** When the limiter has its whole burst again, as the store last replied to a caller that waits. */
   #fullAtMs = 0;
 
@@ -118,10 +120,17 @@ class MeterLimiter implements RateLimiter {
   }
 
   async take(units = 1): Promise<TakeResult> {
+    return this.#take(units);
+  }
+
+  async #take(units: number, timeoutMs?: number): Promise<TakeResult> {
     const { limit, perUs, burst } = this.#meter;
     const take = { key: this.name, units: this.#checkUnits(units), limit, perUs, burst };
     try {
-      const { allowed, remaining, retryAfterUs, fullInUs } = await this.#records.take(take);
+      const { allowed, remaining, retryAfterUs, fullInUs } = await this.#records.take(
+        take,
+        timeoutMs,
+      );
       const [retryAfterMs, fullInMs] = [retryAfterUs / 1_000, fullInUs / 1_000];
       return { allowed, remaining, retryAfterMs, fullInMs, unavailable: false };
     } catch (error) {
@@ -136,31 +145,62 @@ class MeterLimiter implements RateLimiter {
     this.#checkUnits(units);
     checkOptions(options, "the options of waitFor", ["wait", "signal"]);
     const signal = checkSignal(options.signal);
-    const { settings, runtime } = this.#context;
+    const { settings, runtime, requests } = this.#context;
     const wait = orElse<Duration>(options.wait, settings.defaults.waitMs);
     const waitMs = parseDuration(wait, "wait", { min: 0, infinite: true });
-    const endsAtMs = runtime.clock.elapsedMs() + waitMs;
     // One caller of this process asks the store, and the others wait behind it.
     this.#queue ??= new LaneQueue(null, { most: MOST_WAITING }, runtime);
+    const { clock } = runtime;
+    const endsAtMs = clock.elapsedMs() + waitMs;
+    const turn = new AbortController();
+    const ignoreSignal = follow(turn, signal);
+    let timer: Timer | null = null;
+    const giveUpIn = (ms: number): void => {
+      timer = clock.after(ms, giveUp);
+      timer.keepAlive(true);
+    };
+    // Unless the store is about to reply to the call before it, whose end makes this one the first.
+    const giveUp = (): void => {
+      const leftMs = this.#isPausing ? 0 : LAST_REPLY_MS - this.#silentMs();
+      if (leftMs <= 0) turn.abort(BEHIND);
+      else {
+        this.#overdue.add(giveUp);
+        giveUpIn(leftMs);
+      }
+    };
+    const stopWaiting = (): void => {
+      timer?.cancel();
+      this.#overdue.delete(giveUp);
+      ignoreSignal();
+    };
+    if (waitMs !== Number.POSITIVE_INFINITY) giveUpIn(waitMs);
     try {
-      return await this.#queue.run(this.name, { signal, wait: waitMs }, () =>
-        this.#takeUntil(endsAtMs, units, signal),
-      );
+      return await this.#queue.run(this.name, { signal: turn.signal }, () => {
+        stopWaiting();
+        const replyMs = waitMs === 0 ? requests.claimTimeoutMs(0) : LAST_REPLY_MS;
+        return this.#takeUntil(endsAtMs, units, replyMs, signal);
+      });
     } catch (error) {
-      if (!(error instanceof AcquireTimeoutError)) throw error;
+      if (error !== BEHIND) throw error;
       return this.#giveUpBehind(units);
+    } finally {
+      stopWaiting();
     }
   }
 
+  /** `replyMs`: how long the store has for a reply when the wait is over. */
   async #takeUntil(
     endsAtMs: number,
     units: number,
+    replyMs: number,
     signal: AbortSignal | undefined,
   ): Promise<TakeResult> {
     const { clock } = this.#context.runtime;
     for (;;) {
-      this.#askedAtMs = clock.elapsedMs();
-      const result = await this.take(units).finally(() => {
+      const askedAtMs = clock.elapsedMs();
+      this.#askedAtMs = askedAtMs;
+      const timeoutMs = Math.max(endsAtMs - askedAtMs, replyMs);
+      const result = await this.#take(units, timeoutMs).finally(() => {
         this.#askedAtMs = null;
       });
       if (result.allowed) return result;
@@ -170,7 +210,11 @@ class MeterLimiter implements RateLimiter {
       if (retryAfterMs > endsAtMs - nowMs) {
         throw new RateLimitedError(this.name, units, retryAfterMs);
       }
-      await this.#pause(retryAfterMs, signal);
+      this.#isPausing = true;
+      for (const giveUp of this.#overdue) giveUp();
+      await this.#pause(retryAfterMs, signal).finally(() => {
+        this.#isPausing = false;
+      });
     }
   }
 
@@ -193,7 +237,7 @@ class MeterLimiter implements RateLimiter {
   #giveUpBehind(units: number): TakeResult {
     const { runtime, requests } = this.#context;
     const nowMs = runtime.clock.elapsedMs();
-    const silentMs = nowMs - (this.#askedAtMs ?? nowMs);
+    const silentMs = this.#silentMs();
     if (silentMs >= LAST_REPLY_MS) {
       return this.#allowIfOutage(requests.noReplyError("take from a meter", silentMs));
     }
@@ -201,6 +245,12 @@ class MeterLimiter implements RateLimiter {
     const unitMs = perUs / 1_000 / limit;
     const retryAfterMs = Math.max(0, this.#fullAtMs - nowMs - (burst - units) * unitMs);
     throw new RateLimitedError(this.name, units, retryAfterMs, true);
+  }
+
+  /** How long the first in line has had no reply. */
+  #silentMs(): number {
+    const nowMs = this.#context.runtime.clock.elapsedMs();
+    return nowMs - (this.#askedAtMs ?? nowMs);
   }
 
   #checkUnits(units: number): number {

@@ -40,18 +40,17 @@ export class NamespaceRecords {
     );
   }
 
-  async take(take: MeterTake): Promise<TakeAnswer> {
+  async take(take: MeterTake, timeoutMs?: number): Promise<TakeAnswer> {
     assertOpen(this.#context);
-    return this.#run("take from a meter", () =>
-      this.#records.take({ ...take, key: this.#keyOf(take.key) }),
-    );
+    const send = () => this.#records.take({ ...take, key: this.#keyOf(take.key) });
+    return this.#run("take from a meter", send, timeoutMs);
   }
 
   #keyOf(key: string): string {
     return this.#context.requests.toStoreName(key);
   }
 
-  async #run<T>(what: string, send: () => T | Promise<T>): Promise<T> {
-    return this.#context.requests.run(what, send);
+  async #run<T>(what: string, send: () => T | Promise<T>, timeoutMs?: number): Promise<T> {
+    return this.#context.requests.run(what, send, timeoutMs);
   }
 }

@@ -8,7 +8,7 @@ import { createLocksOn } from "../../src/locks.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
 import { FaultyStore } from "../../src/testing/faulty-store.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
-import { Deferred, rejection, stage, watch } from "../core/helpers.js";
+import { Deferred, rejection, stage, travel, watch } from "../core/helpers.js";
 import { STORES } from "./stores.js";
 
 const PATIENT = { timeout: 10_000 };
@@ -263,6 +263,48 @@ test("another process gets its turn after a number of tasks, or some time", asyn
   await clock.advance(10_000);
   // Three by number; then two of the other by time (none begins after a second); and so on.
   expect(notes.join(" ")).toBe("own own own slow slow own own slow slow");
+});
+
+test("with wait: 0, a task runs if its key is free, also right after another task, and fails at once if not", async () => {
+  const { locks, store, clock } = stage({ holder: "this process" });
+  onTestFinished(() => locks.close());
+  store.onClaim = (apply) => travel(clock, { thereMs: 10, backMs: 10, lost: "no" }, apply);
+  const queue = keyedQueue(locks);
+  const end = new Deferred<void>();
+  const now = (work: () => unknown = () => "ran") => watch(queue.run("a", { wait: 0 }, work));
+  const [free, second] = [now(), now()];
+  await clock.advance(0);
+  expect([free.outcome, second.value]).toMatchObject(["pending", { code: "ACQUIRE_TIMEOUT" }]);
+  await clock.advance(20);
+  expect(free.value).toBe("ran");
+  const next = queue
+    .run("a", () => "before")
+    .then(() => queue.run("a", { wait: 0 }, () => "right after"));
+  const after = watch(next);
+  await clock.advance(40);
+  expect(after.value).toBe("right after");
+  const running = now(() => end.promise);
+  await clock.advance(40);
+  const behind = now();
+  await clock.advance(0);
+  expect(running.outcome).toBe("pending");
+  expect(behind.value).toMatchObject({
+    code: "ACQUIRE_TIMEOUT",
+    waitMs: 0,
+    holder: "this process",
+  });
+  end.resolve();
+  await clock.advance(40);
+  expect(running.outcome).toBe("resolved");
+  const foreign = await createLocksOn({ clock }, store.inner, { holder: "the other" }).acquire("a");
+  const [held, patient] = [now(), watch(queue.run("a", () => "patient"))];
+  await clock.advance(20);
+  expect(held.value).toMatchObject({ code: "ACQUIRE_TIMEOUT", waitMs: 0, holder: "the other" });
+  await clock.advance(100);
+  expect(patient.outcome).toBe("pending");
+  await foreign.release();
+  await clock.advance(1_000);
+  expect(patient.value).toBe("patient");
 });
 
 test("a lost lease fails the running task, and the next one acquires anew", async () => {

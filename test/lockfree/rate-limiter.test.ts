@@ -1,7 +1,8 @@
 import { Redis } from "ioredis";
 import pg from "pg";
 import { expect, onTestFinished, test, vi } from "vitest";
-import type { MeterTake } from "../../src/core/records.js";
+import type { Awaitable } from "../../src/core/awaitable.js";
+import type { MeterTake, TakeAnswer } from "../../src/core/records.js";
 import type { Store } from "../../src/core/store.js";
 import { type RateLimiterOptions, rateLimiter } from "../../src/lockfree/index.js";
 import { createLocksOn } from "../../src/locks.js";
@@ -11,7 +12,7 @@ import { redisStore } from "../../src/stores/redis/index.js";
 import { FaultyStore } from "../../src/testing/faulty-store.js";
 import { seededRandom } from "../../src/testing/seeded-random.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
-import { refusal, rejection, stage, watch } from "../core/helpers.js";
+import { refusal, rejection, stage, travel, watch } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
 import { GcraModel } from "./gcra-model.js";
 import { describeOnStores, urlOf } from "./stores.js";
@@ -76,6 +77,19 @@ describeOnStores((start) => {
     // Three units of 100 ms each, by the clock of the store: clocks may differ by a little.
     expect(performance.now() - fromMs).toBeGreaterThan(280);
   });
+
+  test("calls of waitFor at the same time with wait: 0 take what is there", async () => {
+    const limiter = rateLimiter(await start()(), "now", { ...SLOW, burst: 5 });
+    const calls = Array.from({ length: 8 }, () => limiter.waitFor(1, { wait: 0 }));
+    const results = await Promise.allSettled(calls);
+    expect(results.map(({ status }) => status)).toEqual([
+      ...Array.from({ length: 5 }, () => "fulfilled"),
+      ...Array.from({ length: 3 }, () => "rejected"),
+    ]);
+    for (const result of results.slice(5)) {
+      expect(result).toMatchObject({ reason: { code: "RATE_LIMITED" } });
+    }
+  });
 });
 
 /** How many requests `times` takes cost, one after the other, once everything is set up. */
@@ -136,12 +150,14 @@ test("replies are those of the algorithm, to the microsecond", async () => {
   expect(refusals).toBeGreaterThan(200);
 });
 
-function staged(options: RateLimiterOptions, wait = 10_000) {
+type Reply = (apply: () => TakeAnswer, clock: VirtualClock) => Awaitable<TakeAnswer>;
+
+function staged(options: RateLimiterOptions, wait = 10_000, reply: Reply = (apply) => apply()) {
   const { clock, locks, store } = stage({ wait });
   let takes = 0;
   const take = (request: MeterTake) => {
     takes++;
-    return store.inner.records!.take(request);
+    return reply(() => store.inner.records!.take(request) as TakeAnswer, clock);
   };
   Object.assign(store, { records: { take } });
   onTestFinished(() => locks.close());
@@ -238,6 +254,42 @@ test("a wait behind a request without a reply ends as an outage: rejected, or al
     expect(first.value).toMatchObject(expected);
   }
 });
+
+test("a call whose wait is over takes its turn if a reply ends the call before it, and gives up if that one waits", async () => {
+  const slow: Reply = (apply, clock) =>
+    travel(clock, { thereMs: 50, backMs: 50, lost: "no" }, apply);
+  const { clock, limiter } = staged(SECONDS, 10_000, slow);
+  const calls = [
+    [2, 0],
+    [1, 0],
+    [1, 5_000],
+    [1, 0],
+  ].map(([units, wait]) => watch(limiter.waitFor(units, { wait: wait! })));
+  await clock.advance(300);
+  const outcomes = calls.map(({ outcome }) => outcome);
+  expect(outcomes).toEqual(["resolved", "resolved", "pending", "rejected"]);
+  expect(calls[3]!.value).toMatchObject({ code: "RATE_LIMITED", retryable: true });
+  await clock.advance(1_000);
+  expect(calls[2]!.outcome).toBe("resolved");
+  expect(clock.timers).toBe(0);
+});
+
+test.each([
+  [0, 2_000],
+  [1_000, 1_000],
+  [10_000, 5_000],
+])(
+  "the first in line with a wait of %i ms ends after %i ms without a reply",
+  async (wait, endsMs) => {
+    const { clock, limiter } = staged(SECONDS, 10_000, () => new Promise<never>(() => {}));
+    const call = watch(limiter.waitFor(1, { wait }));
+    await clock.advance(endsMs - 1);
+    expect(call.outcome).toBe("pending");
+    await clock.advance(1);
+    expect(call.value).toMatchObject({ code: "STORE_UNAVAILABLE" });
+    expect(clock.timers).toBe(0);
+  },
+);
 
 test("close ends all waits, and leaves no timer", async () => {
   const { clock, limiter, locks } = staged(SECONDS);
