@@ -1,17 +1,19 @@
+import { once } from "node:events";
+import { constants } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import type { NameStatus } from "../core/name-status.js";
 import type { ListOptions } from "../primitives/inspection.js";
 import { Exit } from "./exit.js";
 import type { Options } from "./options.js";
 import { masked } from "./output.js";
-import { withLocks } from "./store.js";
+import { chooseStore, missing, withLocks } from "./store.js";
 
 /** The names in use, or why the store could not be asked. */
 export type Look = { names: readonly NameStatus[] } | { problem: string };
 
 /**
  * Lists the names every `everyMs` until a signal ends holdfast, or nobody reads its output any more.
- * A store that fails is asked again.
+ * A store that fails, or a file that does not exist yet, is asked again.
  */
 export async function lookAgain(
   options: Options,
@@ -20,19 +22,35 @@ export async function lookAgain(
   seen: (look: Look) => void,
 ): Promise<number> {
   const over = new AbortController();
-  const end = (): void => over.abort();
-  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.once(signal, end);
-  process.stdout.once("error", end);
-  const loop = async (look: () => Promise<readonly NameStatus[]>): Promise<number> => {
-    while (!over.signal.aborted) {
-      const result = await look().then(
+  const { signal } = over;
+  const ended = once(signal, "abort");
+  for (const name of ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"] as const) {
+    // The second one does not wait for a store that hangs.
+    process.on(name, () => {
+      if (signal.aborted) process.exit(Exit.signal + constants.signals[name]);
+      over.abort();
+    });
+  }
+  process.stdout.once("error", () => over.abort());
+  const pause = (): Promise<void> => sleep(everyMs, undefined, { signal }).catch(() => {});
+  const loop = async (look: () => Promise<readonly NameStatus[]>): Promise<void> => {
+    while (!signal.aborted) {
+      const result = look().then(
         (names) => ({ names }),
         (error: Error) => ({ problem: masked(error.message) }),
       );
-      if (!over.signal.aborted) seen(result);
-      await sleep(everyMs, undefined, { signal: over.signal }).catch(() => {});
+      await Promise.race([result, ended]);
+      if (signal.aborted) return;
+      seen(await result);
+      await pause();
     }
-    return Exit.ok;
   };
-  return withLocks(options, (locks) => loop(() => locks.list(list)), Exit.ok);
+  const { url } = chooseStore(options);
+  for (let problem = missing(url); problem !== null; problem = missing(url)) {
+    seen({ problem });
+    await pause();
+    if (signal.aborted) return Exit.ok;
+  }
+  await withLocks(options, (locks) => loop(() => locks.list(list)), undefined);
+  return Exit.ok;
 }

@@ -1,3 +1,4 @@
+import { wrap } from "../advise/text.js";
 import type { NameStatus } from "../core/name-status.js";
 import { usage } from "./exit.js";
 import { type Look, lookAgain } from "./look.js";
@@ -21,20 +22,32 @@ export async function watchNames(options: Options): Promise<number> {
   if (!stdout.isTTY) throw usage("--watch needs a terminal; holdfast events prints what changes");
   const where = describeStore(chooseStore(options).url);
   const frames = new Frames(where);
-  stdout.write(BEGIN);
+  let isDrawing = false;
+  const takeScreen = (isOurs: boolean): void => {
+    if (isOurs !== isDrawing) stdout.write(isOurs ? BEGIN : END);
+    isDrawing = isOurs;
+  };
+  // Ctrl-Z: the shell has its screen back until it goes on.
+  process.on("SIGTSTP", () => {
+    takeScreen(false);
+    process.kill(process.pid, "SIGSTOP");
+  });
+  process.on("SIGCONT", () => takeScreen(true));
+  // A second Ctrl-C ends the process at once.
+  process.once("exit", () => takeScreen(false));
+  takeScreen(true);
   try {
     const { prefix = "" } = options;
     return await lookAgain(options, { prefix, limit: MOST_NAMES }, EVERY_MS, (look) => {
       // A new terminal may have no size.
-      const lines = frames
-        .next(look, stdout.rows || 24)
-        .map((line) => line.slice(0, stdout.columns || 80));
+      const [rows, columns] = [stdout.rows || 24, stdout.columns || 80];
+      const lines = frames.next(look, rows, columns).map((line) => line.slice(0, columns));
       const [first, ...rest] = lines;
       const text = [style(stdout, "bold", first!), ...rest].map((line) => `${line}\u001b[K`);
       stdout.write(`\u001b[H${text.join("\r\n")}\u001b[J`);
     });
   } finally {
-    stdout.write(END);
+    takeScreen(false);
   }
 }
 
@@ -49,15 +62,18 @@ export class Frames {
     this.#where = where;
   }
 
-  next(look: Look, rows: number): string[] {
+  next(look: Look, rows: number, columns: number): string[] {
     if ("names" in look) this.#names = look.names;
-    const state = "names" in look ? count(look.names.length) : look.problem;
-    const title = `${clockTime(Date.now())}  ${this.#where}  ${state}`;
+    const title = `${clockTime(Date.now())}  ${this.#where}`;
+    const top =
+      "names" in look
+        ? [`${title}  ${count(look.names.length)}`]
+        : [title, ...wrap(look.problem, columns)];
     // Names, labels and numbers come from the store, where others may have written anything.
     const lines = aligned([HEADING, ...this.#rows()]).map(printable);
-    const room = Math.max(2, rows - 2);
-    if (lines.length <= room) return [title, ...lines];
-    return [title, ...lines.slice(0, room - 1), `and ${lines.length - room + 1} more`];
+    const room = Math.max(2, rows - 1 - top.length);
+    if (lines.length <= room) return [...top, ...lines];
+    return [...top, ...lines.slice(0, room - 1), `and ${lines.length - room + 1} more`];
   }
 
   #rows(): string[][] {

@@ -90,8 +90,9 @@ export async function withLocks<T>(
   holder?: string,
 ): Promise<T> {
   const choice = chooseStore(options);
-  if (isMissing(choice.url)) {
-    note(`${describeStore(choice.url)} does not exist: no process has locked a name in it`);
+  const problem = missing(choice.url);
+  if (problem !== null) {
+    note(problem);
     return otherwise;
   }
   const locks = await openLocks(choice, { holder, ...namespaceOf(options) });
@@ -102,15 +103,17 @@ export async function withLocks<T>(
   }
 }
 
-function isMissing(url: string): boolean {
+/** What to say of a store that is a file, and does not exist; null for any other. */
+export function missing(url: string): string | null {
   const parsed = parseStoreUrl(url);
-  if (kindOf(parsed).form !== "file") return false;
+  if (kindOf(parsed).form !== "file") return null;
   try {
-    return statSync(parsed.path, { throwIfNoEntry: false }) === undefined;
+    if (statSync(parsed.path, { throwIfNoEntry: false }) !== undefined) return null;
   } catch {
     // In a folder that this user may not search, for instance: the error of opening it says why.
-    return false;
+    return null;
   }
+  return `${describeStore(url)} does not exist: no process has locked a name in it`;
 }
 
 export function namespaceOf(options: Options): { namespace?: string } {

@@ -60,8 +60,16 @@ export interface Events {
   unprotected: { store: string; name: string; mode: ClaimMode; holder: string; cause: string };
   /** A fence has refused a token. */
   "stale-token": { resource: string; token: bigint; highest: bigint };
-  /** A store has replied to a request after `ms`, or the request has failed. A batch is one request. */
-  request: { store: string; command: string; ms: number; outcome: "replied" | "failed" };
+  /**
+   * A store has replied to a request after `ms`, the request has failed, or it got no reply in time: a
+   * later one is not published. A batch is one request.
+   */
+  request: {
+    store: string;
+    command: string;
+    ms: number;
+    outcome: "replied" | "failed" | "timeout";
+  };
   /** The timer of leases and waiters fired `lateMs` late: the event loop was blocked, or the process stopped. */
   stalled: { lateMs: number };
 }

@@ -2,7 +2,7 @@ import type { Agenda } from "./agenda.js";
 import { reasonOf, safeCause } from "./cause.js";
 import { LATE_MS, type Timer } from "./clock.js";
 import { ClosedError, HoldfastError, StoreUnavailableError } from "./errors.js";
-import { isHeard, publish } from "./events.js";
+import { isHeard } from "./events.js";
 import { OwedRelease } from "./owed-release.js";
 import type { Runtime } from "./runtime.js";
 import type { Settings } from "./settings.js";
@@ -17,9 +17,9 @@ import type {
   Renewal,
   Store,
 } from "./store.js";
+import { LAST_REPLY_MS, TimedRequest } from "./timed-request.js";
 
-/** After a timeout, how long a last reply may take before the store counts as unavailable. */
-export const LAST_REPLY_MS = 250;
+export { LAST_REPLY_MS } from "./timed-request.js";
 
 /** The reply to a release; an error says that its outcome is unknown, or that the store refused it. */
 export type ReleaseOutcome = ReleaseAnswer | HoldfastError;
@@ -101,14 +101,15 @@ export class Requests {
     return Math.max(minMs, jittered({ pauseMs, jitter }, this.#runtime.random.unit()));
   }
 
-  /** Calls `replied` once, before it returns if the store is in this process. */
+  /** Calls `replied` once, before it returns if the store is in this process. `timeoutMs`: of the waiter. */
   claim(
     claim: Claim,
+    timeoutMs: number,
     push: (push: Push) => void,
     replied: (reply: ClaimAnswer | HoldfastError) => void,
   ): void {
     try {
-      const reply = this.#timed("claim", () => this.#store.claim(claim, push));
+      const reply = this.#timed("claim", timeoutMs, () => this.#store.claim(claim, push));
       if (isPromise(reply)) {
         reply.then(replied, (error) => replied(this.toStoreError("claim", error)));
       } else replied(reply);
@@ -128,7 +129,8 @@ export class Requests {
       }
     };
     try {
-      const replies = this.#timed("renew", () => this.#store.renew(renewals));
+      const timeoutMs = this.renewTimeoutMs(Math.min(...renewals.map((one) => one.ttlMs)));
+      const replies = this.#timed("renew", timeoutMs, () => this.#store.renew(renewals));
       if (isPromise(replies)) replies.then(pair, failed);
       else pair(replies);
     } catch (cause) {
@@ -140,7 +142,11 @@ export class Requests {
    * Gives a grant or a ticket back. A failure is returned, not thrown; the release is then owed, and
    * repeated for `owedMs`: after that, the store has dropped the grant or the ticket by itself.
    */
-  release(release: Release, owedMs: number, timeoutMs?: number): Awaitable<ReleaseOutcome> {
+  release(
+    release: Release,
+    owedMs: number,
+    timeoutMs = this.#settings.commandTimeoutMs,
+  ): Awaitable<ReleaseOutcome> {
     const failed = (error: unknown): HoldfastError => {
       const failure = this.toStoreError("release", error);
       // A release that is refused for good would be repeated without end.
@@ -150,7 +156,7 @@ export class Requests {
     const outcomeOf = (replies: readonly ReleaseAnswer[]): ReleaseOutcome =>
       replyAt(replies, 0) ?? failed(new MissingReply());
     try {
-      const replies = this.#timed("release", () => this.#store.release([release]));
+      const replies = this.#timed("release", timeoutMs, () => this.#store.release([release]));
       if (!isPromise(replies)) return outcomeOf(replies);
       // A store that hangs must hold up nobody after the end: sent once, and not waited for.
       if (this.#closed) {
@@ -185,7 +191,7 @@ export class Requests {
   ): Promise<T> {
     const limitMs = Math.min(timeoutMs, this.#settings.commandTimeoutMs);
     try {
-      const reply = this.#timed(what, () => send(this.#store));
+      const reply = this.#timed(what, limitMs, () => send(this.#store));
       if (!isPromise(reply)) return reply;
       return await new Promise<T>((replied, failed) => {
         this.#withTimeout(what, reply, limitMs, { replied, failed });
@@ -222,6 +228,9 @@ export class Requests {
     this.#closed = true;
     // An owed release may hang: its timer would outlive us.
     for (const giveUp of [...this.#pending]) giveUp(new ClosedError());
+    for (const entry of [...this.#agenda.entries()]) {
+      if (entry instanceof TimedRequest) entry.end("failed");
+    }
     this.#agenda.clear();
   }
 
@@ -254,26 +263,23 @@ export class Requests {
   }
 
   /** Sends a request, and publishes how long its reply took; reads no clock if nobody listens. */
-  #timed<T>(command: string, send: () => Awaitable<T>): Awaitable<T> {
+  #timed<T>(command: string, timeoutMs: number, send: () => Awaitable<T>): Awaitable<T> {
     if (!isHeard("request")) return send();
-    const { clock } = this.#runtime;
     const { store } = this.#store.traits;
-    const sentAtMs = clock.elapsedMs();
-    const end = (outcome: "replied" | "failed"): void =>
-      publish("request", () => {
-        return { store, command, ms: clock.elapsedMs() - sentAtMs, outcome };
-      });
+    const request = new TimedRequest(this.#agenda, this.#runtime.clock, { store, command });
     try {
       const reply = send();
       if (isPromise(reply)) {
+        // After the end, nothing would take it off the agenda.
+        if (!this.#closed) request.limit(timeoutMs);
         reply.then(
-          () => end("replied"),
-          () => end("failed"),
+          () => request.end("replied"),
+          () => request.end("failed"),
         );
-      } else end("replied");
+      } else request.end("replied");
       return reply;
     } catch (error) {
-      end("failed");
+      request.end("failed");
       throw error;
     }
   }
@@ -282,7 +288,7 @@ export class Requests {
   #withTimeout<T>(
     what: string,
     reply: Promise<T>,
-    timeoutMs = this.#settings.commandTimeoutMs,
+    timeoutMs: number,
     { replied, failed }: { replied(value: T): void; failed(error: unknown): void },
   ): void {
     let isPending = true;

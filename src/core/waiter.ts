@@ -140,10 +140,12 @@ export class Waiter extends Renewable {
     const seq = this.#sent.next(sentAtMs);
     this.#claimSeq = seq;
     this.#mustLook = false;
-    this.#claimTimeoutAtMs = sentAtMs + requests.claimTimeoutMs(this.#call.waitMs);
+    const timeoutMs = requests.claimTimeoutMs(this.#call.waitMs);
+    this.#claimTimeoutAtMs = sentAtMs + timeoutMs;
     this.#claimAtMs = Number.POSITIVE_INFINITY;
     const { grantId } = this.#sent;
-    requests.claim(this.#acquisition.toClaim(grantId, seq), this.#pushTarget.push, (reply) => {
+    const claim = this.#acquisition.toClaim(grantId, seq);
+    requests.claim(claim, timeoutMs, this.#pushTarget.push, (reply) => {
       if (this.#sent.isFormer(seq)) releaseFormer(this.#acquisition, grantId, reply);
       else if (HoldfastError.is(reply)) this.#claimFailed(seq, reply);
       else this.#claimReplied(seq, reply, sentAtMs);

@@ -1,3 +1,5 @@
+import { InvalidArgumentError } from "../core/errors.js";
+import { show } from "../core/validate.js";
 import type { Labels } from "./measurement.js";
 import { bucketsOf, METRICS, type MetricName } from "./metric-table.js";
 
@@ -10,7 +12,12 @@ export const CONTENT_TYPES: Record<Format, string> = {
 };
 
 /** The format that the client prefers, by its `Accept` header; text, if it has none. */
-export function negotiate(accept: string | undefined): Format {
+export function negotiate(accept: string | null | undefined): Format {
+  if (typeof (accept ?? "") !== "string") {
+    throw new InvalidArgumentError(
+      `accept is ${show(accept)}; it must be the Accept header of the request`,
+    );
+  }
   let openmetrics = 0;
   let text = 0;
   for (const range of (accept ?? "").toLowerCase().split(",")) {

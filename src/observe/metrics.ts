@@ -8,11 +8,12 @@ export type { LabelOptions } from "./measurement.js";
 export interface PrometheusMetrics {
   /**
    * All metrics, for the body of your `/metrics` endpoint. With the request's `Accept` header, in
-   * OpenMetrics if the client prefers it; otherwise in the text format of Prometheus.
+   * OpenMetrics if the client prefers it; otherwise in the text format of Prometheus. Throws
+   * `InvalidArgumentError` for anything but a string.
    */
-  text(accept?: string): string;
+  text(accept?: string | null): string;
   /** The `Content-Type` of `text(accept)`. */
-  contentType(accept?: string): string;
+  contentType(accept?: string | null): string;
   /** Ends the subscriptions. Counters keep their values, gauges are gone. May be called again. */
   stop(): void;
   /** The same as `stop`. */

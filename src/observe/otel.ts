@@ -6,7 +6,8 @@ import {
   type TracerProvider,
   trace,
 } from "@opentelemetry/api";
-import { checkOptions } from "../core/validate.js";
+import { InvalidArgumentError } from "../core/errors.js";
+import { checkOptions, show } from "../core/validate.js";
 import { type LabelOptions, type Labels, Measurement } from "./measurement.js";
 import { bucketsOf, METRIC_NAMES, METRICS, type MetricName } from "./metric-table.js";
 import { Spans } from "./spans.js";
@@ -40,13 +41,15 @@ const SCOPE = "holdfast";
  * const instrumentation = instrument({ names: (name) => name.split(":")[0]! });
  */
 export function instrument(options: InstrumentOptions = {}): Instrumentation {
-  const { meterProvider, tracerProvider, ...labels } = options;
   checkOptions(options, "the options of instrument", [
     "meterProvider",
     "tracerProvider",
     "names",
     "maxGroups",
   ]);
+  const { meterProvider, tracerProvider, ...labels } = options;
+  checkProvider(meterProvider, "meterProvider", "getMeter");
+  checkProvider(tracerProvider, "tracerProvider", "getTracer");
   const endMetrics = measureInto(meterProvider ?? metrics.getMeterProvider(), labels);
   const spans = new Spans((tracerProvider ?? trace.getTracerProvider()).getTracer(SCOPE));
   const stop = (): void => {
@@ -54,6 +57,13 @@ export function instrument(options: InstrumentOptions = {}): Instrumentation {
     spans.stop();
   };
   return { stop, [Symbol.dispose]: stop };
+}
+
+function checkProvider(provider: object | undefined, option: string, method: string): void {
+  if (provider === undefined || typeof Reflect.get(Object(provider), method) === "function") return;
+  throw new InvalidArgumentError(
+    `${option} is ${show(provider)}; it must be a provider of OpenTelemetry, with ${method}()`,
+  );
 }
 
 /** Returns a function that ends it. */

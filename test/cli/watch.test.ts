@@ -1,4 +1,6 @@
-import { spawn, spawnSync } from "node:child_process";
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
 import { afterEach, describe, expect, it } from "vitest";
 import { changesBetween } from "../../src/cli/events.js";
@@ -12,13 +14,58 @@ import { Cli, holdfast, MAIN, makeFolder, until } from "./helpers.js";
 const canMakeTerminals =
   process.platform === "linux" && spawnSync("script", ["-qec", "true", "/dev/null"]).status === 0;
 
+const TAKEN = "\u001b[?1049h\u001b[?25l\u001b[?7l";
+const GIVEN_BACK = "\u001b[?7h\u001b[?25h\u001b[?1049l";
+/** As the terminal sends it. */
+const CTRL_C = "\u0003";
+
+const terminals: Terminal[] = [];
+afterEach(() => {
+  for (const terminal of terminals.splice(0)) terminal.signal("SIGKILL");
+});
+
+/** `holdfast` on a terminal of 100 columns. */
+class Terminal {
+  text = "";
+  readonly exited: Promise<number | null>;
+  readonly #script: ChildProcess;
+
+  constructor(args: string, store: string) {
+    const line = `stty cols 100 rows 20; exec ${process.execPath} ${MAIN} ${args}`;
+    this.#script = spawn("script", ["-qec", line, "/dev/null"], {
+      env: { ...process.env, HOLDFAST_STORE: store },
+      // A terminal hangs up when its input ends.
+      stdio: ["pipe", "pipe", "inherit"],
+    });
+    this.#script.stdout!.on("data", (chunk) => {
+      this.text += chunk;
+    });
+    this.exited = new Promise((resolve) => this.#script.once("close", resolve));
+    terminals.push(this);
+  }
+
+  shows(text: string): Promise<true> {
+    return until(`it shows ${JSON.stringify(text)}`, () => this.text.includes(text));
+  }
+
+  type(keys: string): void {
+    this.#script.stdin!.write(keys);
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#script.kill(signal);
+  }
+}
+
+const storeOf = (folder: string): string => `sqlite:${join(folder, "locks.db")}`;
+
 const opened: Locks[] = [];
 afterEach(async () => {
   for (const locks of opened.splice(0)) await locks.close();
 });
 /** Locks of this process, on the store of the folder. */
 async function open(folder: string): Promise<Locks> {
-  const locks = await connect(`sqlite:${join(folder, "locks.db")}`, { holder: "me" });
+  const locks = await connect(storeOf(folder), { holder: "me" });
   opened.push(locks);
   return locks;
 }
@@ -57,28 +104,72 @@ describe("holdfast ls --watch", () => {
     const locks = await open(folder);
     await locks.acquire("order:1");
     await poison(folder);
-    const line = `stty cols 100 rows 20; exec ${process.execPath} ${MAIN} ls --watch`;
-    const terminal = spawn("script", ["-qec", line, "/dev/null"], {
-      env: { ...process.env, HOLDFAST_STORE: `sqlite:${join(folder, "locks.db")}` },
-      // A terminal hangs up when its input ends.
-      stdio: ["pipe", "pipe", "inherit"],
-    });
-    const exited = new Promise((resolve) => terminal.once("exit", resolve));
-    let text = "";
-    terminal.stdout.on("data", (chunk) => {
-      text += chunk;
-    });
-    await until("it was drawn", () => text.includes("order:1"));
+    const terminal = new Terminal("ls --watch", storeOf(folder));
+    await terminal.shows("order:1");
     await locks.acquire("order:2");
-    await until("it was drawn again", () => text.includes("order:2"));
-    // Ctrl-C, as the terminal sends it.
-    terminal.stdin.write("\u0003");
-    expect(await exited).toBe(0);
+    await terminal.shows("order:2");
+    terminal.type(CTRL_C);
+    expect(await terminal.exited).toBe(0);
+    const { text } = terminal;
     expect(text).toMatch(/order:1 +exclusive +evil\?\[2J\?\? +\S+ +\[#{9,10}-?\] \d+s +0\b/);
-    expect(text).toContain("\u001b[?1049h\u001b[?25l\u001b[?7l");
-    expect(text.trimEnd().endsWith("\u001b[?7h\u001b[?25h\u001b[?1049l")).toBe(true);
+    expect(text).toContain(TAKEN);
+    expect(text.trimEnd().endsWith(GIVEN_BACK)).toBe(true);
     expect(text).not.toContain("\u001b[2J");
     expect(text).not.toMatch(/[\u009b\u202e]/);
+  });
+
+  it("says that a file does not exist yet, and draws its names once it does", async (context) => {
+    skipUnless(context, canMakeTerminals, "needs script(1), of bsdutils");
+    const folder = makeFolder();
+    const terminal = new Terminal("ls --watch", storeOf(folder));
+    await terminal.shows("does not exist: no process has locked a name in it");
+    const locks = await open(folder);
+    await locks.acquire("order:1");
+    await terminal.shows("order:1");
+    terminal.type(CTRL_C);
+    expect(await terminal.exited).toBe(0);
+  });
+
+  it("gives the terminal back at a second Ctrl-C, while the store hangs", async (context) => {
+    skipUnless(context, canMakeTerminals, "needs script(1), of bsdutils");
+    const server = createServer().listen(0, "127.0.0.1");
+    context.onTestFinished(() => void server.close());
+    await once(server, "listening");
+    const { port } = server.address() as AddressInfo;
+    const terminal = new Terminal("ls --watch", `redis://127.0.0.1:${port}`);
+    const [socket] = await once(server, "connection");
+    context.onTestFinished(() => void socket.destroy());
+    // Two signals that are pending together are one.
+    const typing = setInterval(() => terminal.type(CTRL_C), 50);
+    expect(await terminal.exited).toBe(130);
+    clearInterval(typing);
+    expect(terminal.text).toContain(TAKEN);
+    expect(terminal.text.trimEnd().endsWith(GIVEN_BACK)).toBe(true);
+  });
+
+  it("gives the terminal back while it is stopped by Ctrl-Z", async (context) => {
+    skipUnless(context, canMakeTerminals, "needs script(1), of bsdutils");
+    const folder = makeFolder();
+    await (await open(folder)).acquire("order:1");
+    const terminal = new Terminal("ls --watch", storeOf(folder));
+    await terminal.shows("order:1");
+    terminal.type("\u001a");
+    await until("it goes on", () => {
+      // script(1) stops with it.
+      terminal.signal("SIGCONT");
+      const [, afterIt] = terminal.text.split(GIVEN_BACK);
+      return afterIt?.includes(TAKEN);
+    });
+    terminal.type(CTRL_C);
+    expect(await terminal.exited).toBe(0);
+  });
+
+  it("gives the terminal back before it says why the store can't be used", async (context) => {
+    skipUnless(context, canMakeTerminals, "needs script(1), of bsdutils");
+    const terminal = new Terminal("ls --watch", "redis://127.0.0.1:1");
+    expect(await terminal.exited).toBe(69);
+    expect(terminal.text).toMatch(/ECONNREFUSED/);
+    expect(terminal.text.indexOf(GIVEN_BACK)).toBeLessThan(terminal.text.indexOf("ECONNREFUSED"));
   });
 
   it("shows the time left as a share of the most that was seen, and fits the terminal", () => {
@@ -86,23 +177,23 @@ describe("holdfast ls --watch", () => {
     const look = (expiresInMs: number) => ({
       names: [status("a", { holders: [holder(1n, { expiresInMs })], waiting: 2 }), status("b")],
     });
-    expect(frames.next(look(20_000), 24)[2]).toBe(
+    expect(frames.next(look(20_000), 24, 80)[2]).toBe(
       "a     exclusive  h1      5s        [##########] 20s  2",
     );
-    expect(frames.next(look(10_000), 24)[2]).toContain("[#####-----] 10s");
-    expect(frames.next(look(0), 24)[2]).toContain("[----------] 0ms");
-    expect(frames.next(look(40_000), 24)[2]).toContain("[##########] 40s");
+    expect(frames.next(look(10_000), 24, 80)[2]).toContain("[#####-----] 10s");
+    expect(frames.next(look(0), 24, 80)[2]).toContain("[----------] 0ms");
+    expect(frames.next(look(40_000), 24, 80)[2]).toContain("[##########] 40s");
     const many = { names: Array.from({ length: 50 }, (_, i) => status(`n${i}`)) };
-    const lines = frames.next(many, 10);
+    const lines = frames.next(many, 10, 80);
     expect(lines).toHaveLength(9);
     expect(lines.at(-1)).toBe("and 44 more");
     const cut = { names: Array.from({ length: 1_000 }, (_, i) => status(`n${i}`)) };
-    expect(new Frames("memory:").next(cut, 10)[0]).toMatch(
+    expect(new Frames("memory:").next(cut, 10, 80)[0]).toMatch(
       / memory: {2}the first 1000 names; --prefix TEXT shows others$/,
     );
-    const failed = frames.next({ problem: "it is down" }, 10);
-    expect(failed[0]).toMatch(/ memory: {2}it is down$/);
-    expect(failed.slice(1)).toEqual(lines.slice(1));
+    const failed = frames.next({ problem: "it is down since today" }, 12, 12);
+    expect(failed.slice(1, 3)).toEqual(["it is down", "since today"]);
+    expect(failed.slice(3)).toEqual(lines.slice(1));
   });
 
   it.each([
@@ -145,7 +236,7 @@ describe("holdfast events", () => {
     const { token } = await locks.acquire("a");
     const command = `${process.execPath} ${MAIN} events --json | head -n 1; echo "\${PIPESTATUS[0]}"`;
     const bash = spawn("bash", ["-c", command], {
-      env: { ...process.env, HOLDFAST_STORE: `sqlite:${join(folder, "locks.db")}` },
+      env: { ...process.env, HOLDFAST_STORE: storeOf(folder) },
       stdio: ["ignore", "pipe", "inherit"],
     });
     let text = "";

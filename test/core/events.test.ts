@@ -207,6 +207,48 @@ describe("events", () => {
     ]);
   });
 
+  it("time a request out that a silent store never answers, once", async () => {
+    const on = stage({ ttl: "12s", commandTimeout: "5s" });
+    const lease = await on.locks.acquire("a");
+    received.length = 0;
+    let reply = (): void => {};
+    on.store.onClaim = (apply) =>
+      new Promise((resolve) => {
+        reply = () => resolve(apply());
+      });
+    watch(on.locks.acquire("b", { wait: 0 }));
+    await on.clock.advance(2_000);
+    reply();
+    on.store.onRenew = () => never();
+    watch(lease.renew());
+    await on.clock.advance(2_000);
+    on.store.onRelease = () => never();
+    watch(lease.release());
+    await on.clock.advance(5_000);
+    const of = (command: string): unknown[] =>
+      received.map(({ fields }) => fields).filter((fields) => fields["command"] === command);
+    const timeout = { store: "memory", outcome: "timeout" };
+    expect(of("claim")).toEqual([{ ...timeout, command: "claim", ms: 2_000 }]);
+    expect(of("renew")[0]).toEqual({ ...timeout, command: "renew", ms: 2_000 });
+    expect(of("release")).toContainEqual({ ...timeout, command: "release", ms: 5_000 });
+  });
+
+  it("count a request as failed that close() no longer waits for, and leave no timer", async () => {
+    const on = stage();
+    on.store.onClaim = () => never();
+    watch(on.locks.acquire("a"));
+    await on.clock.advance(100);
+    await Promise.all([on.locks.close(), on.clock.advance(0)]);
+    const claims = received.filter(({ event }) => event === "request").map((one) => one.fields);
+    expect(claims).toContainEqual({
+      store: "memory",
+      command: "claim",
+      ms: 100,
+      outcome: "failed",
+    });
+    expect(on.clock.timers).toBe(0);
+  });
+
   it("report a blocked event loop by the timer of the leases", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");

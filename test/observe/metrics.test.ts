@@ -244,7 +244,7 @@ describe("prometheusMetrics", () => {
     }
   });
 
-  it.each([{ names: "a" }, { maxGroups: 0 }, { maxGroups: 1.5 }, { name: () => "a" }])(
+  it.each([null, { names: "a" }, { maxGroups: 0 }, { maxGroups: 1.5 }, { name: () => "a" }])(
     "refuses %j, and listens to nothing then",
     (options) => {
       expect(() => prometheusMetrics(options as never)).toThrow(
@@ -253,6 +253,15 @@ describe("prometheusMetrics", () => {
       expect(channel("holdfast:asked").hasSubscribers).toBe(false);
     },
   );
+
+  it("refuses a request where its Accept header is wanted", () => {
+    const metrics = begin();
+    for (const call of [metrics.text, metrics.contentType]) {
+      expect(() => call({ headers: {} } as never)).toThrow(
+        expect.objectContaining({ code: "INVALID_ARGUMENT" }),
+      );
+    }
+  });
 });
 
 describe("series", () => {
@@ -304,6 +313,8 @@ describe("series", () => {
 describe("the format", () => {
   it.each([
     [undefined, "text"],
+    // Of a Fetch request without the header.
+    [null, "text"],
     ["", "text"],
     ["*/*", "text"],
     ["text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "text"],

@@ -1,0 +1,43 @@
+import { type Agenda, AgendaEntry } from "./agenda.js";
+import { type Clock, LATE_MS } from "./clock.js";
+import { type Events, publish } from "./events.js";
+
+/** After a timeout, how long a last reply may take before the store counts as unavailable. */
+export const LAST_REPLY_MS = 250;
+
+/** Publishes one event `request`, when the request has its reply or its timeout, whichever is first. */
+export class TimedRequest extends AgendaEntry {
+  readonly #agenda: Agenda;
+  readonly #clock: Clock;
+  readonly #about: { readonly store: string; readonly command: string };
+  readonly #sentAtMs: number;
+  #hasEnded = false;
+
+  constructor(agenda: Agenda, clock: Clock, about: { store: string; command: string }) {
+    super();
+    this.#agenda = agenda;
+    this.#clock = clock;
+    this.#about = about;
+    this.#sentAtMs = clock.elapsedMs();
+  }
+
+  /** A client without a timeout of its own never settles while its server is silent. */
+  limit(timeoutMs: number): void {
+    this.#agenda.set(this, this.#sentAtMs + timeoutMs);
+  }
+
+  override wake(nowMs: number): void {
+    // The process was stopped: the reply may have arrived, and is read after the timers.
+    if (nowMs > this.wakeAt + LATE_MS) this.#agenda.set(this, nowMs + LAST_REPLY_MS);
+    else this.end("timeout");
+  }
+
+  end(outcome: Events["request"]["outcome"]): void {
+    if (this.#hasEnded) return;
+    this.#hasEnded = true;
+    this.#agenda.remove(this);
+    publish("request", () => {
+      return { ...this.#about, ms: this.#clock.elapsedMs() - this.#sentAtMs, outcome };
+    });
+  }
+}
