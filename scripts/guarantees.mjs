@@ -59,8 +59,9 @@ const minutes = (ms) =>
 
 /** How often a kind of fault was made, and how often exclusion was broken in runs with it. */
 function seen({ runs }, name) {
-  const struck = runs.filter(({ faults }) => faults.some(({ kind }) => kind === name));
-  const times = struck.flatMap(({ faults }) => faults).filter(({ kind }) => kind === name).length;
+  const isStrike = ({ kind, failed }) => kind === name && failed === undefined;
+  const struck = runs.filter(({ faults }) => faults.some(isStrike));
+  const times = struck.flatMap(({ faults }) => faults).filter(isStrike).length;
   const overlaps = struck.reduce((sum, { expected }) => sum + (expected.S1 ?? 0), 0);
   return { times, overlaps };
 }
@@ -121,7 +122,8 @@ const FENCE_HEADING = "## Fences";
 
 /** The registers of all runs, or of those with a kind of fault. */
 function registersOf(of, fault) {
-  const runs = of.runs.filter(({ faults }) => !fault || faults.some(({ kind }) => kind === fault));
+  const isStrike = ({ kind, failed }) => kind === fault && failed === undefined;
+  const runs = of.runs.filter(({ faults }) => !fault || faults.some(isStrike));
   const sum = (register, figure) =>
     runs.reduce((total, { registers }) => total + registers[register][figure], 0);
   return {

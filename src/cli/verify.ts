@@ -3,8 +3,13 @@ import type { History } from "../verify/check/history.js";
 import { modelOf } from "../verify/report/model.js";
 import { renderReport } from "../verify/report/render.js";
 import { storyText } from "../verify/report/story.js";
-import { count, counted, duration, isOffered, unseenOf } from "../verify/report/words.js";
-import type { CheckResult, Result, RunRecord } from "../verify/runner/result.js";
+import { count, counted, duration, faultsOf, isOffered, unseenOf } from "../verify/report/words.js";
+import {
+  type CheckResult,
+  hasStruck,
+  type Result,
+  type RunRecord,
+} from "../verify/runner/result.js";
 import { decodePick, encodePick, type Pick as Picked } from "../verify/runner/shorten.js";
 import type { Target } from "../verify/runner/target.js";
 import {
@@ -28,6 +33,8 @@ const DEFAULT_MS = 60_000;
 const WORKERS = { ours: 4, given: 3, most: 16 };
 const SHORTEN_MS = 120_000;
 const UNKNOWN = 2;
+/** This many errors of the verifier itself are shown. */
+const MOST_TROUBLES = 5;
 
 /** The options of the command line, checked. */
 interface Request {
@@ -213,7 +220,7 @@ class Progress extends LiveLine {
 
   ran({ checks, faults, seed }: RunRecord): void {
     this.#operations += checks.find(({ id }) => id === "L3")?.checked ?? 0;
-    this.#faults += faults.length;
+    this.#faults += faults.filter(hasStruck).length;
     const broken = checks.filter(({ verdict }) => verdict === "violated").map(({ id }) => id);
     if (broken.length === 0) return;
     this.clear();
@@ -253,17 +260,16 @@ function show(
   });
   print(table([["", "PROMISE", "", "COMPARED", "NOT PROMISED"], ...rows]));
   print(`\n${summary(result)}`);
-  if (troubles.length > 0) {
-    note(
-      `${counted(troubles.length, "fault")} could not be injected, mostly because another fault was active`,
-    );
-  }
+  const different = [...new Set(troubles)];
+  for (const one of different.slice(0, MOST_TROUBLES)) note(printable(one));
+  const more = different.length - MOST_TROUBLES;
+  if (more > 0) note(`… and ${counted(more, "more error")} of the verifier, which --json lists`);
   if (failure !== null) showFailure(result, history, failure, request);
   if (report !== undefined) print(`\nReport: ${report}`);
 }
 
 function summary(result: Result): string {
-  const { about, lastedMs, operations, grants, faults, runs, fenced, unfenced, outcome } = result;
+  const { about, lastedMs, operations, grants, runs, fenced, unfenced, outcome } = result;
   const unseen = unseenOf(result).join(", ");
   const words = {
     held:
@@ -277,7 +283,7 @@ function summary(result: Result): string {
   return [
     words[outcome],
     `Tried: ${printable(about)}; ${counted(runs.length, "run")} in ${duration(lastedMs)}, ` +
-      `${counted(operations, "operation")}, ${counted(grants, "grant")}, ${counted(faults, "fault")}.`,
+      `${counted(operations, "operation")}, ${counted(grants, "grant")}, ${faultsOf(result)}.`,
     `Register behind a fence (${result.fence}): ${counted(fenced.writes, "write")}, ${count(fenced.lost)} lost; ${counted(fenced.refused, "stale access", "stale accesses")} refused. ` +
       `Without a fence: ${counted(unfenced.writes, "write")}, ${count(unfenced.lost)} lost.`,
     ...expected.map(
@@ -302,7 +308,11 @@ function showFailure(
   print(`\n${style(process.stdout, "red", first)}`);
   for (const line of lines) print(line);
   const { faults, clients } = shown.record;
-  const those = faults.map(({ name }) => name).join(", ") || "no fault";
+  const those =
+    faults
+      .filter(hasStruck)
+      .map(({ name }) => name)
+      .join(", ") || "no fault";
   const how =
     shortened === null ? "" : ` (shortened in ${counted(shortened.tries, "try", "tries")})`;
   print(`\nIn this run${how}: workers ${clients.join(", ")}; ${printable(those)}.`);

@@ -65,6 +65,7 @@ export function verificationOf(
     operations: history.filter(({ kind }) => kind === "asked").length,
     grants: history.filter(({ kind }) => kind === "granted").length,
     faults: faults.length,
+    failedFaults: 0,
     ...registers,
     ...parts,
   };

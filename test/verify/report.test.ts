@@ -108,6 +108,21 @@ describe("the page of a report", () => {
     expect(page).toContain("behind a fence (etcd)");
   });
 
+  test("tells faults apart that could not be injected", () => {
+    const { result, history } = busyVerification({ forMs: 5_000 });
+    const [run] = result.runs;
+    const [first, ...rest] = run!.faults;
+    const faults = [{ ...first!, failed: "no such server" }, ...rest];
+    const page = renderReport(
+      { ...result, faults: rest.length, failedFaults: 1, runs: [{ ...run!, faults }] },
+      history,
+    );
+    expect(page).toContain(`${rest.length} faults (1 more could not be injected)`);
+    expect(dataOf(page).faults.filter(([, , , what]) => /could not be/.test(what))).toHaveLength(1);
+    const row = new RegExp(`<th scope="row">${first!.kind}</th>.*<td class="number">1</td>`);
+    expect(page).toMatch(row);
+  });
+
   test("can be made from no runs", () => {
     const { result } = verificationOf([], [], { checks: [], outcome: "unknown", runs: [] });
     const page = renderReport(result, []);

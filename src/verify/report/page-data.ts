@@ -28,9 +28,10 @@ export function pageData(model: Model): PageData {
       ),
     ),
     pauses: model.runs.flatMap((run) => pausesOf(model, index, run)),
-    faults: model.faults.map(({ hits, client, fromMs, untilMs, name }) => {
+    faults: model.faults.map(({ hits, client, fromMs, untilMs, name, failed }) => {
       const worker = hits === "worker" || hits === "connection" ? index.worker(client) : -1;
-      return [worker, clamped(fromMs), clamped(untilMs), harmless(name)] as const;
+      const what = failed === undefined ? name : `${name} (could not be injected)`;
+      return [worker, clamped(fromMs), clamped(untilMs), harmless(what)] as const;
     }),
     refusals: accesses
       .filter(({ accepted }) => !accepted)

@@ -110,12 +110,16 @@ export class Injector {
       this.#timeLine.now({ kind: "clock-set", byMs: one.clockByMs });
     }
     this.#injecting.add(one);
-    try {
-      await one.inject();
-    } catch (error) {
-      this.troubles.push(`${one.name}: ${(error as Error).message}`);
-    }
+    const failed = await one.inject().then(
+      () => null,
+      (error: Error) => error.message,
+    );
     this.#injecting.delete(one);
+    if (failed !== null) {
+      this.troubles.push(`${one.name}: ${failed}`);
+      this.#inForce.set(one, { record: { ...record, failed }, kind });
+    }
+    // It may have been injected halfway; the fault that was in its way is mostly over by then.
     this.#after(forMs, () => this.#heal(one));
   }
 

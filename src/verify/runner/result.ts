@@ -45,7 +45,12 @@ export interface FaultRecord {
   readonly fromMs: number;
   /** When it was healed, on the time line of the history. */
   readonly untilMs: number;
+  /** The error of its injection: it did not strike, or only in part, and does not count as a fault. */
+  readonly failed?: string;
 }
+
+/** Whether the fault struck. */
+export const hasStruck = ({ failed }: FaultRecord): boolean => failed === undefined;
 
 /** A kind of fault that may be drawn, and what the store does not promise under it. */
 interface KindRecord {
@@ -66,7 +71,7 @@ export interface RunRecord {
   readonly untilMs: number;
   /** The names of its workers. */
   readonly clients: readonly string[];
-  /** The faults that were active. */
+  /** The faults that were active, and those whose injection failed. */
   readonly faults: readonly FaultRecord[];
   /** The checks over this run alone. */
   readonly checks: readonly CheckResult[];
@@ -123,6 +128,8 @@ export interface Result {
   readonly grants: number;
   /** How many faults were injected. */
   readonly faults: number;
+  /** How many faults were drawn and could not be injected. */
+  readonly failedFaults: number;
   /** The register behind a fence. */
   readonly fenced: RegisterCount;
   /** The register without a fence. */

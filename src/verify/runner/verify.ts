@@ -9,7 +9,14 @@ import type { RegisterPlace } from "../traffic/registers/register.js";
 import { merge } from "./judge.js";
 import { Load } from "./load.js";
 import { drawPlan, type Plan } from "./plan.js";
-import type { CheckResult, RegisterCount, Registers, Result, RunRecord } from "./result.js";
+import {
+  type CheckResult,
+  hasStruck,
+  type RegisterCount,
+  type Registers,
+  type Result,
+  type RunRecord,
+} from "./result.js";
 import { type Progress, type RunOutcome, run } from "./run.js";
 import { brokenBy, type Pick, pickFrom, type Shortened, shorten } from "./shorten.js";
 import type { Target } from "./target.js";
@@ -255,7 +262,8 @@ function conclude(
     outcome: isBroken ? "violated" : isEnough(checks) ? "held" : "unknown",
     operations: total((one) => one.operations),
     grants,
-    faults: total(({ record }) => record.faults.length),
+    faults: total(({ record }) => record.faults.filter(hasStruck).length),
+    failedFaults: total(({ record }) => record.faults.filter((one) => !hasStruck(one)).length),
     ...sumRegisters(records.map(({ registers }) => registers)),
   };
   return { result, history, troubles: outcomes.flatMap((one) => one.troubles) };

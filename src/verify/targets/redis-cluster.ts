@@ -156,8 +156,8 @@ const handedOver = (shard: Shard): Fault =>
         () => false,
       ),
     );
-    const isDone = await becomesPrimary(replica);
-    if (isDone) Object.assign(shard, { primary: replica, replica: primary });
+    await becomesPrimary(replica);
+    Object.assign(shard, { primary: replica, replica: primary });
   });
 
 const takenOver = (shard: Shard): Fault => {
@@ -177,13 +177,10 @@ const takenOver = (shard: Shard): Fault => {
   );
 };
 
-/** False if the failover was given up, for instance because the primary did not reply. */
-const becomesPrimary = (replica: RedisServer): Promise<boolean> =>
+/** Rejects if the failover was given up, for instance because the primary did not reply. */
+const becomesPrimary = (replica: RedisServer): Promise<void> =>
   until(`${replica.name} is a primary`, FAILOVER_MS, async () =>
     (await replica.cli("role").catch(() => "")).startsWith("master"),
-  ).then(
-    () => true,
-    () => false,
   );
 
 async function moveSomeSlot(

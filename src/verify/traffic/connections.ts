@@ -1,6 +1,8 @@
 import { openStore } from "../../connect.js";
 import type { Store } from "../../core/store.js";
+import type { RedisClient } from "../../stores/redis/client.js";
 import { parseStoreUrl } from "../../stores/registry.js";
+import { importInstalled } from "../../stores/shared/client-library.js";
 import type { StoreUrl } from "../../stores/url.js";
 import type { Connections } from "./protocol.js";
 
@@ -43,74 +45,94 @@ export async function openConnection({
   }
 }
 
-/** A client with the defaults of its library, which queues commands and sends them again. */
-async function openRedis(
-  { hosts, path, options, user, password }: StoreUrl,
-  library: Connections["library"],
-): Promise<Connected> {
-  const { redisStore } = await import("../../stores/redis/index.js");
-  const nodes = hosts.map(({ host, port }) => ({ host, port: port ?? REDIS_PORT }));
-  const [node] = nodes;
-  const db = Number(path.replace("/", "") || 0);
-  const login = user === "" ? {} : { username: user, password };
-  const replicas = Number(options.get("replicas") ?? 0);
-  if (library === "redis") {
-    const { createClient } = await import("redis");
-    const client = createClient({
-      socket: { host: node!.host, port: node!.port },
-      database: db,
-      ...login,
-    });
-    client.on("error", () => {});
-    await client.connect();
-    return {
-      store: sharing(redisStore(client, { replicas })),
-      close: async () => client.destroy(),
-    };
-  }
-  const { Cluster, Redis } = await import("ioredis");
-  const client = options.has("cluster")
-    ? new Cluster(nodes, { redisOptions: login })
-    : new Redis({ ...node!, db, ...login });
+/** Where a worker's client of Redis connects. */
+interface RedisPlace {
+  readonly nodes: readonly { readonly host: string; readonly port: number }[];
+  readonly database: number;
+  readonly login: { readonly username?: string; readonly password?: string };
+}
+
+interface SharedClient {
+  readonly client: RedisClient;
+  /** Rejects if the first attempt to connect fails. */
+  readonly connected: Promise<unknown>;
+  close(): void;
+}
+
+type Starter = (module: never, place: RedisPlace, isCluster: boolean) => SharedClient;
+
+/** Clients with the defaults of their library, which queue commands and send them again. */
+const STARTERS: Readonly<Record<NonNullable<Connections["library"]>, Starter>> = {
+  ioredis: startIoredis,
+  redis: startNodeRedis,
+};
+
+function startIoredis(
+  { Cluster, Redis }: typeof import("ioredis"),
+  { nodes, database, login }: RedisPlace,
+  isCluster: boolean,
+): SharedClient {
+  const client = isCluster
+    ? new Cluster([...nodes], { redisOptions: login })
+    : new Redis({ ...nodes[0]!, db: database, ...login });
   client.on("error", () => {});
-  return {
-    store: sharing(redisStore(client, { replicas })),
-    close: async () => client.disconnect(),
-  };
+  return { client, connected: Promise.resolve(), close: () => client.disconnect() };
+}
+
+function startNodeRedis(
+  { createClient, createCluster }: typeof import("redis"),
+  { nodes, database, login }: RedisPlace,
+  isCluster: boolean,
+): SharedClient {
+  const client = isCluster
+    ? createCluster({ rootNodes: nodes.map((socket) => ({ socket })), defaults: login })
+    : createClient({ socket: nodes[0]!, database, ...login });
+  client.on("error", () => {});
+  return { client, connected: client.connect(), close: () => client.destroy() };
+}
+
+/** Starts clients of this library, or of the other one if only that is installed. */
+async function redisStarter(
+  library: Connections["library"] = "ioredis",
+): Promise<(place: RedisPlace, isCluster?: boolean) => SharedClient> {
+  const others = Object.keys(STARTERS).filter((one) => one !== library);
+  const { name, module } = await importInstalled(
+    [library, ...others],
+    "the workers need a client library of Redis: npm install ioredis (or redis)",
+  );
+  const start = STARTERS[name as keyof typeof STARTERS];
+  return (place, isCluster = false) => start(module as never, place, isCluster);
+}
+
+const redisPlaceOf = ({ hosts, path, user, password }: StoreUrl): RedisPlace => ({
+  nodes: hosts.map(({ host, port }) => ({ host, port: port ?? REDIS_PORT })),
+  database: Number(path.replace("/", "") || 0),
+  login: user === "" ? {} : { username: user, password },
+});
+
+async function openRedis(url: StoreUrl, library: Connections["library"]): Promise<Connected> {
+  const { redisStore } = await import("../../stores/redis/index.js");
+  const start = await redisStarter(library);
+  const { options } = url;
+  const { client, connected, close } = start(redisPlaceOf(url), options.has("cluster"));
+  await connected;
+  const replicas = Number(options.get("replicas") ?? 0);
+  return { store: sharing(redisStore(client, { replicas })), close: async () => close() };
 }
 
 /** A client for each node; those of nodes that are down connect later. */
-async function openQuorum(
-  { hosts, path, options, user, password }: StoreUrl,
-  library: Connections["library"],
-): Promise<Connected> {
+async function openQuorum(url: StoreUrl, library: Connections["library"]): Promise<Connected> {
   const { quorumStore } = await import("../../stores/quorum/index.js");
-  const nodes = hosts.map(({ host, port }) => ({ host, port: port ?? REDIS_PORT }));
-  const db = Number(path.replace("/", "") || 0);
-  const login = user === "" ? {} : { username: user, password };
-  const maxTtl = options.get("maxTtl");
-  const more = maxTtl === undefined ? {} : { maxTtl };
-  if (library === "redis") {
-    const { createClient } = await import("redis");
-    const clients = nodes.map((socket) => {
-      const client = createClient({ socket, database: db, ...login });
-      client.on("error", () => {});
-      client.connect().catch(() => {});
-      return client;
-    });
-    return {
-      store: sharing(quorumStore(clients, more)),
-      close: async () => {
-        for (const client of clients) client.destroy();
-      },
-    };
-  }
-  const { Redis } = await import("ioredis");
-  const clients = nodes.map((node) => new Redis({ ...node, db, ...login }).on("error", () => {}));
+  const start = await redisStarter(library);
+  const place = redisPlaceOf(url);
+  const all = place.nodes.map((node) => start({ ...place, nodes: [node] }));
+  for (const { connected } of all) connected.catch(() => {});
+  const maxTtl = url.options.get("maxTtl");
+  const clients = all.map(({ client }) => client);
   return {
-    store: sharing(quorumStore(clients, more)),
+    store: sharing(quorumStore(clients, maxTtl === undefined ? {} : { maxTtl })),
     close: async () => {
-      for (const client of clients) client.disconnect();
+      for (const { close } of all) close();
     },
   };
 }

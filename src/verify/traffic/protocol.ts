@@ -27,7 +27,10 @@ export interface Connections {
   /** The store's URL. Default: the worker's own. */
   readonly url?: string;
   readonly locks: number;
-  /** The client library, with its defaults. Without it, the client is opened as `connect` does, and is not shared. */
+  /**
+   * The client library, with its defaults; the other one if it is not installed. Without it, the client is
+   * opened as `connect` does, and is not shared.
+   */
   readonly library?: "ioredis" | "redis";
   /** Connects on the first request. */
   readonly lazy?: boolean;

@@ -144,6 +144,10 @@ test("a fault that can't be injected is healed all the same, and reported", asyn
   await pass(200);
   expect(injector.troubles).toEqual(["broken: no such server"]);
   expect(done).toEqual(["fine injected", "broken healed", "fine healed"]);
+  expect(injector.records.map(({ kind, failed }) => [kind, failed])).toEqual([
+    ["broken", "no such server"],
+    ["fine", undefined],
+  ]);
   // It may have been injected halfway, so it is in the history.
   expect(withoutTimes(timeLine)).toContainEqual({ kind: "injected", fault: "broken" });
   expect(withoutTimes(timeLine)).toContainEqual({ kind: "healed", fault: "broken" });

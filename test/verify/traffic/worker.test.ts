@@ -1,11 +1,13 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync, readFileSync } from "node:fs";
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import type { Connections } from "../../../src/verify/traffic/protocol.js";
 import type { Worker } from "../../../src/verify/traffic/worker.js";
-import { skipUnless } from "../../support/needs.js";
+import { describeWith, skipUnless } from "../../support/needs.js";
 import { freshFolder } from "../../support/sqlite.js";
 import { startWorkers } from "../../support/worker.js";
 
@@ -53,4 +55,34 @@ test("a worker that never gets its task ends when its input does, and prints not
   child.stdin.end();
   expect(await once(child, "close")).toEqual([0, null]);
   expect(said).toBe("");
+});
+
+/** The module of the workers in an installation that lacks this package. */
+function installedWithout(lacking: string): string {
+  const folder = freshFolder();
+  cpSync("dist", join(folder, "dist"), { recursive: true });
+  cpSync("package.json", join(folder, "package.json"));
+  mkdirSync(join(folder, "node_modules"));
+  for (const one of readdirSync("node_modules").filter((name) => name !== lacking))
+    symlinkSync(join(process.cwd(), "node_modules", one), join(folder, "node_modules", one));
+  return join(folder, "dist/verify/traffic/worker-process.js");
+}
+
+describeWith(["redis"], "without one of the client libraries of Redis", () => {
+  test.each(["ioredis", "redis"] as const)(
+    "where %s is not installed, workers use the other one",
+    async (library) => {
+      await using lab = await Lab.open();
+      const servers = await Promise.all([lab.redis(), lab.redis(), lab.redis()]);
+      const nodes = servers.map(({ address, port }) => `${address}:${port}`);
+      const module = installedWithout(library);
+      const connections: Connections[] = [{ locks: 2, library }];
+      for (const url of [servers[0].url, `redlock://${nodes.join(",")}`]) {
+        const { workers } = await startWorkers(1, url, {}, { module, connections });
+        const { op } = await workers[0]!.acquire("name");
+        expect(await workers[0]!.release(op)).toBe("released");
+        await workers[0]!.close();
+      }
+    },
+  );
 });

@@ -1,4 +1,4 @@
-import type { FaultRecord, Hits } from "../../runner/result.js";
+import { type FaultRecord, type Hits, hasStruck } from "../../runner/result.js";
 import { html, type Markup } from "../html.js";
 import type { Model } from "../model.js";
 import { count, duration } from "../words.js";
@@ -11,7 +11,7 @@ const TARGETS: Readonly<Record<Hits, string>> = {
   files: "files of the store",
 };
 
-/** The kinds of faults: their targets, how often each was injected, and its total time. */
+/** The kinds of faults: their targets, how often each was injected or could not be, and its total time. */
 export function faultsSection({ faults, toMs }: Model): Markup | undefined {
   if (faults.length === 0) return undefined;
   const kinds = groupByKind(faults);
@@ -19,7 +19,7 @@ export function faultsSection({ faults, toMs }: Model): Markup | undefined {
   return html`<section id="faults">
 <h2>Faults</h2>
 <div class="scroll"><table class="faults">
-<thead><tr><th scope="col">kind</th><th scope="col">hits</th><th scope="col" class="number">times</th><th scope="col" class="number">total time</th></tr></thead>
+<thead><tr><th scope="col">kind</th><th scope="col">hits</th><th scope="col" class="number">times</th><th scope="col" class="number">not injected</th><th scope="col" class="number">total time</th></tr></thead>
 <tbody>${rows.map(([kind, all]) => row(kind, all, toMs))}</tbody>
 </table></div>
 </section>
@@ -34,9 +34,10 @@ function groupByKind(faults: readonly FaultRecord[]): Map<string, FaultRecord[]>
 
 function row(kind: string, all: readonly FaultRecord[], toMs: number): Markup {
   const targets = [...new Set(all.map(({ hits }) => TARGETS[hits]))].join(", ");
-  const totalMs = all.reduce(
+  const struck = all.filter(hasStruck);
+  const totalMs = struck.reduce(
     (sum, { fromMs, untilMs }) => sum + Math.max(0, Math.min(untilMs, toMs) - fromMs),
     0,
   );
-  return html`<tr><th scope="row">${kind}</th><td>${targets}</td><td class="number">${count(all.length)}</td><td class="number">${duration(totalMs)}</td></tr>`;
+  return html`<tr><th scope="row">${kind}</th><td>${targets}</td><td class="number">${count(struck.length)}</td><td class="number">${count(all.length - struck.length)}</td><td class="number">${duration(totalMs)}</td></tr>`;
 }

@@ -1,3 +1,4 @@
+import { hasStruck } from "../../runner/result.js";
 import { html, type Markup } from "../html.js";
 import {
   handoversOf,
@@ -89,7 +90,7 @@ function overTimePlot(model: Model, waits: readonly Wait[]): Markup {
   const axes = new Axes({ heightPx: 198, leftPx: 46, bottomPx: 30 });
   const x = (atMs: number): number => axes.x((atMs - model.fromMs) / (model.toMs - model.fromMs));
   const y = axes.logY(bins.fromMs, bins.toMs);
-  const faults = model.faults.map(({ hits, fromMs, untilMs }) => {
+  const faults = model.faults.filter(hasStruck).map(({ hits, fromMs, untilMs }) => {
     const from = Math.max(model.fromMs, fromMs);
     const to = Math.min(model.toMs, untilMs);
     return html`<rect class="fault ${hits === "worker" || hits === "connection" ? "" : "store"}" x="${px(x(from))}" y="6" width="${px(Math.max(0.6, x(to) - x(from)))}" height="${axes.bottomY - 6}"/>`;

@@ -1,7 +1,7 @@
 import type { Result } from "../../runner/result.js";
 import { html, type Markup } from "../html.js";
 import type { Model } from "../model.js";
-import { count, counted, duration, headline, listed, unseenOf } from "../words.js";
+import { count, counted, duration, faultsOf, headline, listed, unseenOf } from "../words.js";
 
 const SIGNS: Readonly<Record<Result["outcome"], Markup>> = {
   held: html`<path d="M8.5 16.5l5 5 10-11"/>`,
@@ -32,8 +32,8 @@ export function verdictSection({ result, workers }: Model): Markup {
 }
 
 function lead(result: Result): string {
-  const { outcome, about, checks, faults } = result;
-  const under = faults === 0 ? "without faults" : `under ${counted(faults, "fault")}`;
+  const { outcome, about, checks, faults, failedFaults } = result;
+  const under = faults + failedFaults === 0 ? "without faults" : `under ${faultsOf(result)}`;
   const expected = checks.filter(({ verdict }) => verdict === "expected").length;
   const broken = checks.filter(({ verdict }) => verdict === "violated").map(({ id }) => id);
   const more =
