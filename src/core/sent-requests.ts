@@ -89,9 +89,9 @@ export class SentRequests {
   }
 
   /**
-   * Whether the store has sent no reply for one ttl. It may receive our requests all the same, and
-   * every claim and renewal then extends what may be a grant by now: of a name under which nobody
-   * works. So the waiter sends nothing more that extends, and the store lets the grant expire.
+   * Whether the store has sent no reply for one ttl. If only its replies are lost, the ticket may have become a
+   * grant by now, and every claim or renewal would extend it although nobody works under it. So the waiter
+   * sends only probes, which extend nothing, and the grant expires.
    */
   isSilent(nowMs: number): boolean {
     return nowMs - this.#unansweredSinceMs >= this.#ttlMs;

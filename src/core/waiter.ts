@@ -214,7 +214,7 @@ export class Waiter extends Renewable {
       this.#claimSeq = 0;
     }
     this.#hasTicket = false;
-    // In a turn of its own: a store in this process would otherwise get a claim within its own reply.
+    // In the next turn of the event loop: a store in this process would otherwise get a claim within its own reply.
     this.#claimAtMs = this.#nowMs();
   }
 
@@ -305,11 +305,11 @@ export class Waiter extends Renewable {
       this.#acquisition.succeed(leases, grants);
       return;
     }
-    // It rests on a request that is too old: it is no grant until the store has extended it.
+    // The grant rests on a request that is too old. The reply to a claim in flight may bring an extended one.
     if (this.#claimSeq > 0) return;
     this.#failure = this.#acquisition.expiredGrantError();
     if (waitMs === 0) this.#fail(this.#failure, "unavailable");
-    // In a turn of its own: a store in this process would otherwise get claims without end.
+    // In the next turn of the event loop: a store in this process would otherwise get claims without end.
     else this.#claimAtMs = this.#nowMs();
   }
 

@@ -152,7 +152,7 @@ export class Ballot {
       return votes + unanswered >= this.#majority;
     });
     if (rival === undefined) return { kind: "split" };
-    // Until then, so many of the nodes are free that a majority is.
+    // The time at which so many of the busy nodes are free again that a majority is free.
     const freeInMs = busy.map((one) => one.freeInMs).sort((a, b) => a - b);
     const last = Math.max(0, busy.length - (this.#members.length - this.#majority) - 1);
     return { kind: "busy", freeInMs: freeInMs[last]!, holder: rival.holder };
