@@ -23,7 +23,7 @@ export class SentRequests {
   #unexplainedAtLastMs = 0;
   /** The send time of the oldest request without a reply to it or to a later one; NaN if there is none. */
   #unansweredSinceMs = Number.NaN;
-  /** The store was silent and has replied to a probe: one claim may follow. */
+  /** Whether a silent store has replied to a probe, so that one claim may follow. */
   #probeSucceeded = false;
 
   constructor(runtime: Runtime, ttlMs: number) {
@@ -58,7 +58,7 @@ export class SentRequests {
     return this.#lastSeq;
   }
 
-  /** Null: the request that the grant rests on is none of ours, or too long ago. */
+  /** Null if the request that the grant rests on is none of ours, or was sent too long ago. */
   proofOf(grant: Grant): Proof | null {
     const lastSeq = this.#lastSeq;
     const sentAtMs = this.#sentAtMsOf(this.#runtime.seams.restsOn(grant.seq, lastSeq));
