@@ -1,7 +1,7 @@
 import { setMaxListeners } from "node:events";
 import { guarded } from "./events.js";
 
-/** Any number may listen to its signal: at the eleventh listener Node would print a warning. */
+/** A controller whose signal takes any number of listeners; otherwise Node prints a warning at the eleventh. */
 export function unlimitedController(): AbortController {
   const controller = new AbortController();
   try {
@@ -31,8 +31,8 @@ interface Listening {
 const listening = new WeakMap<AbortSignal, Listening>();
 
 /**
- * Calls `listener` when a user's signal aborts; returns how to undo it. All share one listener on the
- * signal, whose limit is the user's to set.
+ * Calls `listener` when a user's signal aborts; returns how to undo it. All listeners share one on the signal
+ * itself, because the limit on those is the user's.
  */
 export function onAbort(signal: AbortSignal, listener: () => void): () => void {
   const shared = listening.get(signal) ?? listenTo(signal);

@@ -6,7 +6,7 @@ import { printable } from "./text.js";
 const DEPTH = 5;
 const NOT_TEXT = "something that is no error";
 
-/** Copies by their originals, and copies by themselves: one failed batch is the cause for many leases. */
+/** The copy of each error, by the original and by the copy itself: one failed batch is the cause for many leases. */
 const copies = new WeakMap<object, unknown>();
 
 /**
@@ -58,7 +58,7 @@ function copyOf(cause: object, depth: number): Error {
     if (cause.cause !== undefined) copy.cause = safeCause(cause.cause, depth - 1);
     if (Array.isArray(errors)) copy.errors = errors.map((one) => safeCause(one, depth - 1));
   } catch {
-    // A property that throws when it is read: what was copied so far will do.
+    // A property threw when it was read: the copy keeps what was read before.
   }
   return copy;
 }

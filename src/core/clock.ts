@@ -7,11 +7,11 @@ export interface Timer {
   keepAlive(yes: boolean): void;
 }
 
-/** Time as the core sees it. Injected, so that tests run on a virtual one. */
+/** The source of the core's time, injected so that tests run in virtual time. */
 export interface Clock {
-  /** Never goes back, and counts the time in which the machine was suspended. All deadlines are on this. */
+  /** Elapsed time: never goes back, and includes the time in which the machine was suspended. All deadlines use it. */
   elapsedMs(): number;
-  /** For people, and as a suspicion; nothing is decided by it. */
+  /** The wall clock: shown to people, and compared with elapsed time to suspect a freeze. No deadline depends on it. */
   wallMs(): number;
   /**
    * The time that only the wall clock has counted: the machine may have been frozen for that long.
@@ -99,7 +99,7 @@ export function systemClock(sources: ClockSources = system): Clock {
   };
 }
 
-/** All three of one moment: were the process stopped between two readings, it would look like sleep. */
+/** Reads the three clocks within one moment: a stop of the process between two readings would look like sleep. */
 function readTogether(sources: ClockSources): { hr: number; wall: number; up: number } {
   for (let tries = 3; ; tries--) {
     const hr = sources.hrtimeMs();

@@ -12,9 +12,9 @@ export interface ConflictRule {
 }
 
 /**
- * Repeats an attempt that resolves to null because another write came first. Each pause is a random share of
- * the longest one (full jitter), so that those who met once do not meet again. Rejects with `exhausted()` when
- * the last attempt has failed.
+ * Repeats an attempt that resolves to null because another write came first. Each pause is a random share of the
+ * longest one (full jitter), so that writers that collided once do not collide again. Rejects with `exhausted()`
+ * when the last attempt has failed.
  */
 export async function retryConflicts<T>(
   { retries, firstMs, maxMs, signal }: ConflictRule,

@@ -34,7 +34,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     this.#renewAtMs = this.#dueAt(proof.sentAtMs, proof.grant.ttlMs);
   }
 
-  /** False: the grant had expired before we saw it, and is no lease. */
+  /** Whether any time is left. If not, the grant expired before its reply was read, and is no lease. */
   get hasTimeLeft(): boolean {
     return this.#nowMs() < this.#endsAtMs();
   }
@@ -44,7 +44,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     return this.#extras !== null && this.#extras.releasing !== null;
   }
 
-  /** Nobody has worked under it: `atLeast` does not keep the name closed after its release. */
+  /** Whether nobody has worked under the lease. Then `atLeast` does not keep the name closed after its release. */
   get isUnused(): boolean {
     const extras = this.#extras;
     return extras?.unused === true || extras?.holdFromMs === Number.POSITIVE_INFINITY;
@@ -55,18 +55,24 @@ export class HeldLease extends ProvedGrant implements Lease {
     this.#schedule();
   }
 
-  /** From when `maxHold` counts: never while `acquireAll` waits for its other names, and nobody works under the lease. */
+  /**
+   * Sets the time from which `maxHold` counts: never while `acquireAll` waits for its other names, because nobody
+   * works under the lease then.
+   */
   holdFrom(ms: number): void {
     this.#ensureExtras().holdFromMs = ms;
     if (!this.#isOver()) this.#schedule();
   }
 
-  /** The store may have lost the grant: a renewal finds out now, not when it is due. */
+  /** Renews at once, because the store may have lost the grant. */
   renewNow(): void {
     if (!this.#isOver()) this.#renewSoon();
   }
 
-  /** Renews no more. Another lease of the same `acquireAll` is lost, and work that ignores its signal must not keep this name. */
+  /**
+   * Stops the renewals, because another lease of the same `acquireAll` is lost: work that ignores its signal must
+   * not keep this name.
+   */
   letRunOut(): void {
     this.#ensureExtras().runsOut = true;
     this.#renewAtMs = Number.POSITIVE_INFINITY;
@@ -90,7 +96,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     if (this.#isOver()) throw this.#extras?.error ?? this.#releasedError();
     if (!this.mayHaveFrozen) return;
     this.#jeopardize("the wall clock ran ahead");
-    // Once: a renewal that was sent after the step is in flight, or will be at the end of this turn.
+    // One renewal is enough: this one, or one that was sent after the step and is still in flight.
     if (!this.isInBatch && this.mayHaveFrozenSinceSend) this.#renewSoon();
     throw new LeaseLostError(this, "expired", {
       detail:
@@ -139,7 +145,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     return extras.releasing;
   }
 
-  /** Releases before anybody has worked under it. */
+  /** Releases the lease before any work has run under it. */
   abandon(): Promise<ReleaseResult> {
     this.#ensureExtras().unused = true;
     return this.release();
@@ -150,7 +156,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     this.#ensureExtras().beforeRelease(listener);
   }
 
-  /** Its `Locks` closes: work under it is notified, and keeps the name until it ends or the grace is over. */
+  /** Called when the `Locks` closes: notifies the work, which keeps the name until it ends or the grace is over. */
   override async close(grace: Grace): Promise<void> {
     if (this.#isOver()) return;
     this.#lose("closed");
@@ -195,7 +201,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     switch (reply.kind) {
       case "granted":
         if (!this.isSameGrant(reply.grant)) this.#lose("superseded");
-        // Overtaken by a later renewal, on the way or in the store: says nothing about the deadline.
+        // A reply that a later renewal has overtaken, on the way or in the store, says nothing about the deadline.
         else if (!this.isOvertaken(seq) && reply.grant.seq === seq) {
           this.#renewed(reply.grant, sentAtMs);
         }
@@ -323,7 +329,10 @@ export class HeldLease extends ProvedGrant implements Lease {
     extras.renewCalls?.settle(Number.POSITIVE_INFINITY, error);
   }
 
-  /** Less than the grace may be left of the lease. Nobody relies on it any more: no reply is needed. */
+  /**
+   * Renews the lease for the grace if less than that is left. No reply is needed: nobody relies on the lease any
+   * more.
+   */
   #keepFor(graceMs: number): void {
     const { store, requests } = this.context;
     const leftMs = this.provedUntilMs - this.#nowMs();
@@ -374,7 +383,10 @@ export class HeldLease extends ProvedGrant implements Lease {
     });
   }
 
-  /** For events: does not look whether the lease is over, whose own event would then come first. */
+  /**
+   * The time left, for events. It does not check whether the lease is over, because the event of a loss would then
+   * come first.
+   */
   #leftMs(): number {
     return Math.max(0, this.#endsAtMs() - this.#nowMs());
   }

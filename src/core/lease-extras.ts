@@ -14,13 +14,16 @@ export class LeaseExtras {
   failure: unknown = undefined;
   renewCalls: RenewCalls | null = null;
   releasing: Promise<ReleaseResult> | null = null;
-  /** From when `maxHold` counts, if not from the grant. */
+  /** The time from which `maxHold` counts; null: from the grant. */
   holdFromMs: number | null = null;
-  /** The watchdog renews it no more. */
+  /** Whether the watchdog has stopped renewing the lease. */
   runsOut = false;
-  /** Released before anybody has worked under it. */
+  /** Whether the lease was released before any work ran under it. */
   unused = false;
-  /** The longest ttl that the store may still count by: a shorter one was sent, and is not proved. */
+  /**
+   * The longest ttl by which the store may still count, because no reply has confirmed the shorter one that was
+   * sent.
+   */
   longestTtlMs = 0;
   #controller: AbortController | null = null;
   #listeners: Listeners | null = null;

@@ -2,7 +2,7 @@ import { LOSS_DETAIL } from "./errors.js";
 import type { Events, LoggedEvent } from "./event-fields.js";
 import { printable } from "./text.js";
 
-/** An event as one line for people. The fields of the event go with it. */
+/** An event as one line for people. The logger gets the event's fields beside it. */
 export function logLine<E extends LoggedEvent>(event: E, fields: Events[E]): string {
   return printable(LINES[event](fields));
 }

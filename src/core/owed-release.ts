@@ -15,7 +15,10 @@ export class OwedRelease extends AgendaEntry {
   #untilMs: number;
   readonly #sending: Sending;
   #inFlight = false;
-  /** The release is owed anew since the attempt in flight was sent: its reply does not settle it. */
+  /**
+   * Whether the same release has failed again since the attempt in flight was sent, whose reply does not settle it
+   * then.
+   */
   #again = false;
 
   constructor(agenda: Agenda, untilMs: number, sending: Sending) {

@@ -1,6 +1,6 @@
 import { StoreUnavailableError } from "./errors.js";
 
-/** A place that can be changed only if it is unchanged. */
+/** A value that is written only if nobody has changed it since it was read. */
 export interface VersionedPlace<Value, Next = Value, Version = unknown> {
   /** The name of the value in errors. Default "the value". */
   readonly resource?: string | undefined;

@@ -52,11 +52,11 @@ export abstract class ProvedGrant extends Renewable {
   #provedTtlMs = 0;
   #provedUntilMs = 0;
   #unexplainedAtProofMs: number;
-  /** Goes on from the requests of the waiter: the store obeys the latest that it has received. */
+  /** The number of the last request. It continues the waiter's numbers, because the store obeys the highest number. */
   #seq: number;
-  /** Renewals before this number prove nothing: a later one has its reply, or has another ttl. */
+  /** Renewals before this number prove nothing: a later one was answered, or changed the ttl. */
   #nextProofSeq = 0;
-  /** The last renewal has no reply yet. */
+  /** Whether the last renewal has no reply yet. */
   #isUnanswered = false;
   #unexplainedAtSendMs = 0;
 
@@ -140,12 +140,12 @@ export abstract class ProvedGrant extends Renewable {
     if (seq === this.#seq) this.#isUnanswered = false;
   }
 
-  /** A later renewal has its reply already, or has another ttl. */
+  /** Whether a later renewal was answered already, or changed the ttl. */
   protected isOvertaken(seq: number): boolean {
     return seq < this.#nextProofSeq;
   }
 
-  /** The store may have another grant under this id: it is not ours. */
+  /** Whether the reply is about this grant: the store may have another one under the same id. */
   protected isSameGrant(grant: Grant): boolean {
     return grant.token + this.#context.settings.tokenOffset === this.token;
   }
@@ -180,7 +180,7 @@ export abstract class ProvedGrant extends Renewable {
     return ttlMs - driftOf(ttlMs, this.#context.settings) - ttlMs * abortShare(this.#call);
   }
 
-  /** Since the proof, this machine may have been frozen for longer than `abortBefore` makes up for. */
+  /** Whether, since the proof, this machine may have been frozen for longer than `abortBefore` makes up for. */
   protected get mayHaveFrozen(): boolean {
     return this.frozenSince(this.#unexplainedAtProofMs);
   }

@@ -16,7 +16,7 @@ export class PushTarget {
   readonly push = (push: Push): void => {
     this.#waiter?.(push);
     if (push.kind !== "lost") return;
-    // It may be about a former grant: a renewal shows whether the lease is gone.
+    // The message may be about a former grant: a renewal shows whether the lease is lost.
     for (const lease of this.#leases) lease.renewNow();
   };
 

@@ -1,6 +1,6 @@
 import { randomFillSync } from "node:crypto";
 
-/** Chance as the core sees it. Injected, so that a run can be replayed from its seed. */
+/** The source of the core's randomness, injected so that a run can be replayed from its seed. */
 export interface Random {
   /** `gid-` and 144 random bits, as text. */
   grantId(): string;
@@ -22,7 +22,7 @@ const system: RandomSources = {
 };
 
 const NS_PER_MS = 1e6;
-/** Every id begins so, and is recognised by it in texts that must not show an id: "gid-" in base64url. */
+/** The beginning of every id: "gid-" in base64url. By it, ids are found in texts that must not show them. */
 const MARK = Buffer.from("gid-", "base64url");
 const RANDOM_BYTES = 18;
 const ID_BYTES = MARK.length + RANDOM_BYTES;
@@ -45,8 +45,8 @@ export function systemRandom(sources: RandomSources = system): Random {
       const at = used;
       used += SLOT_BYTES;
       pool.set(MARK, at);
-      // A clone of this machine has the same pool. Mixed with the clocks, of which no secrecy is
-      // needed, the ids of the two differ.
+      // A clone of this machine has the same pool. The clocks, which need not be secret, make the ids of the two
+      // differ.
       words[at / 4 + 1]! ^= sources.elapsedMs() * NS_PER_MS;
       words[at / 4 + 2]! ^= sources.wallMs();
       return pool.toString("base64url", at, at + ID_BYTES);

@@ -68,7 +68,7 @@ export interface RecordWrite {
 /** The reply to a write. */
 export type WriteAnswer =
   | { readonly kind: "written" }
-  /** The condition does not hold: `record` is there, or nothing is. */
+  /** The condition does not hold. `record` is the one that is there; null: none is. */
   | { readonly kind: "refused"; readonly record: StoredRecord | null };
 
 /**

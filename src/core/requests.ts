@@ -47,8 +47,8 @@ export class Requests {
   readonly #agenda: Agenda;
   readonly #releases = new Set<Promise<ReleaseOutcome>>();
   /**
-   * One for each release, however often it fails: every late reply to a claim that was given up sends
-   * the same release again, and a store that is back after an outage must not get each many times.
+   * The owed releases, one for each grant however often its release fails: every late reply to a claim that was
+   * given up sends the same release again, and a store that is back after an outage must not get each of them.
    */
   readonly #owed = new Map<string, OwedRelease>();
   /** Ends the wait for a reply. */
@@ -74,7 +74,7 @@ export class Requests {
     return storeName.slice(this.#settings.namespace.length + 1);
   }
 
-  /** A caller with a short `wait` does not wait for a store that hangs until `commandTimeout`. */
+  /** A caller with a short `wait` does not wait for a hanging store until `commandTimeout`. */
   claimTimeoutMs(waitMs: number): number {
     return Math.min(this.#settings.commandTimeoutMs, Math.max(SHORTEST_CLAIM_TIMEOUT_MS, waitMs));
   }
@@ -83,7 +83,7 @@ export class Requests {
     return Math.min(this.#settings.commandTimeoutMs, ttlMs * RENEW_TIMEOUT_SHARE);
   }
 
-  /** Nobody waits for the reply once the lease is over: a server that hangs would hold up the work. */
+  /** Once the lease is over, nobody waits for the reply: a server that hangs would hold up the work. */
   releaseTimeoutMs(remainingMs: number): number {
     const wantedMs = Math.max(SHORTEST_RELEASE_TIMEOUT_MS, remainingMs);
     return Math.min(this.#settings.commandTimeoutMs, wantedMs);
@@ -158,7 +158,7 @@ export class Requests {
     try {
       const replies = this.#timed("release", timeoutMs, () => this.#store.release([release]));
       if (!isPromise(replies)) return outcomeOf(replies);
-      // A store that hangs must hold up nobody after the end: sent once, and not waited for.
+      // After the end, the release is sent once and not waited for, because a store that hangs must hold up nobody.
       if (this.#closed) {
         replies.catch(() => {});
         return new ClosedError();
@@ -304,7 +304,7 @@ export class Requests {
     const timesOutAtMs = clock.elapsedMs() + timeoutMs;
     const timeOut = (): void => giveUp(this.noReplyError(what, timeoutMs));
     let timer = after(timeoutMs, () => {
-      // The process was stopped: the reply may have arrived, and is read after the timers.
+      // After a stop of the process, the reply may have arrived already: it is read after the timers.
       if (clock.elapsedMs() > timesOutAtMs + LATE_MS) timer = after(LAST_REPLY_MS, timeOut);
       else timeOut();
     });
@@ -322,7 +322,7 @@ export class Requests {
   }
 }
 
-/** The reply to a batch has none for this request: whether the store did it is unknown. */
+/** The reply to a batch lacks this request, so its outcome is unknown. */
 class MissingReply extends Error {
   constructor() {
     super("its reply has fewer answers than the batch had requests");

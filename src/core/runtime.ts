@@ -16,9 +16,9 @@ export interface Runtime {
  * catches a core that gets them wrong.
  */
 export interface Seams {
-  /** The moment from which the reply to a request of `sentAtMs` counts: that moment, not now. */
+  /** The time from which the reply to a request sent at `sentAtMs` counts: that time itself, not now. */
   countFrom(sentAtMs: number): number;
-  /** The request from whose send time a grant counts: the one that it names, not the last. */
+  /** The request from whose send time a grant counts: the one that the grant names, not the last one. */
   restsOn(seq: number, lastSeq: number): number;
 }
 

@@ -23,7 +23,7 @@ export class SentRequests {
   #unexplainedAtLastMs = 0;
   /** The send time of the oldest request without a reply to it or to a later one; NaN if there is none. */
   #unansweredSinceMs = Number.NaN;
-  /** The store was silent and has replied to a probe: one claim may follow. */
+  /** Whether a silent store has replied to a probe, so that one claim may follow. */
   #probeSucceeded = false;
 
   constructor(runtime: Runtime, ttlMs: number) {
@@ -58,7 +58,7 @@ export class SentRequests {
     return this.#lastSeq;
   }
 
-  /** Null: the request that the grant rests on is none of ours, or too long ago. */
+  /** Null if the request that the grant rests on is none of ours, or was sent too long ago. */
   proofOf(grant: Grant): Proof | null {
     const lastSeq = this.#lastSeq;
     const sentAtMs = this.#sentAtMsOf(this.#runtime.seams.restsOn(grant.seq, lastSeq));
@@ -89,9 +89,9 @@ export class SentRequests {
   }
 
   /**
-   * Whether the store has sent no reply for one ttl. It may receive our requests all the same, and
-   * every claim and renewal then extends what may be a grant by now: of a name under which nobody
-   * works. So the waiter sends nothing more that extends, and the store lets the grant expire.
+   * Whether the store has sent no reply for one ttl. If only its replies are lost, the ticket may have become a
+   * grant by now, and every claim or renewal would extend it although nobody works under it. So the waiter
+   * sends only probes, which extend nothing, and the grant expires.
    */
   isSilent(nowMs: number): boolean {
     return nowMs - this.#unansweredSinceMs >= this.#ttlMs;

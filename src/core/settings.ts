@@ -60,7 +60,7 @@ export interface Call {
 
 type Purpose = "efficiency" | "correctness";
 
-/** A process can't listen to these. */
+/** Signals that a process can't listen to. */
 const UNCATCHABLE = ["SIGKILL", "SIGSTOP"];
 const EXIT_SIGNALS = ["SIGTERM", "SIGINT", "SIGHUP"] as const;
 export const HOLDER_BYTES = 255;

@@ -290,7 +290,11 @@ export interface Traits {
   readonly store: string;
   /** Whether one process, one machine or a whole network can share the store. */
   readonly scope: "process" | "machine" | "network";
-  /** `session`: one liveness for many leases; the core repeats owed releases until they succeed. */
+  /**
+   * What keeps a lease alive. `lease`: its own renewals. `session`: a session that many claims share
+   * and that outlives them, so the core repeats an owed release until it succeeds, and a waiter that has lost
+   * its ticket claims again under a new grantId.
+   */
   readonly liveness: "lease" | "session";
   /** Whether the store notifies waiters, or they poll. */
   readonly waiting: "pushed" | "polled";

@@ -4,7 +4,7 @@ import { LAST_REPLY_MS, type ReleaseOutcome } from "./requests.js";
 import type { ClaimAnswer } from "./store.js";
 
 interface ReleaseOptions {
-  /** Nobody has worked under the grant. Default true. */
+  /** Whether nobody has worked under the grant. Default true. */
   readonly unused?: boolean;
   /** Default: all names of the acquisition. */
   readonly names?: readonly string[];
@@ -25,9 +25,9 @@ export async function releaseClaim(
 }
 
 /**
- * Ends a wait whose time is up. The release of the ticket also shows whether the store still replies: busy and
- * down are not the same error. `claimError` is asked after it: after a busy event loop, the reply to the claim may
- * be there already, and unread.
+ * Ends a wait that has timed out. The release of the ticket also shows whether the store still replies, because busy
+ * and down are different errors. `claimError` is called after the release: on a busy event loop, the reply to the
+ * claim may have arrived unread.
  */
 export function releaseTimedOut(
   acquisition: Acquisition,
@@ -61,15 +61,15 @@ export function releaseAfterEnd(
   for (const [i, name] of acquisition.names.entries()) {
     const lease = acquisition.leases?.[i];
     const grant = grants[i];
-    // The lease rests on an older grant: nobody knows of the one that this reply brings.
+    // The lease rests on an older grant, so nobody else knows of the one in this reply.
     const isOrphaned = lease === undefined || (grant !== undefined && lease.isOlderThan(grant));
-    // Otherwise the claim has made no grant, the lease's own, or an older one that has ended: work
-    // may go on under the lease, even if it is lost, until the caller releases it.
+    // Otherwise the reply brings no new grant: it is the lease's own, or an older one that has ended. Work may go on
+    // under the lease, even a lost one, until the caller releases it.
     if (!isOrphaned && !lease.releaseHasBegun) continue;
     const unused = isOrphaned || lease.isUnused;
     const release = (): unknown => releaseClaim(acquisition, grantId, { names: [name], unused });
-    // Where requests go by several connections, this release could overtake the lease's own, which would
-    // then find nothing and report a loss.
+    // On several connections, this release could overtake the lease's own, which would then find nothing and report
+    // a loss.
     if (isOrphaned) void release();
     else void lease.release().then(release);
   }

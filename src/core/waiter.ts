@@ -26,10 +26,10 @@ import {
 import { Renewable } from "./watchdog.js";
 
 /**
- * One acquire, from the first claim to the lease: claims, keeps its ticket alive, is pushed or polls,
- * and gives up without leaving anything behind. Each event looks at what is known by then, so no
- * order of replies, pushes, timers and aborts is assumed. A claim of several names leaves no ticket:
- * the reply `busy` ends the wait.
+ * One acquire, from the first claim to the lease. It claims, keeps its ticket alive, is notified or polls, and
+ * releases everything when it gives up. Each event is judged by what is known when it arrives, so no order of
+ * replies, pushes, timers and aborts is assumed. A claim of several names leaves no ticket: the reply `busy` ends
+ * the wait.
  */
 export class Waiter extends Renewable {
   readonly #context: Context;
@@ -43,12 +43,12 @@ export class Waiter extends Renewable {
   #claimAtMs = Number.POSITIVE_INFINITY;
   #polls = 0;
   #hasTicket = false;
-  /** The push `look` came while a claim was in flight; the reply to that claim may be older than the push. */
+  /** Whether the push `look` came while a claim was in flight, whose reply may be older than the push. */
   #mustLook = false;
   #renewAtMs = Number.POSITIVE_INFINITY;
   /** The send time of the ticket's renewal without a reply; NaN if there is none. */
   #renewalSentAtMs = Number.NaN;
-  /** Why the last request failed: a wait that ends now ends in an outage. */
+  /** Why the last request failed; a wait that ends now is then reported as an outage. */
   #failure: HoldfastError | null = null;
 
   constructor(context: Context, names: readonly string[], call: Call) {
@@ -60,7 +60,7 @@ export class Waiter extends Renewable {
 
   /** A lease for each name; null when claimed once and busy. */
   acquire(): Awaitable<readonly HeldLease[] | null> {
-    // `acquireAll` may have begun before `close`, and come to this name after it.
+    // `acquireAll` may have begun before `close`, and reach this name after it.
     assertOpen(this.#context);
     this.#call.signal?.throwIfAborted();
     this.#acquisition.emitAsked();
@@ -76,7 +76,7 @@ export class Waiter extends Renewable {
     return this.#acquisition.busy;
   }
 
-  /** The `Locks` is closing, and waits for the release that this sends. */
+  /** Ends the wait because the `Locks` closes, which waits for the release that this sends. */
   override close(): void {
     this.#fail(new ClosedError(), "closed");
   }
@@ -197,7 +197,8 @@ export class Waiter extends Renewable {
     if (!error.retryable) this.#fail(error, "refused");
     else if (this.#call.waitMs === 0) this.#fail(error, "unavailable");
     else {
-      // A store that replies to probes may still lose claims: what one claim has made expires before the next.
+      // A store that replies to probes may still lose claims. The pause lets a grant that one claim has made expire
+      // before the next.
       const pauseMs = this.#sent.endProbe()
         ? this.#call.ttlMs
         : this.#context.requests.retryPauseMs();
@@ -206,7 +207,10 @@ export class Waiter extends Renewable {
     }
   }
 
-  /** There is neither a grant nor a ticket. `underNewId`: the store still knows the grant that has ended. */
+  /**
+   * Claims again, because there is neither a grant nor a ticket. `underNewId`: the store still knows the ended
+   * grant.
+   */
   #claimAnew(underNewId: boolean): void {
     // A session outlives its claims: a deletion of the old claim may be in flight.
     if (underNewId || this.#context.store.traits.liveness === "session") {
@@ -216,7 +220,7 @@ export class Waiter extends Renewable {
       this.#claimSeq = 0;
     }
     this.#hasTicket = false;
-    // In a turn of its own: a store in this process would otherwise get a claim within its own reply.
+    // In the next turn of the event loop: a store in this process would otherwise get a claim within its own reply.
     this.#claimAtMs = this.#nowMs();
   }
 
@@ -238,7 +242,7 @@ export class Waiter extends Renewable {
     watchdog.renewSoon(this);
   }
 
-  /** With the renewals of others, in one batch. A probe without a reply is repeated no sooner than a claim. */
+  /** Renews in one batch with others. A probe without a reply is repeated no sooner than a claim. */
   #probe(nowMs: number): void {
     this.#renewAtMs = Number.POSITIVE_INFINITY;
     this.#claimAtMs = nowMs + this.#context.settings.commandTimeoutMs;
@@ -247,7 +251,7 @@ export class Waiter extends Renewable {
 
   #probeEnded(hasReplied: boolean, sentAtMs: number): void {
     const nowMs = this.#nowMs();
-    // Late: another reply has arrived, or a claim was sent, since.
+    // The reply is late: another one has arrived, or a claim was sent, since.
     const isLate = !this.#sent.isSilent(nowMs) || sentAtMs < this.#sent.lastSentAtMs;
     if (this.#claimSeq > 0 || isLate) return;
     this.#sent.probeEnded(hasReplied);
@@ -307,15 +311,15 @@ export class Waiter extends Renewable {
       this.#acquisition.succeed(leases, grants);
       return;
     }
-    // It rests on a request that is too old: it is no grant until the store has extended it.
+    // The grant rests on a request that is too old. The reply to a claim in flight may bring an extended one.
     if (this.#claimSeq > 0) return;
     this.#failure = this.#acquisition.expiredGrantError();
     if (waitMs === 0) this.#fail(this.#failure, "unavailable");
-    // In a turn of its own: a store in this process would otherwise get claims without end.
+    // In the next turn of the event loop: a store in this process would otherwise get claims without end.
     else this.#claimAtMs = this.#nowMs();
   }
 
-  /** Null: the grant had expired before we saw it, and is no lease. */
+  /** Null if the grant had expired before its reply was read: it is no lease. */
   #leaseOf(grant: Grant, index: number): HeldLease | null {
     const proof = this.#sent.proofOf(grant);
     if (proof === null) return null;

@@ -5,7 +5,7 @@ import { RENEWALS_PER_TTL, type RenewAnswer, type Renewal } from "./store.js";
 
 /** A lease or a waiter with a ticket: it must be renewed to stay alive. */
 export abstract class Renewable extends AgendaEntry {
-  /** In line for the next batch of renewals. */
+  /** Whether it is in the next batch of renewals. */
   isInBatch = false;
   /** The renewal to send, made at the moment of sending; null when the lease or the wait is over by then. */
   abstract renewal(sentAtMs: number): Renewal | null;
@@ -21,7 +21,7 @@ const SLOTS_PER_TTL = 24;
 export class Watchdog {
   readonly #requests: Requests;
   readonly #runtime: Runtime;
-  /** Shifts this process's slots against those of others. */
+  /** A random offset, so that processes do not renew at the same moments. */
   readonly #phase: number;
   #due: Renewable[] = [];
   #sending = false;
@@ -55,7 +55,7 @@ export class Watchdog {
     } finally {
       this.#sending = false;
     }
-    // The rest in later turns: thousands of renewals must not block the event loop.
+    // Renews the rest in later turns: thousands of renewals must not block the event loop.
     if (this.#due.length > 0) this.#runtime.clock.after(0, () => this.sendDue());
   }
 

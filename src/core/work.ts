@@ -8,7 +8,7 @@ export interface Held {
   readonly signal: AbortSignal;
   assertHeld(): void;
   release(): Promise<ReleaseResult>;
-  /** Before anybody has worked under it. */
+  /** Releases it before any work has run under it. */
   abandon?(): Promise<ReleaseResult>;
 }
 

@@ -120,7 +120,7 @@ export class PlaceFence<Value, Version> implements Fence<undefined> {
     }).then(({ value }) => value);
   }
 
-  /** A number that is none, such as NaN, would be above no token, and let everybody pass. */
+  /** Checks the highest token: no token is below a NaN, so every lease would pass. */
   async #read(resource: string): ReturnType<Place<Value, Version>["read"]> {
     const found = await this.#place.read(resource);
     if (found?.highest !== null) checkToken(found?.highest, "highest, as read by the place,");

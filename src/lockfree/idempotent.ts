@@ -249,7 +249,7 @@ class IdempotentCall<T> {
     }
   }
 
-  /** Without a result of its own to give: the same key must not give two. */
+  /** The result that another call has recorded; this call's own is discarded, as one key must not give two results. */
   async #resultOfSuccessor(lease: Lease): Promise<Outcome<T>> {
     let cause: unknown;
     try {

@@ -233,7 +233,7 @@ class MeterLimiter implements RateLimiter {
     }
   }
 
-  /** The wait of a caller is over while another one, before it, waits for its units or for the store. */
+  /** Ends a wait that times out while an earlier caller still waits for its units or for the store. */
   #giveUpBehind(units: number): TakeResult {
     const { runtime, requests } = this.#context;
     const nowMs = runtime.clock.elapsedMs();

@@ -12,15 +12,15 @@ export interface StoredResponse {
   readonly body: string | null;
 }
 
-/** In base64, and with the headers, it fits into a record. */
+/** A body of this size, in base64 and with its headers, fits into a record. */
 const MOST_BODY_BYTES = 700_000;
-/** As text. */
+/** The limit on all headers together, as text. */
 const MOST_HEADER_BYTES = 60_000;
-/** Says that the response is that of an earlier request. */
+/** The header that marks the stored response of an earlier request. */
 const REPLAYED = "idempotent-replayed";
 /**
- * Headers of the connection, and of the moment. A cookie is a secret that the store should not have, and an
- * old one would replace the client's present one.
+ * Headers that belong to one connection or one moment. A cookie is a secret, which does not belong in the store,
+ * and an old one would replace the client's current one.
  */
 const NOT_KEPT = [
   "connection",

@@ -9,7 +9,7 @@ export interface Stuck {
   readonly waitsFor: string;
   /** For how long, in milliseconds. */
   readonly waitingMs: number;
-  /** The label that blocks it: it holds that name, or waits for it in front. */
+  /** The label that blocks this holder: it holds the name, or waits for it further in front. */
   readonly blockedBy: string;
   /** The names that it holds. */
   readonly holds: readonly string[];
@@ -241,7 +241,7 @@ async function shortestCircle(
   for (const label of reachedBy.keys()) {
     for (const ticket of tickets.get(label)!) {
       const { place, at, permits } = ticket;
-      // A reader behind a writer is not kept out by the readers who hold it.
+      // A reader behind a writer is blocked by the writer, not by the readers who hold the name.
       const byHolders = !fits(place, label, permits);
       const byFrom = (byHolders && place.held.has(from)) || (ownTickets.get(place) ?? at) < at;
       if (byFrom && label !== from) {

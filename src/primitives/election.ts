@@ -96,7 +96,7 @@ export class StoreElection implements Election {
   readonly #call: Call;
   #campaign: Candidacy | null = null;
   #lease: HeldLease | null = null;
-  /** `runAsLeader`, over all of its terms. `over` aborts when it is no longer wanted. */
+  /** The call of `runAsLeader`, over all of its terms. `over` aborts when the caller no longer wants to lead. */
   #running: { readonly ended: Promise<void>; readonly over: AbortController } | null = null;
 
   constructor(context: Context, name: string, options: ElectionOptions = {}) {
@@ -132,8 +132,8 @@ export class StoreElection implements Election {
     const lease = this.#lease;
     const candidacy = this.#campaign;
     const running = this.#running;
-    // Before any await: it may be elected in the same moment, or lose and campaign again, and no caller
-    // may get a lease that is about to be released.
+    // All of this comes before any await: this candidate may be elected in the same moment, or lose and campaign
+    // again, and no caller may get a lease that is about to be released.
     this.#lease = null;
     running?.over.abort(resigned);
     candidacy?.giveUp.abort(resigned);
@@ -217,7 +217,7 @@ export class StoreElection implements Election {
     fn: (lease: Lease, stop: AbortSignal) => T | Promise<T>,
     over: AbortSignal,
   ): Promise<"lost" | { value: T }> {
-    // Since it was elected, it may have been lost, given back, or no longer wanted.
+    // Since the election, the lease may have been lost or released, or the caller may no longer want to lead.
     if (over.aborted || !isHeld(lease)) {
       await this.#giveBack(lease, () => lease.abandon());
       over.throwIfAborted();
@@ -265,7 +265,7 @@ export class StoreElection implements Election {
   async #waitForElection(givenUp: AbortSignal): Promise<HeldLease> {
     const waiter = new Waiter(this.#context, [this.name], { ...this.#call, signal: givenUp });
     const [lease] = (await waiter.acquire())!;
-    // Given up in the moment of the election.
+    // The candidacy was given up at the moment of the election.
     if (givenUp.aborted) {
       await lease!.abandon();
       throw givenUp.reason;
@@ -322,12 +322,15 @@ function unlessAborted(signal: AbortSignal, candidacy: Candidacy): Promise<HeldL
   });
 }
 
-/** An error of `assertHeld`; or, after the loss, our own abort or a fence's refusal, however wrapped. */
+/**
+ * Whether the error was caused by the loss: it was thrown by `assertHeld`, or it is, however wrapped, our own abort
+ * or a fence's refusal after the loss.
+ */
 function isLossOf(error: unknown, lease: HeldLease): boolean {
   if (error instanceof LeaseLostError && error.lockName === lease.name) {
     if (error.token === lease.token && error.reason !== "released") return true;
   }
-  // By the clock: after a stop of the process, the signal aborts only when its timer runs.
+  // The state goes by the clock: after a stop of the process, the signal aborts only when its timer runs.
   if (lease.state !== "lost") return false;
   for (let one = error; one instanceof Error; one = one.cause) {
     if (isAbortOf(one, lease.signal.reason) || one instanceof StaleTokenError) return true;

@@ -38,7 +38,10 @@ export function checkFailOpen(settings: Settings, options: FailOpenOptions): OnU
   );
 }
 
-/** False when the store refuses for good: running without the lock would hide a mistake. */
+/**
+ * Whether the store can't be used for now. A refusal for good does not count: running without the lock would hide a
+ * mistake.
+ */
 export const isUnavailable = (error: unknown): error is HoldfastError =>
   HoldfastError.is(error) && error.code === "STORE_UNAVAILABLE" && error.retryable;
 

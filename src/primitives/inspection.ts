@@ -45,7 +45,7 @@ export async function listDeadlocks(context: Context): Promise<readonly Deadlock
   assertOpen(context);
   const first = await list(context, "", MOST_NAMES);
   if ((await findDeadlocks(first)).length === 0) return [];
-  // One list may mix several moments: only what two lists agree on counts.
+  // One list may mix several moments, so only what two lists agree on counts.
   const second = await list(context, "", MOST_NAMES);
   return findDeadlocks(await inBoth(first, second));
 }

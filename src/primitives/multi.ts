@@ -104,7 +104,7 @@ async function attempt(
   const ignoreSignal = follow(wait, signal);
   try {
     for (const name of names) {
-      // No time may be left; the name is then still claimed once.
+      // If no time is left, the name is still claimed once.
       const waitMs = Math.max(0, untilMs - clock.elapsedMs());
       const waiter = new Waiter(context, [name], { ...call, signal: wait.signal, waitMs });
       const lease = (await waiter.acquire())?.[0];

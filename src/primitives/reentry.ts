@@ -8,16 +8,19 @@ import type { SequencerOptions } from "../core/sequencer.js";
 import type { ClaimMode } from "../core/store.js";
 import type { Duration } from "../core/validate.js";
 
-/** A lease that calls inside its work may share, and those around it. */
+/** The lease of some work, which calls inside that work may share, and the scopes around it. */
 interface Scope {
   readonly owner: object;
-  /** Null when it is over: work that goes on in its context must not keep it, nor what it was part of. */
+  /**
+   * Null when the work is over: code that goes on in its context must keep neither the lease nor the outer scopes in
+   * memory.
+   */
   lease: Lease | null;
   readonly joined: Set<JoinedLease>;
   readonly outer: Scope | undefined;
 }
 
-/** Made when first needed: on older Node versions, having one makes every promise a little dearer. */
+/** Made when first needed, because on older Node versions its mere existence makes every promise a little slower. */
 let scopes: AsyncLocalStorage<Scope> | undefined;
 
 /** Runs `fn` so that calls inside it, and nowhere else, can join the lease. */
@@ -28,11 +31,12 @@ export async function shareWithin<T>(
 ): Promise<T> {
   scopes ??= new AsyncLocalStorage();
   let outer = scopes.getStore();
-  // Work that begins anew from its own end, again and again, must not drag its past along.
+  // Scopes that are over are left out: work that starts its successor, again and again, would drag along a growing
+  // chain.
   while (outer?.lease === null) outer = outer.outer;
   const scope: Scope = { owner, lease, joined: new Set(), outer };
-  // Work that outlives its context holds nothing any more, and is notified before the name is free:
-  // also when the caller releases the lease itself.
+  // Work that outlives its context holds nothing any more. It is notified before the name is free, also when the
+  // caller releases the lease itself.
   const end = (): void => {
     scope.lease = null;
     for (const joined of scope.joined) joined.outlive();
@@ -55,7 +59,7 @@ export function join(
   for (let scope = scopes?.getStore(); scope !== undefined; scope = scope.outer) {
     const { lease } = scope;
     if (lease === null || scope.owner !== owner || lease.name !== name) continue;
-    // Nobody else may be let in as long as the work around it goes on, in good faith.
+    // Nobody else may get the name while the outer work goes on in the belief that it holds it.
     if (lease.state === "lost") lease.assertHeld();
     if (lease.mode === "shared" && mode === "exclusive") {
       throw new InvalidArgumentError(
@@ -72,7 +76,10 @@ export function join(
   return null;
 }
 
-/** The lease of the work around it, once more: same token, same end, but a release of its own. */
+/**
+ * The lease of the outer work under another object: it has the same token and the same end, but a release of its
+ * own.
+ */
 class JoinedLease implements Lease {
   readonly #lease: Lease;
   readonly #left: () => void;

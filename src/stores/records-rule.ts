@@ -5,7 +5,9 @@ import type { MeterTake, RecordWrite, StoredRecord, TakeAnswer } from "../core/r
  * a server do the same in the server's language.
  */
 
-/** The record that a write makes; null if its condition does not hold. `record`: null if there is none. */
+/**
+ * The record after the write; null if its condition does not hold. `record` is the present one; null: there is none.
+ */
 export function writtenRecord(
   record: StoredRecord | null,
   { condition, value, version }: RecordWrite,
@@ -30,7 +32,7 @@ export function writtenRecord(
 export interface Meter {
   readonly sinceUs: number;
   readonly usedUnits: number;
-  /** From then on it is full, whatever numbers a later take has: stores forget it. */
+  /** The time from which the meter is full whatever numbers a later take has, so that stores can forget it. */
   readonly fullAtUs: number;
 }
 

@@ -27,7 +27,7 @@ import {
 } from "./shared/claim-record.js";
 import { revokedInOrder, toHolderInfo } from "./shared/name-info.js";
 
-/** A push to the waiter of a ticket. A grant is as it was in the step that made it. */
+/** A push to the waiter of a ticket. Its grant is that of the step that made it, even if a later step changes it. */
 export interface DuePush {
   readonly record: ClaimRecord;
   readonly push: Push;
@@ -83,7 +83,7 @@ export class Rule {
     const nowMs = this.clock.nowMs();
     const states: NameState[] = [];
     const own: (ClaimRecord | undefined)[] = [];
-    // All names or none: nothing is claimed before every name was looked at.
+    // Claims all names or none: no record is changed before every name was checked.
     for (const name of claim.names) {
       const state = this.advance(name, nowMs);
       const mine = this.#find(state, name, claim.grantId, nowMs);
@@ -183,7 +183,7 @@ export class Rule {
     const tickets: ClaimRecord[] = [];
     let inUse = 0;
     let freeInMs = Number.POSITIVE_INFINITY;
-    /** The earliest end of a holder that no reply to a waiter has named. */
+    /** The earliest end of a holder that no reply has told the waiters. */
     let unknownEndInMs = Number.POSITIVE_INFINITY;
     for (const one of this.claims.inOrder(name)) {
       if (isOver(one, nowMs, this.clock)) {
@@ -345,7 +345,7 @@ export class Rule {
   }
 
   #queued(state: NameState, mine: ClaimRecord): { kind: "queued"; position: Position } {
-    // This reply says what the waiter would learn by looking.
+    // The reply itself tells the waiter what a look would, so no push is needed.
     this.#looks.delete(mine.grantId);
     return { kind: "queued", position: this.#position(state, mine.name, mine.place) };
   }
@@ -359,7 +359,7 @@ export class Rule {
     };
   }
 
-  /** Counts nothing where nobody waits. */
+  /** The number of waiters in front. Where nobody waits, nothing is counted. */
   #ticketsBefore(state: NameState, name: string, place: number): number {
     return state.firstTicket === undefined ? 0 : this.claims.ticketsBefore(name, place);
   }

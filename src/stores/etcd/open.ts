@@ -86,11 +86,11 @@ function unavailable(
 ): StoreUnavailableError {
   const reasons = new Map<string, string>();
   for (const status of statuses) {
-    if (status.error !== undefined) reasons.set(status.endpoint, why(status.error, url));
+    if (status.error !== undefined) reasons.set(status.endpoint, explainError(status.error, url));
     else if (status.leader === 0n) reasons.set(status.endpoint, NO_LEADER);
   }
   const where = error.endpoint ?? hostsOf(url);
-  if (!reasons.has(where)) reasons.set(where, why(error, url));
+  if (!reasons.has(where)) reasons.set(where, explainError(error, url));
   const all = [...reasons].map(([endpoint, reason]) => `${endpoint}: ${reason}`);
   return new StoreUnavailableError(`can't use etcd at ${all.join("; ")}`, {
     cause: error,
@@ -111,7 +111,8 @@ const MEANINGS: readonly [RegExp, (url: StoreUrl) => string][] = [
   [/no leader/, () => NO_LEADER],
 ];
 
-export function why({ message, grpcCode, endpoint }: EtcdError, url: StoreUrl): string {
+/** Why a request to etcd failed, in words that say what to do. */
+export function explainError({ message, grpcCode, endpoint }: EtcdError, url: StoreUrl): string {
   const meaning =
     tlsTrouble(message, url) ??
     explainNetworkFailure(message) ??

@@ -26,7 +26,7 @@ export function decodeValue<T>(value: string): T {
   try {
     decoded = JSON.parse(value) as { format?: unknown } | null;
   } catch {
-    // A text of somebody else's.
+    // Not JSON: written by another program.
   }
   if (decoded?.format === FORMAT) return decoded as T;
   if (typeof decoded?.format === "number") {
@@ -56,13 +56,13 @@ function decodeClaim(value: string): ClaimValue & { at?: string } {
   throw foreignValueError();
 }
 
-/** A whole number, in JSON a text where it may be larger than a number can be. */
+/** Whether the value is a whole number as text: a revision may be too large for a number in JSON. */
 export const isNumeral = (value: unknown): value is string =>
   typeof value === "string" && /^\d{1,20}$/.test(value);
 
 /**
- * The value of a claim's key, or of its key for `atLeast`. `token`: of a claim that was created in an
- * earlier step than that key.
+ * The value of a claim's key, or of its key for `atLeast`. `token`: needed if that key is written later than
+ * the claim, as its revision is then not the token.
  */
 export function encodeClaim(value: ClaimValue, token?: bigint): string {
   const { permits, limit, holder, ttlMs, atLeastMs, atMs, held } = value;

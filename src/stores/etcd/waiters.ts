@@ -9,7 +9,7 @@ import { WatchedName } from "./watched-name.js";
 
 const NAMES_PER_READ = 50;
 
-/** The claim's key stands under another session than it should. */
+/** Whether the claim's key is bound to another session than the claim's own, with which it would not end. */
 export const isMisplaced = (record: StoredClaim | undefined, { session }: EtcdClaim): boolean =>
   record !== undefined && !record.hasEnded && record.lease !== session.id;
 
@@ -18,7 +18,7 @@ export class EtcdWaiters extends Waiters<EtcdClaim, Queue, WatchedName> {
   readonly #keys: Keys;
   readonly #transactions: Transactions;
 
-  /** `handOver`: the claims before this one are gone; at the queue's revision, its own key still stood. */
+  /** `handOver` is called when no claim is before this one any more; its own key existed at the queue's revision. */
   constructor(
     client: EtcdClient,
     keys: Keys,
@@ -52,7 +52,7 @@ export class EtcdWaiters extends Waiters<EtcdClaim, Queue, WatchedName> {
     });
   }
 
-  /** Reads names anew, as a watch may be behind. An error of one name is not the others'. */
+  /** Reads names from the server, as a watch may be behind. A name that can't be read has an error in the map. */
   async read(names: readonly string[]): Promise<ReadonlyMap<string, Queue | Error>> {
     const queues = new Map<string, Queue | Error>();
     for (const some of slices(names, NAMES_PER_READ)) {

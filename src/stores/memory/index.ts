@@ -93,7 +93,7 @@ export class MemoryStore implements Store {
 
   close(): void {}
 
-  /** The last thing in a step: a waiter may send its next request from within the push. */
+  /** Sending is the last thing in a step, because a waiter may send its next request from within the push. */
   #push(): void {
     for (const { record, push } of this.#rule.takePushes()) {
       this.#waiters.push(record.grantId, push);
@@ -101,7 +101,10 @@ export class MemoryStore implements Store {
   }
 }
 
-/** No step walks the queue: with thousands of waiters, their claims and renewals would take quadratic time. */
+/**
+ * Counters, so that no step walks the queue: with thousands of waiters, their claims and renewals would take
+ * quadratic time.
+ */
 class MemoryClaims implements Claims {
   /** By place. */
   readonly #byName = new Map<string, ClaimRecord[]>();

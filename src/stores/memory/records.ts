@@ -75,7 +75,7 @@ class ExpiringMap<Value> {
     return untilMs <= this.#clock.nowMs();
   }
 
-  /** Each new entry pays for looking at two old ones: the map stays below twice the entries that are not over. */
+  /** Each new entry checks two old ones, so the map stays below twice the number of entries that are not over. */
   #clean(): void {
     for (let i = 0; i < 2; i++) {
       const { done, value } = this.#cleaning.next();

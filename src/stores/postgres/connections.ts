@@ -29,11 +29,11 @@ const SELF_TEST = "self-test";
 const POLL_FOR_MS = 60_000;
 
 /**
- * The order in which our two connections ask for their session of the server. It is uneven: a pooler that gives
- * sessions out in turn could otherwise give each connection the same one every time.
+ * The order in which two connections of ours ask which session of the server they have. It is uneven because a
+ * pooler that hands out sessions in turn could otherwise give each connection the same session every time.
  */
 const SESSION_PROBES = ["own", "other", "own", "own", "other", "own", "other", "own"] as const;
-/** While others use the pooler, one round of probes misses shared sessions in about one of a thousand cases. */
+/** With other clients at the pooler, one round of probes fails to see shared sessions about once in a thousand times. */
 const PROBE_ROUNDS = 4;
 const PROBES_TIMEOUT_MS = 5_000;
 
@@ -163,12 +163,12 @@ export class Connections implements ListenerPort {
     unref(probe);
     const sessions = { own: new Set<string>(), other: new Set<string>() };
     for (let i = 0; i < PROBE_ROUNDS * SESSION_PROBES.length; i++) {
-      const who = SESSION_PROBES[i % SESSION_PROBES.length]!;
+      const prober = SESSION_PROBES[i % SESSION_PROBES.length]!;
       const rows =
-        who === "own"
+        prober === "own"
           ? (await probe.query(BACKEND)).rows
           : await this.query(BACKEND, [], timeoutMs);
-      sessions[who].add((rows as [{ pid: string }])[0].pid);
+      sessions[prober].add((rows as [{ pid: string }])[0].pid);
       const [own, another] = sessions.own;
       if (another !== undefined || sessions.other.has(own!)) return true;
     }

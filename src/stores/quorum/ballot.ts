@@ -98,13 +98,13 @@ export class Ballot {
     }
     const pending = this.#pending(this.#claimed, isVote);
     if (recorded + pending < this.#majority) {
-      // Enough have answered to know why.
+      // Enough nodes have replied to know why the ballot has failed.
       const votes = this.#claimed.filter(isVote).length;
       if (pending === 0 || votes >= this.#majority) this.#end(this.#whyNot());
     } else if (Math.max(0, ...byNumber.values()) + pending < this.#majority) this.#raise();
   }
 
-  /** No number can get a majority any more: from now on only the highest one counts. */
+  /** Asks all nodes to raise their number to the highest one recorded: no other can get a majority any more. */
   #raise(): void {
     const raised: (boolean | Error | undefined)[] = this.#members.map(() => undefined);
     this.#raised = raised;
@@ -125,7 +125,7 @@ export class Ballot {
   }
 
   /**
-   * How many answers are waited for. Those of nodes that were silent before count only if the others are no
+   * The number of replies to wait for. Those of nodes that were silent before count only if the others are no
    * majority: after a pause of this process, all nodes seem to have been silent.
    */
   #pending<T>(
@@ -152,7 +152,7 @@ export class Ballot {
       return votes + unanswered >= this.#majority;
     });
     if (rival === undefined) return { kind: "split" };
-    // Until then, so many of the nodes are free that a majority is.
+    // The time at which so many of the busy nodes are free again that a majority is free.
     const freeInMs = busy.map((one) => one.freeInMs).sort((a, b) => a - b);
     const last = Math.max(0, busy.length - (this.#members.length - this.#majority) - 1);
     return { kind: "busy", freeInMs: freeInMs[last]!, holder: rival.holder };

@@ -3,14 +3,17 @@ import { majorityOf } from "./ballot.js";
 
 const NONE = { count: 0, reasons: [] };
 
-/** Fewer nodes than a majority have said yes. `more`: so many nodes have answered, but with no yes. */
+/**
+ * The error of a request that fewer nodes than a majority have granted. `more`: so many nodes have replied, but not
+ * with a grant.
+ */
 export function unavailable(
   nodes: number,
   failures: readonly Error[],
   more: { readonly count: number; readonly reasons: readonly string[] } = NONE,
 ): StoreUnavailableError {
   const reasons = [...new Set(failures.map(({ message }) => message)), ...more.reasons];
-  // A node that refuses for good answers no better the next time.
+  // A node that has refused for good will refuse a retry, too.
   const refusals = failures.filter((one) => HoldfastError.is(one) && !one.retryable);
   return new StoreUnavailableError(
     `${failures.length + more.count} of the ${nodes} nodes of the quorum can't vote, ${majorityOf(nodes)} are needed: ${reasons.join("; ")}`,

@@ -8,13 +8,13 @@ import type { NodeRenewal } from "./node.js";
 import type { Releases } from "./releases.js";
 import { type RenewalResult, RenewalVotes } from "./renewal-votes.js";
 
-/** The limits of a request, as parts of its ttl, and at most. */
+/** After these parts of the ttl, at most so many milliseconds, a node counts as silent, and a request times out. */
 const SILENT = { perTtl: 1 / 6, mostMs: 500 };
 const TIMEOUT = { perTtl: 1 / 2, mostMs: 2_000 };
-/** Grants whose leases were left to expire are dropped when there are this many more than at the last time. */
+/** Expired grants are dropped from memory when there are this many more than after the last sweep. */
 const SWEEP_EVERY = 1_000;
 
-/** The reasons of so many revocations are remembered. */
+/** The most revocations whose reasons are kept in memory. */
 const REVOKED_KNOWN = 1_000;
 
 export const LOST: LostAnswer = { kind: "lost", reason: "expired" };
@@ -38,14 +38,14 @@ export interface OwnGrant {
   readonly ballot: Pick<Ballot, "mayReach">;
 }
 
-/** A ballot that all nodes have answered. */
+/** A ballot to which all nodes have replied: no claim of it can arrive later. */
 const ANSWERED: Pick<Ballot, "mayReach"> = { mayReach: () => false };
 
 interface KeptGrant extends OwnGrant {
   ballot: Pick<Ballot, "mayReach">;
   /** When the record has expired on all nodes. */
   expiresAtMs: number;
-  /** By node that has answered a release: whether it had the record. */
+  /** For each node, whether it had the record when it was released; undefined until it replies. */
   readonly released: (boolean | undefined)[];
 }
 
@@ -94,7 +94,7 @@ export class Grants {
     return [...this.#grants.values()].some(({ expiresAtMs }) => expiresAtMs > nowMs);
   }
 
-  /** Asks all nodes to renew. Those that are no grants of ours show whether the nodes answer. */
+  /** Sends the renewals to all nodes, also those of unknown grants: their replies show whether the nodes reply at all. */
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
     if (renewals.length === 0) return [];
     const requests = renewals.map((renewal) => this.#toNodeRenewal(renewal));

@@ -19,7 +19,7 @@ interface Answers<T> {
   readonly missing: readonly string[];
 }
 
-/** Requests of people: who holds which name, and taking it away. Each needs the answers of a majority. */
+/** The requests of people: inspect, list and revoke. Each needs the replies of a majority. */
 export class Inspection {
   readonly #members: readonly Member[];
   readonly #membership: Membership;

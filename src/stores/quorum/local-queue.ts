@@ -10,15 +10,15 @@ export interface Ticket {
   expiresAtMs: number;
 }
 
-/** The messages of one release come from all nodes: the waiter claims when most have come, or after this time. */
+/** All nodes send a message for one release: the waiter claims when most have arrived, or after this time. */
 const GATHER_MS = 3;
 
-/** After a failed claim, the other waiters do not ask the nodes again for this time. */
+/** After a failed claim, the other waiters send no claim for this time. */
 const FAILURE_KEPT_MS = 200;
 
 /**
- * The waiters of this process for one name, in order. The first of them asks the nodes; while that fails,
- * any of them may, because the first may have stopped asking.
+ * The waiters of this process for one name, in order. Only the first of them claims; while its claims fail, any of
+ * them may, because the first may have stopped claiming.
  */
 export class LocalQueue {
   readonly name: string;
@@ -79,13 +79,13 @@ export class LocalQueue {
     return ticket;
   }
 
-  /** The waiter has the name, or has given up. */
+  /** Removes a waiter that has the name or has given up. */
   leave(grantId: string): void {
     const at = this.aheadOf(grantId);
     if (at !== -1) this.#tickets.splice(at, 1);
   }
 
-  /** A node has told this process that the name is free. `enough`: so many nodes are a majority. */
+  /** Called when a node has notified this process that the name is free. `enough`: so many nodes are a majority. */
   woken(by: number, enough: number): void {
     this.#wokenBy.add(by);
     if (this.#wokenBy.size >= enough) this.#wakeFirst();

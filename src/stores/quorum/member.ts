@@ -1,10 +1,10 @@
 import type { Clock, Timer } from "../../core/clock.js";
 import type { QuorumNode } from "./node.js";
 
-/** A lower estimate of a node's clock is believed after this time, in which no better one came. */
+/** Time after which a lower estimate of a node's clock is accepted if no better one came meanwhile. */
 const ESTIMATE_KEPT_MS = 10_000;
 const FIRST_ROUND_TRIP_MS = 1;
-/** An answer that was late because of a pause says nothing about the network. */
+/** Measured round trips are capped at this: a longer one was caused by a pause, and says nothing about the network. */
 const LONGEST_ROUND_TRIP_MS = 500;
 /** A timer that fires later than this was held up by the event loop. */
 const LATE_MS = 50;
@@ -13,7 +13,7 @@ const LATE_MS = 50;
 export interface PendingRequests {
   /** Each ends one of them. */
   readonly ends: Set<() => void>;
-  /** Further requests are sent, and nobody waits for the answers. */
+  /** Whether nobody waits for the replies to further requests, which are sent all the same. */
   isClosed: boolean;
 }
 
@@ -40,7 +40,7 @@ export class Member {
     this.absence = new Error(`${node.where} has not answered yet`);
   }
 
-  /** The node's clock over ours, in µs; null before its first answer. */
+  /** How far the node's clock is ahead of ours, in µs; null before its first reply. */
   get aheadMicros(): number | null {
     return this.#aheadMicros;
   }

@@ -150,7 +150,7 @@ export class Membership {
     return this.#members.filter(({ isJoined }) => !isJoined);
   }
 
-  /** Whether any node was seen that somebody has used. */
+  /** Whether any node was found to have been in use before. */
   get #isUsed(): boolean {
     return [...this.#states.values()].some(({ isNew }) => !isNew);
   }

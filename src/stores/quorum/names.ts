@@ -58,7 +58,7 @@ export function toNameInfo(
   };
 }
 
-/** The holder has the name for as long as a majority of the nodes says so. */
+/** The holder, with the medians of the times that its nodes report: one wrong clock does not change them much. */
 function holderOf(held: Holding, descriptions: Descriptions): HolderInfo {
   const records = readable(descriptions).flatMap(({ record }) =>
     record?.id === held.id ? [record] : [],

@@ -127,7 +127,8 @@ export class RedisNode implements QuorumNode {
   release(release: NodeRelease): Promise<NodeReleaseReply> {
     const request = encodeRelease(release);
     const send = (): Promise<NodeReleaseReply> => this.#sendNow(request);
-    // It names its ballot, so any server may get it. It must not overtake a claim that waits.
+    // A release names its ballot, so it does no harm at another server, but it must not overtake a claim that
+    // waits for the examination.
     const sent = this.#examination === null ? send() : this.#examination.then(send, send);
     return sent.catch((error: unknown) => {
       if (this.#isExamined) throw error;
@@ -192,7 +193,7 @@ export class RedisNode implements QuorumNode {
     this.#listener ??= new Listener(this.#channel, connection, events, isNeeded);
     if (this.#listener.isOpen) return;
     await this.#listener.open();
-    // A release may have found that nobody listens, since the claim that is waiting.
+    // A release between the claim and this subscription found no listener.
     missed();
   }
 

@@ -3,7 +3,7 @@ import type { NodeClaim, NodeClaimReply, NodeRelease, NodeReleaseReply } from ".
 
 /** A request as the script gets it (see lua/usual.lua), and how its reply is read. */
 export interface EncodedRequest<T> {
-  /** No key that the script can find by itself: each costs the client time. */
+  /** Without those that the script computes itself, because each key costs the client time. */
   readonly keys: readonly string[];
   readonly args: readonly string[];
   readonly read: (reply: string) => T;

@@ -31,7 +31,7 @@ import { ProposedNumbers } from "./proposed-numbers.js";
 import { type BallotRelease, Releases } from "./releases.js";
 import { Waiters } from "./waiters.js";
 
-/** Ballots of one claim while nobody has a majority; then the core claims again. */
+/** The most ballots of one claim while nobody has a majority; then the core claims again. */
 const MOST_BALLOTS = 6;
 /** A pause after a ballot without a majority, and after a release that others wait for, in round trips. */
 const PAUSE_ROUND_TRIPS = { least: 2, most: 5 };
@@ -66,7 +66,7 @@ export class QuorumStore implements Store {
   /** Requests of people that have no answer yet. */
   readonly #inspecting = new Set<Promise<unknown>>();
   readonly #waiters: Waiters;
-  /** By name: until when this process leaves it to those who wait elsewhere. */
+  /** For each name, the time until which this process leaves it to waiters of other processes. */
   readonly #pausedUntilMs = new Map<string, number>();
   readonly #pending: PendingRequests = { ends: new Set(), isClosed: false };
   readonly #closesNodes: boolean;
@@ -111,7 +111,8 @@ export class QuorumStore implements Store {
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
     this.#pending.isClosed = false;
-    // A process that only renews gets back the nodes that were down when it started.
+    // Renewals join nodes, too: a process that sends nothing else would never get back those that were down when it
+    // started.
     this.#membership.join().catch(() => {});
     const ofTickets = renewals.map((renewal) => this.#renewTicket(renewal));
     const ofGrants = await this.#grants.renew(renewals.filter((_, i) => ofTickets[i] === null));
@@ -144,7 +145,7 @@ export class QuorumStore implements Store {
   async close(): Promise<void> {
     // A record that is left on a minority would cost the next claim a ballot.
     await this.#releases.flush();
-    // Other Locks may share the store: what they wait for goes on, and later ones listen anew.
+    // Other Locks may share the store: their requests go on, and later waiters subscribe again.
     const isClaiming = [...this.#claiming.values()].some(({ isGivenUp }) => !isGivenUp);
     if (!this.#closesNodes && (isClaiming || this.#waiters.count > 0)) return;
     this.#waiters.close();
@@ -349,7 +350,10 @@ export class QuorumStore implements Store {
     return { kind: "queued", position: { ahead, freeInMs: 0, holder: queue.holder } };
   }
 
-  /** Others wait for a name that this process has released: without a pause, it would always be faster. */
+  /**
+   * Pauses the claims of this process on a name that others wait for: without a pause, the process that has just
+   * released it would always be faster.
+   */
   #leaveToOthers(name: string): void {
     const nowMs = this.#nowMs();
     for (const [one, endMs] of this.#pausedUntilMs) {

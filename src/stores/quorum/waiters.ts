@@ -52,7 +52,7 @@ export class Waiters {
     const place = queue.aheadOf(grantId);
     queue.leave(grantId);
     if (place === 0) queue.look();
-    // Also if its ticket has expired, and nobody else waits.
+    // The next waiter claims also if this one's ticket has expired and nobody else waits.
     this.#dropIfEmpty(queue);
     return place === -1 ? null : queue.failure;
   }

@@ -8,7 +8,7 @@ import { type Answering, identify } from "./identify.js";
 import { NoReply } from "./open-client.js";
 import type { Target } from "./target.js";
 
-/** Why no connection could be made, as far as it is known; the client library's own words are in `cause`. */
+/** Why no connection could be made, as far as it is known; the client library's own message is in `cause`. */
 export async function toConnectError(
   error: unknown,
   target: Target,

@@ -36,7 +36,7 @@ export interface Connection extends ServerState, ListenerPort {
   /** Reports an error that a script has caught: the client has not seen it, and may have to reconnect. */
   reportCaughtError(error: Error): void;
   /**
-   * As `losses`, and the connections to single nodes of a cluster count, too. If it has risen during a request,
+   * Counts like `losses`, plus the lost connections to single nodes of a cluster. If it has risen during a request,
    * ioredis may have sent the request twice.
    */
   readonly allLosses: number;
@@ -75,7 +75,7 @@ export class ConnectionState {
   isConnecting = false;
   /** ioredis: the caller has selected another database than its options name, and may do so again. */
   hasSelected = false;
-  /** Since when there is no connection, and the last error code that the client has reported. */
+  /** The time since which there is no connection, and the last error code that the client has reported. */
   outage: { readonly sinceMs: number; readonly why: string | null } | null = null;
   readonly #onReconnect = new Set<() => void>();
 
@@ -92,7 +92,8 @@ export class ConnectionState {
   private constructor(client: Emitter, lossEvents: readonly string[]) {
     for (const event of lossEvents) client.on(event, () => this.#lost());
     client.on("ready", () => this.#ready());
-    // Only if the caller listens too: a listener of ours alone would hide errors that the client prints or throws.
+    // We listen only if the caller does: a listener of ours alone would hide errors that the client prints or
+    // throws.
     if (client.listenerCount("error") > 0) client.on("error", (error) => this.#failed(error));
     client.on("reconnecting", () => {
       this.isConnecting = true;

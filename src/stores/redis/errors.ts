@@ -8,7 +8,7 @@ export interface ServerState {
   readonly where: string;
   readonly db: number;
   readonly cluster: boolean;
-  /** Since when there is no connection, and why if that is known. Null: there is one. */
+  /** The time since which there is no connection, and the reason if it is known. Null: there is one. */
   readonly outage: { readonly sinceMs: number; readonly why: string | null } | null;
 }
 

@@ -76,7 +76,7 @@ export const REDIS_CLUSTER_TRAITS: Traits = {
   cannot: { "many-names": "the names may lie on different nodes" },
 };
 
-/** The timeout of a request, as a part of its ttl: several attempts fit into a ttl. */
+/** The timeout of a request, as a share of its ttl: several attempts fit into a ttl. */
 const TIMEOUT_PER_TTL = 1 / 6;
 /** In a cluster, a silent node delays renewals on other nodes by no more than this. */
 const OWN_RENEWAL_TIMEOUT_MS = 1_000;
@@ -158,7 +158,7 @@ export class RedisStore implements Store {
 
   release(releases: readonly Release[]): Promise<readonly ReleaseAnswer[]> {
     for (const { grantId } of releases) this.#queued.waiters.delete(grantId);
-    // The most usual case takes one promise less.
+    // A single release, the usual case, makes one promise less.
     if (releases.length === 1) {
       return this.#release(releases[0]!, (reply) => [readReleaseReply(reply)]);
     }
@@ -198,7 +198,7 @@ export class RedisStore implements Store {
   }
 
   async close(): Promise<void> {
-    // Other Locks may share the store: their waiters are still notified, and later ones listen anew.
+    // Other Locks may share the store: their waiters are still notified, and later ones subscribe again.
     if (!this.#closeClient && this.#queued.waiters.size > 0) return;
     await this.#queued.close();
     if (!this.#closeClient || this.#closed) return;
@@ -272,7 +272,7 @@ export class RedisStore implements Store {
     const message = parsePushMessage(text);
     if (message === null) return;
     if (!("grantId" in message)) this.#queued.waiters.pushLookToAll();
-    // With replicas, another connection has written the grant: it counts after a renewal of our own.
+    // With replicas, another connection has written the grant, so it counts only after a renewal on this one.
     else if (message.kind === "look" || this.#replicas.required > 0) {
       this.#queued.waiters.push(message.grantId, { kind: "look" });
     } else {

@@ -162,7 +162,7 @@ function watchNodes(cluster: Client, state: ConnectionState): void {
         readers.add(copy);
         copy.once("end", () => {
           readers.delete(copy);
-          // Before the cluster learns of the end, and disconnects it once more.
+          // Our listener runs before the cluster's own, which would disconnect the client once more.
           forgetClosedSocket(copy);
         });
       }
@@ -204,7 +204,7 @@ async function closeClient(client: Client): Promise<void> {
       }),
   );
   for (const one of all) forgetClosedSocket(one);
-  // The cluster first: otherwise it would read its slots from the next node.
+  // The cluster is closed first; otherwise it would read its slots from the next node.
   client.disconnect();
   for (const reader of slotReaders) reader.disconnect();
   await settlesWithin(CLOSE_TIMEOUT_MS, Promise.all(ended));

@@ -118,7 +118,10 @@ function startIoredis(module: never, target: Target): ConnectingClient {
   };
 }
 
-/** Any reply proves that the server is alive, unless it refuses the login: a server that can't save refuses even PING. */
+/**
+ * Any reply proves that the server is alive, unless it refuses the login: a server that can't save refuses even
+ * PING.
+ */
 async function checkAlive(client: Connectable): Promise<void> {
   try {
     await client.ping?.();

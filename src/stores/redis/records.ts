@@ -28,7 +28,7 @@ export class RedisRecords implements Records {
     return toRecord(await this.#runner.run(SCRIPTS.readRecord, [recordKeyOf(key)], []));
   }
 
-  /** Counts when the replicas that the store's option requires have received it, like a grant. */
+  /** The write counts once the replicas that the store's option requires have received it, like a grant. */
   async write({ key, value, version, keepMs, condition }: RecordWrite): Promise<WriteAnswer> {
     const { losses } = this.#runner.connection;
     const args = [value, version, String(Math.ceil(keepMs)), condition.kind];
@@ -40,7 +40,7 @@ export class RedisRecords implements Records {
     return { kind: "written" };
   }
 
-  /** Waits for no replica: a failover may lose the last takes. */
+  /** A take waits for no replica: a failover may lose the last takes. */
   async take({ key, units, limit, perUs, burst }: MeterTake): Promise<TakeAnswer> {
     const args = [units, limit, perUs, burst].map(String);
     const reply = await this.#runner.run(SCRIPTS.take, [meterKeyOf(key)], args);

@@ -9,7 +9,7 @@ import { type StoreWords, toStoreError } from "./errors.js";
 import { escapePattern } from "./keys.js";
 import { SCRIPTS, type Script } from "./scripts.js";
 
-/** Few enough that the server works on some requests while the client encodes and decodes others. */
+/** The most requests in one script: with more, the server would wait while the client encodes and decodes. */
 const REQUESTS_PER_SCRIPT = 16;
 const KEYS_PER_SCAN = "1000";
 
@@ -20,7 +20,7 @@ export interface ItemScript<Item, Reply> {
   argsOf(item: Item): readonly string[];
   /** Reads the reply to one item; undefined if the script has not come to it. */
   read(reply: Json, item: Item): Reply;
-  /** Makes a failure the reply to the items that it concerns. Without it, one failure fails the call. */
+  /** Turns a failure into the reply to the items that it concerns. Without it, one failure fails the call. */
   failed?(cause: unknown): Reply;
   /** In a cluster with `failed`: a silent node delays the replies of the others by no more than this. */
   readonly timeoutMs?: number;
@@ -146,7 +146,7 @@ export class RequestBatcher {
   }
 
   #sendAll(requests: readonly Batched<Request, unknown>[]): void {
-    // By far the most usual case: nothing has to be grouped or copied.
+    // In the most usual case, nothing has to be grouped or copied.
     if (requests.length === 1) {
       const { keys, args } = requests[0]!.request;
       this.#sendBatch(requests, keys, args);

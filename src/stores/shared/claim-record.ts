@@ -12,7 +12,7 @@ export interface ClaimRecord {
   limit: number;
   readonly atLeastMs: number;
   readonly holder: string;
-  /** When it was queued, granted or revoked, whichever came last. */
+  /** The time at which it was queued, granted or revoked, whichever came last. */
   sinceMs: number;
   /** The highest request number that the store has received for this grantId. */
   seq: number;
@@ -21,7 +21,10 @@ export interface ClaimRecord {
   /** 0n: still a ticket. */
   token: bigint;
   floor: bigint;
-  /** Until when `atLeast` keeps the name closed, even after the lease; 0: not at all. By the wall clock, which survives a restart. */
+  /**
+   * The time until which `atLeast` keeps the name closed, even after the lease; 0: not at all. By the wall clock,
+   * which survives a restart.
+   */
   closedUntilMs: number;
   ended: "no" | "released" | "revoked";
   /** The client that revoked the claim, and its reason. */
@@ -57,7 +60,7 @@ type Times = Pick<ClaimRecord, "sinceMs" | "atLeastMs" | "expiresAtMs" | "closed
 export const isOver = (record: Times, nowMs: number, clock: StoreClock): boolean =>
   record.expiresAtMs <= nowMs && closedForMs(record, nowMs, clock) <= 0;
 
-/** Time until the record no longer keeps others out, if nobody extends or releases it. */
+/** Time until the record no longer blocks other claims, if nobody extends or releases it. */
 export function endsInMs(record: Times, nowMs: number, clock: StoreClock): number {
   const leaseMs = record.expiresAtMs - nowMs;
   return record.closedUntilMs === 0

@@ -36,7 +36,7 @@ export const readRenewReply = (reply: string, renewal: Renewal): RenewAnswer =>
     ? toRenewAnswer(JSON.parse(reply))
     : { kind: "granted", grant: toSoleGrant(reply, renewal) };
 
-/** The grant of a request that has got all that it asked for. */
+/** The grant of a name's only holder, with the ttl that was requested. */
 function toSoleGrant(reply: string, { ttlMs, seq }: Pick<Claim, "ttlMs" | "seq">): Grant {
   const token = BigInt(reply);
   return { token, floor: token, ttlMs, seq, handedOver: false };

@@ -1,4 +1,4 @@
-/** Ping interval and timeout: a connection that looks alive may have been dead for long. */
+/** Ping interval and timeout: without pings, a dead connection can look alive for long. */
 const PING_INTERVAL_MS = 5_000;
 const PING_TIMEOUT_MS = 2_000;
 /** The timeout of an attempt to subscribe: a server may accept the connection and never reply. */
@@ -37,7 +37,7 @@ export interface Subscription {
 
 interface ListenerEvents {
   message(text: string): void;
-  /** Messages may have been missed, so every waiter has to look. */
+  /** Called when messages may have been missed, so every waiter has to look. */
   missed(): void;
 }
 
@@ -53,7 +53,7 @@ export class Listener {
   readonly #events: ListenerEvents;
   readonly #isNeeded: () => boolean;
   #subscription: Subscription | null = null;
-  /** The port's losses when the subscription was requested. */
+  /** How often the port had lost its connection when the subscription was requested. */
   #losses = 0;
   #opening: Promise<void> | null = null;
   #triedAtMs = Number.NEGATIVE_INFINITY;
@@ -158,7 +158,7 @@ export class Listener {
     this.#checkSoon();
   }
 
-  /** Whether requests may go to another server by now than the one that we subscribed at. */
+  /** Whether requests may reach another server by now than the subscription does. */
   get #isStale(): boolean {
     return this.#losses !== this.#port.losses;
   }
@@ -173,7 +173,7 @@ export class Listener {
       else if (this.isOpen && !this.#isStale) this.#events.missed();
       else {
         const listening = this.#listen().catch(() => this.#checkSoon());
-        // Also after a failed attempt: without a subscription nobody is notified of a grant.
+        // Waiters look after a failed attempt, too: without a subscription nobody is notified of a grant.
         listening.then(() => this.#events.missed());
       }
     }, delayMs).unref();

@@ -14,7 +14,7 @@ export class LocalWaiters {
     return this.#waiters.size;
   }
 
-  /** To be called before the claim is sent: its grant may be pushed before the reply arrives. */
+  /** Registers a waiter. Call it before the claim is sent: its grant may be pushed before the reply arrives. */
   add(claim: Claim, push: (push: Push) => void): LocalWaiter {
     const waiter = { claim, push };
     this.#waiters.set(claim.grantId, waiter);
@@ -56,7 +56,7 @@ export class LocalWaiters {
   /** Notifies a waiter of its grant, or makes it look. */
   push(grantId: string, push: Push): void {
     const waiter = this.#waiters.get(grantId);
-    // A grant by an earlier request than the latest claim may have ended: then the waiter stays.
+    // A grant by an earlier request than the latest claim may have ended, so the waiter stays registered.
     if (push.kind === "granted") this.forget({ grantId, seq: push.grant.seq });
     waiter?.push(push);
   }

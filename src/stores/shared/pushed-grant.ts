@@ -10,7 +10,7 @@ export interface PushedNumbers {
 
 const TOKEN = /^[1-9]\d{0,18}$/;
 
-/** The grant that a push carries; null: no store makes such a grant, and the message is to be ignored. */
+/** The grant that a push carries; null if no store makes such a grant: then the message is ignored. */
 export function readPushedGrant({ token, floor, ttlMs, seq }: PushedNumbers): Grant | null {
   if (!isToken(token) || !isToken(floor) || BigInt(floor) > BigInt(token)) return null;
   if (!isNumberUpTo(ttlMs, Number.MAX_SAFE_INTEGER)) return null;

@@ -4,7 +4,10 @@ import { Listener, type ListenerPort } from "./listener.js";
 import { type LocalWaiter, LocalWaiters } from "./local-waiters.js";
 import { settlesWithin } from "./timeout.js";
 
-/** The answer to a queued claim waits this long for the subscription, because one that is refused for good is an error. */
+/**
+ * The reply `queued` is held back this long for the subscription, because a refusal of the subscription for good is
+ * an error of the claim.
+ */
 const LISTEN_TIMEOUT_MS = 1_000;
 const LISTEN_TIMEOUT_PER_TTL = 1 / 6;
 
@@ -40,12 +43,13 @@ export class QueuedClaims {
   }
 
   claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
-    // Before the ticket exists: its push may arrive before the reply.
+    // The waiter is registered before its ticket exists, whose push may arrive before the reply.
     const waiter = this.waiters.add(claim, push);
     const wasListening = this.isListening;
     return this.#port.claim(claim).then((answer) => {
       if (answer.kind !== "queued") this.waiters.remove(waiter);
-      // Only now: most names are free, and then nobody has to listen; nor does a waiter that has given up.
+      // The subscription begins only now: most names are free, and then nobody has to listen; nor does a waiter that
+      // has given up.
       else if (!wasListening && this.waiters.has(waiter)) return this.#listen(waiter, answer);
       return answer;
     });
@@ -74,8 +78,8 @@ export class QueuedClaims {
   }
 
   /**
-   * The ticket had no channel until now: it may have been granted without a message. The renewal has the
-   * claim's own number, so the core counts a grant from the claim, which was sent earlier.
+   * Until now the ticket had no channel, so it may have been granted without a message. The renewal has the claim's
+   * own number, so that the core counts a grant from the claim, which was sent earlier.
    */
   async #checkTicket(waiter: LocalWaiter): Promise<ClaimAnswer> {
     const { claim } = waiter;

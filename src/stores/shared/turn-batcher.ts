@@ -34,7 +34,7 @@ export class TurnBatcher<Request, Reply> {
 interface Settlement<Reply, Result> {
   /** Reads the reply to one request off the result of the batch. If it throws, that request alone rejects. */
   replyTo(result: Result, at: number): Reply;
-  /** The error that all requests reject with. Default: as it came. */
+  /** Converts the error with which all requests reject. Default: no conversion. */
   toError?(error: unknown): unknown;
 }
 

@@ -2,7 +2,7 @@
 export interface BatchedNames {
   /** All names that the request touches. */
   readonly names: readonly string[];
-  /** It makes no claim: others of its kind may touch the same names in the same batch. */
+  /** True for a request that makes no claim: a batch may have several of these for one name. */
   readonly sharesNames: boolean;
 }
 
@@ -17,7 +17,7 @@ export function toBatches<R>(
   namesOf: (request: R) => BatchedNames,
 ): R[][] {
   const batches: R[][] = [];
-  /** The first batch after all claims on a name, and after all requests with that name. */
+  /** The index of the first batch after all claims on a name, and after all requests with that name. */
   const [afterClaims, afterAll] = [new Map<string, number>(), new Map<string, number>()];
   let firstWithRoom = 0;
   for (const request of requests) {

@@ -100,7 +100,7 @@ export class SqliteClaims implements Claims {
          WHERE name = ? AND place = ?`,
     );
     this.#delete = db.prepare("DELETE FROM holdfast_claims WHERE name = ? AND place = ?");
-    // Draws nothing if a newer version of Holdfast has changed the format meanwhile.
+    // The token is not drawn if a newer version of Holdfast has changed the format meanwhile.
     this.#drawToken = db.prepare(
       `UPDATE holdfast_meta SET last_token = max(last_token + 1, ?), grants = grants + 1
          WHERE format = ${FORMAT} RETURNING last_token`,
@@ -115,7 +115,7 @@ export class SqliteClaims implements Claims {
     );
   }
 
-  /** Row by row: as a rule, the reader stops at the first or second. */
+  /** Read row by row, because the reader usually stops at the first or second one. */
   *inOrder(name: string): Generator<SqliteRecord> {
     let row = this.#next.get(name, -1) as Row | undefined;
     while (row !== undefined) {
@@ -186,7 +186,7 @@ export class SqliteClaims implements Claims {
   }
 
   #toRecord(row: Row): SqliteRecord {
-    // An expiry further off than its ttl was written before the machine restarted and its clock began anew.
+    // An expiry that is further off than its ttl was written before the machine restarted and its clock began at 0.
     const isOfThisBoot = row.expires_ms <= this.#nowMs() + row.ttl_ms;
     return {
       name: row.name,

@@ -69,7 +69,7 @@ export async function examineSqlite({ path }: StoreUrl, trial: Trial): Promise<r
     )),
     ...checkWakeFolder(file),
     ...(await check("space", () => checkSpace(folder))),
-    // Opened under a second path, the file would get a second log.
+    // If it were opened under a second path, the file would get a second log.
     ...(stats === null ? [MISSING] : secondPath.length > 0 ? [] : await checkContents(file, trial)),
   ];
 }
@@ -120,7 +120,7 @@ function checkAccess(folder: Place, file: string, stats: Stats | null): Finding[
   }
   const log = findUnusableLogFile(file);
   if (log !== null) findings.push(danger("access", log.what, `${log.advice}.`));
-  // Windows has other rights than these.
+  // Windows has no such rights.
   if (process.platform === "win32") return findings;
   if (allows(folder.stats, OTHERS_WRITE) && !allows(folder.stats, STICKY)) {
     findings.push(

@@ -76,10 +76,10 @@ export const isBusy = (error: unknown): boolean => hasCode(error, CODES.busy);
 
 export const isFull = (error: unknown): boolean => hasCode(error, CODES.full);
 
-/** On an open connection it means that SQLite can't open the log. */
+/** On an open connection this code means that SQLite can't open the log. */
 export const isCantOpen = (error: unknown): boolean => hasCode(error, CODES.cantOpen);
 
-/** On an open connection it may also mean that the log is open for reading alone. */
+/** On an open connection this code may also mean that the log is open for reading alone. */
 export const isReadOnly = (error: unknown): boolean => hasCode(error, CODES.readOnly);
 
 const hasCode = (error: unknown, code: number): boolean =>

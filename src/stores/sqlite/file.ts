@@ -36,7 +36,9 @@ export const describeRights = ({ uid, gid, mode }: Stats): string =>
 /** The real path of the database file. */
 export const fileAt = (path: string): string => realPath(resolve(path));
 
-/** Also of a file that is yet to be made: SQLite's log lies beside the file, not beside a link to it. */
+/**
+ * The real path, also of a file that has yet to be made: SQLite's log lies beside the file, not beside a link to it.
+ */
 function realPath(path: string): string {
   try {
     return realpathSync(path);
@@ -123,7 +125,7 @@ export function shareLogFiles(file: string): void {
   }
 }
 
-/** A log file that this user can't read and write, and what to do about it; null if there is none. */
+/** Finds a log file that this user can't read and write, and says what to do about it; null if there is none. */
 export function findUnusableLogFile(file: string): { what: string; advice: string } | null {
   for (const suffix of LOG_SUFFIXES) {
     const path = `${file}${suffix}`;
@@ -140,7 +142,7 @@ export function findUnusableLogFile(file: string): { what: string; advice: strin
   return null;
 }
 
-/** Null also in a folder that this user may not search. */
+/** Null if the file is missing, or is in a folder that this user may not search. */
 function statIfAllowed(path: string): Stats | null {
   try {
     return statOrNull(path);

@@ -71,7 +71,7 @@ const MACHINE_CLOCK: StoreClock = {
 
 /** Expired claims are swept in one of this many transactions. */
 const TRANSACTIONS_PER_SWEEP = 1_000;
-/** Few enough that the writer can split a long batch between turns of the event loop. */
+/** The most renewals in one job, so that the writer can split a long batch between turns of the event loop. */
 const RENEWALS_PER_JOB = 16;
 
 /** Locks for the processes of one machine: the rule, with the claims in a table; a step is a write transaction. */
@@ -121,11 +121,11 @@ export class SqliteStore implements Store {
   }
 
   async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
-    // From now on, a close by other Locks on this connection leaves the socket open.
+    // From now on, other Locks on this connection leave the socket open when they close.
     const waiter = claim.queue ? this.#notifier.waiters.add(claim, push) : null;
     const claimed = (): ClaimAnswer => {
       const answer = this.#rule.claim(claim);
-      // Before the commit: a process that can see the ticket must find its socket.
+      // The socket is opened before the commit, because a process that can see the ticket must find its socket.
       if (answer.kind === "queued") this.#notifier.listen();
       return answer;
     };

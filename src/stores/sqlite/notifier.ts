@@ -6,7 +6,7 @@ import { PushSocket, sendPushes } from "./push-socket.js";
 
 /** How often waiters look where no socket can be opened. */
 const POLL_INTERVAL_MS = 50;
-/** Once a second the process tries again to listen: a descriptor or a place for the socket may have been missing. */
+/** Interval of the attempts to listen again: a descriptor or a place for the socket may have been missing. */
 const POLLS_PER_LISTEN_ATTEMPT = 20;
 
 /** Carries pushes to waiters: directly within this process, through sockets to other processes. */
@@ -39,7 +39,7 @@ export class Notifier {
     this.#polling = setInterval(() => {
       const mayListen = ++polls % POLLS_PER_LISTEN_ATTEMPT === 0 && this.waiters.size > 0;
       if (mayListen && this.#socket.open()) this.#stopPolling();
-      // Also when it has just begun to listen: pushes before that have reached no one.
+      // Waiters also look when the process has just begun to listen: earlier pushes have reached nobody.
       this.waiters.pushLookToAll();
       if (this.waiters.size === 0) this.#stopPolling();
     }, POLL_INTERVAL_MS).unref();

@@ -17,7 +17,7 @@ export async function openSqliteStore(path: string): Promise<SqliteStore> {
   const file = fileAt(path);
   let db: SqliteDatabase | undefined;
   try {
-    // Before SQLite opens it: it would make a second log beside a second path.
+    // Checked before SQLite opens the file, because SQLite would make a second log beside a second path.
     refuseUnsafeFile(file);
     makeFile(file);
     let attempts = 0;

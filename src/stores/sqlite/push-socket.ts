@@ -74,17 +74,18 @@ function listen(
   server.unref();
   const close = (): void => {
     folder.remove(name);
-    // Before the folder is closed: Node removes the entry under which the socket began to listen.
+    // The socket closes before the folder, because Node removes the entry under which the socket began to listen.
     server.close();
     folder.removeIfEmpty();
     folder.close();
   };
   try {
-    // Exclusive: in a cluster, the primary process would listen instead, where this descriptor is not open.
+    // `exclusive`, because in a cluster of Node the primary process would listen instead, where this descriptor is
+    // not open.
     server.listen({ path: folder.at(name + UNREADY), exclusive: true });
     if (!server.listening) throw new Error("the socket does not listen");
     folder.shareSocket(name + UNREADY);
-    // It gets its name when it listens: a refused connection then means that its process is gone.
+    // The socket gets its name once it listens, so that a refused connection means that its process is gone.
     folder.rename(name + UNREADY, name);
   } catch (error) {
     close();
@@ -180,7 +181,7 @@ function serialize({ grantId, push }: SocketMessage): string {
   return JSON.stringify({ grantId, token: String(token), floor: String(floor), ttlMs, seq });
 }
 
-/** Null: the line is no message, and is to be ignored. */
+/** Null if the line is no message: then it is ignored. */
 export function parseSocketMessage(line: string): SocketMessage | null {
   let message: Record<string, unknown>;
   try {

@@ -15,7 +15,7 @@ import type { Writer } from "./writer.js";
 interface RecordRow {
   value: string;
   version: string;
-  /** Text: most drivers read numbers as doubles. */
+  /** Numbers go as text, because most drivers read them as doubles. */
   token: string;
   keep_us: number;
   expires_us: number;
@@ -87,7 +87,7 @@ export class SqliteRecords implements Records {
     return this.#writer.run(() => this.#open(key, this.#nowUs()));
   }
 
-  /** On the disk before the reply: a power cut must not bring back what the write has replaced. */
+  /** The write is on the disk before the reply: a power cut must not bring back what it has replaced. */
   write(write: RecordWrite): Promise<WriteAnswer> {
     return this.#writer.run(() => this.#write(write, this.#nowUs()), { durable: true });
   }

@@ -27,7 +27,7 @@ export class ReplacementCheck {
     }
   }
 
-  /** Throws from the first time on: others may have been granted names since. */
+  /** Throws once the file was replaced, and ever after: others may have been granted names since. */
   refuseIfReplaced(): void {
     this.refuseIfDatabaseReplaced();
     for (const log of this.#logs) this.#refuseIf(log);
@@ -75,7 +75,7 @@ export class OpenedFile {
   }
 }
 
-/** The first of these files that this process has no descriptor of; known on Linux only. */
+/** The first of these files for which this process has no descriptor; known on Linux only. */
 function findUnopened(files: readonly OpenedFile[]): OpenedFile | undefined {
   let descriptors: Stats[];
   try {

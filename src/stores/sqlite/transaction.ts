@@ -2,7 +2,7 @@ import type { SqliteDatabase } from "./driver.js";
 
 /** Runs the step in a write transaction of its own. If the step or the commit fails, nothing of it is left. */
 export function inTransaction(db: SqliteDatabase, step: () => unknown): void {
-  // Outside of the try: a transaction that the caller has left open is not ours to roll back.
+  // BEGIN is outside of the try: a transaction that the caller has left open is not ours to roll back.
   db.exec("BEGIN IMMEDIATE");
   try {
     step();

@@ -106,7 +106,7 @@ export class ClaimAttempt {
     return this.#wait(token);
   }
 
-  /** A claim before this one has gone, or will. It was about to be withdrawn, and must not make this one fail. */
+  /** The claim in the way of this one was withdrawn, or is about to be, so it is no reason to reply `busy`. */
   async #lookAgain(token: bigint, pauseMs = 0): Promise<ClaimAnswer> {
     if (pauseMs > 0) await sleep(pauseMs);
     const queue = await this.#link.watches.read(this.#name);
@@ -154,7 +154,7 @@ export class ClaimAttempt {
     return { kind: "granted", grants: [claims.grantOf(this.#own, false)] };
   }
 
-  /** Creates the node, and reads the name behind it on the same connection, unless a watch has told it all. */
+  /** Creates the node, and reads the name after it on the same connection, unless a watch knows the whole queue. */
   async #create(): Promise<Standing> {
     const { clock, layout, nodes } = this.#context;
     const { watches } = this.#link;

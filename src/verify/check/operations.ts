@@ -72,18 +72,19 @@ export interface Run {
   readonly heals: readonly EventOf<"healed">[];
   readonly clockSets: readonly EventOf<"clock-set">[];
   pausesOf(client: string): Spans;
-  /** Those pauses of a client in which its clocks stood still. */
+  /** The pauses of a client in which its clocks stood still. */
   frozenOf(client: string): Spans;
-  /** The first event after that moment, which shows that time went on. */
+  /** The first event after the moment: it shows that the history goes on. */
   after(atMs: number): Event | undefined;
   /** A time as text for people. */
   at(atMs: number): string;
 }
 
-/** Whether the op claims all permits; false for a semaphore that was resized, where these may be fewer than all. */
+/** Whether the op claims all permits. After a resize, all permits of a semaphore may be more than it claimed. */
 export const isExclusive = ({ asked, resizes }: Operation): boolean =>
   asked.permits === asked.limit && (asked.limit === LOCK_LIMIT || resizes.length === 0);
 export const isGranted = (op: Operation): op is Granted => op.granted !== undefined;
+/** The client and the op, for messages. */
 export const who = ({ asked }: Operation): string => `${asked.client} (${asked.op})`;
 
 /** Whether the two fit within the limit of their name together. */

@@ -1,6 +1,6 @@
 import { check, danger, type Finding, SEE_OTHERS, type Trial } from "../../../doctor/finding.js";
 import type { StoreUrl } from "../../url.js";
-import { openEtcdClientOf, openEtcdStore, reach, why } from "../open.js";
+import { explainError, openEtcdClientOf, openEtcdStore, reach } from "../open.js";
 import type { EtcdClient } from "../rpc/client.js";
 import { Code, EtcdError } from "../rpc/errors.js";
 import { checkAccess } from "./access.js";
@@ -18,7 +18,7 @@ export async function examineEtcd(url: StoreUrl, trial: Trial): Promise<readonly
     const first = await client.status();
     const members = await client
       .memberList({ timeoutMs: MEMBERS_MS })
-      .catch((error: EtcdError) => why(error, url));
+      .catch((error: EtcdError) => explainError(error, url));
     // Before our own writes: on members with different data, they can lead to equal revisions.
     const data =
       first.length > 1 ? await check("data", () => checkAgreement(() => client.status())) : [];

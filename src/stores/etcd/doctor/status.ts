@@ -1,7 +1,7 @@
 import { at, danger, type Finding, note, ok, unknown } from "../../../doctor/finding.js";
 import { megabytes, percent } from "../../../doctor/measures.js";
 import type { StoreUrl } from "../../url.js";
-import { why } from "../open.js";
+import { explainError } from "../open.js";
 import { type EndpointStatus, type RepliedStatus, repliedOf } from "../rpc/client.js";
 import type { ClusterMember } from "../rpc/messages.js";
 import { flawsOf, lineOf, votersOf } from "../versions.js";
@@ -128,7 +128,7 @@ function judgeEndpoints(all: readonly EndpointStatus[], members: number, url: St
   return silent.map(({ endpoint, error }) => ({
     ...level(
       "endpoints",
-      `the endpoint does not answer (${why(error, url)}); ${consequence}`,
+      `the endpoint does not answer (${explainError(error, url)}); ${consequence}`,
       "Start it, or name the right endpoints in the URL.",
     ),
     where: endpoint,

@@ -3,7 +3,7 @@ import { danger, type Finding, ok } from "../../../doctor/finding.js";
 import { latency } from "../../../doctor/measures.js";
 import type { StoreUrl } from "../../url.js";
 import { PREFIX } from "../keys.js";
-import { OURS, why } from "../open.js";
+import { explainError, OURS } from "../open.js";
 import type { EtcdClient } from "../rpc/client.js";
 import { EtcdError } from "../rpc/errors.js";
 
@@ -23,7 +23,7 @@ export async function checkWrites(client: EtcdClient, url: StoreUrl): Promise<Fi
       return await sent;
     } catch (error) {
       if (!(error instanceof EtcdError)) throw error;
-      failures.set(what, why(error, url));
+      failures.set(what, explainError(error, url));
       return null;
     }
   };

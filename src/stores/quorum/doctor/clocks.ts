@@ -3,8 +3,8 @@ import { CLOCK_MS } from "../../../doctor/measures.js";
 import type { NodeReport } from "./node.js";
 
 /**
- * Compares the clocks of the nodes with each other; the clock of this machine does not matter. A proposed number
- * may differ from a node's clock by a quarter of maxTtl.
+ * Compares the clocks of the nodes with each other; the clock of this machine does not matter. A proposed number may
+ * differ from a node's clock by at most a quarter of maxTtl.
  */
 export function judgeClocks(reports: readonly NodeReport[], maxTtlMs: number): Finding {
   const read = reports.flatMap(({ where, clock }) =>

@@ -8,7 +8,10 @@ import { openRedisClient } from "../open.js";
 import type { Target } from "../target.js";
 
 const REPLY_MS = 3_000;
-/** Longer than `openRedisClient` takes to give up by itself and to find out what answers there: its error says why. */
+/**
+ * Timeout of a check. It is longer than `openRedisClient` takes to give up and to find out what answers there,
+ * because that error says why.
+ */
 const OPEN_MS = 8_000;
 
 /** The server's reply to a command, or its error message. */

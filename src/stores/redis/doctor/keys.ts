@@ -12,7 +12,7 @@ const SCAN_COUNT = "1000";
 const MOST_NAMES = 1_000;
 const NAMES_AT_ONCE = 100;
 const MOST_SHOWN = 3;
-/** Lua's numbers are not exact above it. */
+/** The highest number that Lua holds exactly. */
 const HIGHEST_TOKEN = 2 ** 53;
 
 /** Counts the names in use, and finds keys under our prefix that are not ours or can't be read. */
@@ -109,7 +109,7 @@ async function isReadable(connection: Connection, name: string): Promise<boolean
 async function isCounter(server: OneServer, key: string): Promise<boolean> {
   const sent = await sendCommand(server, "GET", key);
   if ("refused" in sent) return !/WRONGTYPE/.test(sent.refused);
-  // Null: the key was deleted after the scan.
+  // Null if the key was deleted after the scan.
   const text = sent.reply;
   return text === null || (/^\d+$/.test(String(text)) && Number(text) < HIGHEST_TOKEN);
 }

@@ -47,7 +47,7 @@ export const TRIED: NeededRights["commands"] = {
 
 const OF_REDIS_STORE: NeededRights = { prefix: PREFIX, keyOf, commands: TRIED };
 
-/** Sends every command, because that needs no other right; ACL commands would. */
+/** Sends every command, because ACL commands would need a right of their own. */
 export async function checkRights(
   server: Pick<OneServer, "command">,
   connection: Pick<Connection, "subscribe">,

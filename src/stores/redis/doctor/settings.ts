@@ -4,13 +4,13 @@ import { type Facts, type Info, numberOf, versionOf } from "./facts.js";
 
 const NEARLY_FULL = 0.9;
 
-/** The findings depend on this besides the facts. */
+/** What the findings depend on besides the facts. */
 interface Circumstances {
   readonly cluster: boolean;
   readonly replicas: number;
   /** Whether the trial passed. */
   readonly works: boolean;
-  /** Set if the server is one of several that vote. */
+  /** Set if the server is a node of a quorum. */
   readonly voter?: Voter;
 }
 

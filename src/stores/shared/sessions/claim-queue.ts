@@ -16,9 +16,9 @@ export interface StandingClaim {
   readonly holder: string;
   readonly ttlMs: number;
   readonly atLeastMs: number;
-  /** It was granted under another limit, and stays. */
+  /** Whether it was granted under another limit, and stays. */
   readonly held?: boolean;
-  /** The claim is over; only `atLeast` keeps the name closed. */
+  /** Whether the claim is over, and only `atLeast` keeps the name closed. */
   readonly hasEnded: boolean;
   /** The store's lease that keeps the name closed by `atLeast`, if the claim was granted; otherwise null. */
   readonly atLeastLease: unknown;
@@ -46,7 +46,7 @@ export class ClaimQueue<C extends StandingClaim> {
     return null;
   }
 
-  /** The last claim that has not ended, which usually stays longest; if all have ended, the last of them. */
+  /** The last claim that has not ended: it is likely to stay longest. If all have ended, the last of them. */
   get last(): C | undefined {
     const claims = [...this.claims.values()];
     return claims.findLast(({ hasEnded }) => !hasEnded) ?? claims.at(-1);
@@ -81,7 +81,7 @@ export class ClaimQueue<C extends StandingClaim> {
     return this.holders().some((one) => one.grantId === grantId && !one.hasEnded);
   }
 
-  /** Why the claim can't be added, neither as a grant nor as a ticket; null: it can. */
+  /** Why the claim can be neither granted nor queued; null if it can. */
   refusalOf(claim: Claim, name: string): ClaimAnswer | null {
     const { limit } = this;
     if (limit !== null && limit !== claim.limit) return { kind: "mismatch", name, limit };

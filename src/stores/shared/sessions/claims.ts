@@ -3,7 +3,7 @@ import type { Awaitable, Grant, Push } from "../../../core/store.js";
 import type { Session, SessionKey, SessionPort } from "./session.js";
 
 const SHORTEST_SWEEP_INTERVAL_MS = 20;
-/** Longer than a deletion can be under way. */
+/** The time for which a deletion may be in flight, at most. */
 const SWEPT_REMEMBERED_MS = 60_000;
 /** The core's default, for claims without a `driftFactor`. */
 const DRIFT_FACTOR = 0.01;
@@ -21,16 +21,16 @@ class Entry<S> {
   readonly grantId: string;
   /** The session that its key is under, unless `isMoving`. */
   session: S;
-  /** `requested`: whether it waits or holds the name is not known yet. */
+  /** `requested`: it is not yet known whether the claim waits or holds the name. */
   state: "requested" | "queued" | "held" = "requested";
   /** The latest request or renewal, and when it was made. */
   seq = 0;
   requestedAtMs = 0;
-  /** How its waiter is notified, and after the grant its holder. */
+  /** Notifies the waiter, and after the grant the holder. */
   push: (push: Push) => void = ignore;
   token = 0n;
   floor = 0n;
-  /** Its key is being moved to another session, and may be under either. */
+  /** Whether its key is being moved to another session: the key may be under either. */
   isMoving = false;
   /** The claim of the same grantId on another name. */
   sibling: Entry<S> | undefined;
@@ -68,7 +68,7 @@ export class SessionClaims<S extends Session<unknown>> {
   #timer: NodeJS.Timeout | undefined;
   #timerAtMs = Number.POSITIVE_INFINITY;
 
-  /** `stoppedWaiting`: the claim has been granted or dropped. */
+  /** `stoppedWaiting` is called when a claim was granted or dropped. */
   constructor(
     clock: Clock,
     port: Pick<SessionPort<unknown, never>, "claimKey" | "deleteKeys">,
@@ -102,7 +102,7 @@ export class SessionClaims<S extends Session<unknown>> {
     return false;
   }
 
-  /** Whether a key of this claim belongs to no claim that counts. */
+  /** Whether the key is an orphan: it belongs to no claim of this store. */
   isOrphan({ name, grantId }: SessionKey): boolean {
     const isReleasing = this.#releasing.has(this.#port.claimKey(name, grantId));
     return this.#get(name, grantId) === undefined && !isReleasing;
@@ -150,7 +150,7 @@ export class SessionClaims<S extends Session<unknown>> {
     entry.push = request.push;
   }
 
-  /** False: a later request or renewal is known already. */
+  /** Extends the claim; false if a later request or renewal is known already. */
   renew(claim: SessionClaim<S>, seq: number, requestedAtMs: number): boolean {
     const entry = claim as Entry<S>;
     if (seq <= entry.seq) return false;
@@ -170,7 +170,7 @@ export class SessionClaims<S extends Session<unknown>> {
   async handOver(claim: SessionClaim<S>, complete: () => Awaitable<boolean>): Promise<void> {
     const entry = claim as Entry<S>;
     const { push } = entry;
-    // No longer queued, so that its waiter is notified once.
+    // The claim leaves the queue first, so that its waiter is notified once.
     entry.state = "requested";
     try {
       const grant = (await complete()) ? this.grantOf(claim, true) : null;
@@ -271,7 +271,7 @@ export class SessionClaims<S extends Session<unknown>> {
       if (nowMs - sweptAtMs < SWEPT_REMEMBERED_MS) break;
       this.#sweptAtMs.delete(key);
     }
-    // At the end, so that the oldest ones are the first.
+    // Added at the end, so that the oldest ones come first.
     this.#sweptAtMs.delete(claimKey);
     this.#sweptAtMs.set(claimKey, nowMs);
   }

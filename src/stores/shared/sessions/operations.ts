@@ -9,7 +9,7 @@ import {
 } from "../../../core/store.js";
 import type { ClaimQueue, StandingClaim } from "./claim-queue.js";
 
-/** Attempts at a step that others overtake, before it is left to the caller to retry. */
+/** Attempts at a step before it is left to the caller to retry: other clients may change the name in between. */
 export const ATTEMPTS = 20;
 
 export const tooMuchContentionError = (name: string): Error =>
@@ -24,7 +24,7 @@ export interface RevocationStep {
   readonly id: string;
 }
 
-/** How a store shows its records to people; null: the record has gone meanwhile. */
+/** The holder or waiter that a record describes; null if the record has gone meanwhile. */
 interface Shown<C, Revocation> {
   holder(claim: C): Promise<HolderInfo | null>;
   waiter(claim: C): Promise<WaiterInfo | null>;
@@ -68,7 +68,7 @@ export abstract class SessionOperations<
     for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
       const read = await this.read(name);
       const before = read.queue.limit;
-      // An attempt whose reply was lost may have changed it.
+      // An attempt whose reply was lost may have made the change.
       if (before === limit) return earlier ?? before;
       if (before === null || before === LOCK_LIMIT) return before;
       if (await this.resizeInOneStep(name, read, limit)) return before;
@@ -80,7 +80,7 @@ export abstract class SessionOperations<
   /** The name after everything that was done before this call. */
   protected abstract read(name: string): Promise<Read>;
 
-  /** Null: others have changed something. */
+  /** Resolves to null if others have changed something meanwhile. */
   protected abstract revokeInOneStep(
     name: string,
     holders: readonly C[],
@@ -88,7 +88,7 @@ export abstract class SessionOperations<
     step: RevocationStep,
   ): Promise<readonly HolderInfo[] | null>;
 
-  /** False: others have changed something. */
+  /** Resolves to false if others have changed something meanwhile. */
   protected abstract resizeInOneStep(name: string, read: Read, limit: number): Promise<boolean>;
 }
 

@@ -54,7 +54,7 @@ export class PendingClaims<Id, Proof extends SessionProof> {
     const request = { seq, requestedAtMs: this.#clock.elapsedMs(), push };
     const there = this.#pending.get(grantId);
     if (there !== undefined) {
-      // Another request would only load a server that is slow already.
+      // Sends no second request, which would only load a slow server.
       this.#repeat(there.pending, request);
       return there.answer;
     }
@@ -90,7 +90,7 @@ export class PendingClaims<Id, Proof extends SessionProof> {
   async #claim(pending: PendingClaim): Promise<ClaimAnswer> {
     for (let isRetry = false; ; isRetry = true) {
       const { ttlMs } = pending.claim;
-      // Usually there is one, and nothing has to be awaited.
+      // Usually the session exists, so nothing has to be awaited.
       const session = this.#sessions.fresh(ttlMs) ?? (await this.#sessions.use(ttlMs));
       try {
         return await this.#claimUnder(session, pending);

@@ -5,9 +5,9 @@ import type { Session, SessionKey, SessionPort, SessionProof } from "./session.j
 const KEYS_PER_TURN = 500;
 
 /**
- * Compares the keys under a session with the table. A key without a claim was written by a request
- * that arrived after its claim had been given up, or is about such a claim: nobody else would delete
- * it. A claim without its key is over.
+ * Compares the keys under a session with the claims of this process. An orphan, a key that no claim here needs,
+ * was written by a request that arrived after its claim was given up: it is deleted, as nobody else would. A
+ * claim whose key is missing is lost.
  */
 export async function reconcile<Id, Proof extends SessionProof>(
   session: Session<Id, Proof>,

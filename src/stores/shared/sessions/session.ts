@@ -7,7 +7,10 @@ export interface BegunSession<Id> {
   readonly ttlMs: number;
   /** The session lives for its lifetime from this moment on, on the elapsed-time clock. */
   readonly provedAtMs: number;
-  /** Longer than the ttl where a proof rests on something that was sent long before it. Default: the ttl. */
+  /**
+   * The lifetime is longer than the ttl where a proof rests on something that was sent long before it. Default: the
+   * ttl.
+   */
   readonly lifetimeMs?: number;
 }
 
@@ -28,7 +31,7 @@ export interface SessionKey {
 /** The operations of a store that sessions use. */
 export interface SessionPort<Id, Proof extends SessionProof> {
   begin(ttlMs: number): Promise<BegunSession<Id>>;
-  /** Null: the session is gone. A rejection proves nothing. */
+  /** Resolves to null if the session is gone. A rejection proves nothing. */
   prove(session: { readonly id: Id; readonly ttlMs: number }): Promise<Proof | null>;
   /** Where other requests prove the session too: the latest of these proofs. */
   provedAtMs?(id: Id): number;
@@ -68,7 +71,7 @@ export class Session<Id, Proof extends SessionProof = SessionProof> {
   #sentAtMs = Number.NEGATIVE_INFINITY;
   #isDead = false;
   #current: Promise<Proof> | null = null;
-  /** Sent after the current proof, for callers that requested one meanwhile. */
+  /** The next proof, sent after the current one for the callers that have requested a proof meanwhile. */
   #next: Promise<Proof> | null = null;
   #endGap: (() => void) | null = null;
 
@@ -146,7 +149,7 @@ export class Session<Id, Proof extends SessionProof = SessionProof> {
     this.#sentAtMs = this.#clock.elapsedMs();
     const proof = await this.#port.prove(this);
     if (proof === null) this.markDead();
-    // It may have been given up meanwhile, and then lives shorter than a proof says.
+    // A session that was given up meanwhile lives shorter than a proof says.
     if (proof === null || this.#isDead) throw new SessionExpired(this);
     this.#provedAtMs = Math.max(this.#provedAtMs, proof.provedAtMs);
     return proof;

@@ -89,7 +89,7 @@ export class Sessions<Id, Proof extends SessionProof> {
   forget(session: Session<unknown>): void {
     session.markDead();
     const ttlMs = session.requestedTtlMs;
-    // Another session may have taken its place already.
+    // By now, another session may have its place.
     if (this.#entries.get(ttlMs)?.session === session) this.#entries.delete(ttlMs);
   }
 

@@ -84,7 +84,10 @@ export class Waiters<
     if (watched?.waiting.delete(claim)) this.#dropWhenIdle(watched);
   }
 
-  /** Rejects if the name can't be watched; otherwise resolves with a function that ends the observation. */
+  /**
+   * Begins to observe the name. Rejects if it can't be watched; otherwise resolves with a function that ends the
+   * observation.
+   */
   async observe(name: string, observer: Observer): Promise<() => void> {
     const watched = this.#watch(name);
     watched.observers.add(observer);
