@@ -8,7 +8,7 @@ import type { Membership } from "./membership.js";
 import { type Descriptions, holdingsOf, toNameInfo } from "./names.js";
 import type { QuorumNode } from "./node.js";
 
-const LIMITS = { silentMs: 250, timeoutMs: 5_000 };
+export const INSPECTION_LIMITS = { silentMs: 250, timeoutMs: 5_000 };
 const NAMES_AT_ONCE = 100;
 
 const NOT_AWAITED = new Error("it is silent");
@@ -78,7 +78,7 @@ export class Inspection {
   async #askMajority<T>(send: (node: QuorumNode) => Promise<T>): Promise<Answers<T>> {
     await this.#membership.join();
     // Nodes that are silent are not waited for if the others are a majority.
-    const answers = await askAll(this.#members, LIMITS, send, (some) => {
+    const answers = await askAll(this.#members, INSPECTION_LIMITS, send, (some) => {
       const votes = [...some.values()].filter((answer) => !(answer instanceof Error)).length;
       const isRestSilent = this.#members.every(({ isSilent }, i) => isSilent || some.has(i));
       return votes >= this.#majority && isRestSilent;

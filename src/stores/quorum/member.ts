@@ -9,6 +9,9 @@ const LONGEST_ROUND_TRIP_MS = 500;
 /** A timer that fires later than this was held up by the event loop. */
 const LATE_MS = 50;
 
+/** A silent node with so many requests gets no more: the client keeps each until it has a reply. */
+const MOST_UNANSWERED = 10_000;
+
 /** The requests to all nodes that have no answer yet. */
 export interface PendingRequests {
   /** Each ends one of them. */
@@ -30,6 +33,8 @@ export class Member {
   /** Why the node has not joined. */
   absence: Error;
   roundTripMs = FIRST_ROUND_TRIP_MS;
+  /** Requests whose reply may still come, also those that nobody waits for any more. */
+  unanswered = 0;
   #aheadMicros: number | null = null;
   #estimatedAtMs = Number.NEGATIVE_INFINITY;
 
@@ -132,16 +137,26 @@ export function sendEach<T>(
     silent();
   });
   for (const [i, member] of members.entries()) {
-    send(member.node, i).then(
+    const isStuck = member.isSilent && member.unanswered >= MOST_UNANSWERED;
+    const sent = isStuck ? Promise.reject(stuck(member)) : send(member.node, i);
+    member.unanswered++;
+    sent.then(
       (answer) => {
+        member.unanswered--;
         member.heard(sentAtMs, answer);
         end(answer, i);
       },
-      (error: unknown) => end(error instanceof Error ? error : new Error(String(error)), i),
+      (error: unknown) => {
+        member.unanswered--;
+        end(error instanceof Error ? error : new Error(String(error)), i);
+      },
     );
   }
   if (requests.isClosed) close();
 }
+
+const stuck = ({ node, unanswered }: Member): Error =>
+  new Error(`${node.where} has not answered the last ${unanswered} requests`);
 
 /**
  * Sends a request to all members, and resolves when all have answered, or `isEnough` says so; it is asked

@@ -1,17 +1,16 @@
-import type { Clock, Timer } from "../../core/clock.js";
+import type { Clock } from "../../core/clock.js";
 import type { Ballot } from "./ballot.js";
 import { askEach, type Limits, type Member } from "./member.js";
 import type { NodeRelease, NodeReleaseReply, QuorumNode } from "./node.js";
-
-const RETRY_MS = { first: 100, most: 2_000 };
+import { OwedReleases } from "./owed-releases.js";
 
 /** A release of a ballot on all nodes. */
 export interface BallotRelease extends Omit<NodeRelease, "keptOutMs"> {
   readonly ballot: Pick<Ballot, "mayReach">;
 }
 
-/** A release, and how often and how long it is sent. */
-interface Sending {
+/** A release, and how long it is sent. */
+export interface Sending {
   readonly release: BallotRelease;
   readonly limits: Limits;
   /** When the record has expired. */
@@ -24,12 +23,18 @@ export class Releases {
   readonly #clock: Clock;
   /** The attempts that a node may still answer. */
   readonly #underWay = new Set<Promise<void>>();
-  /** The attempts to come, each of which can be made at once. */
-  readonly #later = new Map<Timer, () => void>();
+  /** By node. */
+  readonly #owed: readonly OwedReleases<Sending>[];
 
   constructor(members: readonly Member[], clock: Clock) {
     this.#members = members;
     this.#clock = clock;
+    this.#owed = members.map(
+      (member) =>
+        new OwedReleases(clock, (sending, answered) => {
+          this.#attempt([member], sending, (answer) => answered(!isOwed(answer, member)));
+        }),
+    );
   }
 
   /** Calls `answered` once for each node with the answer to the first attempt, and `silent` as `askEach` does. */
@@ -39,31 +44,29 @@ export class Releases {
     answered: (answer: NodeReleaseReply | Error, index: number) => void,
     silent?: () => void,
   ): void {
-    const untilMs = this.#clock.elapsedMs() + keptMs;
-    this.#attempt(this.#members, { release, limits, untilMs }, RETRY_MS.first, answered, silent);
+    const sending = { release, limits, untilMs: this.#clock.elapsedMs() + keptMs };
+    const orOwed = (answer: NodeReleaseReply | Error, i: number): void => {
+      if (isOwed(answer, this.#members[i]!)) this.#owed[i]!.add(sending);
+      answered(answer, i);
+    };
+    this.#attempt(this.#members, sending, orOwed, silent);
   }
 
   /** Makes all attempts at once, and resolves when the nodes that are not silent have answered. */
   async flush(): Promise<void> {
-    for (const [timer, attempt] of this.#later) {
-      timer.cancel();
-      this.#later.delete(timer);
-      attempt();
-    }
+    for (const owed of this.#owed) owed.sendAll();
     await Promise.all(this.#underWay);
   }
 
   /** Does not repeat what has failed so far. */
   close(): void {
-    for (const timer of this.#later.keys()) timer.cancel();
-    this.#later.clear();
+    for (const owed of this.#owed) owed.clear();
   }
 
   #attempt(
     members: readonly Member[],
     sending: Sending,
-    pauseMs: number,
-    answered: (answer: NodeReleaseReply | Error, index: number) => void = () => {},
+    answered: (answer: NodeReleaseReply | Error, index: number) => void,
     silent: () => void = () => {},
   ): void {
     const { name, id, number, unused, wakes, ballot } = sending.release;
@@ -75,11 +78,7 @@ export class Releases {
     };
     let answers = 0;
     const underWay = new Promise<void>((resolve) => {
-      const repeatOrEnd = (answer: NodeReleaseReply | Error, i: number): void => {
-        // A node that has not joined never got a claim.
-        if (answer instanceof Error && members[i]!.isJoined) {
-          this.#repeat(members[i]!, sending, pauseMs);
-        }
+      const count = (answer: NodeReleaseReply | Error, i: number): void => {
         answered(answer, i);
         if (++answers === members.length) resolve();
       };
@@ -87,21 +86,13 @@ export class Releases {
         silent();
         resolve();
       };
-      askEach(members, sending.limits, send, repeatOrEnd, nobodyWaits);
+      askEach(members, sending.limits, send, count, nobodyWaits);
     });
     this.#underWay.add(underWay);
     underWay.then(() => this.#underWay.delete(underWay));
   }
-
-  #repeat(member: Member, sending: Sending, pauseMs: number): void {
-    const isTooLate = this.#clock.elapsedMs() + pauseMs >= sending.untilMs;
-    if (isTooLate || member.pending.isClosed) return;
-    const nextPauseMs = Math.min(2 * pauseMs, RETRY_MS.most);
-    const attempt = (): void => this.#attempt([member], sending, nextPauseMs);
-    const timer = this.#clock.after(pauseMs, () => {
-      this.#later.delete(timer);
-      attempt();
-    });
-    this.#later.set(timer, attempt);
-  }
 }
+
+/** A node that has not joined never got a claim. */
+const isOwed = (answer: NodeReleaseReply | Error, { isJoined, pending }: Member): boolean =>
+  answer instanceof Error && isJoined && !pending.isClosed;

@@ -4,6 +4,7 @@ import { afterAll, beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import type { Random } from "../../../src/core/random.js";
 import { MARKER, recordOf } from "../../../src/stores/quorum/keys.js";
 import { RedisNode } from "../../../src/stores/quorum/redis-node.js";
+import { SCRIPTS } from "../../../src/stores/quorum/scripts.js";
 import { seededRandom } from "../../../src/testing/seeded-random.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../../src/verify/lab/redis.js";
@@ -188,6 +189,36 @@ describeWith(["redis"], "the simulated node and the Lua scripts", () => {
     const { isNew, recoveringForMs } = await node.join();
     expect(isNew).toBe(false);
     expect(recoveringForMs).toBeGreaterThan(0);
+  });
+
+  /** A claim at a server that has restarted with its data, its scripts and the connections of its clients. */
+  async function claimAfterRestart(version: string): Promise<string> {
+    await redis.flushall();
+    await redis.config("SET", "appendonly", "no");
+    const client = new Redis(server.port, server.address);
+    // Only what the server says of itself is not real.
+    const says = (runId: string) =>
+      redis.set("info", `\nrun_id:${runId}\nredis_version:${version}`);
+    const codeOf = (sha: string): string =>
+      Object.values(SCRIPTS)
+        .find((one) => one.sha === sha)!
+        .code.replace("redis.call('INFO', 'server')", "redis.call('GET', 'info')");
+    const evalsha = (sha: string, ...rest: [number, ...string[]]) =>
+      redis.eval(codeOf(sha), ...rest);
+    vi.spyOn(client, "evalsha").mockImplementation(evalsha as never);
+    await says("one");
+    const node = new RedisNode(client, { maxTtlMs: MAX_TTL_MS, closeClient: true });
+    onTestFinished(() => node.close());
+    await node.settle((await node.join()).marker);
+    expect((await node.claim(claimOf("before", "id-1"))).kind).toBe("recorded");
+    await says("two");
+    return (await node.claim(claimOf("after", "id-1"))).kind;
+  }
+
+  test("before version 7, where a snapshot may hold the scripts, a node examines itself at every request", async () => {
+    expect(await claimAfterRestart("6.2.14")).toBe("recovering");
+    // It relies on the script, which a server that has restarted does not know.
+    expect(await claimAfterRestart("7.0.0")).toBe("recorded");
   });
 });
 
