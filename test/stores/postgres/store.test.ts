@@ -239,10 +239,25 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     const state = async (): Promise<string[]> =>
       Promise.all(["names", "claims"].map((table) => sql(`${rows} ${schema}.${table}`)));
     const before = await state();
-    for (let i = 0; i < 3; i++) {
-      expect(await store.claim(claimOf("held"), () => {})).toMatchObject({ kind: "busy" });
+    for (const many of [1, 2, 64]) {
+      const claims = Array.from({ length: many }, () => store.claim(claimOf("held"), () => {}));
+      for (const answer of await Promise.all(claims))
+        expect(answer).toMatchObject({ kind: "busy" });
     }
     expect(await state()).toEqual(before);
+
+    // In one turn, a claim comes after the release that was requested before it, and busy names change nothing.
+    const first = claimOf("given back");
+    await store.claim(first, () => {});
+    const release = store.release([{ name: "given back", grantId: first.grantId }]);
+    const next = store.claim(claimOf("given back"), () => {});
+    const free = store.claim(claimOf("free"), () => {});
+    const busy = store.claim(claimOf("held"), () => {});
+    expect((await release)[0]).toBe("released");
+    expect(await Promise.all([next, free, busy])).toMatchObject(
+      ["granted", "granted", "busy"].map((kind) => ({ kind })),
+    );
+    expect((await state())[1]).toBe(before[1]);
   });
 
   test("acquires, renewals and releases are HOT updates", async () => {
