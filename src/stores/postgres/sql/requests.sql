@@ -249,7 +249,7 @@ END $$;
 
 -- Serves the claims and releases of one turn of a client's event loop, in their order (Request in index.ts), but claims
 -- of names that are busy come first: they are answered before a row is locked, and write nothing.
--- A reply is null if another transaction has locked the name: the client sends the requests of that name again, in a
+-- A reply is null if another transaction has locked or deleted the name: the client sends the requests of that name again, in a
 -- call that waits for the lock (`waits`). A call with a single request always waits.
 CREATE OR REPLACE FUNCTION requests(
   batch json, is_durable boolean, new_channel text, lock_timeout_ms integer, waits boolean
@@ -258,6 +258,7 @@ DECLARE
   r record;
   reply text;
   replies text[];
+  -- Null for a single request of one name, which locks it by itself.
   locked text[];
   -- Names of claims that may be busy; names of all other requests; the replies to claims of the former alone.
   held_names text[]; changing text[]; busy text[];
@@ -290,7 +291,11 @@ BEGIN
   ) LOOP
     at := at + 1;
     reply := busy[at];
-    IF reply IS NOT NULL OR is_batch AND NOT r.names <@ locked THEN
+    IF NOT is_batch AND cardinality(r.names) > 1 THEN
+      locked := lock_names(r.names, false);
+    END IF;
+    -- The row of a single claim may be deleted while it waits for another: to make it again now would break the order.
+    IF reply IS NOT NULL OR NOT r.names <@ locked AND (is_batch OR NOT waits) THEN
       replies := array_append(replies, reply);
       CONTINUE;
     END IF;
@@ -298,9 +303,7 @@ BEGIN
       reply := coalesce(release_sole_grant(r.names[1], r.id, r.kind = 'unused', batch_now),
         release_name(r.names[1], r.id, r.kind = 'unused', batch_now));
     ELSE
-      IF cardinality(r.names) > 1 THEN
-        IF NOT is_batch THEN PERFORM lock_names(r.names, false); END IF;
-      ELSE
+      IF cardinality(r.names) = 1 THEN
         reply := claim_free_name(
           r.names[1], r.id, r.seq, r.permits, r."limit", r.ttl, r."atLeast", r.holder, batch_now);
         IF reply IS NULL AND r.kind = 'claim' THEN
