@@ -38,7 +38,9 @@ export function requestBatcher<T>(kind: BatchKind<T>): TurnBatcher<T, string> {
           if (reply === null) locked.push(sent);
           else sent.resolve(reply);
         }
-        sendByName(locked);
+        // Its row was deleted meanwhile, or is hidden from this user. A request alone makes the row, or fails.
+        if (waits) for (const one of locked) send([one], true);
+        else sendByName(locked);
       },
       (error: unknown) => {
         // The row of a name that another transaction is inserting can't be skipped. The whole call was rolled back.

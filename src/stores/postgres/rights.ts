@@ -6,16 +6,25 @@ import { FUNCTIONS, quoteSchema } from "./schema.js";
 
 const ALL_ROWS = ["SELECT", "INSERT", "UPDATE", "DELETE"] as const;
 
-/** The rights on each table that locks need, and no more. */
-const TABLE_RIGHTS = {
-  names: ALL_ROWS,
-  claims: ALL_ROWS,
-  deleted_names: ["SELECT", "UPDATE"],
-  records: ALL_ROWS,
-  meters: ALL_ROWS,
-} as const;
+type Rights = Readonly<Record<string, readonly string[]>>;
 
-export const TABLES = Object.keys(TABLE_RIGHTS) as readonly (keyof typeof TABLE_RIGHTS)[];
+/** The rights that each kind of lock needs on its tables and sequences, and no more. `sessions`: mode=session. */
+const RIGHTS_OF = {
+  leases: {
+    names: ALL_ROWS,
+    claims: ALL_ROWS,
+    deleted_names: ["SELECT", "UPDATE"],
+    records: ALL_ROWS,
+    meters: ALL_ROWS,
+  } as Rights,
+  sessions: { session_locks: ALL_ROWS, session_tokens: ["UPDATE"] } as Rights,
+};
+const ALL_RIGHTS: Rights = { ...RIGHTS_OF.leases, ...RIGHTS_OF.sessions };
+
+export type LockKind = keyof typeof RIGHTS_OF;
+
+/** The tables and sequences of a kind of lock. */
+export const relationsOf = (kind: LockKind): readonly string[] => Object.keys(RIGHTS_OF[kind]);
 
 /** The statements that give a role what it needs for locks, for the owner of the schema. */
 export function grantSql(schema: string, role: string): string {
@@ -29,10 +38,9 @@ export function grantSql(schema: string, role: string): string {
 
 const rightsOn = (quoted: string): readonly string[] => [
   `USAGE ON SCHEMA ${quoted}`,
-  ...TABLES.map((table) => `${TABLE_RIGHTS[table].join(", ")} ON ${quoted}.${table}`),
-  // For mode=session.
-  `${ALL_ROWS.join(", ")} ON ${quoted}.session_locks`,
-  `UPDATE ON SEQUENCE ${quoted}.session_tokens`,
+  ...Object.entries(ALL_RIGHTS).map(
+    ([name, rights]) => `${rights.join(", ")} ON ${quoted}.${name}`,
+  ),
 ];
 
 const grantTo = (right: string, role: string): string =>
@@ -76,17 +84,23 @@ export async function showMissingRight(
   }
 }
 
-/** The rights that locks need and the role lacks, as GRANT has them; null stands for the current user. */
+/**
+ * The rights that the role lacks, as GRANT has them: all that are granted, or those that one kind of lock needs. Null
+ * stands for the current user.
+ */
 export async function findMissingRights(
   connections: Connections,
   schema: string,
   role: string | null,
   timeoutMs: number,
+  kind?: LockKind,
 ): Promise<readonly string[]> {
-  const wanted = TABLES.flatMap((table) => TABLE_RIGHTS[table].map((right) => ({ table, right })));
+  const wanted = Object.entries(kind === undefined ? ALL_RIGHTS : RIGHTS_OF[kind]).flatMap(
+    ([name, rights]) => rights.map((right) => ({ name, right })),
+  );
   const rows = await connections.queryCatalogs<{ missing: string }>(
     MISSING_RIGHTS,
-    [schema, role, wanted.map(({ table }) => table), wanted.map(({ right }) => right), FUNCTIONS],
+    [schema, role, wanted.map(({ name }) => name), wanted.map(({ right }) => right), FUNCTIONS],
     timeoutMs,
   );
   return rows.map(({ missing }) => missing);

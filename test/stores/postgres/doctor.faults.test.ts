@@ -18,6 +18,7 @@ import {
 import { judgeSettings } from "../../../src/stores/postgres/doctor/settings.js";
 import { judgeSize } from "../../../src/stores/postgres/doctor/tables.js";
 import { openPool } from "../../../src/stores/postgres/open.js";
+import type { LockKind } from "../../../src/stores/postgres/rights.js";
 import { functionName } from "../../../src/stores/postgres/schema.js";
 import { setUpPostgres, setupScript } from "../../../src/stores/postgres/setup.js";
 import { parseStoreUrl } from "../../../src/stores/registry.js";
@@ -40,6 +41,7 @@ function one(findings: readonly Finding[], about: string): Finding {
 
 describe("what a server tells", () => {
   const facts: Facts = {
+    kind: "leases",
     version: "15.4",
     versionNumber: 150_004,
     encoding: "UTF8",
@@ -155,6 +157,41 @@ describeWith(["postgres", "pgbouncer"], "the doctor of PostgreSQL", () => {
       "trial",
       "version",
     ]);
+  });
+
+  test("locks of sessions need none of the rights, settings and safe disks of the lease table", async () => {
+    await sql(`REVOKE ALL ON holdfast.names, holdfast.claims, holdfast.records FROM app;
+      GRANT SELECT ON holdfast.names TO PUBLIC; ALTER TABLE holdfast.names SET UNLOGGED`);
+    await setForApp("default_transaction_isolation = serializable");
+    const findings = await examineStore(`${app}?mode=session`);
+    expect(findings.filter(({ level }) => level !== "ok")).toEqual([]);
+    expect(ofLevel(findings, "ok")).toContain("trial");
+    expect(one(findings, "size").what).toMatch(/^session_locks \S+ MB \([^)]+\)$/);
+  });
+
+  test.each([
+    [
+      "REVOKE DELETE ON holdfast.session_locks FROM app",
+      "rights",
+      "DELETE ON holdfast.session_locks",
+    ],
+    [
+      "REVOKE UPDATE ON SEQUENCE holdfast.session_tokens FROM app",
+      "rights",
+      "UPDATE ON holdfast.session_tokens",
+    ],
+    ["GRANT UPDATE ON SEQUENCE holdfast.session_tokens TO PUBLIC", "access", "(write)"],
+    ["GRANT SELECT ON holdfast.session_locks TO PUBLIC", "access", "(read)"],
+  ])("locks of sessions: %s", async (change, about, what) => {
+    await sql(`GRANT USAGE ON SCHEMA holdfast TO PUBLIC; ${change}`);
+    const findings = await examineStore(`${app}?mode=session`);
+    // A lease table needs none of them.
+    expect(ofLevel(await examineStore(app), "danger")).toEqual([]);
+    expect(one(findings, about)).toMatchObject({
+      level: "danger",
+      what: expect.stringContaining(what),
+    });
+    expect(ofLevel(findings, "danger")).toEqual(about === "rights" ? ["rights", "trial"] : [about]);
   });
 
   test("a superuser and the owner of the tables have more rights than locks need", async () => {
@@ -361,10 +398,16 @@ describeWith(["postgres", "pgbouncer"], "the doctor of PostgreSQL", () => {
     ["session", { default_pool_size: "1" }, "note", /a message did not pass it: waiters poll/],
   ] as const)("a pooler in %s mode %j", async (mode, more, level, what) => {
     const pooler = await lab.pgbouncer(server, { config: { pool_mode: mode, ...more } });
-    expect(await withConnections(urlsAt(pooler)[2], checkPooler)).toMatchObject({
+    const url = urlsAt(pooler)[2];
+    expect(
+      await withConnections(url, (connections) => checkPooler(connections, "leases")),
+    ).toMatchObject({
       level,
       what: expect.stringMatching(what),
     });
+    const findings = await examineStore(`${url}?mode=session`);
+    expect(ofLevel(findings, "danger")).toEqual(["pooler"]);
+    expect(one(findings, "pooler").what).toContain("every claim is refused");
     await pooler.stop();
   });
 
@@ -438,6 +481,7 @@ describeWith(["postgres", "pgbouncer"], "the doctor of PostgreSQL", () => {
       const safe = /^1 standby is attached, and a grant waits for "copy"/;
       await untilReplicas(app, "ok", safe);
       await untilReplicas(root, "ok", safe);
+      await untilReplicas(app, "note", /after a failover, each name is granted/, "sessions");
       expect(one(await examineStore(app), "trial").level).toBe("ok");
       await setForApp("synchronous_commit = local");
       await untilReplicas(app, "note", /^synchronous_commit is local/);
@@ -451,10 +495,15 @@ describeWith(["postgres", "pgbouncer"], "the doctor of PostgreSQL", () => {
 });
 
 /** The server reads its settings, and standbys attach, some time later. No trial: a grant may wait for a standby. */
-function untilReplicas(url: string, level: Level, what: RegExp): Promise<void> {
+function untilReplicas(
+  url: string,
+  level: Level,
+  what: RegExp,
+  kind: LockKind = "leases",
+): Promise<void> {
   return until(`replicas are ${level}: ${what}`, 20_000, () =>
     withConnections(url, async (connections) => {
-      const facts = await readFacts(connections, "holdfast");
+      const facts = await readFacts(connections, "holdfast", kind);
       const found = one(await checkReplicas(connections, facts), "replicas");
       return found.level === level && what.test(found.what);
     }),

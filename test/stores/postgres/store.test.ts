@@ -239,10 +239,25 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     const state = async (): Promise<string[]> =>
       Promise.all(["names", "claims"].map((table) => sql(`${rows} ${schema}.${table}`)));
     const before = await state();
-    for (let i = 0; i < 3; i++) {
-      expect(await store.claim(claimOf("held"), () => {})).toMatchObject({ kind: "busy" });
+    for (const many of [1, 2, 64]) {
+      const claims = Array.from({ length: many }, () => store.claim(claimOf("held"), () => {}));
+      for (const answer of await Promise.all(claims))
+        expect(answer).toMatchObject({ kind: "busy" });
     }
     expect(await state()).toEqual(before);
+
+    // In one turn, a claim comes after the release that was requested before it, and busy names change nothing.
+    const first = claimOf("given back");
+    await store.claim(first, () => {});
+    const release = store.release([{ name: "given back", grantId: first.grantId }]);
+    const next = store.claim(claimOf("given back"), () => {});
+    const free = store.claim(claimOf("free"), () => {});
+    const busy = store.claim(claimOf("held"), () => {});
+    expect((await release)[0]).toBe("released");
+    expect(await Promise.all([next, free, busy])).toMatchObject(
+      ["granted", "granted", "busy"].map((kind) => ({ kind })),
+    );
+    expect((await state())[1]).toBe(before[1]);
   });
 
   test("acquires, renewals and releases are HOT updates", async () => {
@@ -427,10 +442,15 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
       CREATE POLICY blind ON ${schema}.names FOR INSERT TO partial WITH CHECK (true)`);
     const other = await byPool(server.url.replace(/postgres:\w+@/, "partial:partial@"), { schema });
     closing.push(() => other.close());
-    await expect(other.claim(claimOf("name"), () => {})).rejects.toMatchObject({
-      code: "UNSUPPORTED",
-      message: expect.stringContaining("row-level security"),
-    });
+    const hidden = [claimOf("name"), claimOf("name"), claimOf("", { names: ["name", "other"] })];
+    for (const claims of [hidden.slice(0, 1), hidden.slice(2), hidden]) {
+      const answers = await Promise.allSettled(claims.map((one) => other.claim(one, () => {})));
+      for (const answer of answers) {
+        expect(answer).toMatchObject({
+          reason: { code: "UNSUPPORTED", message: expect.stringContaining("row-level security") },
+        });
+      }
+    }
   });
 
   test("a program whose parsers leave all values as text does no harm", async () => {
@@ -574,6 +594,33 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
       expect(await claiming).toMatchObject({ kind: "granted" });
     },
   );
+
+  test("a claim whose name is deleted while it waits for another one has none of the others when it makes it again", async () => {
+    freshSchema();
+    const stores = [await byPool(server.url, { schema }), await byPool(server.url, { schema })];
+    closing.push(() => Promise.all(stores.map((store) => store.close())));
+    await sql(`INSERT INTO ${schema}.names VALUES ('a'), ('b')`);
+    const other = new Client(server.url);
+    await other.connect();
+    closing.push(() => other.end());
+    await other.query(`BEGIN; SELECT FROM ${schema}.names WHERE name = 'a' FOR UPDATE`);
+    const waiting = (many: number): Promise<void> =>
+      until("the claims wait", async () => {
+        const text = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted";
+        return (await sql(text)) === String(many);
+      });
+    const claim = (store: PostgresStore) =>
+      store.claim(claimOf("", { names: ["a", "b"] }), () => {});
+    const first = claim(stores[0]!);
+    await waiting(1);
+    await sql(`DELETE FROM ${schema}.names WHERE name = 'b'`);
+    // This one makes the name, and waits for "a" behind the first claim, which will look for the name.
+    const second = claim(stores[1]!);
+    await waiting(2);
+    await other.query("COMMIT");
+    const kinds = (await Promise.all([first, second])).map(({ kind }) => kind);
+    expect(kinds.sort()).toEqual(["busy", "granted"]);
+  });
 
   test("overlapping claims and batches of many clients do not deadlock", {
     timeout: 60_000,

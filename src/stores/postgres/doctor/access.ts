@@ -2,7 +2,7 @@ import { danger, type Finding, note, ok } from "../../../doctor/finding.js";
 import { judgeEncryption, listFirst } from "../../../doctor/measures.js";
 import type { StoreUrl } from "../../url.js";
 import type { Connections } from "../connections.js";
-import { findMissingRights, TABLES } from "../rights.js";
+import { findMissingRights, type LockKind, relationsOf } from "../rights.js";
 import { quoteSchema } from "../schema.js";
 import { type Facts, type SchemaFacts, TIMEOUT_MS } from "./facts.js";
 
@@ -11,14 +11,14 @@ const MOST_SHOWN = 5;
 /** Whether the user has all rights that locks need. */
 export async function checkRights(
   connections: Connections,
-  { user }: Facts,
+  { user, kind }: Facts,
   schema: SchemaFacts,
 ): Promise<Finding> {
-  const missing = await findMissingRights(connections, schema.name, null, TIMEOUT_MS);
+  const missing = await findMissingRights(connections, schema.name, null, TIMEOUT_MS, kind);
   if (missing.length === 0) return ok("rights", `${user} has all rights that locks need`);
   return danger(
     "rights",
-    `${user} lacks ${listFirst(missing, MOST_SHOWN)}: requests fail, some at once and some only when a name has waiters`,
+    `${user} lacks ${listFirst(missing, MOST_SHOWN)}: requests fail, some at once and some later`,
     `holdfast setup --store URL --grant ${user}, run by the owner of the schema ${schema.name}, gives them.`,
   );
 }
@@ -51,14 +51,19 @@ interface Access {
 /** Which other users can read or change the tables. Superusers and the owner always can. */
 export async function checkAccess(
   connections: Connections,
+  { kind }: Facts,
   { name }: SchemaFacts,
 ): Promise<Finding> {
-  const all = await connections.queryCatalogs<Access>(ACCESS, [name, TABLES], TIMEOUT_MS);
+  const all = await connections.queryCatalogs<Access>(
+    ACCESS,
+    [name, relationsOf(kind)],
+    TIMEOUT_MS,
+  );
   const everybody = all.find(({ isPublic }) => isPublic);
   if (everybody !== undefined) {
     return danger(
       "access",
-      `every user of the database can use the tables in the schema ${name} (${deedsOf(everybody)}): ${CONSEQUENCE}`,
+      `every user of the database can use the tables in the schema ${name} (${deedsOf(everybody)}): ${CONSEQUENCES[kind]}`,
       revocation(name, "PUBLIC"),
     );
   }
@@ -66,13 +71,17 @@ export async function checkAccess(
   const users = all.map((one) => `${one.role} (${deedsOf(one)})`);
   return note(
     "access",
-    `other users can use the tables in the schema ${name} as well: ${listFirst(users, MOST_SHOWN)}; ${CONSEQUENCE}`,
+    `other users can use the tables in the schema ${name} as well: ${listFirst(users, MOST_SHOWN)}; ${CONSEQUENCES[kind]}`,
     `For each of them that takes no locks: ${revocation(name, "USER")} A right may also come from a role that it is a member of.`,
   );
 }
 
-const CONSEQUENCE =
-  "a user who writes them can free and take any lock, and a user who reads them learns the grantIds and channels by which a grant is forged";
+const CONSEQUENCES: Readonly<Record<LockKind, string>> = {
+  leases:
+    "a user who writes them can free and take any lock, and a user who reads them learns the grantIds and channels by which a grant is forged",
+  sessions:
+    "a user who writes them can forge tokens, so that a fence lets a former holder in, and a user who reads them learns who holds what",
+};
 
 const revocation = (schema: string, role: string): string =>
   `REVOKE ALL ON ALL TABLES IN SCHEMA ${quoteSchema(schema)} FROM ${role}; REVOKE ALL ON SCHEMA ${quoteSchema(schema)} FROM ${role};`;

@@ -1,5 +1,5 @@
 import type { Connections } from "../connections.js";
-import { TABLES } from "../rights.js";
+import { type LockKind, relationsOf } from "../rights.js";
 import { MARKER_FUNCTION } from "../schema.js";
 
 /** No statement of the doctor takes so long, unless the server hangs. */
@@ -7,6 +7,8 @@ export const TIMEOUT_MS = 5_000;
 
 /** Facts about the server, its user and the schema. Every user can read all of them. */
 export interface Facts {
+  /** The kind of lock that the URL names. */
+  readonly kind: LockKind;
   readonly version: string;
   readonly versionNumber: number;
   readonly encoding: string;
@@ -54,19 +56,24 @@ const SETTINGS = [
   "autovacuum",
 ] as const;
 
-export async function readFacts(connections: Connections, schema: string): Promise<Facts> {
-  const [row] = await connections.queryCatalogs<Facts>(
+export async function readFacts(
+  connections: Connections,
+  schema: string,
+  kind: LockKind,
+): Promise<Facts> {
+  const [row] = await connections.queryCatalogs<Omit<Facts, "kind">>(
     SERVER,
     [SETTINGS, schema, MARKER_FUNCTION],
     TIMEOUT_MS,
   );
-  if (row!.schema === null) return row!;
+  const facts = { ...row!, kind };
+  if (facts.schema === null) return facts;
   const tables = await connections.queryCatalogs<TableFacts>(
     TABLE_FACTS,
-    [schema, TABLES],
+    [schema, relationsOf(kind)],
     TIMEOUT_MS,
   );
-  return { ...row!, schema: { ...row!.schema, tables } };
+  return { ...facts, schema: { ...facts.schema, tables } };
 }
 
 // By the catalogs: to_regclass() and the function itself fail for a user without rights on the schema.
@@ -101,4 +108,4 @@ const TABLE_FACTS = `SELECT c.relname AS name,
 FROM pg_class AS c
   JOIN pg_namespace AS n ON n.oid = c.relnamespace
   LEFT JOIN pg_stat_all_tables AS s ON s.relid = c.oid
-WHERE n.nspname = $1 AND c.relname = ANY ($2) ORDER BY c.relname`;
+WHERE n.nspname = $1 AND c.relname = ANY ($2) AND c.relkind = 'r' ORDER BY c.relname`;

@@ -1,10 +1,13 @@
+import type { Store } from "../../../core/store.js";
 import { check, type Finding, type Trial } from "../../../doctor/finding.js";
 import { settlesWithin } from "../../shared/timeout.js";
 import type { StoreUrl } from "../../url.js";
 import { Connections } from "../connections.js";
 import { postgresStore } from "../index.js";
 import { openPool, schemaOf, toConnectError } from "../open.js";
+import type { LockKind } from "../rights.js";
 import { FORMAT } from "../schema.js";
+import { postgresSessionStore } from "../session/index.js";
 import { checkAccess, checkRights, judgeLogin, judgeTransport } from "./access.js";
 import { type Facts, readFacts, TIMEOUT_MS } from "./facts.js";
 import {
@@ -21,25 +24,24 @@ import { judgeSize, judgeTables } from "./tables.js";
 /** Reports what endangers locks on a PostgreSQL server. It makes no tables: they would belong to the wrong user. */
 export async function examinePostgres(url: StoreUrl, trial: Trial): Promise<readonly Finding[]> {
   const schema = schemaOf(url);
+  const kind = url.options.has("mode") ? "sessions" : "leases";
   const connections = new Connections(await openPool(url));
   try {
-    const facts = await readFacts(connections, schema).catch((error: unknown) => {
+    const facts = await readFacts(connections, schema, kind).catch((error: unknown) => {
       throw toConnectError(error, url);
     });
-    const canTry = facts.schema?.format === FORMAT && facts.schema.hasFunctions;
+    const server = await checkServer(connections, facts);
+    const isRefused = server.some(({ about, level }) => about === "pooler" && level === "danger");
+    const canTry = facts.schema?.format === FORMAT && facts.schema.hasFunctions && !isRefused;
     return [
       ...judgeSettings(facts),
-      ...(await checkServer(connections, facts)),
-      ...(url.options.has("mode")
-        ? await check("lock table", () => checkLockTable(connections))
-        : []),
+      ...server,
+      ...(kind === "sessions" ? await check("lock table", () => checkLockTable(connections)) : []),
       judgeTables(facts, schema),
       ...(await checkSchema(connections, facts)),
       judgeLogin(facts),
       ...judgeTransport(url),
-      ...(canTry
-        ? [await trial(postgresStore(await openPool(url), { schema, closeClient: true }))]
-        : []),
+      ...(canTry ? [await trial(await openStore(url, kind, schema))] : []),
     ];
   } finally {
     // The server may be gone by now.
@@ -47,9 +49,14 @@ export async function examinePostgres(url: StoreUrl, trial: Trial): Promise<read
   }
 }
 
+async function openStore(url: StoreUrl, kind: LockKind, schema: string): Promise<Store> {
+  const make = kind === "sessions" ? postgresSessionStore : postgresStore;
+  return make(await openPool(url), { schema, closeClient: true });
+}
+
 /** One after the other: the times that are measured must not count each other's statements. */
 const checkServer = async (connections: Connections, facts: Facts): Promise<readonly Finding[]> => [
-  ...(await check("pooler", () => checkPooler(connections))),
+  ...(await check("pooler", () => checkPooler(connections, facts.kind))),
   ...(await check("clock", () => checkClock(connections))),
   ...(await check("latency", () => checkLatency(connections))),
   ...(await check("replicas", () => checkReplicas(connections, facts))),
@@ -62,6 +69,6 @@ async function checkSchema(connections: Connections, facts: Facts): Promise<read
   return [
     judgeSize(schema.tables, settings.autovacuum),
     ...(await check("rights", () => checkRights(connections, facts, schema))),
-    ...(await check("access", () => checkAccess(connections, schema))),
+    ...(await check("access", () => checkAccess(connections, facts, schema))),
   ];
 }

@@ -2,14 +2,23 @@ import { randomUUID } from "node:crypto";
 import { danger, type Finding, note, ok, unknown } from "../../../doctor/finding.js";
 import { compareClocks, listFirst, measureRoundTrips } from "../../../doctor/measures.js";
 import type { Connections } from "../connections.js";
+import type { LockKind } from "../rights.js";
 import { type Facts, TIMEOUT_MS } from "./facts.js";
 
 const LONG_MS = 5 * 60_000;
 const MOST_SHOWN = 3;
 
-/** Whether a pooler in between lets waiters be notified. */
-export async function checkPooler(connections: Connections): Promise<Finding> {
+/** Whether a pooler in between lets waiters be notified. Locks of sessions are refused behind each. */
+export async function checkPooler(connections: Connections, kind: LockKind): Promise<Finding> {
   const pooler = await connections.detectPooler(TIMEOUT_MS);
+  if (kind === "sessions") {
+    if (pooler === "none") return ok("pooler", "none in between");
+    return danger(
+      "pooler",
+      "a pooler stands in between: every claim is refused, because the pooler could let others use the session that has the locks",
+      "Name the server itself in the URL, or leave out mode=session.",
+    );
+  }
   if (pooler === "none") return ok("pooler", "none in between: waiters are notified");
   if (pooler === "sessions" && (await isDelivered(connections))) {
     return ok("pooler", "in between, in session mode: waiters are notified");
@@ -74,7 +83,7 @@ interface Standbys {
 /** Grants that a failover can lose. */
 export async function checkReplicas(
   connections: Connections,
-  { isStandby, settings }: Facts,
+  { isStandby, settings, kind }: Facts,
 ): Promise<Finding[]> {
   // A standby grants nothing, and the finding about its role says so.
   if (isStandby) return [];
@@ -82,7 +91,16 @@ export async function checkReplicas(
   const { attached, synchronous, isVisible } = row!;
   const names = settings.synchronous_standby_names;
   const count = `${attached} standby${attached === 1 ? " is" : "s are"} attached`;
-  if (names === "") {
+  if (kind === "sessions" && attached > 0) {
+    return [
+      note(
+        "replicas",
+        `${count}. A standby knows no locks of sessions: after a failover, each name is granted again`,
+        "Fence what must not be done twice.",
+      ),
+    ];
+  }
+  if (names === "" || kind === "sessions") {
     if (attached === 0)
       return [ok("replicas", "no standby is attached: there is no failover to lose a grant")];
     return [loss(`${count}, and synchronous_standby_names is empty: a grant waits for none`)];

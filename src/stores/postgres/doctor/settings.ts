@@ -9,6 +9,16 @@ export const judgeSettings = (facts: Facts): Finding[] => [
   judgeVersion(facts),
   judgeEncoding(facts),
   judgeRole(facts),
+  ...(facts.kind === "sessions" ? SET_BY_SESSION : judgeLeases(facts)),
+];
+
+/** A session sets what it needs, whatever the settings of its user are. */
+const SET_BY_SESSION: readonly Finding[] = [
+  ok("isolation", "the session that has the locks sets it for itself"),
+  ok("persistence", "locks of sessions end with a crash of the server, whatever is on disk"),
+];
+
+const judgeLeases = (facts: Facts): Finding[] => [
   judgeIsolation(facts),
   ...judgePersistence(facts),
   judgeCommit(facts),

@@ -247,8 +247,9 @@ BEGIN
   RETURN CASE WHEN FOUND THEN 'released' END;
 END $$;
 
--- Serves the claims and releases of one turn of a client's event loop, in their order (Request in index.ts).
--- A reply is null if another transaction has locked the name: the client sends the requests of that name again, in a
+-- Serves the claims and releases of one turn of a client's event loop, in their order (Request in index.ts), but claims
+-- of names that are busy come first: they are answered before a row is locked, and write nothing.
+-- A reply is null if another transaction has locked or deleted the name: the client sends the requests of that name again, in a
 -- call that waits for the lock (`waits`). A call with a single request always waits.
 CREATE OR REPLACE FUNCTION requests(
   batch json, is_durable boolean, new_channel text, lock_timeout_ms integer, waits boolean
@@ -257,33 +258,52 @@ DECLARE
   r record;
   reply text;
   replies text[];
+  -- Null for a single request of one name, which locks it by itself.
   locked text[];
+  -- Names of claims that may be busy; names of all other requests; the replies to claims of the former alone.
+  held_names text[]; changing text[]; busy text[];
   batch_now bigint;
+  at integer := 0;
   is_batch boolean := json_array_length(batch) > 1;
   setting text;
 BEGIN
   setting := begin_call(lock_timeout_ms, is_durable);
   IF is_batch THEN
+    held_names := ARRAY(SELECT n.name FROM names AS n
+      WHERE n.name = ANY (ARRAY(SELECT e -> 'names' ->> 0 FROM json_array_elements(batch) AS e WHERE e ->> 'kind' = 'claim'))
+        AND greatest((n.held).expires, (n.held).closed) > now_us());
+    IF cardinality(held_names) > 0 THEN
+      changing := ARRAY(SELECT e -> 'names' ->> 0 FROM json_array_elements(batch) AS e WHERE e ->> 'kind' <> 'claim');
+      busy := ARRAY(
+        SELECT CASE WHEN c.kind = 'claim' AND cardinality(c.names) = 1
+            AND c.names[1] = ANY (held_names) AND c.names[1] <> ALL (changing)
+            THEN busy_reply(c.names[1], c.id, c.permits, c."limit", NULL) END
+          FROM json_to_recordset(batch) AS c(kind text, id text, names text[], permits bigint, "limit" bigint));
+    END IF;
     locked := lock_names(ARRAY(
-      SELECT w FROM json_array_elements(batch) AS e, json_array_elements_text(e -> 'names') AS w), NOT waits);
+      SELECT w FROM json_array_elements(batch) WITH ORDINALITY AS e(request, i), json_array_elements_text(request -> 'names') AS w
+        WHERE busy[i] IS NULL), NOT waits);
     batch_now := now_us();
   END IF;
   FOR r IN SELECT * FROM json_to_recordset(batch) AS r(
     kind text, id text, names text[], seq bigint, permits bigint, "limit" bigint, ttl bigint,
     "atLeast" bigint, holder text
   ) LOOP
-    reply := NULL;
-    IF is_batch AND NOT r.names <@ locked THEN
-      replies := array_append(replies, NULL);
+    at := at + 1;
+    reply := busy[at];
+    IF NOT is_batch AND cardinality(r.names) > 1 THEN
+      locked := lock_names(r.names, false);
+    END IF;
+    -- The row of a single claim may be deleted while it waits for another: to make it again now would break the order.
+    IF reply IS NOT NULL OR NOT r.names <@ locked AND (is_batch OR NOT waits) THEN
+      replies := array_append(replies, reply);
       CONTINUE;
     END IF;
     IF r.kind = 'release' OR r.kind = 'unused' THEN
       reply := coalesce(release_sole_grant(r.names[1], r.id, r.kind = 'unused', batch_now),
         release_name(r.names[1], r.id, r.kind = 'unused', batch_now));
     ELSE
-      IF cardinality(r.names) > 1 THEN
-        IF NOT is_batch THEN PERFORM lock_names(r.names, false); END IF;
-      ELSE
+      IF cardinality(r.names) = 1 THEN
         reply := claim_free_name(
           r.names[1], r.id, r.seq, r.permits, r."limit", r.ttl, r."atLeast", r.holder, batch_now);
         IF reply IS NULL AND r.kind = 'claim' THEN
