@@ -1,8 +1,13 @@
+import { randomInt } from "node:crypto";
 import { REVOKED_KEPT } from "../../core/store.js";
 import type { ZooKeeperClient } from "./client/client.js";
+import { ZooKeeperError } from "./client/errors.js";
 import type { Layout } from "./layout.js";
 import type { Link } from "./link.js";
 import { foreignDataError, parse } from "./queue.js";
+
+/** Records that a session reads when it begins, in one request. */
+const MOST_SWEPT = 256;
 
 /** The record that a grant was revoked, kept for people to see. */
 export interface Revocation {
@@ -47,14 +52,20 @@ function isRevocation(value: unknown): value is Revocation {
   );
 }
 
-/** Deletes the records that are too old to be shown: nodes of ZooKeeper do not expire. */
+/** Deletes records that are too old to be shown: nodes of ZooKeeper do not expire. */
 export async function sweepRevocations(client: ZooKeeperClient, layout: Layout): Promise<void> {
   const { children } = await client.getChildren(layout.revoked);
-  for (const child of children) {
-    const path = `${layout.revoked}/${child}`;
-    const { stat } = await client.getData(path);
-    const isOld = Date.now() - stat.mtimeMs > REVOKED_KEPT.ms;
-    // Not if somebody has written it meanwhile.
-    if (isOld) await client.delete(path, { version: stat.version });
-  }
+  if (children.length === 0) return;
+  // Somewhere else each time, so that later sessions reach the rest.
+  const from = randomInt(children.length);
+  const some = [...children.slice(from), ...children.slice(0, from)].slice(0, MOST_SWEPT);
+  const paths = some.map((child) => `${layout.revoked}/${child}`);
+  const { results } = await client.multiRead(paths.map((path) => ({ op: "getData", path })));
+  const old = results.flatMap((read, i) => {
+    if (read instanceof ZooKeeperError) return [];
+    const { mtimeMs, version } = read.stat;
+    return Date.now() - mtimeMs > REVOKED_KEPT.ms ? [{ path: paths[i]!, version }] : [];
+  });
+  // Not if somebody has written one meanwhile.
+  await Promise.allSettled(old.map(({ path, version }) => client.delete(path, { version })));
 }

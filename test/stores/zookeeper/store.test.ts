@@ -1,12 +1,13 @@
 import { setTimeout as sleep, setImmediate as turn } from "node:timers/promises";
-import { expect, onTestFinished, test } from "vitest";
+import { expect, onTestFinished, test, vi } from "vitest";
 import { systemRuntime } from "../../../src/core/runtime.js";
+import { REVOKED_KEPT } from "../../../src/core/store.js";
 import { createLocks, type LeaseLostError, type Locks } from "../../../src/index.js";
 import { ClaimAttempt } from "../../../src/stores/zookeeper/claim-attempt.js";
 import { ZooKeeperContext } from "../../../src/stores/zookeeper/context.js";
 import { zookeeperStore } from "../../../src/stores/zookeeper/index.js";
 import { Layout } from "../../../src/stores/zookeeper/layout.js";
-import { TIMEOUT_PER_TTL } from "../../../src/stores/zookeeper/link.js";
+import { type SessionOptions, TIMEOUT_PER_TTL } from "../../../src/stores/zookeeper/link.js";
 import { ZooKeeperError } from "../../../src/zookeeper/index.js";
 import { holdfast, makeFolder } from "../../cli/helpers.js";
 import { describeWith } from "../../support/needs.js";
@@ -303,6 +304,29 @@ describeWith(["zookeeper"], "the ZooKeeper store on a real server", () => {
     const { lease, wasLost } = await next;
     expect(wasLost).toBe(true);
     await lease.release();
+  });
+
+  test("old records of forced releases are deleted, in few requests however many there are", async () => {
+    const layout = new Layout(zookeeper.root());
+    const { admin } = zookeeper;
+    const open = (session: SessionOptions) =>
+      openClient({ servers: [zookeeper.address], ...session });
+    const context = new ZooKeeperContext(open, systemRuntime().clock, layout);
+    onTestFinished(() => context.sessions.close(true));
+    // Behind its own read of the records.
+    await (await context.sessions.use(TTL_MS)).id.client.sync("/");
+    const paths = Array.from({ length: 300 }, (_, i) => `${layout.revoked}/name-${i}`);
+    await admin.multi(paths.map((path) => ({ op: "create", path, data: "[]" })));
+    vi.spyOn(Date, "now").mockReturnValue(Date.now() + 2 * REVOKED_KEPT.ms);
+    onTestFinished(() => void vi.restoreAllMocks());
+    const count = async () => (await admin.getChildren(layout.revoked)).children.length;
+    const before = await zookeeper.server.packets();
+    await context.sessions.use(2 * TTL_MS);
+    await until("a part is gone", async () => (await count()) <= 300 - 256);
+    // A deletion and its reply for each that is gone.
+    expect((await zookeeper.server.packets()) - before).toBeLessThan(2 * 256 + 200);
+    await context.sessions.use(3 * TTL_MS);
+    await until("all are gone", async () => (await count()) === 0);
   });
 
   test("resizes while many use a semaphore: never more than the highest limit, and the last one holds", async () => {

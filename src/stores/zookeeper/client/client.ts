@@ -242,8 +242,8 @@ export class ZooKeeperClient {
   }
 
   /**
-   * Ends the session, and the server deletes its ephemeral nodes; if no server can be reached, that
-   * happens after the session's timeout. Requests without a reply fail with `CLOSED`. Never rejects.
+   * Ends the session, and the server deletes its ephemeral nodes; if no server replies within a second, that
+   * happens after the session's timeout at the latest. Requests without a reply fail with `CLOSED`. Never rejects.
    */
   close(): Promise<void> {
     return this.#session.close();

@@ -22,6 +22,8 @@ const PINGS_UNANSWERED = 3;
 /** … but not sooner than this: servers stand still for a moment to collect garbage or to write their log. */
 const LEAST_SILENCE_MS = 1_000;
 const LEAST_ATTEMPT_MS = 100;
+/** A session that can't be ended expires by itself. */
+const LONGEST_CLOSE_MS = 1_000;
 /**
  * A server that is starting accepts connections and never reads from some of them (seen on 3.8.0), so the first
  * attempts are short. The next ones are longer: a server may need its time when thousands of clients come back.
@@ -122,7 +124,7 @@ export class Session {
     else new Request(operation, 0, handlers).fail(this.#end?.code ?? "CLOSED");
   }
 
-  /** Ends the session on the server if it can be reached; otherwise the server ends it after its timeout. */
+  /** Ends the session on the server if it replies soon; otherwise the server ends it after its timeout at the latest. */
   close(): Promise<void> {
     this.#closing ??= new Promise<void>((resolve) => {
       const finish = (): void => {
@@ -131,7 +133,8 @@ export class Session {
       };
       if (this.#state !== "connected") return finish();
       this.#outbox.add(CLOSE, { succeeded: finish, failed: finish });
-      this.#agenda.set(this.#attempt, this.#clock.elapsedMs() + this.#session.timeoutMs / 3);
+      const waitMs = Math.min(this.#session.timeoutMs / 3, LONGEST_CLOSE_MS);
+      this.#agenda.set(this.#attempt, this.#clock.elapsedMs() + waitMs);
     });
     return this.#closing;
   }
