@@ -88,6 +88,7 @@ describeWith(["postgres", "pgbouncer"], "a fence in PostgreSQL", () => {
           }),
         forget: async (resource) =>
           void (await pool.query("DELETE FROM cell WHERE name = $1", [resource])),
+        loseNumber: () => database.server.sql(`TRUNCATE ${schema}.fences`),
       };
     }));
 

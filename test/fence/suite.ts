@@ -1,10 +1,6 @@
 import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { expect, test } from "vitest";
-import {
-  type FenceCase,
-  type FenceSubject,
-  fenceConformance,
-} from "../../src/conformance/fence-suite.js";
+import { type FenceSubject, fenceConformance } from "../../src/conformance/fence-suite.js";
 import { InvalidArgumentError } from "../../src/core/errors.js";
 import type { Fence, Fenced } from "../../src/fence/fence.js";
 import type { FencedResource, FenceListOptions } from "../../src/fence/shared/list.js";
@@ -15,8 +11,13 @@ type Listed = Fence<undefined> & {
 
 const by = (token: bigint): Fenced => ({ token, floor: token });
 
+interface LosableCase {
+  readonly name: string;
+  run(subject: LosableSubject): Promise<void>;
+}
+
 /** Not in the suite for users: their fence may refuse in another process. */
-const PUBLISHES: FenceCase = {
+const PUBLISHES: LosableCase = {
   name: "each refusal is published once",
   async run({ fence, write }) {
     await fence.enter(undefined, "cell", by(9n));
@@ -37,9 +38,30 @@ const PUBLISHES: FenceCase = {
   },
 };
 
+/** A fence whose number can be deleted behind its back. */
+export interface LosableSubject extends FenceSubject {
+  /** Deletes the number of "cell", as the loss of the backend's data does. */
+  loseNumber?(): Promise<unknown>;
+}
+
+const STATE_LOST: LosableCase = {
+  name: "state lost: a stale holder is accepted until the present one enters again",
+  async run({ fence, read, write, loseNumber }) {
+    if (loseNumber === undefined) return;
+    await fence.enter(undefined, "cell", by(9n));
+    await expect(write("cell", by(8n), 1)).rejects.toThrow(/stale/);
+    await loseNumber();
+    expect(await fence.highest(undefined, "cell")).toBe(0n);
+    await write("cell", by(8n), 2);
+    await fence.enter(undefined, "cell", by(9n));
+    await expect(write("cell", by(8n), 3)).rejects.toThrow(/stale/);
+    expect(await read("cell")).toBe(2);
+  },
+};
+
 /** One test for each promise of a fence, each on a fresh subject. */
-export function suiteOf(fresh: () => Promise<FenceSubject>): void {
-  const cases = [...fenceConformance, PUBLISHES];
+export function suiteOf(fresh: () => Promise<LosableSubject>): void {
+  const cases: readonly LosableCase[] = [...fenceConformance, PUBLISHES, STATE_LOST];
   test.each(cases.map((one) => [one.name, one] as const))("%s", async (_name, one) => {
     const subject = await fresh();
     try {
