@@ -24,7 +24,12 @@ import { checkOnLost, type OnLost, optionsAndFn, workUnder } from "./core/work.j
 import type { EnterableFence } from "./fence/fence.js";
 import type { Deadlock } from "./primitives/deadlocks.js";
 import { type Election, type ElectionOptions, StoreElection } from "./primitives/election.js";
-import { checkFailOpen, isUnavailable, unprotectedLease } from "./primitives/fail-open.js";
+import {
+  checkFailOpen,
+  checkFence,
+  isUnavailable,
+  unprotectedLease,
+} from "./primitives/fail-open.js";
 import {
   forceRelease,
   inspectName,
@@ -56,6 +61,8 @@ export interface WithLockOptions extends AcquireOptions {
 
 /** Options of `withAll`. */
 export interface WithAllOptions extends MultiOptions {
+  /** Entered before `fn` runs, for each name as a resource, with that name's token. Default: no fence. */
+  fence?: EnterableFence | undefined;
   /** When `fn` succeeds but a lease was lost on the way: reject, or return the value. Default `"throw"`. */
   onLost?: OnLost | undefined;
 }
@@ -311,11 +318,15 @@ class StoreLocks implements Locks {
     maybeFn?: (lease: MultiLease) => T | Promise<T>,
   ): Promise<T> {
     const [given, fn] = optionsAndFn(optionsOrFn, maybeFn, "withAll");
-    checkOptions(given, "the options of withAll", [...MULTI_OPTIONS, "onLost"]);
-    const { onLost, ...rest } = given;
+    checkOptions(given, "the options of withAll", [...MULTI_OPTIONS, "fence", "onLost"]);
+    checkFence(given);
+    const { fence, onLost, ...rest } = given;
     const whenLost = checkOnLost(onLost);
     const lease = await this.acquireAll(names, rest);
-    return workUnder(lease, whenLost, async () => fn(lease));
+    const enter = async (): Promise<void> => {
+      for (const name of lease.names) await fence?.enter(undefined, name, lease.of(name));
+    };
+    return workUnder(lease, whenLost, async () => fn(lease), fence && enter);
   }
 
   semaphore(name: string, options: { permits: number }): Semaphore {

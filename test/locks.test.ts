@@ -2,6 +2,7 @@ import { describe, expect, it } from "vitest";
 import { ClosedError, LeaseLostError, StoreUnavailableError } from "../src/core/errors.js";
 import type { Lease } from "../src/core/lease.js";
 import type { ClaimAnswer, ReleaseAnswer } from "../src/core/store.js";
+import { memoryFence } from "../src/fence/memory.js";
 import { Deferred, fixedRandom, never, rejection, stage, watch } from "./core/helpers.js";
 
 describe("release", () => {
@@ -313,7 +314,7 @@ describe("withLock's arguments", () => {
   });
 });
 
-describe("withLock's fence", () => {
+describe("the fence of a call", () => {
   it("is checked before anything is sent to the store", async () => {
     const on = stage();
     const bad = [{ fence: null }, { fence: {} }, { resource: "r" }, { fence: { enter: 1 } }];
@@ -321,8 +322,40 @@ describe("withLock's fence", () => {
       const running = on.locks.withLock("a", options as never, () => "unfenced");
       await expect(running).rejects.toMatchObject({ code: "INVALID_ARGUMENT" });
     }
+    const gpu = on.locks.semaphore("gpu", { permits: 2 });
+    for (const options of bad) {
+      for (const running of [
+        gpu.withPermits(options as never, () => "unfenced"),
+        on.locks.withAll(["a"], options as never, () => "unfenced"),
+      ])
+        await expect(running).rejects.toMatchObject({ code: "INVALID_ARGUMENT" });
+    }
     expect(on.store.claims).toHaveLength(0);
     expect(await on.locks.withLock("a", undefined, () => "done")).toBe("done");
+  });
+
+  it("is entered by withAll for each name, and by withPermits", async () => {
+    const on = stage();
+    const fence = memoryFence();
+    const before = await on.locks.withAll(["a", "b"], { fence }, async (all) => {
+      for (const name of all.names)
+        expect(await fence.highest(undefined, name)).toBe(all.of(name).token);
+      return all.of("b");
+    });
+    const gpu = on.locks.semaphore("gpu", { permits: 2 });
+    await gpu.withPermits({ fence, resource: "r" }, async (lease) => {
+      expect(await fence.highest(undefined, "r")).toBe(lease.floor);
+    });
+    await gpu.withPermits({ fence }, async (lease) => {
+      expect(await fence.highest(undefined, "gpu")).toBe(lease.floor);
+    });
+    await fence.reset(undefined, "b", 10n ** 18n);
+    await expect(fence.guard(undefined, "b", before)).rejects.toMatchObject({
+      code: "STALE_TOKEN",
+    });
+    const refused = on.locks.withAll(["a", "b"], { fence }, () => "ran");
+    await expect(refused).rejects.toMatchObject({ code: "STALE_TOKEN", resource: "b" });
+    expect(await on.locks.list()).toEqual([]);
   });
 });
 

@@ -185,7 +185,8 @@ export const fenceConformance: readonly FenceCase[] = [
     async run({ fence, read, write }) {
       const tokens = Array.from({ length: 64 }, (_, i) => BigInt(((i * 37) % 64) + 1));
       const accepted: bigint[] = [];
-      await Promise.all(
+      let writing = true;
+      const writers = Promise.all(
         tokens.map(async (token) => {
           try {
             await write("cell", by(token), Number(token));
@@ -194,7 +195,22 @@ export const fenceConformance: readonly FenceCase[] = [
             assert.ok(isStale(error), String(error));
           }
         }),
-      );
+      ).finally(() => {
+        writing = false;
+      });
+      const reader = async (): Promise<void> => {
+        for (let last = 0; writing; ) {
+          const value = await read("cell");
+          assert.ok(
+            value >= last,
+            `the write of token ${value} was accepted after that of ${last}`,
+          );
+          last = value;
+          // Other requests of this process get a turn.
+          await new Promise((resolve) => setTimeout(resolve, 0));
+        }
+      };
+      await Promise.all([writers, reader()]);
       assert.ok(accepted.includes(64n), "the highest token was refused");
       assert.equal(await read("cell"), 64);
       assert.equal(await fence.highest(undefined, "cell"), 64n);

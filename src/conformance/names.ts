@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { checkSequencer } from "../fence/index.js";
 import { type Case, grantOf, ignore } from "./subject.js";
 
 const NAMES = [
@@ -169,6 +170,21 @@ export const nameCases: readonly Case[] = [
       await first.release();
       assert.equal((await two.list()).length, 1);
       await second.release();
+    },
+  },
+  {
+    name: "a sequencer is current while its lease holds the name, whichever client asks",
+    async run(bench) {
+      const [one, two] = [await bench.locks(), await bench.locks()];
+      const lease = await one.acquire("name");
+      const text = lease.sequencer();
+      assert.equal((await checkSequencer(two, text))?.token, lease.token);
+      await lease.release();
+      assert.equal(await checkSequencer(two, text), null);
+      const next = await two.acquire("name");
+      assert.equal(await checkSequencer(one, text), null);
+      assert.equal((await checkSequencer(one, next.sequencer()))?.token, next.token);
+      await next.release();
     },
   },
   {

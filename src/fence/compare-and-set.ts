@@ -1,6 +1,13 @@
 import { retryConflicts } from "../core/conflicts.js";
 import { InvalidArgumentError, StoreUnavailableError } from "../core/errors.js";
-import { checkNumber, checkOptions, checkToken, orElse, show } from "../core/validate.js";
+import {
+  checkBoolean,
+  checkNumber,
+  checkOptions,
+  checkToken,
+  orElse,
+  show,
+} from "../core/validate.js";
 import {
   checkFenced,
   checkResource,
@@ -98,7 +105,7 @@ export class PlaceFence<Value, Version> implements Fence<undefined> {
     checkToken(token, "token");
     await this.#retry(resource, async () => {
       const { value, version } = await this.#place.read(resource); // Also of a place with a bad number.
-      return (await this.#place.write(resource, { value, highest: token }, version)) || null;
+      return (await this.#write(resource, { value, highest: token }, version)) || null;
     });
   }
 
@@ -116,7 +123,7 @@ export class PlaceFence<Value, Version> implements Fence<undefined> {
       const value = change === null ? found.value : await change(found.value);
       if (change === null && entered) return { value };
       const next = { value, highest: entered ? found.highest : entry.floor };
-      return (await this.#place.write(resource, next, found.version)) ? { value } : null;
+      return (await this.#write(resource, next, found.version)) ? { value } : null;
     }).then(({ value }) => value);
   }
 
@@ -125,6 +132,12 @@ export class PlaceFence<Value, Version> implements Fence<undefined> {
     const found = await this.#place.read(resource);
     if (found?.highest !== null) checkToken(found?.highest, "highest, as read by the place,");
     return found;
+  }
+
+  /** A write that is done and resolves to nothing would look refused, and be repeated. */
+  async #write(resource: string, next: FencedValue<Value>, version: Version): Promise<boolean> {
+    const written: unknown = await this.#place.write(resource, next, version);
+    return checkBoolean(written, `the result of the place's write of ${show(resource)}`);
   }
 
   /** Repeats a step that resolves to null because another write came first. */

@@ -141,19 +141,24 @@ function uncached(response: Response, token: string | null): Response {
 
 /**
  * Guards a request of `node:http` or Express. Resolves to the numbers of the holder, to null if the request
- * is `optional` and has none, and to false if it was refused: then the response has been sent. docs/fences.md
+ * is `optional` and has none, and to false if it was refused: then the response has been sent. Rejects with any
+ * other error, as of `resource`: an error that leaves a listener of `node:http` ends the process. docs/fences.md
  * has a middleware for Express.
  *
  * @example
  * ```ts
  * import { createServer } from "node:http";
- * import { guardNode } from "holdfast/fence/http";
+ * import { guardNode, refuse } from "holdfast/fence/http";
  * import { memoryFence } from "holdfast/fence/memory";
  *
  * const fence = memoryFence(); // of the database that the service writes to
  * createServer(async (request, response) => {
- *   const fenced = await guardNode({ fence, resource: () => "hat" }, request, response);
- *   if (fenced !== false) response.end("guard again in the transaction that writes");
+ *   try {
+ *     const fenced = await guardNode({ fence, resource: () => "hat" }, request, response);
+ *     if (fenced !== false) response.end("guard again in the transaction that writes");
+ *   } catch (error) {
+ *     if (!refuse(response, error)) response.destroy(); // a StaleTokenError of your transaction is a 412
+ *   }
  * });
  * ```
  */

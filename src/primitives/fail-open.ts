@@ -10,10 +10,13 @@ import { type ClaimMode, modeOf } from "../core/store.js";
 import { show } from "../core/validate.js";
 import type { EnterableFence } from "../fence/fence.js";
 
-interface FailOpenOptions {
-  readonly onUnavailable?: OnUnavailable | undefined;
+interface FenceOptions {
   readonly fence?: EnterableFence | undefined;
   readonly resource?: string | undefined;
+}
+
+interface FailOpenOptions extends FenceOptions {
+  readonly onUnavailable?: OnUnavailable | undefined;
 }
 
 /**
@@ -21,21 +24,25 @@ interface FailOpenOptions {
  * token, so it refuses `"run"`.
  */
 export function checkFailOpen(settings: Settings, options: FailOpenOptions): OnUnavailable {
-  const { onUnavailable, fence, resource } = options;
+  const { onUnavailable, fence } = options;
   const checked = checkOnUnavailable(onUnavailable, settings.onUnavailable, settings.purpose);
-  if (fence === undefined) {
-    if (resource === undefined) return checked;
+  checkFence(options);
+  if (fence === undefined || checked === "throw") return checked;
+  throw new InvalidArgumentError(
+    'a fence needs a token, and with onUnavailable: "run" there may be none; set onUnavailable: "throw" for this call',
+  );
+}
+
+/** Throws InvalidArgumentError for a fence that can't be entered, and for a resource without a fence. */
+export function checkFence({ fence, resource }: FenceOptions): void {
+  if (fence === undefined && resource !== undefined) {
     throw new InvalidArgumentError("the option resource needs the option fence");
   }
-  if (typeof fence?.enter !== "function") {
+  if (fence !== undefined && typeof fence?.enter !== "function") {
     throw new InvalidArgumentError(
       `fence is ${show(fence)}; it must have enter(tx, resource, lease)`,
     );
   }
-  if (checked === "throw") return checked;
-  throw new InvalidArgumentError(
-    'a fence needs a token, and with onUnavailable: "run" there may be none; set onUnavailable: "throw" for this call',
-  );
 }
 
 /**

@@ -6,6 +6,7 @@ import type { HeldLease } from "../core/held-lease.js";
 import type { LeaseState, ReleaseResult } from "../core/lease.js";
 import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
 import { LAST_REPLY_MS } from "../core/requests.js";
+import type { SequencerOptions } from "../core/sequencer.js";
 import { type Call, resolveCall } from "../core/settings.js";
 import type { ClaimMode } from "../core/store.js";
 import { checkName, type Duration, show } from "../core/validate.js";
@@ -36,6 +37,8 @@ export interface MultiLease extends AsyncDisposable {
   assertHeld(): void;
   /** For a fence: token and floor of one of the names. Throws `InvalidArgumentError` for another name. */
   of(name: string): Fenced;
+  /** As `lease.sequencer`, for one of the names. Throws `LeaseLostError` unless all are held. */
+  sequencer(name: string, options?: SequencerOptions): string;
   /** Renews all leases; as `lease.renew`. */
   renew(ttl?: Duration): Promise<void>;
   /** Releases all. `lost` if any of them was, `unknown` if the store did not reply for any. */
@@ -193,8 +196,19 @@ class HeldLeases implements MultiLease {
   }
 
   of(name: string): Fenced {
+    const { token, floor } = this.#leaseOf(name);
+    return { token, floor };
+  }
+
+  sequencer(name: string, options?: SequencerOptions): string {
+    const lease = this.#leaseOf(name);
+    this.assertHeld();
+    return lease.sequencer(options);
+  }
+
+  #leaseOf(name: string): HeldLease {
     const lease = this.#leases.find((one) => one.name === name);
-    if (lease !== undefined) return { token: lease.token, floor: lease.floor };
+    if (lease !== undefined) return lease;
     throw new InvalidArgumentError(
       `${show(name)} is none of the names that were acquired: ${this.names.map(show).join(", ")}`,
     );

@@ -8,6 +8,8 @@ import { LOCK_LIMIT } from "../core/store.js";
 import { checkNumber, checkOptions, orElse } from "../core/validate.js";
 import { Waiter } from "../core/waiter.js";
 import { checkOnLost, type OnLost, optionsAndFn, workUnder } from "../core/work.js";
+import type { EnterableFence } from "../fence/fence.js";
+import { checkFence } from "./fail-open.js";
 
 /** Options of one acquire of permits. */
 export interface PermitOptions extends Omit<AcquireOptions, "mode" | "reentrant"> {
@@ -17,6 +19,10 @@ export interface PermitOptions extends Omit<AcquireOptions, "mode" | "reentrant"
 
 /** Options of `withPermits`. */
 export interface WithPermitsOptions extends PermitOptions {
+  /** Entered with the lease before `fn` runs. Default: no fence. Holders of permits do not refuse each other. */
+  fence?: EnterableFence | undefined;
+  /** The fence's name for the resource. Default: the semaphore's name. */
+  resource?: string | undefined;
   /** When `fn` succeeds but the lease was lost on the way: reject, or return the value. Default `"throw"`. */
   onLost?: OnLost | undefined;
 }
@@ -45,6 +51,7 @@ export interface Semaphore {
 }
 
 const OPTIONS = [...acquireOptionsBut("mode", "reentrant"), "permits"];
+const WITH_PERMITS_OPTIONS = [...OPTIONS, "fence", "resource", "onLost"];
 const TRY_OPTIONS = OPTIONS.filter((option) => option !== "wait");
 const MOST_PERMITS = LOCK_LIMIT - 1;
 
@@ -82,11 +89,13 @@ export class StoreSemaphore implements Semaphore {
     maybeFn?: (lease: Lease) => T | Promise<T>,
   ): Promise<T> {
     const [options, fn] = optionsAndFn(optionsOrFn, maybeFn, "withPermits");
-    checkOptions(options, "the options of withPermits", [...OPTIONS, "onLost"]);
-    const { onLost, ...rest } = options;
+    checkOptions(options, "the options of withPermits", WITH_PERMITS_OPTIONS);
+    checkFence(options);
+    const { fence, resource = this.name, onLost, ...rest } = options;
     const checked = checkOnLost(onLost);
     const lease = await this.acquire(rest);
-    return workUnder(lease, checked, async () => fn(lease));
+    const enter = async (): Promise<void> => fence?.enter(undefined, resource, lease);
+    return workUnder(lease, checked, async () => fn(lease), fence && enter);
   }
 
   async resize(permits: number): Promise<void> {

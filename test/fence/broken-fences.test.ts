@@ -21,7 +21,7 @@ class Parts {
   refuseUnlessEntered = refuseUnlessEntered;
   reset = (resource: string, token: bigint): void => this.save(resource, token);
   /** The step between the check and the write. */
-  betweenCheckAndWrite = (): Promise<void> | null => null;
+  betweenCheckAndWrite = (_token: bigint): Promise<void> | null => null;
   forget = (resource: string): void => void this.values.delete(resource);
 }
 
@@ -45,7 +45,7 @@ function subjectOf(parts: Parts): FenceSubject {
     async write(resource, lease, value, options) {
       // Checks and writes happen in the order of the calls, so a correct fence passes without a lock.
       await guard(undefined, resource, lease, options);
-      const between = parts.betweenCheckAndWrite();
+      const between = parts.betweenCheckAndWrite(lease.token);
       if (between !== null) await between;
       parts.values.set(resource, value);
     },
@@ -161,6 +161,22 @@ const BROKEN: readonly (readonly [string, (parts: Parts) => void, string])[] = [
       // Every second write takes longer.
       parts.betweenCheckAndWrite = () =>
         writes++ % 2 === 0 ? new Promise((resolve) => setImmediate(resolve)) : null;
+    },
+    "64 writers at once",
+  ],
+  [
+    "lets others enter between check and write, though the highest token writes last",
+    (parts) => {
+      const waiting: { token: bigint; resolve: () => void }[] = [];
+      const release = (): void => {
+        waiting.sort((a, b) => Number(b.token - a.token));
+        waiting.splice(waiting.length === 1 ? 0 : 1, 1)[0]!.resolve();
+        if (waiting.length > 0) setTimeout(release, 2);
+      };
+      parts.betweenCheckAndWrite = (token) =>
+        new Promise((resolve) => {
+          if (waiting.push({ token, resolve }) === 1) setTimeout(release, 2);
+        });
     },
     "64 writers at once",
   ],

@@ -1,13 +1,12 @@
 import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import fc from "fast-check";
 import { expect, onTestFinished, test } from "vitest";
-import type { FenceSubject } from "../../src/conformance/fence-suite.js";
 import { StaleTokenError } from "../../src/core/errors.js";
 import type { Fence, Fenced } from "../../src/fence/fence.js";
 import type { FencedCell } from "../../src/testing.js";
 import { rejection } from "../core/helpers.js";
 import { runs } from "../support/chance.js";
-import { expectListed } from "./suite.js";
+import { expectListed, type LosableSubject } from "./suite.js";
 
 /** A fence whose transactions are built first, and sent by `commit`. */
 interface CommittedFence<Tx> extends Fence<Tx | undefined> {
@@ -37,8 +36,8 @@ export interface Backend<Client, Tx> {
   send(tx: Tx): Promise<boolean>;
   /** The order of an accepted commit among all. */
   orderOf(reply: unknown): bigint;
-  /** The key of a resource's number, where the fence has no place of its own. */
-  keyOf(resource: string): string;
+  /** The key of a resource's number. */
+  keyOf(resource: string, place?: string): string;
   /** Values of a later format, and values that no fence wrote. */
   readonly strange: { readonly later: readonly string[]; readonly foreign: readonly string[] };
   /** Whether the server tells when a number was changed. */
@@ -77,7 +76,7 @@ export function interleaved<Client extends object>(
 }
 
 /** A fence of its own with numbers beside it, for the shared suite of fences. */
-export function subjectOf<Client, Tx>(backend: Backend<Client, Tx>): FenceSubject {
+export function subjectOf<Client, Tx>(backend: Backend<Client, Tx>): LosableSubject {
   const place = newPlace();
   const fence = backend.fence(backend.client(), place);
   /** Keys, and when each was made: writers that begin together make it once. */
@@ -102,6 +101,7 @@ export function subjectOf<Client, Tx>(backend: Backend<Client, Tx>): FenceSubjec
       await backend.remove(key);
       created.delete(key);
     },
+    loseNumber: () => backend.remove(backend.keyOf("cell", place)),
   };
 }
 

@@ -96,6 +96,22 @@ test("a place that others change all the time is given up after the retries, wit
   expect([attempts, objects.size]).toEqual([3, 0]);
 });
 
+test("a place whose write resolves to nothing is refused: its change would be made again and again", async () => {
+  const { place, objects } = places();
+  const fence = placeFence<number, number>({
+    ...place,
+    write: (async (...args: Parameters<typeof place.write>) => {
+      await place.write(...args);
+    }) as never,
+  });
+  const INVALID = { code: "INVALID_ARGUMENT" };
+  await expect(fence.enter(undefined, "a", by(1n))).rejects.toMatchObject(INVALID);
+  const adding = fence.update("a", by(1n), (count) => (count ?? 0) + 1);
+  await expect(adding).rejects.toMatchObject(INVALID);
+  await expect(fence.reset(undefined, "a", 1n)).rejects.toMatchObject(INVALID);
+  expect(objects.get("a")).toMatchObject({ value: 1 });
+});
+
 test.each([
   ["in the content, no update is lost", false],
   ["in metadata, a stale write is accepted, and an update is lost", true],

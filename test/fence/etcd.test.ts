@@ -100,7 +100,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     clear: (tx) => void Object.assign(tx, empty()),
     send: async (tx) => (await client.txn(tx)).succeeded,
     orderOf: (reply) => (reply as { revision: bigint }).revision,
-    keyOf: (resource) => `holdfast/fence/${resource}`,
+    keyOf: (resource, place = "holdfast/fence") => `${place}/${resource}`,
     strange: {
       later: ["2:00000000000000000001", "2:x", "10:00000000000000000001", "0:"],
       foreign: ["", "hello", "1:", "1:5", "1:5000000000000000000x", "00000000000000000001"],

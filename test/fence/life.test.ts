@@ -133,17 +133,6 @@ function inFile() {
   return { path, open };
 }
 
-test("state lost: a stale holder is accepted until the present one enters again", async () => {
-  const { db, fence, write } = await inFile().open();
-  onTestFinished(() => void db.close());
-  await fence.enter(undefined, "cell", by(9n));
-  expect(() => write(by(8n), 1)).toThrow(expect.objectContaining(STALE));
-  db.exec("DELETE FROM holdfast_fence");
-  write(by(8n), 1);
-  await fence.enter(undefined, "cell", by(9n));
-  expect(() => write(by(8n), 2)).toThrow(expect.objectContaining(STALE));
-});
-
 test("backup restored: holders granted since are accepted, also stale ones, and those before are not", async () => {
   const { path, open } = inFile();
   const before = await open();

@@ -1,7 +1,10 @@
+import { sql } from "drizzle-orm";
+import { drizzle } from "drizzle-orm/node-postgres";
 import { CompiledQuery, Kysely, PostgresDialect, type Transaction } from "kysely";
+import type { Pool } from "pg";
 import { beforeEach, describe, expect, it } from "vitest";
 import { StaleTokenError } from "../../src/core/errors.js";
-import { type PostgresTx, postgresFence } from "../../src/fence/postgres.js";
+import { type PostgresFence, type PostgresTx, postgresFence } from "../../src/fence/postgres.js";
 import { sellTheLastHat } from "../support/buyer.js";
 import { Database } from "../support/database.js";
 import { describeWith } from "../support/needs.js";
@@ -37,21 +40,50 @@ describeWith(["postgres", "pgbouncer"], "the last hat and two buyers", () => {
     });
   });
 
-  it("the same fence in a transaction of Kysely", async () => {
+  type Buy = (buyer: string, token: bigint) => Promise<unknown>;
+
+  it.each([
+    [
+      "Kysely",
+      (pool: Pool, fence: PostgresFence): Buy => {
+        type Tables = { orders: { buyer: string } };
+        const db = new Kysely<Tables>({ dialect: new PostgresDialect({ pool }) });
+        const txOf = (trx: Transaction<Tables>): PostgresTx => ({
+          query: (text, values = []) => trx.executeQuery(CompiledQuery.raw(text, [...values])),
+        });
+        return (buyer, token) =>
+          db.transaction().execute(async (trx) => {
+            await fence.guard(txOf(trx), "stock:hat", { token, floor: token });
+            await trx.insertInto("orders").values({ buyer }).execute();
+          });
+      },
+    ],
+    [
+      "Drizzle",
+      (pool: Pool, fence: PostgresFence): Buy => {
+        const db = drizzle(pool);
+        const txOf = (trx: Pick<typeof db, "execute">): PostgresTx => ({
+          query(statement, values = []) {
+            const parts = statement.split(/\$(\d+)/).map((part, i) =>
+              // Every second part is the number of a value.
+              i % 2 ? sql`${values[Number(part) - 1]}` : sql.raw(part),
+            );
+            return trx.execute(sql.join(parts));
+          },
+        });
+        return (buyer, token) =>
+          db.transaction(async (trx) => {
+            await fence.guard(txOf(trx), "stock:hat", { token, floor: token });
+            await trx.execute(sql`INSERT INTO orders VALUES (${buyer})`);
+          });
+      },
+    ],
+  ])("the same fence in a transaction of %s", async (_what, make) => {
     const pool = database.pool();
-    const db = new Kysely<{ orders: { buyer: string } }>({
-      dialect: new PostgresDialect({ pool }),
-    });
     const fence = postgresFence(pool);
-    const txOf = (trx: Transaction<{ orders: { buyer: string } }>): PostgresTx => ({
-      query: (text, values = []) => trx.executeQuery(CompiledQuery.raw(text, [...values])),
-    });
-    const buy = (buyer: string, token: bigint): Promise<void> =>
-      db.transaction().execute(async (trx) => {
-        await fence.guard(txOf(trx), "stock:hat", { token, floor: token });
-        await trx.insertInto("orders").values({ buyer }).execute();
-      });
+    const buy = make(pool, fence);
     const later = 2n ** 60n;
+    await fence.reset(undefined, "stock:hat", 0n);
     await buy("Bob", later);
     await expect(buy("Ann", 1n)).rejects.toBeInstanceOf(StaleTokenError);
     await buy("Cat", later);

@@ -6,6 +6,7 @@ import {
   StoreUnavailableError,
 } from "../../src/core/errors.js";
 import type { Fence } from "../../src/fence/fence.js";
+import { fenceRefusals } from "../../src/fence/index.js";
 import { guardRow, type PostgresFence, postgresFence } from "../../src/fence/postgres.js";
 import { listFences } from "../../src/fences.js";
 import { Database } from "../support/database.js";
@@ -87,6 +88,7 @@ describeWith(["postgres", "pgbouncer"], "a fence in PostgreSQL", () => {
           }),
         forget: async (resource) =>
           void (await pool.query("DELETE FROM cell WHERE name = $1", [resource])),
+        loseNumber: () => database.server.sql(`TRUNCATE ${schema}.fences`),
       };
     }));
 
@@ -345,9 +347,11 @@ describeWith(["postgres", "pgbouncer"], "a fence in PostgreSQL", () => {
       });
       await tx.query("COMMIT");
       const stale = await begin();
+      const before = fenceRefusals().total;
       const late = guardRow(stale, "public.stock", HAT, OLD, { set: { count: 5 } });
       await expect(late).rejects.toMatchObject({ code: "STALE_TOKEN", token: 1n, highest: 2n });
       await expect(late).rejects.toThrow('token 1 is stale for "public.stock (item');
+      expect(fenceRefusals().total - before).toBe(1);
       await stale.query("COMMIT");
       expect(await database.server.sql("SELECT count, fence_token FROM stock")).toBe("0|2");
     });

@@ -19,7 +19,7 @@ import { Lab } from "../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../src/verify/lab/redis.js";
 import { describeWith } from "../support/needs.js";
 import { quiet } from "../support/redis.js";
-import { suiteOf } from "./suite.js";
+import { type LosableSubject, suiteOf } from "./suite.js";
 
 const inFolder = async (): Promise<{ folder: string; remove: () => Promise<void> }> => {
   const folder = await mkdtemp(join(tmpdir(), "holdfast-fence-"));
@@ -41,7 +41,7 @@ async function inMemory(): Promise<FenceSubject> {
   };
 }
 
-async function inSqlite(): Promise<FenceSubject> {
+async function inSqlite(): Promise<LosableSubject> {
   const { folder, remove } = await inFolder();
   const db = await openSqlite(join(folder, "data.db"));
   db.exec("CREATE TABLE cell (resource TEXT PRIMARY KEY, value INTEGER)");
@@ -65,6 +65,7 @@ async function inSqlite(): Promise<FenceSubject> {
     },
     forget: async (resource) =>
       void db.prepare("DELETE FROM cell WHERE resource = ?").run(resource),
+    loseNumber: async () => db.exec("DELETE FROM holdfast_fence"),
     async dispose() {
       db.close();
       await remove();
@@ -175,7 +176,7 @@ describeWith(["redis"], "a fence in Redis", () => {
     get: (key: string) => Promise<string | null>,
     del: (key: string) => Promise<unknown>,
     close: () => unknown,
-  ): FenceSubject => ({
+  ): LosableSubject => ({
     fence: fence as Fence<undefined>,
     read: async (resource) => Number((await get(`cell:${resource}`)) ?? 0),
     async write(resource, lease, value, options) {
@@ -184,6 +185,7 @@ describeWith(["redis"], "a fence in Redis", () => {
       expect(await fence.commit(tx)).toEqual(["OK"]);
     },
     forget: async (resource) => void (await del(`cell:${resource}`)),
+    loseNumber: () => del(fence.keyOf("cell")),
     async dispose() {
       await close();
     },

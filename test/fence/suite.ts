@@ -1,3 +1,4 @@
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { expect, test } from "vitest";
 import { type FenceSubject, fenceConformance } from "../../src/conformance/fence-suite.js";
 import { InvalidArgumentError } from "../../src/core/errors.js";
@@ -8,9 +9,60 @@ type Listed = Fence<undefined> & {
   list(options?: FenceListOptions): Promise<readonly FencedResource[]>;
 };
 
+const by = (token: bigint): Fenced => ({ token, floor: token });
+
+interface LosableCase {
+  readonly name: string;
+  run(subject: LosableSubject): Promise<void>;
+}
+
+/** Not in the suite for users: their fence may refuse in another process. */
+const PUBLISHES: LosableCase = {
+  name: "each refusal is published once",
+  async run({ fence, write }) {
+    await fence.enter(undefined, "cell", by(9n));
+    const events: unknown[] = [];
+    const onEvent = (event: unknown): unknown => events.push(event);
+    subscribe("holdfast:stale-token", onEvent);
+    try {
+      await expect(write("cell", by(8n), 1)).rejects.toThrow(/stale/);
+      await expect(fence.enter(undefined, "cell", by(7n))).rejects.toThrow(/stale/);
+      await expect(fence.guard(undefined, "cell", by(6n))).rejects.toThrow(/stale/);
+      const strict = fence.guard(undefined, "cell", by(10n), { strict: true });
+      await expect(strict).rejects.toThrow(/not entered/);
+    } finally {
+      unsubscribe("holdfast:stale-token", onEvent);
+    }
+    const refused = { resource: "cell", highest: 9n };
+    expect(events).toEqual([8n, 7n, 6n, 10n].map((token) => ({ ...refused, token })));
+  },
+};
+
+/** A fence whose number can be deleted behind its back. */
+export interface LosableSubject extends FenceSubject {
+  /** Deletes the number of "cell", as the loss of the backend's data does. */
+  loseNumber?(): Promise<unknown>;
+}
+
+const STATE_LOST: LosableCase = {
+  name: "state lost: a stale holder is accepted until the present one enters again",
+  async run({ fence, read, write, loseNumber }) {
+    if (loseNumber === undefined) return;
+    await fence.enter(undefined, "cell", by(9n));
+    await expect(write("cell", by(8n), 1)).rejects.toThrow(/stale/);
+    await loseNumber();
+    expect(await fence.highest(undefined, "cell")).toBe(0n);
+    await write("cell", by(8n), 2);
+    await fence.enter(undefined, "cell", by(9n));
+    await expect(write("cell", by(8n), 3)).rejects.toThrow(/stale/);
+    expect(await read("cell")).toBe(2);
+  },
+};
+
 /** One test for each promise of a fence, each on a fresh subject. */
-export function suiteOf(fresh: () => Promise<FenceSubject>): void {
-  test.each(fenceConformance.map((one) => [one.name, one] as const))("%s", async (_name, one) => {
+export function suiteOf(fresh: () => Promise<LosableSubject>): void {
+  const cases: readonly LosableCase[] = [...fenceConformance, PUBLISHES, STATE_LOST];
+  test.each(cases.map((one) => [one.name, one] as const))("%s", async (_name, one) => {
     const subject = await fresh();
     try {
       await one.run(subject);
@@ -25,7 +77,6 @@ export async function expectListed(
   fence: Listed,
   { tellsTime }: { tellsTime: boolean },
 ): Promise<void> {
-  const by = (token: bigint): Fenced => ({ token, floor: token });
   expect(await fence.list()).toEqual([]);
   // A minute either way: the clock may be a server's.
   const sinceMs = Date.now() - 60_000;

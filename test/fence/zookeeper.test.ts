@@ -112,7 +112,8 @@ describeWith(["zookeeper"], "the fence in ZooKeeper", () => {
     clear: (tx) => void tx.splice(0),
     send: (tx) => client.multi(tx).then(() => true, isRefused),
     orderOf: (result) => (result as { reply: { zxid: bigint } }).reply.zxid,
-    keyOf: (resource) => `holdfast-fence/${resource}`,
+    keyOf: (resource, place) =>
+      `${place === undefined ? "holdfast-fence" : `at/${place}`}/${resource}`,
     strange: {
       later: ["2:1", "2:x", "10:1", "0:"],
       foreign: ["", "hello", "1:", "1:5x", "1:-5", "00000000000000000001"],

@@ -10,6 +10,7 @@ import {
 } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
 import type { Store, Traits } from "../../src/core/store.js";
+import { readSequencer } from "../../src/fence/index.js";
 import { memoryFence } from "../../src/fence/memory.js";
 import { createLocks, type Locks } from "../../src/locks.js";
 import type { MultiLease } from "../../src/primitives/multi.js";
@@ -520,6 +521,12 @@ describe("several names held as one", () => {
     await expect(fence.guard(undefined, "x", x)).rejects.toBeInstanceOf(StaleTokenError);
     expect(() => all.of("z")).toThrow('"z" is none of the names that were acquired: "x", "y"');
     expect(() => all.of("z")).toThrow(InvalidArgumentError);
+    expect(() => all.sequencer("z")).toThrow(InvalidArgumentError);
+    const key = "sixteen bytes or more";
+    const text = later.sequencer("x", { key });
+    expect(readSequencer(text, { key })).toMatchObject({ name: "x", ...later.of("x") });
+    await later.release();
+    expect(() => later.sequencer("x")).toThrow(LeaseLostError);
   });
 
   it("are renewed together, also with another ttl", async () => {

@@ -163,7 +163,8 @@ export function etcdStore(client: EtcdClient, options: EtcdStoreOptions = {}): E
 
 /**
  * A comparison for a transaction of yours: it succeeds only while the lease's claim stands. This is
- * the fence for data in the same etcd.
+ * the fence for data in the same etcd. It publishes no `holdfast:stale-token`: etcd does not tell which
+ * comparison was false.
  *
  * @example
  * await client.txn({ compare: [guardTxn(lease)], success: [{ put: { key, value } }] });
