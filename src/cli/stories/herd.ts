@@ -28,7 +28,7 @@ export const herd: Story = {
         if (["claim", "renew"].includes((event as { command: string }).command)) requests++;
       });
       await locks.withLock("job", () => actor.sayAndWait("holds it"));
-      actor.say(`has released it; its requests for it: ${requests}`);
+      actor.say(`releases it; requests: ${requests}`);
       return;
     }
     const data = await actor.open();
