@@ -9,7 +9,7 @@ import { memoryStore } from "../../src/stores/memory/index.js";
 import { FaultyStore } from "../../src/testing/faulty-store.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
 import { Deferred, refusal, rejection, stage, travel, watch } from "../core/helpers.js";
-import { STORES } from "./stores.js";
+import { describeOnStores } from "./stores.js";
 
 const PATIENT = { timeout: 10_000 };
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
@@ -30,15 +30,7 @@ function journal(queue: KeyedQueue<never>) {
   return { notes, run, most: () => most };
 }
 
-const QUEUES = [
-  { name: "without a store", make: async () => keyedQueue() as KeyedQueue<never> },
-  ...STORES.map(({ store, start }) => ({
-    name: `on ${store}`,
-    make: async () => keyedQueue(await start()()) as KeyedQueue<never>,
-  })),
-];
-
-describe.each(QUEUES)("$name", ({ make }) => {
+function queueTests(make: () => Promise<KeyedQueue<never>>): void {
   test("tasks of a key run in order, one at a time; other keys run side by side", async () => {
     const queue = await make();
     const { notes, run, most } = journal(queue);
@@ -100,9 +92,13 @@ describe.each(QUEUES)("$name", ({ make }) => {
     expect(notes.sort()).toEqual(["1", "2", "3"]);
     await Promise.all(tasks);
   });
-});
+}
 
-describe.each(STORES)("while another holds the key on $store", ({ start }) => {
+describe("without a store", () => queueTests(async () => keyedQueue() as KeyedQueue<never>));
+
+describeOnStores((start) => {
+  queueTests(async () => keyedQueue(await start()()) as KeyedQueue<never>);
+
   async function held() {
     const open = start();
     const [locks, other] = [await open(), await open()];
