@@ -209,7 +209,7 @@ await pool.end();`,
 const KEYED_REQUEST = `// None of your stores keeps records: the service that does the work remembers the key, with the effect.
 ${KEY}
 const headers = { "Idempotency-Key": key };
-const reply = await fetch("http://127.0.0.1:8080/report", { method: "PUT", headers, body: "1" });
+const reply = await fetch("http://127.0.0.1:8080/report", { method: "POST", headers, body: "1" });
 if (!reply.ok) throw new Error(\`the service replied \${reply.status}\`);
 console.log("done now");`;
 

@@ -70,7 +70,7 @@ interface NamedRequest {
   readonly key: string;
   readonly method: string;
   readonly path: string;
-  readonly body: Buffer;
+  readonly body: string | Uint8Array;
 }
 
 /** The part that the forms for Fetch and for `node:http` share. */
@@ -190,7 +190,7 @@ const PROBLEMS: Partial<
 };
 
 /** Each part by its own length, so that no two lists of parts run together. */
-function hashOf(...parts: (string | Buffer)[]): string {
+function hashOf(...parts: (string | Uint8Array)[]): string {
   const hash = createHash("sha256");
   for (const part of parts) hash.update(`${Buffer.byteLength(part)}:`).update(part);
   return hash.digest("hex");

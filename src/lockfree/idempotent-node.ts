@@ -1,16 +1,19 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
+import { InvalidArgumentError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
 import { Refusal } from "../core/problem.js";
+import { show } from "../core/validate.js";
 import type { Locks } from "../locks.js";
 import { HeldResponse } from "./held-response.js";
 import { HttpGuard, type IdempotentHttpOptions, KEY_HEADER } from "./idempotent-http.js";
+import { changeByJson } from "./json-codec.js";
 import { replayNode, type StoredResponse } from "./stored-response.js";
 
 /** Given to a handler with the request. */
 export interface IdempotentRequest {
   /** The lease of the key; null for a request that passes without one. */
   readonly lease: Lease | null;
-  /** The body, which has been read; null for a request that passes without a key, and if a parser was first. */
+  /** The body as it was sent; null for a request that passes without a key, and if a parser has read it before. */
   readonly body: Buffer | null;
 }
 
@@ -18,8 +21,10 @@ type Handler<Req, Res> = (request: Req, response: Res, more: IdempotentRequest) 
 
 /**
  * Makes a handler of `node:http` or Express idempotent, as `idempotentFetch` does. The body is read before the
- * handler runs, unless a parser was first and has set `request.body`; the handler gets it as third argument.
- * The response that the handler writes is sent when it has been recorded.
+ * handler runs, and the handler gets it as third argument. If a parser was first, `request.body` stands for it,
+ * where it holds all of it: text, bytes, or the data of a body in JSON or of a form. Otherwise the request ends in
+ * `InvalidArgumentError`, because another request could not be told from it. The response that the handler writes is
+ * sent when it has been recorded.
  *
  * The key is in progress until the handler has ended the response, whether or not the client is still there:
  * a handler that never does keeps the key until `maxHold`. If the client leaves before it has sent its whole
@@ -77,11 +82,13 @@ async function answer<Req extends IncomingMessage, Res extends ServerResponse>(
   }
   const { body: parsed, originalUrl } = request as { body?: unknown; originalUrl?: string };
   // express.json() of Express 4 sets an empty object, and leaves a body of another type unread.
-  const isUnread = parsed === undefined || !request.readableDidRead;
-  const read = isUnread ? await readBody(guard, request) : null;
-  if (isUnread && read === null) return;
+  const wasRead = request.readableDidRead;
+  const read = wasRead ? null : await readBody(guard, request);
+  if (!wasRead && read === null) return;
   const path = originalUrl ?? request.url ?? "";
-  const named = { key, method, path, body: read ?? bytesOf(parsed) };
+  // Some adapters to serverless platforms set a body, and leave nothing to be read.
+  const isParsed = read === null || (read.length === 0 && !isEmpty(parsed));
+  const named = { key, method, path, body: isParsed ? bytesOf(parsed, request) : read };
   const held = new HeldResponse(response);
   let handled: Promise<unknown> | undefined;
   let stored: StoredResponse | null;
@@ -122,8 +129,27 @@ async function readBody<Req extends IncomingMessage>(
   }
 }
 
-/** The body as a parser has left it: text, bytes, or data. */
-const bytesOf = (parsed: unknown): Buffer =>
-  Buffer.isBuffer(parsed)
-    ? parsed
-    : Buffer.from(typeof parsed === "string" ? parsed : JSON.stringify(parsed));
+/** The body as a parser has left it: text, bytes, or data. Throws if that may be less than was sent. */
+function bytesOf(parsed: unknown, { headers }: IncomingMessage): string | Uint8Array {
+  const isRaw = typeof parsed === "string" || parsed instanceof Uint8Array;
+  if (isRaw && parsed.length > 0) return parsed;
+  const type = headers["content-type"] ?? "";
+  if (PARSED_TYPES.test(type) && changeByJson(parsed, "") === null) {
+    const text = JSON.stringify(parsed);
+    // Express 4 sets an empty object also for a body that it has not parsed.
+    if (!isEmpty(parsed) || headers["content-length"] === String(text.length)) return text;
+  }
+  throw new InvalidArgumentError(
+    `another middleware has read the body of a request, and request.body is ${show(parsed)}, which may be less than was sent as ` +
+      `${show(type)}: put idempotentNode before that middleware, or let it keep the bytes in request.body, as express.raw() does`,
+  );
+}
+
+/** Types whose data shows all that was sent. A parser of multipart/form-data keeps files elsewhere. */
+const PARSED_TYPES = /^application\/(?:[\w.+-]*\+)?(?:json|x-www-form-urlencoded) *(?:;|$)/i;
+
+function isEmpty(parsed: unknown): boolean {
+  if (parsed instanceof Uint8Array) return parsed.length === 0;
+  if (typeof parsed !== "object") return parsed === undefined || parsed === "";
+  return parsed === null || Object.keys(parsed).length === 0;
+}

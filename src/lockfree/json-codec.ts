@@ -19,19 +19,29 @@ const MOST_LEVELS = 200;
 export const jsonCodec: ResultCodec<unknown> = {
   encode(value) {
     if (value === undefined) return "";
-    check(value, "the result", 0);
+    const change = changeByJson(value, "the result");
+    if (change !== null) {
+      throw new InvalidArgumentError(`${change}: return plain data, or pass a codec`);
+    }
     return JSON.stringify(value);
   },
   decode: (text) => (text === "" ? undefined : JSON.parse(text)),
 };
 
-function check(value: unknown, path: string, level: number): void {
-  if (value === null || typeof value === "string" || typeof value === "boolean") return;
-  if (typeof value === "number" && Number.isFinite(value)) return;
+/** What JSON would change in a value, or null. `path`: its name in the text. */
+export function changeByJson(value: unknown, path: string, level = 0): string | null {
+  if (value === null || typeof value === "string" || typeof value === "boolean") return null;
+  if (typeof value === "number" && Number.isFinite(value)) return null;
   const fields = typeof value === "object" ? fieldsOf(value) : null;
-  if (fields === null) throw changedByJson(path, show(value));
-  if (level === MOST_LEVELS) throw changedByJson(path, "nested too deep, or in a circle");
-  for (const [name, field] of fields) check(field, path + name, level + 1);
+  const what = fields === null ? show(value) : "nested too deep, or in a circle";
+  if (fields === null || level === MOST_LEVELS) {
+    return `${path} is ${what}, which JSON can't give back as it was`;
+  }
+  for (const [name, field] of fields) {
+    const change = changeByJson(field, path + name, level + 1);
+    if (change !== null) return change;
+  }
+  return null;
 }
 
 /** Null if JSON would lose a part of the object, or its class. */
@@ -48,8 +58,3 @@ function fieldsOf(value: object): [string, unknown][] | null {
     (value as Record<string, unknown>)[key],
   ]);
 }
-
-const changedByJson = (path: string, what: string): InvalidArgumentError =>
-  new InvalidArgumentError(
-    `${path} is ${what}, which JSON can't give back as it was: return plain data, or pass a codec`,
-  );

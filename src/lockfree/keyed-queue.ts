@@ -6,6 +6,7 @@ import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
 import { pause } from "../core/pause.js";
 import { LAST_REPLY_MS } from "../core/requests.js";
 import { type Runtime, systemRuntime } from "../core/runtime.js";
+import { resolveCall } from "../core/settings.js";
 import {
   checkName,
   checkNumber,
@@ -114,6 +115,8 @@ export function keyedQueue(
   locks?: Locks,
   options?: KeyedQueueOptions,
 ): KeyedQueue<Lease> | KeyedQueue<null> {
+  // A null that was meant to be a `Locks` must not make a queue of this process alone.
+  if (locks !== undefined) contextOf(locks);
   return new LaneQueue(locks ?? null, options) as KeyedQueue<Lease> | KeyedQueue<null>;
 }
 
@@ -139,6 +142,11 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
     this.#most = checkNumber(orElse(most, 1_000), "most", rule);
     this.#turnTasks = checkNumber(orElse(turnTasks, 100), "turnTasks", rule);
     this.#turnMs = parseDuration(orElse(turnTime, 1_000), "turnTime", { min: 0 });
+    if (locks !== null) {
+      // Now, and not only when a task acquires.
+      const { settings, store } = contextOf(locks);
+      resolveCall(rest, settings, store.traits);
+    }
     this.#leaseOptions = rest;
   }
 

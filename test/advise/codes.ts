@@ -19,6 +19,7 @@ export const codes: readonly AdvisedCode[] = [
   ).values(),
 ].map((one, at) => ({ ...one, name: `${one.rule}-${one.store ?? "none"}-${at + 1}` }));
 
+export const commands = codes.filter(({ language }) => language === "sh");
 export const programs = codes.filter(({ language }) => language === "js");
 
 /** Ways to see afterwards what a program has done, by what is in it; each throws if it has done nothing. */
@@ -27,6 +28,11 @@ const EFFECTS: readonly (readonly [sign: string, check: string])[] = [
   [
     "127.0.0.1:8080",
     `if ((await (await fetch("http://127.0.0.1:8080/report")).text()) === "0") throw new Error("nothing was sent");`,
+  ],
+  [
+    `"Idempotency-Key"`,
+    `const sum = await (await fetch("http://127.0.0.1:8080/report")).text();
+if (sum !== "1") throw new Error("the work was done again: " + sum);`,
   ],
   [
     "openFileFence(",

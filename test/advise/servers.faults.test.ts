@@ -1,18 +1,20 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { describeWith } from "../support/needs.js";
-import { needsServer, programs, withCheck } from "./codes.js";
+import { type AdvisedCode, commands, needsServer, programs, withCheck } from "./codes.js";
 import { Playground } from "./playground.js";
 
-/** One program for each rule and store, and one for each fence: the two don't depend on each other. */
+/** One program, and one command, for each rule and store, and one for each fence: the two don't depend on each other. */
 const seen = new Set<string>();
-const onServers = programs.filter(needsServer).filter(({ rule, store, text }) => {
-  const fence = /holdfast\/fence\/[\w-]+/.exec(text)?.[0] ?? "";
-  const place = `${rule} ${store ?? text}`;
-  const isNew = [place, fence].some((one) => !seen.has(one));
-  seen.add(place).add(fence);
-  return isNew;
-});
+const [onServers, inShell] = [programs, commands].map((all) =>
+  all.filter(needsServer).filter(({ rule, store, language, text }) => {
+    const fence = /holdfast\/fence\/[\w-]+/.exec(text)?.[0] ?? "";
+    const place = `${language} ${rule} ${store ?? text}`;
+    const isNew = [place, fence].some((one) => !seen.has(one));
+    seen.add(place).add(fence);
+    return isNew;
+  }),
+) as [AdvisedCode[], AdvisedCode[]];
 
 describeWith(
   ["redis", "postgres", "etcd", "zookeeper"],
@@ -51,6 +53,10 @@ describeWith(
 
     test("on every store and with every fence", () => {
       expect(onServers.length).toBeGreaterThan(20);
+      expect(inShell.length).toBeGreaterThan(15);
+    });
+    test.concurrent.each(inShell)("$name in a shell", async (code) => {
+      expect(await playground.runInShell(code, addresses)).toMatch(/^\d+\n$/);
     });
     test.concurrent.each(onServers)("$name", async (code) =>
       playground.run(withCheck(code), addresses),

@@ -3,6 +3,8 @@ import { createServer, type IncomingMessage, request, type ServerResponse } from
 import type { AddressInfo } from "node:net";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
+// @ts-expect-error: it has no types
+import express from "express";
 import { describe, expect, onTestFinished, test } from "vitest";
 import { createLocks, type Locks, StoreUnavailableError } from "../../src/index.js";
 import {
@@ -669,6 +671,7 @@ describe("node:http", () => {
       const { url: originalUrl } = request;
       Object.assign(request, { body: JSON.parse(String(Buffer.concat(chunks))), originalUrl });
       request.url = "/";
+      request.headers["content-type"] = "application/vnd.shop+json; charset=utf-8";
       return handle(request, response);
     });
     const send = sendTo(url);
@@ -677,6 +680,91 @@ describe("node:http", () => {
     expect((await send({ body: '{"a":2}' })).status).toBe(422);
     expect((await send({ body: '{"a":1}', path: "/other" })).status).toBe(422);
     expect(bodies).toEqual([{ a: 1 }, null]);
+  });
+
+  describe("below middleware of Express", () => {
+    type Middleware = (
+      request: IncomingMessage,
+      response: ServerResponse,
+      next: () => void,
+    ) => void;
+    const readsAll =
+      (body: unknown): Middleware =>
+      async (request, _response, next) => {
+        await request.toArray();
+        if (body !== undefined) Object.assign(request, { body });
+        next();
+      };
+    const JSON_TYPE = "application/json";
+    const MULTIPART = "multipart/form-data; boundary=x";
+
+    async function serveBelow(middleware: Middleware) {
+      let runs = 0;
+      const handle = handled((_request, response) => response.end(`run ${++runs}`));
+      const app = express();
+      app.use(middleware);
+      app.post("/charges", handle);
+      app.use((error: Error, _1: unknown, response: ServerResponse, _2: unknown) => {
+        response.writeHead(500).end(error.message);
+      });
+      const url = await serve(app);
+      return async (type: string, body: string | null) => {
+        const headers = { ...keyHeaders({}), "content-type": type };
+        const response = await fetch(`${url}/charges`, { method: "POST", headers, body });
+        return { status: response.status, text: await response.text() };
+      };
+    }
+
+    test.each<[string, Middleware, string, string | null, string]>([
+      ["express.json()", express.json(), JSON_TYPE, '{"a":1}', '{"a":2}'],
+      ["express.json() and an empty object", express.json(), JSON_TYPE, "{}", '{"a":2}'],
+      ["express.json() and no body", express.json(), JSON_TYPE, null, '{"a":2}'],
+      ["express.json() and another type", express.json(), MULTIPART, "one", "two"],
+      ["a form", express.urlencoded(), "application/x-www-form-urlencoded", "a=1", "a=2"],
+      ["express.raw()", express.raw({ type: "*/*" }), MULTIPART, "one", "two"],
+      ["express.text()", express.text({ type: "*/*" }), "text/plain", "one", "two"],
+    ])("%s: another request is refused", async (_, middleware, type, one, two) => {
+      const send = await serveBelow(middleware);
+      expect(await send(type, one)).toEqual({ status: 200, text: "run 1" });
+      expect(await send(type, one)).toEqual({ status: 200, text: "run 1" });
+      expect(await send(type, two)).toMatchObject({ status: 422 });
+    });
+
+    const toMap = express.json({ reviver: (_: string, value: unknown) => new Map([["a", value]]) });
+    test.each<[string, Middleware, string, RegExp]>([
+      ["leaves none", readsAll(undefined), JSON_TYPE, /request.body is undefined/],
+      ["leaves an empty object", readsAll({}), JSON_TYPE, /less than was sent as "application/],
+      [
+        "keeps files elsewhere",
+        readsAll({ a: "1" }),
+        MULTIPART,
+        /less than was sent as "multipart/,
+      ],
+      ["makes objects of a class", toMap, JSON_TYPE, /request.body is a Map/],
+    ])(
+      "a middleware that reads the body and %s: an error, and no work",
+      async (_, middleware, type, message) => {
+        const send = await serveBelow(middleware);
+        for (const body of ['{"a":1}', '{"a":2}']) {
+          const { status, text } = await send(type, body);
+          expect(status, text).toBe(500);
+          expect(text).toMatch(message);
+          expect(text).toMatch(/put idempotentNode before that middleware/);
+        }
+      },
+    );
+
+    test("an adapter that sets the body of a request and leaves nothing to read", async () => {
+      const handle = handled((_request, response) => response.end("fine"));
+      const url = await serve((request, response) =>
+        handle(Object.assign(request, { body: String(request.headers["sent"]) }), response),
+      );
+      const send = (sent: string) =>
+        fetch(url, { method: "POST", headers: { ...keyHeaders({}), sent } });
+      expect((await send("one")).status).toBe(200);
+      expect(replayed(await send("one"))).toBe(true);
+      expect((await send("two")).status).toBe(422);
+    });
   });
 
   test("a parser that left the body unread does not make all bodies the same", async () => {

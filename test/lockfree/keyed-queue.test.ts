@@ -8,8 +8,8 @@ import { createLocksOn } from "../../src/locks.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
 import { FaultyStore } from "../../src/testing/faulty-store.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
-import { Deferred, rejection, stage, travel, watch } from "../core/helpers.js";
-import { STORES } from "./stores.js";
+import { Deferred, refusal, rejection, stage, travel, watch } from "../core/helpers.js";
+import { describeOnStores } from "./stores.js";
 
 const PATIENT = { timeout: 10_000 };
 const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
@@ -30,15 +30,7 @@ function journal(queue: KeyedQueue<never>) {
   return { notes, run, most: () => most };
 }
 
-const QUEUES = [
-  { name: "without a store", make: async () => keyedQueue() as KeyedQueue<never> },
-  ...STORES.map(({ store, start }) => ({
-    name: `on ${store}`,
-    make: async () => keyedQueue(await start()()) as KeyedQueue<never>,
-  })),
-];
-
-describe.each(QUEUES)("$name", ({ make }) => {
+function queueTests(make: () => Promise<KeyedQueue<never>>): void {
   test("tasks of a key run in order, one at a time; other keys run side by side", async () => {
     const queue = await make();
     const { notes, run, most } = journal(queue);
@@ -100,9 +92,13 @@ describe.each(QUEUES)("$name", ({ make }) => {
     expect(notes.sort()).toEqual(["1", "2", "3"]);
     await Promise.all(tasks);
   });
-});
+}
 
-describe.each(STORES)("while another holds the key on $store", ({ start }) => {
+describe("without a store", () => queueTests(async () => keyedQueue() as KeyedQueue<never>));
+
+describeOnStores((start) => {
+  queueTests(async () => keyedQueue(await start()()) as KeyedQueue<never>);
+
   async function held() {
     const open = start();
     const [locks, other] = [await open(), await open()];
@@ -436,4 +432,61 @@ test("a wait that ends in an outage is StoreUnavailableError, and one for a hold
   const silent = watch(queue.run("free", { wait: 2_000 }, () => "never"));
   await clock.advance(2_300);
   expect(silent.value).toMatchObject({ code: "STORE_UNAVAILABLE" });
+});
+
+test.each([
+  [{ most: 0 }, /most is 0/],
+  [{ most: -1 }, /most is -1/],
+  [{ most: 1.5 }, /most is 1.5/],
+  [{ most: Number.NaN }, /most is NaN/],
+  [{ most: "9" }, /most is "9"/],
+  [{ turnTasks: 0 }, /turnTasks is 0/],
+  [{ turnTasks: Number.POSITIVE_INFINITY }, /turnTasks is Infinity/],
+  [{ turnTime: -1 }, /turnTime is -1/],
+  [{ turnTime: Number.NaN }, /turnTime is NaN/],
+  [{ turnTime: "1 s" }, /turnTime is "1 s"/],
+  [{ ttl: 0 }, /ttl is 0/],
+  [{ ttl: "soon" }, /ttl is "soon"/],
+  [{ renew: "no" }, /renew is "no"/],
+  [{ maxHold: -1 }, /maxHold is -1/],
+  [{ maxHold: Number.NaN }, /maxHold is NaN/],
+  [{ abortBefore: "60s" }, /abortBefore of 60000 ms/],
+  [{ note: 5 }, /note is 5/],
+  [{ wait: 5 }, /no option "wait"/],
+  [null, /options of keyedQueue are null/],
+])("the options %j are refused when the queue is made", (options, message) => {
+  const { locks } = stage();
+  onTestFinished(() => locks.close());
+  expect(refusal(() => keyedQueue(locks, options as never)).message).toMatch(message);
+});
+
+test("bad arguments of calls are refused, and queue nothing", async () => {
+  const { locks, store } = stage();
+  onTestFinished(() => locks.close());
+  const queue = keyedQueue(locks);
+  const bad = [
+    { wait: -1 },
+    { wait: Number.NaN },
+    { wait: "later" },
+    { wait: null },
+    { signal: {} },
+  ];
+  for (const options of [...bad, { wiat: 5 }, null]) {
+    const error = await rejection(queue.run("a", options as never, () => {}));
+    expect(error, JSON.stringify(options)).toMatchObject({ code: "INVALID_ARGUMENT" });
+  }
+  for (const key of ["", "x".repeat(256), 7, undefined]) {
+    expect(await rejection(queue.run(key as string, () => {}))).toMatchObject({
+      code: "INVALID_ARGUMENT",
+    });
+  }
+  expect(await rejection(queue.run("a", undefined as never))).toMatchObject({
+    code: "INVALID_ARGUMENT",
+  });
+  for (const grace of [-1, Number.NaN, "x"]) {
+    const error = await rejection(queue.close({ grace: grace as number }));
+    expect(error).toMatchObject({ code: "INVALID_ARGUMENT" });
+  }
+  expect([queue.waiting(), store.claims.length, await queue.run("a", () => 1)]).toEqual([0, 0, 1]);
+  expect(refusal(() => keyedQueue(null as never)).message).toMatch(/null/);
 });

@@ -13,7 +13,8 @@ import { freshFile } from "../support/sqlite.js";
 
 const WORKERS = 5;
 const DELIVERIES = 100;
-const KEY = "payment:42";
+/** Each test has a payment of its own. */
+let paymentCount = 0;
 const CHARGER = fileURLToPath(new URL("charger.mjs", import.meta.url));
 
 /** When the worker that charges is killed: before the charge is made, after it, or after the reply to it. */
@@ -27,6 +28,7 @@ class Payments {
   requests = 0;
   kills = 0;
   losses = 0;
+  readonly #key = `payment:${++paymentCount}`;
   readonly #takesKeys: boolean;
   readonly #args: (provider: string) => string[];
   readonly #workers = new Map<number, { process: ChildProcess; deliveries: string[] }>();
@@ -74,7 +76,8 @@ class Payments {
     });
     createInterface({ input: child.stdout }).on("line", (line) => {
       const [id, receipt] = line.split(" ") as [string, string | undefined];
-      if (id === "ready") child.stdin.write(deliveries.map((one) => `${one} ${KEY}\n`).join(""));
+      if (id === "ready")
+        child.stdin.write(deliveries.map((one) => `${one} ${this.#key}\n`).join(""));
       else if (id === "lost") this.losses++;
       else this.receipts.set(id, receipt!);
       if (this.receipts.size === DELIVERIES) this.#allDone();
@@ -155,15 +158,15 @@ describe("on SQLite", () => {
   paymentTests(() => `sqlite:${freshFile()}`);
 });
 
-describeWith(["redis"], "on Redis", () => {
+describeWith(["redis", "postgres"], "on a server", () => {
   let lab: Lab;
-  let servers = 0;
-  let url: string;
+  const urls = { redis: "", postgres: "" };
   beforeAll(async () => {
     lab = await Lab.open();
-    url = (await lab.redis()).url;
+    const [redis, postgres] = await Promise.all([lab.redis(), lab.postgres()]);
+    Object.assign(urls, { redis: redis.url, postgres: postgres.url });
   }, 60_000);
   afterAll(() => lab.close());
-  // Each test has a database of its own.
-  paymentTests(() => `${url.replace(/\/\d*$/, "")}/${++servers}`);
+  describe("of Redis", () => paymentTests(() => urls.redis));
+  describe("of PostgreSQL", () => paymentTests(() => urls.postgres));
 });

@@ -3,6 +3,7 @@ import type { LocksOptions } from "../../src/core/options.js";
 import { connect, createLocks, type Locks } from "../../src/index.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
 import { Lab } from "../../src/verify/lab/lab.js";
+import { startRedisCluster } from "../../src/verify/lab/redis-cluster.js";
 import { describeWith } from "../support/needs.js";
 import { freshFile } from "../support/sqlite.js";
 
@@ -10,7 +11,7 @@ import { freshFile } from "../support/sqlite.js";
 type Open = (options?: LocksOptions) => Promise<Locks>;
 
 /** The stores on which the tools are tested, each empty at the beginning of a test. */
-export const STORES: readonly { readonly store: string; start(): Open }[] = [
+const STORES: readonly { readonly store: string; start(): Open }[] = [
   {
     store: "memory",
     start() {
@@ -27,7 +28,7 @@ export const STORES: readonly { readonly store: string; start(): Open }[] = [
   },
 ];
 
-type ServerKind = "redis" | "postgres";
+type ServerKind = "redis" | "redis-cluster" | "postgres";
 
 let lab: Promise<Lab> | undefined;
 const urls = new Map<ServerKind, Promise<string>>();
@@ -38,9 +39,15 @@ afterAll(async () => (await lab)?.close());
 /** One server of each kind for the tests of a file, started by the first that needs it. */
 export function urlOf(kind: ServerKind): Promise<string> {
   lab ??= Lab.open();
-  const url = urls.get(kind) ?? lab.then(async (it) => (await it[kind]()).url);
+  const url = urls.get(kind) ?? lab.then((it) => startServer(it, kind));
   urls.set(kind, url);
   return url;
+}
+
+async function startServer(it: Lab, kind: ServerKind): Promise<string> {
+  if (kind !== "redis-cluster") return (await it[kind]()).url;
+  const servers = await startRedisCluster(it);
+  return `redis://${servers.map(({ address, port }) => `${address}:${port}`).join(",")}?cluster`;
 }
 
 function startOn(kind: ServerKind): Open {
@@ -52,6 +59,7 @@ function startOn(kind: ServerKind): Open {
 export function describeOnStores(tests: (start: () => Open) => void): void {
   for (const { store, start } of STORES) describeWith([], `on ${store}`, () => tests(start));
   describeWith(["redis"], "on Redis", () => tests(() => startOn("redis")));
+  describeWith(["redis"], "on a Redis Cluster", () => tests(() => startOn("redis-cluster")));
   describeWith(["postgres"], "on PostgreSQL", () => tests(() => startOn("postgres")));
 }
 

@@ -1,3 +1,4 @@
+import { subscribe } from "node:diagnostics_channel";
 import type { Player, Stage, Story } from "./stage.js";
 
 export const herd: Story = {
@@ -20,7 +21,14 @@ export const herd: Story = {
 
   async act(actor) {
     if (actor.fixed) {
-      await (await actor.connect()).withLock("job", () => actor.sayAndWait("asks once; holds it"));
+      // So long that no lease or ticket is renewed by its time.
+      const locks = await actor.connect({ ttl: "5m" });
+      let requests = 0;
+      subscribe("holdfast:request", (event) => {
+        if (["claim", "renew"].includes((event as { command: string }).command)) requests++;
+      });
+      await locks.withLock("job", () => actor.sayAndWait("holds it"));
+      actor.say(`releases it; requests: ${requests}`);
       return;
     }
     const data = await actor.open();
@@ -52,7 +60,7 @@ async function wakeAll(stage: Stage, names: readonly string[]): Promise<number> 
   return tries;
 }
 
-/** Returns the number of requests: one for each. */
+/** Returns the number of requests, as the waiters counted them. */
 async function queue(stage: Stage, names: readonly string[]): Promise<number> {
   const players: Player[] = [];
   for (const [i, name] of names.entries()) {
@@ -60,10 +68,11 @@ async function queue(stage: Stage, names: readonly string[]): Promise<number> {
     if (i === 0) await players[0]!.says();
     else await stage.waiters("job", i);
   }
+  let tries = 0;
   for (const [i, player] of players.entries()) {
-    player.cue();
+    tries += Number(/\d+$/.exec(await player.cue().says())![0]);
     await player.ended();
     await players[i + 1]?.says();
   }
-  return players.length;
+  return tries;
 }
