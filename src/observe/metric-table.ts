@@ -25,7 +25,7 @@ export const METRICS = {
     "What was left of a lease when it was renewed, as a share of its ttl.",
   ),
   jeopardies: counter("Leases whose renewals began to fail."),
-  recoveries: counter("Leases that were renewed again after that, or released in time."),
+  recoveries: counter("Leases that were renewed again after that, or given back in time."),
   losses: counter("Leases that were lost, by reason."),
   handovers: counter("Grants to a waiter in the step that freed the name."),
   revocations: counter("Leases that this process has taken by force."),

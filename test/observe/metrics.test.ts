@@ -79,18 +79,35 @@ describe("prometheusMetrics", () => {
     expect(sample(`holdfast_held_leases${E}`)).toBe(0);
   });
 
-  it("counts jeopardy as recovered if the store confirms the release", async () => {
+  it("counts jeopardy as recovered if the lease was good when its holder let go", async () => {
     const metrics = begin();
     const on = stage({ ttl: "10s" });
-    const leases = [await on.locks.acquire("a"), await on.locks.acquire("b")];
+    const recoveries: unknown[] = [];
+    const note = (): void => {
+      const samples = readSamples(metrics.text());
+      recoveries.push(samples.get(`holdfast_recoveries_total${E}`));
+    };
+    const leases = [];
+    for (const name of ["a", "b", "c"]) leases.push(await on.locks.acquire(name));
     on.store.onRenew = () => Promise.reject(new Error("down"));
     await on.clock.advance(3_400);
     await leases[0]!.release();
-    await on.clock.advance(10_000);
+    note();
+    // Of unknown outcome.
+    on.store.onRelease = () => never();
+    await Promise.all([leases[1]!.release(), on.clock.advance(6_000)]);
+    note();
+    // The third one is lost by now.
+    const closed = await on.locks.acquire("d");
+    await on.clock.advance(3_400);
+    expect(closed.state).toBe("jeopardy");
+    await Promise.all([on.locks.close(), on.clock.advance(6_000)]);
+    note();
+    expect(recoveries).toEqual([1, 2, 3]);
     const samples = readSamples(metrics.text());
-    expect(samples.get(`holdfast_jeopardies_total${E}`)).toBe(2);
-    expect(samples.get(`holdfast_recoveries_total${E}`)).toBe(1);
+    expect(samples.get(`holdfast_jeopardies_total${E}`)).toBe(4);
     expect(samples.get(`holdfast_losses_total${of('reason="expired"')}`)).toBe(1);
+    expect(samples.get(`holdfast_jeopardized_leases${E}`)).toBe(0);
   });
 
   it("counts no lease as jeopardized that another subscriber has ended inside the event", async () => {
