@@ -29,10 +29,11 @@ describe("the documents", () => {
     expect(listed!.split(", ").toSorted()).toEqual(traits.map((kind) => `\`${kind}\``).toSorted());
   });
 
-  test("list every metric, under both names", () => {
+  test("list every metric, under both names, with its unit", () => {
     for (const name of METRIC_NAMES) {
-      const otel = `holdfast.${name.replaceAll("_", ".")}`;
-      expect(METRICS_PAGE).toContain(`| \`${prometheusName(name)}\` | \`${otel}\` |`);
+      const { kind, ucum } = METRICS[name];
+      const row = `| \`${prometheusName(name)}\` | \`holdfast.${name}\` | ${kind}, \`${ucum}\` |`;
+      expect(METRICS_PAGE).toContain(row);
     }
   });
 

@@ -72,13 +72,16 @@ describe("the metrics of instrument", () => {
     const second = await next;
     const waiting = watch(on.locks.acquire("a1"));
     const metrics = await otel.metrics();
-    const expected = METRIC_NAMES.map((name) => `holdfast.${name.replaceAll("_", ".")}`);
+    const expected = METRIC_NAMES.map((name) => `holdfast.${name}`);
     // No timer has fired since the stall.
     expect([...metrics.keys()].toSorted()).toEqual(
       expected.filter((name) => name !== "holdfast.stall").toSorted(),
     );
     const wait = metrics.get("holdfast.wait")!;
     expect(wait.descriptor.unit).toBe("s");
+    // Of a count, what is counted, in braces.
+    expect(metrics.get("holdfast.held_leases")!.descriptor.unit).toBe("{lease}");
+    for (const name of metrics.keys()) expect(name).toMatch(/^holdfast\.[a-z]+(_[a-z]+)*$/);
     expect(wait.dataPoints).toMatchObject([
       {
         attributes: {
@@ -91,12 +94,12 @@ describe("the metrics of instrument", () => {
       },
     ]);
     const value = (name: string): unknown => metrics.get(`holdfast.${name}`)!.dataPoints[0]!.value;
-    expect([value("handovers"), value("held.leases"), value("waiters")]).toEqual([1, 1, 1]);
+    expect([value("handovers"), value("held_leases"), value("waiters")]).toEqual([1, 1, 1]);
     await second.release();
     await on.clock.advance(0);
     await (waiting.value as typeof lease).release();
     const after = await otel.metrics();
-    expect(after.get("holdfast.held.leases")!.dataPoints[0]!.value).toBe(0);
+    expect(after.get("holdfast.held_leases")!.dataPoints[0]!.value).toBe(0);
   });
 
   it.each([
@@ -127,7 +130,7 @@ describe("the metrics of instrument", () => {
     await on.locks.acquire("b");
     const metrics = await otel.metrics();
     expect(metrics.get("holdfast.acquires")!.dataPoints[0]!.value).toBe(1);
-    expect(metrics.get("holdfast.held.leases")?.dataPoints ?? []).toEqual([]);
+    expect(metrics.get("holdfast.held_leases")?.dataPoints ?? []).toEqual([]);
     expect(otel.spans()).toHaveLength(2);
     for (const event of EVENT_NAMES) {
       expect(channel(`holdfast:${event}`).hasSubscribers, event).toBe(false);
@@ -168,7 +171,7 @@ describe("the spans of instrument", () => {
     expect(wait.attributes).toEqual({
       ...attributes,
       "holdfast.permits": 1,
-      "holdfast.handedOver": true,
+      "holdfast.handed_over": true,
       "holdfast.outcome": "granted",
     });
     expect(hold.attributes).toEqual({ ...attributes, "holdfast.outcome": "released" });
@@ -207,7 +210,10 @@ describe("the spans of instrument", () => {
     await rejection(lease.renew());
     const hold = otel.span("holdfast.hold");
     expect(hold.events.map(({ name }) => name)).toEqual(["holdfast.jeopardy", "holdfast.lost"]);
-    expect(hold.events[0]!.attributes).toMatchObject({ "holdfast.cause": "down" });
+    expect(hold.events[0]!.attributes).toMatchObject({
+      "holdfast.cause": "down",
+      "holdfast.remaining_ms": expect.any(Number),
+    });
     expect(hold.events[1]!.attributes).toEqual({ "holdfast.reason": "revoked" });
     expect(hold.status).toEqual({ code: SpanStatusCode.ERROR, message: "lease lost: revoked" });
     expect(hold.attributes["holdfast.outcome"]).toBe("lost");
@@ -247,7 +253,7 @@ describe("the spans of instrument", () => {
     writer.end();
     expect(otel.span("writer").events).toMatchObject([
       {
-        name: "holdfast.stale-token",
+        name: "holdfast.stale_token",
         attributes: {
           "holdfast.resource": "stock",
           "holdfast.token": "5",
