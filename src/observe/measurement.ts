@@ -1,4 +1,4 @@
-import { InvalidArgumentError } from "../core/errors.js";
+import { InvalidArgumentError, LOSS_DETAIL } from "../core/errors.js";
 import type { Events } from "../core/events.js";
 import { checkNumber, checkOptions, orElse, show } from "../core/validate.js";
 import { Listeners } from "./listeners.js";
@@ -27,7 +27,7 @@ export interface Sink {
 const OTHER = "other";
 const NONE: Labels = {};
 /** A counter that begins with 1 has never increased for Prometheus: these begin with 0. */
-const LOSS_REASONS = ["expired", "revoked", "superseded", "max-hold", "closed"] as const;
+const LOSS_REASONS = Object.keys(LOSS_DETAIL).filter((reason) => reason !== "released");
 const PLAIN_COUNTERS = [
   "jeopardies",
   "recoveries",

@@ -58,7 +58,9 @@ describe("prometheusMetrics", () => {
     const lease = await on.locks.acquire("a");
     const sample = (name: string): number | undefined => readSamples(metrics.text()).get(name);
     // Before the first loss, or Prometheus would see no increase.
-    expect(sample(`holdfast_losses_total${of('reason="expired"')}`)).toBe(0);
+    for (const reason of ["expired", "revoked", "superseded", "max-hold", "closed"]) {
+      expect(sample(`holdfast_losses_total${of(`reason="${reason}"`)}`), reason).toBe(0);
+    }
     await on.clock.advance(3_400);
     expect(sample(`holdfast_renewals_total${of('outcome="renewed"')}`)).toBe(1);
     expect(sample(`holdfast_renewal_remaining_ratio_bucket${of('le="0.5"')}`)).toBe(0);
@@ -305,6 +307,13 @@ describe("series", () => {
       [`holdfast_acquires_total${group("order:2")}`]: 1,
       [`holdfast_acquires_total${group("other")}`]: 197,
     });
+  });
+
+  it("by name are of 50 groups by default", async () => {
+    const text = await textAfter(51, { names: (name) => name });
+    expect(text).toContain('group="order:49"');
+    expect(text).not.toContain('group="order:50"');
+    expect(text).toContain('group="other"');
   });
 
   it("of a mapping that fails or gives no text are in the group other", async () => {
