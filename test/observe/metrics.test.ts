@@ -95,7 +95,7 @@ describe("prometheusMetrics", () => {
     await on.clock.advance(3_400);
     await leases[0]!.release();
     note();
-    // Of unknown outcome.
+    // Its outcome is unknown.
     on.store.onRelease = () => never();
     await Promise.all([leases[1]!.release(), on.clock.advance(6_000)]);
     note();
@@ -339,7 +339,7 @@ describe("series", () => {
 describe("the format", () => {
   it.each([
     [undefined, "text"],
-    // Of a Fetch request without the header.
+    // A Fetch request without the header gives it.
     [null, "text"],
     ["", "text"],
     ["*/*", "text"],

@@ -87,7 +87,7 @@ describe("the metrics of instrument", () => {
     ]);
     const wait = metrics.get("holdfast.wait")!;
     expect(wait.descriptor.unit).toBe("s");
-    // Of a count, what is counted, in braces.
+    // In braces: what is counted.
     expect(metrics.get("holdfast.held_leases")!.descriptor.unit).toBe("{lease}");
     for (const name of metrics.keys()) expect(name).toMatch(/^holdfast\.[a-z]+(_[a-z]+)*$/);
     expect(wait.dataPoints).toMatchObject([
