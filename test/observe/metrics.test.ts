@@ -1,12 +1,16 @@
 import { execFileSync } from "node:child_process";
 import { channel, subscribe, unsubscribe } from "node:diagnostics_channel";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { afterEach, describe, expect, it, test, vi } from "vitest";
+import { connect } from "../../src/connect.js";
 import { EVENT_NAMES } from "../../src/core/events.js";
 import type { Lease } from "../../src/core/lease.js";
 import type { RenewAnswer } from "../../src/core/store.js";
 import { stale } from "../../src/fence/fence.js";
 import { negotiate } from "../../src/observe/exposition.js";
 import { type LabelOptions, prometheusMetrics } from "../../src/observe/metrics.js";
+import { instrument } from "../../src/observe/otel.js";
 import { never, rejection, stage, watch } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
 import { readSamples } from "./series.js";
@@ -295,6 +299,28 @@ describe("series", () => {
     const text = await textAfter(10_000);
     expect(text).not.toContain("order:");
     expect(readSamples(text).size).toBe(readSamples(await textAfter(1)).size);
+  });
+
+  it("and what is kept of leases do not grow with the number of names", async () => {
+    setFlagsFromString("--expose-gc");
+    const collect = runInNewContext("gc") as () => void;
+    const metrics = begin();
+    const others = begin({ names: (name) => name });
+    const spans = instrument();
+    const locks = await connect("memory:");
+    const grow = async (from: number, to: number): Promise<number> => {
+      for (let i = from; i < to; i++) await (await locks.acquire(`order:${i}`)).release();
+      metrics.text();
+      others.text();
+      collect();
+      return process.memoryUsage().heapUsed;
+    };
+    const beforeBytes = await grow(0, 5_000);
+    const grownBytes = (await grow(5_000, 35_000)) - beforeBytes;
+    spans.stop();
+    await locks.close();
+    // One field with a name would be 100 bytes and more.
+    expect(grownBytes / 30_000).toBeLessThan(40);
   });
 
   it("by name are bounded: beyond the limit, names are in the group other", async () => {
