@@ -99,6 +99,8 @@ export const measurements = [
     among: ["without events", "Holdfast", "with metrics"],
     yardstick: "without events",
     goals: [
+      { figure: "ratio", goal: "≤ 1.1" },
+      { figure: "ratio", goal: "≤ 6", who: "with metrics" },
       { figure: "grownBytes", goal: "≤ 1,000,000" },
       { figure: "grownBytes", goal: "≤ 1,000,000", who: "with metrics" },
     ],

@@ -53,16 +53,27 @@ function version(): string {
 
 function describeError(error: unknown): string {
   if (!(error instanceof CliError || HoldfastError.is(error))) {
-    return `this is a bug in holdfast: ${error instanceof Error ? error.stack : error}`;
+    const text = error instanceof Error ? (error.stack ?? error.message) : String(error);
+    return `this is a bug in holdfast: ${text.split("\n").map(masked).join("\n")}`;
   }
   if (exitCodeOf(error) === Exit.usage) return `${masked(error.message)} (see ${help})`;
   // A CliError holds names and holders, not URLs.
   return error instanceof CliError ? printable(error.message) : masked(error.message);
 }
 
-// A closed pipe, as after `holdfast ls | head`, is no failure.
-process.stdout.on("error", () => process.exit());
+process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+  // A closed pipe, as after `holdfast ls | head`, is no failure. A full disk is.
+  if (error.code === "EPIPE") process.exit();
+  note(`can't write the output: ${masked(error.message)}`);
+  process.exit(Exit.failed);
+});
 process.stderr.on("error", () => {});
+
+// Node would print the error's fields too, which may hold a URL with its password, and exit with 1, as a command may.
+process.on("uncaughtException", (error) => {
+  note(describeError(error));
+  process.exit(exitCodeOf(error));
+});
 
 // Node's warning that its SQLite is experimental would be in every mail from cron.
 process.removeAllListeners("warning");
@@ -79,5 +90,8 @@ main(process.argv.slice(2))
   .then((code) => {
     process.exitCode = code;
     // After the output is flushed: a pipe may take it in several parts.
-    process.stdout.write("", () => process.exit());
+    process.stdout.write("", (error) => {
+      // A failure has an event of its own, above.
+      if (!error) process.exit();
+    });
   });

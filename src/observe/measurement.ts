@@ -1,4 +1,4 @@
-import { InvalidArgumentError } from "../core/errors.js";
+import { InvalidArgumentError, LOSS_DETAIL } from "../core/errors.js";
 import type { Events } from "../core/events.js";
 import { checkNumber, checkOptions, orElse, show } from "../core/validate.js";
 import { Listeners } from "./listeners.js";
@@ -27,7 +27,7 @@ export interface Sink {
 const OTHER = "other";
 const NONE: Labels = {};
 /** A counter that begins with 1 has never increased for Prometheus: these begin with 0. */
-const LOSS_REASONS = ["expired", "revoked", "superseded", "max-hold", "closed"] as const;
+const LOSS_REASONS = Object.keys(LOSS_DETAIL).filter((reason) => reason !== "released");
 const PLAIN_COUNTERS = [
   "jeopardies",
   "recoveries",
@@ -168,16 +168,14 @@ export class Measurement {
     });
     this.#listeners.on("lost", (event) => {
       const series = this.#seriesOf(event);
+      if (event.reason === "closed") this.#endInTime(event.id, series);
       this.#forget(event.id, series);
       sink.record("losses", series.reason(event.reason), 1);
       sink.record("hold", series.outcome("lost"), event.heldMs / 1_000);
     });
     this.#listeners.on("released", (event) => {
       const series = this.#seriesOf(event);
-      // The store has confirmed that the lease lived until its release.
-      if (event.outcome === "released" && series.jeopardized.has(event.id)) {
-        sink.record("recoveries", series.labels, 1);
-      }
+      this.#endInTime(event.id, series);
       this.#forget(event.id, series);
       sink.record("hold", series.outcome(event.outcome), event.heldMs / 1_000);
     });
@@ -193,6 +191,11 @@ export class Measurement {
     const labels = series.outcome(outcome);
     this.#sink.record("acquires", labels, 1);
     this.#sink.record("wait", labels, waitMs / 1_000);
+  }
+
+  /** The lease was good when its holder let go: a jeopardy that counts as lasting would raise an alert for nothing. */
+  #endInTime(id: number, series: Series): void {
+    if (series.jeopardized.has(id)) this.#sink.record("recoveries", series.labels, 1);
   }
 
   #forget(id: number, series: Series): void {

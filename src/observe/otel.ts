@@ -73,9 +73,9 @@ function measureInto(provider: MeterProvider, options: LabelOptions): () => void
   const record = new Map<MetricName, (value: number, attributes: Attributes) => void>();
   const gauges = new Map<MetricName, Observable>();
   for (const name of METRIC_NAMES) {
-    const { kind, unit, help, isSum } = METRICS[name];
-    const id = `${SCOPE}.${name.replaceAll("_", ".")}`;
-    const about = { description: help, unit: unit === "seconds" ? "s" : "1" };
+    const { kind, ucum, help, isSum } = METRICS[name];
+    const id = `${SCOPE}.${name}`;
+    const about = { description: help, unit: ucum };
     if (kind === "counter") {
       const counter = meter.createCounter(id, about);
       record.set(name, (value, attributes) => counter.add(value, attributes));

@@ -47,7 +47,7 @@ export class Spans {
     this.#listeners.on("stale-token", (event) => {
       // The fence is called by the code that writes: its span is the active one.
       const attributes = attributesOf(event, ["resource", "token", "highest"]);
-      trace.getActiveSpan()?.addEvent("holdfast.stale-token", attributes);
+      trace.getActiveSpan()?.addEvent("holdfast.stale_token", attributes);
     });
   }
 
@@ -97,7 +97,11 @@ function attributesOf(fields: object, keys: readonly string[]): Attributes {
   for (const key of keys) {
     const value = (fields as Record<string, string | number | boolean | bigint | undefined>)[key];
     if (value === undefined) continue;
-    attributes[`holdfast.${key}`] = typeof value === "bigint" ? String(value) : value;
+    attributes[`holdfast.${snakeCase(key)}`] = typeof value === "bigint" ? String(value) : value;
   }
   return attributes;
 }
+
+/** OpenTelemetry's names have no capital letters. */
+const snakeCase = (key: string): string =>
+  key.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);

@@ -142,8 +142,10 @@ describe("the metrics", () => {
 
   it("lead to the section of each alert rule", () => {
     const links = [...all.values()].map(({ link }) => link);
-    const rules = text("monitoring/prometheus-alerts.yml").matchAll(/runbook: docs\/(\S+)/g);
-    for (const [, link] of rules) expect(links).toContain(link);
+    const alerts = text("monitoring/prometheus-alerts.yml");
+    const sections = [...alerts.matchAll(/runbook_url: docs\/(\S+)/g)].map(([, link]) => link);
+    expect(sections.length).toBe(alerts.split("- alert:").length - 1);
+    for (const section of sections) expect(links).toContain(section);
   });
 });
 

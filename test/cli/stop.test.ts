@@ -1,4 +1,6 @@
-import { renameSync } from "node:fs";
+import { spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
+import { chmodSync, copyFileSync, renameSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { skipUnless } from "../support/needs.js";
@@ -130,6 +132,39 @@ describe("when the lease is lost", () => {
     expect((await run.ended).code).toBe(74);
     expect(isAlive(childPid(folder))).toBe(false);
     expect(linesOf(folder, "log")).toEqual(before);
+  });
+
+  it("a child of another user, which can't be killed, is not passed over in silence", async (context) => {
+    const isRoot = process.getuid?.() === 0 && canDieWithParent;
+    skipUnless(context, isRoot, "needs root and setpriv, of util-linux");
+    const folder = makeFolder();
+    chmodSync(folder, 0o777);
+    // As sudo does: a program that becomes root.
+    const becomeRoot = join(folder, "become-root");
+    copyFileSync(
+      spawnSync("sh", ["-c", "command -v setpriv"], { encoding: "utf8" }).stdout.trim(),
+      becomeRoot,
+    );
+    chmodSync(becomeRoot, 0o4755);
+    // It ends by itself if the test fails.
+    const script = "for i in $(seq 1500); do sleep 0.02; [ -e end ] && exit; done";
+    const child = [becomeRoot, "--reuid=0", "--clear-groups", "sh", "-c", script];
+    const times = ["--ttl", "1s", "--max-hold", "300ms"];
+    const line = [process.execPath, MAIN, "run", "job", ...times, "--", ...child];
+    const user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    const run = spawn("setpriv", [...user, ...line], {
+      cwd: folder,
+      env: { PATH: process.env["PATH"], HOLDFAST_STORE: `sqlite:${join(folder, "locks.db")}` },
+    });
+    let stderr = "";
+    run.stderr.on("data", (chunk) => {
+      stderr += chunk;
+    });
+    const ended = once(run, "exit");
+    await until("it says so", () => stderr.includes("so it can't be killed"));
+    expect(stderr).toContain("it goes on WITHOUT the lease");
+    writeFileSync(join(folder, "end"), "");
+    expect(await ended).toEqual([74, null]);
   });
 
   it("the child's own children are stopped too, when it ends before them", async () => {

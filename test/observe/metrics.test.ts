@@ -1,12 +1,16 @@
 import { execFileSync } from "node:child_process";
 import { channel, subscribe, unsubscribe } from "node:diagnostics_channel";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { afterEach, describe, expect, it, test, vi } from "vitest";
+import { connect } from "../../src/connect.js";
 import { EVENT_NAMES } from "../../src/core/events.js";
 import type { Lease } from "../../src/core/lease.js";
 import type { RenewAnswer } from "../../src/core/store.js";
 import { stale } from "../../src/fence/fence.js";
 import { negotiate } from "../../src/observe/exposition.js";
 import { type LabelOptions, prometheusMetrics } from "../../src/observe/metrics.js";
+import { instrument } from "../../src/observe/otel.js";
 import { never, rejection, stage, watch } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
 import { readSamples } from "./series.js";
@@ -58,7 +62,9 @@ describe("prometheusMetrics", () => {
     const lease = await on.locks.acquire("a");
     const sample = (name: string): number | undefined => readSamples(metrics.text()).get(name);
     // Before the first loss, or Prometheus would see no increase.
-    expect(sample(`holdfast_losses_total${of('reason="expired"')}`)).toBe(0);
+    for (const reason of ["expired", "revoked", "superseded", "max-hold", "closed"]) {
+      expect(sample(`holdfast_losses_total${of(`reason="${reason}"`)}`), reason).toBe(0);
+    }
     await on.clock.advance(3_400);
     expect(sample(`holdfast_renewals_total${of('outcome="renewed"')}`)).toBe(1);
     expect(sample(`holdfast_renewal_remaining_ratio_bucket${of('le="0.5"')}`)).toBe(0);
@@ -79,18 +85,35 @@ describe("prometheusMetrics", () => {
     expect(sample(`holdfast_held_leases${E}`)).toBe(0);
   });
 
-  it("counts jeopardy as recovered if the store confirms the release", async () => {
+  it("counts jeopardy as recovered if the lease was good when its holder let go", async () => {
     const metrics = begin();
     const on = stage({ ttl: "10s" });
-    const leases = [await on.locks.acquire("a"), await on.locks.acquire("b")];
+    const recoveries: unknown[] = [];
+    const note = (): void => {
+      const samples = readSamples(metrics.text());
+      recoveries.push(samples.get(`holdfast_recoveries_total${E}`));
+    };
+    const leases = [];
+    for (const name of ["a", "b", "c"]) leases.push(await on.locks.acquire(name));
     on.store.onRenew = () => Promise.reject(new Error("down"));
     await on.clock.advance(3_400);
     await leases[0]!.release();
-    await on.clock.advance(10_000);
+    note();
+    // Its outcome is unknown.
+    on.store.onRelease = () => never();
+    await Promise.all([leases[1]!.release(), on.clock.advance(6_000)]);
+    note();
+    // The third one is lost by now.
+    const closed = await on.locks.acquire("d");
+    await on.clock.advance(3_400);
+    expect(closed.state).toBe("jeopardy");
+    await Promise.all([on.locks.close(), on.clock.advance(6_000)]);
+    note();
+    expect(recoveries).toEqual([1, 2, 3]);
     const samples = readSamples(metrics.text());
-    expect(samples.get(`holdfast_jeopardies_total${E}`)).toBe(2);
-    expect(samples.get(`holdfast_recoveries_total${E}`)).toBe(1);
+    expect(samples.get(`holdfast_jeopardies_total${E}`)).toBe(4);
     expect(samples.get(`holdfast_losses_total${of('reason="expired"')}`)).toBe(1);
+    expect(samples.get(`holdfast_jeopardized_leases${E}`)).toBe(0);
   });
 
   it("counts no lease as jeopardized that another subscriber has ended inside the event", async () => {
@@ -278,6 +301,28 @@ describe("series", () => {
     expect(readSamples(text).size).toBe(readSamples(await textAfter(1)).size);
   });
 
+  it("and what is kept of leases do not grow with the number of names", async () => {
+    setFlagsFromString("--expose-gc");
+    const collect = runInNewContext("gc") as () => void;
+    const metrics = begin();
+    const others = begin({ names: (name) => name });
+    const spans = instrument();
+    const locks = await connect("memory:");
+    const grow = async (from: number, to: number): Promise<number> => {
+      for (let i = from; i < to; i++) await (await locks.acquire(`order:${i}`)).release();
+      metrics.text();
+      others.text();
+      collect();
+      return process.memoryUsage().heapUsed;
+    };
+    const beforeBytes = await grow(0, 5_000);
+    const grownBytes = (await grow(5_000, 35_000)) - beforeBytes;
+    spans.stop();
+    await locks.close();
+    // One field with a name would be 100 bytes and more.
+    expect(grownBytes / 30_000).toBeLessThan(40);
+  });
+
   it("by name are bounded: beyond the limit, names are in the group other", async () => {
     const samples = readSamples(await textAfter(200, { names: (name) => name, maxGroups: 3 }));
     const acquires = [...samples].filter(([key]) => key.startsWith("holdfast_acquires_total"));
@@ -288,6 +333,13 @@ describe("series", () => {
       [`holdfast_acquires_total${group("order:2")}`]: 1,
       [`holdfast_acquires_total${group("other")}`]: 197,
     });
+  });
+
+  it("by name are of 50 groups by default", async () => {
+    const text = await textAfter(51, { names: (name) => name });
+    expect(text).toContain('group="order:49"');
+    expect(text).not.toContain('group="order:50"');
+    expect(text).toContain('group="other"');
   });
 
   it("of a mapping that fails or gives no text are in the group other", async () => {
@@ -313,7 +365,7 @@ describe("series", () => {
 describe("the format", () => {
   it.each([
     [undefined, "text"],
-    // Of a Fetch request without the header.
+    // A Fetch request without the header gives it.
     [null, "text"],
     ["", "text"],
     ["*/*", "text"],

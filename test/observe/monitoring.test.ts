@@ -1,10 +1,13 @@
 import { execFileSync } from "node:child_process";
+import { channel } from "node:diagnostics_channel";
 import { readdirSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { describe, expect, test } from "vitest";
-import { EVENT_NAMES } from "../../src/core/events.js";
+import { EVENT_NAMES, type EventName } from "../../src/core/events.js";
 import { METRIC_NAMES, METRICS, type MetricName } from "../../src/observe/metric-table.js";
+import { prometheusMetrics } from "../../src/observe/metrics.js";
 import { describeWith } from "../support/needs.js";
+import { readSamples } from "./series.js";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 const text = (path: string): string => readFileSync(`${root}${path}`, "utf8");
@@ -29,10 +32,11 @@ describe("the documents", () => {
     expect(listed!.split(", ").toSorted()).toEqual(traits.map((kind) => `\`${kind}\``).toSorted());
   });
 
-  test("list every metric, under both names", () => {
+  test("list every metric, under both names, with its unit", () => {
     for (const name of METRIC_NAMES) {
-      const otel = `holdfast.${name.replaceAll("_", ".")}`;
-      expect(METRICS_PAGE).toContain(`| \`${prometheusName(name)}\` | \`${otel}\` |`);
+      const { kind, ucum } = METRICS[name];
+      const row = `| \`${prometheusName(name)}\` | \`holdfast.${name}\` | ${kind}, \`${ucum}\` |`;
+      expect(METRICS_PAGE).toContain(row);
     }
   });
 
@@ -47,6 +51,74 @@ describe("the documents", () => {
       for (const [alert] of row!.matchAll(/Holdfast[A-Z]\w+/g)) expect(alerts).toContain(alert);
     }
     for (const alert of alerts) expect(page).toContain(alert);
+  });
+
+  test("name the metrics that each event feeds, in its row", () => {
+    const rows = text("docs/events.md").split("\n");
+    const documented = (event: EventName): string[] => {
+      const row = rows.find((line) => line.startsWith(`| \`${event}\` |`))!;
+      return [...new Set(row.match(/holdfast_\w+/g) ?? [])].toSorted();
+    };
+    using metrics = prometheusMetrics();
+    const lease = { id: 1, store: "memory", name: "a", mode: "exclusive", token: 1n, holder: "h" };
+    const publish = (event: EventName, more: object = {}): void =>
+      channel(`holdfast:${event}`).publish({ ...lease, ...more });
+    // The series begin, with 0.
+    publish("asked");
+    publish("not-granted", { reason: "busy", waitMs: 1 });
+    const values = (): Map<string, string> => {
+      const samples = [...readSamples(metrics.text())];
+      return new Map(
+        METRIC_NAMES.map((name) => {
+          const own = samples.filter(([sample]) => sample.startsWith(prometheusName(name)));
+          return [prometheusName(name), JSON.stringify(own)];
+        }),
+      );
+    };
+    const fed = new Map<EventName, Set<string>>(EVENT_NAMES.map((event) => [event, new Set()]));
+    const feed = (event: EventName, more?: object): void => {
+      const before = values();
+      publish(event, more);
+      for (const [metric, now] of values()) {
+        if (now !== before.get(metric)) fed.get(event)!.add(metric);
+      }
+    };
+    feed("asked");
+    feed("granted", { waitMs: 1, handedOver: true });
+    feed("renewed", { remainingShare: 0.5 });
+    feed("renewal-failed");
+    feed("jeopardy");
+    feed("recovered");
+    publish("jeopardy");
+    feed("released", { outcome: "unknown", heldMs: 1 });
+    feed("not-granted", { reason: "busy", waitMs: 1 });
+    publish("granted", { waitMs: 1 });
+    publish("jeopardy");
+    feed("lost", { reason: "closed", heldMs: 1 });
+    feed("revoked");
+    feed("unprotected");
+    feed("stale-token");
+    feed("request", { command: "claim", outcome: "replied", ms: 1 });
+    feed("stalled", { lateMs: 1 });
+    const gauges = METRIC_NAMES.filter((name) => METRICS[name].kind === "gauge");
+    const isGauge = (metric: string): boolean =>
+      gauges.map(prometheusName).includes(metric as never);
+    for (const event of EVENT_NAMES) {
+      const [named, seen] = [documented(event), fed.get(event)!];
+      expect([...seen], event).toEqual(expect.arrayContaining(named));
+      // The end of a wait or a lease lowers gauges: that needs no mention.
+      expect(named, event).toEqual(
+        expect.arrayContaining([...seen].filter((metric) => !isGauge(metric))),
+      );
+    }
+    expect([...new Set(EVENT_NAMES.flatMap(documented))].toSorted()).toEqual(
+      METRIC_NAMES.map(prometheusName).toSorted(),
+    );
+  });
+
+  test("and monitoring/ are in the package", () => {
+    const { files } = JSON.parse(text("package.json")) as { files: string[] };
+    expect(files).toEqual(expect.arrayContaining(["docs", "monitoring", "examples"]));
   });
 
   test("have a section for every alert", () => {

@@ -1,5 +1,5 @@
 import { channel } from "node:diagnostics_channel";
-import { context, SpanStatusCode, trace } from "@opentelemetry/api";
+import { context, metrics as meters, SpanStatusCode, trace } from "@opentelemetry/api";
 import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
 import {
   AggregationTemporality,
@@ -31,7 +31,7 @@ afterEach(() => {
 });
 
 /** The SDK as an application sets it up, with its exporters in memory. */
-function begin(options: InstrumentOptions = {}) {
+function begin(options: InstrumentOptions = {}, { isGlobal = false } = {}) {
   const spans = new InMemorySpanExporter();
   const tracerProvider = new BasicTracerProvider({
     spanProcessors: [new SimpleSpanProcessor(spans)],
@@ -39,7 +39,13 @@ function begin(options: InstrumentOptions = {}) {
   const exporter = new InMemoryMetricExporter(AggregationTemporality.CUMULATIVE);
   const reader = new PeriodicExportingMetricReader({ exporter, exportIntervalMillis: 1e9 });
   const meterProvider = new MeterProvider({ readers: [reader] });
-  const instrumentation = instrument({ tracerProvider, meterProvider, ...options });
+  if (isGlobal) {
+    trace.setGlobalTracerProvider(tracerProvider);
+    meters.setGlobalMeterProvider(meterProvider);
+    running.push({ stop: () => trace.disable() }, { stop: () => meters.disable() });
+  }
+  const providers = isGlobal ? {} : { tracerProvider, meterProvider };
+  const instrumentation = instrument({ ...providers, ...options });
   running.push(instrumentation, { stop: () => void meterProvider.shutdown() });
   return {
     instrumentation,
@@ -70,15 +76,20 @@ describe("the metrics of instrument", () => {
     on.clock.stall(600);
     await lease.release();
     const second = await next;
+    // The timer fires after the stall.
+    await on.clock.advance(0);
     const waiting = watch(on.locks.acquire("a1"));
     const metrics = await otel.metrics();
-    const expected = METRIC_NAMES.map((name) => `holdfast.${name.replaceAll("_", ".")}`);
-    // No timer has fired since the stall.
-    expect([...metrics.keys()].toSorted()).toEqual(
-      expected.filter((name) => name !== "holdfast.stall").toSorted(),
-    );
+    const expected = METRIC_NAMES.map((name) => `holdfast.${name}`);
+    expect([...metrics.keys()].toSorted()).toEqual(expected.toSorted());
+    expect(metrics.get("holdfast.stall")!.dataPoints).toMatchObject([
+      { attributes: {}, value: { count: 1 } },
+    ]);
     const wait = metrics.get("holdfast.wait")!;
     expect(wait.descriptor.unit).toBe("s");
+    // In braces: what is counted.
+    expect(metrics.get("holdfast.held_leases")!.descriptor.unit).toBe("{lease}");
+    for (const name of metrics.keys()) expect(name).toMatch(/^holdfast\.[a-z]+(_[a-z]+)*$/);
     expect(wait.dataPoints).toMatchObject([
       {
         attributes: {
@@ -91,12 +102,12 @@ describe("the metrics of instrument", () => {
       },
     ]);
     const value = (name: string): unknown => metrics.get(`holdfast.${name}`)!.dataPoints[0]!.value;
-    expect([value("handovers"), value("held.leases"), value("waiters")]).toEqual([1, 1, 1]);
+    expect([value("handovers"), value("held_leases"), value("waiters")]).toEqual([1, 1, 1]);
     await second.release();
     await on.clock.advance(0);
     await (waiting.value as typeof lease).release();
     const after = await otel.metrics();
-    expect(after.get("holdfast.held.leases")!.dataPoints[0]!.value).toBe(0);
+    expect(after.get("holdfast.held_leases")!.dataPoints[0]!.value).toBe(0);
   });
 
   it.each([
@@ -117,6 +128,13 @@ describe("the metrics of instrument", () => {
     }
   });
 
+  it("and the spans go to the global providers by default", async () => {
+    const otel = begin({}, { isGlobal: true });
+    await (await stage().locks.acquire("a")).release();
+    expect((await otel.metrics()).get("holdfast.acquires")!.dataPoints).toHaveLength(1);
+    expect(otel.spans().map(({ name }) => name)).toEqual(["holdfast.wait", "holdfast.hold"]);
+  });
+
   it("end with stop(), together with the spans", async () => {
     const otel = begin();
     const on = stage();
@@ -127,14 +145,14 @@ describe("the metrics of instrument", () => {
     await on.locks.acquire("b");
     const metrics = await otel.metrics();
     expect(metrics.get("holdfast.acquires")!.dataPoints[0]!.value).toBe(1);
-    expect(metrics.get("holdfast.held.leases")?.dataPoints ?? []).toEqual([]);
+    expect(metrics.get("holdfast.held_leases")?.dataPoints ?? []).toEqual([]);
     expect(otel.spans()).toHaveLength(2);
     for (const event of EVENT_NAMES) {
       expect(channel(`holdfast:${event}`).hasSubscribers, event).toBe(false);
     }
   });
 
-  it("and its spans go to the global providers by default, and nowhere without an SDK", async () => {
+  it("need no SDK: without one, nothing is recorded", async () => {
     running.push(instrument());
     await (await stage().locks.acquire("a")).release();
   });
@@ -168,7 +186,7 @@ describe("the spans of instrument", () => {
     expect(wait.attributes).toEqual({
       ...attributes,
       "holdfast.permits": 1,
-      "holdfast.handedOver": true,
+      "holdfast.handed_over": true,
       "holdfast.outcome": "granted",
     });
     expect(hold.attributes).toEqual({ ...attributes, "holdfast.outcome": "released" });
@@ -197,18 +215,24 @@ describe("the spans of instrument", () => {
     for (const [note, waiter] of notes) expect(waiter).toContain(note);
   });
 
-  it("record jeopardy and loss as events, and a loss as an error", async () => {
+  it("record jeopardy, recovery and loss as events, and a loss as an error", async () => {
     const otel = begin();
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");
     on.store.onRenew = () => Promise.reject(new Error("down"));
     await on.clock.advance(3_400);
+    on.store.onRenew = (apply) => apply();
+    await lease.renew();
     on.store.onRenew = (): readonly RenewAnswer[] => [{ kind: "lost", reason: "revoked" }];
     await rejection(lease.renew());
     const hold = otel.span("holdfast.hold");
-    expect(hold.events.map(({ name }) => name)).toEqual(["holdfast.jeopardy", "holdfast.lost"]);
-    expect(hold.events[0]!.attributes).toMatchObject({ "holdfast.cause": "down" });
-    expect(hold.events[1]!.attributes).toEqual({ "holdfast.reason": "revoked" });
+    const moments = ["holdfast.jeopardy", "holdfast.recovered", "holdfast.lost"];
+    expect(hold.events.map(({ name }) => name)).toEqual(moments);
+    expect(hold.events[0]!.attributes).toMatchObject({
+      "holdfast.cause": "down",
+      "holdfast.remaining_ms": expect.any(Number),
+    });
+    expect(hold.events[2]!.attributes).toEqual({ "holdfast.reason": "revoked" });
     expect(hold.status).toEqual({ code: SpanStatusCode.ERROR, message: "lease lost: revoked" });
     expect(hold.attributes["holdfast.outcome"]).toBe("lost");
   });
@@ -247,7 +271,7 @@ describe("the spans of instrument", () => {
     writer.end();
     expect(otel.span("writer").events).toMatchObject([
       {
-        name: "holdfast.stale-token",
+        name: "holdfast.stale_token",
         attributes: {
           "holdfast.resource": "stock",
           "holdfast.token": "5",

@@ -15,7 +15,7 @@ const DECLARATION =
   /^export (?:declare )?(?:abstract )?(class|interface|function|const|type|enum) (\w+)(.*)$/;
 const REEXPORT = /^export (?:type )?\{([^}]*)\} from "([^"]+)"/gm;
 const MEMBER =
-  /^ {4}(?:static |readonly |abstract |get |set )*(?!private |protected |constructor)("[\w-]+"|\w+)\??[(<:]/;
+  /^ {4}(?:static |readonly |abstract |get |set )*(?!private |protected |constructor)("[\w-]+"|\w+|\[Symbol\.\w+\])(?:\??[(<:]| =)/;
 
 /** Reads the declarations that the compiler emits, one on each line, with their comments. */
 export class Declarations {

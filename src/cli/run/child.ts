@@ -27,7 +27,7 @@ export class Child {
       detached: process.platform !== "win32",
     });
     if (this.#process.pid !== undefined) guard.watch(this.#process.pid);
-    const killGroup = (): void => this.kill("SIGKILL");
+    const killGroup = (): void => void this.kill("SIGKILL");
     // If holdfast fails itself, the child must not go on without its lease.
     process.once("exit", killGroup);
     this.ended = new Promise<Ended>((resolve) => {
@@ -49,30 +49,31 @@ export class Child {
     });
   }
 
-  /** Sends a signal to the whole group, until the child has ended. */
-  kill(signal: NodeJS.Signals): void {
+  /** Sends a signal to the whole group, until the child has ended. False if this user may not. */
+  kill(signal: NodeJS.Signals): boolean {
     const { pid } = this.#process;
-    if (pid === undefined) return;
+    if (pid === undefined) return true;
     // Processes that the child leaves behind may go on, and the id of a reaped child may be in use again.
-    if (!this.#running && !this.stopping) return;
-    if (process.platform === "win32") this.#process.kill(signal);
-    else signalGroup(pid, signal);
+    if (!this.#running && !this.stopping) return true;
+    if (process.platform === "win32") return this.#process.kill(signal);
+    return signalGroup(pid, signal) !== "refused";
   }
 
   /** Whether any process is left in the group: the child may have gone before its own children. */
   get groupAlive(): boolean {
     const { pid } = this.#process;
     if (pid === undefined) return false;
-    return process.platform === "win32" ? this.#running : signalGroup(pid, 0);
+    return process.platform === "win32" ? this.#running : signalGroup(pid, 0) !== "gone";
   }
 }
 
-function signalGroup(pid: number, signal: NodeJS.Signals | 0): boolean {
+/** `refused`: every process of the group runs as another user, as under sudo. */
+function signalGroup(pid: number, signal: NodeJS.Signals | 0): "sent" | "gone" | "refused" {
   try {
     process.kill(-pid, signal);
-    return true;
-  } catch {
-    return false;
+    return "sent";
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === "EPERM" ? "refused" : "gone";
   }
 }
 

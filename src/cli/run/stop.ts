@@ -76,7 +76,11 @@ export class Stopper {
 
   #kill(): void {
     if (!this.#child.groupAlive) return;
-    note("the command has not ended in time; killing it");
-    this.#child.kill("SIGKILL");
+    const isKilled = this.#child.kill("SIGKILL");
+    note(
+      isKilled
+        ? "the command has not ended in time; killing it"
+        : "the command runs as another user, so it can't be killed: it goes on WITHOUT the lease",
+    );
   }
 }

@@ -23,6 +23,7 @@ export type { GrpcKind } from "./grpc-stream.js";
  * ```
  */
 export class GrpcProxy implements AsyncDisposable {
+  /** The host to connect to. */
   readonly address = "127.0.0.1";
   readonly #connections: TcpProxy;
   readonly #streams: GrpcStreams;
@@ -126,6 +127,7 @@ export class GrpcProxy implements AsyncDisposable {
     await this.#streams.close();
   }
 
+  /** The same as `close`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }

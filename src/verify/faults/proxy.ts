@@ -38,6 +38,7 @@ const PORT_TRIES = 20;
  * ```
  */
 export class TcpProxy extends FaultyProxy implements AsyncDisposable {
+  /** The host to connect to. */
   readonly address = "127.0.0.1";
   /** How many connections were accepted so far. */
   connections = 0;
@@ -84,6 +85,7 @@ export class TcpProxy extends FaultyProxy implements AsyncDisposable {
     await Promise.all([this.#refuse(), this.reset(() => true)]);
   }
 
+  /** The same as `close`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }

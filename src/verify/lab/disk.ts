@@ -123,6 +123,7 @@ export class Disk implements AsyncDisposable {
     await this.#undo();
   }
 
+  /** The same as `close`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }

@@ -137,6 +137,7 @@ export class Lab implements AsyncDisposable {
     return this.#closing;
   }
 
+  /** The same as `close`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }

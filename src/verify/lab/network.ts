@@ -110,6 +110,7 @@ export class Network implements AsyncDisposable {
     await this.#undo();
   }
 
+  /** The same as `close`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
   }

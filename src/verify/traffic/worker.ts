@@ -288,6 +288,7 @@ export class Worker implements AsyncDisposable {
     await gone;
   }
 
+  /** The same as `kill`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.kill();
   }
