@@ -78,8 +78,9 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
   await replica.synced();
   await prepare(primary);
   await prepare(replica);
-  // The address leads to the present primary, as a virtual address would.
+  // The address leads to the present primary, as a virtual address would; the runner's own connection, too.
   const place = { address: primary.address, port: primary.port };
+  const runners = await TcpProxy.open(place, { kindOf: redisConnectionKind });
   let failover: Promise<void> = Promise.resolve();
   // One after another: a second one in the middle of the first would make a server the replica of itself.
   const failOver = (): Promise<void> => {
@@ -100,9 +101,7 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
     ...COMMON,
     name: "redis-replica",
     about: "a Redis primary and a replica, replicas=1, failed over by address",
-    get url() {
-      return `redis://${place.address}:${place.port}/${DATABASE}?replicas=1`;
-    },
+    url: `redis://${runners.address}:${runners.port}/${DATABASE}?replicas=1`,
     kinds: [
       ...WORKER_KINDS,
       ...CONNECTION_KINDS,
@@ -129,6 +128,7 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
       await recover([primary, replica]);
       await replica.synced();
     },
+    [Symbol.asyncDispose]: () => runners.close(),
   };
 }
 

@@ -30,6 +30,22 @@ describeWith(["redis"], "a Redis Cluster", () => {
   });
 });
 
+describeWith(["redis"], "a Redis primary and its replica", () => {
+  test("change places in a failover, and the runner's connection leads to the new primary", {
+    timeout: 60_000,
+  }, async () => {
+    await withTarget({ lab: "redis-replica" }, ["failover to the replica"], async (target) => {
+      const locks = await connect(target.url);
+      await locks.withLock("name", () => {});
+      const one = target.kinds[0]!.make(idleMember("w1"), seededRandom(1), 100)!;
+      await one.inject();
+      await locks.withLock("name", { wait: "20s" }, () => {});
+      expect((await locks.inspect("name"))?.holders ?? []).toEqual([]);
+      await locks.close();
+    });
+  });
+});
+
 describeWith(["etcd"], "etcd without space", () => {
   test("keeps the leases that are held, and grants others once it is healed", {
     timeout: 60_000,
