@@ -50,6 +50,11 @@ export class Injector {
     return this.records.some(({ kind }) => this.#kinds.get(kind)?.locksOut);
   }
 
+  /** Whether the clock of the store was wrong for some time. */
+  get hasSetClock(): boolean {
+    return this.records.some(({ kind }) => this.#kinds.get(kind)?.setsClock);
+  }
+
   start(faults: readonly PlannedFault[]): void {
     for (const planned of faults) {
       this.#after(planned.atMs, () => this.#inject(planned));

@@ -1,4 +1,5 @@
 import type { Random } from "../../core/random.js";
+import { Keys } from "../../stores/etcd/keys.js";
 import { type FlawName, flawsOf } from "../../stores/etcd/versions.js";
 import { type Fault, fault } from "../fault.js";
 import { GrpcProxy } from "../faults/grpc-proxy.js";
@@ -71,6 +72,13 @@ function targetOn(
     commands: async () => {
       const counts = await Promise.all(cluster.servers.map((one) => one.commands()));
       return counts.reduce((sum, count) => sum + count, 0);
+    },
+    leftOf: async (names) => {
+      const beginnings = names.map((name) => new Keys().name(name).key);
+      const [namespace] = names[0]!.split(":");
+      const { key } = new Keys().names(`${namespace}:`);
+      const keys = await cluster.servers[0]!.ctl("get", key, "--prefix", "--keys-only");
+      return keys.split("\n").filter((one) => beginnings.some((name) => one.startsWith(name)));
     },
     recover: () => recover(cluster),
     async [Symbol.asyncDispose]() {},

@@ -62,6 +62,7 @@ export async function redisTarget(lab: Lab, isClocked: boolean): Promise<Target>
     leftOut: noDisk === null ? [] : [{ name: DISK_FULL, because: noDisk }],
     openWay: (client) => openWay(lab, client, [place], `/${DATABASE}`, isClocked),
     versions: () => versionsOf(server),
+    leftOf: (names) => leftOf([server], names),
     commands: () => server.commands(),
     recover: () => recover([server]),
     async [Symbol.asyncDispose]() {
@@ -121,6 +122,7 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
     ],
     openWay: (client) => openWay(lab, client, [place], `/${DATABASE}?replicas=1`, isClocked),
     versions: () => versionsOf(primary),
+    leftOf: (names) => leftOf([primary], names),
     // The sum of both: after a failover, the count of the other server is unrelated to the one
     // before.
     commands: async () => (await primary.commands()) + (await replica.commands()),
@@ -167,6 +169,26 @@ async function openWay(
     { lab, client, isClocked },
     (hosts) => `redis://${USER}:${USER}@${hosts}${rest}`,
   );
+}
+
+/** Keys of these names. That of a queue is kept for longer than the queue, so that its expiry is seldom moved. */
+export async function leftOf(
+  servers: readonly RedisServer[],
+  names: readonly string[],
+  database = DATABASE,
+): Promise<readonly string[]> {
+  const [namespace] = names[0]!.split(":");
+  const left = servers.map(async (server) => {
+    const db = ["-n", String(database)];
+    const keys = (await server.cli(...db, "--scan", "--pattern", `*${namespace}:*`)).split("\n");
+    const found: string[] = [];
+    for (const key of keys.filter((key) => names.some((name) => key.endsWith(`:${name}`)))) {
+      const isQueue = key.includes("}q:");
+      if (!isQueue || (await server.cli(...db, "pttl", key)) === "-1") found.push(key);
+    }
+    return found;
+  });
+  return (await Promise.all(left)).flat();
 }
 
 export async function recover(servers: readonly RedisServer[]): Promise<void> {
