@@ -2,7 +2,11 @@ import type { Traits } from "../../core/store.js";
 import { type EndpointStatus, type EtcdClient, repliedOf } from "./rpc/client.js";
 import type { ClusterMember } from "./rpc/messages.js";
 
+/** Flaws that depend on a fault of a cluster. */
+export type FlawName = "revokes living leases" | "brings back refused claims";
+
 interface Flaw {
+  readonly name?: FlawName;
   /** For each release line with the flaw, the first version without it; other lines do not have it. */
   readonly fixed: Readonly<Record<string, Version>>;
   /** Whether a cluster with this many voting members has it. */
@@ -28,11 +32,13 @@ const FLAWS: readonly Flaw[] = [
     what: "a cluster of one can lose what it has acknowledged when it crashes, and grant a name again",
   },
   {
+    name: "revokes living leases",
     fixed: { "3.4": "3.4.31", "3.5": "3.5.13" },
     appliesTo: (voters) => voters > 1,
     what: "a leader that hung, as on a slow disk, can revoke leases that are alive when it comes back: names are granted again while they are held (etcd issue 15247)",
   },
   {
+    name: "brings back refused claims",
     fixed: { "3.4": "3.5.13" },
     appliesTo: (voters) => voters > 1,
     what: "a member that is killed after the alarm NOSPACE was disarmed can come back with claims that the other members refused: tokens differ from member to member, and names are granted twice",
@@ -46,15 +52,16 @@ const FLAWS: readonly Flaw[] = [
 export function flawsOf(
   version: string,
   voters: number | null,
-): { flaws: string[]; since: string } {
+): { flaws: string[]; since: string; names: FlawName[] } {
   const { line } = lineOf(version);
-  const found = FLAWS.flatMap(({ fixed, appliesTo, what }) => {
+  const found = FLAWS.flatMap(({ fixed, appliesTo, what, name }) => {
     const since = fixed[line];
     const isFlawed = since !== undefined && isBefore(version, since);
-    return isFlawed && (voters === null || appliesTo(voters)) ? [{ since, what }] : [];
+    return isFlawed && (voters === null || appliesTo(voters)) ? [{ since, what, name }] : [];
   });
   const since = found.map((one) => one.since).reduce((a, b) => (isBefore(a, b) ? b : a), "0.0.0");
-  return { flaws: found.map(({ what }) => what), since };
+  const names = found.flatMap(({ name }) => (name === undefined ? [] : [name]));
+  return { flaws: found.map(({ what }) => what), since, names };
 }
 
 function isBefore(version: string, other: string): boolean {

@@ -6,7 +6,7 @@ import { fencing } from "./fencing.js";
 import { fold } from "./fold.js";
 import type { Event, History } from "./history.js";
 import { deadlines, losses, orphans } from "./leases.js";
-import type { Run } from "./operations.js";
+import type { Operation, Run } from "./operations.js";
 import { order } from "./order.js";
 import { freed, resumed } from "./recovery.js";
 import { stale } from "./stale.js";
@@ -83,10 +83,8 @@ export function checkHistory(
   const all = { ...LIMITS, ...limits };
   return Object.entries(PROMISES).map(([id, [, find]]) => {
     const rule = id as RuleId;
-    const isExcused = ({ atMs, sinceMs = atMs }: Violation): boolean =>
-      excuses.some(
-        ({ rules, fromMs, toMs }) => rules.includes(rule) && fromMs <= atMs && sinceMs <= toMs,
-      );
+    const isExcused = (violation: Violation): boolean =>
+      excuses.some((excuse) => excuse.rules.includes(rule) && covers(excuse, violation, run));
     const finding = find(run, all);
     const violations = finding.violations.filter((one) => !isExcused(one));
     const excused = finding.violations.filter(isExcused);
@@ -99,6 +97,20 @@ export function checkHistory(
       excused: { count: excused.length, why, evidence: inOrder(run, evidence) },
     };
   });
+}
+
+function covers(
+  { fromMs, toMs, name, client }: Excuse,
+  { atMs, sinceMs = atMs, evidence }: Violation,
+  { operations }: Run,
+): boolean {
+  if (atMs < fromMs || toMs < sinceMs) return false;
+  const isOne = ({ asked }: Operation): boolean =>
+    (name === undefined || asked.name === name) &&
+    (client === undefined || asked.client === client);
+  if (name === undefined && client === undefined) return true;
+  const ops = evidence.map((event) => ("op" in event ? operations.get(event.op) : undefined));
+  return ops.some((op) => op !== undefined && isOne(op));
 }
 
 function conclude(rule: RuleId, run: Run, finding: Finding): Verdict {

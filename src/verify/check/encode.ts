@@ -138,7 +138,7 @@ const FIELDS: {
   paused: { client: text, frozen: optional(yesOrNo), stalled: optional(yesOrNo) },
   resumed: { client: text, stalled: optional(yesOrNo) },
   killed: { client: text },
-  injected: { fault: text, sparesStore: optional(yesOrNo) },
+  injected: { fault: text, sparesStore: optional(yesOrNo), name: optional(text) },
   healed: { fault: text },
   "clock-set": { byMs: number },
   counted: { waiters: count, handovers: count, commands: count },

@@ -127,7 +127,7 @@ function wrongFloors(
         floor > granted.token &&
         // The grant was made after its holder's request, perhaps long before the holder learned of
         // it.
-        !run.storeFaults.touches(asked.atMs, Math.max(granted.atMs, atMs)),
+        !run.storeFaultsOf(asked.name).touches(asked.atMs, Math.max(granted.atMs, atMs)),
     );
     const letIn =
       exclusive !== undefined && floor <= exclusive.granted.token ? exclusive : undefined;

@@ -93,7 +93,7 @@ class Folding {
       names: this.#names,
       accesses: this.#accesses,
       faults: new Spans(this.#faults.all),
-      storeFaults: new Spans(this.#faults.ofStore),
+      storeFaultsOf: this.#faults.ofStore(),
       heals: this.#faults.heals,
       clockSets: this.#clockSets,
       pausesOf: spansByClient(this.#pauses.all),
@@ -172,8 +172,8 @@ const keyOf = ({ client, stalled = false }: { client: string; stalled?: boolean 
 /** Times in which faults were active. */
 class Faults {
   readonly all: Span[] = [];
-  /** Those that may have cost the store data or its clock. */
-  readonly ofStore: Span[] = [];
+  /** Those that may have cost the store data or its clock; with a name, data of that name alone. */
+  readonly #ofStore: (Span & { readonly name?: string | undefined })[] = [];
   /** Heals after which no other fault was active. */
   readonly heals: EventOf<"healed">[] = [];
   readonly #active = new Map<string, EventOf<"injected">>();
@@ -194,10 +194,23 @@ class Faults {
     }
   }
 
-  #end({ fault, atMs: fromMs, sparesStore }: EventOf<"injected">, toMs: number): void {
+  ofStore(): (name: string) => Spans {
+    const spansOf = new Map<string, Spans>();
+    return (name) => {
+      const known = spansOf.get(name);
+      if (known !== undefined) return known;
+      const spans = new Spans(
+        this.#ofStore.filter((one) => one.name === undefined || one.name === name),
+      );
+      spansOf.set(name, spans);
+      return spans;
+    };
+  }
+
+  #end({ fault, atMs: fromMs, sparesStore, name }: EventOf<"injected">, toMs: number): void {
     this.#active.delete(fault);
     this.all.push({ fromMs, toMs });
-    if (sparesStore !== true) this.ofStore.push({ fromMs, toMs });
+    if (sparesStore !== true) this.#ofStore.push({ fromMs, toMs, name });
   }
 }
 

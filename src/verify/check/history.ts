@@ -187,6 +187,8 @@ type OfFaults =
       readonly fault: string;
       /** The fault affects messages and clients only; the store keeps its data and its clock. */
       readonly sparesStore?: boolean;
+      /** The store may have lost claims of this name, and of no other. */
+      readonly name?: string;
     }
   | { readonly kind: "healed"; readonly fault: string }
   /** The store's wall clock was set ahead, or back if negative. */

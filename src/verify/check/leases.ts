@@ -68,7 +68,8 @@ function leftInStore(
   const { asked, granted, releasing, released, killed } = op;
   const isDone = released?.result === "released";
   const end = isDone ? released : releasing;
-  if (end === undefined || run.storeFaults.touches(granted.atMs, seen.atMs)) return null;
+  if (end === undefined || run.storeFaultsOf(asked.name).touches(granted.atMs, seen.atMs))
+    return null;
   const dueMs = isDone ? end.atMs : repaidBy(run, op, end, repayMs);
   if (seen.sinceMs <= dueMs) return null;
   // A client that died or closed sends no further release: the grant expires with its ttl.

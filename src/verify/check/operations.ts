@@ -66,8 +66,8 @@ export interface Run {
   /** Accesses by resource, in the resource's own order. */
   readonly accesses: ReadonlyMap<string, readonly Access[]>;
   readonly faults: Spans;
-  /** Those faults that may have cost the store data or its clock. */
-  readonly storeFaults: Spans;
+  /** Those faults that may have cost the store its clock, or data of this name. */
+  storeFaultsOf(name: string): Spans;
   /** Heals after which no other fault was active. */
   readonly heals: readonly EventOf<"healed">[];
   readonly clockSets: readonly EventOf<"clock-set">[];

@@ -153,7 +153,7 @@ function isOvertaken(run: Run, op: Queued, by: Granted, endMs: number): boolean 
     fitTogether(op, by) &&
     (pauses.touches(by.asked.atMs, learnsByMs) || run.faults.touches(by.asked.atMs, learnsByMs));
   const untilMs = isUnheard ? end.atMs : atMs;
-  if (run.storeFaults.touches(asked.atMs, untilMs)) return false;
+  if (run.storeFaultsOf(asked.name).touches(asked.atMs, untilMs)) return false;
   // The op claimed more permits than the resize left, and its ticket was dropped.
   if (resizes.some((one) => one.limit < asked.permits && one.sinceMs <= atMs)) return false;
   // A multi-lock that loses one name drops its ticket for another.

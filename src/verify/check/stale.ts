@@ -25,7 +25,7 @@ export function stale(run: Run, limits: Limits): Finding {
       if (isAfter(old.releasing, next)) checked++;
       checked += old.renewals.filter((one) => isAfter(one, next)).length;
       for (const one of found) {
-        const struck = run.storeFaults.touches(old.granted.atMs, one.atMs);
+        const struck = run.storeFaultsOf(old.asked.name).touches(old.granted.atMs, one.atMs);
         (struck ? undecided : violations).push(
           struck ? { ...one, why: `a fault of the store may explain it: ${one.why}` } : one,
         );

@@ -87,7 +87,8 @@ function fallingBeliefs(run: Run, drawn: readonly Drawn[]): Pair | undefined {
     const before = (isExclusive(one.op) ? highest : highestExclusive)[earlier];
     if (before === undefined || before.token < one.token) continue;
     const sinceMs = Math.min(before.notBeforeMs, one.notBeforeMs);
-    if (!run.storeFaults.touches(sinceMs, one.event.atMs)) return [before, one];
+    if (!run.storeFaultsOf(one.op.asked.name).touches(sinceMs, one.event.atMs))
+      return [before, one];
   }
   return undefined;
 }

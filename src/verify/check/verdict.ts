@@ -39,6 +39,10 @@ export interface Excuse {
   readonly rules: readonly RuleId[];
   readonly fromMs: number;
   readonly toMs: number;
+  /** Only violations on this name. Default: on all names. */
+  readonly name?: string;
+  /** Only violations that an op of this client takes part in. Default: of all clients. */
+  readonly client?: string;
 }
 
 interface Excused {

@@ -50,6 +50,11 @@ export class Injector {
     return this.records.some(({ kind }) => this.#kinds.get(kind)?.locksOut);
   }
 
+  /** Whether the clock of the store was wrong for some time. */
+  get hasSetClock(): boolean {
+    return this.records.some(({ kind }) => this.#kinds.get(kind)?.setsClock);
+  }
+
   start(faults: readonly PlannedFault[]): void {
     for (const planned of faults) {
       this.#after(planned.atMs, () => this.#inject(planned));
@@ -70,13 +75,16 @@ export class Injector {
 
   /** The times in which active faults are known to break a promise. */
   excuses(longestTtlMs: number): readonly Excuse[] {
-    return this.records.flatMap(({ kind, fromMs, untilMs }) => {
-      const { breaks = [] } = this.#kinds.get(kind)!;
+    return this.records.flatMap(({ kind, fromMs, untilMs, client }) => {
+      const { breaks = [], hits, hitsRunner } = this.#kinds.get(kind)!;
+      // A connection of the runner is one that all workers have.
+      const isOfOne = hits === "connection" && hitsRunner !== true;
+      const of = isOfOne && client !== undefined ? { client } : {};
       return breaks.map((rule) => {
         // A place in the queue can only be lost while the fault is active; a grant that was lost is
         // believed for one ttl more.
         const ttls = rule === "L4" ? 0 : AFTERMATH_TTLS;
-        return { rules: [rule], fromMs, toMs: untilMs + ttls * longestTtlMs + AFTERMATH_MS };
+        return { rules: [rule], fromMs, toMs: untilMs + ttls * longestTtlMs + AFTERMATH_MS, ...of };
       });
     });
   }

@@ -17,6 +17,8 @@ export interface FaultKind {
   readonly weight?: number;
   /** How long the fault is active, relative to the shortest ttl. */
   readonly lasts: { readonly min: number; readonly max: number };
+  /** Sets the clock by which the store ends leases: what was granted meanwhile may outlast its ttl. */
+  readonly setsClock?: boolean;
   /** The fault affects messages and clients only; the store keeps its data and its clock. */
   readonly sparesStore?: boolean;
   /** The fault also affects the runner's own connection, so the operator does nothing meanwhile. */

@@ -92,14 +92,14 @@ export class Operator {
 
   /**
    * Records that an intervention may have taken effect, or may do so later. For the checks, this is
-   * a store that may have lost grants.
+   * a store that may have lost grants of this name.
    */
   #mayHaveDone(name: string, sinceMs: number): void {
     const rules = [...EXCLUSION, "S6", "L1", "L2"] as const;
     const toMs = machineMs() + LATER_MS;
-    this.excuses.push({ rules, fromMs: sinceMs, toMs });
+    this.excuses.push({ rules, fromMs: sinceMs, toMs, name });
     const fault = `an intervention on ${JSON.stringify(name)} without a reply`;
-    this.#timeLine.add({ kind: "injected", fault, atMs: sinceMs });
+    this.#timeLine.add({ kind: "injected", fault, atMs: sinceMs, name });
     this.#timeLine.add({ kind: "healed", fault, atMs: toMs });
   }
 }

@@ -8,6 +8,8 @@ import type { Target } from "./target.js";
 /** Everything that is drawn for one run. The course of the run also depends on the machine. */
 export interface Plan {
   readonly seed: number;
+  /** The factor of all its times: 1 on a quiet machine. */
+  readonly pace: number;
   /** For how long programs begin new operations. Faults end earlier. */
   readonly forMs: number;
   readonly commandTimeoutMs: number;
@@ -110,6 +112,7 @@ export function drawPlan(
   const calmMs = forMs * (1 - CALM);
   return {
     seed,
+    pace,
     forMs,
     commandTimeoutMs: Math.round(pick([400, 1_000, 5_000]) * pace),
     workers,

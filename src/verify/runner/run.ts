@@ -100,7 +100,15 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
     for (const member of members) {
       if (!(await member.close(CLOSE_MS * options.pace))) hung.push(`${member.client}'s close()`);
     }
-    const left = await leftovers(operatorLocks, plan, LEFTOVER_MS * options.pace);
+    const left = await leftovers(
+      operatorLocks,
+      plan,
+      async (names) =>
+        injector.hasSetClock
+          ? []
+          : ((await target.leftOf?.(names.map((name) => `${namespace}:${name}`))) ?? []),
+      LEFTOVER_MS * options.pace,
+    );
     const slackMs = options.load.takeWorstMs();
     const history = timeLine.history();
     const slow = slowHandovers(history, plan, {
@@ -218,6 +226,7 @@ function enlist(
 async function leftovers(
   locks: Locks,
   plan: Plan,
+  leftOf: (names: readonly string[]) => Promise<readonly string[]>,
   moreMs: number,
 ): Promise<readonly string[] | null> {
   const endMs = machineMs() + longestTtl(plan) + moreMs;
@@ -225,19 +234,24 @@ async function leftovers(
     ...plan.names.map(({ name }) => name),
     ...plan.workers.map(({ client }) => ownNameOf(client)),
   ];
-  for (;;) {
-    const found = await Promise.all(names.map((name) => locks.inspect(name))).then(
-      (all) => all.filter((one) => one !== null && one.holders.length + one.waiting > 0),
-      () => null,
-    );
-    if (found !== null && found.length === 0) return [];
-    if (machineMs() > endMs) {
-      return (
-        found?.map(
-          (one) => `${one!.name}: ${one!.holders.length} holders, ${one!.waiting} waiters`,
-        ) ?? null
+  // A note of the forced release stays for an hour.
+  const isForced = (one: string): boolean =>
+    plan.interventions.some(({ does, name }) => does === "force a release" && name === one);
+  const unforced = names.filter((name) => !isForced(name));
+  const read = async (): Promise<readonly string[]> => {
+    const infos = await Promise.all(names.map((name) => locks.inspect(name)));
+    const shown = infos.filter((one) => one !== null && one.holders.length + one.waiting > 0);
+    if (shown.length > 0) {
+      return shown.map(
+        (one) => `${one!.name}: ${one!.holders.length} holders, ${one!.waiting} waiters`,
       );
     }
+    const left = await leftOf(unforced);
+    return left.map((one) => `${one} is still in the store, though inspect() shows nothing`);
+  };
+  for (;;) {
+    const found = await read().catch(() => null);
+    if (found?.length === 0 || machineMs() > endMs) return found;
     await sleep(200);
   }
 }

@@ -6,17 +6,19 @@ import type { RunOutcome } from "./run.js";
 export interface Pick {
   readonly workers: readonly number[];
   readonly faults: readonly number[];
+  /** The duration at pace 1: the same plan takes longer on a machine that is busier. */
   readonly forMs: number;
 }
 
-export const wholeOf = ({ workers, faults, forMs }: Plan): Pick => ({
+export const wholeOf = ({ workers, faults, forMs, pace }: Plan): Pick => ({
   workers: workers.map((_, i) => i),
   faults: faults.map((_, i) => i),
-  forMs,
+  forMs: forMs / pace,
 });
 
 /** The plan reduced to a part. Faults of workers that are left out are left out, too. */
-export function pickFrom(plan: Plan, { workers, faults, forMs }: Pick): Plan {
+export function pickFrom(plan: Plan, { workers, faults, forMs: atPaceOneMs }: Pick): Plan {
+  const forMs = atPaceOneMs * plan.pace;
   return {
     ...plan,
     forMs,
@@ -28,7 +30,7 @@ export function pickFrom(plan: Plan, { workers, faults, forMs }: Pick): Plan {
   };
 }
 
-/** Encodes a part as text. `w1,w3,f2,t4200`: workers 1 and 3, the second fault, for 4,200 ms. */
+/** Encodes a part as text. `w1,w3,f2,t4200`: workers 1 and 3, the second fault, for 4,200 ms at pace 1. */
 export const encodePick = ({ workers, faults, forMs }: Pick): string =>
   [
     ...workers.map((i) => `w${i + 1}`),
@@ -69,8 +71,8 @@ const TRIES_EACH = 2;
 
 /**
  * Repeats a run that broke a promise with smaller and smaller parts of its plan, as long as one of
- * the same promises breaks again and there is time. Real processes do not repeat themselves
- * exactly, so a part that does not break a promise is tried twice.
+ * the same promises breaks again, there is time and `canGoOn`. Real processes do not repeat
+ * themselves exactly, so a part that does not break a promise is tried twice.
  */
 export async function shorten(
   plan: Plan,
@@ -78,16 +80,19 @@ export async function shorten(
   repeat: (plan: Plan) => Promise<RunOutcome>,
   {
     untilMs,
+    canGoOn = () => true,
     signal,
     onTry,
   }: {
     readonly untilMs: number;
+    readonly canGoOn?: () => boolean;
     readonly signal?: AbortSignal | undefined;
     readonly onTry?: (tries: number) => void;
   },
 ): Promise<Shortened> {
   const wanted = brokenBy(failed);
-  const isOver = (): boolean => performance.now() >= untilMs || signal?.aborted === true;
+  const isOver = (): boolean =>
+    performance.now() >= untilMs || signal?.aborted === true || !canGoOn();
   let best: Shortened = { pick: wholeOf(plan), outcome: failed, tries: 0 };
   let tries = 0;
   const isBroken = async (pick: Pick): Promise<boolean> => {
@@ -96,6 +101,8 @@ export async function shorten(
       tries++;
       onTry?.(tries);
       const outcome = await repeat(pickFrom(plan, pick));
+      // Ctrl-C reaches servers and workers, too, so this run proves nothing.
+      if (signal?.aborted) return false;
       if (!brokenBy(outcome).some((id) => wanted.includes(id))) continue;
       best = { pick, outcome, tries };
       return true;
@@ -104,8 +111,8 @@ export async function shorten(
   };
   const brokenAtMs = lastEvidenceMs(failed) - failed.record.fromMs;
   if (brokenAtMs > 0) {
-    const forMs = Math.min(plan.forMs, Math.round(brokenAtMs + TIME_AFTER_MS));
-    await isBroken({ ...best.pick, forMs });
+    const forMs = Math.min(plan.forMs, brokenAtMs + TIME_AFTER_MS);
+    await isBroken({ ...best.pick, forMs: Math.round(forMs / plan.pace) });
   }
   // First halves, then single faults.
   for (let size = Math.ceil(plan.faults.length / 2); size >= 1; size = Math.floor(size / 2)) {

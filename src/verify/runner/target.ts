@@ -33,6 +33,11 @@ export interface Target extends AsyncDisposable {
   openWay(client: string): Promise<Way>;
   /** Versions of the servers; none of a user's own store. */
   versions(): Promise<Readonly<Record<string, string>>>;
+  /**
+   * The keys, rows or nodes of claims on these names, read past Holdfast by the server's own client. All names
+   * are of one namespace. Undefined: `inspect` alone is asked.
+   */
+  leftOf?(names: readonly string[]): Promise<readonly string[]>;
   /** How many commands the store has run; null if it does not count them. */
   commands(): Promise<number | null>;
   /** Restores the servers after a run. */

@@ -174,6 +174,7 @@ class Runner {
     if (shortenMs === 0) return null;
     return shorten(plan, outcome, (shorter) => this.carryOut(shorter, 0), {
       untilMs: performance.now() + shortenMs,
+      canGoOn: () => this.canGoOn,
       signal: this.#options.signal,
       ...(onShorten === undefined ? {} : { onTry: onShorten }),
     });

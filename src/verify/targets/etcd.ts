@@ -1,4 +1,6 @@
 import type { Random } from "../../core/random.js";
+import { Keys } from "../../stores/etcd/keys.js";
+import { type FlawName, flawsOf } from "../../stores/etcd/versions.js";
 import { type Fault, fault } from "../fault.js";
 import { GrpcProxy } from "../faults/grpc-proxy.js";
 import { killed, paused } from "../faults/server.js";
@@ -34,19 +36,15 @@ export async function etcdClusterTarget(lab: Lab, isClocked: boolean): Promise<T
   const { network, leftOut } = await openHosts(lab, 3);
   const sites = network === null ? {} : { sites: network.hosts };
   const cluster = await lab.etcd({ nodes: 3, ...sites });
-  const isFlawed = (await versionOf(cluster)).startsWith("3.4.");
+  const { names: flaws } = flawsOf(await versionOf(cluster), cluster.servers.length);
   return targetOn(lab, isClocked, cluster, {
     name: "etcd-cluster",
     about: "an etcd cluster of three members",
     kinds: [
-      ...memberKinds(cluster).map((kind) =>
-        kind.name === SPACE_USED_UP && isFlawed
-          ? { ...kind, excludes: [KILLED, LEADER_KILLED] }
-          : kind,
-      ),
+      ...memberKinds(cluster),
       ...clusterKinds(cluster),
       ...(network === null ? [] : networkKinds(cluster, network, LONG)),
-    ],
+    ].map((kind) => withFlaws(kind, flaws)),
     leftOut,
   });
 }
@@ -74,6 +72,13 @@ function targetOn(
     commands: async () => {
       const counts = await Promise.all(cluster.servers.map((one) => one.commands()));
       return counts.reduce((sum, count) => sum + count, 0);
+    },
+    leftOf: async (names) => {
+      const beginnings = names.map((name) => new Keys().name(name).key);
+      const [namespace] = names[0]!.split(":");
+      const { key } = new Keys().names(`${namespace}:`);
+      const keys = await cluster.servers[0]!.ctl("get", key, "--prefix", "--keys-only");
+      return keys.split("\n").filter((one) => beginnings.some((name) => one.startsWith(name)));
     },
     recover: () => recover(cluster),
     async [Symbol.asyncDispose]() {},
@@ -125,13 +130,26 @@ async function disarmed({ servers }: EtcdCluster): Promise<void> {
   });
 }
 
-/**
- * In a cluster of 3.4, a member that is killed soon after this fault may come back with claims that the
- * others refused, for good: nothing holds on such servers, in later runs either.
- */
 const SPACE_USED_UP = "space used up";
 
-/** A leader that hung may revoke live leases when it comes back. */
+/** What a cluster of a version with these flaws does not promise under a fault. */
+export function withFlaws(kind: FaultKind, flaws: readonly FlawName[]): FaultKind {
+  if (HANGS.includes(kind.name) && flaws.includes("revokes living leases")) {
+    return { ...kind, ...REVOKES_LIVING };
+  }
+  // A member that is killed soon after this fault may come back with claims that the others refused, for
+  // good: nothing holds on such servers, in later runs either.
+  if (kind.name === SPACE_USED_UP && flaws.includes("brings back refused claims")) {
+    return { ...kind, excludes: [KILLED, LEADER_KILLED] };
+  }
+  return kind;
+}
+
+const MEMBER_PAUSED = "member paused";
+const LEADER_PAUSED = "leader paused";
+/** Faults after which a leader that hung comes back. */
+const HANGS: readonly string[] = [MEMBER_PAUSED, LEADER_PAUSED];
+
 const REVOKES_LIVING = {
   breaks: EXCLUSION,
   because:
@@ -145,16 +163,14 @@ function memberKinds(cluster: EtcdCluster): readonly FaultKind[] {
     name: string,
     lasts: FaultKind["lasts"],
     make: (server: EtcdServer) => Fault,
-    more: Partial<FaultKind> = {},
   ): FaultKind => ({
     name,
     hits: "server",
     lasts,
     make: (_member, random) => make(pick(random)),
-    ...more,
   });
   return [
-    kind("member paused", LONG, (one) => paused(one), servers.length > 1 ? REVOKES_LIVING : {}),
+    kind(MEMBER_PAUSED, LONG, (one) => paused(one)),
     kind(KILLED, SHORT, (one) => killed(one)),
     kind("history compacted", ONCE, (one) =>
       fault(`${one.name} compacts its history`, async () => {
@@ -186,10 +202,9 @@ function clusterKinds(cluster: EtcdCluster): readonly FaultKind[] {
       make: () => onLeader(cluster, "the leader is killed", (leader) => killed(leader)),
     },
     {
-      name: "leader paused",
+      name: LEADER_PAUSED,
       hits: "cluster",
       lasts: LONG,
-      ...REVOKES_LIVING,
       make: () => onLeader(cluster, "the leader is paused", (leader) => paused(leader)),
     },
     {

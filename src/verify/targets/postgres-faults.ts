@@ -35,7 +35,7 @@ export class WriteRight {
       `${USER} may not write at ${this.#server.name}`,
       async () => {
         this.#isTaken = true;
-        await this.#server.sql(`REVOKE UPDATE ON holdfast.names FROM ${USER}`).catch(() => {});
+        await this.#server.sql(`REVOKE UPDATE ON holdfast.names FROM ${USER}`);
       },
       async () => {
         this.#isTaken = false;

@@ -69,6 +69,7 @@ export async function postgresTarget(lab: Lab, isClocked: boolean): Promise<Targ
     leftOut: noDisk === null ? [] : [{ name: DISK_FULL, because: noDisk }],
     openWay: (client) => openWay(lab, client, server, `${USER}:${USER}`, isClocked),
     versions: () => versionsOf(server),
+    leftOf: (names) => leftOf(server, names),
     commands: () => server.commands(),
     recover: () => bringBack(server),
     async [Symbol.asyncDispose]() {
@@ -97,6 +98,7 @@ export async function pgbouncerTarget(lab: Lab, isClocked: boolean): Promise<Tar
     ],
     openWay: (client) => openWay(lab, client, pooler, `postgres:${server.password}`, isClocked),
     versions: () => versionsOf(server),
+    leftOf: (names) => leftOf(server, names),
     commands: () => server.commands(),
     async recover() {
       await bringBack(server);
@@ -137,4 +139,17 @@ async function openWay(
 
 async function versionsOf(server: PostgresServer): Promise<Record<string, string>> {
   return { postgres: await server.sql("SHOW server_version") };
+}
+
+/** Rows of claims that have not expired. The next call on a name deletes the others. */
+async function leftOf(
+  server: PostgresServer,
+  names: readonly string[],
+): Promise<readonly string[]> {
+  const isLeft = (row: string): string =>
+    `name IN (${names.map((name) => `'${name}'`).join(", ")})
+      AND greatest((${row}).expires, (${row}).closed) > extract(epoch FROM clock_timestamp()) * 1000000`;
+  const rows = await server.sql(`SELECT name FROM holdfast.claims WHERE ${isLeft("claims")}
+    UNION ALL SELECT name FROM holdfast.names WHERE ${isLeft("held")}`);
+  return rows.split("\n").filter((row) => row !== "");
 }

@@ -17,7 +17,7 @@ import {
 import { until } from "../lab/until.js";
 import { EXCLUSION, type FaultKind, WORKER_KINDS } from "../runner/kinds.js";
 import type { Target } from "../runner/target.js";
-import { COMMON, CONNECTION_KINDS, recover, versionsOf } from "./redis.js";
+import { COMMON, CONNECTION_KINDS, leftOf, recover, versionsOf } from "./redis.js";
 import { NO_SELECT, prepare, serverKinds, USER } from "./redis-faults.js";
 import { ONCE, SHORT, wayThrough } from "./servers.js";
 
@@ -95,6 +95,7 @@ export async function redisClusterTarget(lab: Lab, isClocked: boolean): Promise<
       return { ...way, close: async () => {} };
     },
     versions: () => versionsOf(servers[0]!),
+    leftOf: (names) => leftOf(primaries(), names, 0),
     commands: async () => {
       // The sum of all servers, because after a failover the other server of a shard counts on.
       const counts = await Promise.all(servers.map((server) => server.commands()));
@@ -149,14 +150,18 @@ function failoverKinds(pick: (random: Random) => Shard): readonly FaultKind[] {
 const handedOver = (shard: Shard): Fault =>
   fault(`${shard.replica.name} is made the primary`, async () => {
     const { primary, replica } = shard;
-    // A replica refuses while its connection to the primary is not up yet.
-    await until(`${replica.name} takes part in a failover`, FAILOVER_MS, () =>
-      replica.cli("cluster", "failover").then(
-        () => true,
-        () => false,
-      ),
-    );
-    await becomesPrimary(replica);
+    const handOver = async (): Promise<void> => {
+      // A replica refuses while its connection to the primary is not up yet.
+      await until(`${replica.name} takes part in a failover`, FAILOVER_MS, () =>
+        replica.cli("cluster", "failover").then(
+          () => true,
+          () => false,
+        ),
+      );
+      await becomesPrimary(replica);
+    };
+    // A busy server may give up the first request.
+    await handOver().catch(handOver);
     Object.assign(shard, { primary: replica, replica: primary });
   });
 

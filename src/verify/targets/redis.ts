@@ -62,6 +62,7 @@ export async function redisTarget(lab: Lab, isClocked: boolean): Promise<Target>
     leftOut: noDisk === null ? [] : [{ name: DISK_FULL, because: noDisk }],
     openWay: (client) => openWay(lab, client, [place], `/${DATABASE}`, isClocked),
     versions: () => versionsOf(server),
+    leftOf: (names) => leftOf([server], names),
     commands: () => server.commands(),
     recover: () => recover([server]),
     async [Symbol.asyncDispose]() {
@@ -78,8 +79,9 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
   await replica.synced();
   await prepare(primary);
   await prepare(replica);
-  // The address leads to the present primary, as a virtual address would.
+  // The address leads to the present primary, as a virtual address would; the runner's own connection, too.
   const place = { address: primary.address, port: primary.port };
+  const runners = await TcpProxy.open(place, { kindOf: redisConnectionKind });
   let failover: Promise<void> = Promise.resolve();
   // One after another: a second one in the middle of the first would make a server the replica of itself.
   const failOver = (): Promise<void> => {
@@ -100,9 +102,7 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
     ...COMMON,
     name: "redis-replica",
     about: "a Redis primary and a replica, replicas=1, failed over by address",
-    get url() {
-      return `redis://${place.address}:${place.port}/${DATABASE}?replicas=1`;
-    },
+    url: `redis://${runners.address}:${runners.port}/${DATABASE}?replicas=1`,
     kinds: [
       ...WORKER_KINDS,
       ...CONNECTION_KINDS,
@@ -122,6 +122,7 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
     ],
     openWay: (client) => openWay(lab, client, [place], `/${DATABASE}?replicas=1`, isClocked),
     versions: () => versionsOf(primary),
+    leftOf: (names) => leftOf([primary], names),
     // The sum of both: after a failover, the count of the other server is unrelated to the one
     // before.
     commands: async () => (await primary.commands()) + (await replica.commands()),
@@ -129,6 +130,7 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
       await recover([primary, replica]);
       await replica.synced();
     },
+    [Symbol.asyncDispose]: () => runners.close(),
   };
 }
 
@@ -167,6 +169,26 @@ async function openWay(
     { lab, client, isClocked },
     (hosts) => `redis://${USER}:${USER}@${hosts}${rest}`,
   );
+}
+
+/** Keys of these names. That of a queue is kept for longer than the queue, so that its expiry is seldom moved. */
+export async function leftOf(
+  servers: readonly RedisServer[],
+  names: readonly string[],
+  database = DATABASE,
+): Promise<readonly string[]> {
+  const [namespace] = names[0]!.split(":");
+  const left = servers.map(async (server) => {
+    const db = ["-n", String(database)];
+    const keys = (await server.cli(...db, "--scan", "--pattern", `*${namespace}:*`)).split("\n");
+    const found: string[] = [];
+    for (const key of keys.filter((key) => names.some((name) => key.endsWith(`:${name}`)))) {
+      const isQueue = key.includes("}q:");
+      if (!isQueue || (await server.cli(...db, "pttl", key)) === "-1") found.push(key);
+    }
+    return found;
+  });
+  return (await Promise.all(left)).flat();
 }
 
 export async function recover(servers: readonly RedisServer[]): Promise<void> {

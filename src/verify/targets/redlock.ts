@@ -16,7 +16,7 @@ import {
 import type { Target } from "../runner/target.js";
 import type { Way } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
-import { COMMON, recover, versionsOf } from "./redis.js";
+import { COMMON, leftOf, recover, versionsOf } from "./redis.js";
 import { EVICTED, prepare, restartedWithRights, serverKinds, USER } from "./redis-faults.js";
 import { LONG, LOST_DATA, ONCE, SHORT, wayThrough } from "./servers.js";
 
@@ -64,6 +64,7 @@ export async function redlockTarget(lab: Lab, isClocked: boolean): Promise<Targe
     ].map((kind) => (kind.name === EVICTED ? { ...kind, weight: 0.25, excludes: LOSSES } : kind)),
     openWay: (client) => openWay(lab, client, servers, isClocked),
     versions: () => versionsOf(servers[0]!),
+    leftOf: (names) => leftOf(servers, names),
     commands: async () => {
       const counts = await Promise.all(servers.map((server) => server.commands()));
       return Math.round(counts.reduce((sum, count) => sum + count, 0) / NODES);
@@ -181,6 +182,7 @@ function clockKind(nodes: readonly Node[]): FaultKind {
   return {
     name: "clock of a node jumps",
     hits: "server",
+    setsClock: true,
     lasts: LONG,
     breaks: EXCLUSION,
     because: "leases end by the clocks of the nodes: one that is set ahead ends them early",

@@ -46,6 +46,7 @@ export function diskKind(
 export const clockKind = (clock: FalseClock, excludes: readonly string[]): FaultKind => ({
   name: "server clock jumps",
   hits: "server",
+  setsClock: true,
   weight: 0.5,
   lasts: LONG,
   breaks: EXCLUSION,

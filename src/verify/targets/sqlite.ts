@@ -18,6 +18,7 @@ import { type FaultKind, jumpMs, WORKER_KINDS } from "../runner/kinds.js";
 import type { LeftOut, Target } from "../runner/target.js";
 import type { Way } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
+import { machineMs } from "../traffic/time-line.js";
 import { WORKER_PROGRAM } from "../traffic/worker.js";
 import { CLOCK_JUMPS, DISK_FULL, diskKinds, fileKinds, GROUP, userKinds } from "./sqlite-faults.js";
 
@@ -78,6 +79,21 @@ export async function sqliteTarget(lab: Lab, isClocked: boolean): Promise<Target
       const row = db.prepare("SELECT sqlite_version() AS version").get() as { version: string };
       db.close();
       return { sqlite: row.version };
+    },
+    /** Rows of claims that have not expired. The next call on a name deletes the others. */
+    async leftOf(names) {
+      const db = await openSqlite(file);
+      try {
+        const isLeft = db.prepare(
+          "SELECT count(*) AS many FROM holdfast_claims WHERE name = ? AND (expires_ms > ? OR closed_until_ms > ?)",
+        );
+        const [nowMs, wallMs] = [machineMs(), Date.now()];
+        return names.filter(
+          (name) => (isLeft.get(name, nowMs, wallMs) as { many: number }).many > 0,
+        );
+      } finally {
+        db.close();
+      }
     },
     commands: async () => null,
     /** A file that was replaced is not used again. */

@@ -1,5 +1,6 @@
 import type { Random } from "../../core/random.js";
 import { ZOOKEEPER_TRAITS } from "../../stores/zookeeper/index.js";
+import { Layout } from "../../stores/zookeeper/layout.js";
 import { TcpProxy } from "../faults/proxy.js";
 import { FalseClock } from "../lab/clock.js";
 import { Disk } from "../lab/disk.js";
@@ -105,6 +106,12 @@ async function openTarget(
     versions: async () => {
       const answer = await cluster.servers[0]!.ask("srvr");
       return { zookeeper: /^Zookeeper version: ([^,-]+)/m.exec(answer)?.[1] ?? "unknown" };
+    },
+    leftOf: async (names) => {
+      const containers = names.map((name) => `${new Layout().name(name)}/`);
+      const leader = cluster.servers.length === 1 ? cluster.servers[0]! : await leaderOf(cluster);
+      const ephemerals = (await leader.ask("dump")).split("\n").map((line) => line.trim());
+      return ephemerals.filter((node) => containers.some((one) => node.startsWith(one)));
     },
     commands: () => commandsOf(cluster),
     recover: () => recover(cluster),

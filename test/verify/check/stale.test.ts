@@ -117,8 +117,8 @@ describe("S4, a stale release or renewal does not touch a successor", () => {
     ]);
   });
 
-  it("is unknown when a fault hit the store, not when it only hit messages", () => {
-    const stale = (more: { sparesStore?: boolean }) => [
+  it("is unknown when a fault hit the store, not when it only hit messages or another name", () => {
+    const stale = (more: { sparesStore?: boolean; name?: string }) => [
       ...handover,
       releasing(111, "a"),
       injected(115, more),
@@ -126,7 +126,9 @@ describe("S4, a stale release or renewal does not touch a successor", () => {
       lost(150, "b"),
     ];
     unknown("S4", stale({}), /a fault of the store may explain it: b \(b\)/);
+    unknown("S4", stale({ name: "name" }), /a fault of the store may explain it: b \(b\)/);
     violated("S4", stale({ sparesStore: true }), [0, 1, 3, 4, 6, 9], /lost its lease/);
+    violated("S4", stale({ name: "other" }), [0, 1, 3, 4, 6, 9], /lost its lease/);
   });
 
   it("leaves shared leases out: they have no successor", () => {

@@ -189,7 +189,10 @@ export const frozen = (atMs: number, client: string): Event => ({
 });
 export const resumed = (atMs: number, client: string): Event => ({ kind: "resumed", atMs, client });
 export const killed = (atMs: number, client: string): Event => ({ kind: "killed", atMs, client });
-export const injected = (atMs: number, more: { sparesStore?: boolean } = {}): Event => ({
+export const injected = (
+  atMs: number,
+  more: { sparesStore?: boolean; name?: string } = {},
+): Event => ({
   kind: "injected",
   atMs,
   fault: "fault",

@@ -314,3 +314,16 @@ test("an excuse lasts from the fault to a few ttls after it; for the order of th
     { rules: ["L4"], fromMs, toMs: untilMs + 2_000 },
   ]);
 });
+
+test("an excuse of a worker's connection is for that worker, unless all workers share the connection", async () => {
+  const breaks = ["L4"] as const;
+  const { injector } = injectorOf([
+    kindOf("cut", { hits: "connection", breaks }),
+    kindOf("proxy cut", { hits: "connection", hitsRunner: true, breaks }),
+    kindOf("paused", { breaks }),
+  ]);
+  const all = ["cut", "proxy cut", "paused"].map((kind) => plannedFault(kind, { worker: 1 }));
+  injector.start(all);
+  await pass(1_000);
+  expect(injector.excuses(1_000).map(({ client }) => client)).toEqual(["w2", undefined, undefined]);
+});

@@ -61,6 +61,16 @@ describe("a violation", () => {
     expect(s1.evidence).toEqual(expect.arrayContaining([TWICE_BROKEN[7], TWICE_BROKEN[9]]));
   });
 
+  test.each([
+    [{ name: "name" }, { name: "other" }],
+    [{ client: "b" }, { client: "e" }],
+  ])("is excused for its own name or client alone: %o, not %o", (own, other) => {
+    const excuse: Excuse = { rules: ["S1"], fromMs: 0, toMs: 100 };
+    const s1 = (excuse: Excuse): CheckResult => find(judged(TWICE_BROKEN, [excuse]), "S1");
+    expect(s1({ ...excuse, ...own })).toMatchObject({ verdict: "violated", expected: 1 });
+    expect(s1({ ...excuse, ...other })).toMatchObject({ verdict: "violated", expected: 0 });
+  });
+
   test("is not excused by an excuse for another rule", () => {
     const excuses: Excuse[] = [{ rules: ["S2", "L4"], fromMs: 0, toMs: 1_000 }];
     expect(find(judged(TWICE_BROKEN, excuses), "S1")).toMatchObject({

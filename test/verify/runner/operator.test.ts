@@ -100,7 +100,11 @@ test("an intervention that fails may have taken effect: it is an excuse for some
   expect(excuses).toHaveLength(1);
   // A holder that lost its name this way is unknown to the store, as after a fault of the store.
   const [injected, healed] = timeLine.events;
-  expect([injected, healed]).toMatchObject([{ kind: "injected" }, { kind: "healed" }]);
+  expect([injected, healed]).toMatchObject([
+    { kind: "injected", name: "name" },
+    { kind: "healed" },
+  ]);
+  expect(excuses[0]!.name).toBe("name");
   expect(healed!.atMs).toBe(excuses[0]!.toMs);
   const { fromMs, toMs } = excuses[0]!;
   expect(toMs - fromMs).toBeGreaterThanOrEqual(10_000);

@@ -79,6 +79,19 @@ describe("a selection from a plan", () => {
     }
   });
 
+  test("ends at the same place of the plan at any pace", () => {
+    const paced = (pace: number): Plan => {
+      const times = { workers: 4, forMs: 10_000 * pace, pace, pauseMs: 15 };
+      return drawPlan(2, paperTarget(), times);
+    };
+    const pick = { ...wholeOf(paced(1)), forMs: 5_000 };
+    const [quiet, busy] = [1, 3].map((pace) => pickFrom(paced(pace), pick));
+    expect(quiet!.faults.length).toBeGreaterThan(0);
+    expect(namesOf(busy!)).toEqual(namesOf(quiet!));
+    expect(busy!.forMs).toBe(3 * quiet!.forMs);
+    expect(wholeOf(paced(3))).toEqual(wholeOf(paced(1)));
+  });
+
   test("ends early: no fault and no intervention comes after its time", () => {
     const plan = pickFrom(PLAN, { ...wholeOf(PLAN), forMs: 1_200 });
     expect(plan.forMs).toBe(1_200);
@@ -183,6 +196,22 @@ describe("shortening a run that broke a promise", () => {
       ++turn % 2 === 0 ? repeat(plan) : Promise.resolve(outcomeOf(plan, []));
     const { pick } = await shorten(PLAN, outcomeOf(PLAN, ["S1"]), moody, inTime());
     expect(pick.faults).toEqual([2]);
+  });
+
+  test("ends when the servers do not recover, or with Ctrl-C, whose run proves nothing", async () => {
+    const { repeat, repeated } = breaksWith([]);
+    const failed = outcomeOf(PLAN, ["S1"], 2_000);
+    const canGoOn = () => repeated.length < 1;
+    const broken = await shorten(PLAN, failed, repeat, { ...inTime(), canGoOn });
+    expect(broken).toMatchObject({ tries: 1, pick: { forMs: 3_500 } });
+    const stop = new AbortController();
+    const stopped = (plan: Plan) => {
+      stop.abort();
+      return repeat(plan);
+    };
+    const { signal } = stop;
+    const aborted = await shorten(PLAN, failed, stopped, { ...inTime(), signal });
+    expect(aborted).toMatchObject({ tries: 1, pick: wholeOf(PLAN), outcome: failed });
   });
 
   test("ends when its time is over, with the shortest run so far", async () => {

@@ -1,6 +1,7 @@
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import { connect } from "../../../src/index.js";
 import { seededRandom } from "../../../src/testing/seeded-random.js";
+import { LAB_TARGETS, type LabName } from "../../../src/verify/targets/index.js";
 import { withTarget } from "../../../src/verify/targets/open.js";
 import { describeWith } from "../../support/needs.js";
 import { idleMember } from "../runner/fakes.js";
@@ -30,6 +31,22 @@ describeWith(["redis"], "a Redis Cluster", () => {
   });
 });
 
+describeWith(["redis"], "a Redis primary and its replica", () => {
+  test("change places in a failover, and the runner's connection leads to the new primary", {
+    timeout: 60_000,
+  }, async () => {
+    await withTarget({ lab: "redis-replica" }, ["failover to the replica"], async (target) => {
+      const locks = await connect(target.url);
+      await locks.withLock("name", () => {});
+      const one = target.kinds[0]!.make(idleMember("w1"), seededRandom(1), 100)!;
+      await one.inject();
+      await locks.withLock("name", { wait: "20s" }, () => {});
+      expect((await locks.inspect("name"))?.holders ?? []).toEqual([]);
+      await locks.close();
+    });
+  });
+});
+
 describeWith(["etcd"], "etcd without space", () => {
   test("keeps the leases that are held, and grants others once it is healed", {
     timeout: 60_000,
@@ -45,6 +62,28 @@ describeWith(["etcd"], "etcd without space", () => {
       const other = await locks.acquire("other", { wait: "10s" });
       expect([await lease.release(), await other.release()]).toEqual(["released", "released"]);
       await locks.close();
+    });
+  });
+});
+
+describe.each(Object.keys(LAB_TARGETS) as LabName[])("the lab %s", (lab) => {
+  describeWith(LAB_TARGETS[lab].needs, "with its servers", () => {
+    test("sees claims past Holdfast, by a client of the server", {
+      timeout: 120_000,
+    }, async () => {
+      await withTarget({ lab }, undefined, async (target) => {
+        const locks = await connect(target.url, { namespace: "verify-1", ttl: 2_000 });
+        const lease = await locks.acquire("held");
+        const left = () => target.leftOf!(["verify-1:held", "verify-1:other"]);
+        expect((await left()).join()).toMatch(/verify-1(:|%3A)held/);
+        const waiting = locks.acquire("held", { wait: "20s" });
+        await lease.release();
+        const next = await waiting;
+        expect(await left()).not.toEqual([]);
+        await next.release();
+        await expect.poll(left).toEqual([]);
+        await locks.close();
+      });
     });
   });
 });

@@ -1,5 +1,7 @@
 import { expect, test } from "vitest";
+import { flawsOf } from "../../../src/stores/etcd/versions.js";
 import { lackingRight } from "../../../src/verify/lab/rights.js";
+import { withFlaws } from "../../../src/verify/targets/etcd.js";
 import { LAB_TARGETS } from "../../../src/verify/targets/index.js";
 import { limited, unknownFaults, withTarget } from "../../../src/verify/targets/open.js";
 import { kindOf, paperTarget } from "../runner/fakes.js";
@@ -86,4 +88,19 @@ test("the labs are those that the docs list", () => {
     "zookeeper",
     "zookeeper-cluster",
   ]);
+});
+
+test.each([
+  ["3.4.23", true, true],
+  ["3.4.31", false, true],
+  ["3.5.12", true, false],
+  ["3.5.13", false, false],
+  ["3.6.0", false, false],
+])("a cluster of etcd %s excuses only what its version breaks", (version, revokes, bringsBack) => {
+  const { names } = flawsOf(version, 3);
+  const kind = (name: string) => withFlaws(kindOf(name), names);
+  for (const name of ["member paused", "leader paused"])
+    expect(kind(name).breaks !== undefined, name).toBe(revokes);
+  expect(kind("leader killed").breaks).toBeUndefined();
+  expect(kind("space used up").excludes !== undefined).toBe(bringsBack);
 });
