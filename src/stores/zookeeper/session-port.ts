@@ -79,7 +79,8 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
         return { provedAtMs: link.liveness.provedAtMs };
       } catch (error) {
         if (isCode(error, "SESSION_EXPIRED", "NO_NODE")) {
-          // Without its node, the session can't be told of revocations. Its pings would keep its claims for ever.
+          // Without its node, the session can't be notified of revocations, and its pings would keep its claims for
+          // ever.
           this.end(link).catch(() => {});
           return null;
         }

@@ -47,7 +47,10 @@ export async function examinePostgres(url: StoreUrl, trial: Trial): Promise<read
   }
 }
 
-/** One after the other: the times that are measured must not count each other's statements. */
+/**
+ * The checks run one after the other, because a time that is measured must not include the statements of another
+ * check.
+ */
 const checkServer = async (connections: Connections, facts: Facts): Promise<readonly Finding[]> => [
   ...(await check("pooler", () => checkPooler(connections))),
   ...(await check("clock", () => checkClock(connections))),
