@@ -157,7 +157,7 @@ const LOCK_FREE_METRICS: readonly ConditionalMetric[] = [
   {
     name: 'holdfast_acquires_total{outcome=~"busy|timeout"}',
     alert: "more than usual",
-    why: "callers are told that the first is in progress (over HTTP by 409): it hangs, or has crashed less than a ttl ago",
+    why: "callers get IN_PROGRESS (over HTTP: 409), because the first one hangs, or has crashed less than a ttl ago",
     link: "idempotency.md#errors",
     when: ({ keyPlace }) => keyPlace === "records",
   },

@@ -32,7 +32,7 @@ export class OwedRelease extends AgendaEntry {
     this.#agenda.set(this, nowMs + this.#sending.pauseMs());
   }
 
-  /** The same release has failed once more. */
+  /** Called when the same release has failed again. */
   oweAgain(untilMs: number): void {
     this.#untilMs = Math.max(this.#untilMs, untilMs);
     this.#again = this.#inFlight;

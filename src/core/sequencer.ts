@@ -85,7 +85,7 @@ function parse(content: string): Sequencer {
   try {
     list = JSON.parse(bytesOf(content)?.toString("utf8") ?? "");
   } catch {
-    // Told below.
+    // Reported below.
   }
   if (!Array.isArray(list) || list.length !== 6) throw damaged("its content can't be read");
   const [name, mode, token, floor, holder, madeAtMs] = list;

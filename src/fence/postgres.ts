@@ -284,7 +284,10 @@ export function postgresFence(
 
 const waitLimit = (waitMs: number): string =>
   `pg_catalog.set_config('lock_timeout', '${waitMs}', true)`;
-/** The number is on disk before the reply: after a crash without it, an earlier holder would be let in again. */
+/**
+ * The number is on disk before the reply. Otherwise a crash could lose it, and the fence would accept an earlier
+ * holder again.
+ */
 const DURABLE =
   "pg_catalog.set_config('synchronous_commit', pg_catalog.replace(pg_catalog.current_setting('synchronous_commit'), 'off', 'on'), true)";
 

@@ -329,7 +329,7 @@ function outsideNode(keys: readonly string[], message: string): InvalidArgumentE
   );
 }
 
-/** Without this, the refusal of a fence could not be told from a success. */
+/** Refuses a reply that is not text, in which a refusal of the fence would look like a success. */
 function refuseBytes(outcome: unknown): void {
   if (typeof outcome === "string") return;
   throw new UnsupportedError(

@@ -299,7 +299,7 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
       // A caller that awaits one task and then adds the next gets it into this turn.
       if (lane.tasks.size === 0 && lease !== null) await new Promise(setImmediate);
       if (lease !== null && tasks > 0 && clock.elapsedMs() >= endsAtMs) return;
-      // No task has begun, so none fails: the next turn acquires anew.
+      // No task has begun, so none fails: the next turn acquires the name again.
       if (lease !== null && !isProved(lease)) return;
       const task = takeFirst(lane.tasks);
       if (task === null) return;

@@ -183,7 +183,7 @@ export class Rule {
     const tickets: ClaimRecord[] = [];
     let inUse = 0;
     let freeInMs = Number.POSITIVE_INFINITY;
-    /** The earliest end of a holder that no reply has told the waiters. */
+    /** The earliest end of a holder that no reply has reported to the waiters. */
     let unknownEndInMs = Number.POSITIVE_INFINITY;
     for (const one of this.claims.inOrder(name)) {
       if (isOver(one, nowMs, this.clock)) {
@@ -192,7 +192,7 @@ export class Rule {
         continue;
       }
       if (one.closedUntilMs > 0 && one.sinceMs > nowMs) {
-        // Granted before the machine restarted: the monotonic clock began anew.
+        // The claim was granted before the machine restarted, and with it the monotonic clock.
         one.sinceMs = nowMs;
         this.claims.save(one);
       }

@@ -29,7 +29,7 @@ export const lockFile: Story = {
   async act(actor) {
     if (actor.fixed) {
       const lease = await (await actor.connect()).tryAcquire("report");
-      actor.say(lease === null ? "is told that A has it" : "holds it");
+      actor.say(lease === null ? "learns that A has it" : "holds it");
     } else if (create(actor)) actor.say("creates report.lock: holds it");
     else if (isStale(actor)) {
       rmSync(fileOf(actor));

@@ -32,7 +32,7 @@ export const splitBrain: Story = {
     const data = await actor.open();
     const locks = await actor.connect();
     const lease = await locks.tryAcquire("payment:9");
-    if (lease === null) return actor.sayAndWait("is told that A has it");
+    if (lease === null) return actor.sayAndWait("learns that A has it");
     await actor.sayAndWait("holds payment:9");
     data.run("INSERT INTO charges VALUES ('9')");
     actor.say("charges the customer");

@@ -17,7 +17,7 @@ import type { EtcdClaim } from "./session-port.js";
 import { answerFrom, type Snapshot, snapshotReads, toSnapshot } from "./snapshot.js";
 import { isMisplaced } from "./waiters.js";
 
-/** The answer to the claim; or the names as they are, which were not as expected. */
+/** The reply to the claim; or, if the names were not as expected, their present state. */
 type Outcome = ClaimAnswer | Snapshot;
 
 /** Claims one or more names under the session of their `own` claims. */
@@ -50,7 +50,7 @@ class ClaimAttempt {
   readonly #claim: Claim;
   /** One for each name. */
   readonly #own: readonly EtcdClaim[];
-  /** Closes the names for `atLeast`, if they are entered in one step. */
+  /** The lease that closes the names for `atLeast`, if they are entered in one step. */
   readonly #atLeastLease: bigint | null;
 
   constructor(

@@ -9,7 +9,7 @@ import type { Transactions } from "./transactions.js";
 interface ClosedName {
   readonly lease: bigint;
   readonly untilMs: number;
-  /** Somebody has worked under the grant. */
+  /** Whether somebody has worked under the grant. */
   wasUsed: boolean;
   readonly timer: NodeJS.Timeout | undefined;
 }
@@ -85,7 +85,7 @@ export class ClosedNames {
     return !closed.wasUsed || this.#clock.elapsedMs() >= closed.untilMs;
   }
 
-  /** The name was opened: its lease goes, unless it closes other names. */
+  /** Ends the lease of a name that was opened, unless it closes other names. */
   opened(name: string, grantId: string): void {
     const key = this.#keys.atLeast(name, grantId);
     const closed = this.#closed.get(key);

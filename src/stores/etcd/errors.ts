@@ -1,7 +1,7 @@
 import { StoreUnavailableError } from "../../core/errors.js";
 import { Code, EtcdError } from "./rpc/errors.js";
 
-/** A lease that is not found may also be one for `atLeast`, not the session's. */
+/** The lease that is not found may also be one for `atLeast`, not the session's. */
 export const isLeaseNotFound = (error: unknown): boolean =>
   error instanceof EtcdError &&
   error.grpcCode === Code.NOT_FOUND &&

@@ -24,7 +24,7 @@ export class Lifetimes {
   }
 }
 
-/** Since the request, by the claimant's clock, which may be ahead of ours. */
+/** The time since the request, by the claimant's clock, which may be ahead of ours. */
 const sinceMs = ({ atMs }: StoredClaim): number => Math.max(0, Date.now() - atMs);
 
 export async function holderInfo(one: StoredClaim, lifetimes: Lifetimes): Promise<HolderInfo> {

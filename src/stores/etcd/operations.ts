@@ -10,7 +10,7 @@ import { createdAt, modifiedAt, unchangedSince } from "./rpc/compare.js";
 import type { KeyValue, Op } from "./rpc/messages.js";
 import { OPS_PER_TXN, type Transactions } from "./transactions.js";
 
-/** Three operations each, and deletions of old records. */
+/** The most holders that one step revokes: each takes three operations, and old records are deleted as well. */
 const REVOKED_PER_TXN = 20;
 const KEYS_PER_PAGE = 1_000;
 
@@ -56,7 +56,7 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
     return { queue, revocations: decodeRevocations(this.#keys, revoked!) };
   }
 
-  /** It fails if one of them was released, or renewed to another ttl, meanwhile. */
+  /** The step fails if one of them was released, or renewed to another ttl, meanwhile. */
   protected async revokeInOneStep(
     name: string,
     holders: readonly StoredClaim[],
@@ -113,7 +113,7 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
     if (name !== null) yield [name, kvs];
   }
 
-  /** Null: a value in it is not Holdfast's. The other names are still listed. */
+  /** Null if a value in it is not Holdfast's. The other names are still listed. */
   #queueOf(kvs: readonly KeyValue[]): Queue | null {
     try {
       return new Queue(this.#keys, kvs, 1n);

@@ -13,9 +13,9 @@ export interface ClaimValue {
   readonly holder: string;
   readonly ttlMs: number;
   readonly atLeastMs: number;
-  /** For people: when it was requested, by the claimant's own clock. */
+  /** The time of the request by the claimant's own clock; only shown to people. */
   readonly atMs: number;
-  /** It was granted under another limit, and stays. */
+  /** Whether it was granted under another limit, and stays. */
   readonly held?: boolean;
 }
 

@@ -91,7 +91,10 @@ export function newConnection(client: PostgresClient): NewConnection {
   return new (client.constructor as ClientClass)({ ...connectionParameters, password, ssl });
 }
 
-/** Asks which process of the server runs the statement. As text: programs may have replaced pg's parsers for all other types. */
+/**
+ * The statement that reads which process of the server runs it. As text, because programs may have replaced pg's
+ * parsers for all other types.
+ */
 export const BACKEND = "SELECT pg_catalog.pg_backend_pid()::pg_catalog.text AS pid";
 
 /** Whether the reply to BACKEND shows that no pooler stands in between: a pooler tells its clients another number. */
@@ -135,7 +138,10 @@ export function trackTransactions(connection: PostgresConnection): void {
   });
 }
 
-/** By the last reply: "I" outside of a transaction, "T" in one, "E" in one that has failed; null: not known. */
+/**
+ * The status in the last reply: "I" outside of a transaction, "T" in one, "E" in one that has failed; null if it is
+ * not known.
+ */
 export const transactionStatus = (connection: object): string | null =>
   ((connection as Internals).getTransactionStatus?.() ?? statuses.get(connection)) || null;
 

@@ -63,7 +63,7 @@ class NoReply extends StoreUnavailableError {
 export class Connections implements ListenerPort {
   readonly where: string;
   readonly #client: PostgresClient;
-  /** The last statement of a single client: it takes one at a time. */
+  /** The last statement on a single client, which takes one at a time. */
   #last: Promise<unknown> = Promise.resolve();
   #isLost = false;
   readonly #onReconnect = new Set<() => void>();
@@ -127,13 +127,16 @@ export class Connections implements ListenerPort {
     }
   }
 
-  /** False: the last attempt to listen has failed, as behind a pooler in transaction mode, and waiters have to poll. */
+  /**
+   * Whether waiters can be notified. If not, the last attempt to listen has failed, as behind a pooler in
+   * transaction mode, and waiters have to poll.
+   */
   get deliversMessages(): boolean {
     return performance.now() >= this.#pollUntilMs;
   }
 
   /**
-   * Finds out whether a pooler stands in between, and of which kind. Null: there is one, and it gave us no second
+   * Finds out whether a pooler stands in between, and of which kind. Null if there is one that gave us no second
    * connection to compare with.
    */
   async detectPooler(timeoutMs: number): Promise<Pooler | null> {
@@ -237,7 +240,8 @@ export class Connections implements ListenerPort {
     const { timeoutMs } = statement;
     const startedAtMs = performance.now();
     const connecting = takeFrom(pool);
-    // After the timeout it is not sent at all: the core has given the request up, and may have sent a later one.
+    // After the timeout, the statement is not sent at all: the core has given the request up, and may have sent a
+    // later one.
     if (!(await settlesWithin(timeoutMs, connecting))) {
       connecting.then((late) => late.release()).catch(() => {});
       throw this.#noReply(timeoutMs, "no connection");

@@ -98,7 +98,7 @@ export class Database extends Connections {
     this.#users++;
   }
 
-  /** Counts one user less. False: the store stays open, for other users or for claims that are left. */
+  /** Ends one use of the store. Returns false if the store stays open, for other users or for claims that are left. */
   leave(hasClaims: boolean): boolean {
     this.#users = Math.max(0, this.#users - 1);
     return this.#closeClient || (this.#users === 0 && !hasClaims);

@@ -136,7 +136,10 @@ export class PostgresStore implements Store {
       return this.#callBatch("renewals", values, ...lock);
     },
   });
-  /** Starts at random: many processes with a few releases each delete as often as one that makes all of them. */
+  /**
+   * Starts at a random number, so that many processes with a few releases each delete as often as one that makes all
+   * of them.
+   */
   #releases = randomInt(RELEASES_PER_DELETION);
   #deletion: Promise<unknown> = Promise.resolve();
 
@@ -289,7 +292,7 @@ export class PostgresStore implements Store {
     const values = [NAMES_PER_DELETION, FREE_FOR_US, DELETION_TIMEOUT_MS / 2];
     this.#deletion = this.#database
       .call("delete_free_names", values, DELETION_TIMEOUT_MS)
-      // The next deletion comes to the same rows.
+      // If this one fails, the next deletion tries the same rows.
       .catch(() => {});
   }
 }

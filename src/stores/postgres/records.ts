@@ -28,7 +28,10 @@ export class PostgresRecords implements Records {
   /** The last deletion, which never rejects. */
   deletion: Promise<unknown> = Promise.resolve();
   readonly #database: Database;
-  /** Starts at random: many processes with a few requests each delete as often as one that sends all of them. */
+  /**
+   * Starts at a random number, so that many processes with a few requests each delete as often as one that sends all
+   * of them.
+   */
   #requests = randomInt(REQUESTS_PER_DELETION);
   /** The key up to which each table was searched. */
   readonly #searchedTo = new Map<Table, string>();
@@ -78,7 +81,7 @@ export class PostgresRecords implements Records {
     this.deletion = this.#database
       .call<string>("delete_expired", values, DELETION_TIMEOUT_MS)
       .then(([last]) => this.#searchedTo.set(table, last!))
-      // The next deletion comes to the same rows.
+      // If this one fails, the next deletion tries the same rows.
       .catch(() => {});
   }
 }

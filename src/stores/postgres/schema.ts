@@ -34,7 +34,7 @@ export const SETUP_TURN: readonly string[] = [
   "SELECT pg_catalog.pg_advisory_xact_lock(4837201155)",
   "SELECT FROM pg_catalog.pg_namespace LIMIT 0",
 ];
-/** Another number: sessions take this lock in turn to set the sequence of tokens to the clock. */
+/** The number of the lock that sessions take in turn to set the sequence of tokens to the clock. */
 const SESSION_TOKEN_LOCK = 4_837_201_156;
 export const SETUP_MS = 30_000;
 const SETUP_ATTEMPTS = 5;

@@ -40,7 +40,7 @@ async function grant(
 ): Promise<void> {
   const { where } = connections;
   try {
-    // In turn: two GRANTs at once fail, too.
+    // One at a time, because two GRANTs at once fail, too.
     await connections.query([...SETUP_TURN, grants].join(";\n"), [], SETUP_MS);
   } catch (error) {
     if ((error as { code?: unknown }).code !== "42704") throw error;

@@ -119,8 +119,8 @@ export class Grants {
   }
 
   /**
-   * Resolves when a majority has answered; rejects if too few do, and may be called again then. `isAwaited`:
-   * another process was told that the name is free.
+   * Resolves when a majority has replied; rejects if too few do, and may be called again then. `isAwaited`: another
+   * process was notified that the name is free.
    */
   release(
     grantId: string,

@@ -58,7 +58,7 @@ async function loadDriver(): Promise<DatabaseClass> {
   const { module } = await withoutWarning(() =>
     importInstalled(
       DRIVERS,
-      `sqlite: needs Node 22.13 or later, or a driver of its own: on this Node ${process.version}, run npm install @photostructure/sqlite`,
+      `sqlite: needs Node 22.13 or later, or a driver, and this is Node ${process.version}: run npm install @photostructure/sqlite`,
     ),
   );
   return (module as { DatabaseSync: DatabaseClass }).DatabaseSync;

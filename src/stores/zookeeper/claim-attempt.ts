@@ -41,7 +41,7 @@ export class ClaimAttempt {
   readonly #link: Link;
   readonly #name: string;
   readonly #key: string;
-  /** How often a claim with another limit was waited for. */
+  /** How often this claim has waited for one with another limit. */
   #pauses = 0;
 
   constructor(context: ZooKeeperContext, pending: PendingClaim, own: ZooKeeperClaim) {
@@ -83,7 +83,7 @@ export class ClaimAttempt {
     if (queue.get(grantId) === undefined) return this.#lose(LOST);
     // A claim that was here before keeps its place, also after a resize.
     const isNew = this.#own.state === "requested";
-    // Also one that may wait: the resize decides whether its limit is the right one.
+    // A claim that may wait gets here, too: the resize decides whether its limit is the right one.
     if (isNew && queue.isBarred(grantId)) return this.#answerAfterResize(token);
     const other = isNew ? queue.claimOfOtherLimit(grantId) : null;
     if (other !== null) {
@@ -222,7 +222,7 @@ export class ClaimAttempt {
       return null;
     }
     const described = await describeClaim(this.#link, this.#name, found.node);
-    // Under another session, it ends with that one.
+    // A node under another session ends with that session.
     if (described?.owner !== client.sessionId) return LOST;
     nodes.add(this.#key, `${layout.name(this.#name)}/${found.node}`, this.#link, described.token);
     return { token: described.token, queue };

@@ -21,7 +21,7 @@ import {
 const TTL_UNIT_MS = 100;
 const MOST_RECENT = 10_000;
 
-/** Texts that were added lately; it forgets all of them when there are too many. */
+/** A set of recent texts: when it is full, it drops all of them. */
 class RecentTexts extends Set<string> {
   override add(text: string): this {
     if (this.size >= MOST_RECENT) this.clear();

@@ -38,7 +38,7 @@ class WatchedName extends Watched<Waiting, Queue> {
     this.ready.catch(() => {});
   }
 
-  /** Whether nothing that is under way will make the queue complete. */
+  /** Whether the queue stays incomplete unless the name is read again. */
   get needsRead(): boolean {
     return !this.isComplete && [...this.#reads].every(({ isOutdated }) => isOutdated);
   }
@@ -66,7 +66,7 @@ class WatchedName extends Watched<Waiting, Queue> {
     }
   }
 
-  /** The name must be read anew: reads that are under way may be too old. */
+  /** Called when the name must be read again, because reads that are under way may be too old. */
   outdate(): void {
     for (const read of this.#reads) read.isOutdated = true;
     this.isComplete = false;
@@ -103,7 +103,7 @@ export class NameWatches extends Waiters<Waiting, Queue, WatchedName> {
     super({
       watch: (name) => {
         const watched = new WatchedName(client, layout, name, () => this.#noticed(watched));
-        // Behind the request for the watch, so that no change is missed.
+        // The read is sent behind the request for the watch, so that no change is missed.
         this.#read(watched).catch(() => {});
         return watched;
       },

@@ -156,7 +156,8 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
     const resize: Resize = { limit, before, held: holders.map(({ grantId }) => grantId) };
     const parts: MultiPart[] = [
       { op: "setData", path: container, data: JSON.stringify(resize), version },
-      // If one of them had gone, another claim could hold the name by now, also one behind the barrier of another resize.
+      // The claims are checked, too: if one had gone, another claim could hold the name by now, also one behind the
+      // barrier of another resize.
       ...checked.map((node): MultiPart => ({ op: "check", path: `${container}/${node}` })),
       ...dropped.map((claim) => this.#deletion(name, claim)),
       { op: "delete", path: barrier },

@@ -56,7 +56,7 @@ export class Queue extends ClaimQueue<StoredClaim> {
     for (const key of keys) if (this.claims.get(key)?.node === node) this.claims.delete(key);
   }
 
-  /** None behind a barrier: whether it fits is known when the resize is done. */
+  /** A claim behind a barrier is no holder: whether it fits is known when the resize is done. */
   override holders(): StoredClaim[] {
     const holders = super.holders();
     const at = holders.findIndex((one) => this.#isBarred(one));
@@ -181,7 +181,7 @@ export function decodeResize(data: Buffer, path: string): Resize | null {
 export interface ClaimData {
   readonly holder: string;
   readonly ttlMs: number;
-  /** For people: when it was requested, by the claimant's own clock. */
+  /** The time of the request by the claimant's own clock; only shown to people. */
   readonly atMs: number;
 }
 

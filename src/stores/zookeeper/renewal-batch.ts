@@ -26,7 +26,7 @@ export class ZooKeeperRenewalBatch extends RenewalBatch<Link, SessionProof> {
       if (!(error instanceof SessionExpired)) throw error;
       this.#context.sessions.forget(claim.session);
       this.#context.claims.drop(claim);
-      // Without a read of the reason: it may get no reply before another client is granted the name.
+      // The reason is not read: the reply might come only after another client was granted the name.
       return LOST;
     }
   }
@@ -39,7 +39,7 @@ export class ZooKeeperRenewalBatch extends RenewalBatch<Link, SessionProof> {
     const queue = await read;
     if (!claims.has(claim)) return this.#context.whyLost(name, grantId);
     if (claim.state === "held") return this.granted(claim);
-    // Its own request is under way, and its answer says more.
+    // The claim's own request is under way, and its reply says more.
     if (claim.token === 0n) throw new Error("the claim is being answered; retry");
     if (queue.get(grantId) === undefined) return this.lose(claim);
     if (queue.holds(grantId)) {

@@ -89,7 +89,7 @@ export class ZooKeeperSessionPort implements SessionPort<Link, SessionProof> {
       } catch (error) {
         if (isCode(error, "SESSION_EXPIRED")) return null;
         if (isCode(error, "NO_NODE")) {
-          // Without its node, the session can't be told of revocations.
+          // Without its node, the session can't be notified of revocations.
           this.#giveUp(link, ttlMs);
           return null;
         }

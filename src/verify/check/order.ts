@@ -182,7 +182,7 @@ function proofOfTicket(op: Queued, by: Granted): readonly TicketProof[] | null {
   let replies: TicketProof[] = [];
   for (const reply of op.ticketProofs) {
     const last = replies.at(-1);
-    // An overtaken reply.
+    // A reply that a later one has overtaken.
     if (last !== undefined && reply.sentAtMs < last.sentAtMs) continue;
     if (reply.atMs < by.asked.atMs) replies = [reply];
     // Perhaps another ticket, behind the other's request: the request may have been under way until the reply.

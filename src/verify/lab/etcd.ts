@@ -59,7 +59,7 @@ export class EtcdServer extends ChildServer {
     return status("Leader") === status("MemberID") ? status("RaftTerm") : null;
   }
 
-  /** A member without its data can't return as itself: it is removed and joins anew. */
+  /** A member without its data can't return as itself: it is removed, and joins as a new member. */
   override async wipe(): Promise<void> {
     await this.kill();
     if (this.#members.length > 1) {

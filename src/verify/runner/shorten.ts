@@ -50,7 +50,7 @@ export function decodePick(text: string): Pick | null {
     else if (kind === "t" && Number.isNaN(pick.forMs)) pick.forMs = number;
     else return null;
   }
-  // In the order of the plan, because the workers of faults are numbered anew.
+  // In the order of the plan, because the workers of faults get new numbers.
   const workers = [...new Set(pick.workers)].sort((a, b) => a - b);
   return workers.length > 0 && pick.forMs > 0 ? { ...pick, workers } : null;
 }

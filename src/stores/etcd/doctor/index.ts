@@ -19,7 +19,7 @@ export async function examineEtcd(url: StoreUrl, trial: Trial): Promise<readonly
     const members = await client
       .memberList({ timeoutMs: MEMBERS_MS })
       .catch((error: EtcdError) => explainError(error, url));
-    // Before our own writes: on members with different data, they can lead to equal revisions.
+    // Read before our own writes: on members with different data, they can lead to equal revisions.
     const data =
       first.length > 1 ? await check("data", () => checkAgreement(() => client.status())) : [];
     const writable = unusable === null || isDenied(unusable);

@@ -78,14 +78,14 @@ export interface EtcdClient {
   txn(txn: Txn, options?: CallOptions): Promise<TxnReply>;
   /** Reads keys; linearizable unless the range says otherwise. */
   range(range: Range, options?: CallOptions): Promise<Headed<RangeReply>>;
-  /** Never sent twice; a lease whose reply was lost expires by itself. */
+  /** Never repeated: a lease whose reply was lost expires by itself. */
   leaseGrant(
     ttlS: number,
     options?: Pick<CallOptions, "timeoutMs">,
   ): Promise<Header & { id: bigint; ttlS: number }>;
   /** A lease that does not exist is no error. */
   leaseRevoke(id: bigint, options?: CallOptions): Promise<void>;
-  /** On the one stream of this client, and sent once. `ttlS` 0: it is gone. */
+  /** Renews a lease, once, on the one stream of this client for that. `ttlS` 0: the lease is gone. */
   leaseKeepAlive(
     id: bigint,
     options?: Pick<CallOptions, "timeoutMs">,

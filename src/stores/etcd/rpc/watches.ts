@@ -16,7 +16,7 @@ export interface WatchListener {
   created(revision: bigint): void;
   /** All events of one or more revisions, in order, never half a revision; `revision` is that of the last. */
   events(events: WatchEvent[], revision: bigint): void;
-  /** Events were missed: read the keys again when the watch is created anew. */
+  /** Events were missed: read the keys again when the watch is back. */
   gap(): void;
   /** The watch is refused (a right is missing), or can't be made for now; it is retried. */
   failed?(error: EtcdError): void;

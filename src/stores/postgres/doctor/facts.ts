@@ -26,7 +26,7 @@ export interface Facts {
 
 export interface SchemaFacts {
   readonly name: string;
-  /** Null: nobody has made the tables in it. */
+  /** Null if nobody has made the tables in it. */
   readonly format: number | null;
   /** Whether the functions of this version are there. */
   readonly hasFunctions: boolean;
@@ -43,7 +43,7 @@ export interface TableFacts {
   readonly bytes: number;
   readonly liveRows: number;
   readonly deadRows: number;
-  /** Nobody has turned autovacuum off for it. */
+  /** Whether autovacuum is on for it. */
   readonly isVacuumed: boolean;
 }
 

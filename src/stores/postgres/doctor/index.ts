@@ -54,7 +54,10 @@ async function openStore(url: StoreUrl, kind: LockKind, schema: string): Promise
   return make(await openPool(url), { schema, closeClient: true });
 }
 
-/** One after the other: the times that are measured must not count each other's statements. */
+/**
+ * The checks run one after the other, because a time that is measured must not include the statements of another
+ * check.
+ */
 const checkServer = async (connections: Connections, facts: Facts): Promise<readonly Finding[]> => [
   ...(await check("pooler", () => checkPooler(connections, facts.kind))),
   ...(await check("clock", () => checkClock(connections))),

@@ -62,7 +62,7 @@ export interface LockRequest {
   readonly holder: string;
   readonly ttlMs: number;
   readonly isShared: boolean;
-  /** Another claim of this session has the shared lock, and needs it still. */
+  /** Whether another claim of this session has the shared lock, and still needs it. */
   readonly isLocked: boolean;
 }
 
@@ -76,7 +76,7 @@ interface Options {
   readonly schema: string;
   /** The server, for messages. */
   readonly where: string;
-  /** The locks of the session are gone. */
+  /** Called when the locks of the session are gone. */
   readonly ended: (session: SessionConnection) => void;
   readonly hasLocks: () => boolean;
 }
@@ -214,7 +214,10 @@ export class SessionConnection {
     ]);
   }
 
-  /** Without the table, which somebody else may have locked: all locks of the session would be lost. */
+  /**
+   * This statement does not touch the table, which somebody else may have locked: a wait for it would end the
+   * session, and with it all its locks.
+   */
   async #unlock(requests: readonly LockRequest[]): Promise<void> {
     const taken = requests.filter(({ isLocked }) => !isLocked);
     await this.#query(UNLOCK, [taken.map(({ key }) => key), taken.map(({ isShared }) => isShared)]);

@@ -115,7 +115,7 @@ export class PostgresSessionStore implements Store {
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
     const locks = renewals.map(({ name, grantId }) => this.#locks.get(name, grantId));
-    // Read now: the proof says nothing about a renewal that comes while it is under way.
+    // The locks are read now, because the proof says nothing about a renewal that comes while it is under way.
     const grants = locks.map((lock, i) => {
       const { seq, ttlMs } = renewals[i]!;
       return lock && this.#renewed(lock, seq, ttlMs);
@@ -252,7 +252,7 @@ export class PostgresSessionStore implements Store {
     const session = await begun.catch(() => null);
     if (session !== null && !session.isOver) return session;
     if (this.#session === begun) this.#session = null;
-    // Rejects if the session could not begin; otherwise it has ended since.
+    // This rejects if the session could not begin; otherwise the session has ended since.
     await begun;
     return this.#useSession();
   }

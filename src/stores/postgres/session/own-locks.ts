@@ -17,7 +17,7 @@ export interface OwnLock {
   seq: number;
   ttlMs: number;
   requestedAtMs: number;
-  /** Its release has begun: it is not renewed any more. */
+  /** Whether its release has begun: it is not renewed any more. */
   isEnding: boolean;
   /** A release of it has failed: it is not known whether the session has unlocked it, so no other claim may share it. */
   isUnsure: boolean;

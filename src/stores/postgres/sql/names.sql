@@ -51,7 +51,7 @@ BEGIN
 END $$;
 
 -- Removes claims that are over, and grants tickets from the front of the queue while they fit. The first waiters
--- are told to look if a grant was made, or if the first holder ends sooner than ends_before. `caller` is the grantId
+-- get the push `look` if a grant was made, or if the first holder ends sooner than ends_before. `caller` is the grantId
 -- of the request: it gets a reply, and no message.
 CREATE OR REPLACE FUNCTION advance(
   INOUT n names, now_at bigint, caller text, ends_before bigint,
@@ -62,7 +62,7 @@ CREATE OR REPLACE FUNCTION advance(
 ) LANGUAGE plpgsql AS $$
 DECLARE
   c claims;
-  -- The end of a holder that no reply has told the waiters of; the place of first_holder; the first place that stays.
+  -- The end of a holder that no reply has reported to the waiters; the place of first_holder; the first place that stays.
   unknown_end bigint; holder_place bigint; kept bigint;
   tickets integer := 0;
   is_ticket boolean; c_ends bigint;
@@ -251,7 +251,7 @@ BEGIN
 END $$;
 
 -- Extends a claim, unless a later request of the same claim has arrived already, perhaps with a shorter ttl. The
--- first waiters are told to look if the grant ends sooner than before.
+-- first waiters get the push `look` if the grant ends sooner than before.
 CREATE OR REPLACE FUNCTION extend(
   INOUT n names, INOUT c claims, now_at bigint, new_seq bigint, new_ttl bigint, new_channel text, ends bigint
 ) LANGUAGE plpgsql AS $$

@@ -6,7 +6,7 @@
 --   '*register px BODY': any claim (register: also 2, always)
 --   '-next number ID 0 ': a usual release of a grant with this number (next: one more)
 --   '~number ID unused wakes keptOut': any release (number: of the grant, or -1; unused: 1 if atLeast does not
---     close the name; wakes: 1 if a process that waits is told; keptOut: the ms for which the ballot's claim is
+--     close the name; wakes: 1 if a waiting process is notified; keptOut: the ms for which the ballot's claim is
 --     refused if it arrives later)
 --   'raise ID number'
 --   'pass' (the caller was woken and does not want the name)

@@ -4,7 +4,7 @@ import { type Facts, type Info, numberOf, versionOf } from "./facts.js";
 
 const NEARLY_FULL = 0.9;
 
-/** What the findings depend on besides the facts. */
+/** Circumstances that the findings depend on besides the facts. */
 interface Circumstances {
   readonly cluster: boolean;
   readonly replicas: number;

@@ -9,7 +9,9 @@ export class Alarm extends AgendaEntry {
     this.#ring = ring;
   }
 
-  /** Rings after what has arrived is read: a stalled process must not take its own silence for the server's. */
+  /**
+   * Rings after the data that has arrived is read: a stalled process must not take its own silence for the server's.
+   */
   static afterInput(ring: () => void): Alarm {
     const alarm = new Alarm(() =>
       setImmediate(() => {

@@ -18,7 +18,7 @@ const NO_NODE = -101;
  */
 const MAX_AWAITING = 1_000;
 
-/** Servers do not tell the reason. */
+/** Servers give no reason. */
 const CLOSED_BEFORE_GRANT =
   "the server closed it without granting a session: it may have no majority, be behind what this client has " +
   "seen, or permit no more connections from this address (maxClientCnxns)";
@@ -124,7 +124,7 @@ export class Connection {
     this.#socket.write(frames.length === 1 ? frames[0]! : Buffer.concat(frames));
   }
 
-  /** Ends the connection; requests without a reply fail. The owner is not told. */
+  /** Ends the connection without notifying its owner; requests without a reply fail. */
   destroy(reason: string): void {
     if (this.#over) return;
     this.#over = true;
@@ -208,7 +208,7 @@ export class Connection {
       throw new MalformedReply(`a reply to request ${xid}, which is not the next`);
     }
     const outcome = outcomeOf(request, number, body);
-    // Only now: if the reply is malformed, the request must fail with the connection.
+    // Settled only now: if the reply is malformed, the request must fail with the connection.
     awaiting.take();
     this.#settle(request, outcome, { zxid, answeredAtMs });
   }

@@ -139,7 +139,7 @@ export class Session {
     return this.#closing;
   }
 
-  /** By the clock: after its deadline, nothing may revive the session. */
+  /** The state goes by the clock: after the deadline, nothing may revive the session. */
   #sendWaiting(): void {
     if (this.state === "connected") this.#sendNow(this.#outbox.take(this.#connection!.room));
   }
@@ -202,7 +202,7 @@ export class Session {
   /** Ends the connection, if it is still there, and goes on with the next server. */
   #disconnected(reason: string): void {
     const server = this.#connection?.info.server ?? null;
-    // The reply to the end of the session was all that was waited for.
+    // While the client closes, it waits for nothing but the reply to the end of the session.
     if (this.#closing !== null) this.#outbox.failAll("CLOSED");
     this.#connection?.destroy(reason);
     this.#connection = null;
@@ -231,7 +231,7 @@ export class Session {
     const isNew = id === 0n;
     const isGranted = session.timeoutMs > 0 && session.id !== 0n;
     const { connectSentAtMs } = this.#connection!.info;
-    // A process that slept through a deadline must not go on as if nothing had happened.
+    // A process that was stopped past a deadline must not go on as if nothing had happened.
     const isOver = this.#clock.elapsedMs() >= connectSentAtMs + session.timeoutMs;
     if (isNew) {
       if (!isGranted) this.#disconnected("it refused a session");
