@@ -26,6 +26,7 @@ const NAMES = [
   "\u200b",
   "\ufeff",
   "\uffff",
+  "\u{10ffff}",
 ];
 
 /** Names that are another name and what a store writes before or behind it in a key, plain or encoded. */
