@@ -27,6 +27,7 @@ const NAMES = [
   "\u200b",
   "\ufeff",
   "\uffff",
+  "\u{10ffff}",
 ];
 
 /** Names that are another name and what a store writes before or behind it in a key, plain or encoded. */
@@ -93,6 +94,16 @@ export const nameCases: readonly Case[] = [
         await store.revoke("job", { holder: "operator", why: "stuck" });
         renewals[0] = await grant("job");
         await othersAreHeld("after job was revoked");
+      }
+      if (store.records !== undefined && store.traits.cannot.records === undefined) {
+        const numbers = { units: 1, limit: 1, perUs: 3.6e9, burst: 1 };
+        const record = { value: "", keepMs: 3_600_000, condition: { kind: "absent" } } as const;
+        for (const key of ALIKE) {
+          const write = { ...record, key, version: key };
+          assert.deepEqual(await store.records.write(write), { kind: "written" }, key);
+          assert((await store.records.take({ ...numbers, key })).allowed, key);
+        }
+        await othersAreHeld("after records and meters of the same names");
       }
       const answers = await store.renew(renewals);
       assert(answers.every(({ kind }) => kind === "granted"));

@@ -4,6 +4,7 @@ import { checkClient, type EtcdClient } from "../stores/etcd/rpc/client.js";
 import { modifiedAt, valueAbove, valueBelow } from "../stores/etcd/rpc/compare.js";
 import { EtcdError } from "../stores/etcd/rpc/errors.js";
 import type { Compare, KeyValue, Op, Put, Range, Txn } from "../stores/etcd/rpc/messages.js";
+import { endOf } from "../stores/shared/utf8.js";
 import {
   checkFenced,
   checkResource,
@@ -130,8 +131,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
   async list(options?: FenceListOptions): Promise<readonly FencedResource[]> {
     const { prefix, limit } = checkListOptions(options);
     const key = this.#prefix + prefix;
-    // No text sorts after the highest character.
-    const range = { key, rangeEnd: `${key}\u{10ffff}`, limit };
+    const range = { key, rangeEnd: endOf(key), limit };
     const { kvs } = await this.#send("read", () => this.#client.range(range));
     return kvs.map((kv) => ({
       resource: kv.key.slice(this.#prefix.length),

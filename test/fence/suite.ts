@@ -80,11 +80,19 @@ export async function expectListed(
   expect(await fence.list()).toEqual([]);
   // A minute either way: the clock may be a server's.
   const sinceMs = Date.now() - 60_000;
-  for (const [i, resource] of ["b", "a:2", "a:1", "ä", "a%*", "{a}x"].entries())
+  for (const [i, resource] of ["b", "a:2", "a:1", "ä", "a%*", "{a}x", "\u{10ffff}"].entries())
     await fence.enter(undefined, resource, by(BigInt(i + 1)));
   await fence.enter(undefined, "b", by(2n ** 63n - 1n));
   const all = await fence.list();
-  expect(all.map(({ resource }) => resource)).toEqual(["a%*", "a:1", "a:2", "b", "{a}x", "ä"]);
+  expect(all.map(({ resource }) => resource)).toEqual([
+    "a%*",
+    "a:1",
+    "a:2",
+    "b",
+    "{a}x",
+    "ä",
+    "\u{10ffff}",
+  ]);
   expect(all[3]!.highest).toBe(2n ** 63n - 1n);
   for (const { enteredAtMs } of all) {
     if (!tellsTime) expect(enteredAtMs).toBeNull();

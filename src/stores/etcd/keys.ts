@@ -1,4 +1,5 @@
 import type { SessionKey } from "../shared/sessions/session.js";
+import { endOf } from "../shared/utf8.js";
 import type { Range } from "./rpc/messages.js";
 
 /** Before every key, so that lock names never collide with data, and a role can be given just this. */
@@ -93,8 +94,8 @@ export class Keys {
   }
 }
 
-/** All keys that begin so. A beginning that is a part of a name ends before the highest character. */
+/** All keys that begin so. */
 function startingWith(beginning: string): Range {
   if (beginning.endsWith(END)) return { key: beginning, rangeEnd: `${beginning.slice(0, -1)}\x01` };
-  return { key: beginning, rangeEnd: `${beginning}\u{10ffff}` };
+  return { key: beginning, rangeEnd: endOf(beginning) };
 }

@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { reasonOf } from "../../core/cause.js";
 import { HoldfastError, InvalidArgumentError } from "../../core/errors.js";
+import { show } from "../../core/validate.js";
 import { connectionOf, type RedisClient } from "../redis/client.js";
 import { pairsOf } from "../redis/connection.js";
 import { RequestBatcher, ScriptRunner } from "../redis/script-runner.js";
@@ -71,6 +72,12 @@ export class RedisNode implements QuorumNode {
     if (connection.cluster) {
       throw new InvalidArgumentError(
         "a node of a quorum is a single Redis server; for a Redis Cluster use redisStore()",
+      );
+    }
+    // The scripts find the keys of the node by the first place where it stands.
+    if (connection.keyPrefix.includes(PREFIX)) {
+      throw new InvalidArgumentError(
+        `the keyPrefix of the client is ${show(connection.keyPrefix)}; it must not contain ${show(PREFIX)}, with which the keys of a quorum begin`,
       );
     }
     this.where = connection.where;

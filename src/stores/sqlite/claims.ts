@@ -1,4 +1,5 @@
 import type { ClaimRecord, Claims } from "../shared/claim-record.js";
+import { endOf } from "../shared/utf8.js";
 import type { SqliteDatabase, SqliteStatement, SqliteValue } from "./driver.js";
 import { FORMAT, refuseOtherFormat } from "./schema.js";
 import { NeedsDurability, type Writer } from "./writer.js";
@@ -175,7 +176,7 @@ export class SqliteClaims implements Claims {
   }
 
   names(prefix: string): string[] {
-    const rows = this.#names.all(prefix, `${prefix}\u{10ffff}`) as { name: string }[];
+    const rows = this.#names.all(prefix, endOf(prefix)) as { name: string }[];
     return rows.map((row) => row.name);
   }
 

@@ -53,6 +53,9 @@ test("quorumStore() refuses what makes no quorum", () => {
   refused(() => quorumStore([{}, {}, {}] as never), /quorumStore\(\) can't use/);
   refused(() => quorumStore(clients.slice(1), { typo: 1 } as never), /no option "typo"/);
   refused(() => quorumStore(clients.slice(1), { maxTtl: "1ms" }), /maxTtl/);
+  const keyPrefix = "app:holdfast-quorum:";
+  const prefixed = clients.slice(1).map(() => new Redis({ lazyConnect: true, keyPrefix }));
+  refused(() => quorumStore(prefixed), /must not contain "holdfast-quorum:"/);
 });
 
 describeWith(["redis"], "connect() to a quorum", () => {

@@ -91,15 +91,19 @@ describeWith(["redis"], "a quorum of Redis servers", () => {
     await next.release();
   });
 
-  test("releases while the memory of the servers is full", async () => {
+  test("renews, revokes and releases while the memory of the servers is full", async () => {
     const locks = await open(redlockUrl(servers));
     const plain = await locks.acquire("plain");
     const closed = await locks.acquire("closed", { atLeast: "1s" });
+    const revoked = await locks.acquire("revoked");
     onTestFinished(() => onAll("config", "set", "maxmemory", "0").then(() => {}));
     await onAll("config", "set", "maxmemory", "1");
     // Its clean-up goes in one script with the release that follows.
     const error = await rejection(locks.tryAcquire("another"));
     expect(error.message).toContain("(OOM)");
+    await plain.renew();
+    const { token } = revoked;
+    expect(await locks.forceRelease("revoked", { why: "test" })).toMatchObject([{ token }]);
     expect(await plain.release()).toBe("released");
     expect(await closed.release()).toBe("released");
   });
