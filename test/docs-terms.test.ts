@@ -24,6 +24,8 @@ const TERMS = [
   ...["rate limit", "leader election", "single writer", "maintenance window", "cache stampede"],
   ...["watchdog", "heartbeat", "fail open", "fail closed", "lost lease", "hotel", "client id"],
   ...["Chubby", "GFS", "Bigtable", "HBase", "Kafka", "Uber", "Netflix", "Kubernetes", "Redisson"],
+  ...["Consul", "kazoo", "redlock-py", "renewal overhead", "session cleanup", "team expertise"],
+  ...["retries after a conflict", "limited to one database"],
   ...["Curator", "node-redlock", "Kleppmann", "antirez", "Jepsen", "Designing Data-Intensive"],
 ];
 

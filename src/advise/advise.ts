@@ -1,9 +1,11 @@
 import { type Code, codeFor, keyPlaceOf, urlOf } from "./code.js";
 import {
   FENCES,
+  type Fence,
   type Metric,
   metricsFor,
   type Note,
+  OWN_FENCE,
   type Situation,
   warningsFor,
 } from "./notes.js";
@@ -11,7 +13,6 @@ import {
   type Answers,
   type CompleteAnswers,
   completeAnswers,
-  type ResourceName,
   type StoreName,
 } from "./questions.js";
 import {
@@ -39,7 +40,7 @@ export interface Advice {
   readonly timing: Timing | null;
   /** The behaviour when the store is down; null without a lease. */
   readonly whenDown: "fail open" | "fail closed" | null;
-  /** Whether the resource has to check tokens, and by which function. */
+  /** Whether the resource has to check tokens, and by which function; other runtimes compare HOLDFAST_TOKEN. */
   readonly fence: { readonly needed: boolean; readonly name: string | null };
   /** The metrics to alert on. */
   readonly metrics: readonly Metric[];
@@ -69,7 +70,7 @@ export function advise(answers: Answers = {}): Advice {
   const isLease = lock === "lease";
   const keyPlace = rule === "idempotent" ? keyPlaceOf(complete) : null;
   const situation: Situation = { facts, rule, store, timing, isLease, keyPlace };
-  const fence = fenceFor(rule, facts.writesTo);
+  const fence = fenceFor(rule, facts);
   return {
     rule,
     title,
@@ -112,5 +113,7 @@ function factsOf(answers: CompleteAnswers): Facts {
   return { ...given, length, storeOfData, majority };
 }
 
-const fenceFor = (rule: RuleId, resource: ResourceName): { name: string; link: string } | null =>
-  rule === "fenced" && resource !== "other" ? FENCES[resource] : null;
+function fenceFor(rule: RuleId, { writesTo, runtime }: Facts): Fence | null {
+  if (rule !== "fenced" || writesTo === "other") return null;
+  return runtime === "node" ? FENCES[writesTo] : OWN_FENCE;
+}

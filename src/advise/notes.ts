@@ -62,6 +62,16 @@ const WARNINGS: readonly ConditionalNote[] = [
     link: "idempotency.md#in-your-own-database",
   },
   {
+    when: ({ facts, rule }) => rule === "fenced" && facts.runtime !== "node",
+    text: "The fences of Holdfast are for Node. Your program finds its token in HOLDFAST_TOKEN: it compares it at the resource by itself, before the first read and in the same step as each write, and stops when a higher one was there.",
+    link: "fences.md#in-another-language",
+  },
+  {
+    when: ({ facts, store, isLease }) => isLease && store === "postgres" && facts.survive === "no",
+    text: "A crashed process blocks its name for a ttl. If the name must be free at once, add ?mode=session to the URL: the lock then ends with the connection. It has no queue of waiters, no semaphores and no once, and needs a connection that goes through no pooler.",
+    link: "stores/postgres-session.md",
+  },
+  {
     when: ({ keyPlace }) => keyPlace === "elsewhere",
     text: "None of the stores that you run keeps records, which idempotent needs; Redis, PostgreSQL and SQLite keep them. Without one of these, the place that the work writes to must remember the key, in one step with the effect.",
     link: "primitives.md#what-the-stores-offer",
@@ -79,7 +89,7 @@ export const warningsFor = (situation: Situation): Note[] =>
 
 /** A thing to watch, and when to call somebody. */
 export interface Metric {
-  /** A metric of `prometheusMetrics` with its labels; without a lock of Holdfast, where to look instead. */
+  /** A metric of `prometheusMetrics` with its labels; without one, where to look instead. */
   readonly name: string;
   /** When to alert. */
   readonly alert: string;
@@ -153,6 +163,43 @@ const LEASE_METRICS: readonly ConditionalMetric[] = [
   },
 ];
 
+/** `holdfast run` serves no metrics: its exit codes and its lines on stderr tell. */
+const COMMAND_METRICS: readonly ConditionalMetric[] = [
+  {
+    name: "exit code 74 of holdfast run",
+    alert: "any",
+    why: "work was cut off: its lease could not be renewed in time, or it worked for longer than --max-hold",
+    link: "runbook.md#lease-lost",
+  },
+  {
+    name: "exit code 69 of holdfast run",
+    alert: "any",
+    why: "the store is down, and the work did not run",
+    link: "cli.md#exit-codes",
+    when: ({ rule }) => rule !== "fail-open",
+  },
+  {
+    name: "warnings of holdfast run on stderr",
+    alert: "any",
+    why: "work ran without the lock",
+    link: "cli.md#when-the-store-cant-be-used",
+    when: ({ rule }) => rule === "fail-open",
+  },
+  {
+    name: "exit code 75 of holdfast run",
+    alert: "more than usual",
+    why: "the name was held for longer than others wait",
+    link: "cli.md#exit-codes",
+  },
+  {
+    name: "writes that the resource refuses",
+    alert: "any",
+    why: "the fence worked: the ttl is too short, or a process was paused",
+    link: "runbook.md#stale-token-refused",
+    when: ({ rule }) => rule === "fenced",
+  },
+];
+
 const LOCK_FREE_METRICS: readonly ConditionalMetric[] = [
   {
     name: 'holdfast_acquires_total{outcome=~"busy|timeout"}',
@@ -214,16 +261,29 @@ const LOCK_FREE_METRICS: readonly ConditionalMetric[] = [
   },
 ];
 
+const metricTable = ({ isLease, facts }: Situation): readonly ConditionalMetric[] =>
+  !isLease ? LOCK_FREE_METRICS : facts.runtime === "node" ? LEASE_METRICS : COMMAND_METRICS;
+
 /** The metrics to alert on. */
 export const metricsFor = (situation: Situation): Metric[] =>
-  (situation.isLease ? LEASE_METRICS : LOCK_FREE_METRICS)
+  metricTable(situation)
     .filter(({ when }) => when?.(situation) ?? true)
     .map(({ name, alert, why, link }) => ({ name, alert, why, link }));
 
+/** What compares tokens at a resource. */
+export interface Fence {
+  readonly name: string;
+  readonly link: string;
+}
+
+/** For a program that `holdfast run` starts. */
+export const OWN_FENCE: Fence = {
+  name: "HOLDFAST_TOKEN, compared by your program",
+  link: "fences.md#in-another-language",
+};
+
 /** The fence for each resource. */
-export const FENCES: Readonly<
-  Record<Exclude<ResourceName, "other">, { name: string; link: string }>
-> = {
+export const FENCES: Readonly<Record<Exclude<ResourceName, "other">, Fence>> = {
   postgres: { name: "postgresFence", link: "fences.md#postgresql" },
   sqlite: { name: "sqliteFence", link: "fences.md#sqlite" },
   redis: { name: "redisFence", link: "fences.md#redis" },

@@ -119,7 +119,7 @@ class MeterLimiter implements RateLimiter {
     this.#failsOpen = checkOneOf(onUnavailable, "onUnavailable", ["throw", "allow"]) === "allow";
   }
 
-  async take(units = 1): Promise<TakeResult> {
+  take(units = 1): Promise<TakeResult> {
     return this.#take(units);
   }
 

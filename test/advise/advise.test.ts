@@ -104,6 +104,33 @@ describe("the decision", () => {
     expect(advise({ ...answers, stores: ["etcd", "redis"] }).store?.name).toBe("etcd");
   });
 
+  it("tells another runtime what it can do there: HOLDFAST_TOKEN, and exit codes for metrics", () => {
+    const wrong: unknown[] = [];
+    for (const answers of allAnswers()) {
+      const { rule, lock, fence, metrics, warnings, code } = advise(answers);
+      if (lock !== "lease") continue;
+      const isNode = answers.runtime === "node";
+      const says = (text: RegExp): boolean => warnings.some((one) => text.test(one.text));
+      const isTrue =
+        metrics.every(({ name }) => /^holdfast_/.test(name) === isNode) &&
+        /HOLDFAST_TOKEN/.test(fence.name ?? "") === (rule === "fenced" && !isNode) &&
+        says(/finds its token in HOLDFAST_TOKEN/) === (rule === "fenced" && !isNode) &&
+        (code.language === "js") === isNode;
+      if (!isTrue) wrong.push(answers);
+    }
+    expect(wrong).toEqual([]);
+  });
+
+  it("names locks of sessions for a lease in PostgreSQL that need not survive a server", () => {
+    const wrong: unknown[] = [];
+    for (const answers of allAnswers()) {
+      const { store, warnings } = advise(answers);
+      const fits = store?.name === "postgres" && answers.survive === "no";
+      if (warnings.some(({ text }) => text.includes("?mode=session")) !== fits) wrong.push(answers);
+    }
+    expect(wrong).toEqual([]);
+  });
+
   it("refuses to go on without the store where data would be corrupted", () => {
     const { whenDown, warnings } = advise({ ...corruption, whenDown: "go-on" });
     expect(whenDown).toBe("fail closed");
