@@ -1,3 +1,4 @@
+import { constants } from "node:os";
 import { createInterface } from "node:readline";
 import { advise as adviseOn } from "../advise/advise.js";
 import {
@@ -38,6 +39,10 @@ async function askAll(): Promise<Record<string, unknown>> {
   const terminal = createInterface({ input: process.stdin, output: process.stdout });
   // Collects lines that were typed ahead, which `question` would lose.
   const lines = terminal[Symbol.asyncIterator]();
+  terminal.once("SIGINT", () => {
+    print("");
+    process.exit(Exit.signal + constants.signals.SIGINT);
+  });
   try {
     const answers: Record<string, unknown> = {};
     for (const id of IDS) {
@@ -45,12 +50,12 @@ async function askAll(): Promise<Record<string, unknown>> {
         terminal.setPrompt(prompt);
         terminal.prompt();
         const { done, value } = await lines.next();
-        if (done)
-          throw new CliError(
-            Exit.failed,
-            "the input ended before the last question; run it again, or answer by options (holdfast advise --help)",
-          );
-        return value;
+        if (!done) return value;
+        print("");
+        throw new CliError(
+          Exit.failed,
+          "the input ended before the last question; run it again, or answer by options (holdfast advise --help)",
+        );
       });
     }
     print("");

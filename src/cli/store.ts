@@ -43,9 +43,13 @@ function inFile(path: string, option: string): { url: string; by: string } {
 /** Before anything is opened: a wrong URL is wrong usage, not a store that can't be used. */
 function checked(url: string, by: string): { url: string; by: string } {
   try {
-    parseStoreUrl(url);
+    const parsed = parseStoreUrl(url);
+    if (kindOf(parsed).form === "file") resolve(parsed.path);
     return { url, by };
   } catch (error) {
+    if ((error as NodeJS.ErrnoException).syscall === "uv_cwd") {
+      throw usage(`${by}: the path is relative, and the current folder does not exist any more`);
+    }
     const isPath = /^[^:@?]+$/.test(url) && /\/|\.(db|sqlite3?)$/.test(url);
     const hint = isPath ? `; did you mean ${sqliteUrl(url)}?` : "";
     throw usage(`${by}: ${(error as Error).message}${hint}`);

@@ -65,6 +65,13 @@ function copyOf(cause: object, depth: number): Error {
 
 const cleanStack = ({ stack }: Error): string => String(stack).split("\n").map(clean).join("\n");
 
-/** A server that does not know a command repeats its arguments: that of AUTH is a password. */
-const clean = (text: string): string =>
-  printable(hideGrantIds(text.replace(/,? with args beginning with:.*/s, "")));
+/**
+ * A server that does not know a command repeats its arguments: that of AUTH is a password. A client
+ * may repeat its URL.
+ */
+const clean = (text: string): string => {
+  const known = text
+    .replace(/,? with args beginning with:.*/s, "")
+    .replaceAll(/\/\/[^\s/]*@/g, "//***@");
+  return printable(hideGrantIds(known));
+};

@@ -1,4 +1,4 @@
-import { type ChildProcess, spawn } from "node:child_process";
+import { type ChildProcess, spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -50,6 +50,51 @@ export function makeFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-cli-test-"));
   folders.push(folder);
   return folder;
+}
+
+/** util-linux's `script` runs a command in a terminal of its own. */
+export const canMakeTerminals =
+  process.platform === "linux" && spawnSync("script", ["-qec", "true", "/dev/null"]).status === 0;
+
+/** As a terminal sends it. */
+export const CTRL_C = "\u0003";
+
+const terminals: Terminal[] = [];
+afterEach(() => {
+  for (const terminal of terminals.splice(0)) terminal.signal("SIGKILL");
+});
+
+/** `holdfast` on a terminal of 100 columns. */
+export class Terminal {
+  text = "";
+  readonly exited: Promise<number | null>;
+  readonly #script: ChildProcess;
+
+  constructor(args: string, store: string) {
+    const line = `stty cols 100 rows 20; exec ${process.execPath} ${MAIN} ${args}`;
+    this.#script = spawn("script", ["-qec", line, "/dev/null"], {
+      env: { ...process.env, HOLDFAST_STORE: store },
+      // A terminal hangs up when its input ends.
+      stdio: ["pipe", "pipe", "inherit"],
+    });
+    this.#script.stdout!.on("data", (chunk) => {
+      this.text += chunk;
+    });
+    this.exited = new Promise((resolve) => this.#script.once("close", resolve));
+    terminals.push(this);
+  }
+
+  shows(text: string): Promise<true> {
+    return until(`it shows ${JSON.stringify(text)}`, () => this.text.includes(text));
+  }
+
+  type(keys: string): void {
+    this.#script.stdin!.write(keys);
+  }
+
+  signal(signal: NodeJS.Signals): void {
+    this.#script.kill(signal);
+  }
 }
 
 export interface Ended {

@@ -2,7 +2,18 @@ import { spawnSync } from "node:child_process";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import { Cli, isAlive, linesOf, MAIN, makeFolder, until } from "./helpers.js";
+import { skipUnless } from "../support/needs.js";
+import {
+  Cli,
+  CTRL_C,
+  canMakeTerminals,
+  isAlive,
+  linesOf,
+  MAIN,
+  makeFolder,
+  Terminal,
+  until,
+} from "./helpers.js";
 
 describe("an error that nothing catches", () => {
   it("ends with 70, kills the child, and hides passwords", async () => {
@@ -33,5 +44,16 @@ describe("output that can't be written", () => {
     });
     expect(stderr).toMatch(/^holdfast: can't write the output: EFBIG/);
     expect(status).toBe(1);
+  });
+});
+
+describe("Ctrl-C at a question of holdfast advise", () => {
+  it("ends it with 130, on a line of its own", async (context) => {
+    skipUnless(context, canMakeTerminals, "needs script(1), of bsdutils");
+    const terminal = new Terminal("advise", "memory:");
+    await terminal.shows("[nuisance] ");
+    terminal.type(CTRL_C);
+    expect(await terminal.exited).toBe(130);
+    expect(terminal.text).toMatch(/\r\n$/);
   });
 });

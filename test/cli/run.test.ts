@@ -1,4 +1,4 @@
-import { spawn, spawnSync } from "node:child_process";
+import { spawn } from "node:child_process";
 import { chmodSync, mkdirSync, readFileSync, statSync, symlinkSync, writeFileSync } from "node:fs";
 import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
@@ -8,11 +8,16 @@ import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { describeWith, skipUnless } from "../support/needs.js";
 import { asOrdinaryUser } from "../support/user.js";
-import { Cli, holdfast, linesOf, MAIN, makeFolder, until, untilLine } from "./helpers.js";
-
-/** util-linux's `script` runs a command in a terminal of its own. */
-const canMakeTerminals =
-  process.platform === "linux" && spawnSync("script", ["-qec", "true", "/dev/null"]).status === 0;
+import {
+  Cli,
+  canMakeTerminals,
+  holdfast,
+  linesOf,
+  MAIN,
+  makeFolder,
+  until,
+  untilLine,
+} from "./helpers.js";
 
 /** Prints that it has begun, and runs until the file `end` is there. */
 const UNTIL_END = "echo begun >> log; while [ ! -e end ]; do sleep 0.02; done; echo over >> log";

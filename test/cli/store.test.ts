@@ -185,6 +185,16 @@ describe("an argument of the command line", () => {
     expect(code).toBe(64);
   });
 
+  it("that is a relative path, in a folder that is gone, is wrong usage", () => {
+    const line = `rmdir "$PWD"; exec "$0" "$@"`;
+    const args = ["-c", line, process.execPath, MAIN, "ls", "--store", "sqlite:x.db"];
+    const folder = join(makeFolder(), "gone");
+    mkdirSync(folder);
+    const { status, stderr } = spawnSync("bash", args, { cwd: folder, encoding: "utf8" });
+    expect(stderr).toMatch(/^holdfast: --store: the path is relative, and the current folder /);
+    expect(status).toBe(64);
+  });
+
   it("that is a URL in the wrong place is answered with the option --store", async () => {
     const { stderr } = await holdfast(makeFolder(), ["ls", URL]);
     expect(stderr).toContain("name a store with --store");

@@ -1,4 +1,4 @@
-import { type ChildProcess, spawn, spawnSync } from "node:child_process";
+import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
@@ -9,54 +9,19 @@ import type { NameStatus } from "../../src/core/name-status.js";
 import { connect, type Locks } from "../../src/index.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { skipUnless } from "../support/needs.js";
-import { Cli, holdfast, MAIN, makeFolder, until } from "./helpers.js";
-
-const canMakeTerminals =
-  process.platform === "linux" && spawnSync("script", ["-qec", "true", "/dev/null"]).status === 0;
+import {
+  Cli,
+  CTRL_C,
+  canMakeTerminals,
+  holdfast,
+  MAIN,
+  makeFolder,
+  Terminal,
+  until,
+} from "./helpers.js";
 
 const TAKEN = "\u001b[?1049h\u001b[?25l\u001b[?7l";
 const GIVEN_BACK = "\u001b[?7h\u001b[?25h\u001b[?1049l";
-/** As the terminal sends it. */
-const CTRL_C = "\u0003";
-
-const terminals: Terminal[] = [];
-afterEach(() => {
-  for (const terminal of terminals.splice(0)) terminal.signal("SIGKILL");
-});
-
-/** `holdfast` on a terminal of 100 columns. */
-class Terminal {
-  text = "";
-  readonly exited: Promise<number | null>;
-  readonly #script: ChildProcess;
-
-  constructor(args: string, store: string) {
-    const line = `stty cols 100 rows 20; exec ${process.execPath} ${MAIN} ${args}`;
-    this.#script = spawn("script", ["-qec", line, "/dev/null"], {
-      env: { ...process.env, HOLDFAST_STORE: store },
-      // A terminal hangs up when its input ends.
-      stdio: ["pipe", "pipe", "inherit"],
-    });
-    this.#script.stdout!.on("data", (chunk) => {
-      this.text += chunk;
-    });
-    this.exited = new Promise((resolve) => this.#script.once("close", resolve));
-    terminals.push(this);
-  }
-
-  shows(text: string): Promise<true> {
-    return until(`it shows ${JSON.stringify(text)}`, () => this.text.includes(text));
-  }
-
-  type(keys: string): void {
-    this.#script.stdin!.write(keys);
-  }
-
-  signal(signal: NodeJS.Signals): void {
-    this.#script.kill(signal);
-  }
-}
-
 const storeOf = (folder: string): string => `sqlite:${join(folder, "locks.db")}`;
 
 const opened: Locks[] = [];

@@ -489,6 +489,15 @@ describe("the secret grantId", () => {
     expect(seen.at(-2)).toMatchObject({ cause: { code: "E_DUPLICATE", name: "Error" } });
   });
 
+  it("is no more shown than the password of a URL, in events that say why a renewal failed", async () => {
+    const on = stage({ ttl: "10s" });
+    const lease = await on.locks.acquire("a");
+    on.store.onRenew = () => Promise.reject(new Error("lost redis://me:pass:word@db:1/0"));
+    const failure = await rejection(lease.renew());
+    expect(last("jeopardy")).toMatchObject({ cause: "lost redis://***@db:1/0" });
+    expect(inspect([failure, received], { depth: 9 })).not.toContain("word");
+  });
+
   it("an error that can't be read while grantIds are removed ends only its own call", async () => {
     const on = stage({ wait: 0 });
     const hostile = [
