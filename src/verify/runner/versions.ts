@@ -25,7 +25,7 @@ function packageOf(name: string): string | undefined {
   return folders.map((at) => join(at, name, "package.json")).find((one) => existsSync(one));
 }
 
-/** What to install if no client library for a store of this URL is there; null if one is. */
+/** The advice if no client library for a store of this URL is installed; null if one is. */
 export function lackingClient(url: string, find = packageOf): string | null {
   const [first, ...others] = clientsOf(url);
   if (first === undefined || [first, ...others].some((name) => find(name) !== undefined)) {
