@@ -10,7 +10,8 @@
  *   done
  *   node scripts/guarantees.mjs results/*.json
  *
- * Stores without a result keep the row and the section that they have, and so does the table of fences.
+ * Stores without a result keep the row and the section that they have, and so does the table of fences. Without
+ * any result, only the words around them are written anew.
  */
 import { readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
@@ -32,26 +33,9 @@ const MARKS = [
   "<!-- guarantees: written by scripts/guarantees.mjs -->",
   "<!-- end of guarantees -->",
 ];
-const page = fileURLToPath(new URL("../docs/guarantees.md", import.meta.url));
-const readme = fileURLToPath(new URL("../README.md", import.meta.url));
-
-const all = process.argv
-  .slice(2)
-  .map((file) => JSON.parse(readFileSync(file, "utf8")))
-  .sort((a, b) => ORDER.indexOf(a.target) - ORDER.indexOf(b.target));
-if (all.length === 0) throw new Error("usage: node scripts/guarantees.mjs RESULT.json …");
-for (const { target, outcome, notOffered } of all) {
-  // Without it, a promise that the store does not give would pass for one that was not tested.
-  if (notOffered === undefined)
-    throw new Error(`${target}: an older verifier wrote this result; verify again`);
-  if (outcome === "violated")
-    throw new Error(`${target}: a promise was broken; nothing is written`);
-}
 
 /** A run with `--fence` says something about that fence; its store has runs of its own. */
 const isOfFence = ({ command }) => / --fence /.test(command);
-const results = all.filter((one) => !isOfFence(one));
-const fenceResults = all.filter(isOfFence);
 
 const count = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, ",");
 const minutes = (ms) =>
@@ -133,12 +117,23 @@ function registersOf(of, fault) {
   };
 }
 
+const isSectionOf = (heading) => (text) => text.split("\n")[0] === heading;
+
+function fenceSection(fenceResults, sections) {
+  const kept = sections.find(isSectionOf(FENCE_HEADING));
+  const keptStore = kept && /^Locks in (.*?); no fault hits/m.exec(kept)[1];
+  const tables =
+    fenceResults.length === 0 ? kept?.slice(kept.indexOf("\n- ") + 1) : fenceTables(fenceResults);
+  if (tables === undefined) return undefined;
+  return [
+    FENCE_HEADING,
+    `Locks in ${fenceResults[0]?.about ?? keptStore}; no fault hits the register and its fence, which are in a file of SQLite or on a server of their own. A cell counts the updates that were lost, of all writes, and the accesses that the fence refused, in the runs with this fault. *No fence* is the register without one, in all of these runs. The other fences have no register here: processes can't share memory, a service behind HTTP uses a fence of its own, and files, objects, guardRow and guardTxn are tested with paused processes only.`,
+    tables,
+  ].join("\n\n");
+}
+
 /** Fault × fence: lost updates of all writes, and refused accesses, in the runs with that fault. */
-function fenceSection() {
-  if (fenceResults.length === 0) {
-    const kept = readFileSync(page, "utf8").split(/\n\n(?=## )/);
-    return kept.find((one) => one.startsWith(FENCE_HEADING))?.trimEnd();
-  }
+function fenceTables(fenceResults) {
   const names = Object.keys(FENCES).filter((name) =>
     fenceResults.some(({ fence }) => fence === name),
   );
@@ -153,10 +148,6 @@ function fenceSection() {
     fenceResults.flatMap(({ runs }) => runs.flatMap((run) => run.faults.map(({ kind }) => kind))),
   );
   return [
-    FENCE_HEADING,
-    "",
-    `Locks in ${fenceResults[0].about}; no fault hits the register and its fence, which are in a file of SQLite or on a server of their own. A cell counts the updates that were lost, of all writes, and the accesses that the fence refused, in the runs with this fault. *No fence* is the register without one, in all of these runs. The other fences have no register here: processes can't share memory, a service behind HTTP uses a fence of its own, and files, objects, guardRow and guardTxn are tested with paused processes only.`,
-    "",
     ...names.map(
       (name) =>
         `- ${FENCES[name]}: \`${of(name).command}\`; ${of(name).startedAt.slice(0, 10)}, ${minutes(of(name).lastedMs)}, ${count(of(name).runs.length)} runs`,
@@ -170,35 +161,15 @@ function fenceSection() {
 }
 
 /** Each store of the page, with its row and its section, in the page's order. */
-function presentStores() {
-  const [head, ...sections] = readFileSync(page, "utf8")
-    .trimEnd()
-    .split(/\n\n(?=## )/);
-  const rows = head.split("\n").filter((line) => /^\| .* min |^\| .* s \|/.test(line));
+function presentStores(head, sections) {
+  const rows = head.split("\n").filter((line) => /^\| .* (min|s) \|/.test(line));
   return rows.map((row) => {
     const about = row.split(" | ")[0].slice(2);
-    const heading = `## ${headingOf(about)}`;
-    return { about, row, section: sections.find((one) => one.split("\n")[0] === heading) };
+    return { about, row, section: sections.find(isSectionOf(`## ${headingOf(about)}`)) };
   });
 }
 
-const stores = presentStores();
-for (const result of results) {
-  const store = { about: result.about, row: rowOf(result), section: sectionOf(result) };
-  const at = stores.findIndex(({ about }) => about === result.about);
-  if (at === -1) stores.push(store);
-  else stores[at] = store;
-}
-
-const summary = [
-  "| store | time | operations (a minute) | grants | faults (a minute) | promises | overlaps where not promised | lost updates behind the fence |",
-  "|---|---|---|---|---|---|---|---|",
-  ...stores.map(({ row }) => row),
-].join("\n");
-
-writeFileSync(
-  page,
-  `# Guarantees, as they were verified
+const INTRODUCTION = `# Guarantees, as they were verified
 
 This page is written by \`scripts/guarantees.mjs\` from runs of [\`holdfast verify\`](verify.md#holdfast-verify). Run it yourself, on your own machine and your own store: the command is below each heading. A run may have ended before the time in its command: the first table has the time that it took.
 
@@ -210,13 +181,49 @@ This page is written by \`scripts/guarantees.mjs\` from runs of [\`holdfast veri
 - **not seen: P4**: nothing in these runs put the promise P4 to the test.
 - **not offered: L4**: the store refuses what the promise L4 is about, or does not give this promise at all.
 
-Several faults are active at the same time in most runs, so a row shows the fault together with others, not alone. Up to eight labs ran side by side on two cores, so operations and faults per minute say more about the machine than about the store.
+Several faults are active at the same time in most runs, so a row shows the fault together with others, not alone. Up to eight labs ran side by side on two cores, so operations and faults per minute say more about the machine than about the store.`;
 
-${summary}
+/** The page and the README with these results. */
+export function withResults(all, { page, readme }) {
+  for (const { target, outcome, notOffered } of all) {
+    // Without it, a promise that the store does not give would pass for one that was not tested.
+    if (notOffered === undefined)
+      throw new Error(`${target}: an older verifier wrote this result; verify again`);
+    if (outcome === "violated")
+      throw new Error(`${target}: a promise was broken; nothing is written`);
+  }
+  const sorted = all.toSorted((a, b) => ORDER.indexOf(a.target) - ORDER.indexOf(b.target));
+  const [head, ...sections] = page.trimEnd().split(/\n\n(?=## )/);
+  const stores = presentStores(head, sections);
+  for (const result of sorted.filter((one) => !isOfFence(one))) {
+    const store = { about: result.about, row: rowOf(result), section: sectionOf(result) };
+    const at = stores.findIndex(({ about }) => about === result.about);
+    if (at === -1) stores.push(store);
+    else stores[at] = store;
+  }
+  const summary = [
+    "| store | time | operations (a minute) | grants | faults (a minute) | promises | overlaps where not promised | lost updates behind the fence |",
+    "|---|---|---|---|---|---|---|---|",
+    ...stores.map(({ row }) => row),
+  ].join("\n");
+  const fences = fenceSection(sorted.filter(isOfFence), sections);
+  const parts = [INTRODUCTION, summary, fences, ...stores.map(({ section }) => section)];
+  const [before, rest] = readme.split(MARKS[0]);
+  const [, after] = rest.split(MARKS[1]);
+  return {
+    page: `${parts.filter(Boolean).join("\n\n")}\n`,
+    readme: `${before}${MARKS[0]}\n${summary}\n${MARKS[1]}${after}`,
+  };
+}
 
-${[fenceSection(), ...stores.map(({ section }) => section)].filter(Boolean).join("\n\n")}
-`,
-);
-const [before, rest] = readFileSync(readme, "utf8").split(MARKS[0]);
-const [, after] = rest.split(MARKS[1]);
-writeFileSync(readme, `${before}${MARKS[0]}\n${summary}\n${MARKS[1]}${after}`);
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const files = { page: "../docs/guarantees.md", readme: "../README.md" };
+  const paths = Object.entries(files).map(([name, file]) => [
+    name,
+    fileURLToPath(new URL(file, import.meta.url)),
+  ]);
+  const present = paths.map(([name, path]) => [name, readFileSync(path, "utf8")]);
+  const results = process.argv.slice(2).map((file) => JSON.parse(readFileSync(file, "utf8")));
+  const written = withResults(results, Object.fromEntries(present));
+  for (const [name, path] of paths) writeFileSync(path, written[name]);
+}

@@ -169,7 +169,7 @@ function announce(target: Target, { seed, forMs, runs, workers, faults }: Reques
   note(`verifying ${printable(target.about)} with ${workers} workers for ${time}, seed ${seed}`);
   if (target.isOurs) return;
   note(
-    "on your store, the verifier takes and releases locks in namespaces of its own (verify-…), about 30 a second at most; " +
+    "on your store, the verifier takes and releases locks in namespaces of its own (verify-…), on average up to about 30 a second; " +
       "faults hit only its own processes and their connections; it leaves no lock behind",
   );
   if (faults === undefined && !target.kinds.some(({ hits }) => hits === "connection")) {

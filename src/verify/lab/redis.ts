@@ -1,6 +1,8 @@
 import { ChildServer, type Place } from "./child-server.js";
 import { until } from "./until.js";
 
+/** Nobody listens there. */
+const NO_PORT = 1;
 const SYNC_MS = 30_000;
 /** Commands that the lab sends, or a server by itself. */
 const NOT_OF_CLIENTS = /^(info|ping|config|command|client|hello|replconf|psync|sync|replicaof)\b/;
@@ -50,6 +52,11 @@ export class RedisServer extends ChildServer {
   async follow(primary: RedisServer): Promise<void> {
     await this.cli("replicaof", primary.address, String(primary.port));
     this.#primary = primary;
+  }
+
+  /** Cuts the replica off from its primary until it follows one again. It stays a replica, with the data it has. */
+  async detach(): Promise<void> {
+    await this.cli("replicaof", this.address, String(NO_PORT));
   }
 
   /** Resolves when this replica has everything that its primary has now. */

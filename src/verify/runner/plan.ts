@@ -62,7 +62,7 @@ const EXPIRING_SHARE = 0.6;
 const HITS_ALL = 0.25;
 
 const PAUSE_MS = 15;
-/** On a user's store, all workers together begin at most about 30 operations a second: each has two programs. */
+/** On a user's store, all workers together begin up to about 30 operations a second on average: each has two programs. */
 const GIVEN_PAUSE_MS_PER_WORKER = 67;
 
 /** The mean pause between two operations of a program. */

@@ -1,6 +1,7 @@
 import { mkdtempSync, realpathSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { UnsupportedError } from "../../core/errors.js";
 import type { MutantName } from "../../testing/mutants.js";
 import type { Event, History } from "../check/history.js";
 import type { RuleId } from "../check/verdict.js";
@@ -20,7 +21,7 @@ import {
 import { type Progress, type RunOutcome, run } from "./run.js";
 import { brokenBy, type Pick, pickFrom, type Shortened, shorten } from "./shorten.js";
 import type { Target } from "./target.js";
-import { versionsHere } from "./versions.js";
+import { lackingClient, versionsHere } from "./versions.js";
 
 /** Options of a verification. */
 export interface VerifyOptions {
@@ -87,6 +88,8 @@ export async function verify(target: Target, options: VerifyOptions): Promise<Ve
   const startedAt = new Date().toISOString();
   const startedMs = performance.now();
   const outcomes: RunOutcome[] = [];
+  const lacking = lackingClient(target.url);
+  if (lacking !== null) throw new UnsupportedError(lacking);
   const versions = { ...versionsHere(target.url), ...(await target.versions()) };
   let failure: VerifyFailure | null = null;
   await inFolder(async (folder) => {

@@ -132,7 +132,7 @@ async function disarmed({ servers }: EtcdCluster): Promise<void> {
 
 const SPACE_USED_UP = "space used up";
 
-/** What a cluster of a version with these flaws does not promise under a fault. */
+/** The same kind, with the promises that a cluster with these flaws does not keep under it. */
 export function withFlaws(kind: FaultKind, flaws: readonly FlawName[]): FaultKind {
   if (HANGS.includes(kind.name) && flaws.includes("revokes living leases")) {
     return { ...kind, ...REVOKES_LIVING };

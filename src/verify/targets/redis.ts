@@ -9,7 +9,7 @@ import type { Lab } from "../lab/lab.js";
 import type { RedisServer } from "../lab/redis.js";
 import { lackingRight } from "../lab/rights.js";
 import { LOOPBACK } from "../lab/server.js";
-import { connectionKinds, type FaultKind, WORKER_KINDS } from "../runner/kinds.js";
+import { connectionKinds, EXCLUSION, type FaultKind, WORKER_KINDS } from "../runner/kinds.js";
 import type { Target } from "../runner/target.js";
 import type { Way } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
@@ -27,6 +27,8 @@ import {
 
 const TTLS_MS = [900, 1_500, 2_500];
 const DATABASE = 2;
+const LINK_CUT = "replica link cut";
+const RESTARTED_EMPTY = "server restarted empty";
 /** The size of the disk for the append-only file, which is rewritten when it has grown to a part of that. */
 const DISK_MB = 48;
 const REWRITTEN = { "auto-aof-rewrite-min-size": "8mb" };
@@ -57,7 +59,22 @@ export async function redisTarget(lab: Lab, isClocked: boolean): Promise<Target>
       ...CONNECTION_KINDS,
       ...serverKinds(() => server),
       ...(disk === null ? [] : [diskKind(disk, server, () => prepare(server))]),
-      ...(clock === null ? [] : [clockKind(clock, [LOST_DATA, EVICTED])]),
+      {
+        name: RESTARTED_EMPTY,
+        hits: "server",
+        weight: 0.5,
+        lasts: ONCE,
+        breaks: EXCLUSION,
+        because: "what was granted is forgotten, and granted again",
+        // The server can't be started on a full disk.
+        excludes: [DISK_FULL],
+        make: () =>
+          fault(`${server.name} is restarted empty`, async () => {
+            await server.wipe();
+            await prepare(server);
+          }),
+      },
+      ...(clock === null ? [] : [clockKind(clock, [LOST_DATA, RESTARTED_EMPTY, EVICTED])]),
     ],
     leftOut: noDisk === null ? [] : [{ name: DISK_FULL, because: noDisk }],
     openWay: (client) => openWay(lab, client, [place], `/${DATABASE}`, isClocked),
@@ -82,11 +99,11 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
   // The address leads to the present primary, as a virtual address would; the runner's own connection, too.
   const place = { address: primary.address, port: primary.port };
   const runners = await TcpProxy.open(place, { kindOf: redisConnectionKind });
-  let failover: Promise<void> = Promise.resolve();
-  // One after another: a second one in the middle of the first would make a server the replica of itself.
-  const failOver = (): Promise<void> => {
-    failover = failover.catch(() => {}).then(swap);
-    return failover;
+  let changes: Promise<void> = Promise.resolve();
+  // One after another: a second failover in the middle of the first would make a server the replica of itself.
+  const inTurn = (change: () => Promise<void>): Promise<void> => {
+    changes = changes.catch(() => {}).then(change);
+    return changes;
   };
   const swap = async (): Promise<void> => {
     await primary.kill();
@@ -111,7 +128,25 @@ export async function redisReplicaTarget(lab: Lab, isClocked: boolean): Promise<
         name: "failover to the replica",
         hits: "cluster",
         lasts: ONCE,
-        make: () => fault("failover to the replica", failOver),
+        make: () => fault("failover to the replica", () => inTurn(swap)),
+      },
+      {
+        name: LINK_CUT,
+        hits: "cluster",
+        lasts: LONG,
+        make: () => {
+          let cut: RedisServer | null = null;
+          return fault(
+            "the link to the replica is cut",
+            () =>
+              inTurn(async () => {
+                cut = replica;
+                await replica.detach();
+              }),
+            // In a failover meanwhile, it became the primary.
+            () => inTurn(async () => (cut === replica ? replica.follow(primary) : undefined)),
+          );
+        },
       },
       {
         name: "replica paused",

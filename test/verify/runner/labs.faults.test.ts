@@ -5,7 +5,7 @@ describeShortRuns([
   // A paused worker, a replica that is made the primary, cut commands.
   ["redis-cluster", ["redis"], 4616],
   // A failover, a killed worker, a lost reply.
-  ["redis-replica", ["redis"], 31738],
+  ["redis-replica", ["redis"], 48137],
   // A cut watch, another leader, a paused worker.
   ["etcd-cluster", ["etcd"], 8009],
   // A paused pooler, a stalled connection, a cut one.

@@ -3,8 +3,8 @@ import { describeShortRuns } from "./short-runs.js";
 describeShortRuns([
   // A process of another user, a full disk, a killed worker.
   ["sqlite", [], 1622],
-  // A setting that is changed, a lost reply, a full disk.
-  ["redis", ["redis"], 71365],
+  // A lost reply, a setting that is changed, a full disk.
+  ["redis", ["redis"], 107440],
   // A cut connection, a killed worker, the alarm NOSPACE.
   ["etcd", ["etcd"], 169439],
   // Idle connections that the server closes, a lost reply, silent commands.

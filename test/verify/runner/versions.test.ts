@@ -1,6 +1,6 @@
 import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { versionsHere } from "../../../src/verify/runner/versions.js";
+import { lackingClient, versionsHere } from "../../../src/verify/runner/versions.js";
 
 const { version, devDependencies } = JSON.parse(readFileSync("package.json", "utf8"));
 
@@ -21,3 +21,15 @@ test.each([
     });
   },
 );
+
+test.each([
+  ["redis://a", [], "npm install ioredis (or redis)"],
+  ["redis://a", ["redis"], null],
+  ["postgres://a/b", [], "npm install pg"],
+  ["zookeeper://a", [], null],
+])("a verification of %s with %j installed says what is lacking", (url, installed, advice) => {
+  const find = (name: string) => (installed.includes(name as never) ? "package.json" : undefined);
+  const lacking = lackingClient(url, find);
+  if (advice === null) expect(lacking).toBeNull();
+  else expect(lacking).toContain(advice);
+});

@@ -47,6 +47,30 @@ describeWith(["redis"], "a Redis primary and its replica", () => {
   });
 });
 
+describeWith(["redis"], "a Redis replica whose link is cut", () => {
+  test("confirms no grant, and all of them once it is healed, also after a failover", {
+    timeout: 120_000,
+  }, async () => {
+    await withTarget({ lab: "redis-replica" }, ["cluster"], async (target) => {
+      const fault = (name: string) =>
+        target.kinds
+          .find((one) => one.name === name)!
+          .make(idleMember("w1"), seededRandom(1), 100)!;
+      const locks = await connect(target.url, { ttl: 2_000 });
+      for (const failsOver of [false, true]) {
+        const cut = fault("replica link cut");
+        await cut.inject();
+        const refused = locks.tryAcquire(`cut ${failsOver}`);
+        await expect(refused).rejects.toThrow(/required replicas/);
+        if (failsOver) await fault("failover to the replica").inject();
+        await cut.heal();
+        await locks.withLock("healed", { wait: "20s" }, () => {});
+      }
+      await locks.close();
+    });
+  });
+});
+
 describeWith(["etcd"], "etcd without space", () => {
   test("keeps the leases that are held, and grants others once it is healed", {
     timeout: 60_000,
