@@ -276,6 +276,7 @@ function toFenceError(error: unknown, what: string): HoldfastError {
   const text = error instanceof Error ? error.message : String(error);
   return new StoreUnavailableError(`the fence can't ${what}: ${text}${outcome}`, {
     cause: error,
-    retryable: !(refused && !error.retryable),
+    // Again, it could make a change twice, or undo an entry that followed the first reset.
+    retryable: refused ? error.retryable : what === "read" || what === "enter",
   });
 }

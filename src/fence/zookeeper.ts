@@ -354,6 +354,9 @@ const isRefused = (error: unknown): error is ZooKeeperError =>
 function toFenceError(error: unknown, what: string): HoldfastError {
   if (HoldfastError.is(error)) return error;
   const text = error instanceof Error ? error.message : String(error);
-  const retryable = error instanceof ZooKeeperError && error.retryable;
+  // Again, it could make a change twice, or undo an entry that followed the first reset.
+  const isOnce = what === "commit" || what === "reset";
+  const retryable =
+    error instanceof ZooKeeperError && error.retryable && !(isOnce && error.executed === "unknown");
   return new StoreUnavailableError(`the fence can't ${what}: ${text}`, { cause: error, retryable });
 }
