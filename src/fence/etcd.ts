@@ -73,7 +73,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
   async enter(tx: EtcdTx | undefined, resource: string, lease: Fenced): Promise<void> {
     const entry = this.#entry(tx, resource, lease);
     await this.#raise(entry);
-    addGuard(tx, entry);
+    this.#addGuard(tx, entry);
   }
 
   /** With `strict` and a `tx`, nothing is sent: `commit` checks the comparisons. */
@@ -92,7 +92,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
     } else if (tx === undefined) {
       refuseUnlessEntered(entry, await this.#highest(entry.key));
     }
-    addGuard(tx, entry);
+    this.#addGuard(tx, entry);
   }
 
   /**
@@ -101,7 +101,7 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
    */
   async commit(tx: EtcdTx): Promise<TxnReply> {
     checkTx(tx);
-    const entries = guards.of(tx);
+    const entries = guards.of(tx, this.#client);
     const own = tx.failure ?? [];
     const reads = entries.map(({ key }) => ({ range: { key } }));
     // The caller may have replaced its arrays since `guard`.
@@ -144,13 +144,13 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
   async reset(tx: EtcdTx | undefined, resource: string, token: bigint): Promise<void> {
     const key = this.#key(resource);
     const put = putOf(key, checkToken(token, "token"));
-    if (tx !== undefined) checkTx(tx);
+    if (tx !== undefined) this.#checkTx(tx);
     for (;;) {
       const kv = await this.#read(key);
       highestIn(key, kv);
       const step = { compare: [isUnchanged(key, kv)], success: [put] };
       if (tx !== undefined) {
-        guards.add(tx);
+        guards.add(tx, this.#client);
         tx.compare.push(...step.compare);
         tx.success.push(...step.success);
         return;
@@ -194,11 +194,22 @@ export class EtcdFence implements Fence<EtcdTx | undefined> {
 
   #entry(tx: EtcdTx | undefined, resource: string, lease: Fenced): KeyEntry {
     const { token, floor } = checkFenced(resource, lease);
-    if (tx !== undefined) checkTx(tx);
+    if (tx !== undefined) this.#checkTx(tx);
     const key = this.#key(resource);
     const under = floor === 0n ? FORMAT : textOf(floor - 1n);
     const bounds = [valueAbove(key, under), valueBelow(key, textOf(token + 1n))] as const;
     return { key, resource, token, floor, bounds };
+  }
+
+  #checkTx(tx: EtcdTx): void {
+    checkTx(tx);
+    guards.checkClient(tx, this.#client);
+  }
+
+  #addGuard(tx: EtcdTx | undefined, entry: KeyEntry): void {
+    if (tx === undefined) return;
+    guards.add(tx, this.#client, entry);
+    tx.compare.push(...entry.bounds);
   }
 
   #key(resource: string): string {
@@ -245,12 +256,6 @@ const putOf = (key: string, highest: bigint): { put: Put } => ({
 const isUnchanged = (key: string, kv: KeyValue | undefined): Compare =>
   modifiedAt(key, kv?.modRevision ?? 0n);
 
-function addGuard(tx: EtcdTx | undefined, entry: KeyEntry): void {
-  if (tx === undefined) return;
-  tx.compare.push(...entry.bounds);
-  guards.add(tx, entry);
-}
-
 function checkTx(tx: EtcdTx): void {
   if (!Array.isArray(tx?.compare) || !Array.isArray(tx.success)) {
     throw new InvalidArgumentError(
@@ -271,6 +276,7 @@ function toFenceError(error: unknown, what: string): HoldfastError {
   const text = error instanceof Error ? error.message : String(error);
   return new StoreUnavailableError(`the fence can't ${what}: ${text}${outcome}`, {
     cause: error,
-    retryable: !(refused && !error.retryable),
+    // Again, it could make a change twice, or undo an entry that followed the first reset.
+    retryable: refused ? error.retryable : what === "read" || what === "enter",
   });
 }

@@ -81,12 +81,12 @@ export function parseFencingToken(value: string): Fenced {
  * const db = await openSqlite("shop.db");
  * const fence = sqliteFence(db);
  * export const PUT = guardFetch(
- *   { fence, resource: (request) => new URL(request.url).pathname },
+ *   { fence, resource: () => "stock" }, // not the path: a second spelling of it would be a second resource
  *   async (request, fenced) => {
  *     const count = Number(await request.text());
  *     db.exec("BEGIN IMMEDIATE");
  *     try {
- *       if (fenced !== null) fence.guardSync(db, new URL(request.url).pathname, fenced);
+ *       if (fenced !== null) fence.guardSync(db, "stock", fenced);
  *       db.prepare("UPDATE stock SET count = ?").run(count);
  *       db.exec("COMMIT");
  *     } catch (error) {

@@ -15,6 +15,7 @@ import {
   show,
 } from "../core/validate.js";
 import { connectionOf, type RedisClient } from "../stores/redis/client.js";
+import { replyError } from "../stores/redis/errors.js";
 import { escapePattern, FENCE_PREFIX } from "../stores/redis/keys.js";
 import { ScriptRunner } from "../stores/redis/script-runner.js";
 import { SCRIPTS } from "../stores/redis/scripts.js";
@@ -136,7 +137,8 @@ export class RedisFence implements Fence<RedisTx | undefined> {
   /** The present value, because a transaction reads nothing before it is committed. */
   async highest(_tx: RedisTx | undefined, resource: string): Promise<bigint> {
     const key = this.#key(resource);
-    const [value] = await this.#run([], [["GET", this.#runner.connection.keyPrefix + key]], [key]);
+    const get = ["GET", this.#runner.connection.keyPrefix + key];
+    const [value] = await this.#run([], [get], [key], true);
     return highestIn(key, value as string | null);
   }
 
@@ -179,6 +181,7 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     guards: readonly Guard[],
     commands: RedisTx["commands"],
     keys = guards.map(({ key }) => key),
+    reads = false,
   ): Promise<readonly unknown[]> {
     const args = [
       String(guards.length),
@@ -191,7 +194,7 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     ];
     const { connection } = this.#runner;
     const { allLosses } = connection;
-    const [outcome, ...rest] = await this.#send(keys, args);
+    const [outcome, ...rest] = await this.#send(keys, args, commands.length > 0 && !reads);
     if (outcome === "done") return rest;
     if (outcome === "failed") throw this.#failed(keys, commands, Number(rest[0]), String(rest[1]));
     refuseBytes(outcome);
@@ -223,7 +226,11 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     return [...new Set(ours)].map((word) => word.slice(keyPrefix.length));
   }
 
-  async #send(keys: readonly string[], args: readonly string[]): Promise<readonly unknown[]> {
+  async #send(
+    keys: readonly string[],
+    args: readonly string[],
+    writes: boolean,
+  ): Promise<readonly unknown[]> {
     const { connection } = this.#runner;
     const timeout = (): StoreUnavailableError =>
       new StoreUnavailableError(
@@ -233,7 +240,11 @@ export class RedisFence implements Fence<RedisTx | undefined> {
       const running = connection.run(SCRIPTS.fence, keys, args);
       return (await within(this.#timeoutMs, running, timeout)) as unknown[];
     } catch (error) {
-      throw outsideNode(keys, String(error)) ?? this.#runner.toStoreError(error);
+      const known = outsideNode(keys, String(error)) ?? this.#runner.toStoreError(error);
+      // Without a reply, the commands may have been executed, or may still be.
+      const isLost =
+        known instanceof StoreUnavailableError && replyError(error, connection) === null;
+      throw writes && isLost ? unknownOutcome("What they write", known.message, known) : known;
     }
   }
 

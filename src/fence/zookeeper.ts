@@ -92,7 +92,7 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
 
   async enter(tx: ZooKeeperTx | undefined, resource: string, lease: Fenced): Promise<void> {
     const entry = this.#entry(tx, resource, lease);
-    addGuard(tx, entry, await this.#raise("enter", entry, { proves: true }));
+    this.#addGuard(tx, entry, await this.#raise("enter", entry, { proves: true }));
   }
 
   /** With a `tx`, this reads, and writes only for a holder that has not entered: `commit` sends the check. */
@@ -105,7 +105,7 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
     const strict = isStrict(options);
     const entry = this.#entry(tx, resource, lease);
     const proves = tx === undefined;
-    addGuard(tx, entry, await this.#raise("guard", entry, { strict, proves }));
+    this.#addGuard(tx, entry, await this.#raise("guard", entry, { strict, proves }));
   }
 
   /**
@@ -115,7 +115,7 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
    */
   async commit(tx: ZooKeeperTx): Promise<Replied<{ results: MultiResult<MultiPart>[] }>> {
     checkTx(tx);
-    const guards = guardsOf.of(tx);
+    const guards = guardsOf.of(tx, this.#client);
     for (;;) {
       // The caller may have removed parts since `guard`.
       const removed = guards.flatMap(({ check }) => (tx.includes(check) ? [] : [check]));
@@ -154,11 +154,11 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
   async reset(tx: ZooKeeperTx | undefined, resource: string, token: bigint): Promise<void> {
     const path = this.#path(resource);
     checkToken(token, "token");
-    if (tx !== undefined) checkTx(tx);
+    if (tx !== undefined) this.#checkTx(tx);
     for (;;) {
       const part = await this.#set("reset", path, await this.#read(path), token);
       if (tx !== undefined) {
-        guardsOf.add(tx);
+        guardsOf.add(tx, this.#client);
         tx.push(part);
         return;
       }
@@ -269,13 +269,25 @@ export class ZooKeeperFence implements Fence<ZooKeeperTx | undefined> {
   #entry(tx: ZooKeeperTx | undefined, resource: string, lease: Fenced): NodeEntry {
     const { token, floor } = checkFenced(resource, lease);
     const path = this.#path(resource);
-    if (tx !== undefined) checkTx(tx);
+    if (tx !== undefined) this.#checkTx(tx);
     if (tx?.some((part) => part.path === path && part.op !== "check")) {
       throw new InvalidArgumentError(
         `this transaction resets the fence of ${JSON.stringify(resource)}: call guard before reset`,
       );
     }
     return { path, resource, token, floor };
+  }
+
+  #checkTx(tx: ZooKeeperTx): void {
+    checkTx(tx);
+    guardsOf.checkClient(tx, this.#client);
+  }
+
+  #addGuard(tx: ZooKeeperTx | undefined, entry: NodeEntry, version: number): void {
+    if (tx === undefined) return;
+    const check = { op: "check" as const, path: entry.path, version };
+    guardsOf.add(tx, this.#client, { entry, check });
+    tx.push(check);
   }
 
   #path(resource: string): string {
@@ -321,13 +333,6 @@ function checkVersion(path: string, version: number): number {
   );
 }
 
-function addGuard(tx: ZooKeeperTx | undefined, entry: NodeEntry, version: number): void {
-  if (tx === undefined) return;
-  const check = { op: "check" as const, path: entry.path, version };
-  tx.push(check);
-  guardsOf.add(tx, { entry, check });
-}
-
 function checkClient(client: unknown): void {
   if (typeof (client as Client | null | undefined)?.multi === "function") return;
   throw new InvalidArgumentError(
@@ -349,6 +354,9 @@ const isRefused = (error: unknown): error is ZooKeeperError =>
 function toFenceError(error: unknown, what: string): HoldfastError {
   if (HoldfastError.is(error)) return error;
   const text = error instanceof Error ? error.message : String(error);
-  const retryable = error instanceof ZooKeeperError && error.retryable;
+  // Again, it could make a change twice, or undo an entry that followed the first reset.
+  const isOnce = what === "commit" || what === "reset";
+  const retryable =
+    error instanceof ZooKeeperError && error.retryable && !(isOnce && error.executed === "unknown");
   return new StoreUnavailableError(`the fence can't ${what}: ${text}`, { cause: error, retryable });
 }

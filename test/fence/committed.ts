@@ -174,6 +174,25 @@ export function committedTests<Client, Tx>(backend: Backend<Client, Tx>): void {
     }
   });
 
+  test("refuses a transaction that a fence of another client has guarded", async () => {
+    const { fence, resource, key, read } = await fresh();
+    const other = backend.fence(await backend.connect());
+    const tx = newTx();
+    put(tx, key, "1");
+    await fence.guard(tx, resource, exclusive(5n));
+    for (const step of [
+      other.commit(tx),
+      other.enter(tx, resource, exclusive(6n)),
+      other.guard(tx, resource, exclusive(6n)),
+      other.reset(tx, resource, 1n),
+    ])
+      expect(await rejection(step)).toMatchObject({ code: "INVALID_ARGUMENT" });
+    expect(await fence.highest(undefined, resource)).toBe(5n);
+    expect(await read()).toBe("0");
+    await fence.commit(tx);
+    expect(await read()).toBe("1");
+  });
+
   test("guards several resources in one transaction, and one refusal is enough", async () => {
     const [one, two] = [await fresh(), await fresh()];
     const tx = newTx();

@@ -227,7 +227,7 @@ describeWith(["etcd"], "the fence in etcd", () => {
     await losing.guard(tx, resource, exclusive(5n));
     const error = await rejection(losing.commit(tx));
     expect(error).toBeInstanceOf(StoreUnavailableError);
-    expect(error).toMatchObject({ retryable: true, cause: expect.any(EtcdError) });
+    expect(error).toMatchObject({ retryable: false, cause: expect.any(EtcdError) });
     expect(error.message).toBe("the fence can't commit: etcd: lost; the outcome is unknown");
     expect(await get(data)).toMatchObject({ version: 1n });
     expect((await rejection(losing.reset(undefined, resource, 2n))).message).toMatch(

@@ -410,6 +410,22 @@ describeWith(["postgres", "pgbouncer"], "a fence in PostgreSQL", () => {
       expect(await database.server.sql("SELECT count FROM stock WHERE item = 'hat'")).not.toBe("9");
     });
 
+    it("refuses a column that rounds: a stale token would be equal to a later one", async () => {
+      const [older, newer] = [exclusive(2n ** 53n), exclusive(2n ** 53n + 1n)];
+      for (const type of ["double precision", "real", "numeric(30,5)"]) {
+        await database.server.sql(`ALTER TABLE stock ALTER fence_token TYPE ${type}`);
+        const isExact = type.startsWith("numeric");
+        const tx = await begin();
+        const entering = guardRow(tx, "stock", HAT, newer);
+        if (isExact) await entering;
+        else await expect(entering).rejects.toThrow(/no bigint, but of a type that rounds/);
+        await tx.query("COMMIT");
+        const late = guardRow(await begin(), "stock", HAT, older, { set: { count: 5 } });
+        const code = isExact ? "STALE_TOKEN" : "UNSUPPORTED";
+        await expect(late).rejects.toMatchObject({ code });
+      }
+    });
+
     it("says what a query must resolve to", async () => {
       const other = { query: async () => [] } as never;
       for (const step of [

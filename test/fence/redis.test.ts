@@ -60,6 +60,15 @@ describeWith(["redis"], "the fence in Redis", () => {
       retryable: true,
       message: `no reply from ${silent.url} within ${what}`,
     });
+    const tx: RedisTx = { commands: [["INCR", "late"]] };
+    await fence.guard(tx, "late", by(1n));
+    for (const step of [fence.commit(tx), fence.reset(undefined, "late", 1n)])
+      await expect(step).rejects.toMatchObject({
+        code: "STORE_UNAVAILABLE",
+        retryable: false,
+        message: expect.stringContaining("may have been written"),
+      });
+    await expect(fence.highest(undefined, "late")).rejects.toMatchObject({ retryable: true });
     await silent.resume();
   });
 

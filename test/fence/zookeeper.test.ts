@@ -281,7 +281,7 @@ describeWith(["zookeeper"], "the fence in ZooKeeper", () => {
     };
     const error = await lost("once, or", () => losing.commit(tx));
     expect(error).toBeInstanceOf(StoreUnavailableError);
-    expect(error).toMatchObject({ retryable: true, cause: { executed: "unknown" } });
+    expect(error).toMatchObject({ retryable: false, cause: { executed: "unknown" } });
     expect(error.message).toMatch(/^the fence can't commit: .*may have been executed/);
     expect(await get(data)).toEqual(["once, or not at all", 1]);
     const reset = await lost("1:222", () => losing.reset(undefined, resource, 222n));

@@ -66,9 +66,9 @@ export async function guardRow<Row = Record<string, unknown>>(
   const set = [...assign(orElse(options.set, {}), values), raise].join(", ");
   const update =
     `UPDATE ${quoteTable(table)} SET ${set} WHERE ${matchKey(key, values)}` +
-    ` AND coalesce(${column}, 0) <= $${values.push(String(token))}::bigint RETURNING *`;
+    ` AND coalesce(${column}, 0) <= $${values.push(String(token))}::bigint AND ${isExact(column)} RETURNING *`;
   const keyValues: unknown[] = [];
-  const find = `SELECT ${column}::text AS highest FROM ${quoteTable(table)} WHERE ${matchKey(key, keyValues)} FOR UPDATE`;
+  const find = `SELECT ${column}::bigint::text AS highest FROM ${quoteTable(table)} WHERE ${matchKey(key, keyValues)} FOR UPDATE`;
   try {
     // Twice, because the row may appear between the two statements; the second time it is locked.
     for (let attempt = 1; attempt <= 2; attempt++) {
@@ -99,7 +99,12 @@ export async function guardRow<Row = Record<string, unknown>>(
   } catch (error) {
     throw toLockError(error, addressOfTx(tx));
   }
+  await makeFail(tx);
   throw new UnsupportedError(
-    `PostgreSQL does not change ${name}: does a trigger or a policy prevent it?`,
+    `PostgreSQL does not change ${name}: does a trigger or a policy prevent it? Or is ${column} no bigint, but of a type that rounds?`,
   );
 }
+
+/** Another holder's number, rounded up to the token of a stale one, would let it pass. */
+const isExact = (column: string): string =>
+  `pg_typeof(${column}) <> ALL ('{real,double precision}'::regtype[])`;
