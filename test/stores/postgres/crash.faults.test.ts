@@ -110,7 +110,7 @@ describeWith(["postgres"], "after a crash of PostgreSQL", () => {
     const fragile = await lab.postgres({
       config: { wal_writer_delay: "10000ms", synchronous_commit: "off" },
     });
-    /** What a name is worth after a crash that follows these steps: how long its lease goes on. */
+    /** How long the lease on "name 0" goes on after a crash that follows these steps. */
     const left = async (
       acquired: number,
       last: (leases: Lease[], locks: Locks) => Promise<unknown>,
