@@ -1,6 +1,6 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
-import { createLocks, type LeaseLostError } from "../../../src/index.js";
+import { createLocks, type Lease, type LeaseLostError, type Locks } from "../../../src/index.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import { describeWith } from "../../support/needs.js";
 import { byPool } from "../../support/postgres.js";
@@ -102,6 +102,34 @@ describeWith(["postgres"], "after a crash of PostgreSQL", () => {
     expect(next.floor).toBeGreaterThan(token);
     for (const one of [after, locks]) await one.close();
     await fragile.kill();
+  });
+
+  test("grants and renewals that were answered are there, though the server's synchronous_commit is off", {
+    timeout: 60_000,
+  }, async () => {
+    const fragile = await lab.postgres({
+      config: { wal_writer_delay: "10000ms", synchronous_commit: "off" },
+    });
+    /** How long the lease on "name 0" goes on after a crash that follows these steps. */
+    const left = async (
+      acquired: number,
+      last: (leases: Lease[], locks: Locks) => Promise<unknown>,
+    ): Promise<number> => {
+      const locks = createLocks(await byPool(fragile.url), { ttl: 30_000 });
+      const leases: Lease[] = [];
+      for (let i = 0; i < acquired; i++) leases.push(await locks.acquire(`name ${i}`));
+      await pause(200);
+      await last(leases, locks);
+      await fragile.kill();
+      await fragile.start();
+      const after = createLocks(await byPool(fragile.url));
+      const info = await after.inspect("name 0");
+      await Promise.all([locks.close(), after.close()]);
+      return info?.holders[0]?.expiresInMs ?? 0;
+    };
+    const renewed = (leases: Lease[]) => Promise.all(leases.map((lease) => lease.renew("10m")));
+    expect(await left(0, (_, locks) => locks.acquire("name 0"))).toBeGreaterThan(0);
+    for (const many of [1, 2]) expect(await left(many, renewed)).toBeGreaterThan(60_000);
   });
 
   test("a durable release is not undone", { timeout: 60_000 }, async () => {

@@ -41,6 +41,8 @@ END $$;
 CREATE OR REPLACE FUNCTION begin_session(own_session bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$
 BEGIN
+  -- Otherwise the error would be about an unlogged table, and seem to go away.
+  IF pg_is_in_recovery() THEN RAISE read_only_sql_transaction; END IF;
   PERFORM pg_advisory_lock(own_session);
   DELETE FROM session_locks AS l USING (
     SELECT key, grant_id FROM session_locks WHERE session IN (
