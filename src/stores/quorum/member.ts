@@ -46,7 +46,7 @@ export class Member {
   }
 
   /** The node has answered, at once or late. */
-  heard(sentAtMs: number, answer: unknown): void {
+  replied(sentAtMs: number, answer: unknown): void {
     const nowMs = this.clock.elapsedMs();
     this.isSilent = false;
     this.roundTripMs += (Math.min(nowMs - sentAtMs, LONGEST_ROUND_TRIP_MS) - this.roundTripMs) / 8;
@@ -134,7 +134,7 @@ export function sendEach<T>(
   for (const [i, member] of members.entries()) {
     send(member.node, i).then(
       (answer) => {
-        member.heard(sentAtMs, answer);
+        member.replied(sentAtMs, answer);
         end(answer, i);
       },
       (error: unknown) => end(error instanceof Error ? error : new Error(String(error)), i),
