@@ -108,14 +108,14 @@ function story({ verdict, outcome }: Failure): string {
     style(process.stdout, "red", `${verdict.rule} is broken: ${verdict.why}`),
     `\nThe evidence:\n${drawText(verdict.evidence, { of: history })}`,
     `The whole run, shortened to ${tasks.length} acquires and ${troubles.length} troubles:`,
-    ...troubles.map((trouble) => `  ${tellTrouble(trouble)}`),
+    ...troubles.map((trouble) => `  ${describeTrouble(trouble)}`),
     `\n${drawText(shown, { of: history })}`,
   ].join("\n");
 }
 
 const secondsOf = (ms: number): string => `${(ms / 1_000).toFixed(3)} s`;
 
-function tellTrouble(trouble: Schedule["troubles"][number]): string {
+function describeTrouble(trouble: Schedule["troubles"][number]): string {
   const client = "client" in trouble ? `client-${trouble.client}: ` : "";
   const who = "node" in trouble ? `${client}node-${trouble.node}: ` : client;
   const until = "toMs" in trouble ? ` until ${secondsOf(trouble.toMs)}` : "";

@@ -41,7 +41,7 @@ const channels = Object.fromEntries(
 ) as Record<EventName, ReturnType<typeof channel>>;
 
 /** Whether the event has a subscriber: for events that cost more to find out than to build. */
-export const isHeard = (event: EventName): boolean => channels[event].hasSubscribers;
+export const hasSubscribers = (event: EventName): boolean => channels[event].hasSubscribers;
 
 /** Publishes an event that has no logger. */
 export function publish<E extends UnloggedEvent>(event: E, fields: () => Events[E]): void {

@@ -2,7 +2,7 @@ import type { Agenda } from "./agenda.js";
 import { reasonOf, safeCause } from "./cause.js";
 import { LATE_MS, type Timer } from "./clock.js";
 import { ClosedError, HoldfastError, StoreUnavailableError } from "./errors.js";
-import { isHeard } from "./events.js";
+import { hasSubscribers } from "./events.js";
 import { OwedRelease } from "./owed-release.js";
 import type { Runtime } from "./runtime.js";
 import type { Settings } from "./settings.js";
@@ -264,7 +264,7 @@ export class Requests {
 
   /** Sends a request, and publishes how long its reply took; reads no clock if nobody listens. */
   #timed<T>(command: string, timeoutMs: number, send: () => Awaitable<T>): Awaitable<T> {
-    if (!isHeard("request")) return send();
+    if (!hasSubscribers("request")) return send();
     const { store } = this.#store.traits;
     const request = new TimedRequest(this.#agenda, this.#runtime.clock, { store, command });
     try {

@@ -125,7 +125,7 @@ export class Waiter extends Renewable {
       this.#noteReply(sentAtMs);
       if (reply.kind === "granted") this.#accept([reply.grant]);
       else if (reply.kind === "queued") this.#queued(reply.position, sentAtMs);
-      else this.#claimAnew(reply.reason === "revoked");
+      else this.#claimAgain(reply.reason === "revoked");
     }
     this.#schedule();
   }
@@ -170,7 +170,7 @@ export class Waiter extends Renewable {
         else this.#pollLater();
         break;
       case "lost":
-        this.#claimAnew(true);
+        this.#claimAgain(true);
         break;
       case "mismatch":
       case "full":
@@ -211,7 +211,7 @@ export class Waiter extends Renewable {
    * Claims again, because there is neither a grant nor a ticket. `underNewId`: the store still knows the ended
    * grant.
    */
-  #claimAnew(underNewId: boolean): void {
+  #claimAgain(underNewId: boolean): void {
     // A session outlives its claims: a deletion of the old claim may be in flight.
     if (underNewId || this.#context.store.traits.liveness === "session") {
       this.#release();

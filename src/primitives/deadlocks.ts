@@ -56,7 +56,7 @@ export async function findDeadlocks(infos: readonly NameInfo[]): Promise<readonl
     for (const label of place.held.keys()) append(holds, label, place);
     if (slices.isOver(info.holders.length)) await slices.next();
   }
-  await letGoOn(places, holds, slices);
+  await removeUnblocked(places, holds, slices);
   const tickets = await stuckTickets(places, slices);
   return tickets.size === 0 ? [] : circles(places, tickets, holds, slices);
 }
@@ -126,7 +126,7 @@ function placeOf({ name, limit, holders, waiters }: NameInfo): Place {
 }
 
 /** Leaves only stuck labels in the places. `holds`: the places in which each label holds something from the start. */
-async function letGoOn(
+async function removeUnblocked(
   places: readonly Place[],
   holds: ByLabel<Place>,
   slices: Slices,

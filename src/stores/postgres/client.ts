@@ -102,7 +102,7 @@ export const isDirect = (connection: PostgresConnection, rows: readonly unknown[
   String((connection as Internals).processID) === (rows as [{ pid: string }])[0].pid;
 
 /** Connections of pools whose "error" events we listen to. */
-const heard = new WeakSet<object>();
+const listenedTo = new WeakSet<object>();
 
 /**
  * Takes a connection out of the pool. An "error" event that nobody listens to ends the process, and a pool does
@@ -118,8 +118,8 @@ export function takeFrom<Connection extends { on(event: "error", listener: () =>
         reject(error);
         return;
       }
-      if (!heard.has(connection)) connection.on("error", () => {});
-      heard.add(connection);
+      if (!listenedTo.has(connection)) connection.on("error", () => {});
+      listenedTo.add(connection);
       resolve(connection);
     });
   });

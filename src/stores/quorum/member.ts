@@ -51,7 +51,7 @@ export class Member {
   }
 
   /** The node has answered, at once or late. */
-  heard(sentAtMs: number, answer: unknown): void {
+  replied(sentAtMs: number, answer: unknown): void {
     const nowMs = this.clock.elapsedMs();
     this.isSilent = false;
     this.roundTripMs += (Math.min(nowMs - sentAtMs, LONGEST_ROUND_TRIP_MS) - this.roundTripMs) / 8;
@@ -143,7 +143,7 @@ export function sendEach<T>(
     sent.then(
       (answer) => {
         member.unanswered--;
-        member.heard(sentAtMs, answer);
+        member.replied(sentAtMs, answer);
         end(answer, i);
       },
       (error: unknown) => {

@@ -117,9 +117,9 @@ export class Queue extends ClaimQueue<StoredClaim> {
     const there = this.claims.get(grantId);
     if (there?.node === node || this.claims.has(node)) return;
     if (there === undefined) this.claims.set(grantId, claim);
-    else if (comparePlaces(place, there.place) < 0) this.claims.set(node, ofNobody(claim));
+    else if (comparePlaces(place, there.place) < 0) this.claims.set(node, withoutOwner(claim));
     else {
-      const all = [...this.claims.values()].map((one) => (one === there ? ofNobody(one) : one));
+      const all = [...this.claims.values()].map((one) => (one === there ? withoutOwner(one) : one));
       this.claims = new Map([...all, claim].map((one) => [one.grantId, one]));
     }
   }
@@ -161,7 +161,7 @@ export class Queue extends ClaimQueue<StoredClaim> {
   }
 }
 
-const ofNobody = (claim: StoredClaim): StoredClaim => ({ ...claim, grantId: claim.node });
+const withoutOwner = (claim: StoredClaim): StoredClaim => ({ ...claim, grantId: claim.node });
 
 /** Reads the data of a container; null: the name was not resized. */
 export function decodeResize(data: Buffer, path: string): Resize | null {

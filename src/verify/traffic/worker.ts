@@ -130,7 +130,7 @@ export class Worker implements AsyncDisposable {
     createInterface({ input: this.#child.stderr! }).on("line", (line) => {
       if (printed.length < MOST_LINES) printed.push(line);
     });
-    createInterface({ input: this.#child.stdout! }).on("line", (line) => this.#hear(line));
+    createInterface({ input: this.#child.stdout! }).on("line", (line) => this.#read(line));
     // A failed write is not an error here: the end of the process rejects all pending requests.
     this.#child.stdin!.on("error", () => {});
     // Not on the command line, which every user of the machine can read: a URL may contain a
@@ -313,7 +313,7 @@ export class Worker implements AsyncDisposable {
     });
   }
 
-  #hear(text: string): void {
+  #read(text: string): void {
     try {
       if (text.startsWith(ANSWERED)) this.#answered(fromLine<Answered>(text));
       else for (const event of decodeHistory(text)) this.#report(event);

@@ -14,7 +14,7 @@ export async function checkAccess(
   members: readonly ClusterMember[] | string,
 ): Promise<Finding[]> {
   const local = areLocal(url.hosts);
-  const open = await letsAnyoneIn(url);
+  const open = await allowsAnonymous(url);
   const access =
     typeof open === "string"
       ? unknown("access", `whether authentication is on (${open})`)
@@ -45,7 +45,7 @@ function judgeOpenCluster(
 }
 
 /** A text says why it is unknown. */
-async function letsAnyoneIn(url: StoreUrl): Promise<boolean | string> {
+async function allowsAnonymous(url: StoreUrl): Promise<boolean | string> {
   const identity = ["cert", "key"];
   const options = new Map([...url.options].filter(([name]) => !identity.includes(name)));
   const stranger = await openEtcdClientOf({ ...url, user: "", password: "", options });

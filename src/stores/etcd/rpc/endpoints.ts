@@ -1,6 +1,6 @@
 import { InvalidArgumentError } from "../../../core/errors.js";
 import { show } from "../../../core/validate.js";
-import { type Grpc, type GrpcClient, letSocketsGo } from "./grpc.js";
+import { type Grpc, type GrpcClient, unrefSockets } from "./grpc.js";
 
 export interface EtcdTls {
   readonly ca?: string | Buffer | undefined;
@@ -138,7 +138,7 @@ export class Endpoints {
 
   close(): void {
     for (const client of this.#clients) client?.close();
-    letSocketsGo(this.addresses);
+    unrefSockets(this.addresses);
   }
 
   /** Calls on the old connection go on to their own end. */

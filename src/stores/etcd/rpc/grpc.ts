@@ -69,7 +69,7 @@ export interface GrpcClient {
 const OVERDUE_MS = 100;
 /** The failure by which grpc-js reports a passed deadline. */
 const OVERDUE: GrpcFailure = { code: 4, details: "Deadline exceeded" };
-const asItIs = (bytes: Buffer): Buffer => bytes;
+const unchanged = (bytes: Buffer): Buffer => bytes;
 
 /**
  * Sends one unary call, which ends after `timeoutMs`. grpc-js reads the deadline off the wall clock: if
@@ -87,7 +87,7 @@ export function callWithin<Reply>(
   const deadline = Date.now() + timeoutMs;
   const call = client.makeUnaryRequest(
     path,
-    asItIs,
+    unchanged,
     decode,
     request,
     metadata,
@@ -133,7 +133,7 @@ function noteSockets(): void {
  * Lets the process end although a closed channel leaves a socket open that is still connecting, or whose
  * peer does not reply: where packets are dropped, that lasts for minutes.
  */
-export function letSocketsGo(addresses: readonly string[]): void {
+export function unrefSockets(addresses: readonly string[]): void {
   for (const ref of sockets ?? []) {
     const socket = ref.deref();
     if (socket === undefined) sockets!.delete(ref);
@@ -154,7 +154,7 @@ const DEPTH = 10;
  * A stream of grpc-js keeps the process alive, and there is no public way to say that it need not.
  * Where its insides are not as expected, the process lives until the client is closed.
  */
-export function letProcessEnd(stream: object): void {
+export function unrefStream(stream: object): void {
   let here: unknown = stream;
   for (let depth = 0; depth < DEPTH; depth++) {
     const inner = stepTo(here);

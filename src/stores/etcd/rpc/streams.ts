@@ -6,7 +6,7 @@ import {
   type GrpcFailure,
   type GrpcMetadata,
   type GrpcStream,
-  letProcessEnd,
+  unrefStream,
 } from "./grpc.js";
 import type { Login } from "./login.js";
 import type { Method } from "./messages.js";
@@ -44,7 +44,7 @@ export class Stream<Request extends object, Reply extends object> {
     const { path, encode, decode } = method;
     this.#stream = this.#endpoint.client.makeBidiStreamRequest(path, encode, decode, metadata);
     this.#stream
-      .on("metadata", () => letProcessEnd(this.#stream))
+      .on("metadata", () => unrefStream(this.#stream))
       .on("data", (reply) => {
         this.#hasReceived = true;
         this.#endpoint.pace.receivedAtMs = performance.now();

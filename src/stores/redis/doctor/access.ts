@@ -16,7 +16,7 @@ export async function checkAccess(
   target: Target = targetOf(url),
 ): Promise<Finding[]> {
   const local = areLocal(url.hosts);
-  const open = await letsAnyoneIn(url, target);
+  const open = await allowsAnonymous(url, target);
   const access =
     open === false
       ? ok("access", "the server lets nobody in without a password")
@@ -54,7 +54,7 @@ function isClosedToOthers(info: Info | string, config: Info): boolean {
 }
 
 /** A text says why it is unknown. */
-async function letsAnyoneIn(url: StoreUrl, target: Target): Promise<boolean | string> {
+async function allowsAnonymous(url: StoreUrl, target: Target): Promise<boolean | string> {
   if (url.user === "" && url.password === "") return true;
   try {
     const stranger = await openConnection(url, { ...target, user: "", password: "" });

@@ -170,7 +170,7 @@ export class Session {
       { server, number, tls, clock, maxReplyBytes, ticket },
       {
         attached: (session) => this.#attach(session),
-        replied: (reply, code) => this.#heard(reply, code),
+        replied: (reply, code) => this.#replyRead(reply, code),
         noticed: (event) => this.#watches.notice(event),
         closed: (reason) => this.#disconnected(reason),
       },
@@ -282,7 +282,7 @@ export class Session {
     }) as Request;
   }
 
-  #heard(reply: Reply, code: ZooKeeperErrorCode | null): void {
+  #replyRead(reply: Reply, code: ZooKeeperErrorCode | null): void {
     this.#unansweredSinceMs = Number.POSITIVE_INFINITY;
     if (code !== "SESSION_EXPIRED") this.#aliveAtMs = Math.max(this.#aliveAtMs, reply.sentAtMs);
     if (reply.zxid > this.#lastZxid) this.#lastZxid = reply.zxid;
@@ -320,13 +320,13 @@ export class Session {
   #silentAtMs(): number {
     const { timeoutMs } = this.#session;
     if (this.#state !== "connected") return this.#aliveAtMs + timeoutMs;
-    return Math.min(this.#aliveAtMs + (timeoutMs * 2) / 3, this.#unheardAtMs());
+    return Math.min(this.#aliveAtMs + (timeoutMs * 2) / 3, this.#silentTooLongAtMs());
   }
 
   /** Long before two thirds of the timeout if pings are frequent: a lease may end sooner than its session. */
-  #unheardAtMs(): number {
-    const heardAtMs = Math.max(this.#unansweredSinceMs, this.#connection!.receivedAtMs);
-    return heardAtMs + Math.max(LEAST_SILENCE_MS, PINGS_UNANSWERED * this.#pingIntervalMs);
+  #silentTooLongAtMs(): number {
+    const repliedAtMs = Math.max(this.#unansweredSinceMs, this.#connection!.receivedAtMs);
+    return repliedAtMs + Math.max(LEAST_SILENCE_MS, PINGS_UNANSWERED * this.#pingIntervalMs);
   }
 
   #checkSilence(): void {
@@ -334,8 +334,10 @@ export class Session {
     const nowMs = this.#clock.elapsedMs();
     if (nowMs >= this.aliveUntilMs) this.#loseInSilence();
     else if (this.#state === "connected" && nowMs >= this.#silentAtMs()) {
-      const isUnheard = nowMs >= this.#unheardAtMs();
-      const since = isUnheard ? "since the last pings" : "for two thirds of the session's timeout";
+      const isSilentTooLong = nowMs >= this.#silentTooLongAtMs();
+      const since = isSilentTooLong
+        ? "since the last pings"
+        : "for two thirds of the session's timeout";
       this.#disconnected(`it has not answered ${since}`);
     } else {
       this.#watchSilence();
