@@ -42,6 +42,7 @@ import {
   MULTI_OPTIONS,
   type MultiLease,
   type MultiOptions,
+  type WithAllOptions,
 } from "./primitives/multi.js";
 import { type OnceOptions, type OnceResult, once } from "./primitives/once.js";
 import { join, shareWithin } from "./primitives/reentry.js";
@@ -57,14 +58,6 @@ export interface WithLockOptions extends AcquireOptions {
   onLost?: OnLost | undefined;
   /** When the store is unavailable: reject, or run `fn` without the lock. Default: that of the `Locks`. */
   onUnavailable?: OnUnavailable | undefined;
-}
-
-/** Options of `withAll`. */
-export interface WithAllOptions extends MultiOptions {
-  /** Entered before `fn` runs, for each name as a resource, with that name's token. Default: no fence. */
-  fence?: EnterableFence | undefined;
-  /** When `fn` succeeds but a lease was lost on the way: reject, or return the value. Default `"throw"`. */
-  onLost?: OnLost | undefined;
 }
 
 /**

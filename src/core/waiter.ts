@@ -197,8 +197,7 @@ export class Waiter extends Renewable {
     if (!error.retryable) this.#fail(error, "refused");
     else if (this.#call.waitMs === 0) this.#fail(error, "unavailable");
     else {
-      // A store that replies to probes may still lose claims. The pause lets a grant that one claim has made expire
-      // before the next.
+      // A store that replies to probes may still lose claims: a grant that one claim has made expires in the pause.
       const pauseMs = this.#sent.endProbe()
         ? this.#call.ttlMs
         : this.#context.requests.retryPauseMs();

@@ -11,11 +11,20 @@ import { type Call, resolveCall } from "../core/settings.js";
 import type { ClaimMode } from "../core/store.js";
 import { checkName, type Duration, show } from "../core/validate.js";
 import { Waiter } from "../core/waiter.js";
-import type { Fenced } from "../fence/fence.js";
+import type { OnLost } from "../core/work.js";
+import type { EnterableFence, Fenced } from "../fence/fence.js";
 import { compareUtf8 } from "../stores/shared/utf8.js";
 
 /** Options of `acquireAll`. */
 export type MultiOptions = Omit<AcquireOptions, "reentrant">;
+
+/** Options of `withAll`. */
+export interface WithAllOptions extends MultiOptions {
+  /** Entered before `fn` runs, for each name as a resource, with that name's token. Default: no fence. */
+  fence?: EnterableFence | undefined;
+  /** When `fn` succeeds but a lease was lost on the way: reject, or return the value. Default `"throw"`. */
+  onLost?: OnLost | undefined;
+}
 
 /** Several names held as one: lost when any of them is. */
 export interface MultiLease extends AsyncDisposable {
