@@ -42,12 +42,11 @@ export type { EnterableFence, Fence, Fenced } from "./fence/fence.js";
 export {
   createLocks,
   type Locks,
-  type WithAllOptions,
   type WithLockOptions,
 } from "./locks.js";
 export type { Deadlock, Stuck } from "./primitives/deadlocks.js";
 export type { Election, ElectionOptions, Leader } from "./primitives/election.js";
 export type { ListOptions } from "./primitives/inspection.js";
-export type { MultiLease, MultiOptions } from "./primitives/multi.js";
+export type { MultiLease, MultiOptions, WithAllOptions } from "./primitives/multi.js";
 export type { OnceOptions, OnceResult } from "./primitives/once.js";
 export type { PermitOptions, Semaphore, WithPermitsOptions } from "./primitives/semaphore.js";
