@@ -24,12 +24,7 @@ import { checkOnLost, type OnLost, optionsAndFn, workUnder } from "./core/work.j
 import type { EnterableFence } from "./fence/fence.js";
 import type { Deadlock } from "./primitives/deadlocks.js";
 import { type Election, type ElectionOptions, StoreElection } from "./primitives/election.js";
-import {
-  checkFailOpen,
-  checkFence,
-  isUnavailable,
-  unprotectedLease,
-} from "./primitives/fail-open.js";
+import { checkFailOpen, isUnavailable, unprotectedLease } from "./primitives/fail-open.js";
 import {
   forceRelease,
   inspectName,
@@ -39,10 +34,10 @@ import {
 } from "./primitives/inspection.js";
 import {
   acquireAll,
-  MULTI_OPTIONS,
   type MultiLease,
   type MultiOptions,
   type WithAllOptions,
+  withAll,
 } from "./primitives/multi.js";
 import { type OnceOptions, type OnceResult, once } from "./primitives/once.js";
 import { join, shareWithin } from "./primitives/reentry.js";
@@ -310,16 +305,7 @@ class StoreLocks implements Locks {
     optionsOrFn: WithAllOptions | undefined | ((lease: MultiLease) => T | Promise<T>),
     maybeFn?: (lease: MultiLease) => T | Promise<T>,
   ): Promise<T> {
-    const [given, fn] = optionsAndFn(optionsOrFn, maybeFn, "withAll");
-    checkOptions(given, "the options of withAll", [...MULTI_OPTIONS, "fence", "onLost"]);
-    checkFence(given);
-    const { fence, onLost, ...rest } = given;
-    const whenLost = checkOnLost(onLost);
-    const lease = await this.acquireAll(names, rest);
-    const enter = async (): Promise<void> => {
-      for (const name of lease.names) await fence?.enter(undefined, name, lease.of(name));
-    };
-    return workUnder(lease, whenLost, async () => fn(lease), fence && enter);
+    return withAll(this.#context, names, optionsOrFn, maybeFn);
   }
 
   semaphore(name: string, options: { permits: number }): Semaphore {

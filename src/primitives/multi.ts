@@ -9,11 +9,12 @@ import { LAST_REPLY_MS } from "../core/requests.js";
 import type { SequencerOptions } from "../core/sequencer.js";
 import { type Call, resolveCall } from "../core/settings.js";
 import type { ClaimMode } from "../core/store.js";
-import { checkName, type Duration, show } from "../core/validate.js";
+import { checkName, checkOptions, type Duration, show } from "../core/validate.js";
 import { Waiter } from "../core/waiter.js";
-import type { OnLost } from "../core/work.js";
+import { checkOnLost, type OnLost, optionsAndFn, workUnder } from "../core/work.js";
 import type { EnterableFence, Fenced } from "../fence/fence.js";
 import { compareUtf8 } from "../stores/shared/utf8.js";
+import { checkFence } from "./fail-open.js";
 
 /** Options of `acquireAll`. */
 export type MultiOptions = Omit<AcquireOptions, "reentrant">;
@@ -56,8 +57,16 @@ export interface MultiLease extends AsyncDisposable {
   toJSON(): { tokens: Record<string, string>; holder: string; mode: ClaimMode };
 }
 
+/** Options of `withAll`. */
+export interface WithAllOptions extends MultiOptions {
+  /** Entered before `fn` runs, for each name as a resource, with that name's token. Default: no fence. */
+  fence?: EnterableFence | undefined;
+  /** When `fn` succeeds but a lease was lost on the way: reject, or return the value. Default `"throw"`. */
+  onLost?: OnLost | undefined;
+}
+
 const MOST_NAMES = 256;
-export const MULTI_OPTIONS = acquireOptionsBut("reentrant");
+const MULTI_OPTIONS = acquireOptionsBut("reentrant");
 
 /**
  * All names or none. In one step if all are free and the store can; otherwise one after another, in
@@ -83,6 +92,25 @@ export async function acquireAll(
     if (call.waitMs === 0) throw new AcquireTimeoutError(busy.name, 0, busy.holder);
   }
   return oneByOne(context, sorted, call, startedAtMs);
+}
+
+/** Acquires all of the names, enters the fence for each, runs `fn`, and releases. */
+export async function withAll<T>(
+  context: Context,
+  names: readonly string[],
+  optionsOrFn: WithAllOptions | undefined | ((lease: MultiLease) => T | Promise<T>),
+  maybeFn: ((lease: MultiLease) => T | Promise<T>) | undefined,
+): Promise<T> {
+  const [given, fn] = optionsAndFn(optionsOrFn, maybeFn, "withAll");
+  checkOptions(given, "the options of withAll", [...MULTI_OPTIONS, "fence", "onLost"]);
+  checkFence(given);
+  const { fence, onLost, ...rest } = given;
+  const whenLost = checkOnLost(onLost);
+  const lease = await acquireAll(context, names, rest);
+  const enter = async (): Promise<void> => {
+    for (const name of lease.names) await fence?.enter(undefined, name, lease.of(name));
+  };
+  return workUnder(lease, whenLost, async () => fn(lease), fence && enter);
 }
 
 /** Starts again when a name is lost during the wait for the others: nobody has worked under it yet. */
