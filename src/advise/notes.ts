@@ -270,7 +270,7 @@ export const metricsFor = (situation: Situation): Metric[] =>
     .filter(({ when }) => when?.(situation) ?? true)
     .map(({ name, alert, why, link }) => ({ name, alert, why, link }));
 
-/** What compares tokens at a resource. */
+/** A comparison of tokens at a resource. */
 export interface Fence {
   readonly name: string;
   readonly link: string;
