@@ -139,7 +139,7 @@ const LEASE_METRICS: readonly ConditionalMetric[] = [
     name: "holdfast_longest_wait_seconds",
     alert: "above 5 while holdfast_held_leases is 0, and nobody is granted a lease",
     why: "the name is free, and its waiter does not get it",
-    link: "runbook.md#standstill",
+    link: "runbook.md#handover-slow",
   },
   {
     name: "holdfast_longest_hold_seconds",
@@ -204,7 +204,7 @@ const LOCK_FREE_METRICS: readonly ConditionalMetric[] = [
   {
     name: 'holdfast_acquires_total{outcome=~"busy|timeout"}',
     alert: "more than usual",
-    why: "callers get IN_PROGRESS (over HTTP: 409), because the first one hangs, or has crashed less than a ttl ago",
+    why: "callers are told that the first is in progress (over HTTP by 409): it hangs, or has crashed less than a ttl ago",
     link: "idempotency.md#errors",
     when: ({ keyPlace }) => keyPlace === "records",
   },
@@ -270,7 +270,7 @@ export const metricsFor = (situation: Situation): Metric[] =>
     .filter(({ when }) => when?.(situation) ?? true)
     .map(({ name, alert, why, link }) => ({ name, alert, why, link }));
 
-/** A fence or guard that compares tokens at a resource. */
+/** A comparison of tokens at a resource. */
 export interface Fence {
   readonly name: string;
   readonly link: string;

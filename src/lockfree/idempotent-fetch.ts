@@ -1,3 +1,4 @@
+import { InvalidArgumentError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
 import { Refusal } from "../core/problem.js";
 import type { Locks } from "../locks.js";
@@ -36,6 +37,12 @@ export function idempotentFetch<Rest extends readonly unknown[]>(
     try {
       const key = guard.readKey(request.method, request.headers.get(KEY_HEADER));
       if (key === null) return await handler(request, null, ...rest);
+      if (request.bodyUsed) {
+        throw new InvalidArgumentError(
+          "another middleware has read the body of the request, so the request can't be told from others: " +
+            "put idempotentFetch before it, or let it read a clone of the request",
+        );
+      }
       // Cancelling one of two halves would wait for the other.
       const half = request.clone().body?.values({ preventCancel: true });
       const body = await guard.readBody(half ?? []);

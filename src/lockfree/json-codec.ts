@@ -28,7 +28,7 @@ export const jsonCodec: ResultCodec<unknown> = {
   decode: (text) => (text === "" ? undefined : JSON.parse(text)),
 };
 
-/** Says what JSON would change in a value; null if nothing. `path`: the value's name in the text. */
+/** Says what JSON would change in a value, or null. `path`: the name of the value in that text. */
 export function changeByJson(value: unknown, path: string, level = 0): string | null {
   if (value === null || typeof value === "string" || typeof value === "boolean") return null;
   if (typeof value === "number" && Number.isFinite(value)) return null;

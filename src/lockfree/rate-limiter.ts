@@ -1,5 +1,5 @@
 import { follow } from "../core/abort.js";
-import type { Timer } from "../core/clock.js";
+import { LATE_MS, type Timer } from "../core/clock.js";
 import { assertOpen, type Context, contextOf } from "../core/context.js";
 import { HoldfastError, InvalidArgumentError, RateLimitedError } from "../core/errors.js";
 import { pause } from "../core/pause.js";
@@ -156,7 +156,12 @@ class MeterLimiter implements RateLimiter {
     const ignoreSignal = follow(turn, signal);
     let timer: Timer | null = null;
     const giveUpIn = (ms: number): void => {
-      timer = clock.after(ms, giveUp);
+      const dueAtMs = clock.elapsedMs() + ms;
+      timer = clock.after(ms, () => {
+        // The process was stopped: the reply may have arrived, and is read after the timers.
+        if (clock.elapsedMs() > dueAtMs + LATE_MS) giveUpIn(LAST_REPLY_MS);
+        else giveUp();
+      });
       timer.keepAlive(true);
     };
     // Unless the store is about to reply to the call before it, whose end makes this one the first.

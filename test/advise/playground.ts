@@ -27,7 +27,7 @@ export class Playground implements AsyncDisposable {
   readonly home = mkdtempSync(join(tmpdir(), "holdfast-advise-"));
   readonly #storage: Server;
   readonly #contents = new Map<string, string>();
-  /** The keys of the requests that were carried out. */
+  /** Keys of requests that were carried out. */
   readonly #keys = new Set<string>();
 
   private constructor() {

@@ -404,6 +404,20 @@ test("Fetch: the rest of the arguments reach the handler, and the lease is that 
   );
 });
 
+test("a body that was read before idempotentFetch is an error", async () => {
+  const options = { keep: "1h" as const, scope: () => "ann" };
+  const handle = idempotentFetch(openLocks(), options, () => new Response());
+  const request = new Request("http://service/", {
+    method: "POST",
+    body: "1",
+    headers: keyHeaders({}),
+  });
+  await request.text();
+  const error = await rejection(handle(request));
+  expect(error).toMatchObject({ code: "INVALID_ARGUMENT" });
+  expect(error.message).toMatch(/put idempotentFetch before it/);
+});
+
 test("Fetch: a response whose headers are too large to be kept is sent, and then 410", async () => {
   let runs = 0;
   const handle = idempotentFetch(openLocks(), { keep: "1h", scope: () => "ann" }, () => {

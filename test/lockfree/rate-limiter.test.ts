@@ -12,7 +12,7 @@ import { redisStore } from "../../src/stores/redis/index.js";
 import { FaultyStore } from "../../src/testing/faulty-store.js";
 import { seededRandom } from "../../src/testing/seeded-random.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
-import { refusal, rejection, stage, travel, watch } from "../core/helpers.js";
+import { Deferred, refusal, rejection, stage, travel, watch } from "../core/helpers.js";
 import { describeWith } from "../support/needs.js";
 import { GcraModel } from "./gcra-model.js";
 import { describeOnStores, urlOf } from "./stores.js";
@@ -272,6 +272,19 @@ test("a call whose wait is over takes its turn if a reply ends the call before i
   await clock.advance(1_000);
   expect(calls[2]!.outcome).toBe("resolved");
   expect(clock.timers).toBe(0);
+});
+
+test("a call behind does not take a stopped process for a silent store", async () => {
+  const replied = new Deferred<void>();
+  const slow: Reply = async (apply) => replied.promise.then(apply);
+  const { clock, limiter } = staged(SECONDS, 10_000, slow);
+  const first = watch(limiter.waitFor(1));
+  const behind = watch(limiter.waitFor(1, { wait: 1_000 }));
+  clock.stall(4_000);
+  await clock.advance(0);
+  replied.resolve();
+  await clock.advance(0);
+  expect([first.outcome, behind.value]).toMatchObject(["resolved", { allowed: true }]);
 });
 
 test.each([
