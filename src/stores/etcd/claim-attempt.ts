@@ -26,8 +26,11 @@ export async function attemptClaim(
   pending: PendingClaim,
   own: readonly EtcdClaim[],
 ): Promise<ClaimAnswer> {
-  const { closedNames, transactions, keys } = context;
-  const { names, grantId, atLeastMs } = pending.claim;
+  const { closedNames, transactions, keys, claims } = context;
+  const { names, grantId, atLeastMs, permits, limit } = pending.claim;
+  const { earlier } = pending;
+  // At most one of several exclusive claims is granted: nothing is gained by sending them together.
+  if (earlier !== null && permits === limit) await claims.waitInLine(own, earlier);
   const atLeastLease = atLeastMs > 0 ? await closedNames.grantLease(atLeastMs) : null;
   try {
     const answer = await new ClaimAttempt(context, pending, own, atLeastLease).run();
@@ -140,7 +143,8 @@ class ClaimAttempt {
     const { grantId, permits, queue: mayWait } = this.#claim;
     const own = this.#own[0]!;
     const watched = queue.fits(permits) ? null : await waiters.add(own);
-    if (watched !== null) await this.#pending.earlier;
+    const { earlier } = this.#pending;
+    if (watched !== null && earlier !== null) await claims.waitInLine(this.#own, earlier);
     if (this.#isGivenUp()) return this.#giveUp();
     const { last } = queue;
     if (last === undefined) return this.#read();

@@ -61,8 +61,7 @@ export class ClaimAttempt {
       this.#own.state !== "requested" ||
       this.#context.revoked.has(this.#claim.grantId);
     let found = isRepeated ? await this.#find() : null;
-    // Requests on one connection are executed in their order, unless one has to be sent again.
-    if (found === null && !this.#context.containers.has(this.#name)) await this.#pending.earlier;
+    if (found === null) await this.#waitInLine();
     for (let attempt = 1; found === null; attempt++) {
       if (this.#isGivenUp()) return LOST;
       try {
@@ -75,6 +74,16 @@ export class ClaimAttempt {
     }
     if (this.#isGivenUp()) return this.#withdraw("kind" in found ? found : LOST);
     return "kind" in found ? this.#lose(found) : this.#answer(found);
+  }
+
+  async #waitInLine(): Promise<void> {
+    const { claims, containers } = this.#context;
+    const { earlier } = this.#pending;
+    const { permits, limit } = this.#claim;
+    // Requests on one connection are executed in their order, unless one has to be sent again. Nothing is gained by
+    // sending exclusive claims together, as at most one of them is granted.
+    const keepsOrder = permits < limit && containers.has(this.#name);
+    if (earlier !== null && !keepsOrder) await claims.waitInLine([this.#own], earlier);
   }
 
   async #answer({ token, queue }: Standing): Promise<ClaimAnswer> {

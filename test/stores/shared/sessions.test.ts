@@ -273,6 +273,21 @@ describe("a claim that is not renewed", () => {
     expect(claims.has(claim)).toBe(false);
   });
 
+  test("is kept for as long as it waits for its turn in this process, and for a ttl from then on", async () => {
+    const { claims, sessions } = fresh();
+    const claim = claims.add("name", "grant", await sessions.use(TTL_MS), requestNow());
+    const turn = new Deferred<void>();
+    const inLine = claims.waitInLine([claim], turn.promise);
+    await vi.advanceTimersByTimeAsync(3 * TTL_MS);
+    expect(claims.has(claim)).toBe(true);
+    turn.resolve();
+    await inLine;
+    await vi.advanceTimersByTimeAsync(TTL_MS - 1);
+    expect(claims.has(claim)).toBe(true);
+    await vi.advanceTimersByTimeAsync(21);
+    expect(claims.has(claim)).toBe(false);
+  });
+
   test("keeps its ticket for the ttl that was requested, if the store gave a shorter one", async () => {
     const { port, claims, sessions } = fresh();
     port.longestTtlMs = TTL_MS / 2;
@@ -345,18 +360,23 @@ describe("claiming", () => {
     expect([sessionsOf, port.begun]).toEqual([[1, 1], 1]);
   });
 
-  test("exclusive claims on a name that may wait are sent one after the other", async () => {
+  test("a claim that may wait learns when the earlier ones on its name are answered", async () => {
     const first = new Deferred<ClaimAnswer>();
-    const { sessionsOf, claim } = claiming(
+    let isTurn = false;
+    const { claim } = claiming(
       () => first.promise,
-      async () => busy,
+      async ({ earlier }) => {
+        await earlier;
+        isTurn = true;
+        return busy;
+      },
     );
     const both = [claim({ queue: true, grantId: "one" }), claim({ queue: true, grantId: "two" })];
     await vi.advanceTimersByTimeAsync(1);
-    expect(sessionsOf).toHaveLength(1);
+    expect(isTurn).toBe(false);
     first.resolve(busy);
     expect(await Promise.all(both)).toEqual([busy, busy]);
-    expect(sessionsOf).toHaveLength(2);
+    expect(isTurn).toBe(true);
   });
 
   test("an id whose deletion may still be in flight is refused", async () => {

@@ -62,6 +62,30 @@ describeWith(["zookeeper"], "the ZooKeeper store over many seconds", () => {
     await halfOpen.heal();
   });
 
+  test("claims of one process whose turn takes longer than a ttl to come keep it", async () => {
+    const root = zookeeper.root();
+    const through = await zookeeper.proxy();
+    const [far, near] = [zookeeper.open(root, through).locks, zookeeper.open(root).locks];
+    const held = await near.acquire("name");
+    const delay = through.delay(50);
+    await delay.inject();
+    const order: number[] = [];
+    const numbers = Array.from({ length: 40 }, (_, i) => i);
+    const acquire = async (i: number): Promise<void> => {
+      const lease = await far.acquire("name", { wait: 60_000 });
+      order.push(i);
+      await lease.release();
+    };
+    const done = Promise.all(numbers.map(acquire));
+    done.catch(() => {});
+    const allWait = async () => (await near.inspect("name"))?.waiting === numbers.length;
+    await until("all wait", allWait, 20_000);
+    await delay.heal();
+    await held.release();
+    await done;
+    expect(order).toEqual(numbers);
+  });
+
   test("one write renews all leases: a thousand cost no more than one", async () => {
     // On a busy machine, a thousand claims and as many renewals take a few seconds.
     const ttlMs = 10_000;

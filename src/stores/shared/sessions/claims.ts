@@ -32,6 +32,8 @@ class Entry<S> {
   floor = 0n;
   /** Whether its key is being moved to another session: the key may be under either. */
   isMoving = false;
+  /** Not sent yet: claims of this process that came before it are answered first. */
+  isInLine = false;
   /** The claim of the same grantId on another name. */
   sibling: Entry<S> | undefined;
 
@@ -159,6 +161,21 @@ export class SessionClaims<S extends Session<unknown>> {
     return true;
   }
 
+  /**
+   * Waits until the claim's turn has come. However long that takes, the claim is not swept meanwhile: under a new
+   * id, at the end of the line, it might never be sent.
+   */
+  async waitInLine(claims: readonly SessionClaim<S>[], turn: Promise<void>): Promise<void> {
+    const entries = claims as readonly Entry<S>[];
+    for (const entry of entries) entry.isInLine = true;
+    await turn;
+    for (const entry of entries) {
+      entry.isInLine = false;
+      entry.requestedAtMs = this.#clock.elapsedMs();
+      this.#sweepWithin(entry.session.ttlMs);
+    }
+  }
+
   /** The claim has a ticket, created at this revision. */
   markQueued(claim: SessionClaim<S>, token: bigint): void {
     const entry = claim as Entry<S>;
@@ -283,6 +300,7 @@ export class SessionClaims<S extends Session<unknown>> {
     let nextMs = Number.POSITIVE_INFINITY;
     const expired: SessionClaim<S>[] = [];
     for (const claim of this.all()) {
+      if (claim.isInLine) continue;
       const { ttlMs, requestedTtlMs } = claim.session;
       // Waiters do not learn that the store gave a shorter ttl, and renew their tickets by their own.
       const keptMs = claim.state === "held" ? ttlMs : Math.max(ttlMs, requestedTtlMs);
@@ -295,7 +313,8 @@ export class SessionClaims<S extends Session<unknown>> {
     for (const claim of expired) this.drop(claim);
     // A key whose deletion fails is an orphan from now on.
     this.#port.deleteKeys(keys).catch(() => {});
-    if (!this.isEmpty) this.#sweepWithin(Math.max(nextMs, SHORTEST_SWEEP_INTERVAL_MS));
+    if (nextMs < Number.POSITIVE_INFINITY)
+      this.#sweepWithin(Math.max(nextMs, SHORTEST_SWEEP_INTERVAL_MS));
   }
 }
 

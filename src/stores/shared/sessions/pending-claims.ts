@@ -17,15 +17,15 @@ export interface PendingClaim {
 
 /** The operations of a store that claims use. */
 export interface ClaimPort<S> {
-  /** Claims under the session. `own`: one for each name, in order. */
+  /** Claims under the session, behind the `earlier` claims. `own`: one for each name, in order. */
   attempt(pending: PendingClaim, own: readonly SessionClaim<S>[]): Promise<ClaimAnswer>;
   /** Whether the error may mean that the session has expired. */
   mayBeExpired(error: unknown): boolean;
 }
 
 /**
- * The claims that are not answered yet. Each is made under a living session, and those on one name in the
- * order of their requests: a server serves concurrent requests in any order.
+ * The claims that are not answered yet. Each is made under a living session, and knows the earlier ones on its
+ * name, because a server serves concurrent requests in any order.
  */
 export class PendingClaims<Id, Proof extends SessionProof> {
   readonly #clock: Clock;
@@ -103,14 +103,12 @@ export class PendingClaims<Id, Proof extends SessionProof> {
   }
 
   #claimUnder(session: Session<Id, Proof>, pending: PendingClaim): Awaitable<ClaimAnswer> {
-    const { claim, earlier, request } = pending;
+    const { claim, request } = pending;
     const { names, grantId, driftFactor } = claim;
     // After this answer, the core claims again under another id.
     if (names.some((name) => this.#claims.wasSwept(name, grantId))) return LOST;
     const own = names.map((name) => this.#claims.add(name, grantId, session, request, driftFactor));
-    // At most one of several exclusive claims is granted: nothing is gained by sending them together.
-    if (earlier === null || claim.permits < claim.limit) return this.#port.attempt(pending, own);
-    return earlier.then(() => this.#port.attempt(pending, own));
+    return this.#port.attempt(pending, own);
   }
 
   /** The expired session that made a claim fail; null: it failed for another reason. */
