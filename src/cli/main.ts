@@ -62,8 +62,8 @@ function describeError(error: unknown): string {
 }
 
 process.stdout.on("error", (error: NodeJS.ErrnoException) => {
-  // A closed pipe, as after `holdfast ls | head`, is no failure. A full disk is.
-  if (error.code === "EPIPE") process.exit();
+  // A closed pipe, as after `holdfast ls | head`, or a terminal that is gone, is no failure. A full disk is.
+  if (error.code === "EPIPE" || process.stdout.isTTY) process.exit();
   note(`can't write the output: ${masked(error.message)}`);
   process.exit(Exit.failed);
 });

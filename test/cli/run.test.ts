@@ -198,6 +198,9 @@ describe("a name that is held", () => {
     const [, first, ...others] = text.split("\r\u001b[K");
     expect(first).toMatch(/^waiting \d+ms: "job" is held by \S+:\d+, for \S+ \(since/);
     expect(others.at(-1)).toBe("got it\r\n");
+    // A line with wide characters must not wrap, and other output may.
+    expect(text.split("\u001b[?7l\r\u001b[Kwaiting ").length).toBeGreaterThan(2);
+    expect(text.lastIndexOf("\u001b[?7h")).toBeGreaterThan(text.lastIndexOf("\u001b[?7l"));
   });
 
   it("is given up after --wait with 75", async () => {

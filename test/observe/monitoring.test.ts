@@ -3,6 +3,7 @@ import { channel } from "node:diagnostics_channel";
 import { readdirSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { describe, expect, test } from "vitest";
+import { LOSS_DETAIL } from "../../src/core/errors.js";
 import { EVENT_NAMES, type EventName } from "../../src/core/events.js";
 import { METRIC_NAMES, METRICS, type MetricName } from "../../src/observe/metric-table.js";
 import { prometheusMetrics } from "../../src/observe/metrics.js";
@@ -30,6 +31,18 @@ describe("the documents", () => {
     expect(traits.length).toBeGreaterThan(8);
     const [, listed] = /the labels `store` \((.*?)\)/.exec(METRICS_PAGE)!;
     expect(listed!.split(", ").toSorted()).toEqual(traits.map((kind) => `\`${kind}\``).toSorted());
+  });
+
+  test("list every reason of a loss", () => {
+    const row = METRICS_PAGE.split("\n").find((line) =>
+      line.startsWith("| `holdfast_losses_total`"),
+    )!;
+    const listed = row
+      .split("`reason`: ")[1]!
+      .match(/`[a-z-]+`/g)!
+      .map((one) => one.slice(1, -1));
+    const reasons = Object.keys(LOSS_DETAIL).filter((reason) => reason !== "released");
+    expect(listed.toSorted()).toEqual(reasons.toSorted());
   });
 
   test("list every metric, under both names, with its unit", () => {
