@@ -40,6 +40,7 @@ describe("holdfast verify", () => {
       ["redis-cluster", "redis"],
       ["redlock", "redis"],
       ["postgres", "postgres"],
+      ["postgres-standby", "postgres"],
       ["pgbouncer", "postgres,"],
       ["etcd", "etcd"],
       ["etcd-cluster", "etcd"],

@@ -27,7 +27,7 @@ export class PostgresServer extends ChildServer {
   readonly password: string;
   /** Fast shutdown: clients are disconnected, data is written. */
   protected override readonly stopSignal = "SIGINT";
-  readonly #options: PostgresOptions;
+  #options: PostgresOptions;
   readonly #initdb: string;
   readonly #postgres: string;
 
@@ -62,6 +62,12 @@ export class PostgresServer extends ChildServer {
   /** Ends the recovery of a standby: it is a primary from now on. */
   async promote(): Promise<void> {
     await this.sql("SELECT pg_promote()");
+  }
+
+  /** Becomes a standby of a server that was a standby of its own; its data is copied anew. */
+  async follow(primary: PostgresServer): Promise<void> {
+    this.#options = { ...this.#options, standbyOf: primary };
+    await this.wipe();
   }
 
   protected override async prepare(): Promise<void> {

@@ -1,13 +1,16 @@
 import type { Random } from "../../core/random.js";
+import { type Fault, fault } from "../fault.js";
 import { postgresConnectionKind } from "../faults/postgres-kind.js";
 import { TcpProxy } from "../faults/proxy.js";
+import { killed, paused } from "../faults/server.js";
 import { FalseClock } from "../lab/clock.js";
 import { Disk } from "../lab/disk.js";
 import type { Lab } from "../lab/lab.js";
 import type { PostgresServer } from "../lab/postgres.js";
 import { lackingRight } from "../lab/rights.js";
 import { LOOPBACK, type Server } from "../lab/server.js";
-import { connectionKinds, WORKER_KINDS } from "../runner/kinds.js";
+import { until } from "../lab/until.js";
+import { connectionKinds, type FaultKind, WORKER_KINDS } from "../runner/kinds.js";
 import type { Target } from "../runner/target.js";
 import type { Way } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
@@ -24,11 +27,15 @@ import {
   clockKind,
   DISK_FULL,
   diskKind,
+  LONG,
   LOST_DATA,
+  ONCE,
   RESTARTED,
+  SHORT,
   wayThrough,
 } from "./servers.js";
 
+const SYNC_MS = 20_000;
 const TTLS_MS = [1_200, 2_000, 3_000];
 /** The write-ahead log alone takes 32 MB at least. */
 const DISK_MB = 160;
@@ -105,6 +112,80 @@ export async function pgbouncerTarget(lab: Lab, isClocked: boolean): Promise<Tar
       await bringBack(pooler);
     },
   };
+}
+
+/** A primary and a synchronous standby: what was granted is on both, so a failover keeps it. */
+export async function postgresStandbyTarget(lab: Lab, isClocked: boolean): Promise<Target> {
+  let primary = await lab.postgres({ config: CONFIG });
+  await prepare(primary);
+  let standby = await lab.postgres({ standbyOf: primary, config: CONFIG });
+  await synchronize(primary);
+  let follows = true;
+  const place = { address: primary.address, port: primary.port };
+  const runners = await TcpProxy.open(place, { kindOf: postgresConnectionKind });
+  /** Once in a run: the old primary has to be made anew as the standby. */
+  const failOver = async (): Promise<void> => {
+    if (!follows || standby.state !== "running") throw new Error(`${standby.name} can't take over`);
+    follows = false;
+    await primary.kill();
+    await standby.promote();
+    await standby.sql("ALTER SYSTEM RESET synchronous_standby_names");
+    await standby.sql("SELECT pg_reload_conf()");
+    place.port = standby.port;
+    [primary, standby] = [standby, primary];
+  };
+  const kind = (name: string, lasts: FaultKind["lasts"], make: () => Fault | null): FaultKind => ({
+    name,
+    hits: "cluster",
+    lasts,
+    make,
+  });
+  return {
+    ...COMMON,
+    name: "postgres-standby",
+    about: "a PostgreSQL primary and a synchronous standby, failed over by address",
+    limits: { healMs: 8_000 },
+    url: `postgres://postgres:${primary.password}@${runners.address}:${runners.port}/postgres`,
+    kinds: [
+      ...WORKER_KINDS,
+      ...connectionKinds("connection"),
+      ...connectionKinds("commands"),
+      ...connectionKinds("subscription"),
+      kind("primary paused", LONG, () => paused(primary)),
+      kind("primary killed and restarted", SHORT, () => killed(primary)),
+      // Nothing is granted without it.
+      kind("standby paused", LONG, () => (follows ? paused(standby) : null)),
+      kind("failover to the standby", ONCE, () =>
+        follows ? fault("failover to the standby", failOver) : null,
+      ),
+    ],
+    openWay: (client) => openWay(lab, client, place, `${USER}:${USER}`, isClocked),
+    versions: () => versionsOf(primary),
+    leftOf: (names) => leftOf(primary, names),
+    // A standby that became the primary has a count of its own.
+    commands: async () => null,
+    async recover() {
+      await bringBack(primary);
+      if (follows) {
+        await bringBack(standby);
+        return;
+      }
+      await standby.follow(primary);
+      await synchronize(primary);
+      follows = true;
+    },
+    [Symbol.asyncDispose]: () => runners.close(),
+  };
+}
+
+/** From now on, each commit of the primary waits for its standby. */
+async function synchronize(primary: PostgresServer): Promise<void> {
+  await primary.sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
+  await primary.sql("SELECT pg_reload_conf()");
+  await until("the standby is synchronous", SYNC_MS, async () => {
+    const states = await primary.sql("SELECT sync_state FROM pg_stat_replication");
+    return states === "sync";
+  });
 }
 
 const COMMON = {

@@ -8,6 +8,8 @@ describeShortRuns([
   ["redis-replica", ["redis"], 48137],
   // A cut watch, another leader, a paused worker.
   ["etcd-cluster", ["etcd"], 8009],
+  // A failover, a killed worker, a lost reply.
+  ["postgres-standby", ["postgres"], 2828],
   // A paused pooler, a stalled connection, a cut one.
   ["pgbouncer", ["postgres", "pgbouncer"], 6],
   // A cut connection, a worker left with an isolated follower, a killed leader.

@@ -71,6 +71,27 @@ describeWith(["redis"], "a Redis replica whose link is cut", () => {
   });
 });
 
+describeWith(["postgres"], "PostgreSQL and its standby", () => {
+  test("change places in a failover that keeps what was granted, in each run anew", {
+    timeout: 120_000,
+  }, async () => {
+    await withTarget({ lab: "postgres-standby" }, ["failover to the standby"], async (target) => {
+      const locks = await connect(target.url, { ttl: "20s" });
+      for (const name of ["first", "second"]) {
+        const lease = await locks.acquire(name);
+        const fault = () => target.kinds[0]!.make(idleMember("w1"), seededRandom(1), 100);
+        await fault()!.inject();
+        expect(fault()).toBeNull();
+        await expect.poll(() => lease.renew().then(() => "renewed", String)).toBe("renewed");
+        expect(await locks.tryAcquire(name)).toBeNull();
+        expect(await lease.release()).toBe("released");
+        await target.recover();
+      }
+      await locks.close();
+    });
+  });
+});
+
 describeWith(["etcd"], "etcd without space", () => {
   test("keeps the leases that are held, and grants others once it is healed", {
     timeout: 60_000,
