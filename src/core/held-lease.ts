@@ -55,10 +55,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     this.#schedule();
   }
 
-  /**
-   * Sets the time from which `maxHold` counts: never while `acquireAll` waits for its other names, because nobody
-   * works under the lease then.
-   */
+  /** Sets the time from which `maxHold` counts; `acquireAll` sets infinity until it has all of its names. */
   holdFrom(ms: number): void {
     this.#ensureExtras().holdFromMs = ms;
     if (!this.#isOver()) this.#schedule();
@@ -69,10 +66,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     if (!this.#isOver()) this.#renewSoon();
   }
 
-  /**
-   * Stops the renewals, because another lease of the same `acquireAll` is lost: work that ignores its signal must
-   * not keep this name.
-   */
+  /** Stops the renewals: another lease of the same `acquireAll` is lost, and its work may ignore the signal. */
   letRunOut(): void {
     this.#ensureExtras().runsOut = true;
     this.#renewAtMs = Number.POSITIVE_INFINITY;
@@ -329,10 +323,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     extras.renewCalls?.settle(Number.POSITIVE_INFINITY, error);
   }
 
-  /**
-   * Renews the lease for the grace if less than that is left. No reply is needed: nobody relies on the lease any
-   * more.
-   */
+  /** Renews the lease for the grace, unless more is left. Nobody relies on the lease, so no reply is needed. */
   #keepFor(graceMs: number): void {
     const { store, requests } = this.context;
     const leftMs = this.provedUntilMs - this.#nowMs();
@@ -383,10 +374,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     });
   }
 
-  /**
-   * The time left, for events. It does not check whether the lease is over, because the event of a loss would then
-   * come first.
-   */
+  /** The time left, for events. It checks for no loss, whose own event would then come first. */
   #leftMs(): number {
     return Math.max(0, this.#endsAtMs() - this.#nowMs());
   }
