@@ -55,7 +55,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     this.#schedule();
   }
 
-  /** Sets when `maxHold` begins: not while `acquireAll` waits for other names, because no work runs yet. */
+  /** Sets the time from which `maxHold` counts; `acquireAll` sets infinity until it has all of its names. */
   holdFrom(ms: number): void {
     this.#ensureExtras().holdFromMs = ms;
     if (!this.#isOver()) this.#schedule();
@@ -66,7 +66,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     if (!this.#isOver()) this.#renewSoon();
   }
 
-  /** Stops the renewals, because another lease of the same `acquireAll` is lost, whatever the work does then. */
+  /** Stops the renewals: another lease of the same `acquireAll` is lost, and its work may ignore the signal. */
   letRunOut(): void {
     this.#ensureExtras().runsOut = true;
     this.#renewAtMs = Number.POSITIVE_INFINITY;
@@ -323,7 +323,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     extras.renewCalls?.settle(Number.POSITIVE_INFINITY, error);
   }
 
-  /** Renews for the grace if less than that is left. No reply is needed: nobody relies on the lease any more. */
+  /** Renews the lease for the grace, unless more is left. Nobody relies on the lease, so no reply is needed. */
   #keepFor(graceMs: number): void {
     const { store, requests } = this.context;
     const leftMs = this.provedUntilMs - this.#nowMs();
@@ -374,7 +374,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     });
   }
 
-  /** The time left, for events. It does not check for a loss, whose own event would then come first. */
+  /** The time left, for events. It checks for no loss, whose own event would then come first. */
   #leftMs(): number {
     return Math.max(0, this.#endsAtMs() - this.#nowMs());
   }

@@ -26,10 +26,9 @@ import {
 import { Renewable } from "./watchdog.js";
 
 /**
- * One acquire, from the first claim to the lease. It claims, keeps its ticket alive, is notified or polls, and
- * releases everything when it gives up. Each event is judged by what is known when it arrives, so no order of
- * replies, pushes, timers and aborts is assumed. A claim of several names leaves no ticket: the reply `busy` ends
- * the wait.
+ * One acquire: claims, keeps its ticket alive, is notified or polls, and releases everything when it gives up. Each
+ * event is judged by what is known when it arrives, so no order of replies, pushes, timers and aborts is assumed. A
+ * claim of several names leaves no ticket: the reply `busy` ends the wait.
  */
 export class Waiter extends Renewable {
   readonly #context: Context;
@@ -197,7 +196,7 @@ export class Waiter extends Renewable {
     if (!error.retryable) this.#fail(error, "refused");
     else if (this.#call.waitMs === 0) this.#fail(error, "unavailable");
     else {
-      // A store that replies to probes may still lose claims: a grant that one claim has made expires in the pause.
+      // A store that replies to probes may still lose claims: what one claim has made expires before the next.
       const pauseMs = this.#sent.endProbe()
         ? this.#call.ttlMs
         : this.#context.requests.retryPauseMs();
@@ -219,7 +218,7 @@ export class Waiter extends Renewable {
       this.#claimSeq = 0;
     }
     this.#hasTicket = false;
-    // In the next turn of the event loop: a store in this process would otherwise get a claim within its own reply.
+    // In the next turn: a store in this process would otherwise get a claim within its own reply.
     this.#claimAtMs = this.#nowMs();
   }
 

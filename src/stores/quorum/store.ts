@@ -111,8 +111,7 @@ export class QuorumStore implements Store {
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
     this.#pending.isClosed = false;
-    // Renewals join nodes, too: a process that sends nothing else would never get back those that were down when it
-    // started.
+    // Without this, a process that only renews would never get back nodes that were down when it started.
     this.#membership.join().catch(() => {});
     const ofTickets = renewals.map((renewal) => this.#renewTicket(renewal));
     const ofGrants = await this.#grants.renew(renewals.filter((_, i) => ofTickets[i] === null));
@@ -350,10 +349,7 @@ export class QuorumStore implements Store {
     return { kind: "queued", position: { ahead, freeInMs: 0, holder: queue.holder } };
   }
 
-  /**
-   * Pauses the claims of this process on a name that others wait for: without a pause, the process that has just
-   * released it would always be faster.
-   */
+  /** Pauses the claims of this process, which would always be faster than others that wait for the name. */
   #leaveToOthers(name: string): void {
     const nowMs = this.#nowMs();
     for (const [one, endMs] of this.#pausedUntilMs) {
