@@ -175,7 +175,16 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
         asksOnce: waitMs === 0,
         run: async (lease, ended) => {
           stopWaiting();
-          await runTask(lease, fn).finally(ended).then(resolve, reject);
+          await runTask(lease, fn).then(
+            (value) => {
+              ended();
+              resolve(value);
+            },
+            (error) => {
+              ended();
+              reject(error);
+            },
+          );
         },
         fail: (error) => {
           stopWaiting();
