@@ -221,6 +221,56 @@ export const PLANTED = [
     ],
   },
   {
+    name: "grants do not wait for the replica",
+    lab: "redis-replica",
+    faults: "replica link cut,failover to the replica",
+    edits: [["stores/redis/replicas.js", "if (this.required === 0)", "if (this.required >= 0)"]],
+  },
+  {
+    name: "record of a free name is kept",
+    lab: "redis",
+    faults: "none",
+    edits: [
+      [
+        "stores/redis/lua.js",
+        "redis.call('DEL', stateKey)\n        reply",
+        "redis.call('SET', stateKey, cmsgpack.pack(FORMAT, false, { limit = 0, holders = {}, first = 1, next = 1, tickets = 0, longest = 0, ends = 0, kept = 0 }), 'PX', 86400000)\n        reply",
+      ],
+    ],
+  },
+  {
+    name: "all grants have one token",
+    lab: "sqlite",
+    faults: "none",
+    edits: [
+      [
+        "core/proved-grant.js",
+        "this.token = tokenOffset === 0n ? grant.token :",
+        "this.token = tokenOffset === 0n ? 7n :",
+      ],
+    ],
+  },
+  {
+    name: "waiter behind others is taken for the holder",
+    lab: "etcd",
+    faults: "none",
+    edits: [
+      ["stores/shared/sessions/waiters.js", "stands && holders.has(claim.grantId)", "stands"],
+    ],
+  },
+  {
+    name: "replies of a batch go to the wrong requests",
+    lab: "postgres",
+    faults: "none",
+    edits: [
+      [
+        "stores/postgres/request-batcher.js",
+        "const reply = replies[i] ?? null;",
+        "const reply = replies[batch.length - 1 - i] ?? null;",
+      ],
+    ],
+  },
+  {
     name: "waiters that are never notified",
     lab: "redis",
     edits: [["stores/redis/index.js", "#receive(text) {", "#receive(text) {\n        return;"]],
