@@ -1,8 +1,11 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { createServer, type RequestListener } from "node:http";
+import { createServer, type RequestListener, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
+// @ts-expect-error It has no types of its own.
+import express from "express";
+import { Hono } from "hono";
 import { expect, onTestFinished, test } from "vitest";
 import { HoldfastError, StaleTokenError, StoreUnavailableError } from "../../src/core/errors.js";
 import {
@@ -124,13 +127,14 @@ test("the middleware of docs/fences.md passes a holder on, refuses a stale one, 
   const { fenced } = await import(file);
   let resource: () => string = () => "hat";
   const middleware = fenced({ fence: memoryFence(), resource: () => resource() });
-  // As Express calls it: nothing waits for what it returns.
-  const url = await serve((req, res) => {
-    middleware(req, res, (error?: Error) => {
-      const { token } = (req as unknown as { fenced: { token: bigint } }).fenced ?? {};
-      res.writeHead(error === undefined ? 200 : 500).end(error?.message ?? String(token));
-    });
+  const app = express();
+  app.use("/hat", middleware, (req: { fenced: { token: bigint } }, res: ServerResponse) => {
+    res.end(String(req.fenced.token));
   });
+  app.use((error: Error, _req: unknown, res: ServerResponse, _next: unknown) => {
+    res.writeHead(500).end(error.message);
+  });
+  const url = `${await serve(app)}/hat`;
   const send = async (token: string): Promise<[number, string]> => {
     const reply = await fetch(url, { headers: { "Fencing-Token": token } });
     return [reply.status, await reply.text()];
@@ -382,8 +386,8 @@ test("handlers in the style of Fetch fit frameworks that pass a request, one wit
       return new Request("http://service/stock", { method: "PUT", headers });
     };
     const next = { params: Promise.resolve({ id: "7" }) };
-    const hono = (c: { req: { raw: Request } }): Promise<Response> => handler(c.req.raw);
-    for (const reply of [handler(sent("next"), next), hono({ req: { raw: sent("hono") } })])
+    const hono = new Hono().put("/stock", (c) => handler(c.req.raw));
+    for (const reply of [handler(sent("next"), next), hono.request(sent("hono"))])
       expect(await (await reply).text()).toBe("seen");
     expect(seen.splice(0)).toEqual([[next], []]);
   }
