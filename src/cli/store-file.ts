@@ -1,9 +1,12 @@
-import { closeSync, fstatSync, openSync, readFileSync } from "node:fs";
+import { closeSync, fstatSync, openSync, readSync } from "node:fs";
 import { parseStoreUrl } from "../stores/registry.js";
 import { usage } from "./exit.js";
 
 /** Rights of users other than the owner and the group. */
 const OTHERS = { read: 0o004, write: 0o002 };
+
+/** More than any URL has. A device or a pipe may be without end. */
+const MOST_BYTES = 65_536;
 
 /** Reads a store's URL from a file: no process list shows it there. `by` names the file in messages. */
 export function readStoreFile(path: string, by: string): string {
@@ -31,13 +34,23 @@ function read(path: string, by: string): { text: string; mode: number } {
   try {
     const file = openSync(path, "r");
     try {
-      return { text: readFileSync(file, "utf8"), mode: fstatSync(file).mode };
+      return { text: readText(file), mode: fstatSync(file).mode };
     } finally {
       closeSync(file);
     }
   } catch (error) {
     throw usage(`${by} can't be read: ${(error as Error).message}`);
   }
+}
+
+function readText(file: number): string {
+  const bytes = Buffer.alloc(MOST_BYTES + 1);
+  let length = 0;
+  for (let count = -1; count !== 0 && length < bytes.length; length += count) {
+    count = readSync(file, bytes, length, bytes.length - length, null);
+  }
+  if (length > MOST_BYTES) throw new Error(`it is longer than ${MOST_BYTES} bytes`);
+  return bytes.toString("utf8", 0, length);
 }
 
 function hasPassword(url: string): boolean {

@@ -142,6 +142,7 @@ describe("a file that contains the store's URL", () => {
     for (const [file, why] of [
       ["none", "ENOENT"],
       ["dir", "EISDIR"],
+      ["/dev/zero", "it is longer than 65536 bytes"],
     ] as const) {
       const args = ["run", "x", "--if-unavailable", "run", "--store-file", file, "--", "true"];
       const { code, stderr } = await holdfast(folder, args, NO_STORE);
