@@ -178,7 +178,9 @@ export class HeldLease extends ProvedGrant implements Lease {
     if (nowMs >= this.#renewAtMs) {
       const { requests } = this.context;
       if (this.isUnanswered) {
-        this.#renewalFailed(requests.noReplyError("renew", requests.renewTimeoutMs(this.ttlMs)));
+        this.#renewalFailed(
+          requests.noReplyError("renew", requests.renewTimeoutMs(this.provedTtlMs)),
+        );
       }
       this.#renewSoon();
     }
@@ -232,7 +234,7 @@ export class HeldLease extends ProvedGrant implements Lease {
   #retryRenewal(cause: unknown, sentAtMs: number): void {
     const { requests } = this.context;
     const pauseMs = requests.retryPauseMs();
-    if (this.#renews) this.#renewAtMs = this.#nowMs() + Math.min(pauseMs, this.ttlMs / 10);
+    if (this.#renews) this.#renewAtMs = this.#nowMs() + Math.min(pauseMs, this.provedTtlMs / 10);
     this.#renewalFailed(cause);
     this.#extras?.renewCalls?.settle(sentAtMs, requests.toStoreError("renew", cause));
     this.#schedule();
@@ -270,8 +272,9 @@ export class HeldLease extends ProvedGrant implements Lease {
   #renewSoon(): void {
     const { requests, watchdog } = this.context;
     watchdog.renewSoon(this);
+    // By the ttl of the deadline: by a longer one that is requested, the repetition could come after the deadline.
     this.#renewAtMs = this.#renews
-      ? this.#nowMs() + requests.renewTimeoutMs(this.ttlMs)
+      ? this.#nowMs() + requests.renewTimeoutMs(this.provedTtlMs)
       : Number.POSITIVE_INFINITY;
     this.#schedule();
   }

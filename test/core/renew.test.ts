@@ -246,6 +246,18 @@ describe("lease.renew(ttl)", () => {
     expect(lease.state).toBe("lost");
   });
 
+  it("with a longer ttl is repeated before the old deadline if its reply is lost", async () => {
+    const on = stage({ ttl: "1s" });
+    const lease = await on.locks.acquire("a");
+    on.store.onRenew = () => never();
+    const renewing = watch(lease.renew("1m"));
+    await on.clock.advance(100);
+    on.store.onRenew = (apply) => apply();
+    await on.clock.advance(1_000);
+    expect(renewing.outcome).toBe("resolved");
+    expect(lease.remainingMs).toBeGreaterThan(50_000);
+  });
+
   it("with a shorter ttl brings the deadline nearer at once, and there it stays if the outcome is unknown", async () => {
     const on = stage({ ttl: "10s", commandTimeout: 500 });
     const lease = await on.locks.acquire("a");
