@@ -183,7 +183,7 @@ export class PostgresStore implements Store {
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
     const answers = await Promise.all(renewals.map((renewal) => this.#renew(renewal)));
-    this.#queued.waiters.forgetSettled(renewals, answers);
+    this.#queued.waiters.removeSettled(renewals, answers);
     return answers;
   }
 

@@ -149,7 +149,7 @@ export class RedisStore implements Store {
     const { losses } = this.#runner.connection;
     const timeoutMs = Math.min(...renewals.map(({ ttlMs }) => ttlMs)) * TIMEOUT_PER_TTL;
     const answers = await this.#renew(renewals, timeoutMs);
-    this.#queued.waiters.forgetSettled(renewals, answers);
+    this.#queued.waiters.removeSettled(renewals, answers);
     if (!answers.some(({ kind }) => kind === "granted")) return answers;
     const failure = await this.#replicas.receive(losses).catch((error: unknown) => error);
     if (failure === undefined) return answers;
