@@ -33,7 +33,8 @@ import { keysOf, nameOfKey, PREFIX, patternOf } from "./keys.js";
 import { parsePushMessage } from "./push-message.js";
 import { RedisRecords } from "./records.js";
 import { MOST_REPLICAS, Replicas } from "./replicas.js";
-import { RequestBatcher, ScriptRunner } from "./script-runner.js";
+import { RequestBatcher } from "./request-batcher.js";
+import { ScriptRunner } from "./script-runner.js";
 import { SCRIPTS } from "./scripts.js";
 
 export type { RedisClient } from "./client.js";
