@@ -97,7 +97,7 @@ export class SentRequests {
     return nowMs - this.#unansweredSinceMs >= this.#ttlMs;
   }
 
-  probeEnded(hasReplied: boolean): void {
+  noteProbe(hasReplied: boolean): void {
     this.#probeSucceeded = hasReplied;
   }
 
@@ -106,7 +106,7 @@ export class SentRequests {
   }
 
   /** Whether the claim that has failed followed a probe; the next one needs another probe then. */
-  endProbe(): boolean {
+  takeProbe(): boolean {
     const followedProbe = this.#probeSucceeded;
     this.#probeSucceeded = false;
     return followedProbe;

@@ -197,7 +197,7 @@ export class Waiter extends Renewable {
     else if (this.#call.waitMs === 0) this.#fail(error, "unavailable");
     else {
       // A store that replies to probes may still lose claims: what one claim has made expires before the next.
-      const pauseMs = this.#sent.endProbe()
+      const pauseMs = this.#sent.takeProbe()
         ? this.#call.ttlMs
         : this.#context.requests.retryPauseMs();
       this.#claimAtMs = this.#nowMs() + pauseMs;
@@ -252,7 +252,7 @@ export class Waiter extends Renewable {
     // The reply is late: another one has arrived, or a claim was sent, since.
     const isLate = !this.#sent.isSilent(nowMs) || sentAtMs < this.#sent.lastSentAtMs;
     if (this.#claimSeq > 0 || isLate) return;
-    this.#sent.probeEnded(hasReplied);
+    this.#sent.noteProbe(hasReplied);
     this.#claimAtMs = hasReplied ? nowMs : nowMs + this.#context.requests.retryPauseMs();
     this.#schedule();
   }

@@ -27,7 +27,7 @@ import {
 } from "./shared/claim-record.js";
 import { revokedInOrder, toHolderInfo } from "./shared/name-info.js";
 
-/** A push to the waiter of a ticket. Its grant is that of the step that made it, even if a later step changes it. */
+/** A push to the waiter of a ticket. A later step may change the record, but not the grant in the push. */
 export interface DuePush {
   readonly record: ClaimRecord;
   readonly push: Push;

@@ -1,6 +1,6 @@
+import { type BatchedNames, toBatches } from "../shared/name-batches.js";
 import { slices } from "../shared/slices.js";
 import { type Batched, TurnBatcher } from "../shared/turn-batcher.js";
-import { type BatchedNames, toBatches } from "../shared/turn-batches.js";
 import type { EtcdClient, TxnReply } from "./rpc/client.js";
 import { Code, EtcdError } from "./rpc/errors.js";
 import type { KeyValue, Txn } from "./rpc/messages.js";

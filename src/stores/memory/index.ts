@@ -102,8 +102,8 @@ export class MemoryStore implements Store {
 }
 
 /**
- * Counters, so that no step walks the queue: with thousands of waiters, their claims and renewals would take
- * quadratic time.
+ * The claims in a map. No step walks the queue: with thousands of waiters, their claims and renewals would take
+ * quadratic time. So tickets are found by grantId, and places by binary search.
  */
 class MemoryClaims implements Claims {
   /** By place. */

@@ -89,7 +89,7 @@ const DELETION_TIMEOUT_MS = 2_000;
 /** The timeout of a request is a third of its ttl, within these bounds. */
 const TIMEOUT_MS = { min: 500, max: 10_000 };
 const RELEASE_TIMEOUT_MS = 3_500;
-/** How long a call for people waits for the lock of a name. */
+/** How long `revoke` and `resize` wait for the lock of a name. */
 const LOCK_TIMEOUT_MS = CALL_TIMEOUT_MS / 2;
 
 /** A claim or a release as requests() in sql/requests.sql reads it; times in µs. */
@@ -183,7 +183,7 @@ export class PostgresStore implements Store {
 
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
     const answers = await Promise.all(renewals.map((renewal) => this.#renew(renewal)));
-    this.#queued.waiters.forgetSettled(renewals, answers);
+    this.#queued.waiters.removeSettled(renewals, answers);
     return answers;
   }
 

@@ -5,7 +5,7 @@ import { majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
 import { askAll, type Member } from "./member.js";
 import type { Membership } from "./membership.js";
-import { type Descriptions, holdingsOf, toNameInfo } from "./names.js";
+import { type Descriptions, holdingsOf, toNameInfo } from "./name-info.js";
 import type { QuorumNode } from "./node.js";
 
 export const INSPECTION_LIMITS = { silentMs: 250, timeoutMs: 5_000 };

@@ -1,7 +1,7 @@
 import type { Clock, Timer } from "../../core/clock.js";
 import type { Claim, Push } from "../../core/store.js";
 
-/** A waiter of this process. */
+/** The place of a waiter in the queue of this process. */
 export interface Ticket {
   readonly name: string;
   readonly grantId: string;
@@ -108,7 +108,7 @@ export class LocalQueue {
     this.look();
   }
 
-  /** Their waiters have stopped renewing them. */
+  /** Drops tickets at the front whose waiters have stopped renewing them. */
   #dropExpired(): void {
     const nowMs = this.#clock.elapsedMs();
     while (this.#tickets.length > 0 && this.#tickets[0]!.expiresAtMs <= nowMs)

@@ -63,7 +63,7 @@ export class QuorumStore implements Store {
   readonly #inspection: Inspection;
   /** By grantId. */
   readonly #claiming = new Map<string, OwnClaim>();
-  /** Requests of people that have no answer yet. */
+  /** Calls of `inspect`, `list` and `revoke` that have no answer yet. */
   readonly #inspecting = new Set<Promise<unknown>>();
   readonly #waiters: Waiters;
   /** For each name, the time until which this process leaves it to waiters of other processes. */

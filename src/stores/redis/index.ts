@@ -33,7 +33,8 @@ import { keysOf, nameOfKey, PREFIX, patternOf } from "./keys.js";
 import { parsePushMessage } from "./push-message.js";
 import { RedisRecords } from "./records.js";
 import { MOST_REPLICAS, Replicas } from "./replicas.js";
-import { RequestBatcher, ScriptRunner } from "./script-runner.js";
+import { RequestBatcher } from "./request-batcher.js";
+import { ScriptRunner } from "./script-runner.js";
 import { SCRIPTS } from "./scripts.js";
 
 export type { RedisClient } from "./client.js";
@@ -149,7 +150,7 @@ export class RedisStore implements Store {
     const { losses } = this.#runner.connection;
     const timeoutMs = Math.min(...renewals.map(({ ttlMs }) => ttlMs)) * TIMEOUT_PER_TTL;
     const answers = await this.#renew(renewals, timeoutMs);
-    this.#queued.waiters.forgetSettled(renewals, answers);
+    this.#queued.waiters.removeSettled(renewals, answers);
     if (!answers.some(({ kind }) => kind === "granted")) return answers;
     const failure = await this.#replicas.receive(losses).catch((error: unknown) => error);
     if (failure === undefined) return answers;

@@ -32,7 +32,7 @@ export interface ClaimRecord {
   endedWhy: string;
 }
 
-/** The records of a store: a map, or a table inside a transaction. */
+/** The claims of a store: a map, or a table inside a transaction. */
 export interface Claims {
   /** The claims on a name by place. First come, first served: all grants come before all tickets. */
   inOrder(name: string): Iterable<ClaimRecord>;

@@ -31,20 +31,20 @@ export class LocalWaiters {
   }
 
   /** Removes a waiter whose claim was answered, unless the grantId has another claim by now. */
-  remove(waiter: LocalWaiter): void {
+  removeAnswered(waiter: LocalWaiter): void {
     if (this.has(waiter)) this.#waiters.delete(waiter.claim.grantId);
   }
 
   /** Removes the waiter whose request was answered, unless it has sent a later claim since. */
-  forget({ grantId, seq }: { readonly grantId: string; readonly seq: number }): void {
+  removeUpTo({ grantId, seq }: { readonly grantId: string; readonly seq: number }): void {
     const waiter = this.#waiters.get(grantId);
     if (waiter !== undefined && waiter.claim.seq <= seq) this.#waiters.delete(grantId);
   }
 
   /** Removes waiters that learn from a renewal that they hold the name or have lost their ticket: they need no push. */
-  forgetSettled(renewals: readonly Renewal[], answers: readonly RenewAnswer[]): void {
+  removeSettled(renewals: readonly Renewal[], answers: readonly RenewAnswer[]): void {
     for (const [i, { kind }] of answers.entries()) {
-      if (kind === "granted" || kind === "lost") this.forget(renewals[i]!);
+      if (kind === "granted" || kind === "lost") this.removeUpTo(renewals[i]!);
     }
   }
 
@@ -57,7 +57,7 @@ export class LocalWaiters {
   push(grantId: string, push: Push): void {
     const waiter = this.#waiters.get(grantId);
     // A grant by an earlier request than the latest claim may have ended, so the waiter stays registered.
-    if (push.kind === "granted") this.forget({ grantId, seq: push.grant.seq });
+    if (push.kind === "granted") this.removeUpTo({ grantId, seq: push.grant.seq });
     waiter?.push(push);
   }
 

@@ -47,7 +47,7 @@ export class QueuedClaims {
     const waiter = this.waiters.add(claim, push);
     const wasListening = this.isListening;
     return this.#port.claim(claim).then((answer) => {
-      if (answer.kind !== "queued") this.waiters.remove(waiter);
+      if (answer.kind !== "queued") this.waiters.removeAnswered(waiter);
       // The subscription begins only now: most names are free, and then nobody has to listen; nor does a waiter that
       // has given up.
       else if (!wasListening && this.waiters.has(waiter)) return this.#listen(waiter, answer);
@@ -92,7 +92,7 @@ export class QueuedClaims {
       answer.kind === "lost"
         ? await this.#port.claim(claim)
         : { kind: "granted", grants: [answer.grant] };
-    if (claimed.kind !== "queued") this.waiters.remove(waiter);
+    if (claimed.kind !== "queued") this.waiters.removeAnswered(waiter);
     return claimed;
   }
 }

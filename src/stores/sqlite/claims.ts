@@ -50,7 +50,7 @@ const changingValues = (record: ClaimRecord): SqliteValue[] => [
 
 const LARGEST_TOKEN = BigInt(Number.MAX_SAFE_INTEGER);
 
-/** The records in the table. All changes are made inside the writer's transaction. */
+/** The claims in the table. All changes are made inside the writer's transaction. */
 export class SqliteClaims implements Claims {
   readonly #db: SqliteDatabase;
   readonly #file: string;

@@ -130,7 +130,7 @@ export class SqliteStore implements Store {
       return answer;
     };
     const answer = await this.#writer.run(claimed, { durable: true });
-    if (waiter !== null && answer.kind !== "queued") this.#notifier.waiters.remove(waiter);
+    if (waiter !== null && answer.kind !== "queued") this.#notifier.waiters.removeAnswered(waiter);
     return answer;
   }
 
@@ -144,7 +144,7 @@ export class SqliteStore implements Store {
       jobs.push(renewed.catch((cause) => some.map(() => ({ kind: "unknown", cause }))));
     }
     const answers = (await Promise.all(jobs)).flat();
-    this.#notifier.waiters.forgetSettled(renewals, answers);
+    this.#notifier.waiters.removeSettled(renewals, answers);
     return answers;
   }
 

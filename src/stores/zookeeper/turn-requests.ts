@@ -1,6 +1,6 @@
+import { type BatchedNames, toBatches } from "../shared/name-batches.js";
 import { slices } from "../shared/slices.js";
 import { type Batched, settleBatch, TurnBatcher } from "../shared/turn-batcher.js";
-import { type BatchedNames, toBatches } from "../shared/turn-batches.js";
 import type { ZooKeeperClient } from "./client/client.js";
 import { ZooKeeperError } from "./client/errors.js";
 import type { MultiPart, MultiReadPart } from "./client/multi.js";

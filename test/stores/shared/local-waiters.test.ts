@@ -43,10 +43,10 @@ test("a grant from before the waiter's claim does not use up the push of that cl
 
 test("a reply ends the wait by its own claim and by earlier ones, not by a later one", () => {
   const { waiters } = waiting(5);
-  waiters.forget({ grantId: "id", seq: 4 });
-  waiters.forget({ grantId: "another", seq: 9 });
+  waiters.removeUpTo({ grantId: "id", seq: 4 });
+  waiters.removeUpTo({ grantId: "another", seq: 9 });
   expect(waiters.size).toBe(1);
-  waiters.forget({ grantId: "id", seq: 5 });
+  waiters.removeUpTo({ grantId: "id", seq: 5 });
   expect(waiters.size).toBe(0);
 });
 
@@ -55,9 +55,9 @@ test("the reply to a claim does not end the wait by a claim that was sent behind
   const first = waiters.add(claimOf(2), () => {});
   // The numbers of a client rise, but no push depends on that.
   const second = waiters.add(claimOf(1), () => {});
-  waiters.remove(first);
+  waiters.removeAnswered(first);
   expect(waiters.has(second)).toBe(true);
-  waiters.remove(second);
+  waiters.removeAnswered(second);
   expect(waiters.size).toBe(0);
 });
 

@@ -1,7 +1,7 @@
 import { standardSeams } from "../../../core/runtime.js";
 import type { NameInfo, Store } from "../../../core/store.js";
 import { majorityOf } from "../../../stores/quorum/ballot.js";
-import { toNameInfo } from "../../../stores/quorum/names.js";
+import { toNameInfo } from "../../../stores/quorum/name-info.js";
 import type { NodeRevocation, QuorumNode } from "../../../stores/quorum/node.js";
 import { QuorumStore } from "../../../stores/quorum/store.js";
 import { delegate } from "../../../testing/delegate.js";

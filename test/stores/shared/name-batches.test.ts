@@ -1,6 +1,6 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { type BatchedNames, toBatches } from "../../../src/stores/shared/turn-batches.js";
+import { type BatchedNames, toBatches } from "../../../src/stores/shared/name-batches.js";
 import { runs } from "../../support/chance.js";
 
 interface Request extends BatchedNames {
