@@ -57,14 +57,6 @@ export interface MultiLease extends AsyncDisposable {
   toJSON(): { tokens: Record<string, string>; holder: string; mode: ClaimMode };
 }
 
-/** Options of `withAll`. */
-export interface WithAllOptions extends MultiOptions {
-  /** Entered before `fn` runs, for each name as a resource, with that name's token. Default: no fence. */
-  fence?: EnterableFence | undefined;
-  /** When `fn` succeeds but a lease was lost on the way: reject, or return the value. Default `"throw"`. */
-  onLost?: OnLost | undefined;
-}
-
 const MOST_NAMES = 256;
 const MULTI_OPTIONS = acquireOptionsBut("reentrant");
 
