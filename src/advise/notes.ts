@@ -139,7 +139,7 @@ const LEASE_METRICS: readonly ConditionalMetric[] = [
     name: "holdfast_longest_wait_seconds",
     alert: "above 5 while holdfast_held_leases is 0, and nobody is granted a lease",
     why: "the name is free, and its waiter does not get it",
-    link: "runbook.md#handover-slow",
+    link: "runbook.md#standstill",
   },
   {
     name: "holdfast_longest_hold_seconds",
