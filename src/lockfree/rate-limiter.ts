@@ -164,10 +164,15 @@ class MeterLimiter implements RateLimiter {
       });
       timer.keepAlive(true);
     };
-    // Unless the store is about to reply to the call before it, whose end makes this one the first.
+    const replyMs = waitMs === 0 ? requests.claimTimeoutMs(0) : LAST_REPLY_MS;
+    let latestMs = Number.POSITIVE_INFINITY;
+    // Unless the store is about to reply to the call before it, whose end makes this one the first. Many calls may be
+    // before it, each with a slow reply.
     const giveUp = (): void => {
-      const leftMs = this.#isPausing ? 0 : LAST_REPLY_MS - this.#silentMs();
-      if (leftMs <= 0) turn.abort(BEHIND);
+      const nowMs = clock.elapsedMs();
+      latestMs = Math.min(latestMs, nowMs + replyMs);
+      const leftMs = Math.min(LAST_REPLY_MS - this.#silentMs(), latestMs - nowMs);
+      if (this.#isPausing || leftMs <= 0) turn.abort(BEHIND);
       else {
         this.#overdue.add(giveUp);
         giveUpIn(leftMs);
@@ -182,7 +187,6 @@ class MeterLimiter implements RateLimiter {
     try {
       return await this.#queue.run(this.name, { signal: turn.signal }, () => {
         stopWaiting();
-        const replyMs = waitMs === 0 ? requests.claimTimeoutMs(0) : LAST_REPLY_MS;
         return this.#takeUntil(endsAtMs, units, replyMs, signal);
       });
     } catch (error) {

@@ -274,6 +274,25 @@ test("a call whose wait is over takes its turn if a reply ends the call before i
   expect(clock.timers).toBe(0);
 });
 
+test.each([
+  [300, 250],
+  [0, 2_000],
+])(
+  "of many calls with a wait of %i ms, none outlasts it by more than %i ms",
+  async (wait, moreMs) => {
+    const slow: Reply = (apply, clock) =>
+      travel(clock, { thereMs: 100, backMs: 100, lost: "no" }, apply);
+    const { clock, limiter } = staged({ ...SECONDS, burst: 100 }, 10_000, slow);
+    const calls = Array.from({ length: 50 }, () => watch(limiter.waitFor(1, { wait })));
+    await clock.advance(wait + moreMs);
+    const taken = calls.filter(({ outcome }) => outcome === "resolved").length;
+    expect(taken).toBeGreaterThanOrEqual(Math.floor((wait + moreMs) / 200));
+    // One whose turn came just before has a request under way.
+    expect(calls.filter(({ outcome }) => outcome === "pending").length).toBeLessThanOrEqual(1);
+    expect(calls.at(-1)!.value).toMatchObject({ code: "RATE_LIMITED", retryable: true });
+  },
+);
+
 test("a call behind does not take a stopped process for a silent store", async () => {
   const replied = new Deferred<void>();
   const slow: Reply = async (apply) => replied.promise.then(apply);

@@ -68,7 +68,7 @@ export async function guardRow<Row = Record<string, unknown>>(
     `UPDATE ${quoteTable(table)} SET ${set} WHERE ${matchKey(key, values)}` +
     ` AND coalesce(${column}, 0) <= $${values.push(String(token))}::bigint AND ${isExact(column)} RETURNING *`;
   const keyValues: unknown[] = [];
-  const find = `SELECT ${column}::bigint::text AS highest FROM ${quoteTable(table)} WHERE ${matchKey(key, keyValues)} FOR UPDATE`;
+  const find = `SELECT ${column}::bigint::pg_catalog.text AS highest FROM ${quoteTable(table)} WHERE ${matchKey(key, keyValues)} FOR UPDATE`;
   try {
     // Twice, because the row may appear between the two statements; the second time it is locked.
     for (let attempt = 1; attempt <= 2; attempt++) {
@@ -105,6 +105,9 @@ export async function guardRow<Row = Record<string, unknown>>(
   );
 }
 
-/** Another holder's number, rounded up to the token of a stale one, would let it pass. */
+/**
+ * Another holder's number, rounded up to the token of a stale one, would let it pass. The type of `greatest` is a
+ * base type, also where the column's is a domain.
+ */
 const isExact = (column: string): string =>
-  `pg_typeof(${column}) <> ALL ('{real,double precision}'::regtype[])`;
+  `pg_catalog.pg_typeof(greatest(${column}, 0::bigint)) OPERATOR(pg_catalog.<>) ALL ('{real,double precision}'::pg_catalog.regtype[])`;
