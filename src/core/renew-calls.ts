@@ -1,4 +1,5 @@
 import type { Clock } from "./clock.js";
+import { startReplyTimeout } from "./reply-timeout.js";
 
 interface RenewCall {
   readonly sinceMs: number;
@@ -13,12 +14,11 @@ export class RenewCalls {
   /** Rejects with the error of `timedOut` after the timeout. */
   wait(clock: Clock, sinceMs: number, timeoutMs: number, timedOut: () => Error): Promise<void> {
     return new Promise((resolve, reject) => {
-      const timer = clock.after(timeoutMs, () => reject(timedOut()));
-      timer.keepAlive(true);
+      const stopTimeout = startReplyTimeout(clock, timeoutMs, () => reject(timedOut()));
       this.#calls.push({
         sinceMs,
         settle: (error) => {
-          timer.cancel();
+          stopTimeout();
           if (error === null) resolve();
           else reject(error);
         },

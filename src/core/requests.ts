@@ -1,9 +1,9 @@
 import type { Agenda } from "./agenda.js";
 import { reasonOf, safeCause } from "./cause.js";
-import { LATE_MS, type Timer } from "./clock.js";
 import { ClosedError, HoldfastError, StoreUnavailableError } from "./errors.js";
 import { hasSubscribers } from "./events.js";
 import { OwedRelease } from "./owed-release.js";
+import { startReplyTimeout } from "./reply-timeout.js";
 import type { Runtime } from "./runtime.js";
 import type { Settings } from "./settings.js";
 import type {
@@ -17,9 +17,7 @@ import type {
   Renewal,
   Store,
 } from "./store.js";
-import { LAST_REPLY_MS, TimedRequest } from "./timed-request.js";
-
-export { LAST_REPLY_MS } from "./timed-request.js";
+import { TimedRequest } from "./timed-request.js";
 
 /** The reply to a release; an error says that its outcome is unknown, or that the store refused it. */
 export type ReleaseOutcome = ReleaseAnswer | HoldfastError;
@@ -295,24 +293,14 @@ export class Requests {
     const giveUp = (error: unknown): void => {
       if (end()) failed(error);
     };
-    const { clock } = this.#runtime;
-    const after = (ms: number, run: () => void): Timer => {
-      const started = clock.after(ms, run);
-      started.keepAlive(true);
-      return started;
-    };
-    const timesOutAtMs = clock.elapsedMs() + timeoutMs;
-    const timeOut = (): void => giveUp(this.noReplyError(what, timeoutMs));
-    let timer = after(timeoutMs, () => {
-      // After a stop of the process, the reply may have arrived already: it is read after the timers.
-      if (clock.elapsedMs() > timesOutAtMs + LATE_MS) timer = after(LAST_REPLY_MS, timeOut);
-      else timeOut();
-    });
+    const stopTimeout = startReplyTimeout(this.#runtime.clock, timeoutMs, () =>
+      giveUp(this.noReplyError(what, timeoutMs)),
+    );
     this.#pending.add(giveUp);
     const end = (): boolean => {
       if (!isPending) return false;
       isPending = false;
-      timer.cancel();
+      stopTimeout();
       this.#pending.delete(giveUp);
       return true;
     };

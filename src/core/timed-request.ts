@@ -1,9 +1,7 @@
 import { type Agenda, AgendaEntry } from "./agenda.js";
 import { type Clock, LATE_MS } from "./clock.js";
 import { type Events, publish } from "./events.js";
-
-/** After a timeout, how long a last reply may take before the store counts as unavailable. */
-export const LAST_REPLY_MS = 250;
+import { LAST_REPLY_MS } from "./reply-timeout.js";
 
 /** Publishes one event `request`, when the request has its reply or its timeout, whichever is first. */
 export class TimedRequest extends AgendaEntry {

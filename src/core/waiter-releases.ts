@@ -1,6 +1,7 @@
 import type { Acquisition } from "./acquisition.js";
 import { HoldfastError } from "./errors.js";
-import { LAST_REPLY_MS, type ReleaseOutcome } from "./requests.js";
+import { LAST_REPLY_MS } from "./reply-timeout.js";
+import type { ReleaseOutcome } from "./requests.js";
 import type { ClaimAnswer } from "./store.js";
 
 interface ReleaseOptions {

@@ -5,7 +5,7 @@ import { ClosedError, HoldfastError } from "./errors.js";
 import { checkAtExpiry } from "./expiry-check.js";
 import { HeldLease } from "./held-lease.js";
 import { PushTarget } from "./push-target.js";
-import { LAST_REPLY_MS } from "./requests.js";
+import { LAST_REPLY_MS } from "./reply-timeout.js";
 import { SentRequests } from "./sent-requests.js";
 import type { Call } from "./settings.js";
 import type {

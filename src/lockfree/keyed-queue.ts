@@ -4,7 +4,7 @@ import { AcquireTimeoutError, ClosedError, QueueFullError } from "../core/errors
 import type { Lease } from "../core/lease.js";
 import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
 import { pause } from "../core/pause.js";
-import { LAST_REPLY_MS } from "../core/requests.js";
+import { LAST_REPLY_MS } from "../core/reply-timeout.js";
 import { type Runtime, systemRuntime } from "../core/runtime.js";
 import { resolveCall } from "../core/settings.js";
 import {

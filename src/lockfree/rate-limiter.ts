@@ -1,10 +1,9 @@
 import { follow } from "../core/abort.js";
-import { LATE_MS, type Timer } from "../core/clock.js";
 import { assertOpen, type Context, contextOf } from "../core/context.js";
 import { HoldfastError, InvalidArgumentError, RateLimitedError } from "../core/errors.js";
 import { pause } from "../core/pause.js";
 import { type MeterTake, MOST_METER_PRODUCT } from "../core/records.js";
-import { LAST_REPLY_MS } from "../core/requests.js";
+import { LAST_REPLY_MS, startReplyTimeout } from "../core/reply-timeout.js";
 import {
   checkName,
   checkNumber,
@@ -154,15 +153,9 @@ class MeterLimiter implements RateLimiter {
     const endsAtMs = clock.elapsedMs() + waitMs;
     const turn = new AbortController();
     const ignoreSignal = follow(turn, signal);
-    let timer: Timer | null = null;
+    let stopTimeout = (): void => {};
     const giveUpIn = (ms: number): void => {
-      const dueAtMs = clock.elapsedMs() + ms;
-      timer = clock.after(ms, () => {
-        // The process was stopped: the reply may have arrived, and is read after the timers.
-        if (clock.elapsedMs() > dueAtMs + LATE_MS) giveUpIn(LAST_REPLY_MS);
-        else giveUp();
-      });
-      timer.keepAlive(true);
+      stopTimeout = startReplyTimeout(clock, ms, giveUp);
     };
     const replyMs = waitMs === 0 ? requests.claimTimeoutMs(0) : LAST_REPLY_MS;
     let latestMs = Number.POSITIVE_INFINITY;
@@ -179,7 +172,7 @@ class MeterLimiter implements RateLimiter {
       }
     };
     const stopWaiting = (): void => {
-      timer?.cancel();
+      stopTimeout();
       this.#overdue.delete(giveUp);
       ignoreSignal();
     };

@@ -5,7 +5,7 @@ import { AcquireTimeoutError, InvalidArgumentError, LeaseLostError } from "../co
 import type { HeldLease } from "../core/held-lease.js";
 import type { LeaseState, ReleaseResult } from "../core/lease.js";
 import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
-import { LAST_REPLY_MS } from "../core/requests.js";
+import { LAST_REPLY_MS } from "../core/reply-timeout.js";
 import type { SequencerOptions } from "../core/sequencer.js";
 import { type Call, resolveCall } from "../core/settings.js";
 import type { ClaimMode } from "../core/store.js";

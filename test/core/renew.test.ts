@@ -380,6 +380,22 @@ describe("lease.renew(ttl)", () => {
     expect(on.clock.timers).toBe(0);
   });
 
+  it("resolves with a reply that a stopped process reads after the timeout", async () => {
+    const on = stage({ ttl: "1m", commandTimeout: "1s" });
+    const lease = await on.locks.acquire("a");
+    const deliver = holdReplies(on);
+    const renewing = watch(lease.renew());
+    await on.clock.advance(0);
+    on.clock.stall(5_000);
+    await on.clock.advance(0);
+    deliver[0]!();
+    await on.clock.advance(0);
+    expect(renewing.outcome).toBe("resolved");
+    const silent = watch(lease.renew());
+    await on.clock.advance(1_000);
+    expect(silent.value).toBeInstanceOf(StoreUnavailableError);
+  });
+
   it("refuses a bad ttl and changes nothing", async () => {
     const on = stage({ ttl: "10s" });
     const lease = await on.locks.acquire("a");

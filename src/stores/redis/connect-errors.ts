@@ -40,6 +40,10 @@ export async function toConnectError(
   const wrongServer = describeWrongServer(answering, tls !== null, url);
   if (wrongServer !== null) return failure(wrongServer);
   if (answering === null && replied !== null) return replied as StoreUnavailableError;
+  if (cluster && answering === "redis" && error instanceof NoReply) {
+    const why = `Redis answers at ${addressOf(host, port)}, but the cluster is not ready: does redis-cli CLUSTER INFO print cluster_state:ok?`;
+    return failure({ why, retryable: true });
+  }
   return failure({ why: describeUnknown(error, text), retryable: true });
 }
 

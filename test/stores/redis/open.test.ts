@@ -241,6 +241,14 @@ describeWith(["redis"], "connect() to Redis", () => {
     });
   });
 
+  test("says that a cluster whose nodes answer does not work", async () => {
+    const config = { "cluster-enabled": "yes", "cluster-port": String(await freePort()) };
+    const { address, port } = await lab.redis({ config });
+    const error = await rejection(connect(`redis://${address}:${port}?cluster`));
+    expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: true });
+    expect(error.message).toContain("cluster_state:ok");
+  });
+
   test("gets the primary from sentinels, also after a failover", async () => {
     const primary = await lab.redis();
     const replica = await lab.redis({ replicaOf: primary });
