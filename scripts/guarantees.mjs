@@ -1,7 +1,7 @@
 /**
  * Writes docs/guarantees.md, and its summary in README.md, from results of the verifier:
  *
- *   for lab in sqlite redis redis-replica redis-cluster redlock postgres postgres-standby pgbouncer etcd etcd-cluster \
+ *   for lab in sqlite redis redis-replica redis-cluster redlock postgres postgres-session postgres-standby pgbouncer etcd etcd-cluster \
  *       zookeeper zookeeper-cluster; do
  *     npx holdfast verify --lab $lab --for 1h --json > results/$lab.json
  *   done
@@ -23,6 +23,7 @@ const ORDER = [
   "redis-cluster",
   "redlock",
   "postgres",
+  "postgres-session",
   "postgres-standby",
   "pgbouncer",
   "etcd",

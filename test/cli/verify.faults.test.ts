@@ -40,6 +40,7 @@ describe("holdfast verify", () => {
       ["redis-cluster", "redis"],
       ["redlock", "redis"],
       ["postgres", "postgres"],
+      ["postgres-session", "postgres"],
       ["postgres-standby", "postgres"],
       ["pgbouncer", "postgres,"],
       ["etcd", "etcd"],

@@ -7,10 +7,11 @@ import { GrpcProxy } from "../faults/grpc-proxy.js";
 import { postgresConnectionKind } from "../faults/postgres-kind.js";
 import { TcpProxy } from "../faults/proxy.js";
 import { redisConnectionKind } from "../faults/redis-kind.js";
-import { connectionKinds, EXCLUSION, type FaultKind, WORKER_KINDS } from "../runner/kinds.js";
+import { connectionKinds, type FaultKind, WORKER_KINDS } from "../runner/kinds.js";
 import type { Target } from "../runner/target.js";
 import type { Strikable } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
+import { LOCKS_OF_SESSIONS } from "./postgres-faults.js";
 
 /** A proxy to one host of the store. */
 type HostProxy = Strikable & AsyncDisposable & { readonly address: string; readonly port: number };
@@ -83,11 +84,6 @@ type Breaks = Required<Pick<FaultKind, "breaks" | "because">>;
 const OUT_OF_TURN: Breaks = {
   breaks: ["L4"],
   because: "a waiter that can't be notified may go to the end of the queue",
-};
-const LOCKS_OF_SESSIONS: Breaks = {
-  breaks: EXCLUSION,
-  because:
-    "the server frees the locks of a session with its connection, which the holder may learn later",
 };
 
 const isPostgres = ({ scheme }: StoreUrl): boolean => postgresKind.schemes.includes(scheme);

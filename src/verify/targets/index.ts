@@ -2,7 +2,12 @@ import type { Lab } from "../lab/lab.js";
 import type { Kind } from "../lab/requirements.js";
 import type { Target } from "../runner/target.js";
 import { etcdClusterTarget, etcdTarget } from "./etcd.js";
-import { pgbouncerTarget, postgresStandbyTarget, postgresTarget } from "./postgres.js";
+import {
+  pgbouncerTarget,
+  postgresSessionTarget,
+  postgresStandbyTarget,
+  postgresTarget,
+} from "./postgres.js";
 import { redisReplicaTarget, redisTarget } from "./redis.js";
 import { redisClusterTarget } from "./redis-cluster.js";
 import { redlockTarget } from "./redlock.js";
@@ -24,6 +29,7 @@ export const LAB_TARGETS = {
   "redis-cluster": { needs: ["redis"], open: redisClusterTarget },
   redlock: { needs: ["redis"], open: redlockTarget },
   postgres: { needs: ["postgres"], open: postgresTarget },
+  "postgres-session": { needs: ["postgres"], open: postgresSessionTarget },
   "postgres-standby": { needs: ["postgres"], open: postgresStandbyTarget },
   pgbouncer: { needs: ["postgres", "pgbouncer"], open: pgbouncerTarget },
   etcd: { needs: ["etcd"], open: etcdTarget },

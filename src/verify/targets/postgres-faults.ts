@@ -11,6 +11,8 @@ import { LONG, LOST_DATA, ONCE, RESTARTED, SHORT } from "./servers.js";
 export const USER = "app";
 const RIGHTS = "rights taken";
 const SETTINGS_CHANGED = "settings changed";
+const TERMINATED = "connections terminated";
+const CANCELLED = "statements cancelled";
 /** Kinds that limit what the workers' user may do. */
 export const LIMITS_USER: readonly string[] = [RIGHTS, SETTINGS_CHANGED];
 
@@ -90,12 +92,12 @@ export function serverKinds(
       breaks: EXCLUSION,
       because: "what was granted is forgotten, and granted again",
     }),
-    kind("connections terminated", ONCE, () =>
+    kind(TERMINATED, ONCE, () =>
       fault(`${server.name} terminates its connections`, () =>
         server.sql(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE ${others}`),
       ),
     ),
-    kind("statements cancelled", ONCE, () =>
+    kind(CANCELLED, ONCE, () =>
       fault(`${server.name} cancels statements`, () =>
         server.sql(
           `SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE ${others} AND state = 'active'`,
@@ -121,6 +123,22 @@ export function serverKinds(
     kind(SETTINGS_CHANGED, LONG, (random) => reconfigured(server, random)),
   ];
 }
+
+/** Faults that end a session at the server, before its holder knows. */
+const END_SESSIONS: readonly string[] = [RESTARTED, TERMINATED, SETTINGS_CHANGED];
+const HIT_SESSIONS: readonly string[] = ["server paused", CANCELLED, ...END_SESSIONS];
+
+export const LOCKS_OF_SESSIONS: Required<Pick<FaultKind, "breaks" | "because">> = {
+  breaks: EXCLUSION,
+  because:
+    "the server frees the locks of a session with its connection, which the holder may learn later",
+};
+
+/** The faults of a server that hit locks of sessions, which are in none of the tables. */
+export const sessionKinds = (server: PostgresServer): readonly FaultKind[] =>
+  serverKinds(server, USER)
+    .filter(({ name }) => HIT_SESSIONS.includes(name))
+    .map((kind) => (END_SESSIONS.includes(kind.name) ? { ...kind, ...LOCKS_OF_SESSIONS } : kind));
 
 /** As an emptied database. The counter of deleted names is lost, too. */
 const dataLost = (server: PostgresServer): Fault =>

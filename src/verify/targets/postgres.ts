@@ -1,4 +1,5 @@
 import type { Random } from "../../core/random.js";
+import { POSTGRES_SESSION_TRAITS } from "../../stores/postgres/session/index.js";
 import { type Fault, fault } from "../fault.js";
 import { postgresConnectionKind } from "../faults/postgres-kind.js";
 import { TcpProxy } from "../faults/proxy.js";
@@ -16,9 +17,11 @@ import type { Way } from "../runner/way.js";
 import type { Connections } from "../traffic/protocol.js";
 import {
   LIMITS_USER,
+  LOCKS_OF_SESSIONS,
   poolerKinds,
   prepare,
   serverKinds,
+  sessionKinds,
   USER,
   WriteRight,
 } from "./postgres-faults.js";
@@ -35,6 +38,7 @@ import {
   wayThrough,
 } from "./servers.js";
 
+const OF_SESSIONS = "?mode=session";
 const SYNC_MS = 20_000;
 const TTLS_MS = [1_200, 2_000, 3_000];
 /** The write-ahead log alone takes 32 MB at least. */
@@ -83,6 +87,31 @@ export async function postgresTarget(lab: Lab, isClocked: boolean): Promise<Targ
       await server.kill();
       await disk?.close();
     },
+  };
+}
+
+/** One server, with locks of sessions: another connection than those of the pool has them. */
+export async function postgresSessionTarget(lab: Lab, isClocked: boolean): Promise<Target> {
+  const server = await lab.postgres({ config: CONFIG });
+  await prepare(server);
+  const { cannot, fair } = POSTGRES_SESSION_TRAITS;
+  return {
+    ...COMMON,
+    name: "postgres-session",
+    about: "one PostgreSQL server, mode=session",
+    limits: { fair, freeMs: 6_000, healMs: 8_000 },
+    cannot,
+    url: `${server.url}${OF_SESSIONS}`,
+    kinds: [
+      ...WORKER_KINDS,
+      ...connectionKinds("connection", LOCKS_OF_SESSIONS),
+      ...sessionKinds(server),
+    ],
+    openWay: (client) => openWay(lab, client, server, `${USER}:${USER}`, isClocked, OF_SESSIONS),
+    versions: () => versionsOf(server),
+    leftOf: (names) => leftOfSessions(server, names),
+    commands: () => server.commands(),
+    recover: () => bringBack(server),
   };
 }
 
@@ -209,12 +238,13 @@ async function openWay(
   server: Pick<Server, "address" | "port">,
   login: string,
   isClocked: boolean,
+  query = "",
 ): Promise<Way> {
   const proxy = await TcpProxy.open(server, { kindOf: postgresConnectionKind });
   return wayThrough(
     [proxy],
     { lab, client, isClocked },
-    (hosts) => `postgres://${login}@${hosts}/postgres`,
+    (hosts) => `postgres://${login}@${hosts}/postgres${query}`,
   );
 }
 
@@ -223,14 +253,31 @@ async function versionsOf(server: PostgresServer): Promise<Record<string, string
 }
 
 /** Rows of claims that have not expired. The next call on a name deletes the others. */
-async function leftOf(
+const leftOf = (server: PostgresServer, names: readonly string[]): Promise<readonly string[]> => {
+  const isLeft = (row: string): string =>
+    `${isOneOf(names)}
+      AND greatest((${row}).expires, (${row}).closed) > extract(epoch FROM clock_timestamp()) * 1000000`;
+  return namesOf(
+    server,
+    `SELECT name FROM holdfast.claims WHERE ${isLeft("claims")}
+      UNION ALL SELECT name FROM holdfast.names WHERE ${isLeft("held")}`,
+  );
+};
+
+/** Names whose session is alive: it has an advisory lock on its own number. */
+const leftOfSessions = (
   server: PostgresServer,
   names: readonly string[],
-): Promise<readonly string[]> {
-  const isLeft = (row: string): string =>
-    `name IN (${names.map((name) => `'${name}'`).join(", ")})
-      AND greatest((${row}).expires, (${row}).closed) > extract(epoch FROM clock_timestamp()) * 1000000`;
-  const rows = await server.sql(`SELECT name FROM holdfast.claims WHERE ${isLeft("claims")}
-    UNION ALL SELECT name FROM holdfast.names WHERE ${isLeft("held")}`);
-  return rows.split("\n").filter((row) => row !== "");
-}
+): Promise<readonly string[]> =>
+  namesOf(
+    server,
+    `SELECT name FROM holdfast.session_locks JOIN pg_locks
+      ON locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = session
+      WHERE ${isOneOf(names)}`,
+  );
+
+const isOneOf = (names: readonly string[]): string =>
+  `name IN (${names.map((name) => `'${name}'`).join(", ")})`;
+
+const namesOf = async (server: PostgresServer, sql: string): Promise<readonly string[]> =>
+  (await server.sql(sql)).split("\n").filter((row) => row !== "");

@@ -140,10 +140,11 @@ async function openQuorum(url: StoreUrl, library: Connections["library"]): Promi
 const sharing = (store: Store) => async (): Promise<Store> => store;
 
 async function openPostgres(url: StoreUrl): Promise<Connected> {
-  const { openPool } = await import("../../stores/postgres/open.js");
-  const { postgresStore } = await import("../../stores/postgres/index.js");
+  const { openPool, schemaOf } = await import("../../stores/postgres/open.js");
+  const { postgresSessionStore, postgresStore } = await import("../../stores/postgres/index.js");
+  const make = url.options.has("mode") ? postgresSessionStore : postgresStore;
   const pool = await openPool(url);
-  return { store: sharing(postgresStore(pool)), close: () => pool.end() };
+  return { store: sharing(make(pool, { schema: schemaOf(url) })), close: () => pool.end() };
 }
 
 async function openEtcd(url: StoreUrl): Promise<Connected> {

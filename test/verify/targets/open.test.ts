@@ -82,6 +82,7 @@ test("the labs are those that the docs list", () => {
     "redis-cluster",
     "redlock",
     "postgres",
+    "postgres-session",
     "postgres-standby",
     "pgbouncer",
     "etcd",
