@@ -107,7 +107,7 @@ export async function withLocks<T>(
   }
 }
 
-/** What to say of a store that is a file, and does not exist; null for any other. */
+/** The message about a store whose file does not exist; null for any other store. */
 export function missing(url: string): string | null {
   const parsed = parseStoreUrl(url);
   if (kindOf(parsed).form !== "file") return null;

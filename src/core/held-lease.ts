@@ -39,7 +39,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     return this.#nowMs() < this.#endsAtMs();
   }
 
-  /** Its release has begun. */
+  /** Whether the release of the lease has begun. */
   get releaseHasBegun(): boolean {
     return this.#extras !== null && this.#extras.releasing !== null;
   }

@@ -176,7 +176,7 @@ export interface Renewal {
 
 /** The reply to a renewal. */
 export type RenewAnswer =
-  /** It holds the name, and is now good for `grant.ttlMs` from the send. */
+  /** The claim holds the name, and is now good for `grant.ttlMs` from the send. */
   | { readonly kind: "granted"; readonly grant: Grant }
   | { readonly kind: "queued"; readonly position: Position }
   | LostAnswer
@@ -291,8 +291,8 @@ export interface Traits {
   /** Whether one process, one machine or a whole network can share the store. */
   readonly scope: "process" | "machine" | "network";
   /**
-   * What keeps a lease alive. `lease`: its own renewals. `session`: a session that many claims share
-   * and that outlives them, so the core repeats an owed release until it succeeds, and a waiter that has lost
+   * How a lease is kept alive. `lease`: by its own renewals. `session`: by a session that many claims
+   * share and that outlives them, so the core repeats an owed release until it succeeds, and a waiter that has lost
    * its ticket claims again under a new grantId.
    */
   readonly liveness: "lease" | "session";

@@ -193,7 +193,7 @@ export class Measurement {
     this.#sink.record("wait", labels, waitMs / 1_000);
   }
 
-  /** The lease was good when its holder let go: a jeopardy that counts as lasting would raise an alert for nothing. */
+  /** The lease was good when its holder released it: a jeopardy that counts as lasting would raise an alert for nothing. */
   #endInTime(id: number, series: Series): void {
     if (series.jeopardized.has(id)) this.#sink.record("recoveries", series.labels, 1);
   }

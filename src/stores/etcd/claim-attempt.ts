@@ -38,7 +38,7 @@ export async function attemptClaim(
     if (atLeastLease !== null) closedNames.revokeIfUnused(atLeastLease);
     return answer;
   } catch (error) {
-    // This refusal says that nothing was claimed.
+    // The error says that nothing was claimed, but the transaction that it refuses may have created the keys.
     if (error instanceof RevisionFell) {
       await transactions.delete(names.map((name) => keys.claim(name, grantId)));
     }

@@ -38,7 +38,7 @@ export function requestBatcher<T>(kind: BatchKind<T>): TurnBatcher<T, string> {
           if (reply === null) locked.push(sent);
           else sent.resolve(reply);
         }
-        // Its row was deleted meanwhile, or is hidden from this user. A request alone makes the row, or fails.
+        // The row of the name was deleted meanwhile, or is hidden from this user. A request alone makes the row, or fails.
         if (waits) for (const one of locked) send([one], true);
         else sendByName(locked);
       },

@@ -27,7 +27,7 @@ export class LocalQueue {
   #failure: { readonly error: unknown; readonly atMs: number } | null = null;
   readonly #clock: Clock;
   readonly #tickets: Ticket[] = [];
-  readonly #wokenBy = new Set<number>();
+  readonly #notifiedBy = new Set<number>();
   #timer: Timer | null = null;
 
   constructor(name: string, clock: Clock) {
@@ -86,10 +86,10 @@ export class LocalQueue {
   }
 
   /** Called when a node has notified this process that the name is free. `enough`: so many nodes are a majority. */
-  woken(by: number, enough: number): void {
-    this.#wokenBy.add(by);
-    if (this.#wokenBy.size >= enough) this.#wakeFirst();
-    else this.#timer ??= this.#clock.after(GATHER_MS, () => this.#wakeFirst());
+  notified(by: number, enough: number): void {
+    this.#notifiedBy.add(by);
+    if (this.#notifiedBy.size >= enough) this.#notifyFirst();
+    else this.#timer ??= this.#clock.after(GATHER_MS, () => this.#notifyFirst());
   }
 
   /** Makes the first waiter claim. */
@@ -102,9 +102,9 @@ export class LocalQueue {
     this.#timer = null;
   }
 
-  #wakeFirst(): void {
+  #notifyFirst(): void {
     this.close();
-    this.#wokenBy.clear();
+    this.#notifiedBy.clear();
     this.look();
   }
 

@@ -126,7 +126,7 @@ export interface QuorumNode {
   /** One reply for each, in order. */
   renew(renewals: readonly NodeRenewal[]): Promise<readonly NodeRenewReply[]>;
   release(release: NodeRelease): Promise<NodeReleaseReply>;
-  /** This process was notified that the name is free, and has no use for it: another is notified. */
+  /** Called when this process was notified of a free name that it no longer wants: the node notifies another one. */
   pass(name: string): Promise<void>;
   revoke(revocation: NodeRevocation): Promise<void>;
   /** One for each name, in order; an error stands for a name that can't be read. */

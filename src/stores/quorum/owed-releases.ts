@@ -18,10 +18,10 @@ interface Owed<T> {
 export class OwedReleases<T extends { readonly untilMs: number }> {
   readonly #clock: Clock;
   readonly #send: (release: T, answered: (hasAnswered: boolean) => void) => void;
-  /** Those to be repeated, each of which can be sent at once. */
+  /** The releases that are repeated next, each of which can be sent at once. */
   readonly #timers = new Map<Timer, Owed<T>>();
   readonly #waiting = new Set<T>();
-  /** How many are repeated: those with timers, and those that were sent and have no answer. */
+  /** How many releases are repeated: with a timer, or sent and without an answer. */
   #repeated = 0;
 
   /** `send` calls `answered` once; with false, if the release has to be repeated. */

@@ -89,7 +89,7 @@ export class RedisNode implements QuorumNode {
     this.#usualCaller = this.#caller("", "unread");
     this.#requests = new RequestBatcher(this.#runner, SCRIPTS.ballots, {
       usual: () => this.#usualCaller,
-      // A server that has restarted knows no scripts: whoever loads one has the node examine itself.
+      // A server that has restarted knows no scripts: the request that loads one has the node examine itself.
       toLoad: () => this.#caller("", "unread"),
       failed: (error) => {
         if (NOT_EXAMINED.test(reasonOf(error))) this.#examinedAt = -1;

@@ -236,7 +236,7 @@ export class QuorumStore implements Store {
     const name = claim.names[0]!;
     const id = this.#runtime.random.grantId();
     const number = this.#numbers.next();
-    // If others of this process wait too, the nodes note that, whoever gets the name now.
+    // If others of this process wait too, the nodes note that, even if this claim gets the name.
     const hasMoreWaiters = (this.#waiters.find(name)?.size ?? 0) > 1;
     const register = hasMoreWaiters ? "always" : claim.queue ? "if-busy" : "never";
     const request: NodeClaim = { name, id, number, ttlMs, seq, atLeastMs, register, holder };

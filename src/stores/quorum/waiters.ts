@@ -81,7 +81,7 @@ export class Waiters {
 
   #freed(name: string, index: number): void {
     const queue = this.#queues.get(name);
-    if (queue?.first !== undefined) queue.woken(index, majorityOf(this.#members.length));
+    if (queue?.first !== undefined) queue.notified(index, majorityOf(this.#members.length));
     else this.#members[index]!.node.pass(name).catch(() => {});
   }
 

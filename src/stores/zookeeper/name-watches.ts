@@ -11,7 +11,7 @@ import type { NameNodes, TurnRequests } from "./turn-requests.js";
 interface PendingRead {
   /** The changes since it was sent. */
   readonly changes: WatchEvent[];
-  /** It may be too old to be used. */
+  /** Whether the reply may be too old to be used. */
   isOutdated: boolean;
 }
 

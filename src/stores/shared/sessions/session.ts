@@ -40,7 +40,7 @@ export interface SessionPort<Id, Proof extends SessionProof> {
   /** All keys under the session that belong to claims. They may be out of date. */
   listKeys(id: Id): Promise<Iterable<SessionKey>>;
   claimKey(name: string, grantId: string): string;
-  /** Those of these keys that are not under the session, at a moment after this call. */
+  /** Returns those of the keys that are not under the session, at a moment after this call. */
   missingOf(id: Id, keys: readonly string[]): Promise<readonly string[]>;
   deleteKeys(keys: readonly string[]): Promise<void>;
 }
