@@ -1,6 +1,6 @@
-import { once } from "node:events";
 import { constants } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
+import { unlessAborted } from "../core/abort.js";
 import type { NameStatus } from "../core/name-status.js";
 import type { ListOptions } from "../primitives/inspection.js";
 import { Exit } from "./exit.js";
@@ -23,7 +23,6 @@ export async function lookAgain(
 ): Promise<number> {
   const over = new AbortController();
   const { signal } = over;
-  const ended = once(signal, "abort");
   for (const name of ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"] as const) {
     // The second one does not wait for a store that hangs.
     process.on(name, () => {
@@ -35,13 +34,12 @@ export async function lookAgain(
   const pause = (): Promise<void> => sleep(everyMs, undefined, { signal }).catch(() => {});
   const loop = async (look: () => Promise<readonly NameStatus[]>): Promise<void> => {
     while (!signal.aborted) {
-      const result = look().then(
+      const result = await unlessAborted(look(), signal).then(
         (names) => ({ names }),
         (error: Error) => ({ problem: masked(error.message) }),
       );
-      await Promise.race([result, ended]);
       if (signal.aborted) return;
-      seen(await result);
+      seen(result);
       await pause();
     }
   };

@@ -2,8 +2,11 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { type AddressInfo, createServer } from "node:net";
 import { join } from "node:path";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { afterEach, describe, expect, it } from "vitest";
 import { changesBetween } from "../../src/cli/events.js";
+import { lookAgain } from "../../src/cli/look.js";
 import { Frames } from "../../src/cli/ls-watch.js";
 import type { NameStatus } from "../../src/core/name-status.js";
 import { connect, type Locks } from "../../src/index.js";
@@ -245,6 +248,24 @@ describe("holdfast events", () => {
     expect(code).toBe(0);
     expect(stdout.trim().split("\n")).toHaveLength(2);
     expect(stderr.match(/trying again|replies again/g)).toEqual(["trying again", "replies again"]);
+  });
+
+  it("keeps no list that was read before, however long it runs", async () => {
+    const folder = makeFolder();
+    await (await open(folder)).acquire("order:1");
+    setFlagsFromString("--expose-gc");
+    const collect = runInNewContext("gc") as () => void;
+    const looks: WeakRef<object>[] = [];
+    let kept = 0;
+    await lookAgain({ store: storeOf(folder) }, {}, 1, (look) => {
+      looks.push(new WeakRef(look));
+      if (looks.length < 50) return;
+      collect();
+      kept = looks.filter((one) => one.deref() !== undefined).length;
+      process.emit("SIGQUIT");
+    });
+    expect(looks.length).toBeGreaterThanOrEqual(50);
+    expect(kept).toBeLessThan(10);
   });
 
   it("finds the difference between two lists", () => {
