@@ -3,7 +3,6 @@ import { contextOf } from "../core/context.js";
 import { AcquireTimeoutError, ClosedError, QueueFullError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
 import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
-import { pause } from "../core/pause.js";
 import { LAST_REPLY_MS } from "../core/reply-timeout.js";
 import { type Runtime, systemRuntime } from "../core/runtime.js";
 import { resolveCall } from "../core/settings.js";
@@ -18,6 +17,7 @@ import {
 } from "../core/validate.js";
 import { optionsAndFn, workUnder } from "../core/work.js";
 import type { Locks } from "../locks.js";
+import { inspectName } from "../primitives/inspection.js";
 
 /** Options of `keyedQueue`. Those of `acquire` apply to the lease of a key. */
 export interface KeyedQueueOptions
@@ -335,18 +335,11 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
 
   /** "Held by another" and "the store is down" are different errors: asks the store which it is. */
   async #whyNotGranted(key: string, waitMs: number): Promise<unknown> {
-    const { requests } = contextOf(this.#locks!);
-    const replied = new AbortController();
-    const noReply = pause(this.#runtime.clock, LAST_REPLY_MS, replied.signal).then(() => {
-      throw requests.noReplyError("inspect", LAST_REPLY_MS);
-    });
     try {
-      const status = await Promise.race([this.#locks!.inspect(key), noReply]);
+      const status = await inspectName(contextOf(this.#locks!), key, LAST_REPLY_MS);
       return new AcquireTimeoutError(key, waitMs, status?.holders[0]?.holder ?? null);
     } catch (error) {
       return error;
-    } finally {
-      replied.abort();
     }
   }
 }

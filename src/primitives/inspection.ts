@@ -17,11 +17,16 @@ export interface ListOptions {
 /** The most names that `list` returns, and that `deadlocks` looks at. */
 const MOST_NAMES = 100_000;
 
-export async function inspectName(context: Context, name: string): Promise<NameStatus | null> {
+/** Rejects with `StoreUnavailableError` after `timeoutMs`, or after `commandTimeout` if that is shorter. */
+export async function inspectName(
+  context: Context,
+  name: string,
+  timeoutMs?: number,
+): Promise<NameStatus | null> {
   const { requests, settings } = context;
   assertOpen(context);
   const key = requests.toStoreName(checkName(name));
-  const info = await requests.run("inspect", (store) => store.inspect(key));
+  const info = await requests.run("inspect", (store) => store.inspect(key), timeoutMs);
   return info === null ? null : statusOf({ ...info, name }, settings.tokenOffset);
 }
 

@@ -432,6 +432,16 @@ test("a wait that ends in an outage is StoreUnavailableError, and one for a hold
   const silent = watch(queue.run("free", { wait: 2_000 }, () => "never"));
   await clock.advance(2_300);
   expect(silent.value).toMatchObject({ code: "STORE_UNAVAILABLE" });
+  // The process is stopped, and reads the reply after its timers.
+  const reply = new Deferred<null>();
+  faulty.inspect = () => reply.promise;
+  const stopped = watch(queue.run("free", { wait: 2_000 }, () => "never"));
+  await clock.advance(2_000);
+  clock.stall(5_000);
+  await clock.advance(0);
+  reply.resolve(null);
+  await clock.advance(0);
+  expect(stopped.value).toMatchObject({ code: "ACQUIRE_TIMEOUT" });
 });
 
 test.each([
