@@ -15,7 +15,7 @@ import {
   show,
 } from "../core/validate.js";
 import { connectionOf, type RedisClient } from "../stores/redis/client.js";
-import { replyError } from "../stores/redis/errors.js";
+import { replyError, wasNotSent } from "../stores/redis/errors.js";
 import { escapePattern, FENCE_PREFIX } from "../stores/redis/keys.js";
 import { ScriptRunner } from "../stores/redis/script-runner.js";
 import { SCRIPTS } from "../stores/redis/scripts.js";
@@ -138,7 +138,7 @@ export class RedisFence implements Fence<RedisTx | undefined> {
   async highest(_tx: RedisTx | undefined, resource: string): Promise<bigint> {
     const key = this.#key(resource);
     const get = ["GET", this.#runner.connection.keyPrefix + key];
-    const [value] = await this.#run([], [get], [key], true);
+    const [value] = await this.#run([], [get], [key], null);
     return highestIn(key, value as string | null);
   }
 
@@ -164,7 +164,7 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     const value = FORMAT + digitsOf(checkToken(token, "token"));
     const command = ["SET", this.#runner.connection.keyPrefix + key, value];
     if (tx === undefined) {
-      await this.#run([], [command], [key]);
+      await this.#run([], [command], [key], `The number of ${show(resource)}`);
       return;
     }
     checkTx(tx);
@@ -181,7 +181,7 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     guards: readonly Guard[],
     commands: RedisTx["commands"],
     keys = guards.map(({ key }) => key),
-    reads = false,
+    written: string | null = commands.length === 0 ? null : "What the commands write",
   ): Promise<readonly unknown[]> {
     const args = [
       String(guards.length),
@@ -194,7 +194,7 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     ];
     const { connection } = this.#runner;
     const { allLosses } = connection;
-    const [outcome, ...rest] = await this.#send(keys, args, commands.length > 0 && !reads);
+    const [outcome, ...rest] = await this.#send(keys, args, written);
     if (outcome === "done") return rest;
     if (outcome === "failed") throw this.#failed(keys, commands, Number(rest[0]), String(rest[1]));
     refuseBytes(outcome);
@@ -204,9 +204,9 @@ export class RedisFence implements Fence<RedisTx | undefined> {
     const refused = outcome === "stale" ? stale : notEntered;
     const error = refused(resource, token, highest);
     // ioredis has sent the script again: it may have been executed before the later holder entered.
-    if (commands.length > 0 && connection.allLosses !== allLosses) {
+    if (written !== null && connection.allLosses !== allLosses) {
       const why = `the connection to ${connection.where} was lost on the way, and the commands, sent again, were refused (${error.message})`;
-      throw unknownOutcome("What they write", why, error);
+      throw unknownOutcome(written, why, error);
     }
     throw error;
   }
@@ -229,7 +229,7 @@ export class RedisFence implements Fence<RedisTx | undefined> {
   async #send(
     keys: readonly string[],
     args: readonly string[],
-    writes: boolean,
+    written: string | null,
   ): Promise<readonly unknown[]> {
     const { connection } = this.#runner;
     const timeout = (): StoreUnavailableError =>
@@ -243,8 +243,10 @@ export class RedisFence implements Fence<RedisTx | undefined> {
       const known = outsideNode(keys, String(error)) ?? this.#runner.toStoreError(error);
       // Without a reply, the commands may have been executed, or may still be.
       const isLost =
-        known instanceof StoreUnavailableError && replyError(error, connection) === null;
-      throw writes && isLost ? unknownOutcome("What they write", known.message, known) : known;
+        known instanceof StoreUnavailableError &&
+        replyError(error, connection) === null &&
+        !wasNotSent(error);
+      throw written !== null && isLost ? unknownOutcome(written, known.message, known) : known;
     }
   }
 

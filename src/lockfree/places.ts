@@ -16,7 +16,7 @@ import { checkClient, type EtcdClient } from "../stores/etcd/rpc/client.js";
 import { modifiedAt } from "../stores/etcd/rpc/compare.js";
 import { EtcdError } from "../stores/etcd/rpc/errors.js";
 import { connectionOf, type RedisClient } from "../stores/redis/client.js";
-import { messageOf } from "../stores/redis/errors.js";
+import { messageOf, wasNotSent } from "../stores/redis/errors.js";
 import { ScriptRunner } from "../stores/redis/script-runner.js";
 import { scriptOf } from "../stores/redis/scripts.js";
 import { checkDatabase, type SqliteDatabase, type SqliteValue } from "../stores/sqlite/driver.js";
@@ -134,7 +134,6 @@ const READ = scriptOf(
 
 /** The server's own errors begin with a code; the clients' are sentences. */
 const REPLIED = /^[A-Z]{2,}\b/;
-const NOT_SENT = /isn't writeable|client is (closed|offline)/i;
 
 /**
  * A string in Redis, also in a cluster; null while there is none. The text is its own version: a text that was
@@ -169,9 +168,8 @@ export function redisText(client: RedisClient, key: string): VersionedPlace<stri
       const args = [...condition, checkNext(next)];
       const { allLosses } = connection;
       const reply = await connection.run(REPLACE, [key], args).catch((error: unknown) => {
-        const text = messageOf(error);
         const known = runner.toStoreError(error);
-        if (REPLIED.test(text) || NOT_SENT.test(text)) throw known;
+        if (REPLIED.test(messageOf(error)) || wasNotSent(error)) throw known;
         throw unknownOutcome(resource, reasonOf(known), safeCause(error));
       });
       if (checkType(String(reply)) === "written") return next;

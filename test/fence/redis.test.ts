@@ -62,14 +62,32 @@ describeWith(["redis"], "the fence in Redis", () => {
     });
     const tx: RedisTx = { commands: [["INCR", "late"]] };
     await fence.guard(tx, "late", by(1n));
-    for (const step of [fence.commit(tx), fence.reset(undefined, "late", 1n)])
+    for (const [step, written] of [
+      [fence.commit(tx), "What the commands write"],
+      [fence.reset(undefined, "late", 1n), 'The number of "late"'],
+    ] as const)
       await expect(step).rejects.toMatchObject({
         code: "STORE_UNAVAILABLE",
         retryable: false,
-        message: expect.stringContaining("may have been written"),
+        message: expect.stringContaining(`${written} may have been written`),
       });
     await expect(fence.highest(undefined, "late")).rejects.toMatchObject({ retryable: true });
     await silent.resume();
+  });
+
+  test("a step that the client refuses to send may be repeated, whatever it writes", async () => {
+    const proxy = await TcpProxy.open(server);
+    onTestFinished(() => proxy.close());
+    const client = quiet(new Redis(proxy.url, { enableOfflineQueue: false, lazyConnect: true }));
+    onTestFinished(() => client.disconnect());
+    await client.connect();
+    const fence = redisFence(client);
+    const tx: RedisTx = { commands: [["SET", "unsent", "1"]] };
+    await fence.guard(tx, "unsent", by(1n));
+    await proxy.close();
+    await until("the connection is lost", 5_000, () => client.status !== "ready");
+    for (const step of [fence.commit(tx), fence.reset(undefined, "unsent", 1n)])
+      await expect(step).rejects.toMatchObject({ code: "STORE_UNAVAILABLE", retryable: true });
   });
 
   test("a transaction that guards several resources runs only if none of them refuses", async () => {

@@ -153,6 +153,11 @@ const TROUBLES: readonly Meaning[] = [
 const CONNECTION_LOST =
   /Stream isn't writeable|Connection is closed|max retries per request|aborted due to connection|closed unexpectedly|client is (closed|offline)|Disconnects client|Socket timeout|\bE(CONN|PIPE|TIMEDOUT|HOST|NET)\w*|All sentinels are unreachable|Failed to refresh slots/;
 
+const NOT_SENT = /isn't writeable|client is (closed|offline)/i;
+
+/** Whether the client has refused to send a command, so that it was not executed. */
+export const wasNotSent = (error: unknown): boolean => NOT_SENT.test(messageOf(error));
+
 /** The option `commandTimeout` of ioredis. */
 const NO_REPLY_IN_TIME = /^Command timed out$/;
 
