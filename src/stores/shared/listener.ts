@@ -118,14 +118,22 @@ export class Listener {
       () => timeout.abort(new Error(`no subscription within ${SUBSCRIBE_TIMEOUT_MS} ms`)),
       SUBSCRIBE_TIMEOUT_MS,
     ).unref();
+    let hasEnded = false;
     const events: SubscriptionEvents = {
       message: (text) => this.#events.message(text),
       resubscribed: () => this.#events.missed(),
-      ended: () => void subscribed.then((one) => this.#replace(one)).catch(() => {}),
+      ended: () => {
+        hasEnded = true;
+        if (subscription !== null) this.#replace(subscription);
+      },
     };
     const signal = AbortSignal.any([closing, timeout.signal]);
-    const subscribed = this.#port.subscribe(this.channel, events, signal);
-    const subscription = await subscribed.finally(() => clearTimeout(timer));
+    let subscription: Subscription | null = null;
+    try {
+      subscription = await this.#port.subscribe(this.channel, events, signal);
+    } finally {
+      clearTimeout(timer);
+    }
     if (closing.aborted) {
       await subscription.close();
       throw closing.reason;
@@ -136,7 +144,9 @@ export class Listener {
     this.#losses = losses;
     this.#pings = setInterval(() => this.#ping(subscription), PING_INTERVAL_MS).unref();
     this.#stopWatching = this.#port.onReconnect(() => this.#checkSoon());
-    if (this.#isStale) this.#checkSoon();
+    // It may have ended while the store was still checking it.
+    if (hasEnded) this.#replace(subscription);
+    else if (this.#isStale) this.#checkSoon();
   }
 
   #ping(subscription: Subscription): void {

@@ -18,7 +18,7 @@ interface Opened extends Subscription {
 class Port implements ListenerPort {
   losses = 0;
   readonly opened: Opened[] = [];
-  subscribing: (signal: AbortSignal) => Promise<void> = async () => {};
+  subscribing: (signal: AbortSignal, events: SubscriptionEvents) => Promise<void> = async () => {};
   pinging: () => Promise<unknown> = async () => {};
   readonly #reconnected = new Set<() => void>();
 
@@ -33,7 +33,7 @@ class Port implements ListenerPort {
   }
 
   async subscribe(_: string, events: SubscriptionEvents, signal: AbortSignal): Promise<Opened> {
-    await this.subscribing(signal);
+    await this.subscribing(signal, events);
     const subscription: Opened = {
       events,
       isClosed: false,
@@ -101,6 +101,21 @@ test("a subscription that has ended is replaced", async () => {
   const { port, received, listener } = start();
   await listener.open();
   port.opened[0]!.events.ended!();
+  await passMs(1_000);
+  expect([port.opened.length, port.open]).toEqual([2, 1]);
+  expect(received).toEqual(["(missed)"]);
+});
+
+test("a subscription that has ended before the attempt to open it succeeds is replaced without a ping", async () => {
+  const { port, received, listener } = start();
+  port.subscribing = async (_, events) => {
+    await passMs(1);
+    events.ended!();
+    await passMs(1);
+  };
+  const opening = listener.open();
+  port.subscribing = async () => {};
+  await opening;
   await passMs(1_000);
   expect([port.opened.length, port.open]).toEqual([2, 1]);
   expect(received).toEqual(["(missed)"]);
