@@ -249,9 +249,14 @@ export class Connections implements ListenerPort {
     const connection = await connecting;
     trackTransactions(connection);
     const leftMs = startedAtMs + timeoutMs - performance.now();
+    // The event loop was blocked while the pool had the connection ready.
+    if (leftMs <= 0) {
+      connection.release();
+      throw this.#noReply(timeoutMs, "no connection");
+    }
     let isBroken = false;
     try {
-      return await this.#run(connection, { ...statement, timeoutMs: Math.max(leftMs, 1) });
+      return await this.#run(connection, statement, leftMs);
     } catch (error) {
       // An error of the server leaves the connection as it was.
       isBroken = (error as { severity?: unknown }).severity !== "ERROR";
@@ -272,11 +277,12 @@ export class Connections implements ListenerPort {
   async #run(
     connection: PostgresConnection,
     { text, values, timeoutMs }: Statement,
+    leftMs = timeoutMs,
   ): Promise<Reply> {
     // No statement of ours runs in the caller's transaction, which would keep our row locks and get our settings.
     if (isInTransaction(connection)) throw this.#inTransaction();
     const replied = connection.query(text, values);
-    if (!(await settlesWithin(timeoutMs, replied))) {
+    if (!(await settlesWithin(leftMs, replied))) {
       replied.catch(() => {});
       cutOff(connection);
       throw this.#noReply(timeoutMs, "no reply");
