@@ -221,7 +221,7 @@ export class Connections implements ListenerPort {
       signal?.throwIfAborted();
     } catch (error) {
       cutOff(connection);
-      throw signal?.aborted ? signal.reason : error;
+      throw signal?.aborted ? signal.reason : asLost(error);
     } finally {
       signal?.removeEventListener("abort", abort);
     }
@@ -260,8 +260,7 @@ export class Connections implements ListenerPort {
     } catch (error) {
       // An error of the server leaves the connection as it was.
       isBroken = (error as { severity?: unknown }).severity !== "ERROR";
-      // The server has ended the connection in the packet that opened it.
-      throw isClientClosed(error) ? new Error("Connection terminated", { cause: error }) : error;
+      throw asLost(error);
     } finally {
       connection.release(isBroken);
     }
@@ -316,3 +315,7 @@ export class Connections implements ListenerPort {
     for (const reconnected of [...this.#onReconnect]) reconnected();
   }
 }
+
+/** The server has ended a connection that was just opened: another attempt opens another one. */
+const asLost = (error: unknown): unknown =>
+  isClientClosed(error) ? new Error("Connection terminated", { cause: error }) : error;
