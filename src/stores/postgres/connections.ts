@@ -221,7 +221,7 @@ export class Connections implements ListenerPort {
       signal?.throwIfAborted();
     } catch (error) {
       cutOff(connection);
-      throw signal?.aborted ? signal.reason : error;
+      throw signal?.aborted ? signal.reason : asLost(error);
     } finally {
       signal?.removeEventListener("abort", abort);
     }
@@ -249,14 +249,18 @@ export class Connections implements ListenerPort {
     const connection = await connecting;
     trackTransactions(connection);
     const leftMs = startedAtMs + timeoutMs - performance.now();
+    // The event loop was blocked while the pool had the connection ready.
+    if (leftMs <= 0) {
+      connection.release();
+      throw this.#noReply(timeoutMs, "no connection");
+    }
     let isBroken = false;
     try {
-      return await this.#run(connection, { ...statement, timeoutMs: Math.max(leftMs, 1) });
+      return await this.#run(connection, statement, leftMs);
     } catch (error) {
       // An error of the server leaves the connection as it was.
       isBroken = (error as { severity?: unknown }).severity !== "ERROR";
-      // The server has ended the connection in the packet that opened it.
-      throw isClientClosed(error) ? new Error("Connection terminated", { cause: error }) : error;
+      throw asLost(error);
     } finally {
       connection.release(isBroken);
     }
@@ -272,11 +276,12 @@ export class Connections implements ListenerPort {
   async #run(
     connection: PostgresConnection,
     { text, values, timeoutMs }: Statement,
+    leftMs = timeoutMs,
   ): Promise<Reply> {
     // No statement of ours runs in the caller's transaction, which would keep our row locks and get our settings.
     if (isInTransaction(connection)) throw this.#inTransaction();
     const replied = connection.query(text, values);
-    if (!(await settlesWithin(timeoutMs, replied))) {
+    if (!(await settlesWithin(leftMs, replied))) {
       replied.catch(() => {});
       cutOff(connection);
       throw this.#noReply(timeoutMs, "no reply");
@@ -310,3 +315,7 @@ export class Connections implements ListenerPort {
     for (const reconnected of [...this.#onReconnect]) reconnected();
   }
 }
+
+/** The server has ended a connection that was just opened: another attempt opens another one. */
+const asLost = (error: unknown): unknown =>
+  isClientClosed(error) ? new Error("Connection terminated", { cause: error }) : error;

@@ -4,6 +4,8 @@ import { Pool } from "pg";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { createLocks } from "../../../src/index.js";
 import { withTransactionLock } from "../../../src/postgres/index.js";
+import { Connections } from "../../../src/stores/postgres/connections.js";
+import { toStoreError } from "../../../src/stores/postgres/errors.js";
 import { postgresStore } from "../../../src/stores/postgres/index.js";
 
 function message(kind: string, ...fields: (string | Buffer)[]): Buffer {
@@ -56,6 +58,16 @@ describe("a server ends each connection in the packet that opens it", () => {
     await expect(locking).rejects.toMatchObject({
       code: "STORE_UNAVAILABLE",
       message: expect.stringContaining("was lost"),
+      retryable: true,
+    });
+  });
+
+  test("a waiter that can't listen may try again", async () => {
+    const subscribing = new Connections(pool).subscribe("channel", { message: () => {} });
+    const error = await subscribing.catch((cause: unknown) => toStoreError(cause, "the server"));
+    expect(error).toMatchObject({
+      code: "STORE_UNAVAILABLE",
+      message: expect.stringContaining("has been lost"),
       retryable: true,
     });
   });

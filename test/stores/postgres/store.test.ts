@@ -489,6 +489,24 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     taken.release();
   });
 
+  test("a statement whose timeout ends before its process gets the connection is not sent", async () => {
+    freshSchema();
+    const pool = new Pool({ connectionString: server.url, max: 1 });
+    closing.push(() => pool.end());
+    const store = postgresStore(pool, { schema });
+    await store.setUp();
+    const taken = await pool.connect();
+    const claim = store.claim(claimOf("name", { ttlMs: 1_000 }), () => {});
+    const refused = expect(claim).rejects.toThrow("no connection within 500 ms");
+    await expect.poll(() => pool.waitingCount).toBe(1);
+    taken.release();
+    const blockedUntilMs = performance.now() + 600;
+    while (performance.now() < blockedUntilMs);
+    await refused;
+    // It is the same connection: nothing was sent on it.
+    expect([pool.totalCount, await store.inspect("name")]).toEqual([1, null]);
+  });
+
   test("connections that the server ends while they are idle do not end the process", async () => {
     freshSchema();
     const { locks } = await open();
