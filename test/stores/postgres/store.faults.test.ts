@@ -123,7 +123,8 @@ describeWith(["postgres", "loop mounts"], "PostgreSQL on a full disk", () => {
           await keeper!.acquire(name, { ttl: "1m", wait: 0 }).then(
             () => kept.push(name),
             () => {
-              isRefused = true;
+              // On a busy machine, even the first one may be without a reply in time.
+              isRefused = kept.length > 0 || server.state === "down";
             },
           );
         }
