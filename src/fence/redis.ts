@@ -45,7 +45,7 @@ export interface RedisTx {
 
 /** Options of `redisFence`. */
 export interface RedisFenceOptions {
-  /** The prefix of every key of the fence. Of several, none may begin with another one. Default: `holdfast:fence:`. */
+  /** The prefix of every key of the fence. No prefix may begin with another one. Default: `holdfast:fence:`. */
   readonly prefix?: string | undefined;
   /** How long a step waits for its reply, if the client has no shorter `commandTimeout`. Default 10 s. */
   readonly timeout?: Duration | undefined;
