@@ -18,8 +18,7 @@ export function unlessAborted<T>(promise: Promise<T>, signal?: AbortSignal): Pro
   return new Promise((resolve, reject) => {
     const abort = (): void => reject(signal.reason);
     if (signal.aborted) abort();
-    signal.addEventListener("abort", abort, { once: true });
-    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
+    promise.finally(onAbort(signal, abort)).then(resolve, reject);
   });
 }
 

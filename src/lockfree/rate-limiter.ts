@@ -159,8 +159,8 @@ class MeterLimiter implements RateLimiter {
     };
     const replyMs = waitMs === 0 ? requests.claimTimeoutMs(0) : LAST_REPLY_MS;
     let latestMs = Number.POSITIVE_INFINITY;
-    // Unless the store is about to reply to the call before it, whose end makes this one the first. Many calls may be
-    // before it, each with a slow reply.
+    // The wait is over. The reply to the call in front may be about to arrive, and make this one the first: it waits for
+    // that, but for no longer than `replyMs` in all, because many calls with slow replies may be in front.
     const giveUp = (): void => {
       const nowMs = clock.elapsedMs();
       latestMs = Math.min(latestMs, nowMs + replyMs);

@@ -121,7 +121,7 @@ export class StoreElection implements Election {
         this.#campaign = this.#begin();
       }
       this.#campaign.callers++;
-      return signal === undefined ? this.#campaign.lease : unlessAborted(signal, this.#campaign);
+      return signal === undefined ? this.#campaign.lease : leaseOf(signal, this.#campaign);
     } catch (error) {
       return Promise.reject(error);
     }
@@ -310,7 +310,7 @@ interface Candidacy {
 }
 
 /** The lease, unless the caller's signal aborts before. A candidacy of several callers ends with the last of them. */
-function unlessAborted(signal: AbortSignal, candidacy: Candidacy): Promise<HeldLease> {
+function leaseOf(signal: AbortSignal, candidacy: Candidacy): Promise<HeldLease> {
   return new Promise((resolve, reject) => {
     const leave = (): void => {
       if (--candidacy.callers === 0) candidacy.giveUp.abort(signal.reason);

@@ -474,14 +474,19 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     expect(await store.revoke("name", { holder: "operator", why: "test" })).toHaveLength(1);
   });
 
-  test("the error about a pool without a free connection has the name of its class", async () => {
+  /** A claim that waits for the only connection of its pool, which is taken. */
+  const claimWithoutConnection = async () => {
     freshSchema();
     const pool = new Pool({ connectionString: server.url, max: 1 });
     closing.push(() => pool.end());
     const store = postgresStore(pool, { schema });
     await store.setUp();
     const taken = await pool.connect();
-    const claim = store.claim(claimOf("name", { ttlMs: 1_000 }), () => {});
+    return { pool, store, taken, claim: store.claim(claimOf("name", { ttlMs: 1_000 }), () => {}) };
+  };
+
+  test("the error about a pool without a free connection has the name of its class", async () => {
+    const { taken, claim } = await claimWithoutConnection();
     await expect(claim).rejects.toMatchObject({
       name: "StoreUnavailableError",
       message: expect.stringContaining("no connection within 500 ms"),
@@ -490,13 +495,7 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
   });
 
   test("a statement whose timeout ends before its process gets the connection is not sent", async () => {
-    freshSchema();
-    const pool = new Pool({ connectionString: server.url, max: 1 });
-    closing.push(() => pool.end());
-    const store = postgresStore(pool, { schema });
-    await store.setUp();
-    const taken = await pool.connect();
-    const claim = store.claim(claimOf("name", { ttlMs: 1_000 }), () => {});
+    const { pool, store, taken, claim } = await claimWithoutConnection();
     const refused = expect(claim).rejects.toThrow("no connection within 500 ms");
     await expect.poll(() => pool.waitingCount).toBe(1);
     taken.release();
