@@ -54,13 +54,15 @@ export function isInstalled(name) {
 }
 
 /** Separates the contestants that are measured from those that are left out, with the reason. */
-export function sortOut(contestants, { isQuick = false, has = isInstalled } = {}) {
+export function sortOut(contestants, { isQuick = false, isAlone = false, has = isInstalled } = {}) {
   const present = [];
   const leftOut = [];
   for (const contestant of contestants) {
-    const { name, needs = [], slow = false } = contestant;
+    const { name, peer = false, needs = [], slow = false } = contestant;
     const missing = needs.filter((one) => !has(one));
-    if (missing.length > 0) leftOut.push({ name, why: `needs the package ${missing.join(", ")}` });
+    if (isAlone && peer) leftOut.push({ name, why: "--alone measures no other library" });
+    else if (missing.length > 0)
+      leftOut.push({ name, why: `needs the package ${missing.join(", ")}` });
     else if (slow && isQuick) leftOut.push({ name, why: "too slow for a quick run" });
     else present.push(contestant);
   }

@@ -13,10 +13,7 @@ export async function run(benchmark, file, measurement, { isQuick, isAlone, prog
   const options = { title: benchmark.title, ...kind.settings, ...given };
   if (isQuick) shorten(options, kind.quick);
   const wanted = among.map((name) => find(benchmark.contestants, name));
-  const { present, leftOut } = sortOut(wanted, {
-    isQuick,
-    has: (name) => !isAlone && isInstalled(name),
-  });
+  const { present, leftOut } = sortOut(wanted, { isQuick, isAlone, has: isInstalled });
   const result =
     present.length === 0
       ? { figures: {}, failures: new Map() }

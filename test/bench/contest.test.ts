@@ -21,8 +21,8 @@ const { contest, interleave } = await load<{
 }>("lib/contest.mjs");
 const { sortOut } = await load<{
   sortOut(
-    contestants: readonly (Named & { needs?: string[]; slow?: boolean })[],
-    options: { isQuick?: boolean; has(name: string): boolean },
+    contestants: readonly (Named & { peer?: boolean; needs?: string[]; slow?: boolean })[],
+    options: { isQuick?: boolean; isAlone?: boolean; has(name: string): boolean },
   ): { present: Named[]; leftOut: { name: string; why: string }[] };
 }>("lib/contestant.mjs");
 const { tally } = await load<{
@@ -109,6 +109,17 @@ test("contestants that miss a package, or take too long for a quick run, are lef
     "peer",
     "slow",
   ]);
+});
+
+test("--alone leaves out the other libraries, and keeps a store whose client library is a package", () => {
+  const contestants = [
+    { name: "Holdfast", needs: ["client"] },
+    { name: "peer", peer: true, needs: ["client"] },
+  ];
+  expect(sortOut(contestants, { has: () => true, isAlone: true })).toEqual({
+    present: [contestants[0]],
+    leftOut: [{ name: "peer", why: "--alone measures no other library" }],
+  });
 });
 
 describe("the record of contenders for one lock", () => {

@@ -16,7 +16,7 @@ test("a quick run measures everything of a store, needs nothing installed, and c
     expect(stderr).toMatch(new RegExp(`^sqlite ${kind}: .*round 1 of \\d+$`, "m"));
   }
   expect(stdout.match(/^\| Holdfast \|/gm)?.length).toBeGreaterThanOrEqual(5);
-  expect(stdout).toContain("Left out: proper-lockfile (needs the package proper-lockfile).");
+  expect(stdout).toContain("Left out: proper-lockfile (--alone measures no other library).");
   expect(stdout).not.toMatch(/NaN|undefined|Failed|Not measured/);
   const [, summary] = stdout.split("## Where the goals stand");
   expect(summary).toContain("not judged");
