@@ -47,7 +47,7 @@ import { type Semaphore, StoreSemaphore } from "./primitives/semaphore.js";
 export interface WithLockOptions extends AcquireOptions {
   /** Entered with the lease before `fn` runs. Default: no fence. */
   fence?: EnterableFence | undefined;
-  /** The fence's name for the resource. Default: the lock's name. */
+  /** The fence's name for the resource. Default: the lock's name, without the namespace. */
   resource?: string | undefined;
   /** When `fn` succeeds but the lease was lost on the way: reject, or return the value. Default `"throw"`. */
   onLost?: OnLost | undefined;

@@ -1,5 +1,6 @@
 export {
   type FenceCase,
+  type FenceReport,
   type FenceSubject,
   fenceConformance,
   runFenceConformance,

@@ -222,8 +222,10 @@ export function fencedFetch(
       (one) => one instanceof AbortSignal,
     );
     const signal = signals.length === 0 ? null : AbortSignal.any(signals);
-    const redirect = options.sequencer === undefined ? {} : { redirect: "error" as const };
-    const request = { cache: "no-store" as const, ...redirect, ...init, headers, signal };
+    // An option that is undefined counts as left out.
+    const cache = init.cache ?? "no-store";
+    const redirect = init.redirect ?? (options.sequencer === undefined ? undefined : "error");
+    const request = { ...init, cache, ...(redirect && { redirect }), headers, signal };
     const response = await (options.fetch ?? fetch)(input, request);
     if (response.status === 412) await throwIfStale(response.clone(), lease.token);
     return response;

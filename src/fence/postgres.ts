@@ -14,6 +14,7 @@ import {
   makeFail,
   type PostgresTx,
   rowsBy,
+  serverErrorOf,
   sqlStateOf,
   toLockError,
 } from "../postgres/tx.js";
@@ -82,7 +83,8 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
   readonly #schema: string;
   readonly #sql: ReturnType<typeof statementsOf>;
   #hasTable = false;
-  readonly #madeTableIn = new WeakSet<PostgresTx>();
+  /** Made in a transaction of the caller's, and not yet seen outside of one. */
+  #madeInTx = false;
 
   constructor(client: PostgresClient, options: PostgresFenceOptions = {}) {
     checkOptions(options, "the options of a fence", ["schema", "wait"]);
@@ -180,7 +182,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
     const found = await this.#findTable(tx);
     if (found.table) {
       // A table that was made in this transaction goes if that is rolled back.
-      this.#hasTable = tx === undefined || !this.#madeTableIn.has(tx);
+      this.#hasTable = tx === undefined || !this.#madeInTx;
       return;
     }
     const statements = setupStatements(this.#schema, !found.schema);
@@ -190,7 +192,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
       this.#hasTable = true;
     } else {
       for (const statement of statements) await tx.query(statement);
-      this.#madeTableIn.add(tx);
+      this.#madeInTx = true;
     }
   }
 
@@ -216,8 +218,8 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
 
   #toFenceError(error: unknown, tx: PostgresTx | undefined, resource: string): HoldfastError {
     const where = tx === undefined ? this.#connections.where : addressOfTx(tx);
-    const state = sqlStateOf(error);
-    const cause = safeCause(HoldfastError.is(error) ? error.cause : error);
+    const { state, error: own } = serverErrorOf(error);
+    const cause = safeCause(own);
     if (state === "55P03") {
       return new StoreUnavailableError(
         `a transaction at ${where} that has guarded ${JSON.stringify(resource)} stays open: ` +
@@ -236,7 +238,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
     if (state === "42P01") this.#hasTable = false;
     const known = toLockError(error, where);
     if (HoldfastError.is(known)) return known;
-    return new StoreUnavailableError(`the fence can't use ${where}: ${reasonOf(error)}`, {
+    return new StoreUnavailableError(`the fence can't use ${where}: ${reasonOf(own)}`, {
       cause,
       retryable: state === "42P01",
     });
@@ -294,20 +296,21 @@ const DURABLE =
 /**
  * `own` is for a step without a transaction of the caller, `within` for one inside. All names have their schema: on the
  * caller's search path, functions and operators of other users may fit better, and would run with the caller's rights.
+ * Numbers are parameters of type text: Prisma's engine can't send a string as a bigint.
  */
 function statementsOf(table: string, waitMs: number) {
   const isResource = "resource OPERATOR(pg_catalog.=) $1::pg_catalog.text";
   const make = (from: string) => ({
     /** Locks the row, then compares. No row in the reply: refused. */
-    enter: `INSERT INTO ${table} AS fence (resource, highest) SELECT $1::pg_catalog.text, $2::bigint ${from}
+    enter: `INSERT INTO ${table} AS fence (resource, highest) SELECT $1::pg_catalog.text, $2::pg_catalog.text::bigint ${from}
 ON CONFLICT (resource) DO UPDATE SET highest = greatest(fence.highest, excluded.highest)
-WHERE fence.highest OPERATOR(pg_catalog.<=) $3::bigint RETURNING 1`,
+WHERE fence.highest OPERATOR(pg_catalog.<=) $3::pg_catalog.text::bigint RETURNING 1`,
     /** Changes the row, although not its value: a transaction with an older snapshot fails instead of reading it. */
     stay: `UPDATE ${table} SET highest = highest ${from}
 WHERE ${isResource}
-  AND highest OPERATOR(pg_catalog.>=) $2::bigint AND highest OPERATOR(pg_catalog.<=) $3::bigint RETURNING 1`,
+  AND highest OPERATOR(pg_catalog.>=) $2::pg_catalog.text::bigint AND highest OPERATOR(pg_catalog.<=) $3::pg_catalog.text::bigint RETURNING 1`,
     highest: `SELECT highest::pg_catalog.text AS highest FROM ${table} WHERE ${isResource}`,
-    reset: `INSERT INTO ${table} (resource, highest) SELECT $1::pg_catalog.text, $2::bigint ${from}
+    reset: `INSERT INTO ${table} (resource, highest) SELECT $1::pg_catalog.text, $2::pg_catalog.text::bigint ${from}
 ON CONFLICT (resource) DO UPDATE SET highest = excluded.highest`,
   });
   // In FROM it is executed before a row is locked, and its effect ends with the statement.

@@ -6,7 +6,7 @@ import {
   type SqliteDatabase,
   type SqliteStatement,
 } from "../stores/sqlite/driver.js";
-import { toStoreError } from "../stores/sqlite/errors.js";
+import { isBusy, toStoreError } from "../stores/sqlite/errors.js";
 import { retryWhileBusy } from "../stores/sqlite/retry.js";
 import { inTransaction } from "../stores/sqlite/transaction.js";
 import {
@@ -77,11 +77,18 @@ interface Statements {
 export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   readonly #db: SqliteDatabase;
   readonly #statements = new WeakMap<SqliteDatabase, Statements>();
+  /** False while the table is missing, or was made in a transaction that may be rolled back. */
+  #hasTable = false;
 
   constructor(db: SqliteDatabase) {
     this.#db = checkDatabase(db, "sqliteFence");
-    db.exec(TABLE);
-    if (db.prepare(HAS_TIME).get() === undefined) addTime(db);
+    try {
+      makeTable(db);
+      this.#hasTable = true;
+    } catch (error) {
+      // Another process has locked the file: the first step waits for that, and makes the table.
+      if (!isBusy(error)) throw toStoreError(error, "of the fence");
+    }
   }
 
   async enter(tx: SqliteDatabase | undefined, resource: string, lease: Fenced): Promise<void> {
@@ -145,6 +152,7 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
       () => {
         try {
           inTransaction(this.#db, step);
+          this.#hasTable = true;
         } catch (error) {
           throw isNested(error)
             ? new StoreUnavailableError(OPEN_TRANSACTION, { cause: error })
@@ -181,6 +189,7 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
       );
     }
     try {
+      if (!this.#hasTable) makeTable(db);
       return run(this.#prepared(db));
     } catch (error) {
       throw toStoreError(error, "of the fence");
@@ -223,12 +232,15 @@ export function listTable(
   }
 }
 
-/** Another process may add it at the same time. */
-function addTime(db: SqliteDatabase): void {
+function makeTable(db: SqliteDatabase): void {
+  const hasTime = (): boolean => db.prepare(HAS_TIME).get() !== undefined;
+  db.exec(TABLE);
+  if (hasTime()) return;
   try {
     db.exec(ADD_TIME);
   } catch (error) {
-    if (db.prepare(HAS_TIME).get() === undefined) throw toStoreError(error, "of the fence");
+    // Another process may have added it at the same time.
+    if (!hasTime()) throw error;
   }
 }
 
@@ -251,7 +263,8 @@ const isNested = (error: unknown): boolean =>
 
 /**
  * Makes a fence for data in an SQLite database, and its table `holdfast_fence` there if it is
- * missing. Throws `InvalidArgumentError` if `db` is not a connection.
+ * missing. Throws `InvalidArgumentError` if `db` is not a connection, and `StoreUnavailableError` if the table is
+ * missing and the file can't be written. If another process has locked the file, the first step makes the table.
  *
  * @example
  * ```ts

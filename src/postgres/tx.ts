@@ -52,28 +52,59 @@ export function checkInTransaction(tx: PostgresTx): void {
 export const addressOfTx = (tx: PostgresTx): string =>
   "host" in tx ? addressOfClient(tx as unknown as PostgresClient) : "PostgreSQL";
 
-/** The SQLSTATE of an error, also of one that is the cause of an error of ours. */
-export function sqlStateOf(error: unknown): string {
-  const own = HoldfastError.is(error) ? error.cause : error;
-  const code = (own as { code?: unknown } | null | undefined)?.code;
-  return typeof code === "string" ? code : "";
+const SQLSTATE = /^[0-9A-Z]{5}$/;
+/** How many causes within causes are followed. */
+const DEPTH = 5;
+
+/**
+ * The error of the server or the connection, and its SQLSTATE, which is empty if it has none. It may be the cause
+ * of an error of ours or of Drizzle, or described by one of Prisma.
+ */
+export function serverErrorOf(error: unknown): { readonly state: string; readonly error: unknown } {
+  let own = error;
+  for (let one = error, depth = 0; depth <= DEPTH; depth++) {
+    const { code, meta, cause, query } = (one ?? {}) as Record<string, unknown>;
+    const described = describedByPrisma(meta);
+    const state = described?.code ?? code;
+    if (typeof state === "string" && SQLSTATE.test(state))
+      return { state, error: described ?? one };
+    // Drizzle's message is the whole statement with its values.
+    if (one === own && typeof query === "string" && cause !== undefined) own = cause;
+    one = cause;
+  }
+  return { state: "", error: own };
 }
+
+/** Prisma gives SQLSTATE and message as `meta`; since version 7, the error of its driver adapter does. */
+function describedByPrisma(meta: unknown): (Error & { code: unknown }) | null {
+  if (typeof meta !== "object" || meta === null) return null;
+  const { code, message, driverAdapterError } = meta as Record<string, unknown>;
+  const { cause } = (driverAdapterError ?? {}) as { cause?: unknown };
+  const { originalCode = code, originalMessage = message } = (cause ?? {}) as Record<
+    string,
+    unknown
+  >;
+  return Object.assign(new Error(String(originalMessage)), { code: originalCode });
+}
+
+/** The SQLSTATE of an error, also of one within an error of a query builder or of ours. Empty: it has none. */
+export const sqlStateOf = (error: unknown): string => serverErrorOf(error).state;
 
 /**
  * An error of ours, except for what is wrong with the statement or its values: that is about the
- * caller's own tables, and stays the error of `pg`.
+ * caller's own tables, and stays the error of `pg` or of the query builder.
  */
 export function toLockError(error: unknown, where: string): unknown {
   if (HoldfastError.is(error)) return error;
-  const state = sqlStateOf(error);
+  const { state, error: own } = serverErrorOf(error);
   if (/^(22|23|42)/.test(state)) return error;
-  const cause = safeCause(error);
-  const why = reasonOf(error);
+  const cause = safeCause(own);
+  const why = reasonOf(own);
   if (/^40/.test(state)) {
     const message = `${where} has ended the transaction because of another one (${why}): run it again`;
     return new StoreUnavailableError(message, { cause });
   }
-  const known = toStoreError(error, where);
+  const known = toStoreError(own, where);
   if (HoldfastError.is(known)) return known;
   return new StoreUnavailableError(`${where} has refused the statement (${why})`, {
     cause,

@@ -45,8 +45,11 @@ export interface MultiLease extends AsyncDisposable {
   readonly signal: AbortSignal;
   /** Throws `LeaseLostError` unless all are held. */
   assertHeld(): void;
-  /** For a fence: token and floor of one of the names. Throws `InvalidArgumentError` for another name. */
-  of(name: string): Fenced;
+  /**
+   * For a fence or `fencedFetch`: token and floor of one of the names, with the signal and `assertHeld` of all.
+   * Throws `InvalidArgumentError` for another name.
+   */
+  of(name: string): Fenced & Pick<MultiLease, "signal" | "assertHeld">;
   /** As `lease.sequencer`, for one of the names. Throws `LeaseLostError` unless all are held. */
   sequencer(name: string, options?: SequencerOptions): string;
   /** Renews all leases; as `lease.renew`. */
@@ -224,9 +227,8 @@ class HeldLeases implements MultiLease {
     for (const lease of this.#leases) lease.assertHeld();
   }
 
-  of(name: string): Fenced {
-    const { token, floor } = this.#leaseOf(name);
-    return { token, floor };
+  of(name: string): NamedLease {
+    return new NamedLease(this, this.#leaseOf(name));
   }
 
   sequencer(name: string, options?: SequencerOptions): string {
@@ -272,6 +274,27 @@ class HeldLeases implements MultiLease {
   async #release(one: (lease: HeldLease) => Promise<ReleaseResult>): Promise<ReleaseResult> {
     const results = await Promise.all(this.#leases.map(one));
     return (["lost", "unknown"] as const).find((one) => results.includes(one)) ?? "released";
+  }
+}
+
+/** Its own properties are the numbers alone, so that a copy for a queue or another thread is possible. */
+class NamedLease implements Fenced {
+  readonly token: bigint;
+  readonly floor: bigint;
+  readonly #all: MultiLease;
+
+  constructor(all: MultiLease, { token, floor }: Fenced) {
+    this.#all = all;
+    this.token = token;
+    this.floor = floor;
+  }
+
+  get signal(): AbortSignal {
+    return this.#all.signal;
+  }
+
+  assertHeld(): void {
+    this.#all.assertHeld();
   }
 }
 

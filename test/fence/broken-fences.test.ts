@@ -7,7 +7,7 @@ import {
   hasEntered,
   refuseUnlessEntered,
 } from "../../src/fence/index.js";
-import { runFenceConformance } from "../../src/testing.js";
+import { fenceConformance, runFenceConformance } from "../../src/testing.js";
 
 /** The parts of a fence in memory, each of which can be broken. */
 class Parts {
@@ -198,7 +198,25 @@ const BROKEN: readonly (readonly [string, (parts: Parts) => void, string])[] = [
 ];
 
 describe("runFenceConformance, as docs/fences.md shows it", () => {
-  test("passes a correct fence", () => runFenceConformance(() => subjectOf(new Parts())));
+  test("passes a correct fence", async () => {
+    const { passed, skipped } = await runFenceConformance(() => subjectOf(new Parts()));
+    expect(passed).toEqual(fenceConformance.map(({ name }) => name));
+    expect(skipped).toEqual([]);
+  });
+
+  test("reports the case that it has skipped for want of a function", async () => {
+    const { passed, skipped } = await runFenceConformance(() => {
+      const { forget: _, ...subject } = subjectOf(new Parts());
+      return subject;
+    });
+    expect(skipped).toEqual([
+      {
+        name: expect.stringContaining("the number outlives what it guards"),
+        why: "the subject has no function forget",
+      },
+    ]);
+    expect(passed).toHaveLength(fenceConformance.length - 1);
+  });
 
   test.each(BROKEN)("catches a fence that %s", async (_what, spoil, failing) => {
     const fresh = (): FenceSubject => {

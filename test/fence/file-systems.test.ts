@@ -3,6 +3,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, onTestFinished, test, vi } from "vitest";
 import { openFileFence } from "../../src/fence/file.js";
+import { canMountFuse, runOnFuse } from "../support/fuse.js";
+import { skipUnless } from "../support/needs.js";
 
 const NFS = 26985;
 /** Paths that the system reports as NFS from now on. */
@@ -30,6 +32,17 @@ test("a fence of files refuses a folder on a network file system, and leaves not
   const opening = openFileFence(folder);
   await expect(opening).rejects.toMatchObject({ code: "UNSUPPORTED" });
   await expect(opening).rejects.toThrow(/lies on NFS, where locks on files do not reach/);
+  expect(readdirSync(folder)).toEqual([]);
+});
+
+test("a fence of files refuses a folder on a file system that the system itself reports as FUSE", async (context) => {
+  skipUnless(context, canMountFuse(), "needs the right to mount FUSE (CAP_SYS_ADMIN, /dev/fuse)");
+  const program = `import { openFileFence } from "holdfast/fence/file";
+    await openFileFence(process.argv[1]);`;
+  const folder = newFolder();
+  const output = await runOnFuse(folder, ["--input-type=module", "-e", program, folder]);
+  expect(output).toContain("UnsupportedError");
+  expect(output).toMatch(/lies on FUSE .* where locks on files do not reach/);
   expect(readdirSync(folder)).toEqual([]);
 });
 

@@ -172,6 +172,24 @@ test("fencedFetch sends the token, keeps headers and aborts with the lease", asy
   await expect(send(url)).rejects.toMatchObject({ code: "LEASE_LOST" });
 });
 
+test("fencedFetch for one of several names sends its token, and ends with the lease of any of them", async () => {
+  const locks = createLocks(memoryStore(), { ttl: 600 });
+  onTestFinished(() => locks.close());
+  const all = await locks.acquireAll(["hat", "coat"]);
+  let arrived = (_token: unknown): void => {};
+  const hanging = new Promise<unknown>((resolve) => {
+    arrived = resolve;
+  });
+  const url = await serve((incoming) => arrived(incoming.headers["fencing-token"]));
+  const send = fencedFetch(all.of("hat"));
+  const pending = send(url);
+  expect(await hanging).toBe(String(all.tokens.get("hat")));
+  await locks.forceRelease("coat", { why: "test" });
+  await expect(pending).rejects.toMatchObject({ code: "LEASE_LOST" });
+  await expect(send(url)).rejects.toMatchObject({ code: "LEASE_LOST" });
+  expect(structuredClone(all.of("hat"))).toEqual(all.of("hat"));
+});
+
 test("fencedFetch rejects with StaleTokenError only for a refusal by a fence", async () => {
   const fence = memoryFence();
   await fence.enter(undefined, "stock", by(9n));
@@ -332,7 +350,13 @@ test("a sequencer does not follow a redirect to another server, unless you say s
   const url = await serve((_request, response) => {
     response.writeHead(307, { location: other }).end();
   });
-  await expect(fencedFetch(by(8n), { sequencer: "hf1.A.B" })(url)).rejects.toThrow(TypeError);
+  const send = fencedFetch(by(8n), { sequencer: "hf1.A.B" });
+  await expect(send(url)).rejects.toThrow(TypeError);
+  // As a function passes on an option that it was not given.
+  await expect(send(url, { redirect: undefined } as object)).rejects.toThrow(TypeError);
+  await expect(send(new Request(url), { redirect: undefined } as object)).rejects.toThrow(
+    TypeError,
+  );
   expect(seen).toEqual([]);
   await fencedFetch(by(8n), { sequencer: "hf1.A.B" })(url, { redirect: "follow" });
   await fencedFetch(by(8n))(url);
@@ -351,6 +375,24 @@ test("fencedFetch replaces a token of the caller, obeys its signal, and leaves o
   const signal = AbortSignal.abort(new Error("mine"));
   await expect(send(url, { signal })).rejects.toThrow("mine");
   expect(seen).toEqual(["8"]);
+});
+
+test("fencedFetch takes an option that is undefined for one that was left out", async () => {
+  const seen: unknown[] = [];
+  const own = async (_input: unknown, init: RequestInit = {}): Promise<Response> => {
+    seen.push([init.cache, init.redirect]);
+    return new Response();
+  };
+  const undefinedOptions = { cache: undefined, redirect: undefined } as object;
+  await fencedFetch(by(8n), { fetch: own as typeof fetch })("http://service/", undefinedOptions);
+  const sequencer = { fetch: own as typeof fetch, sequencer: "hf1.A.B" };
+  await fencedFetch(by(8n), sequencer)("http://service/", undefinedOptions);
+  await fencedFetch(by(8n), sequencer)("http://service/", { cache: "reload", redirect: "manual" });
+  expect(seen).toEqual([
+    ["no-store", undefined],
+    ["no-store", "error"],
+    ["reload", "manual"],
+  ]);
 });
 
 test("fencedFetch sends nothing for a lease that is over by the clock, though its signal has not fired", async () => {

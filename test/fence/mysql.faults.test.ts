@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
 import { createPool, type Pool } from "mysql2/promise";
-import { afterAll, beforeAll } from "vitest";
+import { afterAll, beforeAll, expect, onTestFinished, test } from "vitest";
 import type { Fence } from "../../src/fence/fence.js";
 import { freePort } from "../../src/verify/lab/ports.js";
 import { findFile } from "../../src/verify/lab/requirements.js";
@@ -13,6 +13,8 @@ import { until } from "../../src/verify/lab/until.js";
 import { importBlock } from "../support/docs.js";
 import { describeWith } from "../support/needs.js";
 import { suiteOf } from "./suite.js";
+
+const LEASE = { token: 1n, floor: 1n };
 
 // Not among the quick tests: making the database takes seconds.
 describeWith(["mariadb"], "the fence for MySQL of docs/fences.md", () => {
@@ -96,6 +98,41 @@ describeWith(["mariadb"], "the fence for MySQL of docs/fences.md", () => {
       },
       forget: async (resource) =>
         void (await pool.query("DELETE FROM cell WHERE name = ?", [resource])),
+      loseNumber: () => pool.query("DELETE FROM fences"),
     };
+  });
+
+  test("a database that can't be asked is StoreUnavailableError, with the first error as its cause", async () => {
+    const nowhere = createPool({ host: "127.0.0.1", port: await freePort(), user: "root" });
+    onTestFinished(() => nowhere.end());
+    const unreachable = { code: "STORE_UNAVAILABLE", cause: { code: "ECONNREFUSED" } };
+    for (const step of [
+      mysqlFence(nowhere).enter(undefined, "cell", LEASE),
+      mysqlFence(nowhere).highest(undefined, "cell"),
+      mysqlFence(nowhere).reset(undefined, "cell", 1n),
+    ])
+      await expect(step).rejects.toMatchObject(unreachable);
+
+    const fence = mysqlFence(pool);
+    const other = await pool.getConnection();
+    await other.query("START TRANSACTION");
+    await fence.guard(other, "killed", LEASE);
+    const entering = fence.enter(undefined, "killed", LEASE);
+    const lost = expect(entering).rejects.toMatchObject({
+      code: "STORE_UNAVAILABLE",
+      cause: { code: "PROTOCOL_CONNECTION_LOST" },
+    });
+    const waiting =
+      "SELECT trx_mysql_thread_id AS id FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+    const killWaiting = async (): Promise<boolean> => {
+      const [rows] = await pool.query(waiting);
+      const [found] = rows as { id: number }[];
+      if (found !== undefined) await pool.query(`KILL ${found.id}`);
+      return found !== undefined;
+    };
+    await until("the entry waits", 30_000, killWaiting);
+    await lost;
+    await other.query("ROLLBACK");
+    other.release();
   });
 });

@@ -1,38 +1,18 @@
-import { Pool } from "pg";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
 import { onTestFinished, test } from "vitest";
-import { openEtcdClient } from "../../src/stores/etcd/rpc/client.js";
-import { Lab } from "../../src/verify/lab/lab.js";
+import { guardFetch } from "../../src/fence/http.js";
+import { memoryFence } from "../../src/fence/memory.js";
 import { ZooKeeperClient } from "../../src/zookeeper/index.js";
 import { describeWith } from "../support/needs.js";
-import { expectFenceSaves, PAUSED_TIMEOUT_MS, type Scene } from "./paused.js";
-
-async function openLab(): Promise<Lab> {
-  const lab = await Lab.open();
-  onTestFinished(() => lab.close());
-  return lab;
-}
-
-async function inPostgres(): Promise<Scene> {
-  const { url: where } = await (await openLab()).postgres();
-  const pool = new Pool({ connectionString: where });
-  onTestFinished(() => pool.end());
-  await pool.query("CREATE TABLE counter (id integer, value integer, fence_token bigint)");
-  await pool.query("INSERT INTO counter VALUES (1, 0)");
-  return {
-    where,
-    value: async () => (await pool.query("SELECT value FROM counter")).rows[0].value,
-  };
-}
-
-async function inEtcd(): Promise<Scene> {
-  const [server] = (await (await openLab()).etcd()).servers;
-  const where = `${server!.address}:${server!.port}`;
-  const client = await openEtcdClient({ endpoints: [where] });
-  onTestFinished(() => client.close());
-  const key = "number";
-  await client.txn({ success: [{ put: { key, value: "0" } }] });
-  return { where, value: async () => Number((await client.range({ key })).kvs[0]!.value) };
-}
+import {
+  expectFenceSaves,
+  inEtcd,
+  inPostgres,
+  openLab,
+  PAUSED_TIMEOUT_MS,
+  type Scene,
+} from "./paused.js";
 
 async function inZooKeeper(): Promise<Scene> {
   const [server] = (await (await openLab()).zookeeper()).servers;
@@ -43,12 +23,46 @@ async function inZooKeeper(): Promise<Scene> {
   return { where, value: async () => Number((await client.getData("/number")).data.toString()) };
 }
 
+/** A service whose handlers take a Request and return a Response. */
+async function behindFetch(): Promise<Scene> {
+  const fence = memoryFence();
+  let value = 0;
+  const handle = (method: string, body: string): Response => {
+    if (method === "PUT") value = Number(body);
+    return new Response(String(value));
+  };
+  const guarded = guardFetch({ fence, resource: () => "number" }, async (request, fenced) => {
+    const body = await request.text();
+    return fence.transaction(async (tx) => {
+      await fence.guard(tx, "number", fenced!);
+      return handle(request.method, body);
+    });
+  });
+  const server = createServer(async (incoming, outgoing) => {
+    let body = "";
+    for await (const part of incoming) body += part;
+    const { method = "GET", headers } = incoming;
+    const request = new Request("http://service/number", {
+      method,
+      headers: { "fencing-token": String(headers["fencing-token"]) },
+      body: method === "PUT" ? body : null,
+    });
+    const reply = await (incoming.url === "/number" ? guarded(request) : handle(method, body));
+    outgoing.writeHead(reply.status, Object.fromEntries(reply.headers)).end(await reply.text());
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  onTestFinished(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  const { port } = server.address() as AddressInfo;
+  return { where: `http://127.0.0.1:${port}`, value: () => value };
+}
+
 // Not among the quick tests, because of the servers that it starts.
 describeWith(["postgres", "etcd", "zookeeper"], "holders that are paused past their lease", () => {
   test.each([
-    ["postgres", inPostgres],
     ["postgres-row", inPostgres],
-    ["etcd", inEtcd],
     ["etcd-txn", inEtcd],
     ["zookeeper", inZooKeeper],
   ] as const)(
@@ -57,5 +71,13 @@ describeWith(["postgres", "etcd", "zookeeper"], "holders that are paused past th
       timeout: PAUSED_TIMEOUT_MS,
     },
     (kind, open) => expectFenceSaves(kind, open),
+  );
+
+  test(
+    "lose no update behind guardFetch, and lose some without it",
+    {
+      timeout: PAUSED_TIMEOUT_MS,
+    },
+    () => expectFenceSaves("http", behindFetch),
   );
 });

@@ -7,9 +7,16 @@ import { onTestFinished, test } from "vitest";
 import { guardNode, refuse } from "../../src/fence/http.js";
 import { memoryFence } from "../../src/fence/memory.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
-import { Lab } from "../../src/verify/lab/lab.js";
 import { describeWith } from "../support/needs.js";
-import { expectFenceSaves, newFolder, PAUSED_TIMEOUT_MS, type Scene } from "./paused.js";
+import {
+  expectFenceSaves,
+  inEtcd,
+  inPostgres,
+  newFolder,
+  openLab,
+  PAUSED_TIMEOUT_MS,
+  type Scene,
+} from "./paused.js";
 // @ts-expect-error: a program for Node, without types
 import { startObjects } from "./s3.mjs";
 
@@ -29,9 +36,7 @@ const SCENES: Record<string, () => Promise<Scene>> = {
     return { where, value: () => Number(readFileSync(join(where, "number"), "utf8")) };
   },
   async redis() {
-    const lab = await Lab.open();
-    onTestFinished(() => lab.close());
-    const { url: where } = await lab.redis();
+    const { url: where } = await (await openLab()).redis();
     const client = new Redis(where);
     onTestFinished(() => client.disconnect());
     return { where, value: async () => Number(await client.get("value:{number}")) };
@@ -79,5 +84,13 @@ describeWith(["redis"], "holders that are paused past their lease", () => {
   }, async () => {
     // All at once: the processes mostly stand still.
     await Promise.all(Object.entries(SCENES).map(([kind, open]) => expectFenceSaves(kind, open)));
+  });
+});
+
+describeWith(["postgres", "etcd"], "holders that are paused past their lease, on servers", () => {
+  test("lose no update behind a fence in PostgreSQL and etcd, and lose some without it", {
+    timeout: PAUSED_TIMEOUT_MS,
+  }, async () => {
+    await Promise.all([expectFenceSaves("postgres", inPostgres), expectFenceSaves("etcd", inEtcd)]);
   });
 });

@@ -4,7 +4,10 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { Pool } from "pg";
 import { expect, onTestFinished } from "vitest";
+import { openEtcdClient } from "../../src/stores/etcd/rpc/client.js";
+import { Lab } from "../../src/verify/lab/lab.js";
 
 const PROGRAM = fileURLToPath(new URL("incrementer.mjs", import.meta.url));
 const isLong = process.env["HOLDFAST_RUNS_FACTOR"] !== undefined;
@@ -26,6 +29,35 @@ export function newFolder(): string {
   const folder = mkdtempSync(join(tmpdir(), "holdfast-paused-"));
   onTestFinished(() => rmSync(folder, { recursive: true, force: true }));
   return folder;
+}
+
+/** Closed after the test. */
+export async function openLab(): Promise<Lab> {
+  const lab = await Lab.open();
+  onTestFinished(() => lab.close());
+  return lab;
+}
+
+export async function inPostgres(): Promise<Scene> {
+  const { url: where } = await (await openLab()).postgres();
+  const pool = new Pool({ connectionString: where });
+  onTestFinished(() => pool.end());
+  await pool.query("CREATE TABLE counter (id integer, value integer, fence_token bigint)");
+  await pool.query("INSERT INTO counter VALUES (1, 0)");
+  return {
+    where,
+    value: async () => (await pool.query("SELECT value FROM counter")).rows[0].value,
+  };
+}
+
+export async function inEtcd(): Promise<Scene> {
+  const [server] = (await (await openLab()).etcd()).servers;
+  const where = `${server!.address}:${server!.port}`;
+  const client = await openEtcdClient({ endpoints: [where] });
+  onTestFinished(() => client.close());
+  const key = "number";
+  await client.txn({ success: [{ put: { key, value: "0" } }] });
+  return { where, value: async () => Number((await client.range({ key })).kvs[0]!.value) };
 }
 
 /**

@@ -7,6 +7,7 @@ import { StaleTokenError } from "../../src/core/errors.js";
 import { type PostgresFence, type PostgresTx, postgresFence } from "../../src/fence/postgres.js";
 import { sellTheLastHat } from "../support/buyer.js";
 import { Database } from "../support/database.js";
+import { txOf } from "../support/drizzle.js";
 import { describeWith } from "../support/needs.js";
 
 const PROGRAM = new URL("buyer.mjs", import.meta.url);
@@ -62,15 +63,6 @@ describeWith(["postgres", "pgbouncer"], "the last hat and two buyers", () => {
       "Drizzle",
       (pool: Pool, fence: PostgresFence): Buy => {
         const db = drizzle(pool);
-        const txOf = (trx: Pick<typeof db, "execute">): PostgresTx => ({
-          query(statement, values = []) {
-            const parts = statement.split(/\$(\d+)/).map((part, i) =>
-              // Every second part is the number of a value.
-              i % 2 ? sql`${values[Number(part) - 1]}` : sql.raw(part),
-            );
-            return trx.execute(sql.join(parts));
-          },
-        });
         return (buyer, token) =>
           db.transaction(async (trx) => {
             await fence.guard(txOf(trx), "stock:hat", { token, floor: token });

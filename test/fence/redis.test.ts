@@ -1,3 +1,4 @@
+import { readFileSync } from "node:fs";
 import { Cluster, Redis } from "ioredis";
 import { createClient, RESP_TYPES } from "redis";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
@@ -43,6 +44,40 @@ describeWith(["redis"], "the fence in Redis", () => {
     };
     await fence.guard(tx, "replies", by(1n));
     expect(await fence.commit(tx)).toEqual(["OK", 10, null, 2, ["a", "b"]]);
+  });
+
+  test("a user with the rights of docs/fences.md can do all, and needs each of them", async () => {
+    const page = readFileSync(new URL("../../docs/fences.md", import.meta.url), "utf8");
+    const [, rules] = /^ACL SETUSER (.*?)^```/ms.exec(page)!;
+    const [user, ...rights] = rules!.trim().split(/\s+/) as [string, ...string[]];
+    await server.cli("acl", "setuser", user, ...rights);
+    const client = open({ username: user, password: "PASSWORD" });
+    const fence = redisFence(client);
+    let token = 1n;
+    const useAll = async (): Promise<void> => {
+      const tx: RedisTx = { commands: [["SET", "count:{allowed}", 6]] };
+      await fence.enter(undefined, "{allowed}", by(++token));
+      await fence.guard(tx, "{allowed}", by(token), { strict: true });
+      await fence.commit(tx);
+      await fence.reset(undefined, "allowed:2", token);
+      expect(await fence.highest(undefined, "allowed:2")).toBe(token);
+      expect(await fence.list({ prefix: "allowed" })).toHaveLength(1);
+    };
+    await useAll();
+    const commands = rights.filter((right) => right.startsWith("+"));
+    expect(commands).toContain("+evalsha");
+    for (const right of commands) {
+      await server.cli("acl", "setuser", user, right.replace("+", "-"));
+      await server.cli("script", "flush");
+      await expect(useAll(), right).rejects.toThrow('docs/fences.md lists under "Keys and rights"');
+      await server.cli("acl", "setuser", user, right);
+    }
+    await server.cli("acl", "setuser", user, "resetkeys", "~count:*");
+    await expect(useAll()).rejects.toMatchObject({
+      code: "STORE_UNAVAILABLE",
+      retryable: false,
+      message: expect.stringContaining('docs/fences.md lists under "Keys and rights"'),
+    });
   });
 
   test.each([

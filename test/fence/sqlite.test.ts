@@ -104,3 +104,66 @@ it("the SQLite fence runs a guard without a tx outside a transaction that is ope
   await later;
   expect(await fence.highest(undefined, "counter")).toBe(3n);
 });
+
+/** A connection to a file without the fence's table, and one that has locked that file for all others. */
+async function lockedFile(): Promise<{ db: SqliteDatabase; other: SqliteDatabase }> {
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-fence-test-"));
+  cleanups.push(() => rmSync(folder, { recursive: true, force: true }));
+  const [db, other] = [
+    await openSqlite(join(folder, "data.db")),
+    await openSqlite(join(folder, "data.db")),
+  ];
+  cleanups.push(
+    () => db.close(),
+    () => other.close(),
+  );
+  db.exec("PRAGMA busy_timeout = 0");
+  other.exec("BEGIN EXCLUSIVE");
+  return { db, other };
+}
+
+it("the SQLite fence of a file that another process has locked makes its table at the first step", async () => {
+  const { db, other } = await lockedFile();
+  const fence = sqliteFence(db);
+  await expect(fence.highest(undefined, "counter")).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    retryable: true,
+  });
+  const entered = fence.enter(undefined, "counter", NEW);
+  await new Promise((resolve) => setTimeout(resolve, 30));
+  other.exec("COMMIT");
+  await entered;
+  expect(await fence.highest(undefined, "counter")).toBe(2n);
+});
+
+it("the SQLite fence makes its table again if it was made in a transaction that was rolled back", async () => {
+  const { db, other } = await lockedFile();
+  const fence = sqliteFence(db);
+  other.exec("COMMIT");
+  for (const end of ["ROLLBACK", "COMMIT"]) {
+    db.exec("BEGIN IMMEDIATE");
+    await fence.guard(db, "counter", NEW);
+    db.exec(end);
+    const highest = end === "COMMIT" ? 2n : 0n;
+    expect(await fence.highest(undefined, "counter")).toBe(highest);
+  }
+});
+
+it("the SQLite fence says that a file is read-only", async () => {
+  const { db, other } = await lockedFile();
+  other.exec("COMMIT");
+  db.exec("PRAGMA query_only = 1");
+  expect(() => sqliteFence(db)).toThrow(
+    expect.objectContaining({
+      code: "STORE_UNAVAILABLE",
+      retryable: false,
+      message: expect.stringContaining("read-only"),
+    }),
+  );
+  sqliteFence(other);
+  other.exec("PRAGMA query_only = 1");
+  await expect(sqliteFence(other).enter(undefined, "counter", NEW)).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    retryable: false,
+  });
+});

@@ -73,17 +73,28 @@ async function inSqlite(): Promise<LosableSubject> {
   };
 }
 
-async function inFiles(): Promise<FenceSubject> {
+async function inFiles(): Promise<LosableSubject> {
   const { folder, remove } = await inFolder();
-  const fence = await openFileFence(folder);
+  let fence = await openFileFence(folder);
   return {
-    fence,
+    // The fence that is open now: it is closed and opened again when its number is lost.
+    fence: {
+      enter: (...args) => fence.enter(...args),
+      guard: (...args) => fence.guard(...args),
+      highest: (...args) => fence.highest(...args),
+      reset: (...args) => fence.reset(...args),
+    },
     read: (resource) => readFile(join(folder, resource), "utf8").then(Number, () => 0),
     async write(resource, lease, value, { strict = false } = {}) {
       if (strict) await fence.guard(undefined, resource, lease, { strict });
       await fence.replace(resource, lease, String(value));
     },
     forget: (resource) => rm(join(folder, resource)),
+    async loseNumber() {
+      fence.close();
+      await rm(join(folder, ".holdfast-fence.db"));
+      fence = await openFileFence(folder);
+    },
     async dispose() {
       fence.close();
       await remove();
@@ -91,7 +102,7 @@ async function inFiles(): Promise<FenceSubject> {
   };
 }
 
-async function inPlaces(): Promise<FenceSubject> {
+async function inPlaces(): Promise<LosableSubject> {
   const objects = new Map<string, { value: number | null; highest: bigint | null; tag: number }>();
   const fence = placeFence<number, number>(
     {
@@ -115,6 +126,52 @@ async function inPlaces(): Promise<FenceSubject> {
       if (strict) await fence.guard(undefined, resource, lease, { strict });
       await fence.update(resource, lease, () => value);
     },
+    async loseNumber() {
+      const { value, tag } = objects.get("cell")!;
+      objects.set("cell", { value, highest: null, tag: tag + 1 });
+    },
+  };
+}
+
+/** Rows of SQLite with a version column. */
+async function inRows(): Promise<LosableSubject> {
+  const db = await openSqlite(":memory:");
+  db.exec(
+    "CREATE TABLE cell (name TEXT PRIMARY KEY, value INTEGER, highest TEXT, version INTEGER NOT NULL)",
+  );
+  const make = db.prepare("INSERT OR IGNORE INTO cell VALUES (?, NULL, NULL, 1)");
+  const find = db.prepare("SELECT value, highest, version FROM cell WHERE name = ?");
+  const change = db.prepare(
+    "UPDATE cell SET value = ?, highest = ?, version = version + 1 WHERE name = ? AND version = ? RETURNING 1",
+  );
+  const rowOf = (resource: string) => {
+    make.run(resource);
+    return find.get(resource) as { value: number | null; highest: string | null; version: number };
+  };
+  const fence = placeFence<number, number>(
+    {
+      async read(resource) {
+        const row = rowOf(resource);
+        return { ...row, highest: row.highest === null ? null : BigInt(row.highest) };
+      },
+      async write(resource, { value, highest }, version) {
+        // Others read in between.
+        await new Promise(setImmediate);
+        const number = highest === null ? null : String(highest);
+        return change.all(value, number, resource, version).length === 1;
+      },
+    },
+    { retries: 200 },
+  );
+  return {
+    fence,
+    read: async (resource) => rowOf(resource).value ?? 0,
+    async write(resource, lease, value, { strict = false } = {}) {
+      if (strict) await fence.guard(undefined, resource, lease, { strict });
+      await fence.update(resource, lease, () => value);
+    },
+    loseNumber: async () => db.exec("UPDATE cell SET highest = NULL, version = version + 1"),
+    dispose: () => void db.close(),
   };
 }
 
@@ -155,11 +212,15 @@ async function overHttp(): Promise<FenceSubject> {
   };
 }
 
-describe("a fence in memory", () => suiteOf(inMemory));
+const IN_MEMORY = { loseNumber: "its numbers are lost only with the process and the values" };
+const IN_PLACE = { forget: "the number is kept in the place, and goes with it" };
+
+describe("a fence in memory", () => suiteOf(inMemory, IN_MEMORY));
 describe("a fence in SQLite", () => suiteOf(inSqlite));
 describe("a fence of files", () => suiteOf(inFiles));
-describe("a fence of places with compare-and-set", () => suiteOf(inPlaces));
-describe("a fence behind HTTP", () => suiteOf(overHttp));
+describe("a fence of places with compare-and-set", () => suiteOf(inPlaces, IN_PLACE));
+describe("a fence of rows with a version", () => suiteOf(inRows, IN_PLACE));
+describe("a fence behind HTTP", () => suiteOf(overHttp, IN_MEMORY));
 
 describeWith(["redis"], "a fence in Redis", () => {
   let lab: Lab;

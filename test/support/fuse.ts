@@ -1,3 +1,6 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { existsSync } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
 import { setTimeout as pause } from "node:timers/promises";
 
@@ -5,8 +8,34 @@ const [LOOKUP, FORGET, GETATTR, STATFS, INIT] = [1, 2, 3, 17, 26];
 const [ENOENT, ENOSYS] = [2, 38];
 const [HEADER_BYTES, REQUEST_BYTES] = [16, 256 * 1024];
 
+/** Whether this process may do what `runOnFuse` does. */
+export const canMountFuse = (): boolean =>
+  process.platform === "linux" && process.getuid?.() === 0 && existsSync("/dev/fuse");
+
+/** Runs Node with these arguments where an empty FUSE file system is mounted on the folder; resolves to its output. */
+export async function runOnFuse(folder: string, args: readonly string[]): Promise<string> {
+  const fuse = await EmptyFuse.open();
+  try {
+    const options = "fd=3,rootmode=40000,user_id=0,group_id=0";
+    const mount = `mount -i -t fuse -o ${options} holdfast-test "$0" && exec "$@" 3>&-`;
+    const child = spawn(
+      "unshare",
+      ["--mount", "--propagation", "private", "sh", "-c", mount, folder, process.execPath, ...args],
+      { stdio: ["ignore", "pipe", "pipe", fuse.fd] },
+    );
+    const parts: string[] = [];
+    for (const stream of [child.stdout!, child.stderr!]) {
+      stream.on("data", (part) => parts.push(String(part)));
+    }
+    await once(child, "close");
+    return parts.join("");
+  } finally {
+    await fuse.close();
+  }
+}
+
 /** An empty FUSE file system without a daemon, for the process that mounts it with this descriptor. */
-export class EmptyFuse {
+class EmptyFuse {
   readonly #device: FileHandle;
   #closed = false;
 

@@ -62,11 +62,11 @@ export async function guardRow<Row = Record<string, unknown>>(
   const columnName = orElse(options.column, "fence_token");
   const column = quoteColumn(columnName);
   const values: unknown[] = [];
-  const raise = `${column} = greatest(${column}, $${values.push(String(floor))}::bigint)`;
+  const raise = `${column} = greatest(${column}, $${values.push(String(floor))}::pg_catalog.text::bigint)`;
   const set = [...assign(orElse(options.set, {}), values), raise].join(", ");
   const update =
     `UPDATE ${quoteTable(table)} SET ${set} WHERE ${matchKey(key, values)}` +
-    ` AND coalesce(${column}, 0) <= $${values.push(String(token))}::bigint AND ${isExact(column)} RETURNING *`;
+    ` AND coalesce(${column}, 0) <= $${values.push(String(token))}::pg_catalog.text::bigint AND ${isExact(column)} RETURNING *`;
   const keyValues: unknown[] = [];
   const find = `SELECT ${column}::bigint::pg_catalog.text AS highest FROM ${quoteTable(table)} WHERE ${matchKey(key, keyValues)} FOR UPDATE`;
   try {

@@ -27,11 +27,12 @@ export const FORMAT = 2;
 export const ENCODING = "UTF8";
 /**
  * The beginning of a transaction that creates something: CREATE … IF NOT EXISTS and CREATE OR REPLACE
- * fail when two sessions run them at once. The number is arbitrary. The second statement locks a catalogue: only
+ * fail when two sessions run them at once. The number is arbitrary; as text, because Prisma refuses a result of type
+ * void. The second statement locks a catalogue: only
  * then does a session that has waited drop its cache of names that were missing before.
  */
 export const SETUP_TURN: readonly string[] = [
-  "SELECT pg_catalog.pg_advisory_xact_lock(4837201155)",
+  "SELECT pg_catalog.pg_advisory_xact_lock(4837201155)::pg_catalog.text",
   "SELECT FROM pg_catalog.pg_namespace LIMIT 0",
 ];
 /** The number of the lock that sessions take in turn to set the sequence of tokens to the clock. */

@@ -1,8 +1,6 @@
-import { spawn, spawnSync } from "node:child_process";
-import { once } from "node:events";
+import { spawnSync } from "node:child_process";
 import {
   chmodSync,
-  existsSync,
   mkdirSync,
   readdirSync,
   readFileSync,
@@ -22,7 +20,7 @@ import { type SqliteDatabase, sqliteStore } from "../../../src/stores/sqlite/ind
 import { fileSystemTypes, refuseSharedFileSystem } from "../../../src/stores/sqlite/unsafe-file.js";
 import { Writer } from "../../../src/stores/sqlite/writer.js";
 import { MAIN } from "../../cli/helpers.js";
-import { EmptyFuse } from "../../support/fuse.js";
+import { canMountFuse, runOnFuse } from "../../support/fuse.js";
 import { skipUnless } from "../../support/needs.js";
 import { freshFile, freshFolder, open, rawConnection } from "../../support/sqlite.js";
 import { asOrdinaryUser } from "../../support/user.js";
@@ -187,22 +185,9 @@ test("a symbolic link to a network file system is refused, also to a file that i
   mkdirSync(mounted);
   const link = join(folder, "locks.db");
   symlinkSync(join(mounted, "locks.db"), link);
-  const fuse = await EmptyFuse.open();
-  onTestFinished(() => fuse.close());
-  const options = "fd=3,rootmode=40000,user_id=0,group_id=0";
-  const mount = `mount -i -t fuse -o ${options} holdfast-test "$0" && exec "$@" 3>&-`;
-  const inside = (...args: string[]): Promise<string> =>
-    output(
-      "unshare",
-      ["--mount", "--propagation", "private", "sh", "-c", mount, mounted].concat([
-        process.execPath,
-        MAIN,
-        ...args,
-      ]),
-      fuse.fd,
-    );
   const store = `sqlite:${link}`;
-  expect(await inside("run", "--store", store, "name", "--", "true")).toContain("lies on FUSE");
+  const args = [MAIN, "run", "--store", store, "name", "--", "true"];
+  expect(await runOnFuse(mounted, args)).toContain("lies on FUSE");
   expect(readdirSync(folder).sort()).toEqual(["locks.db", "mounted"]);
 });
 
@@ -212,21 +197,6 @@ test("the file system is that of the file itself, not that of a link to it", asy
   symlinkSync("/proc/self/status", link);
   expect(fileSystemTypes(fileAt(link))).toEqual([0x9fa0, 0x9fa0]);
 });
-
-function canMountFuse(): boolean {
-  return process.platform === "linux" && process.getuid?.() === 0 && existsSync("/dev/fuse");
-}
-
-/** The output of both streams; the process has the descriptor as its fourth. */
-async function output(command: string, args: string[], fd: number): Promise<string> {
-  const child = spawn(command, args, { stdio: ["ignore", "pipe", "pipe", fd] });
-  const parts: string[] = [];
-  for (const stream of [child.stdout!, child.stderr!]) {
-    stream.on("data", (part) => parts.push(String(part)));
-  }
-  await once(child, "close");
-  return parts.join("");
-}
 
 test("a newer format is refused, when opening and under a running process", async () => {
   const file = freshFile();
