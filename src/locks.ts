@@ -157,7 +157,10 @@ export interface Locks extends AsyncDisposable {
   /** Names in use, in order of their UTF-8 bytes; at most `limit` (1,000). */
   list(options?: ListOptions): Promise<readonly NameStatus[]>;
 
-  /** Circles of holders that wait for each other, by their labels. */
+  /**
+   * Circles of holders that wait for each other, by their labels. Rejects with `UnsupportedError` on a store that
+   * does not know who waits (`traits.fair` is false).
+   */
   deadlocks(): Promise<readonly Deadlock[]>;
 
   /**

@@ -2,14 +2,25 @@ import { constants } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
 import { unlessAborted } from "../core/abort.js";
 import type { NameStatus } from "../core/name-status.js";
+import type { Locks } from "../locks.js";
 import type { ListOptions } from "../primitives/inspection.js";
 import { Exit } from "./exit.js";
 import type { Options } from "./options.js";
 import { masked } from "./output.js";
 import { chooseStore, missing, withLocks } from "./store.js";
 
+/** The names in use, and whether their waiters have a place in the store. */
+export interface Seen {
+  readonly names: readonly NameStatus[];
+  readonly knowsWaiters: boolean;
+}
+
 /** The names in use, or why the store could not be asked. */
-export type Look = { names: readonly NameStatus[] } | { problem: string };
+export type Look = Seen | { problem: string };
+
+export async function look(locks: Locks, list: ListOptions): Promise<Seen> {
+  return { names: await locks.list(list), knowsWaiters: locks.traits.fair };
+}
 
 /**
  * Lists the names every `everyMs` until a signal ends holdfast, or nobody reads its output any more.
@@ -32,12 +43,11 @@ export async function lookAgain(
   }
   process.stdout.once("error", () => over.abort());
   const pause = (): Promise<void> => sleep(everyMs, undefined, { signal }).catch(() => {});
-  const loop = async (look: () => Promise<readonly NameStatus[]>): Promise<void> => {
+  const loop = async (locks: Locks): Promise<void> => {
     while (!signal.aborted) {
-      const result = await unlessAborted(look(), signal).then(
-        (names) => ({ names }),
-        (error: Error) => ({ problem: masked(error.message) }),
-      );
+      const result = await unlessAborted(look(locks, list), signal).catch((error: Error) => ({
+        problem: masked(error.message),
+      }));
       if (signal.aborted) return;
       seen(result);
       await pause();
@@ -49,6 +59,6 @@ export async function lookAgain(
     await pause();
     if (signal.aborted) return Exit.ok;
   }
-  await withLocks(options, (locks) => loop(() => locks.list(list)), undefined);
+  await withLocks(options, loop, undefined);
   return Exit.ok;
 }

@@ -1,14 +1,16 @@
 import { wrap } from "../advise/text.js";
 import type { NameStatus } from "../core/name-status.js";
 import { usage } from "./exit.js";
-import { type Look, lookAgain } from "./look.js";
-import { clockTime, MOST_NAMES, modeText } from "./names.js";
+import { type Look, lookAgain, type Seen } from "./look.js";
+import { clockTime, MOST_NAMES, modeText, waitersText } from "./names.js";
 import type { Options } from "./options.js";
-import { aligned, formatMs, printable, style } from "./output.js";
+import { aligned, formatMs, GAP, printable, style, widthsOf } from "./output.js";
 import { chooseStore, describeStore } from "./store.js";
 
 const EVERY_MS = 1_000;
 const BAR = 10;
+/** Names and holders are cut to no less than this. */
+const SHORTEST = 8;
 const HEADING = ["NAME", "MODE", "HOLDER", "HELD FOR", "TIME LEFT", "WAITERS"];
 /** The other screen of the terminal, without cursor, and without a new line where one is too long. */
 const BEGIN = "\u001b[?1049h\u001b[?25l\u001b[?7l";
@@ -54,7 +56,7 @@ export async function watchNames(options: Options): Promise<number> {
 /** The lines of each drawing. A store that fails leaves the last table, and its error, on the screen. */
 export class Frames {
   readonly #where: string;
-  #names: readonly NameStatus[] = [];
+  #seen: Seen = { names: [], knowsWaiters: true };
   /** The most time that each lease had left: its ttl, after the first renewal that is seen. */
   #longest = new Map<string, number>();
 
@@ -63,14 +65,15 @@ export class Frames {
   }
 
   next(look: Look, rows: number, columns: number): string[] {
-    if ("names" in look) this.#names = look.names;
+    if ("names" in look) this.#seen = look;
     const title = `${clockTime(Date.now())}  ${this.#where}`;
     const top =
       "names" in look
         ? [`${title}  ${count(look.names.length)}`]
         : [title, ...wrap(look.problem, columns)];
     // Names, labels and numbers come from the store, where others may have written anything.
-    const lines = aligned([HEADING, ...this.#rows()]).map(printable);
+    const cells = [HEADING, ...this.#rows()].map((row) => row.map(printable));
+    const lines = aligned(shortened(cells, columns));
     const room = Math.max(2, rows - 1 - top.length);
     if (lines.length <= room) return [...top, ...lines];
     return [...top, ...lines.slice(0, room - 1), `and ${lines.length - room + 1} more`];
@@ -78,8 +81,11 @@ export class Frames {
 
   #rows(): string[][] {
     const longest = new Map<string, number>();
-    const rows = this.#names.flatMap(({ name, limit, holders, waiting }) => {
-      if (holders.length === 0) return [[name, "-", "-", "-", "-", String(waiting)]];
+    const { names, knowsWaiters } = this.#seen;
+    const rows = mostWaitersFirst(names).flatMap((info) => {
+      const { name, limit, holders } = info;
+      const waiters = waitersText(info, knowsWaiters);
+      if (holders.length === 0) return [[name, "-", "-", "-", "-", waiters]];
       return holders.map((one, at) => {
         const key = `${one.token} ${name}`;
         const most = Math.max(one.expiresInMs, this.#longest.get(key) ?? 0, 1);
@@ -90,7 +96,7 @@ export class Frames {
           one.holder,
           formatMs(one.heldMs),
           `${bar(one.expiresInMs / most)} ${formatMs(one.expiresInMs)}`,
-          at === 0 ? String(waiting) : "",
+          at === 0 ? waiters : "",
         ];
       });
     });
@@ -98,6 +104,28 @@ export class Frames {
     return rows;
   }
 }
+
+/** The sort is stable: names with as many waiters stay in their order. */
+const mostWaitersFirst = (names: readonly NameStatus[]): readonly NameStatus[] =>
+  names.toSorted((one, other) => other.waiting - one.waiting);
+
+/** Cuts names and holders until a line fits, the longer ones first; the other columns say what changes. */
+function shortened(rows: readonly (readonly string[])[], columns: number): string[][] {
+  const widths = widthsOf(rows);
+  const [name, holder] = [HEADING.indexOf("NAME"), HEADING.indexOf("HOLDER")];
+  const others = widths.filter((_, i) => i !== name && i !== holder);
+  const gaps = GAP.length * (widths.length - 1);
+  const room = others.reduce((left, width) => left - width, columns - gaps);
+  const half = Math.max(SHORTEST, Math.floor(room / 2));
+  const most = new Map([
+    [name, Math.max(half, room - widths[holder]!)],
+    [holder, Math.max(half, room - widths[name]!)],
+  ]);
+  return rows.map((row) => row.map((cell, i) => cut(cell, most.get(i) ?? cell.length)));
+}
+
+const cut = (text: string, most: number): string =>
+  text.length <= most ? text : `${text.slice(0, most - 1)}…`.toWellFormed();
 
 const count = (names: number): string =>
   names < MOST_NAMES ? `${names} names` : `the first ${names} names; --prefix TEXT shows others`;

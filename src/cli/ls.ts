@@ -1,7 +1,8 @@
 import type { NameStatus } from "../core/name-status.js";
 import { append } from "../stores/shared/append.js";
 import { Exit } from "./exit.js";
-import { MOST_NAMES, modeText } from "./names.js";
+import { look } from "./look.js";
+import { MOST_NAMES, modeText, waitersText } from "./names.js";
 import type { Options } from "./options.js";
 import { formatMs, jsonText, note, print, printable, quoted, table } from "./output.js";
 import { chooseStore, describeStore, withLocks } from "./store.js";
@@ -11,10 +12,15 @@ const HEADING = ["NAME", "MODE", "HOLDER", "TOKEN", "HELD FOR", "EXPIRES IN", "W
 export async function ls(options: Options): Promise<number> {
   if (options.watch) return (await import("./ls-watch.js")).watchNames(options);
   const { prefix = "", json } = options;
-  const names = await withLocks(options, (locks) => locks.list({ prefix, limit: MOST_NAMES }), []);
+  const { names, knowsWaiters } = await withLocks(
+    options,
+    (locks) => look(locks, { prefix, limit: MOST_NAMES }),
+    { names: [], knowsWaiters: true },
+  );
   if (json) print(jsonText(names));
-  else if (names.length > 0) print(table([HEADING, ...names.flatMap(rowsOf)]));
-  else {
+  else if (names.length > 0) {
+    print(table([HEADING, ...names.flatMap((info) => rowsOf(info, knowsWaiters))]));
+  } else {
     const where = describeStore(chooseStore(options).url);
     print(`Nothing is held${prefix === "" ? "" : ` under ${quoted(prefix)}`} in ${where}.`);
   }
@@ -35,8 +41,8 @@ function printNotes(names: readonly NameStatus[]): void {
 }
 
 /** A row for each holder; a name without a holder gets one row too. */
-function rowsOf(info: NameStatus): string[][] {
-  const waiters = String(info.waiting);
+function rowsOf(info: NameStatus, knowsWaiters: boolean): string[][] {
+  const waiters = waitersText(info, knowsWaiters);
   const name = printable(info.name);
   if (info.holders.length === 0) return [[name, "-", "-", "-", "-", "-", waiters]];
   return info.holders.map((one, at) => [

@@ -10,6 +10,10 @@ export function modeText(one: HolderInfo | WaiterInfo, limit: number | null): st
   return one.mode === "permits" ? printable(`${one.permits} of ${limit}`) : one.mode;
 }
 
+/** How many wait for a name. `knowsWaiters`: whether waiters have a place in the store. */
+export const waitersText = (info: NameStatus, knowsWaiters: boolean): string =>
+  knowsWaiters ? String(info.waiting) : "?";
+
 /** The options that keep a name closed after the work. */
 export const CLOSED_BY = "(--at-least or --once-per)";
 

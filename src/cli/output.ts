@@ -57,15 +57,20 @@ export function formatMs(ms: number): string {
     .join(" ");
 }
 
-/** The lines of a table: columns as wide as their widest cell. */
+/** Between the columns of a table. */
+export const GAP = "  ";
+
+/** The width of each column: that of its widest cell. */
+export const widthsOf = (rows: readonly (readonly string[])[]): number[] =>
+  rows[0]!.map((_, i) => rows.reduce((most, row) => Math.max(most, row[i]!.length), 0));
+
+/** The lines of a table. */
 export function aligned(rows: readonly (readonly string[])[]): string[] {
-  const widths = rows[0]!.map((_, i) =>
-    rows.reduce((most, row) => Math.max(most, row[i]!.length), 0),
-  );
+  const widths = widthsOf(rows);
   return rows.map((row) =>
     row
       .map((cell, i) => cell.padEnd(widths[i]!))
-      .join("  ")
+      .join(GAP)
       .trimEnd(),
   );
 }

@@ -1,5 +1,6 @@
 import { atLeastCases } from "./at-least.js";
 import { contractCases } from "./contract.js";
+import { eventCases } from "./events.js";
 import { fenceCases } from "./fences.js";
 import { leaseCases } from "./leases.js";
 import { matrixCases } from "./matrix.js";
@@ -28,6 +29,7 @@ export const conformance: readonly Case[] = [
   ...nameCases,
   ...recordCases,
   ...fenceCases,
+  ...eventCases,
 ];
 
 /**

@@ -19,11 +19,27 @@ export interface LeaseFields extends AcquireFields {
   token: bigint;
 }
 
+/** Every kind of request to a store, as the event `request` names it. */
+export const COMMANDS = [
+  "claim",
+  "renew",
+  "release",
+  "inspect",
+  "list",
+  "revoke",
+  "resize",
+  "close",
+  "read",
+  "write",
+  "take",
+] as const;
+export type Command = (typeof COMMANDS)[number];
+
 /** Every event, with its fixed fields. Published on `holdfast:<event>`. */
 export interface Events {
   /** A call of `acquire` or the like has begun. */
   asked: AcquireFields & { holder: string; permits: number };
-  /** A lease was granted after `waitMs`; `handedOver` if another holder passed it on. */
+  /** A lease was granted after `waitMs`; `handedOver` if the caller had waited, and was notified of its grant. */
   granted: LeaseFields & { holder: string; waitMs: number; handedOver: boolean };
   /** An acquire has ended without a lease. */
   "not-granted": AcquireFields & {
@@ -32,8 +48,8 @@ export interface Events {
     reason: "busy" | "timeout" | "aborted" | "unavailable" | "closed" | "refused";
   };
   /**
-   * A renewal was confirmed; `ttlMs` is the new ttl. `remainingShare` is the time that was left of the
-   * lease before that, as a share of its ttl: from 1 down to 0, when the lease is lost.
+   * A renewal was confirmed; `ttlMs` is the new ttl. `remainingShare` is the time that was left before the lease
+   * would have been lost, as a share of the ttl less drift and `abortBefore`: from 1 down to 0.
    */
   renewed: LeaseFields & { ttlMs: number; remainingShare: number };
   /** A renewal failed, or got no reply in time; it is repeated. */
@@ -66,7 +82,7 @@ export interface Events {
    */
   request: {
     store: string;
-    command: string;
+    command: Command;
     ms: number;
     outcome: "replied" | "failed" | "timeout";
   };

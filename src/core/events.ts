@@ -2,7 +2,7 @@ import { channel } from "node:diagnostics_channel";
 import type { Events, LoggedEvent, UnloggedEvent } from "./event-fields.js";
 import { logLine } from "./log-lines.js";
 
-export type { AcquireFields, Events, LeaseFields } from "./event-fields.js";
+export type { AcquireFields, Command, Events, LeaseFields } from "./event-fields.js";
 
 /** The name of an event, without `holdfast:`. */
 export type EventName = keyof Events;

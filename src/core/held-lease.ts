@@ -224,7 +224,8 @@ export class HeldLease extends ProvedGrant implements Lease {
     // A listener may have released it: then `released` was its last event.
     if (this.#isOver()) return;
     this.#emit("renewed", () => {
-      const remainingShare = Math.max(0, provedUntilMs - this.#nowMs()) / provedTtlMs;
+      const remainingShare =
+        Math.max(0, provedUntilMs - this.#nowMs()) / this.usableMs(provedTtlMs);
       return { ttlMs: grant.ttlMs, remainingShare };
     });
     this.#extras?.renewCalls?.settle(sentAtMs, null);

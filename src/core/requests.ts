@@ -1,7 +1,7 @@
 import type { Agenda } from "./agenda.js";
 import { reasonOf, safeCause } from "./cause.js";
 import { ClosedError, HoldfastError, StoreUnavailableError } from "./errors.js";
-import { hasSubscribers } from "./events.js";
+import { type Command, hasSubscribers } from "./events.js";
 import { OwedRelease } from "./owed-release.js";
 import { startReplyTimeout } from "./reply-timeout.js";
 import type { Runtime } from "./runtime.js";
@@ -180,16 +180,17 @@ export class Requests {
 
   /**
    * Sends any other request. Rejects with `StoreUnavailableError` when its outcome is unknown, after
-   * `commandTimeout` at the latest.
+   * `commandTimeout` at the latest. `what`: the request in the words of an error.
    */
   async run<T>(
-    what: string,
+    command: Command,
     send: (store: Store) => Awaitable<T>,
     timeoutMs = Number.POSITIVE_INFINITY,
+    what: string = command,
   ): Promise<T> {
     const limitMs = Math.min(timeoutMs, this.#settings.commandTimeoutMs);
     try {
-      const reply = this.#timed(what, limitMs, () => send(this.#store));
+      const reply = this.#timed(command, limitMs, () => send(this.#store));
       if (!isPromise(reply)) return reply;
       return await new Promise<T>((replied, failed) => {
         this.#withTimeout(what, reply, limitMs, { replied, failed });
@@ -261,7 +262,7 @@ export class Requests {
   }
 
   /** Sends a request, and publishes how long its reply took; reads no clock if nobody listens. */
-  #timed<T>(command: string, timeoutMs: number, send: () => Awaitable<T>): Awaitable<T> {
+  #timed<T>(command: Command, timeoutMs: number, send: () => Awaitable<T>): Awaitable<T> {
     if (!hasSubscribers("request")) return send();
     const { store } = this.#store.traits;
     const request = new TimedRequest(this.#agenda, this.#runtime.clock, { store, command });

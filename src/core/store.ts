@@ -127,7 +127,7 @@ export interface Grant {
   readonly ttlMs: number;
   /** The request that the grant's present expiry rests on. */
   readonly seq: number;
-  /** The claim had waited, and the step that freed the name made it the holder. */
+  /** The claim had waited, and learned of its grant by a notification: not by a claim or renewal of its own. */
   readonly handedOver: boolean;
 }
 
@@ -271,7 +271,7 @@ export interface NameInfo {
   readonly limit: number;
   /** In the order of their tokens. */
   readonly holders: readonly HolderInfo[];
-  /** How many wait. */
+  /** How many wait; 0 where `traits.fair` is false, because waiters have no place in such a store. */
   readonly waiting: number;
   /** The first WAITERS_SHOWN of them, in the order of the queue. */
   readonly waiters: readonly WaiterInfo[];
@@ -298,7 +298,7 @@ export interface Traits {
   readonly liveness: "lease" | "session";
   /** Whether the store notifies waiters, or they poll. */
   readonly waiting: "pushed" | "polled";
-  /** Whether waiters are granted in the order in which they came. */
+  /** Whether waiters have a place in the store, are granted in that order, and can be seen by `inspect` and `list`. */
   readonly fair: boolean;
   /** The shortest ttl, in milliseconds. */
   readonly minTtlMs: number;

@@ -1,17 +1,17 @@
 import { type Agenda, AgendaEntry } from "./agenda.js";
 import { type Clock, LATE_MS } from "./clock.js";
-import { type Events, publish } from "./events.js";
+import { type Command, type Events, publish } from "./events.js";
 import { LAST_REPLY_MS } from "./reply-timeout.js";
 
 /** Publishes one event `request`, when the request has its reply or its timeout, whichever is first. */
 export class TimedRequest extends AgendaEntry {
   readonly #agenda: Agenda;
   readonly #clock: Clock;
-  readonly #about: { readonly store: string; readonly command: string };
+  readonly #about: { readonly store: string; readonly command: Command };
   readonly #sentAtMs: number;
   #hasEnded = false;
 
-  constructor(agenda: Agenda, clock: Clock, about: { store: string; command: string }) {
+  constructor(agenda: Agenda, clock: Clock, about: { store: string; command: Command }) {
     super();
     this.#agenda = agenda;
     this.#clock = clock;

@@ -1,5 +1,6 @@
 import { assertOpen, type Context } from "../core/context.js";
 import { ClosedError, UnsupportedError } from "../core/errors.js";
+import type { Command } from "../core/events.js";
 import type {
   MeterTake,
   Records,
@@ -29,13 +30,13 @@ export class NamespaceRecords {
 
   async read(key: string): Promise<StoredRecord | null> {
     assertOpen(this.#context);
-    return this.#run("read a record", () => this.#records.read(this.#keyOf(key)));
+    return this.#run("read", "a record", () => this.#records.read(this.#keyOf(key)));
   }
 
   /** Works while the `Locks` closes, within its grace: the result of work that ends then must be recorded. */
   async write(write: RecordWrite): Promise<WriteAnswer> {
     if (this.#context.requests.isClosed) throw new ClosedError();
-    return this.#run("write a record", () =>
+    return this.#run("write", "a record", () =>
       this.#records.write({ ...write, key: this.#keyOf(write.key) }),
     );
   }
@@ -43,14 +44,19 @@ export class NamespaceRecords {
   async take(take: MeterTake, timeoutMs?: number): Promise<TakeAnswer> {
     assertOpen(this.#context);
     const send = () => this.#records.take({ ...take, key: this.#keyOf(take.key) });
-    return this.#run("take from a meter", send, timeoutMs);
+    return this.#run("take", "from a meter", send, timeoutMs);
   }
 
   #keyOf(key: string): string {
     return this.#context.requests.toStoreName(key);
   }
 
-  async #run<T>(what: string, send: () => T | Promise<T>, timeoutMs?: number): Promise<T> {
-    return this.#context.requests.run(what, send, timeoutMs);
+  async #run<T>(
+    command: Command,
+    rest: string,
+    send: () => T | Promise<T>,
+    timeoutMs?: number,
+  ): Promise<T> {
+    return this.#context.requests.run(command, send, timeoutMs, `${command} ${rest}`);
   }
 }

@@ -1,4 +1,5 @@
 import { assertOpen, type Context } from "../core/context.js";
+import { UnsupportedError } from "../core/errors.js";
 import { emit } from "../core/events.js";
 import { holderOf, type NameStatus, statusOf } from "../core/name-status.js";
 import { refuseIfCannot } from "../core/settings.js";
@@ -48,6 +49,12 @@ export async function listNames(
 
 export async function listDeadlocks(context: Context): Promise<readonly Deadlock[]> {
   assertOpen(context);
+  const { fair, store } = context.store.traits;
+  if (!fair) {
+    throw new UnsupportedError(
+      `deadlocks can't be found on ${store}: its waiters poll, and nobody sees who waits; take several names with acquireAll, which can't deadlock`,
+    );
+  }
   const first = await list(context, "", MOST_NAMES);
   if ((await findDeadlocks(first)).length === 0) return [];
   // One list may mix several moments, so only what two lists agree on counts.

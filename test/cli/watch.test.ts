@@ -65,6 +65,8 @@ const holder = (token: bigint, more: object = {}) => ({
   ...more,
 });
 
+const seen = (names: readonly NameStatus[], knowsWaiters = true) => ({ names, knowsWaiters });
+
 describe("holdfast ls --watch", () => {
   it("draws the table again and again on a terminal, and leaves it as it was", async (context) => {
     skipUnless(context, canMakeTerminals, "needs script(1), of bsdutils");
@@ -112,7 +114,8 @@ describe("holdfast ls --watch", () => {
     expect(await terminal.exited).toBe(130);
     clearInterval(typing);
     expect(terminal.text).toContain(TAKEN);
-    expect(terminal.text.trimEnd().endsWith(GIVEN_BACK)).toBe(true);
+    // On a busy machine the terminal echoes another Ctrl-C after the end.
+    expect(terminal.text.replaceAll("^C", "").trimEnd().endsWith(GIVEN_BACK)).toBe(true);
   });
 
   it("gives the terminal back while it is stopped by Ctrl-Z", async (context) => {
@@ -142,26 +145,58 @@ describe("holdfast ls --watch", () => {
 
   it("shows the time left as a share of the most that was seen, and fits the terminal", () => {
     const frames = new Frames("memory:");
-    const look = (expiresInMs: number) => ({
-      names: [status("a", { holders: [holder(1n, { expiresInMs })], waiting: 2 }), status("b")],
-    });
+    const look = (expiresInMs: number) =>
+      seen([status("a", { holders: [holder(1n, { expiresInMs })], waiting: 2 }), status("b")]);
     expect(frames.next(look(20_000), 24, 80)[2]).toBe(
       "a     exclusive  h1      5s        [##########] 20s  2",
     );
     expect(frames.next(look(10_000), 24, 80)[2]).toContain("[#####-----] 10s");
     expect(frames.next(look(0), 24, 80)[2]).toContain("[----------] 0ms");
     expect(frames.next(look(40_000), 24, 80)[2]).toContain("[##########] 40s");
-    const many = { names: Array.from({ length: 50 }, (_, i) => status(`n${i}`)) };
+    const many = seen(Array.from({ length: 50 }, (_, i) => status(`n${i}`)));
     const lines = frames.next(many, 10, 80);
     expect(lines).toHaveLength(9);
     expect(lines.at(-1)).toBe("and 44 more");
-    const cut = { names: Array.from({ length: 1_000 }, (_, i) => status(`n${i}`)) };
+    const cut = seen(Array.from({ length: 1_000 }, (_, i) => status(`n${i}`)));
     expect(new Frames("memory:").next(cut, 10, 80)[0]).toMatch(
       / memory: {2}the first 1000 names; --prefix TEXT shows others$/,
     );
     const failed = frames.next({ problem: "it is down since today" }, 12, 12);
     expect(failed.slice(1, 3)).toEqual(["it is down", "since today"]);
     expect(failed.slice(3)).toEqual(lines.slice(1));
+  });
+
+  it.each([
+    ["invoice:2026-11-19:customer:4711", "worker-17.eu-west-1:48211 (report)"],
+    ["a", "worker-17.eu-west-1.compute.internal:48211 (the nightly report of all regions)"],
+    ["invoice:2026-11-19:customer:4711:all-items-of-the-year:in-one-name", "h"],
+  ])("shortens %j and %j so that the other columns fit 80", (name, label) => {
+    const holders = [holder(1n, { holder: label, heldMs: 252_000, expiresInMs: 29_000 })];
+    const frames = new Frames("memory:");
+    const [, heading, row] = frames.next(seen([status(name, { holders, waiting: 3 })]), 24, 80);
+    expect(heading).toMatch(/^NAME +MODE +HOLDER +HELD FOR +TIME LEFT +WAITERS$/);
+    expect(row).toMatch(/^\S+ +exclusive +\S.* +4m 12s +\[#{10}\] 29s +3$/);
+    expect(row).toContain("…");
+    expect(heading!.length).toBe(80);
+    // All of it on a wide terminal.
+    const [, , wide] = frames.next(seen([status(name, { holders, waiting: 3 })]), 24, 200);
+    expect(wide).toContain(name);
+    expect(wide).toContain(label);
+  });
+
+  it("shows the names with most waiters first, and ? where nobody knows them", () => {
+    const names = [
+      status("a"),
+      status("b", { waiting: 1 }),
+      status("c"),
+      status("d", { waiting: 9 }),
+    ];
+    const rows = (known: boolean): string[] =>
+      new Frames("memory:").next(seen(names, known), 24, 80).slice(2);
+    expect(rows(true).map((row) => row[0])).toEqual(["d", "b", "a", "c"]);
+    expect(rows(true)[0]).toMatch(/ 9$/);
+    const unknown = rows(false);
+    for (const row of unknown) expect(row).toMatch(/ \?$/);
   });
 
   it.each([

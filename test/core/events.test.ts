@@ -2,7 +2,9 @@ import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { readFileSync } from "node:fs";
 import { inspect } from "node:util";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { connect } from "../../src/connect.js";
 import { StoreUnavailableError } from "../../src/core/errors.js";
+import { COMMANDS } from "../../src/core/event-fields.js";
 import {
   EVENT_NAMES,
   type EventName,
@@ -12,6 +14,8 @@ import {
 } from "../../src/core/events.js";
 import type { RenewAnswer } from "../../src/core/store.js";
 import { notEntered, stale } from "../../src/fence/fence.js";
+import { idempotent } from "../../src/lockfree/idempotent.js";
+import { rateLimiter } from "../../src/lockfree/rate-limiter.js";
 import { never, rejection, stage, watch } from "./helpers.js";
 
 type Heard = { event: string; fields: Record<string, unknown> };
@@ -161,8 +165,8 @@ describe("events", () => {
     expect(last("asked")).toEqual({ ...acquire, holder: "me (n)", permits: 1 });
     const granted = { ...acquire, token, holder: "me (n)", waitMs: 0, handedOver: false };
     expect(last("granted")).toEqual(granted);
-    // Renewed at a third of the ttl or a little earlier; a tenth and the drift are not for the holder.
-    const remainingShare = expect.closeTo(0.57, 1);
+    // Renewed at a third of the ttl or a little earlier; a tenth and the drift are no usable time.
+    const remainingShare = expect.closeTo(0.64, 1);
     expect(last("renewed")).toEqual({ ...acquire, token, ttlMs: 10_000, remainingShare });
     expect(last("released")).toEqual({ ...acquire, token, heldMs: 3_400, outcome: "released" });
   });
@@ -186,7 +190,40 @@ describe("events", () => {
     const renewing = lease.renew("100s");
     await on.clock.advance(0);
     await renewing;
-    expect(last("renewed")).toMatchObject({ ttlMs: 100_000, remainingShare: 0.7898 });
+    // 1 s of the 8.9 s that drift and abortBefore leave of the ttl has passed.
+    const remainingShare = expect.closeTo(7_898 / 8_898);
+    expect(last("renewed")).toMatchObject({ ttlMs: 100_000, remainingShare });
+  });
+
+  it.each(["0s", "1s", "4s", "5s"] as const)(
+    "of a renewal on time tell of no hurry with an abortBefore of %s and a ttl of 10 s",
+    async (abortBefore) => {
+      const on = stage({ ttl: "10s", abortBefore });
+      await on.locks.acquire("a");
+      await on.clock.advance(3_400);
+      // Below this, the alert HoldfastRenewalsLate fires.
+      expect((last("renewed") as Events["renewed"]).remainingShare).toBeGreaterThan(0.3);
+    },
+  );
+
+  it("of requests name every command, and docs/events.md lists them", async () => {
+    const locks = await connect("memory:");
+    await (await locks.acquire("a")).renew();
+    await locks.inspect("a");
+    await locks.list();
+    await locks.forceRelease("a", { why: "a test" });
+    const semaphore = locks.semaphore("s", { permits: 2 });
+    await (await semaphore.acquire()).release();
+    await semaphore.resize(3);
+    await idempotent(locks, "charge", { keep: "1m" }, () => 1);
+    await rateLimiter(locks, "mail", { limit: 1, per: "1m" }).take();
+    await locks.close();
+    const published = received
+      .filter(({ event }) => event === "request")
+      .map(({ fields }) => fields["command"] as string);
+    expect([...new Set(published)].toSorted()).toEqual([...COMMANDS].toSorted());
+    const [, listed] = /`command` is (.*)/.exec(PAGE)!;
+    expect(listed!.match(/`\w+`/g)!.map((one) => one.slice(1, -1))).toEqual([...COMMANDS]);
   });
 
   it("time each request by the store's own reply, and say which failed", async () => {

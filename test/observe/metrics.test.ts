@@ -67,8 +67,8 @@ describe("prometheusMetrics", () => {
     }
     await on.clock.advance(3_400);
     expect(sample(`holdfast_renewals_total${of('outcome="renewed"')}`)).toBe(1);
-    expect(sample(`holdfast_renewal_remaining_ratio_bucket${of('le="0.5"')}`)).toBe(0);
-    expect(sample(`holdfast_renewal_remaining_ratio_bucket${of('le="0.6"')}`)).toBe(1);
+    expect(sample(`holdfast_renewal_remaining_ratio_bucket${of('le="0.6"')}`)).toBe(0);
+    expect(sample(`holdfast_renewal_remaining_ratio_bucket${of('le="0.7"')}`)).toBe(1);
     on.store.onRenew = () => Promise.reject(new Error("down"));
     await on.clock.advance(3_400);
     expect(sample(`holdfast_jeopardized_leases${E}`)).toBe(1);

@@ -7,6 +7,8 @@ import { LOSS_DETAIL } from "../../src/core/errors.js";
 import { EVENT_NAMES, type EventName } from "../../src/core/events.js";
 import { METRIC_NAMES, METRICS, type MetricName } from "../../src/observe/metric-table.js";
 import { prometheusMetrics } from "../../src/observe/metrics.js";
+import { POSTGRES_POLLED_TRAITS } from "../../src/stores/postgres/index.js";
+import { traitsOfAllStores } from "../../src/stores/registry.js";
 import { describeWith } from "../support/needs.js";
 import { readSamples } from "./series.js";
 
@@ -152,6 +154,13 @@ test("alerts and dashboard use no metric that does not exist, and the dashboard 
     );
   for (const name of [...used(ALERTS), ...used(DASHBOARD)]) expect(known).toContain(name);
   expect([...used(DASHBOARD)].toSorted()).toEqual(known.toSorted());
+});
+
+test("the alert about notifications leaves out the stores that send none, and no others", async () => {
+  const [, polled] = /alert: HoldfastHandoverSlow.*?store!~"(.*?)"/s.exec(ALERTS)!;
+  const all = [...(await traitsOfAllStores()), POSTGRES_POLLED_TRAITS];
+  const stores = all.filter(({ waiting }) => waiting === "polled").map(({ store }) => store);
+  expect(polled!.split("|").toSorted()).toEqual([...new Set(stores)].toSorted());
 });
 
 test("every alert has a case in which it fires, and one in which it is silent", () => {

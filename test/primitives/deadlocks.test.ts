@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { LOCK_LIMIT, modeOf, type NameInfo } from "../../src/core/store.js";
-import { createLocksOn, type Locks } from "../../src/locks.js";
+import { createLocks, createLocksOn, type Locks } from "../../src/locks.js";
 import { type Deadlock, findDeadlocks } from "../../src/primitives/deadlocks.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
 import { delegate } from "../../src/testing/delegate.js";
@@ -450,6 +450,19 @@ describe("locks.deadlocks", () => {
     await on.clock.advance(0);
     expect(forXs.outcome).toBe("resolved");
     expect(await on.watcher.deadlocks()).toEqual([]);
+  });
+
+  it("refuses a store that does not know who waits: its reply would always be that there is none", async () => {
+    const store = delegate(memoryStore());
+    const locks = createLocks({
+      ...store,
+      traits: { ...store.traits, store: "poor", fair: false },
+    });
+    await expect(locks.deadlocks()).rejects.toMatchObject({
+      code: "UNSUPPORTED",
+      message: expect.stringMatching(/on poor: .* nobody sees who waits; .* acquireAll/),
+    });
+    await locks.close();
   });
 
   it("does not report a deadlock that a release or an abort has ended between the two reads", async () => {

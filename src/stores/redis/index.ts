@@ -103,6 +103,8 @@ export class RedisStore implements Store {
   });
   /** The first argument of every script: whether this process listens to its channel, and the channel (see names.lua). */
   readonly #caller: { readonly listening: string; readonly notListening: string };
+  /** With `replicas`: waiters that a message has notified of their grant, which their next renewal proves. */
+  readonly #notified = new WeakSet<LocalWaiter>();
   #closed = false;
 
   constructor(client: RedisClient, options: RedisStoreOptions = {}) {
@@ -149,7 +151,7 @@ export class RedisStore implements Store {
   async renew(renewals: readonly Renewal[]): Promise<readonly RenewAnswer[]> {
     const { losses } = this.#runner.connection;
     const timeoutMs = Math.min(...renewals.map(({ ttlMs }) => ttlMs)) * TIMEOUT_PER_TTL;
-    const answers = await this.#renew(renewals, timeoutMs);
+    const answers = this.#markHandovers(renewals, await this.#renew(renewals, timeoutMs));
     this.#queued.waiters.removeSettled(renewals, answers);
     if (!answers.some(({ kind }) => kind === "granted")) return answers;
     const failure = await this.#replicas.receive(losses).catch((error: unknown) => error);
@@ -273,13 +275,31 @@ export class RedisStore implements Store {
     const message = parsePushMessage(text);
     if (message === null) return;
     if (!("grantId" in message)) this.#queued.waiters.pushLookToAll();
-    // With replicas, another connection has written the grant, so it counts only after a renewal on this one.
-    else if (message.kind === "look" || this.#replicas.required > 0) {
+    else if (message.kind === "look") {
       this.#queued.waiters.push(message.grantId, { kind: "look" });
     } else {
       const waiter = this.#queued.waiters.find(message.grantId);
-      if (waiter !== undefined) void this.#confirm(waiter);
+      if (waiter === undefined) return;
+      if (this.#replicas.required === 0) void this.#confirm(waiter);
+      else {
+        // Another connection has written the grant, so it counts only after a renewal on this one.
+        this.#notified.add(waiter);
+        waiter.push({ kind: "look" });
+      }
     }
+  }
+
+  /** A renewal that proves a grant after its message was not what the waiter learned it from. */
+  #markHandovers(
+    renewals: readonly Renewal[],
+    answers: readonly RenewAnswer[],
+  ): readonly RenewAnswer[] {
+    if (this.#replicas.required === 0) return answers;
+    return answers.map((answer, i) => {
+      const waiter = this.#queued.waiters.find(renewals[i]!.grantId);
+      if (answer.kind !== "granted" || waiter === undefined) return answer;
+      return { ...answer, grant: { ...answer.grant, handedOver: this.#notified.has(waiter) } };
+    });
   }
 
   /**

@@ -3,6 +3,8 @@ import { inspect } from "node:util";
 import { Cluster, Redis } from "ioredis";
 import { createClient, createClientPool, createCluster, createSentinel, RESP_TYPES } from "redis";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { eventCases } from "../../../src/conformance/events.js";
+import { runCase } from "../../../src/conformance/index.js";
 import { ignore } from "../../../src/conformance/subject.js";
 import type { Claim } from "../../../src/core/store.js";
 import type { Locks } from "../../../src/index.js";
@@ -11,6 +13,7 @@ import { keyOf } from "../../../src/stores/redis/keys.js";
 import { TcpProxy } from "../../../src/verify/faults/proxy.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../../src/verify/lab/redis.js";
+import { realSubject } from "../../conformance/subjects.js";
 import { rejection } from "../../core/helpers.js";
 import { describeWith } from "../../support/needs.js";
 import {
@@ -454,6 +457,11 @@ describeWith(["redis"], "Redis, with the user's own client", () => {
         expect(claimed.map(({ status }) => status)).toEqual(names.map(() => "rejected"));
         expect(performance.now() - fromMs).toBeLessThan(4_000);
       });
+    });
+
+    test.each(eventCases.map((one) => [one.name, one] as const))("%s", async (_name, one) => {
+      const subject = realSubject(() => open(primary.url, { replicas: 1 }));
+      expect(await runCase(one, subject)).toBe("passed");
     });
 
     test("a handover counts after the waiter's own renewal", async () => {
