@@ -1,3 +1,4 @@
+import { AsyncResource } from "node:async_hooks";
 import { onAbort } from "../core/abort.js";
 import { contextOf } from "../core/context.js";
 import { AcquireTimeoutError, ClosedError, QueueFullError } from "../core/errors.js";
@@ -41,13 +42,13 @@ export interface QueueRunOptions {
 /** Tasks that run in order, one at a time for each key. Tasks of different keys run side by side. */
 export interface KeyedQueue<L> extends AsyncDisposable {
   /**
-   * Runs `fn` after all earlier tasks of the key, and resolves to its result. `fn` gets the lease of the key, or
-   * null in a queue without locks. Rejects with the error of `fn`; with `LeaseLostError` if the lease was lost
-   * while `fn` ran (a task that has not begun is not affected: it gets another lease); with
-   * `AcquireTimeoutError` or `StoreUnavailableError` if its turn did not come within `wait`; with
+   * Runs `fn` after all earlier tasks of the key, in the asynchronous context of this call, and resolves to its
+   * result. `fn` gets the lease of the key, or null in a queue without locks. Rejects with the error of `fn`; with
+   * `LeaseLostError` if the lease was lost while `fn` ran (a task that has not begun is not affected: it gets another
+   * lease); with `AcquireTimeoutError` or `StoreUnavailableError` if its turn did not come within `wait`; with
    * `QueueFullError` if `most` tasks of the key wait in this process, or 5,000 waiters in the store; with
-   * `ClosedError`, and with the signal's reason. Inside `fn`, do not await another task of the same key, nor
-   * `close`: both wait for `fn`.
+   * `ClosedError`, and with the signal's reason. Inside `fn`, do not await another task of the same key, nor `close`:
+   * both wait for `fn`.
    */
   run<T>(key: string, fn: (lease: L) => T | Promise<T>): Promise<T>;
   run<T>(
@@ -170,21 +171,26 @@ export class LaneQueue implements KeyedQueue<Lease | null> {
     if (waitMs === 0 && lane !== undefined && (lane.isRunning || lane.tasks.size > 0)) {
       throw new AcquireTimeoutError(key, 0, lane.lease?.holder ?? null);
     }
+    // A lane runs its tasks in the flow of the caller that began it: there, a task of another caller could join that
+    // caller's lease, and would see its AsyncLocalStorage values.
+    const caller = new AsyncResource("holdfast.task", { requireManualDestroy: true });
     return new Promise<T>((resolve, reject) => {
       const task: Task = {
         asksOnce: waitMs === 0,
         run: async (lease, ended) => {
           stopWaiting();
-          await runTask(lease, fn).then(
-            (value) => {
-              ended();
-              resolve(value);
-            },
-            (error) => {
-              ended();
-              reject(error);
-            },
-          );
+          await caller
+            .runInAsyncScope(() => runTask(lease, fn))
+            .then(
+              (value) => {
+                ended();
+                resolve(value);
+              },
+              (error) => {
+                ended();
+                reject(error);
+              },
+            );
         },
         fail: (error) => {
           stopWaiting();
