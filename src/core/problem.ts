@@ -16,8 +16,8 @@ export class Refusal extends Error {
   readonly problem: Problem;
   readonly headers: Readonly<Record<string, string>>;
 
-  constructor(problem: Problem, headers: Readonly<Record<string, string>> = {}) {
-    super(problem.detail);
+  constructor(problem: Problem, headers: Readonly<Record<string, string>> = {}, cause?: unknown) {
+    super(problem.detail, { cause });
     this.problem = problem;
     this.headers = headers;
   }

@@ -1,5 +1,5 @@
 import { createHash } from "node:crypto";
-import { HoldfastError, InvalidArgumentError } from "../core/errors.js";
+import { HoldfastError, InvalidArgumentError, type LeaseLostError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
 import { type Problem, Refusal } from "../core/problem.js";
 import {
@@ -12,6 +12,7 @@ import {
 } from "../core/validate.js";
 import type { Locks } from "../locks.js";
 import { checkIdempotent, idempotentOutcome } from "./idempotent.js";
+import { logOutage } from "./log-outage.js";
 import type { StoredResponse } from "./stored-response.js";
 
 /** How a service obeys the header `Idempotency-Key`. */
@@ -142,28 +143,42 @@ export class HttpGuard<Req> {
   ): Promise<StoredResponse | null> {
     const name = `http:${hashOf(checkScope(await this.#scope(request)), key)}`;
     const options = { ...this.#idempotentOptions, fingerprint: hashOf(method, path, body) };
+    const errorsOfHandler: unknown[] = [];
     try {
       const outcome = await idempotentOutcome(this.#locks, name, options, async (lease) => {
-        const stored = await work(lease);
+        const stored = await work(lease).catch((error: unknown) => {
+          if (!isLossOf(lease, error)) errorsOfHandler.push(error);
+          throw error;
+        });
         if (!this.#keepStatus(stored.status)) throw new NotKept();
         return stored;
       });
       return outcome.replayed ? outcome.value : null;
     } catch (error) {
       if (error instanceof NotKept) return null;
-      throw refusalOf(error, name) ?? error;
+      const refusal = errorsOfHandler.includes(error) ? null : refusalOf(error);
+      if (refusal?.problem.status === UNKNOWN.status) {
+        logOutage(this.#locks, "a request with an idempotency key", error);
+      }
+      throw refusal ?? error;
     }
   }
 }
 
-/** Null for an error that is the handler's own, such as one about another key. */
-function refusalOf(error: unknown, name: string): Refusal | null {
-  const problem = HoldfastError.is(error) ? PROBLEMS[error.code] : undefined;
+/** The handler may throw the loss of its key, which is no failure of the handler's own. */
+const isLossOf = ({ name }: Lease, error: unknown): boolean =>
+  HoldfastError.is(error) &&
+  error.code === "LEASE_LOST" &&
+  (error as LeaseLostError).lockName === name;
+
+/** Null for an error that no client can do anything about. */
+function refusalOf(error: unknown): Refusal | null {
+  if (!HoldfastError.is(error)) return null;
+  const problem = PROBLEMS[error.code];
   if (problem === undefined) return null;
-  const { key = name } = error as { key?: string };
-  if (key !== name) return null;
-  const type = `urn:holdfast:problem:${(error as HoldfastError).code.toLowerCase().replaceAll("_", "-")}`;
-  return new Refusal({ type, ...problem }, problem.status === 422 ? {} : { "retry-after": "1" });
+  const type = `urn:holdfast:problem:${error.code.toLowerCase().replaceAll("_", "-")}`;
+  const headers = problem.status === 422 ? {} : { "retry-after": "1" };
+  return new Refusal({ type, ...problem }, headers, error);
 }
 
 const UNKNOWN = {

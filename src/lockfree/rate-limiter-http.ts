@@ -4,6 +4,7 @@ import { HoldfastError, InvalidArgumentError } from "../core/errors.js";
 import { Refusal } from "../core/problem.js";
 import { orElse, parseDuration, show } from "../core/validate.js";
 import type { Locks } from "../locks.js";
+import { logOutage } from "./log-outage.js";
 import { type RateLimiterOptions, rateLimiter } from "./rate-limiter.js";
 
 /** How a service limits its requests. */
@@ -109,7 +110,9 @@ function admission<R>(
     const limiter = rateLimiter(locks, `${policy}:${hashOf(await key(request))}`, numbers);
     const wanted = orElse(await units(request), 1);
     const result = await limiter.take(wanted).catch((error: unknown) => {
-      throw HoldfastError.is(error) && error.code === "STORE_UNAVAILABLE" ? unavailable() : error;
+      if (!HoldfastError.is(error) || error.code !== "STORE_UNAVAILABLE") throw error;
+      logOutage(locks, `a request under the policy ${name}`, error);
+      throw unavailable(error);
     });
     if (result.unavailable) return {};
     const { allowed, remaining, retryAfterMs, fullInMs } = result;
@@ -145,7 +148,7 @@ function exceeded(policy: string, retryAfterMs: number, headers: Record<string, 
 }
 
 /** Nothing was done; units may have been taken. */
-const unavailable = (): Refusal =>
+const unavailable = (cause: unknown): Refusal =>
   new Refusal(
     {
       type: "urn:holdfast:problem:limiter-unavailable",
@@ -154,4 +157,5 @@ const unavailable = (): Refusal =>
       detail: "The request was not carried out. Send it again later.",
     },
     { "retry-after": "1" },
+    cause,
   );

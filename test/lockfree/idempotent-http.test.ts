@@ -6,7 +6,7 @@ import { pipeline } from "node:stream/promises";
 // @ts-expect-error: it has no types
 import express from "express";
 import { describe, expect, onTestFinished, test } from "vitest";
-import { createLocks, type Locks, StoreUnavailableError } from "../../src/index.js";
+import { createLocks, type Lease, type Locks, StoreUnavailableError } from "../../src/index.js";
 import {
   type IdempotentHttpOptions,
   idempotent,
@@ -17,7 +17,10 @@ import { memoryStore } from "../../src/stores/memory/index.js";
 import { Deferred, refusal, rejection } from "../core/helpers.js";
 
 /** The work of a handler of either form; it gets the body as text. */
-type Work = (body: string, request: { aborted: AbortSignal }) => Promise<Reply> | Reply;
+type Work = (
+  body: string,
+  request: { aborted: AbortSignal; lease: Lease | null },
+) => Promise<Reply> | Reply;
 interface Reply {
   readonly status?: number;
   readonly headers?: Record<string, string | string[]>;
@@ -75,19 +78,23 @@ const nodeOptions = (options: Options): IdempotentHttpOptions<IncomingMessage> =
 const FORMS: Record<string, (locks: Locks, work: Work, options?: Options) => Promise<Send>> = {
   async Fetch(locks, work, options = {}) {
     const scope = ({ headers }: Request): string => headers.get("user")!;
-    const handle = idempotentFetch(locks, { keep: "1h", scope, ...options }, async (request) => {
-      const reply = await work(await request.text(), { aborted: request.signal });
-      const { body = "" } = reply;
-      const headers = Object.entries(reply.headers ?? {}).flatMap(([name, value]) =>
-        [value].flat().map((one) => [name, one] as [string, string]),
-      );
-      const isList = Array.isArray(body);
-      const content = isList
-        ? Readable.toWeb(Readable.from(body.map((one) => Buffer.from(one))))
-        : body;
-      const status = reply.status ?? 200;
-      return new Response(status === 204 ? null : (content as BodyInit), { status, headers });
-    });
+    const handle = idempotentFetch(
+      locks,
+      { keep: "1h", scope, ...options },
+      async (request, lease) => {
+        const reply = await work(await request.text(), { aborted: request.signal, lease });
+        const { body = "" } = reply;
+        const headers = Object.entries(reply.headers ?? {}).flatMap(([name, value]) =>
+          [value].flat().map((one) => [name, one] as [string, string]),
+        );
+        const isList = Array.isArray(body);
+        const content = isList
+          ? Readable.toWeb(Readable.from(body.map((one) => Buffer.from(one))))
+          : body;
+        const status = reply.status ?? 200;
+        return new Response(status === 204 ? null : (content as BodyInit), { status, headers });
+      },
+    );
     return async (init = {}) => {
       const { method = "POST", path = "/", body = method === "GET" ? null : "body" } = init;
       const headers = keyHeaders(init);
@@ -98,7 +105,10 @@ const FORMS: Record<string, (locks: Locks, work: Work, options?: Options) => Pro
     const handle = idempotentNode(locks, nodeOptions(options), async (request, response, more) => {
       const gone = new AbortController();
       request.on("aborted", () => gone.abort());
-      const reply = await work(String(more.body ?? ""), { aborted: gone.signal });
+      const reply = await work(String(more.body ?? ""), {
+        aborted: gone.signal,
+        lease: more.lease,
+      });
       const { body = "" } = reply;
       response.writeHead(reply.status ?? 200, reply.headers);
       if (!Array.isArray(body)) response.end(body);
@@ -293,20 +303,52 @@ describe.each(Object.entries(FORMS))("%s", (_, start) => {
     expect([again.status, replayed(again), runs]).toEqual([200, false, 2]);
   });
 
-  test("an outage is 503, and so is one that the handler reports", async () => {
+  test("an outage is 503, and the logger gets its error", async () => {
     const store = memoryStore();
     const broken = { read: () => Promise.reject(new Error("connection refused at 10.0.0.1")) };
-    const locks = createLocks(Object.assign(Object.create(store), { records: broken }));
+    const warnings: unknown[] = [];
+    const logger = { debug() {}, info() {}, warn: (...args: unknown[]) => warnings.push(args) };
+    const brokenStore = Object.assign(Object.create(store), { records: broken });
+    const locks = createLocks(brokenStore, { logger });
     onTestFinished(() => locks.close());
     const refused = await (await start(locks, () => ({})))();
     expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
     expect(await refused.text()).not.toContain("10.0.0.1");
-    const send = await start(openLocks(), () => {
-      throw new StoreUnavailableError("no reply from db-1");
+    const message = expect.stringMatching(/got 503: .*10\.0\.0\.1/);
+    expect(warnings).toMatchObject([[message, { error: { code: "STORE_UNAVAILABLE" } }]]);
+  });
+
+  test("the loss of the key's lease is 503, also if the handler throws it", async () => {
+    const locks = openLocks();
+    const revoke = async (): Promise<void> => {
+      const [held] = await locks.list({ prefix: "idempotent:" });
+      await locks.forceRelease(held!.name, { why: "test" });
+    };
+    const send = await start(locks, async (_, { lease }) => {
+      await revoke();
+      await lease!.renew();
+      return {};
     });
-    const own = await send();
-    expect(own.status).toBe(503);
-    expect(await own.text()).not.toContain("db-1");
+    const refused = await send();
+    expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
+    expect(await refused.json()).toMatchObject({ type: "urn:holdfast:problem:lease-lost" });
+  });
+
+  test("an outage and a loss that are the handler's own reach the caller, and are not kept", async () => {
+    const locks = openLocks();
+    let runs = 0;
+    const send = await start(locks, async () => {
+      if (++runs === 1) throw new StoreUnavailableError("no reply from db-1");
+      if (runs === 2) {
+        await locks.withLock("own", async () => {
+          await locks.forceRelease("own", { why: "test" });
+        });
+      }
+      return { body: "fine" };
+    });
+    const statuses: number[] = [];
+    for (let i = 0; i < 3; i++) statuses.push(await statusOf(send()));
+    expect([statuses, runs]).toEqual([[500, 500, 200], 3]);
   });
 
   test("an error about a key of the handler's own is the handler's, and no refusal of this request", async () => {
