@@ -16,8 +16,8 @@ export const lockFile: Story = {
   failure: "A file, and the clocks of two machines",
   fix: "A lease: its store alone decides when it ends",
   lesson:
-    "The age of a lock must be measured by one clock, that of the store. On many network disks even the exclusive creation of a file is not atomic.",
-  link: "stores/sqlite.md",
+    "The age of a lock must be measured by one clock, that of the store. On many network disks even the exclusive creation of a file is not atomic. Several machines need a store with a server: the file of SQLite, which this story uses, serves the processes of one machine.",
+  link: "primitives.md#what-the-stores-offer",
 
   async direct(stage) {
     const a = stage.cast("A");
