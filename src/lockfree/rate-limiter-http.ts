@@ -5,7 +5,7 @@ import { Refusal } from "../core/problem.js";
 import { orElse, parseDuration, show } from "../core/validate.js";
 import type { Locks } from "../locks.js";
 import { logOutage } from "./log-outage.js";
-import { type RateLimiterOptions, rateLimiter } from "./rate-limiter.js";
+import { meterOf, type RateLimiterOptions, rateLimiter } from "./rate-limiter.js";
 
 /** How a service limits its requests. */
 export interface RateLimitHttpOptions<Request> extends RateLimiterOptions {
@@ -13,7 +13,10 @@ export interface RateLimitHttpOptions<Request> extends RateLimiterOptions {
   key: (request: Request) => string | Promise<string>;
   /** How many units a request takes. Default 1. */
   units?: ((request: Request) => number | Promise<number>) | undefined;
-  /** The name of the policy in the headers, and of the limiter: 1 to 64 characters of ASCII. Default "default". */
+  /**
+   * The name of the policy in the headers, and of the limiter: 1 to 64 characters of ASCII. Limits with other numbers
+   * need another one. Default "default".
+   */
   policy?: string | undefined;
 }
 
@@ -103,6 +106,7 @@ function admission<R>(
     );
   }
   rateLimiter(locks, policy, numbers); // Throws for bad numbers now, and not at the first request.
+  checkSameNumbers(locks, policy, numbers);
   const name = JSON.stringify(policy);
   const seconds = Math.max(1, Math.ceil(parseDuration(numbers.per, "per", { min: 1 }) / 1_000));
   const policyHeader = `${name};q=${numbers.limit};w=${seconds}`;
@@ -123,6 +127,24 @@ function admission<R>(
     if (allowed) return headers;
     throw exceeded(policy, retryAfterMs, headers);
   };
+}
+
+/** The numbers of each policy of a `Locks`, as text. */
+const policies = new WeakMap<Locks, Map<string, string>>();
+
+/** Two limits with different numbers would count in one meter, where the smaller one forgets what the larger has taken. */
+function checkSameNumbers(locks: Locks, policy: string, numbers: RateLimiterOptions): void {
+  const { limit, perUs, burst } = meterOf(numbers);
+  const text = `limit ${limit}, per ${perUs / 1_000} ms and burst ${burst}`;
+  const known = policies.get(locks) ?? new Map<string, string>();
+  policies.set(locks, known);
+  const before = known.get(policy) ?? text;
+  known.set(policy, before);
+  if (before === text) return;
+  throw new InvalidArgumentError(
+    `the policy ${show(policy)} has ${before} already, and here ${text}; the units of the two would be counted together: ` +
+      "give each limit a policy of its own",
+  );
 }
 
 /** Keys may be long, or secrets. */

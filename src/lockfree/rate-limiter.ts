@@ -64,6 +64,8 @@ export interface RateLimiter {
   ): Promise<TakeResult>;
 }
 
+type MeterNumbers = Omit<MeterTake, "key" | "units">;
+
 const OPTIONS = ["limit", "per", "burst", "onUnavailable"];
 const MOST_UNITS = 1_000_000_000;
 /** The most calls of `waitFor` that wait in one process. */
@@ -96,7 +98,7 @@ class MeterLimiter implements RateLimiter {
   readonly name: string;
   readonly #context: Context;
   readonly #records: NamespaceRecords;
-  readonly #meter: Omit<MeterTake, "key" | "units">;
+  readonly #meter: MeterNumbers;
   readonly #failsOpen: boolean;
   #queue: LaneQueue | null = null;
   /** When the store was asked for a caller that waits; null when it has replied. */
@@ -267,7 +269,8 @@ class MeterLimiter implements RateLimiter {
   }
 }
 
-function meterOf({ limit, per, burst }: RateLimiterOptions): Omit<MeterTake, "key" | "units"> {
+/** The numbers by which a store counts. Throws InvalidArgumentError for numbers that it can't count exactly. */
+export function meterOf({ limit, per, burst }: RateLimiterOptions): MeterNumbers {
   const rule = { min: 1, max: MOST_UNITS, integer: true };
   const meter = {
     limit: checkNumber(limit, "limit", rule),

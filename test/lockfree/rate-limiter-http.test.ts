@@ -1,7 +1,15 @@
-import { createServer, type IncomingMessage, type RequestListener } from "node:http";
+import {
+  createServer,
+  type IncomingMessage,
+  type RequestListener,
+  type ServerResponse,
+} from "node:http";
 import type { AddressInfo } from "node:net";
+// @ts-expect-error: it has no types
+import express from "express";
+import { Hono } from "hono";
 import { expect, onTestFinished, test } from "vitest";
-import { createLocks, type Locks } from "../../src/index.js";
+import { createLocks, type Locks, type LocksOptions } from "../../src/index.js";
 import { limitFetch, limitNode, type RateLimitHttpOptions } from "../../src/lockfree/index.js";
 import { createLocksOn } from "../../src/locks.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
@@ -26,10 +34,10 @@ function stageLocks(): { clock: VirtualClock; locks: Locks } {
 }
 
 /** A store that is there and does not take from its meters. */
-function brokenLocks(): Locks {
+function brokenLocks(options: LocksOptions = {}): Locks {
   const store = memoryStore();
   const take = () => Promise.reject(new Error("connection refused"));
-  const locks = createLocks(Object.assign(Object.create(store), { records: { take } }));
+  const locks = createLocks(Object.assign(Object.create(store), { records: { take } }), options);
   onTestFinished(() => locks.close());
   return locks;
 }
@@ -84,6 +92,26 @@ test("a request takes as many units as it is told, and policies count apart", as
   expect(headersOf(await reads(requestOf("ann"))).limit).toMatch(/^"reads";r=4;/);
 });
 
+test("a policy has one set of numbers, for all handlers of the same locks", async () => {
+  const { locks } = stageLocks();
+  const fine = () => new Response("fine");
+  const options = { limit: 1_000, per: "1m", key: byUser } as const;
+  limitFetch(locks, options, fine);
+  limitNode(locks, { ...options, per: 60_000, burst: 1_000, key: byHeader }); // The same numbers.
+  for (const make of [
+    () => limitFetch(locks, { ...options, limit: 5 }, fine),
+    () => limitNode(locks, { limit: 1_000, per: "1m", burst: 5, key: byHeader }),
+  ]) {
+    const error = refusal(make);
+    expect(error).toMatchObject({ code: "INVALID_ARGUMENT" });
+    expect(error.message).toMatch(
+      /policy "default" has limit 1000, per 60000 ms and burst 1000 already.*a policy of its own/,
+    );
+  }
+  limitFetch(locks, { ...options, limit: 5, policy: "login" }, fine);
+  limitFetch(stageLocks().locks, { ...options, limit: 5 }, fine);
+});
+
 test("a limit inside another one adds its own headers", async () => {
   const { locks } = stageLocks();
   const fine = () => new Response("fine");
@@ -104,12 +132,16 @@ test("a limit inside another one adds its own headers", async () => {
 });
 
 test("an outage is 503, or lets the request through without headers, by choice", async () => {
-  const locks = brokenLocks();
+  const warnings: unknown[] = [];
+  const logger = { debug() {}, info() {}, warn: (...args: unknown[]) => warnings.push(args) };
+  const locks = brokenLocks({ logger });
   const handlerOf = (onUnavailable: "throw" | "allow") =>
     limitFetch(locks, { ...NUMBERS, key: byUser, onUnavailable }, () => new Response("fine"));
   const refused = await handlerOf("throw")(requestOf("ann"));
   expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
   expect(await refused.text()).not.toContain("connection refused");
+  const message = expect.stringMatching(/policy "default" got 503: .*connection refused/);
+  expect(warnings).toMatchObject([[message, { error: { code: "STORE_UNAVAILABLE" } }]]);
   const allowed = await handlerOf("allow")(requestOf("ann"));
   expect([allowed.status, headersOf(allowed).limit]).toEqual([200, null]);
 });
@@ -190,19 +222,46 @@ test("node:http gets the same headers and refusals", async () => {
   expect(await refused.json()).toMatchObject({ status: 429 });
 });
 
-test("middleware in the style of Express goes on only for admitted requests, also in an outage", async () => {
+test("Express goes on only for admitted requests, also in an outage", async () => {
   const statuses: number[] = [];
   let runs = 0;
-  for (const onUnavailable of ["throw", "allow"] as const) {
-    const admit = limitNode(brokenLocks(), { ...NUMBERS, key: byHeader, onUnavailable });
-    const url = await serve(async (request, response) => {
-      const next = (): void => {
-        runs++;
-        response.end();
-      };
+  const serveWith = (locks: Locks, onUnavailable: "throw" | "allow") => {
+    const admit = limitNode(locks, { ...NUMBERS, burst: 1, key: byHeader, onUnavailable });
+    const app = express();
+    app.use(async (request: IncomingMessage, response: ServerResponse, next: () => void) => {
       if (await admit(request, response)) next();
     });
-    statuses.push((await fetch(url)).status);
+    app.get("/", (_: IncomingMessage, response: ServerResponse) => {
+      runs++;
+      response.end("fine");
+    });
+    return serve(app);
+  };
+  const url = await serveWith(stageLocks().locks, "throw");
+  for (let i = 0; i < 2; i++) {
+    const response = await fetch(url, { headers: { user: "ann" } });
+    statuses.push(response.status);
+    expect(headersOf(response).limit).toBe('"default";r=0;t=10');
   }
-  expect([statuses, runs]).toEqual([[503, 200], 1]);
+  for (const onUnavailable of ["throw", "allow"] as const) {
+    statuses.push((await fetch(await serveWith(brokenLocks(), onUnavailable))).status);
+  }
+  expect([statuses, runs]).toEqual([[200, 429, 503, 200], 2]);
+});
+
+test("a handler of Hono is limited", async () => {
+  let runs = 0;
+  const { locks } = stageLocks();
+  const limited = limitFetch(locks, { ...NUMBERS, burst: 1, key: byUser }, () => {
+    runs++;
+    return new Response("fine");
+  });
+  const app = new Hono().get("/", (c) => limited(c.req.raw));
+  const statuses: number[] = [];
+  for (let i = 0; i < 2; i++) {
+    const response = await app.request("/", { headers: { user: "ann" } });
+    statuses.push(response.status);
+    expect(headersOf(response).limit).toBe('"default";r=0;t=10');
+  }
+  expect([statuses, runs]).toEqual([[200, 429], 1]);
 });
