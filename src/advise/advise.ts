@@ -38,7 +38,7 @@ export interface Advice {
   readonly store: { readonly name: StoreName; readonly url: string } | null;
   /** The times of the lease; null without one. */
   readonly timing: Timing | null;
-  /** The behaviour when the store is down; null without a lease. */
+  /** The behaviour when the store of the lease, or of the key's record, is down; null without such a store. */
   readonly whenDown: "fail open" | "fail closed" | null;
   /** Whether the resource has to check tokens, and by which function; other runtimes compare HOLDFAST_TOKEN. */
   readonly fence: { readonly needed: boolean; readonly name: string | null };
@@ -77,7 +77,7 @@ export function advise(answers: Answers = {}): Advice {
     lock,
     store: isLease ? { name: store, url: urlOf(store, complete, timing) } : null,
     timing: isLease ? timing : null,
-    whenDown: isLease ? (rule === "fail-open" ? "fail open" : "fail closed") : null,
+    whenDown: whenDownOf(situation),
     fence: { needed: facts.doubleRun === "corruption" && isLease, name: fence?.name ?? null },
     metrics: metricsFor(situation),
     code: codeFor({ rule, store, answers: complete, timing }),
@@ -111,6 +111,11 @@ function factsOf(answers: CompleteAnswers): Facts {
   const majority = MAJORITY_STORES.some((one) => stores.includes(one)) ? "yes" : "no";
   const given = { doubleRun, idempotent, writesTo, survive, whenDown, runtime };
   return { ...given, length, storeOfData, majority };
+}
+
+function whenDownOf({ rule, isLease, keyPlace }: Situation): Advice["whenDown"] {
+  if (rule === "fail-open") return "fail open";
+  return isLease || keyPlace === "records" ? "fail closed" : null;
 }
 
 function fenceFor(rule: RuleId, { writesTo, runtime }: Facts): Fence | null {

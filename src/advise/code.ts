@@ -32,25 +32,30 @@ export function codeFor(input: CodeInput): Code {
     : { language: "sh", text: command(input) };
 }
 
-/** The URL of a store, as an example. */
+/** The URL of a store, as an example: with all servers if it must survive one of them. */
 export function urlOf(store: StoreName, { survive }: CompleteAnswers, { ttl }: Timing): string {
+  const survives = survive === "yes";
   switch (store) {
     case "sqlite":
       return "sqlite:./locks.db";
     case "redis":
-      return `redis://127.0.0.1:6379${survive === "yes" ? "?replicas=1" : ""}`;
+      return survives
+        ? `redis://${local(26379, 26380, 26381)}?sentinel=mymaster&replicas=1`
+        : `redis://${local(6379)}`;
     case "redlock": {
       const maxTtl = ttl.ms > 60_000 ? `?maxTtl=${durationText(ttl.ms)}` : "";
-      return `redlock://127.0.0.1:7001,127.0.0.1:7002,127.0.0.1:7003${maxTtl}`;
+      return `redlock://${local(7001, 7002, 7003)}${maxTtl}`;
     }
     case "postgres":
       return "postgres://app:secret@127.0.0.1:5432/app";
     case "etcd":
-      return "etcd://127.0.0.1:2379";
+      return `etcd://${survives ? local(2379, 22379, 32379) : local(2379)}`;
     case "zookeeper":
-      return "zookeeper://127.0.0.1:2181";
+      return `zookeeper://${survives ? local(2181, 2182, 2183) : local(2181)}`;
   }
 }
+
+const local = (...ports: number[]): string => ports.map((port) => `127.0.0.1:${port}`).join(",");
 
 function program({ rule, store, answers, timing }: CodeInput): string {
   const fence: ResourceCode =

@@ -35,9 +35,19 @@ const WARNINGS: readonly ConditionalNote[] = [
     link: "intent.md#onunavailable-run",
   },
   {
+    when: ({ facts, keyPlace }) => keyPlace === "records" && facts.whenDown === "go-on",
+    text: "You said that work may go on without the store. Without the record of the key, nobody knows whether the work was done: idempotent rejects with StoreUnavailableError, and the advice is to stop.",
+    link: "idempotency.md#errors",
+  },
+  {
     when: ({ facts, isLease }) => isLease && facts.survive === "yes" && facts.majority === "no",
     text: "None of the stores that you run keeps all locks when a server fails: after a failover a name can be granted twice. etcd, ZooKeeper or a quorum of three Redis servers would keep them.",
     link: "primitives.md#what-the-stores-offer",
+  },
+  {
+    when: ({ facts, keyPlace }) => keyPlace === "records" && facts.survive === "yes",
+    text: "No store that keeps records decides by a majority of its servers: a failover can lose the newest records, and then the work is done again. If that would do harm, keep the key where the effect is, in one transaction.",
+    link: "idempotency.md#in-your-own-database",
   },
   {
     when: ({ store, isLease }) => isLease && store === "sqlite",

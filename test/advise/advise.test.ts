@@ -10,6 +10,7 @@ import { choicesOf, flagOf, QUESTIONS, type QuestionId } from "../../src/advise/
 import { RULES, type RuleId } from "../../src/advise/rules.js";
 import { COMMANDS } from "../../src/cli/commands.js";
 import { InvalidArgumentError } from "../../src/core/errors.js";
+import { parseStoreUrl } from "../../src/stores/registry.js";
 import { holdfast, makeFolder } from "../cli/helpers.js";
 import { skipUnless } from "../support/needs.js";
 import { allAnswers } from "./answers.js";
@@ -96,6 +97,34 @@ describe("the decision", () => {
     const { store, warnings } = advise({ stores: ["redis"], survive: "yes" });
     expect(store?.url).toContain("replicas=1");
     expect(warnings[0]?.text).toMatch(/^None of the stores that you run keeps all locks/);
+  });
+
+  it("names all servers of a store that must survive one of them, and the sentinels of Redis", () => {
+    const url = (store: string, survive: "yes" | "no") =>
+      advise({ stores: [store as "redis"], survive }).store!.url;
+    for (const store of ["redis", "redlock", "etcd", "zookeeper"]) {
+      expect(parseStoreUrl(url(store, "yes")).hosts.length, store).toBe(3);
+    }
+    expect(url("redis", "yes")).toMatch(/\?sentinel=mymaster&replicas=1$/);
+    for (const store of ["redis", "etcd", "zookeeper"]) {
+      expect(parseStoreUrl(url(store, "no")).hosts.length, store).toBe(1);
+    }
+  });
+
+  it("says for the record of a key what happens when its store is down, and that a failover can lose it", () => {
+    const wrong: unknown[] = [];
+    for (const answers of allAnswers()) {
+      const { rule, code, whenDown, warnings } = advise(answers);
+      if (rule !== "idempotent") continue;
+      const isRecord = code.text.includes("idempotent(");
+      const says = (text: RegExp): boolean => warnings.some((one) => text.test(one.text));
+      const isTrue =
+        whenDown === (isRecord ? "fail closed" : null) &&
+        says(/^You said that work may go on/) === (isRecord && answers.whenDown === "go-on") &&
+        says(/can lose the newest records/) === (isRecord && answers.survive === "yes");
+      if (!isTrue) wrong.push(answers);
+    }
+    expect(wrong).toEqual([]);
   });
 
   it("keeps the lock beside the data, if that store is yours", () => {

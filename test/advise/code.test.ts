@@ -57,3 +57,18 @@ test("commands for other runtimes run in a shell", { timeout: 60_000 }, async ()
   expect(onFile.length).toBeGreaterThan(3);
   for (const code of onFile) expect(await playground.runInShell(code)).toMatch(/^\d+\n$/);
 });
+
+test("a program and a command that fail open do their work without their store", {
+  timeout: 120_000,
+}, async () => {
+  const [program, command] = [programs, commands].map((all) => {
+    const code = all.find(({ rule, store }) => rule === "fail-open" && store === "redis")!;
+    return { ...code, name: `${code.name}0` };
+  });
+  const closed = [["127.0.0.1:6379", "127.0.0.1:1"]] as const;
+  const [, token] = await Promise.all([
+    playground.run(withCheck(program!), closed),
+    playground.runInShell(command!, closed),
+  ]);
+  expect(token).toMatch(/^0?\n$/);
+});

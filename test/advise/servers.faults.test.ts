@@ -1,17 +1,19 @@
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { Lab } from "../../src/verify/lab/lab.js";
 import { describeWith } from "../support/needs.js";
+import { startSentinel } from "../support/sentinel.js";
 import { type AdvisedCode, commands, needsServer, programs, withCheck } from "./codes.js";
 import { Playground } from "./playground.js";
 
-/** One program, and one command, for each rule and store, and one for each fence: the two don't depend on each other. */
+/** One program, and one command, for each rule and store, and one for each fence and each URL: these don't depend on each other. */
 const seen = new Set<string>();
 const [onServers, inShell] = [programs, commands].map((all) =>
   all.filter(needsServer).filter(({ rule, store, language, text }) => {
     const fence = /holdfast\/fence\/[\w-]+/.exec(text)?.[0] ?? "";
     const place = `${language} ${rule} ${store ?? text}`;
-    const isNew = [place, fence].some((one) => !seen.has(one));
-    seen.add(place).add(fence);
+    const url = /\b\w+:\/\/127\.[^"'?]*/.exec(text)?.[0] ?? "";
+    const isNew = [place, fence, url].some((one) => !seen.has(one));
+    seen.add(place).add(fence).add(url);
     return isNew;
   }),
 ) as [AdvisedCode[], AdvisedCode[]];
@@ -22,31 +24,37 @@ describeWith(
   () => {
     let lab: Lab;
     let playground: Playground;
+    let sentinel: Awaited<ReturnType<typeof startSentinel>>;
     let addresses: (readonly [string, string])[];
     beforeAll(async () => {
       playground = await Playground.open();
       lab = await Lab.open();
       const at = ({ address, port }: { address: string; port: number }): string =>
         `${address}:${port}`;
+      const own = (port: number, address: string) => [`127.0.0.1:${port}`, address] as const;
       const [redis, nodes, postgres, etcd, zookeeper] = await Promise.all([
         lab.redis(),
         lab.redisNodes(3),
         lab.postgres(),
-        lab.etcd(),
+        lab.etcd({ nodes: 3 }),
         // The lab's own limit of 4 s would end sessions of programs that a busy machine delays.
-        lab.zookeeper({ config: { maxSessionTimeout: "60000" } }),
+        lab.zookeeper({ nodes: 3, config: { maxSessionTimeout: "60000" } }),
       ]);
       // For replicas=1.
-      await (await lab.redis({ replicaOf: redis })).synced();
+      const replica = await lab.redis({ replicaOf: redis });
+      await replica.synced();
+      sentinel = await startSentinel(lab, "mymaster", redis, replica);
       addresses = [
-        ["127.0.0.1:6379", at(redis)],
-        ...nodes.map((node, i) => [`127.0.0.1:700${i + 1}`, at(node)] as const),
+        own(6379, at(redis)),
+        ...nodes.map((node, i) => own(7001 + i, at(node))),
         ["postgres://app:secret@127.0.0.1:5432/app", postgres.url],
-        ["127.0.0.1:2379", at(etcd.servers[0]!)],
-        ["127.0.0.1:2181", at(zookeeper.servers[0]!)],
+        ...[26379, 26380, 26381].map((port) => own(port, `127.0.0.1:${sentinel.port}`)),
+        ...[2379, 22379, 32379].map((port, i) => own(port, at(etcd.servers[i]!))),
+        ...[2181, 2182, 2183].map((port, i) => own(port, at(zookeeper.servers[i]!))),
       ];
     }, 120_000);
     afterAll(async () => {
+      await sentinel?.stop();
       await lab?.close();
       await playground?.[Symbol.asyncDispose]();
     });

@@ -1,4 +1,3 @@
-import { execFileSync, spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdirSync, symlinkSync, writeFileSync } from "node:fs";
 import { createServer } from "node:http";
@@ -22,6 +21,7 @@ import { build, rejection, runNode } from "../../core/helpers.js";
 import { makeAuthority, makeCertificate } from "../../support/certificates.js";
 import { describeWith, skipUnless } from "../../support/needs.js";
 import { callsSince, keysAndTtls, quiet, rawRedis } from "../../support/redis.js";
+import { startSentinel } from "../../support/sentinel.js";
 import { until } from "../../support/worker.js";
 
 /** Contains every character that has a meaning in a URL. */
@@ -253,34 +253,8 @@ describeWith(["redis"], "connect() to Redis", () => {
     const primary = await lab.redis();
     const replica = await lab.redis({ replicaOf: primary });
     await replica.synced();
-    const port = await freePort();
-    const folder = join(lab.folder, "sentinel");
-    mkdirSync(folder);
-    const lines = [
-      `port ${port}`,
-      "bind 127.0.0.1",
-      `dir ${folder}`,
-      `sentinel monitor main ${primary.address} ${primary.port} 1`,
-      "sentinel down-after-milliseconds main 1000",
-      "sentinel failover-timeout main 5000",
-    ];
-    writeFileSync(join(folder, "sentinel.conf"), `${lines.join("\n")}\n`);
-    const args = [join(folder, "sentinel.conf"), "--sentinel"];
-    const sentinel = spawn(findFile("redis-server")!, args, { cwd: folder, stdio: "ignore" });
-    onTestFinished(async () => {
-      sentinel.kill("SIGKILL");
-      await once(sentinel, "exit");
-    });
-    const cli = (...command: string[]): string =>
-      execFileSync(findFile("redis-cli")!, ["-p", String(port), ...command], { encoding: "utf8" });
-    const knows = (what: string): boolean => {
-      try {
-        return cli("sentinel", "replicas", "main").includes(what);
-      } catch {
-        return false;
-      }
-    };
-    await until("it knows both", () => knows(String(replica.port)), 15_000);
+    const { port, stop } = await startSentinel(lab, "main", primary, replica);
+    onTestFinished(stop);
 
     const url = `redis://127.0.0.1:${port}?sentinel=main`;
     await handsOver(url);
