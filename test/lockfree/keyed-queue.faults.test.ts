@@ -95,42 +95,50 @@ const SHORT: LocksOptions = { ttl: "4s" };
 /** No turn ends by its time: only the loss of the lease ends one early. */
 const TURN_OF_FIVE: KeyedQueueOptions = { turnTasks: 5, turnTime: "1h" };
 
-function acrossProcesses(urlOf: () => string): void {
-  let namespaces = 0;
+let namespaces = 0;
 
-  function stage() {
-    const url = urlOf();
-    const register = new Register();
-    const namespace = `test-${++namespaces}`;
-    const start = (who: string, { locks, ...plan }: Plan): Promise<Child> => {
-      const all = { ...plan, locks: { namespace, ...locks } };
-      return Child.start("queuer.mjs", [url, register.file, who, JSON.stringify(all)]);
-    };
-    const open = async (): Promise<Locks> => {
-      const locks = await connect(url, { namespace });
-      onTestFinished(() => locks.close());
-      return locks;
-    };
-    return { register, start, open };
-  }
+/** A namespace of its own in the store, with the processes that share it. */
+function stage(url: string) {
+  const register = new Register();
+  const namespace = `test-${++namespaces}`;
+  const start = (who: string, { locks, ...plan }: Plan): Promise<Child> => {
+    const all = { ...plan, locks: { namespace, ...locks } };
+    return Child.start("queuer.mjs", [url, register.file, who, JSON.stringify(all)]);
+  };
+  const open = async (): Promise<Locks> => {
+    const locks = await connect(url, { namespace });
+    onTestFinished(() => locks.close());
+    return locks;
+  };
+  return { register, start, open };
+}
 
+function inOrderAcrossProcesses(
+  urlOf: () => string,
+  names: readonly string[],
+  tasks: number,
+): void {
   test("tasks run one at a time for each key, those of a process in the order in which they were added", async () => {
-    const { register, start } = stage();
-    const names = ["a", "b", "c", "d"];
-    const plan = { keys: ["x", "y", "z"], tasks: 40, ms: 1, options: { turnTasks: 7 } };
+    const { register, start } = stage(urlOf());
+    const plan = { keys: ["x", "y", "z"], tasks, ms: 1, options: { turnTasks: 7 } };
     const children = await Promise.all(names.map((who) => start(who, plan)));
     for (const child of children) child.go();
-    for (const child of children) expect(await child.result()).toEqual({ done: 120 });
+    const done = plan.keys.length * tasks;
+    for (const child of children) expect(await child.result()).toEqual({ done });
     const notes = register.notes();
     expectInOrder(notes);
-    for (const who of names) expect(register.of(who, "end").length).toBe(120);
+    for (const who of names) expect(register.of(who, "end").length).toBe(done);
     const counts = tasksOfLeases(notes);
     // Several tasks share a lease, and never more than the bound.
     expect(Math.max(...counts)).toBe(7);
   });
+}
+
+function acrossProcesses(urlOf: () => string): void {
+  inOrderAcrossProcesses(urlOf, ["a", "b", "c", "d"], 40);
 
   test("a process with a long queue does not starve another one", async () => {
-    const { register, start, open } = stage();
+    const { register, start, open } = stage(urlOf());
     const locks = await open();
     const plan = { keys: ["x"], ms: 1, options: { turnTasks: 10, turnTime: "1m" } } as const;
     const long = await start("long", { ...plan, tasks: 60, hold: 25 });
@@ -155,7 +163,7 @@ function acrossProcesses(urlOf: () => string): void {
   });
 
   test("a turn ends after its time, although tasks wait", async () => {
-    const { register, start } = stage();
+    const { register, start } = stage(urlOf());
     const plan = { keys: ["x"], tasks: 20, ms: 30, options: { turnTime: 100 } };
     const children = [await start("a", plan), await start("b", plan)];
     for (const child of children) child.go();
@@ -166,7 +174,7 @@ function acrossProcesses(urlOf: () => string): void {
   });
 
   test("a killed process costs its running task and one ttl, and the others go on in order", async () => {
-    const { register, start } = stage();
+    const { register, start } = stage(urlOf());
     const plan = { keys: ["x"], tasks: 30, ms: 1, options: TURN_OF_FIVE, locks: SHORT };
     const killed = await start("killed", { ...plan, hold: 12 });
     const others = [await start("b", plan), await start("c", plan)];
@@ -180,7 +188,7 @@ function acrossProcesses(urlOf: () => string): void {
   });
 
   test("a process that was stopped loses the task that ran, and no task that had not begun", async () => {
-    const { register, start } = stage();
+    const { register, start } = stage(urlOf());
     const plan = { keys: ["x"], tasks: 30, ms: 1, options: TURN_OF_FIVE, locks: SHORT };
     const paused = await start("paused", { ...plan, hold: 12 });
     const other = await start("other", plan);
@@ -203,13 +211,40 @@ describe("on SQLite", () => {
   acrossProcesses(() => `sqlite:${freshFile()}`);
 });
 
-describeWith(["redis"], "on Redis", () => {
-  let lab: Lab;
-  let url: string;
-  beforeAll(async () => {
-    lab = await Lab.open();
-    url = (await lab.redis()).url;
-  }, 60_000);
-  afterAll(() => lab.close());
-  acrossProcesses(() => url);
+describeOn("Redis", "redis", acrossProcesses, async (lab) => (await lab.redis()).url);
+describeOn("PostgreSQL", "postgres", acrossProcesses, async (lab) => (await lab.postgres()).url);
+
+/** What differs between these stores is how they wait and what a lease rests on, which other tests cover. */
+const briefly = (urlOf: () => string): void => inOrderAcrossProcesses(urlOf, ["a", "b"], 15);
+
+describeOn("sessions of PostgreSQL", "postgres", briefly, async (lab) => {
+  return `${(await lab.postgres()).url}?mode=session`;
 });
+describeOn("a quorum", "redis", briefly, async (lab) => {
+  const nodes = await lab.redisNodes(3);
+  return `redlock://${nodes.map(({ address, port }) => `${address}:${port}`).join(",")}`;
+});
+describeOn("etcd", "etcd", briefly, async (lab) => (await lab.etcd()).servers[0]!.url);
+describeOn("ZooKeeper", "zookeeper", briefly, async (lab) => {
+  // The lab's own limit of 4 s is shorter than the sessions of the default ttl.
+  const { servers } = await lab.zookeeper({ config: { maxSessionTimeout: "60000" } });
+  return servers[0]!.url;
+});
+
+function describeOn(
+  store: string,
+  needed: "redis" | "postgres" | "etcd" | "zookeeper",
+  tests: (urlOf: () => string) => void,
+  start: (lab: Lab) => Promise<string>,
+): void {
+  describeWith([needed], `on ${store}`, () => {
+    let lab: Lab;
+    let url: string;
+    beforeAll(async () => {
+      lab = await Lab.open();
+      url = await start(lab);
+    }, 120_000);
+    afterAll(() => lab.close());
+    tests(() => url);
+  });
+}
