@@ -46,7 +46,7 @@ const WARNINGS: readonly ConditionalNote[] = [
   },
   {
     when: ({ facts, keyPlace }) => keyPlace === "records" && facts.survive === "yes",
-    text: "No store that keeps records decides by a majority of its servers: a failover can lose the newest records, and then the work is done again. If that would do harm, keep the key where the effect is, in one transaction.",
+    text: "A failover of this store can lose its newest records, unless it replicates them synchronously: then the work is done again. If that would do harm, keep the key where the effect is, in one transaction.",
     link: "idempotency.md#in-your-own-database",
   },
   {

@@ -121,7 +121,7 @@ describe("the decision", () => {
       const isTrue =
         whenDown === (isRecord ? "fail closed" : null) &&
         says(/^You said that work may go on/) === (isRecord && answers.whenDown === "go-on") &&
-        says(/can lose the newest records/) === (isRecord && answers.survive === "yes");
+        says(/can lose its newest records/) === (isRecord && answers.survive === "yes");
       if (!isTrue) wrong.push(answers);
     }
     expect(wrong).toEqual([]);
