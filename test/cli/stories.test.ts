@@ -34,9 +34,14 @@ it("examples/README.md lists every program, and every story with its command, so
     expect(rows[i]).toContain(
       `| [${title}](../docs/stories.md#${name}) | \`npx holdfast story ${name}\` |`,
     );
-    const [, source] = /\]\((\.\.\/src\/[^)]+)\)/.exec(rows[i]!)!;
-    expect(readFileSync(join(examples, source!), "utf8")).toContain(`"${name}"`);
+    const [, source] = /`([a-z-]+\.ts)` \|$/.exec(rows[i]!)!;
+    expect(readFileSync(join(examples, "../src/cli/stories", source!), "utf8")).toContain(
+      `"${name}"`,
+    );
   }
+  // The README is part of the package, and src/ is not.
+  for (const [, link] of list.matchAll(/\]\(([^)]+)\)/g))
+    expect(link).toMatch(/^(\.\.\/docs\/.*|[\w-]+\.mjs)$/);
 });
 
 it("holdfast story lists the stories", async () => {
