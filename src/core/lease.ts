@@ -48,8 +48,9 @@ export interface Lease extends AsyncDisposable {
   /** Throws `LeaseLostError` unless held. Reads the clock, so it is right after a stalled event loop too. */
   assertHeld(): void;
   /**
-   * Adds a listener. A listener of `lost` that comes after the loss is called in a microtask. An
-   * error that a listener throws is an uncaught exception.
+   * Adds a listener, which is called in the asynchronous context of this call. A listener of `lost`
+   * that comes after the loss is called in a microtask. An error that a listener throws is an uncaught
+   * exception.
    */
   on<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this;
   /** Removes a listener. */
