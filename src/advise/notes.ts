@@ -152,6 +152,13 @@ const LEASE_METRICS: readonly ConditionalMetric[] = [
     link: "runbook.md#standstill",
   },
   {
+    name: "holdfast_handovers_total",
+    alert: "less than half of the grants after a wait of more than 1 s",
+    why: "notifications do not arrive, and waiters find a free name late",
+    link: "runbook.md#handover-slow",
+    when: ({ store }) => store !== "redlock",
+  },
+  {
     name: "holdfast_longest_hold_seconds",
     alert: "above an hour",
     why: "the work may hang",
