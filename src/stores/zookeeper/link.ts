@@ -133,10 +133,10 @@ export class Links {
     await link.close();
   }
 
-  /** Ends all links, and those that are being opened. No other is opened until `reopen`. */
+  /** Ends all links at once, and those that are being opened when they are open. No other is opened until `reopen`. */
   async close(): Promise<void> {
     this.#isClosed = true;
-    await this.#spare?.catch(() => {});
+    this.#spare = null;
     await Promise.all([...this.#links].map((link) => this.end(link)));
   }
 

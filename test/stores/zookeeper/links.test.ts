@@ -99,4 +99,38 @@ describeWith(["zookeeper"], "the sessions of a store on ZooKeeper", () => {
     expect(other).not.toBe(own);
     expect(await links.any(), "one is enough").toBe(other);
   });
+
+  test("close() does not wait for a session that is being opened, and it is ended when it is open", async () => {
+    const through = await zookeeper.proxy();
+    const { store } = zookeeper.open(zookeeper.root(), through);
+    const stall = through.stall("to-client");
+    await stall.inject();
+    const inspected = store.inspect(NAME).catch((error: unknown) => error);
+    await until("it connects", () => through.openConnections === 1);
+    const isLate = Symbol();
+    const late = new Promise((resolve) => setTimeout(resolve, 5_000, isLate).unref());
+    expect(await Promise.race([store.close(), late])).not.toBe(isLate);
+    await stall.heal();
+    expect(await inspected).toMatchObject({ code: "CLOSED" });
+    await until("no connection is left", () => through.openConnections === 0, 5_000);
+  });
+
+  test("Locks that open the store while it closes can use it, also if the server is silent", async () => {
+    const through = await zookeeper.proxy();
+    const { store, locks } = zookeeper.open(zookeeper.root(), through);
+    await (await locks.acquire("name")).release();
+    const silence = through.swallow("to-client");
+    await silence.inject();
+    const close = store.close.bind(store);
+    let again: Locks | undefined;
+    vi.spyOn(store, "close").mockImplementationOnce(() => {
+      const closing = close();
+      again = locksOn(store, TTL_MS);
+      return closing;
+    });
+    await locks.close();
+    await silence.heal();
+    const lease = await again!.acquire("name");
+    expect(await lease.release()).toBe("released");
+  });
 });
