@@ -74,8 +74,8 @@ export class Links {
   readonly #shared = new Set<Link>();
   #spare: Promise<Link> | null = null;
   #isClosed = false;
-  /** The highest transaction of all earlier sessions. */
-  #lastZxid = 0n;
+  /** The highest transaction of all links that have ended. */
+  #endedZxid = 0n;
 
   constructor(open: OpenClient, layout: Layout, watchesOf: WatchesOf) {
     this.#open = open;
@@ -88,8 +88,10 @@ export class Links {
     const timeoutMs = Math.min(Math.ceil(ttlMs * TIMEOUT_PER_TTL), LONGEST_MS);
     const link = await this.#connect(timeoutMs);
     try {
+      // Read before the request is sent: meanwhile, other links may see later transactions.
+      const lastZxid = this.#lastZxid;
       const { reply } = await link.client.create(link.node, { mode: "ephemeral" });
-      this.#refuseFallen(reply.zxid);
+      refuseFallen(lastZxid, reply.zxid);
       return this.#share(link);
     } catch (error) {
       await this.end(link);
@@ -184,20 +186,28 @@ export class Links {
   #forget(link: Link): void {
     this.#links.delete(link);
     this.#shared.delete(link);
-    const { lastZxid } = link.client;
-    if (lastZxid > this.#lastZxid) this.#lastZxid = lastZxid;
+    this.#endedZxid = highest(this.#endedZxid, link.client.lastZxid);
   }
 
-  /** The transaction is the token, so a claim made now would get a lower one than was given before. */
-  #refuseFallen(zxid: bigint): void {
-    if (zxid > this.#lastZxid) return;
-    throw new StoreUnavailableError(
-      `ZooKeeper's transactions fell from ${this.#lastZxid} to ${zxid}: its data was wiped or restored ` +
-        "from a backup, and tokens fall with it. Stop all holders, raise tokenOffset by at least " +
-        `${this.#lastZxid} in all of them, and start them again`,
-      { retryable: false },
-    );
+  /** The highest transaction that any link has seen. */
+  get #lastZxid(): bigint {
+    let last = this.#endedZxid;
+    for (const { client } of this.#links) last = highest(last, client.lastZxid);
+    return last;
   }
+}
+
+const highest = (one: bigint, other: bigint): bigint => (one > other ? one : other);
+
+/** The transaction is the token, so a claim made now would get a lower one than was given before. */
+function refuseFallen(lastZxid: bigint, zxid: bigint): void {
+  if (zxid > lastZxid) return;
+  throw new StoreUnavailableError(
+    `ZooKeeper's transactions fell from ${lastZxid} to ${zxid}: its data was wiped or restored ` +
+      "from a backup, and tokens fall with it. Stop all holders, raise tokenOffset by at least " +
+      `${lastZxid} in all of them, and start them again`,
+    { retryable: false },
+  );
 }
 
 const SPARE_TIMEOUT_MS = 10_000;

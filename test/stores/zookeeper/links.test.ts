@@ -133,4 +133,26 @@ describeWith(["zookeeper"], "the sessions of a store on ZooKeeper", () => {
     const lease = await again!.acquire("name");
     expect(await lease.release()).toBe("released");
   });
+
+  test("transactions of other sessions while one begins are not taken for a loss of data", async () => {
+    let meanwhile = async (): Promise<void> => {};
+    const context = contextOn(zookeeper.root(), async (session) => {
+      const client = await openTo(session);
+      const create = client.create.bind(client);
+      client.create = async (path, options) => {
+        const created = await create(path, options);
+        if (options?.mode === "ephemeral") await meanwhile();
+        return created;
+      };
+      return client;
+    });
+    const { links, layout } = context;
+    const first = await links.begin(TTL_MS);
+    meanwhile = async () => {
+      await first.client.create(`${layout.root}/later`);
+      await links.end(first);
+    };
+    const second = await links.begin(LONG_MS);
+    expect(second.client.lastZxid).toBeLessThan(first.client.lastZxid);
+  });
 });
