@@ -13,8 +13,19 @@ import { quiet } from "../support/redis.js";
 
 const OPTIONS = { ttl: 2_000, wait: 20_000 };
 
-/** The client of a store, or what else the test closes after it. */
-type Opened = { readonly store: Store; readonly close: () => Promise<unknown> };
+/** A store on a client that the test closes after it. */
+interface Opened {
+  readonly store: Store;
+  readonly close: () => Promise<unknown>;
+  /** Where an error of the client that nobody listens to ends the process. */
+  readonly errorListeners?: () => number;
+}
+
+const onPool = (pool: Pool, store: Store): Opened => ({
+  store,
+  close: () => pool.end(),
+  errorListeners: () => pool.listenerCount("error"),
+});
 
 const OPEN = {
   redis: async (lab: Lab): Promise<Opened> => {
@@ -23,11 +34,11 @@ const OPEN = {
   },
   postgres: async (lab: Lab): Promise<Opened> => {
     const pool = new Pool({ connectionString: (await lab.postgres()).url });
-    return { store: postgresStore(pool), close: () => pool.end() };
+    return onPool(pool, postgresStore(pool));
   },
   "postgres, sessions": async (lab: Lab): Promise<Opened> => {
     const pool = new Pool({ connectionString: (await lab.postgres()).url });
-    return { store: postgresSessionStore(pool), close: () => pool.end() };
+    return onPool(pool, postgresSessionStore(pool));
   },
   etcd: async (lab: Lab): Promise<Opened> => {
     const { address, port } = (await lab.etcd({ timing: "fast" })).servers[0]!;
@@ -79,14 +90,16 @@ for (const [name, open] of Object.entries(OPEN)) {
       const first = make();
       await handOver(first);
       const close = store.close.bind(store);
-      let next: Locks | undefined;
+      let next: Promise<void> | undefined;
       store.close = () => {
         const closed = close();
-        next ??= make();
+        next ??= handOver(make());
         return closed;
       };
       await first.close();
-      await handOver(next!);
+      const listeners = opened.errorListeners?.() ?? 1;
+      await next;
+      expect(listeners).toBe(1);
     });
   });
 }
