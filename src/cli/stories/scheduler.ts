@@ -9,7 +9,7 @@ export const scheduler: Story = {
   failure: "The leader is in the configuration",
   fix: "The leader is elected",
   lesson:
-    "An election is a lock that candidates wait for. After a crash nobody leads for one ttl at most.",
+    "An election is a lock that candidates wait for. After a crash nobody leads for one ttl at most, or somewhat longer on ZooKeeper.",
   link: "elections.md",
 
   async direct(stage) {

@@ -47,7 +47,10 @@ export class EtcdWaiters extends Waiters<EtcdClaim, Queue, WatchedName> {
   observeName(name: string, changed: () => void): () => void {
     return observeAgain(changed, async (observer) => {
       const end = await this.observe(name, observer);
-      await this.read([name]);
+      await this.read([name]).catch((error: unknown) => {
+        end();
+        throw error;
+      });
       return end;
     });
   }

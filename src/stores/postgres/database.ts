@@ -106,8 +106,10 @@ export class Database extends Connections {
 
   /** Closes the client if the store owns it, and otherwise removes what was added to it. */
   override async close(): Promise<void> {
-    if (!this.#closeClient) this.detach();
-    else if (!this.#isClosed) {
+    if (!this.#closeClient) {
+      // Other Locks may have opened the store since `leave`, and still need the listener.
+      if (this.#users === 0) this.detach();
+    } else if (!this.#isClosed) {
       this.#isClosed = true;
       await super.close();
     }

@@ -30,8 +30,8 @@ interface Standing {
 }
 
 /**
- * One claim on one name under one session. It creates its node first and looks then: the claims before it
- * are known for good, because no other can come in between.
+ * One claim on one name under one session. It creates its node first, and then reads the queue: the claims before
+ * it are known for good, because no other can come in between.
  */
 export class ClaimAttempt {
   readonly #context: ZooKeeperContext;

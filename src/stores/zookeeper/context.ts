@@ -86,11 +86,9 @@ export class ZooKeeperContext {
 
   /** Reads why a claim is neither granted nor waiting. */
   async whyLost(name: string, grantId: string): Promise<LostAnswer> {
-    const link = await this.links.any();
-    const [{ children, resize }, { revocations }] = await Promise.all([
-      link.requests.readLatest(name),
-      readRevocations(link, name),
-    ]);
+    const [{ children, resize }, { revocations }] = await this.links.withAny((link) =>
+      Promise.all([link.requests.readLatest(name), readRevocations(link, name)]),
+    );
     const revoked = revocations.find((one) => one.grantId === grantId);
     if (revoked !== undefined) this.revoked.add(grantId);
     const revokedBecause = revoked === undefined ? null : reasonOf(revoked);

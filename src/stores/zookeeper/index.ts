@@ -159,8 +159,8 @@ export class ZooKeeperStore implements Store {
     this.#isClosed = true;
     const { claims, sessions, links } = this.#context;
     claims.close();
-    await sessions.close(false);
-    await links.close();
+    // Both mark what they end before anything is awaited: other Locks may open the store meanwhile.
+    await Promise.all([sessions.close(false), links.close()]);
   }
 }
 

@@ -1,6 +1,7 @@
 import { ClosedError, StoreUnavailableError } from "../../core/errors.js";
 import type { ZooKeeperClient } from "./client/client.js";
 import { LONGEST_MS } from "./client/options.js";
+import { isCode } from "./errors.js";
 import type { Layout } from "./layout.js";
 import { Liveness } from "./liveness.js";
 import type { NameWatches } from "./name-watches.js";
@@ -22,6 +23,9 @@ type WatchesOf = (client: ZooKeeperClient, requests: TurnRequests) => NameWatche
 /** A ttl needs a longer session: a proof covers touches from a third of the timeout before it, and a ping interval. */
 export const TIMEOUT_PER_TTL = 1.7;
 export const PINGS_PER_TIMEOUT = 15;
+
+/** The link of the request has ended, or lost its connection: another one may do better. */
+const INTERRUPTIONS = ["SESSION_EXPIRED", "CLOSED", "CONNECTION_LOSS"] as const;
 
 /** A session of ZooKeeper with everything that ends with it. */
 export class Link {
@@ -48,6 +52,11 @@ export class Link {
     return this.client.state === "lost" || this.client.state === "closed";
   }
 
+  /** When the last request that the server has answered was sent. */
+  get aliveAtMs(): number {
+    return this.client.aliveUntilMs - this.client.sessionTimeoutMs;
+  }
+
   async close(): Promise<void> {
     this.watches.end();
     await this.client.close();
@@ -59,12 +68,14 @@ export class Links {
   readonly #open: OpenClient;
   readonly #layout: Layout;
   readonly #watchesOf: WatchesOf;
-  /** The links of sessions, and the one that is opened for requests without a session. */
+  /** All links that are open. */
   readonly #links = new Set<Link>();
+  /** Those that `any` returns: the links of sessions, and the one that is opened for requests without a session. */
+  readonly #shared = new Set<Link>();
   #spare: Promise<Link> | null = null;
   #isClosed = false;
-  /** The highest transaction of all earlier sessions. */
-  #lastZxid = 0n;
+  /** The highest transaction of all links that have ended. */
+  #endedZxid = 0n;
 
   constructor(open: OpenClient, layout: Layout, watchesOf: WatchesOf) {
     this.#open = open;
@@ -77,25 +88,44 @@ export class Links {
     const timeoutMs = Math.min(Math.ceil(ttlMs * TIMEOUT_PER_TTL), LONGEST_MS);
     const link = await this.#connect(timeoutMs);
     try {
+      // Read before the request is sent: meanwhile, other links may see later transactions.
+      const lastZxid = this.#lastZxid;
       const { reply } = await link.client.create(link.node, { mode: "ephemeral" });
-      this.#refuseFallen(reply.zxid);
-      return link;
+      refuseFallen(lastZxid, reply.zxid);
+      return this.#share(link);
     } catch (error) {
       await this.end(link);
       throw error;
     }
   }
 
-  /** A link of a session that lives, or one without claims. */
+  /**
+   * The link with a connection that has answered last: another one may be at a server that hangs. If there is none,
+   * a link without claims is opened.
+   */
   async any(): Promise<Link> {
-    for (const link of this.#links) if (!link.isOver) return link;
-    this.#spare ??= this.open().finally(() => {
-      this.#spare = null;
-    });
+    let latest: Link | null = null;
+    for (const link of this.#shared) {
+      if (link.client.state !== "connected") continue;
+      if (latest === null || link.aliveAtMs > latest.aliveAtMs) latest = link;
+    }
+    if (latest !== null) return latest;
+    this.#spare ??= this.#openSpare();
     return this.#spare;
   }
 
-  /** A link without claims. */
+  /** Calls `use` with a link; once more with another one if the first ends or loses its connection meanwhile. */
+  async withAny<T>(use: (link: Link) => Promise<T>): Promise<T> {
+    const link = await this.any();
+    try {
+      return await use(link);
+    } catch (error) {
+      if (!isCode(error, ...INTERRUPTIONS)) throw error;
+      return use(await this.any());
+    }
+  }
+
+  /** A link without claims, which `any` does not return: the caller ends it. */
   open(): Promise<Link> {
     return this.#connect(SPARE_TIMEOUT_MS);
   }
@@ -105,10 +135,10 @@ export class Links {
     await link.close();
   }
 
-  /** Ends all sessions, and those that are being opened. No other is opened until `reopen`. */
+  /** Ends all links at once, and those that are being opened when they are open. No other is opened until `reopen`. */
   async close(): Promise<void> {
     this.#isClosed = true;
-    await this.#spare?.catch(() => {});
+    this.#spare = null;
     await Promise.all([...this.#links].map((link) => this.end(link)));
   }
 
@@ -134,26 +164,50 @@ export class Links {
     }
   }
 
+  #openSpare(): Promise<Link> {
+    const opened = this.open()
+      .then((link) => this.#share(link))
+      .finally(() => {
+        if (this.#spare === opened) this.#spare = null;
+      });
+    return opened;
+  }
+
+  /** From now on, `any` returns the link. It may have ended meanwhile. */
+  #share(link: Link): Link {
+    if (this.#links.has(link)) this.#shared.add(link);
+    return link;
+  }
+
   #refuseIfClosed(): void {
     if (this.#isClosed) throw new ClosedError();
   }
 
   #forget(link: Link): void {
     this.#links.delete(link);
-    const { lastZxid } = link.client;
-    if (lastZxid > this.#lastZxid) this.#lastZxid = lastZxid;
+    this.#shared.delete(link);
+    this.#endedZxid = highest(this.#endedZxid, link.client.lastZxid);
   }
 
-  /** The transaction is the token, so a claim made now would get a lower one than was given before. */
-  #refuseFallen(zxid: bigint): void {
-    if (zxid > this.#lastZxid) return;
-    throw new StoreUnavailableError(
-      `ZooKeeper's transactions fell from ${this.#lastZxid} to ${zxid}: its data was wiped or restored ` +
-        "from a backup, and tokens fall with it. Stop all holders, raise tokenOffset by at least " +
-        `${this.#lastZxid} in all of them, and start them again`,
-      { retryable: false },
-    );
+  /** The highest transaction that any link has seen. */
+  get #lastZxid(): bigint {
+    let last = this.#endedZxid;
+    for (const { client } of this.#links) last = highest(last, client.lastZxid);
+    return last;
   }
+}
+
+const highest = (one: bigint, other: bigint): bigint => (one > other ? one : other);
+
+/** The transaction is the token, so a claim made now would get a lower one than was given before. */
+function refuseFallen(lastZxid: bigint, zxid: bigint): void {
+  if (zxid > lastZxid) return;
+  throw new StoreUnavailableError(
+    `ZooKeeper's transactions fell from ${lastZxid} to ${zxid}: its data was wiped or restored ` +
+      "from a backup, and tokens fall with it. Stop all holders, raise tokenOffset by at least " +
+      `${lastZxid} in all of them, and start them again`,
+    { retryable: false },
+  );
 }
 
 const SPARE_TIMEOUT_MS = 10_000;

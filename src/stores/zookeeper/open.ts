@@ -6,6 +6,7 @@ import { switchedTlsOf, tlsTrouble } from "../shared/tls.js";
 import { addressOf, type StoreUrl } from "../url.js";
 import { ZooKeeperClient } from "./client/client.js";
 import { ZooKeeperError } from "./client/errors.js";
+import { checkPath } from "./client/paths.js";
 import { CREATOR_ACL } from "./client/records.js";
 import { toStoreError } from "./errors.js";
 import { ZooKeeperStore, type ZooKeeperStoreOptions } from "./index.js";
@@ -67,7 +68,7 @@ export function storeOptions(url: StoreUrl): ZooKeeperStoreOptions {
   const tls = switchedTlsOf(url);
   return {
     servers: hosts.map(({ host, port }) => addressOf(host, port ?? PORT)),
-    root: root === "" ? ROOT : root,
+    root: root === "" ? ROOT : checkPath(root, "the path of the zookeeper: URL"),
     connectTimeoutMs: CONNECT_MS,
     // Also for the client that makes the root, before there is a store.
     ...(user === "" ? {} : { auth: { user, password }, acl: CREATOR_ACL }),

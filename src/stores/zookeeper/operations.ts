@@ -25,7 +25,6 @@ const MOST_BYTES = 900_000;
 const PART_BYTES = 20;
 
 interface NameRead {
-  readonly link: Link;
   readonly queue: Queue;
   /** The version of the container's data. */
   readonly version: number;
@@ -42,17 +41,25 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
     this.#layout = layout;
   }
 
-  async inspect(name: string): Promise<NameInfo | null> {
-    const link = await this.#links.any();
-    const [{ queue }, { revocations }] = await Promise.all([
-      readLatest(link, name),
-      readRevocations(link, name),
-    ]);
-    return this.#info(link, name, queue, revocations);
+  inspect(name: string): Promise<NameInfo | null> {
+    return this.#links.withAny(async (link) => {
+      const [{ queue }, { revocations }] = await Promise.all([
+        readLatest(link, name),
+        readRevocations(link, name),
+      ]);
+      return this.#info(link, name, queue, revocations);
+    });
   }
 
-  async list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
-    const link = await this.#links.any();
+  list(prefix: string, limit: number): Promise<readonly NameInfo[]> {
+    return this.#links.withAny((link) => this.#list(link, prefix, limit));
+  }
+
+  protected read(name: string): Promise<NameRead> {
+    return this.#links.withAny((link) => readLatest(link, name));
+  }
+
+  async #list(link: Link, prefix: string, limit: number): Promise<readonly NameInfo[]> {
     const [, [all]] = await Promise.all([
       link.client.sync(this.#layout.names),
       link.requests.readAll([{ op: "getChildren", path: this.#layout.names }]),
@@ -72,21 +79,19 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
     return infos.slice(0, limit);
   }
 
-  protected async read(name: string): Promise<NameRead> {
-    return readLatest(await this.#links.any(), name);
-  }
-
   /** Deletes the claims, records that, and tells their sessions, in one step. */
   protected async revokeInOneStep(
     name: string,
     claims: readonly StoredClaim[],
-    { link }: NameRead,
+    _: NameRead,
     { holder: by, why, id: step }: RevocationStep,
   ): Promise<readonly HolderInfo[] | null> {
-    const [described, { revocations, version }] = await Promise.all([
-      Promise.all(claims.map(({ node }) => describeClaim(link, name, node))),
-      readRevocations(link, name),
-    ]);
+    const [described, { revocations, version }] = await this.#links.withAny((link) =>
+      Promise.all([
+        Promise.all(claims.map(({ node }) => describeClaim(link, name, node))),
+        readRevocations(link, name),
+      ]),
+    );
     const holders = described.filter((one) => one !== null);
     if (holders.length < claims.length) return null;
     const infos = claims.map((claim, i) => toHolderInfo(claim, holders[i]!));
@@ -96,25 +101,25 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
     });
     const path = this.#layout.revocations(name);
     const data = JSON.stringify([...revocations, ...records].slice(-REVOKED_KEPT.many));
+    const { client } = await this.#links.any();
     // The parent of the records may have been deleted.
-    if (version === -1) await prepareRoot(link.client, this.#layout);
+    if (version === -1) await prepareRoot(client, this.#layout);
     const owners = [...new Set(holders.map(({ owner }) => owner))];
-    const isDone = await this.#try(link.client, [
+    const isDone = await this.#try(client, [
       ...claims.map((claim) => this.#deletion(name, claim)),
       version === -1 ? { op: "create", path, data } : { op: "setData", path, data, version },
       ...owners.map(
         (id): MultiPart => ({ op: "setData", path: this.#layout.session(id), data: "" }),
       ),
     ]);
-    return isDone || (await this.#isRecorded(link, name, step)) ? infos : null;
+    return isDone || (await this.#isRecorded(name, step)) ? infos : null;
   }
 
   /** Whether the step was executed: its reply may have been lost, and then the claims are gone when they are read again. */
-  async #isRecorded(link: Link, name: string, step: string): Promise<boolean> {
-    const [, { revocations }] = await Promise.all([
-      link.client.sync(this.#layout.revoked),
-      readRevocations(link, name),
-    ]);
+  async #isRecorded(name: string, step: string): Promise<boolean> {
+    const [, { revocations }] = await this.#links.withAny((link) =>
+      Promise.all([link.client.sync(this.#layout.revoked), readRevocations(link, name)]),
+    );
     return revocations.some((one) => one.step === step);
   }
 
@@ -177,7 +182,8 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
       await client.multi(parts);
       return true;
     } catch (error) {
-      if (isOvertaken(error) || isUnanswered(error)) return false;
+      const hasEnded = isCode(error, "SESSION_EXPIRED", "CLOSED");
+      if (isOvertaken(error) || isUnanswered(error) || hasEnded) return false;
       throw error;
     }
   }
@@ -210,7 +216,7 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
 
 async function readLatest(link: Link, name: string): Promise<NameRead> {
   const { children, resize, version } = await link.requests.readLatest(name);
-  return { link, queue: new Queue(name, children, resize), version };
+  return { queue: new Queue(name, children, resize), version };
 }
 
 const isOvertaken = (error: unknown): boolean =>

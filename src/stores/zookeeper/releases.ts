@@ -1,7 +1,7 @@
 import type { Release, ReleaseAnswer } from "../../core/store.js";
 import { answerMissing, giveUp } from "../shared/sessions/releases.js";
 import type { ZooKeeperContext } from "./context.js";
-import { deleteNode } from "./nodes.js";
+import { isCode } from "./errors.js";
 import { Queue } from "./queue.js";
 
 /** Deletes the nodes of grants and tickets. */
@@ -24,12 +24,23 @@ async function releaseOne(context: ZooKeeperContext, release: Release): Promise<
 }
 
 /** A claim whose reply was lost, or that another store made, is looked for by its id. */
-async function findAndDelete(
+function findAndDelete(
   { links, layout }: ZooKeeperContext,
   { name, grantId }: Release,
 ): Promise<"deleted" | "missing" | "repeated"> {
-  const link = await links.any();
-  const { children, resize } = await link.requests.readLatest(name);
-  const found = new Queue(name, children, resize).get(grantId);
-  return found === undefined ? "missing" : deleteNode(link, `${layout.name(name)}/${found.node}`);
+  let isSent = false;
+  return links.withAny(async ({ requests }) => {
+    const { children, resize } = await requests.readLatest(name);
+    const found = new Queue(name, children, resize).get(grantId);
+    const missing = isSent ? "repeated" : "missing";
+    if (found === undefined) return missing;
+    isSent = true;
+    try {
+      await requests.delete(`${layout.name(name)}/${found.node}`);
+      return "deleted";
+    } catch (error) {
+      if (isCode(error, "NO_NODE")) return missing;
+      throw error;
+    }
+  });
 }

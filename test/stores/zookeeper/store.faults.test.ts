@@ -187,6 +187,30 @@ describeWith(["zookeeper"], "the ZooKeeper store over many seconds", () => {
     expect(next.token).toBeGreaterThan(lease.token);
   }, 60_000);
 
+  test("a server that is wiped grants nothing under another ttl either, while the first session waits for its return", async () => {
+    const lab = await Lab.open();
+    onTestFinished(() => lab.close());
+    // The first session outlasts the restart.
+    const config = { maxSessionTimeout: "600000" };
+    const server = (await lab.zookeeper({ config })).servers[0]!;
+    const store = zookeeperStore({ servers: [`${server.address}:${server.port}`] });
+    const locksOf = (ttl: number): Locks => {
+      const locks = createLocks(store, { ttl });
+      onTestFinished(() => locks.close().catch(() => {}));
+      return locks;
+    };
+    const locks = locksOf(120_000);
+    for (let i = 0; i < 20; i++) await (await locks.acquire(`name-${i}`)).release();
+    const lease = await locks.acquire("name");
+    await server.wipe();
+    const refused = await locksOf(TTL_MS)
+      .acquire("name")
+      .catch((error: unknown) => error);
+    expect(refused).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
+    expect(String(refused)).toContain("tokenOffset");
+    expect(lease.state).not.toBe("lost");
+  }, 60_000);
+
   test("an observer is told of changes, also after its session has ended", async () => {
     const root = zookeeper.root();
     const through = await zookeeper.proxy();

@@ -161,9 +161,18 @@ export function observeAgain(
   let retry: NodeJS.Timeout | undefined;
   const observe = async (): Promise<void> => {
     if (isOver) return;
+    // Until `begin` has resolved, its outcome decides: an end in between must not begin a second observation.
+    let isBegun = false;
+    let hasEnded = false;
+    const ended = (): void => {
+      hasEnded = true;
+      if (isBegun) void observe();
+    };
     try {
-      end = await begin({ changed, ended: () => void observe() });
+      end = await begin({ changed, ended });
+      isBegun = true;
       if (isOver) end();
+      else if (hasEnded) void observe();
       else changed();
     } catch {
       if (!isOver) retry = setTimeout(() => void observe(), OBSERVE_RETRY_MS).unref();

@@ -1,0 +1,158 @@
+import { expect, onTestFinished, test, vi } from "vitest";
+import { systemRuntime } from "../../../src/core/runtime.js";
+import { createLocks, type Locks } from "../../../src/index.js";
+import { ZooKeeperContext } from "../../../src/stores/zookeeper/context.js";
+import type { ZooKeeperStore } from "../../../src/stores/zookeeper/index.js";
+import { Layout } from "../../../src/stores/zookeeper/layout.js";
+import type { OpenClient, SessionOptions } from "../../../src/stores/zookeeper/link.js";
+import { Operations } from "../../../src/stores/zookeeper/operations.js";
+import { describeWith } from "../../support/needs.js";
+import { until } from "../../support/worker.js";
+import { openClient } from "../../support/zookeeper.js";
+import { OneZooKeeper, TTL_MS } from "../../support/zookeeper-store.js";
+
+/** "name" in the store. */
+const NAME = "default:name";
+/** Its session counts as connected for 30 s after its connection has died without a sign. */
+const LONG_MS = 90_000;
+
+describeWith(["zookeeper"], "the sessions of a store on ZooKeeper", () => {
+  const zookeeper = OneZooKeeper.forAll();
+
+  /** Closed with the test, also if the store can't be reached then. */
+  function locksOn(store: ZooKeeperStore, ttl: number): Locks {
+    const locks = createLocks(store, { ttl, wait: 20_000 });
+    onTestFinished(() => locks.close().catch(() => {}));
+    return locks;
+  }
+
+  function contextOn(root: string, open?: OpenClient): ZooKeeperContext {
+    const byDefault: OpenClient = (session) => openTo(session);
+    const context = new ZooKeeperContext(
+      open ?? byDefault,
+      systemRuntime().clock,
+      new Layout(root),
+    );
+    onTestFinished(() => context.links.close());
+    return context;
+  }
+
+  const openTo = (session: SessionOptions) =>
+    openClient({ servers: [zookeeper.address], ...session });
+
+  test("a session whose connection is dead holds up no request that another can send", async () => {
+    const root = zookeeper.root();
+    const through = await zookeeper.proxy();
+    const { store } = zookeeper.open(root, through);
+    const [dead, alive] = [locksOn(store, LONG_MS), locksOn(store, TTL_MS)];
+    await dead.acquire("dead");
+    const halfOpen = through.leaveHalfOpen();
+    await halfOpen.inject();
+    const lease = await alive.acquire("name");
+    const [info, listed] = await Promise.all([alive.inspect("name"), alive.list()]);
+    expect(info?.holders).toMatchObject([{ token: lease.token }]);
+    expect(listed.map(({ name }) => name)).toEqual(["dead", "name"]);
+    // The rest of these: whether the id of a lost claim was revoked, and a claim that this store did not make.
+    const stranger = { name: NAME, grantId: "stranger-0123456789" };
+    expect(await store.release([stranger])).toEqual([{ kind: "lost", reason: "superseded" }]);
+    let changes = 0;
+    onTestFinished(store.observe(NAME, () => changes++));
+    await until("it observes", () => changes > 0);
+    const resized = await alive.semaphore("permits", { permits: 2 }).acquire();
+    await alive.semaphore("permits", { permits: 2 }).resize(3);
+    await resized.release();
+    expect(await alive.forceRelease("name", { why: "a test" })).toMatchObject([
+      { token: lease.token },
+    ]);
+    await halfOpen.heal();
+  }, 20_000);
+
+  test("a request whose session ends or loses its connection is sent once more under another", async () => {
+    const context = contextOn(zookeeper.root());
+    const { links, layout } = context;
+    const { locks } = zookeeper.open(layout.root);
+    const lease = await locks.acquire("name");
+    const operations = new Operations(links, layout);
+    const endAfterRead = async (end: (link: Awaited<ReturnType<typeof links.any>>) => unknown) => {
+      const link = await links.any();
+      const read = link.requests.readData.bind(link.requests);
+      const ended = vi.spyOn(link.requests, "readData").mockImplementationOnce(async (path) => {
+        await end(link);
+        return read(path);
+      });
+      return { link, ended };
+    };
+    const { link, ended } = await endAfterRead((one) => links.end(one));
+    const info = await operations.inspect(NAME);
+    expect(ended).toHaveBeenCalled();
+    expect(info?.holders).toMatchObject([{ token: lease.token }]);
+    expect(await links.any()).not.toBe(link);
+    await endAfterRead((one) => links.end(one));
+    const by = { holder: "operator", why: "a test" };
+    expect(await operations.revoke(NAME, by)).toMatchObject([{ token: lease.token }]);
+  });
+
+  test("a session of a resize, which is about to end, serves nothing else", async () => {
+    const { links } = contextOn(zookeeper.root());
+    const own = await links.open();
+    const other = await links.any();
+    expect(other).not.toBe(own);
+    expect(await links.any(), "one is enough").toBe(other);
+  });
+
+  test("close() does not wait for a session that is being opened, and it is ended when it is open", async () => {
+    const through = await zookeeper.proxy();
+    const { store } = zookeeper.open(zookeeper.root(), through);
+    const stall = through.stall("to-client");
+    await stall.inject();
+    const inspected = store.inspect(NAME).catch((error: unknown) => error);
+    await until("it connects", () => through.openConnections === 1);
+    const isLate = Symbol();
+    const late = new Promise((resolve) => setTimeout(resolve, 5_000, isLate).unref());
+    expect(await Promise.race([store.close(), late])).not.toBe(isLate);
+    await stall.heal();
+    expect(await inspected).toMatchObject({ code: "CLOSED" });
+    await until("no connection is left", () => through.openConnections === 0, 5_000);
+  });
+
+  test("Locks that open the store while it closes can use it, also if the server is silent", async () => {
+    const through = await zookeeper.proxy();
+    const { store, locks } = zookeeper.open(zookeeper.root(), through);
+    await (await locks.acquire("name")).release();
+    const silence = through.swallow("to-client");
+    await silence.inject();
+    const close = store.close.bind(store);
+    let again: Locks | undefined;
+    vi.spyOn(store, "close").mockImplementationOnce(() => {
+      const closing = close();
+      again = locksOn(store, TTL_MS);
+      return closing;
+    });
+    await locks.close();
+    await silence.heal();
+    const lease = await again!.acquire("name");
+    expect(await lease.release()).toBe("released");
+  });
+
+  test("transactions of other sessions while one begins are not taken for a loss of data", async () => {
+    let meanwhile = async (): Promise<void> => {};
+    const context = contextOn(zookeeper.root(), async (session) => {
+      const client = await openTo(session);
+      const create = client.create.bind(client);
+      client.create = async (path, options) => {
+        const created = await create(path, options);
+        if (options?.mode === "ephemeral") await meanwhile();
+        return created;
+      };
+      return client;
+    });
+    const { links, layout } = context;
+    const first = await links.begin(TTL_MS);
+    meanwhile = async () => {
+      await first.client.create(`${layout.root}/later`);
+      await links.end(first);
+    };
+    const second = await links.begin(LONG_MS);
+    expect(second.client.lastZxid).toBeLessThan(first.client.lastZxid);
+  });
+});
