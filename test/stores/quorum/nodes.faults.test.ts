@@ -1,11 +1,13 @@
 import { readdirSync, statSync, truncateSync } from "node:fs";
 import { join } from "node:path";
+import { Redis } from "ioredis";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
-import { connect } from "../../../src/index.js";
+import { connect, type Locks } from "../../../src/index.js";
 import { limitsOf } from "../../../src/stores/quorum/grants.js";
 import { INSPECTION_LIMITS } from "../../../src/stores/quorum/inspection.js";
-import { MARKER } from "../../../src/stores/quorum/keys.js";
+import { MARKER, recordOf } from "../../../src/stores/quorum/keys.js";
 import { together } from "../../../src/verify/fault.js";
+import { TcpProxy } from "../../../src/verify/faults/proxy.js";
 import { killed, paused, restarted, wiped } from "../../../src/verify/faults/server.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisOptions, RedisServer } from "../../../src/verify/lab/redis.js";
@@ -241,6 +243,65 @@ describeWith(["redis"], "nodes of a quorum fail", () => {
       await closeAll(workers);
       expectAllKept(timeLine, ["S7", "L3"]);
     });
+
+    test("a replica that was promoted behind its address: with appendfsync always, too, it does not vote", async () => {
+      const servers = await startNodes(lab, Array(3).fill({ persistence: "always" }));
+      const [primary, other, third] = servers as [RedisServer, RedisServer, RedisServer];
+      const replica = await lab.redis({ persistence: "always", replicaOf: primary });
+      onTestFinished(() => replica.kill());
+      const target = { address: primary.address, port: primary.port };
+      await using proxy = await TcpProxy.open(target);
+      const locks = await connect(urlOf([proxy, other, third], "1h"), { ttl: LONG_MS });
+      onTestFinished(() => locks.close());
+      const lease = await locks.acquire("name");
+      await replica.synced();
+      expect(await hasRecord(replica)).toBe(true);
+      await replica.promote();
+      target.port = replica.port;
+      await primary.kill();
+      // With another one paused, the vote of this node is needed.
+      await third.pause();
+      onTestFinished(() => third.resume());
+      // Its connection to the node may have to be opened again first.
+      await until("it is refused", async () => {
+        const error = await rejection(locks.acquire("other", { wait: 0 }));
+        expect(error).toMatchObject({ code: "STORE_UNAVAILABLE" });
+        return error.message.includes("has lost data");
+      });
+      expect(await replica.cli("get", MARKER)).toMatch(/ always lost\d+$/);
+      // It takes renewals.
+      await lease.renew();
+      expect(await lease.release()).toBe("released");
+    });
+
+    test.each([
+      ["none", true],
+      ["always", false],
+    ] as const)(
+      "one of three was down at a run of once, another one restarts after it, persistence %s: it runs again within the period: %s",
+      async (persistence, runsAgain) => {
+        const servers = await startNodes(lab, Array(3).fill({ persistence }));
+        const [, second, third] = servers as [RedisServer, RedisServer, RedisServer];
+        const locks = await connect(urlOf(servers, `${TTL_MS}ms`), { ttl: TTL_MS });
+        onTestFinished(() => locks.close());
+        const run = () => locks.once("job", { every: "1h" }, async () => {});
+        await third.kill();
+        expect(await run()).toMatchObject({ ran: true });
+        await third.start();
+        await second.kill();
+        await second.start();
+        await until(
+          "all vote",
+          async () => {
+            await locks.withLock("other", async () => {}).catch(() => {});
+            const markers = await Promise.all(servers.map((server) => server.cli("get", MARKER)));
+            return markers.every((marker) => marker.endsWith(" 0"));
+          },
+          30_000,
+        );
+        expect(await run()).toMatchObject({ ran: runsAgain });
+      },
+    );
 
     test("and two never had the lease: nobody else gets the name", async () => {
       const servers = await startNodes(lab, { persistence: "always" });
