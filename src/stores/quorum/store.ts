@@ -1,5 +1,6 @@
-import { InvalidArgumentError, UnsupportedError } from "../../core/errors.js";
+import { InvalidArgumentError } from "../../core/errors.js";
 import { type Runtime, systemRuntime } from "../../core/runtime.js";
+import { refuseIfCannot } from "../../core/settings.js";
 import {
   type Claim,
   type ClaimAnswer,
@@ -129,8 +130,9 @@ export class QuorumStore implements Store {
     return this.#inspect((inspection) => inspection.revoke(name, by));
   }
 
-  resize(): never {
-    throw new UnsupportedError(`semaphores: ${this.traits.cannot.permits}`);
+  resize(): null {
+    refuseIfCannot(this.traits, "permits", "semaphores");
+    return null;
   }
 
   inspect(name: string): Promise<NameInfo | null> {
@@ -361,11 +363,11 @@ export class QuorumStore implements Store {
   }
 
   #refuse(claim: Claim): void {
-    const { cannot, maxTtlMs } = this.traits;
+    const { maxTtlMs } = this.traits;
     const { names, limit, ttlMs } = claim;
-    if (limit !== LOCK_LIMIT) throw new UnsupportedError(`semaphores: ${cannot.permits}`);
-    if (modeOf(claim) === "shared") throw new UnsupportedError(`shared leases: ${cannot.shared}`);
-    if (names.length > 1) throw new UnsupportedError(`several names: ${cannot["many-names"]}`);
+    if (limit !== LOCK_LIMIT) refuseIfCannot(this.traits, "permits", "semaphores");
+    if (modeOf(claim) === "shared") refuseIfCannot(this.traits, "shared", "shared leases");
+    if (names.length > 1) refuseIfCannot(this.traits, "many-names", "several names");
     if (ttlMs > maxTtlMs!) {
       throw new InvalidArgumentError(`a ttl of ${ttlMs} ms is above the maxTtl of ${maxTtlMs} ms`);
     }
