@@ -26,10 +26,12 @@ import {
   queue,
   renewals,
   startNodes,
+  startProxies,
   startQuorumWorkers,
   urlOf,
   withRecords,
 } from "../../support/quorum.js";
+import { quiet } from "../../support/redis.js";
 import { eventsOf, happens, until } from "../../support/worker.js";
 
 /** So long that no lease expires in a test, and the time limits of a node are as long as they can be. */
@@ -151,6 +153,40 @@ describeWith(["redis"], "nodes of a quorum fail", () => {
       expect(await shortestMs(act), `${act}`).toBeLessThan(INSPECTION_LIMITS.silentMs);
     }
     expect(await first.release()).toBe("released");
+  });
+
+  test("one of three is paused, and two clients split the votes of the others: one gets the name", async () => {
+    const servers = await startNodes(lab, [{}, {}, {}]);
+    const [first, second, third] = servers as [RedisServer, RedisServer, RedisServer];
+    // Each client reaches one of the two servers at once, and the other one when the stall is over.
+    const stalled = await startProxies([first, second]);
+    const [toFirst, toSecond] = stalled as [TcpProxy, TcpProxy];
+    const urls = [urlOf([first, toSecond, third]), urlOf([toFirst, second, third])];
+    const clients = await Promise.all(urls.map((url) => connect(url, { ttl: LONG_MS })));
+    onTestFinished(async () => void (await Promise.all(clients.map((locks) => locks.close()))));
+    for (const locks of clients) await (await locks.acquire("name")).release();
+    const readers = [first, second].map(({ url }) => quiet(new Redis(url)));
+    onTestFinished(() => {
+      for (const redis of readers) redis.disconnect();
+    });
+    await third.pause();
+    onTestFinished(() => third.resume());
+    async function race<T>(name: string, run: (locks: Locks) => Promise<T>): Promise<T[]> {
+      const stall = together(...stalled.map((proxy) => proxy.stall("to-server")));
+      await stall.inject();
+      const running = Promise.all(clients.map(run));
+      running.catch(() => {});
+      await until("each has a vote", async () => {
+        const votes = readers.map((redis) => redis.exists(recordOf(`default:${name}`)));
+        return (await Promise.all(votes)).every((count) => count === 1);
+      });
+      await stall.heal();
+      return running;
+    }
+    const leases = await race("name", (locks) => locks.tryAcquire("name"));
+    expect(leases.filter((lease) => lease !== null)).toHaveLength(1);
+    const runs = await race("job", (locks) => locks.once("job", { every: "1h" }, async () => {}));
+    expect(runs.filter(({ ran }) => ran)).toHaveLength(1);
   });
 
   /** Data are lost in all of these ways, and the node does not vote until maxTtl is over. */
@@ -317,7 +353,8 @@ describeWith(["redis"], "nodes of a quorum fail", () => {
       await inject(timeLine, wiped(servers[2]!));
       expect(await hasRecord(servers[2]!)).toBe(false);
       const refused = await other.acquire("name", { wait: 2_000 }).catch(({ code }) => code);
-      expect(refused).toBe("ACQUIRE_TIMEOUT");
+      // On a busy machine, the votes for the last claim may come too late to show that a majority replies.
+      expect(refused).toMatch(/^(ACQUIRE_TIMEOUT|STORE_UNAVAILABLE)$/);
       expect(await holder.look(held.op)).toBe(true);
       expect(await holder.write(held.op)).toBe(true);
       await heal(timeLine, wiped(servers[2]!));
