@@ -14,19 +14,23 @@ export const TTL_MS = 10_000;
 const ABOUT = { maxTtlMs: 60_000, fsync: "later" } as const;
 const START_MICROS = 1e15;
 
-/** Three simulated nodes in service, for directed runs of the real store, without the core. */
+/** Simulated nodes in service, for directed runs of the real store, without the core. */
 export class SimulatedQuorum {
   readonly world: World;
-  readonly servers = [0, 1, 2].map(
-    (node) => new SimulatedServer(`run${node}`, () => START_MICROS + this.#elapsedMicros),
-  );
+  readonly servers: readonly SimulatedServer[];
   /** By client: the node that it does not reach. */
   readonly away = new Map<string, number>();
+  /** The nodes that reply to nobody. */
+  readonly hung = new Set<number>();
   /** When a client sends a claim to the first node. */
   readonly claims: { readonly client: string; readonly atMs: number }[] = [];
 
-  constructor(seed = 1) {
+  constructor(seed = 1, nodes = 3) {
     this.world = new World(seed);
+    this.servers = Array.from(
+      { length: nodes },
+      (_, node) => new SimulatedServer(`run${node}`, () => START_MICROS + this.#elapsedMicros),
+    );
     for (const server of this.servers) {
       const caller = { ...ABOUT, channel: "", marker: "" };
       server.settle(caller, server.join(caller).marker);
@@ -40,7 +44,7 @@ export class SimulatedQuorum {
       const network = {
         isActive: () => false,
         stop: () => {},
-        storeAnswersAtMs: () => this.world.nowMs,
+        storeAnswersAtMs: () => (this.hung.has(node) ? Number.POSITIVE_INFINITY : this.world.nowMs),
         isDown: () => this.away.get(client) === node,
       };
       const name = `${client} at node-${node}`;
@@ -60,6 +64,13 @@ export class SimulatedQuorum {
     });
     await this.until(store.setUp());
     return store;
+  }
+
+  /** Gives the client the vote of a node for a ballot that it does not go on with. */
+  recordFor(client: string, node: number, ttlMs: number): void {
+    const ballot = { name: "name", id: client, number: 0, ttlMs, seq: 1, atLeastMs: 0 };
+    const caller = { ...ABOUT, channel: client, marker: "" };
+    this.servers[node]!.claim(caller, { ...ballot, register: "never", holder: client });
   }
 
   /** Lets time pass until the answer is there. */

@@ -5,12 +5,18 @@ import type { NodeClaim, NodeClaimReply, QuorumNode } from "./node.js";
 export type BallotOutcome =
   /** A majority of the nodes has recorded this number: it is the token. */
   | { readonly kind: "decided"; readonly number: number }
-  /** Another ballot has a majority, or may have one. */
+  /** Another ballot has a majority. */
   | { readonly kind: "busy"; readonly freeInMs: number; readonly holder: string }
-  /** Enough nodes have voted, and nobody has a majority. */
-  | { readonly kind: "split" }
+  /**
+   * Enough nodes have voted, and no ballot is known to have a majority. `holder`, `freeInMs`: of another ballot that
+   * may have one, with the votes of nodes that did not reply; null and 0 if there is none.
+   */
+  | { readonly kind: "split"; readonly freeInMs: number; readonly holder: string | null }
   /** Fewer nodes than a majority have voted. */
   | { readonly kind: "unavailable"; readonly failures: readonly Error[] };
+
+/** Nobody can have the name. */
+export const NO_RIVAL: BallotOutcome = { kind: "split", freeInMs: 0, holder: null };
 
 export const majorityOf = (nodes: number): number => Math.floor(nodes / 2) + 1;
 
@@ -98,9 +104,12 @@ export class Ballot {
     }
     const pending = this.#pending(this.#claimed, isVote);
     if (recorded + pending < this.#majority) {
-      // Enough nodes have replied to know why the ballot has failed.
       const votes = this.#claimed.filter(isVote).length;
-      if (pending === 0 || votes >= this.#majority) this.#end(this.#whyNot());
+      if (pending > 0 && votes < this.#majority) return;
+      const outcome = this.#whyNot();
+      // The next reply may show that another ballot has a majority.
+      const isOpen = outcome.kind === "split" && outcome.holder !== null;
+      if (pending === 0 || !isOpen) this.#end(outcome);
     } else if (Math.max(0, ...byNumber.values()) + pending < this.#majority) this.#raise();
   }
 
@@ -147,15 +156,15 @@ export class Ballot {
       return { kind: "unavailable", failures: this.#failures() };
     }
     const unanswered = this.#claimed.filter((answer) => answer === undefined).length;
-    const rival = busy.find(({ id }) => {
-      const votes = busy.filter((other) => other.id === id).length;
-      return votes + unanswered >= this.#majority;
-    });
-    if (rival === undefined) return { kind: "split" };
-    // The time at which so many of the busy nodes are free again that a majority is free.
+    const votesFor = (id: string): number => busy.filter((one) => one.id === id).length;
+    const [rival] = [...busy].sort((a, b) => votesFor(b.id) - votesFor(a.id));
+    const votes = rival === undefined ? 0 : votesFor(rival.id);
+    if (rival === undefined || votes + unanswered < this.#majority) return NO_RIVAL;
+    // The time at which a majority of the nodes is free, if those that did not reply are.
     const freeInMs = busy.map((one) => one.freeInMs).sort((a, b) => a - b);
     const last = Math.max(0, busy.length - (this.#members.length - this.#majority) - 1);
-    return { kind: "busy", freeInMs: freeInMs[last]!, holder: rival.holder };
+    const kind = votes >= this.#majority ? "busy" : "split";
+    return { kind, freeInMs: freeInMs[last]!, holder: rival.holder };
   }
 
   #failures(): Error[] {

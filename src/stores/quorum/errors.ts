@@ -4,8 +4,8 @@ import { majorityOf } from "./ballot.js";
 const NONE = { count: 0, reasons: [] };
 
 /**
- * The error of a request that fewer nodes than a majority have granted. `more`: so many nodes have replied, but not
- * with a grant.
+ * The error of a request that fewer nodes than a majority have granted. `failures`: why nodes can't vote.
+ * `more`: how many other nodes have replied without a grant, and why.
  */
 export function unavailable(
   nodes: number,

@@ -8,7 +8,7 @@ import type { NodeRenewal } from "./node.js";
 import type { Releases } from "./releases.js";
 import { type RenewalResult, RenewalVotes } from "./renewal-votes.js";
 
-/** After these parts of the ttl, at most so many milliseconds, a node counts as silent, and a request times out. */
+/** The parts of the ttl, and the longest times, after which a node counts as silent, and a request times out. */
 const SILENT = { perTtl: 1 / 6, mostMs: 500 };
 const TIMEOUT = { perTtl: 1 / 2, mostMs: 2_000 };
 /** Expired grants are dropped from memory when there are this many more than after the last sweep. */

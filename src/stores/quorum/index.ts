@@ -10,8 +10,8 @@ export { QUORUM_TRAITS, QuorumStore };
 /** Options of `quorumStore`. */
 export interface QuorumStoreOptions {
   /**
-   * The longest ttl of a lease, the same in all processes: a node that has lost data stays out of the vote for
-   * so long. Default "1m".
+   * The longest ttl of a lease, the same in all processes. A node that has lost data stays out of the vote for this
+   * time. Default "1m".
    */
   maxTtl?: number | string;
   /** Closes the clients with the first `Locks` on the store that is closed. Default false: they are the caller's. */

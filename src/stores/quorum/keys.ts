@@ -1,4 +1,4 @@
-import { bucketOf, escapePattern } from "../redis/keys.js";
+import { BUCKETS, bucketOf, escapePattern } from "../redis/keys.js";
 
 /**
  * Every key and channel of a quorum begins with it: a server can also carry a Redis store. The scripts know it,
@@ -9,8 +9,10 @@ export const PREFIX = "holdfast-quorum:";
 export const MARKER = `${PREFIX}marker`;
 
 export const recordOf = (name: string): string => `${PREFIX}lock:${name}`;
+const counterAt = (bucket: number): string => `${PREFIX}last:${bucket}`;
 /** Many names share a counter, which is never deleted. */
-export const counterOf = (name: string): string => `${PREFIX}last:${bucketOf(name)}`;
+export const counterOf = (name: string): string => counterAt(bucketOf(name));
+export const ALL_COUNTERS = Array.from({ length: BUCKETS }, (_, bucket) => counterAt(bucket));
 export const revokedOf = (name: string): string => `${PREFIX}revoked:${name}`;
 
 /** Matches the records of all names with this prefix. */

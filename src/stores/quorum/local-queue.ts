@@ -85,7 +85,7 @@ export class LocalQueue {
     if (at !== -1) this.#tickets.splice(at, 1);
   }
 
-  /** Called when a node has notified this process that the name is free. `enough`: so many nodes are a majority. */
+  /** Called when a node has notified this process that the name is free. `enough`: the nodes that are a majority. */
   notified(by: number, enough: number): void {
     this.#notifiedBy.add(by);
     if (this.#notifiedBy.size >= enough) this.#notifyFirst();

@@ -9,7 +9,7 @@ const LONGEST_ROUND_TRIP_MS = 500;
 /** A timer that fires later than this was held up by the event loop. */
 const LATE_MS = 50;
 
-/** A silent node with so many requests gets no more: the client keeps each until it has a reply. */
+/** A silent node with this many requests gets no more: the client keeps each until it has a reply. */
 const MOST_UNANSWERED = 10_000;
 
 /** The requests to all nodes that have no answer yet. */

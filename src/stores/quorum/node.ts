@@ -58,7 +58,7 @@ export interface NodeRelease {
   readonly unused: boolean;
   /** Whether a process that waits is notified; not if the name stays with another ballot. */
   readonly wakes: boolean;
-  /** For so long the node refuses the claim of the ballot, if it arrives later; 0: it can't. */
+  /** How long the node refuses the claim of the ballot if it arrives after the release; 0: it can't arrive. */
   readonly keptOutMs: number;
 }
 
@@ -131,7 +131,7 @@ export interface QuorumNode {
   revoke(revocation: NodeRevocation): Promise<void>;
   /** One for each name, in order; an error stands for a name that can't be read. */
   inspect(names: readonly string[]): Promise<readonly (NodeNameInfo | Error)[]>;
-  /** The names with this prefix that the node has something about. */
+  /** The names with this prefix that the node has a record of. */
   names(prefix: string): Promise<readonly string[]>;
   /** Begins to listen, if it does not yet: calls `freed` with a name, `missed` when calls may have been missed. */
   listen(events: NodeEvents): Promise<void>;

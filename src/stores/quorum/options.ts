@@ -19,6 +19,7 @@ export const QUORUM_TRAITS: Traits = {
     "the clock of a node set ahead, or running fast",
     "lost data on all nodes within maxTtl, which looks like a new installation",
     "a backup restored on a node with appendfsync always",
+    "lost data on one node, unless appendfsync is always, if another one was down at the grant and atLeast or the period of once is longer than maxTtl",
     "eviction on a node, unless maxmemory-policy is noeviction",
   ],
   cannot: {

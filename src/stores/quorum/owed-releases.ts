@@ -1,9 +1,9 @@
 import type { Clock, Timer } from "../../core/clock.js";
 
 const RETRY_MS = { first: 100, most: 2_000 };
-/** So many of them are repeated. The others wait until the node answers one of these. */
+/** The number of releases that are repeated. The others wait until the node answers one of these. */
 const MOST_REPEATED = 100;
-/** More than these are left to expire. The first ones count most: the node may have their records. */
+/** Releases beyond this number are left to expire. The first ones count most: the node may have their records. */
 const MOST_WAITING = 10_000;
 
 interface Owed<T> {

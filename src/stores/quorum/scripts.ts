@@ -8,7 +8,7 @@ export const FORMAT = 2;
 
 /** A raised number may be ahead of the node's clock by this: a day. */
 export const MOST_AHEAD_MICROS = 86_400_000_000;
-/** So many processes that no longer listen are skipped in one script. */
+/** The most channels to which one script publishes that a name is free, until a process receives it. */
 export const MOST_WAKES = 16;
 
 /** The constants of the Lua files. */

@@ -1,5 +1,6 @@
-import { InvalidArgumentError, UnsupportedError } from "../../core/errors.js";
+import { InvalidArgumentError } from "../../core/errors.js";
 import { type Runtime, systemRuntime } from "../../core/runtime.js";
+import { refuseIfCannot } from "../../core/settings.js";
 import {
   type Claim,
   type ClaimAnswer,
@@ -18,7 +19,7 @@ import {
   type Store,
   type Traits,
 } from "../../core/store.js";
-import { Ballot, type BallotOutcome, majorityOf } from "./ballot.js";
+import { Ballot, type BallotOutcome, majorityOf, NO_RIVAL } from "./ballot.js";
 import { unavailable } from "./errors.js";
 import { Grants, LOST, limitsOf, toGrant } from "./grants.js";
 import { Inspection } from "./inspection.js";
@@ -31,7 +32,7 @@ import { ProposedNumbers } from "./proposed-numbers.js";
 import { type BallotRelease, Releases } from "./releases.js";
 import { Waiters } from "./waiters.js";
 
-/** The most ballots of one claim while nobody has a majority; then the core claims again. */
+/** The most ballots of one claim while nobody is known to have a majority; then the core claims again. */
 const MOST_BALLOTS = 6;
 /** A pause after a ballot without a majority, and after a release that others wait for, in round trips. */
 const PAUSE_ROUND_TRIPS = { least: 2, most: 5 };
@@ -129,8 +130,9 @@ export class QuorumStore implements Store {
     return this.#inspect((inspection) => inspection.revoke(name, by));
   }
 
-  resize(): never {
-    throw new UnsupportedError(`semaphores: ${this.traits.cannot.permits}`);
+  resize(): null {
+    refuseIfCannot(this.traits, "permits", "semaphores");
+    return null;
   }
 
   inspect(name: string): Promise<NameInfo | null> {
@@ -213,7 +215,10 @@ export class QuorumStore implements Store {
     }
   }
 
-  /** Ballots, until one is decided, or somebody else has the name, or too many have found no majority. */
+  /**
+   * Ballots, until one is decided, or another ballot is known to have a majority, or too many have found none. Two
+   * clients may each have the vote that the other needs, while a silent node hides that neither has a majority.
+   */
   async #compete(claim: Claim, own: OwnClaim): Promise<BallotOutcome> {
     // The lease counts from the claim: what is decided much later is of little use.
     const untilMs = this.#nowMs() + claim.ttlMs / 3;
@@ -221,7 +226,7 @@ export class QuorumStore implements Store {
     const pausedForMs = (this.#pausedUntilMs.get(claim.names[0]!) ?? 0) - this.#nowMs();
     if (pausedForMs > 0) await this.#pause(Math.min(pausedForMs, longestPauseMs), own);
     for (let ballots = 1; ; ballots++) {
-      if (own.isGivenUp) return { kind: "split" };
+      if (own.isGivenUp) return NO_RIVAL;
       const outcome = await this.#ballot(claim);
       const isLast = ballots >= MOST_BALLOTS || this.#nowMs() >= untilMs;
       if (outcome.kind !== "split" || isLast) return outcome;
@@ -335,7 +340,7 @@ export class QuorumStore implements Store {
     if (outcome.kind === "unavailable") {
       throw unavailable(this.#members.length, outcome.failures);
     }
-    const { holder, freeInMs } = outcome.kind === "busy" ? outcome : { holder: null, freeInMs: 0 };
+    const { holder, freeInMs } = outcome;
     if (queue === undefined) {
       return { kind: "busy", name: claim.names[0]!, position: { ahead: 0, freeInMs, holder } };
     }
@@ -361,11 +366,11 @@ export class QuorumStore implements Store {
   }
 
   #refuse(claim: Claim): void {
-    const { cannot, maxTtlMs } = this.traits;
+    const { maxTtlMs } = this.traits;
     const { names, limit, ttlMs } = claim;
-    if (limit !== LOCK_LIMIT) throw new UnsupportedError(`semaphores: ${cannot.permits}`);
-    if (modeOf(claim) === "shared") throw new UnsupportedError(`shared leases: ${cannot.shared}`);
-    if (names.length > 1) throw new UnsupportedError(`several names: ${cannot["many-names"]}`);
+    if (limit !== LOCK_LIMIT) refuseIfCannot(this.traits, "permits", "semaphores");
+    if (modeOf(claim) === "shared") refuseIfCannot(this.traits, "shared", "shared leases");
+    if (names.length > 1) refuseIfCannot(this.traits, "many-names", "several names");
     if (ttlMs > maxTtlMs!) {
       throw new InvalidArgumentError(`a ttl of ${ttlMs} ms is above the maxTtl of ${maxTtlMs} ms`);
     }

@@ -12,7 +12,8 @@ import type { RedisServer } from "../../../src/verify/lab/redis.js";
 import { rejection } from "../../core/helpers.js";
 import { ofLevel, one } from "../../support/findings.js";
 import { describeWith } from "../../support/needs.js";
-import { redlockUrl } from "../../support/quorum.js";
+import { hasRecord, redlockUrl } from "../../support/quorum.js";
+import { until } from "../../support/worker.js";
 
 test("the doctor tries every command of the scripts", () => {
   const code = Object.values(SCRIPTS)
@@ -166,6 +167,20 @@ describeWith(["redis"], "the doctor on a quorum", () => {
     expect(one(newer, "nodes").what).toContain("has a marker of another format");
   });
 
+  test("reports a node that has lost its data and got a lease again", async () => {
+    const own = await used();
+    const locks = await connect(redlockUrl(own), { ttl: "10s" });
+    onTestFinished(() => locks.close());
+    const lease = await locks.acquire("name");
+    await own[2]!.cli("flushall");
+    await lease.renew();
+    await until("it has the lease again", () => hasRecord(own[2]!));
+    expect(await own[2]!.cli("exists", MARKER)).toBe("0");
+    expect(one(await examineStore(redlockUrl(own)), "nodes").what).toMatch(
+      /^2 of 3 vote \(redis:\S+ has lost data, and votes again in 60 s\): if one more fails/,
+    );
+  });
+
   test("reports nodes that are down or refuse, and rejects if a majority is", async () => {
     const own = await used(5);
     const five = redlockUrl(own);
@@ -217,6 +232,20 @@ describeWith(["redis"], "the doctor on a quorum", () => {
     });
     // A server that writes its first append-only file ignores SIGTERM.
     await replica.kill();
+  });
+
+  test("reports a replica that was promoted: recovering, with appendfsync always, too", async () => {
+    const own = await used();
+    const replica = await lab.redis({ replicaOf: own[0]!, persistence: "always" });
+    onTestFinished(() => replica.kill());
+    await replica.synced();
+    await replica.promote();
+    const findings = await examineStore(redlockUrl([replica, own[1]!, own[2]!]));
+    expect(one(findings, "nodes").what).toMatch(
+      new RegExp(`^2 of 3 vote \\(${replica.url} has lost data, and votes again in 60 s\\)`),
+    );
+    // The trial has examined it as any client does.
+    expect(await replica.cli("get", MARKER)).toMatch(/ always lost\d+$/);
   });
 
   describe("finds about rights", () => {

@@ -1,11 +1,13 @@
 import { readdirSync, statSync, truncateSync } from "node:fs";
 import { join } from "node:path";
+import { Redis } from "ioredis";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
-import { connect } from "../../../src/index.js";
+import { connect, type Locks } from "../../../src/index.js";
 import { limitsOf } from "../../../src/stores/quorum/grants.js";
 import { INSPECTION_LIMITS } from "../../../src/stores/quorum/inspection.js";
-import { MARKER } from "../../../src/stores/quorum/keys.js";
+import { MARKER, recordOf } from "../../../src/stores/quorum/keys.js";
 import { together } from "../../../src/verify/fault.js";
+import { TcpProxy } from "../../../src/verify/faults/proxy.js";
 import { killed, paused, restarted, wiped } from "../../../src/verify/faults/server.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisOptions, RedisServer } from "../../../src/verify/lab/redis.js";
@@ -24,10 +26,12 @@ import {
   queue,
   renewals,
   startNodes,
+  startProxies,
   startQuorumWorkers,
   urlOf,
   withRecords,
 } from "../../support/quorum.js";
+import { quiet } from "../../support/redis.js";
 import { eventsOf, happens, until } from "../../support/worker.js";
 
 /** So long that no lease expires in a test, and the time limits of a node are as long as they can be. */
@@ -151,6 +155,40 @@ describeWith(["redis"], "nodes of a quorum fail", () => {
     expect(await first.release()).toBe("released");
   });
 
+  test("one of three is paused, and two clients split the votes of the others: one gets the name", async () => {
+    const servers = await startNodes(lab, [{}, {}, {}]);
+    const [first, second, third] = servers as [RedisServer, RedisServer, RedisServer];
+    // Each client reaches one of the two servers at once, and the other one when the stall is over.
+    const stalled = await startProxies([first, second]);
+    const [toFirst, toSecond] = stalled as [TcpProxy, TcpProxy];
+    const urls = [urlOf([first, toSecond, third]), urlOf([toFirst, second, third])];
+    const clients = await Promise.all(urls.map((url) => connect(url, { ttl: LONG_MS })));
+    onTestFinished(async () => void (await Promise.all(clients.map((locks) => locks.close()))));
+    for (const locks of clients) await (await locks.acquire("name")).release();
+    const readers = [first, second].map(({ url }) => quiet(new Redis(url)));
+    onTestFinished(() => {
+      for (const redis of readers) redis.disconnect();
+    });
+    await third.pause();
+    onTestFinished(() => third.resume());
+    async function race<T>(name: string, run: (locks: Locks) => Promise<T>): Promise<T[]> {
+      const stall = together(...stalled.map((proxy) => proxy.stall("to-server")));
+      await stall.inject();
+      const running = Promise.all(clients.map(run));
+      running.catch(() => {});
+      await until("each has a vote", async () => {
+        const votes = readers.map((redis) => redis.exists(recordOf(`default:${name}`)));
+        return (await Promise.all(votes)).every((count) => count === 1);
+      });
+      await stall.heal();
+      return running;
+    }
+    const leases = await race("name", (locks) => locks.tryAcquire("name"));
+    expect(leases.filter((lease) => lease !== null)).toHaveLength(1);
+    const runs = await race("job", (locks) => locks.once("job", { every: "1h" }, async () => {}));
+    expect(runs.filter(({ ran }) => ran)).toHaveLength(1);
+  });
+
   /** Data are lost in all of these ways, and the node does not vote until maxTtl is over. */
   describe("one of five loses data", () => {
     const MAX_TTL_MS = 10_000;
@@ -242,6 +280,65 @@ describeWith(["redis"], "nodes of a quorum fail", () => {
       expectAllKept(timeLine, ["S7", "L3"]);
     });
 
+    test("a replica that was promoted behind its address: with appendfsync always, too, it does not vote", async () => {
+      const servers = await startNodes(lab, Array(3).fill({ persistence: "always" }));
+      const [primary, other, third] = servers as [RedisServer, RedisServer, RedisServer];
+      const replica = await lab.redis({ persistence: "always", replicaOf: primary });
+      onTestFinished(() => replica.kill());
+      const target = { address: primary.address, port: primary.port };
+      await using proxy = await TcpProxy.open(target);
+      const locks = await connect(urlOf([proxy, other, third], "1h"), { ttl: LONG_MS });
+      onTestFinished(() => locks.close());
+      const lease = await locks.acquire("name");
+      await replica.synced();
+      expect(await hasRecord(replica)).toBe(true);
+      await replica.promote();
+      target.port = replica.port;
+      await primary.kill();
+      // With another one paused, the vote of this node is needed.
+      await third.pause();
+      onTestFinished(() => third.resume());
+      // Its connection to the node may have to be opened again first.
+      await until("it is refused", async () => {
+        const error = await rejection(locks.acquire("other", { wait: 0 }));
+        expect(error).toMatchObject({ code: "STORE_UNAVAILABLE" });
+        return error.message.includes("has lost data");
+      });
+      expect(await replica.cli("get", MARKER)).toMatch(/ always lost\d+$/);
+      // It takes renewals.
+      await lease.renew();
+      expect(await lease.release()).toBe("released");
+    });
+
+    test.each([
+      ["none", true],
+      ["always", false],
+    ] as const)(
+      "one of three was down at a run of once, another one restarts after it, persistence %s: it runs again within the period: %s",
+      async (persistence, runsAgain) => {
+        const servers = await startNodes(lab, Array(3).fill({ persistence }));
+        const [, second, third] = servers as [RedisServer, RedisServer, RedisServer];
+        const locks = await connect(urlOf(servers, `${TTL_MS}ms`), { ttl: TTL_MS });
+        onTestFinished(() => locks.close());
+        const run = () => locks.once("job", { every: "1h" }, async () => {});
+        await third.kill();
+        expect(await run()).toMatchObject({ ran: true });
+        await third.start();
+        await second.kill();
+        await second.start();
+        await until(
+          "all vote",
+          async () => {
+            await locks.withLock("other", async () => {}).catch(() => {});
+            const markers = await Promise.all(servers.map((server) => server.cli("get", MARKER)));
+            return markers.every((marker) => marker.endsWith(" 0"));
+          },
+          30_000,
+        );
+        expect(await run()).toMatchObject({ ran: runsAgain });
+      },
+    );
+
     test("and two never had the lease: nobody else gets the name", async () => {
       const servers = await startNodes(lab, { persistence: "always" });
       const url = urlOf(servers, "30s");
@@ -256,7 +353,8 @@ describeWith(["redis"], "nodes of a quorum fail", () => {
       await inject(timeLine, wiped(servers[2]!));
       expect(await hasRecord(servers[2]!)).toBe(false);
       const refused = await other.acquire("name", { wait: 2_000 }).catch(({ code }) => code);
-      expect(refused).toBe("ACQUIRE_TIMEOUT");
+      // On a busy machine, the votes for the last claim may come too late to show that a majority replies.
+      expect(refused).toMatch(/^(ACQUIRE_TIMEOUT|STORE_UNAVAILABLE)$/);
       expect(await holder.look(held.op)).toBe(true);
       expect(await holder.write(held.op)).toBe(true);
       await heal(timeLine, wiped(servers[2]!));

@@ -1,6 +1,6 @@
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import type { QuorumStore } from "../../../src/stores/quorum/store.js";
-import { claimBy, ignorePush, SimulatedQuorum } from "../../support/simulated-quorum.js";
+import { claimBy, ignorePush, SimulatedQuorum, TTL_MS } from "../../support/simulated-quorum.js";
 
 /** The longest one of the simulation. */
 const ROUND_TRIP_MS = 6;
@@ -71,4 +71,66 @@ test("three clients split the votes of three nodes: one of them gets the name a 
     if (quorum.claims.length > clients.length) splits++;
   }
   expect(splits).toBeGreaterThan(5);
+});
+
+describe.each<readonly [nodes: number, hung: readonly number[]]>([
+  [3, [2]],
+  [5, [4]],
+  [5, [3, 4]],
+])("with %d nodes, of which %j do not reply", (nodes, hung) => {
+  async function open(seed: number) {
+    const quorum = new SimulatedQuorum(seed, nodes);
+    const clients = ["a", "b"];
+    const stores = await Promise.all(clients.map((client) => quorum.open(client)));
+    for (const node of hung) quorum.hung.add(node);
+    return { quorum, clients, stores };
+  }
+
+  test("one of two clients that split the votes gets the name, and the other learns of it", async () => {
+    let splits = 0;
+    for (let seed = 1; seed <= 40; seed++) {
+      const { quorum, clients, stores } = await open(seed);
+      const claims = stores.map((store, i) => store.claim(claimBy(clients[i]!), ignorePush));
+      const answers = await quorum.until(Promise.all(claims));
+      const kinds = answers.map(({ kind }) => kind).sort();
+      expect(kinds, `seed ${seed}`).toEqual(["busy", "granted"]);
+      const winner = clients[answers.findIndex(({ kind }) => kind === "granted")];
+      const loser = answers.find(({ kind }) => kind === "busy");
+      expect(loser, `seed ${seed}`).toMatchObject({ position: { holder: winner } });
+      if (quorum.claims.length > clients.length) splits++;
+    }
+    expect(splits).toBeGreaterThan(5);
+  });
+
+  test("a claim of a name that a majority holds needs one ballot", async () => {
+    const { quorum, stores } = await open(1);
+    const [holder, other] = stores as [QuorumStore, QuorumStore];
+    const held = await quorum.until(holder.claim(claimBy("a"), ignorePush));
+    expect(held.kind).toBe("granted");
+    quorum.claims.length = 0;
+    const answer = await quorum.until(other.claim(claimBy("b"), ignorePush));
+    const position = { ahead: 0, freeInMs: expect.closeTo(TTL_MS, -3), holder: "a" };
+    expect(answer).toEqual({ kind: "busy", name: "name", position });
+    expect(quorum.claims).toHaveLength(1);
+  });
+});
+
+test("a name that another holds with the vote of a node that does not reply is busy after six ballots", async () => {
+  const quorum = new SimulatedQuorum();
+  const store = await quorum.open("other");
+  quorum.recordFor("holder", 0, TTL_MS);
+  quorum.hung.add(2);
+  const answer = await quorum.until(store.claim(claimBy("other"), ignorePush));
+  expect(answer).toMatchObject({ kind: "busy", position: { holder: "holder" } });
+  expect(quorum.claims).toHaveLength(6);
+});
+
+test("two clients that died in a split keep a third one from the name only until their votes expire", async () => {
+  for (let seed = 1; seed <= 20; seed++) {
+    const quorum = new SimulatedQuorum(seed);
+    const store = await quorum.open("late");
+    for (const [node, client] of ["a", "b"].entries()) quorum.recordFor(client, node, 20);
+    const { kind } = await quorum.until(store.claim(claimBy("late"), ignorePush));
+    expect(kind, `seed ${seed}`).toBe("granted");
+  }
 });

@@ -1,13 +1,13 @@
 import { check, danger, type Finding, note, unknown } from "../../../doctor/finding.js";
 import { type ClockDifference, readClock } from "../../../doctor/measures.js";
-import type { Connection } from "../../redis/connection.js";
+import type { Connection, OneServer } from "../../redis/connection.js";
 import { checkAccess } from "../../redis/doctor/access.js";
 import { describeRefusal, sendCommand } from "../../redis/doctor/commands.js";
 import { type Facts, readFacts } from "../../redis/doctor/facts.js";
 import { checkRights } from "../../redis/doctor/rights.js";
 import { checkLatency, readTimeMs } from "../../redis/doctor/server.js";
 import { isDurable, type Voter } from "../../redis/doctor/settings.js";
-import { MARKER } from "../keys.js";
+import { ALL_COUNTERS, MARKER } from "../keys.js";
 import { type Marker, parseMarker } from "../marker.js";
 import { FORMAT } from "../scripts.js";
 import type { NodeTarget } from "../url.js";
@@ -39,11 +39,7 @@ export async function examineNode(
   const facts = await readFacts(server!);
   const runId = typeof facts.info === "string" ? null : (facts.info.get("run_id") ?? null);
   const timeMs = await readTimeMs(server!);
-  const stored = await sendCommand(server!, "GET", MARKER);
-  const { state, findings } =
-    "refused" in stored
-      ? unread(describeRefusal("GET", stored.refused))
-      : judgeMarker(stored.reply as string | null, { facts, runId, timeMs, maxTtlMs });
+  const { state, findings } = await readState(server!, { facts, runId, timeMs, maxTtlMs });
   return {
     where,
     facts,
@@ -69,12 +65,27 @@ const unread = (why: string): MarkerVerdict => ({
   findings: [unknown("marker", `whether the node has all its data (${why})`)],
 });
 
+interface Examined {
+  readonly facts: Facts;
+  readonly runId: string | null;
+  readonly timeMs: number | string;
+  readonly maxTtlMs: number;
+}
+
 /** The state that the next client will find, as lua/marker.lua does. */
-function judgeMarker(
-  stored: string | null,
-  node: { facts: Facts; runId: string | null; timeMs: number | string; maxTtlMs: number },
-): MarkerVerdict {
-  if (stored === null) return { state: { kind: "new" }, findings: [] };
+async function readState(server: OneServer, node: Examined): Promise<MarkerVerdict> {
+  const stored = await sendCommand(server, "GET", MARKER);
+  if ("refused" in stored) return unread(describeRefusal("GET", stored.refused));
+  if (stored.reply !== null) return judgeMarker(String(stored.reply), node);
+  const counters = await sendCommand(server, "MGET", ...ALL_COUNTERS);
+  if ("refused" in counters) return unread(describeRefusal("MGET", counters.refused));
+  // Renewals write counters, and no marker, on a node that has lost everything.
+  const isUsed = (counters.reply as unknown[]).some((counter) => counter !== null);
+  const state: NodeState = isUsed ? { kind: "recovering", forMs: node.maxTtlMs } : { kind: "new" };
+  return { state, findings: [] };
+}
+
+function judgeMarker(stored: string, node: Examined): MarkerVerdict {
   const marker = parseMarker(stored);
   if (marker === null || marker.format !== FORMAT)
     return { state: UNREADABLE, findings: [FOREIGN] };
@@ -87,13 +98,19 @@ function judgeMarker(
   const hasRestarted = marker.runId !== node.runId;
   const isIntact =
     marker.sinceMicros === 0 &&
-    (!hasRestarted || (marker.fsync === "always" && isDurable(node.facts)));
+    (!hasRestarted || (marker.fsync === "always" && hasAllData(node.facts)));
   const sinceMs = hasRestarted ? node.timeMs : marker.sinceMicros / 1_000;
   const forMs = isIntact ? 0 : sinceMs + longestMs - node.timeMs;
   if (forMs <= 0) return { state: { kind: "votes" }, findings };
   if (marker.isNew && !hasRestarted) return { state: { kind: "new" }, findings };
   return { state: { kind: "recovering", forMs }, findings };
 }
+
+/** Whether a server that has restarted has all its data: it synced each write, and is no replica that was promoted. */
+const hasAllData = (facts: Facts): boolean =>
+  isDurable(facts) &&
+  typeof facts.info !== "string" &&
+  facts.info.get("second_repl_offset") === "-1";
 
 const UNREADABLE: NodeState = { kind: "unreadable" };
 const FOREIGN = danger(
