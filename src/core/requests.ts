@@ -205,14 +205,14 @@ export class Requests {
     const cause = safeCause(failure);
     if (HoldfastError.is(cause)) return cause;
     return new StoreUnavailableError(
-      `the ${this.#store.traits.store} store failed to ${what}: ${reasonOf(cause)}`,
+      `the store (${this.#store.traits.store}) failed to ${what}: ${reasonOf(cause)}`,
       { cause },
     );
   }
 
   noReplyError(what: string, afterMs: number): StoreUnavailableError {
     return new StoreUnavailableError(
-      `the ${this.#store.traits.store} store gave no reply to the request to ${what} within ${Math.round(afterMs)} ms`,
+      `the store (${this.#store.traits.store}) gave no reply to the request to ${what} within ${Math.round(afterMs)} ms`,
     );
   }
 
