@@ -4,10 +4,8 @@ import {
   type Claim,
   type ClaimAnswer,
   type HolderInfo,
-  LOCK_LIMIT,
   type LostAnswer,
   MOST_WAITERS,
-  modeOf,
   type NameInfo,
   type Position,
   type Push,
@@ -18,9 +16,11 @@ import {
   type Store,
   type Traits,
 } from "../../core/store.js";
+import { LOST } from "../shared/lost.js";
+import { refuseUnsupported } from "../shared/unsupported.js";
 import { Ballot, type BallotOutcome, majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
-import { Grants, LOST, limitsOf, toGrant } from "./grants.js";
+import { Grants, limitsOf, toGrant } from "./grants.js";
 import { Inspection } from "./inspection.js";
 import type { LocalQueue } from "./local-queue.js";
 import { Member, type PendingRequests } from "./member.js";
@@ -361,11 +361,9 @@ export class QuorumStore implements Store {
   }
 
   #refuse(claim: Claim): void {
-    const { cannot, maxTtlMs } = this.traits;
-    const { names, limit, ttlMs } = claim;
-    if (limit !== LOCK_LIMIT) throw new UnsupportedError(`semaphores: ${cannot.permits}`);
-    if (modeOf(claim) === "shared") throw new UnsupportedError(`shared leases: ${cannot.shared}`);
-    if (names.length > 1) throw new UnsupportedError(`several names: ${cannot["many-names"]}`);
+    refuseUnsupported(this.traits, claim);
+    const { ttlMs } = claim;
+    const { maxTtlMs } = this.traits;
     if (ttlMs > maxTtlMs!) {
       throw new InvalidArgumentError(`a ttl of ${ttlMs} ms is above the maxTtl of ${maxTtlMs} ms`);
     }
