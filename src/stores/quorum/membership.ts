@@ -9,7 +9,7 @@ const LIMITS = { silentMs: 500, timeoutMs: 5_000 };
 /** Nodes that were not reached are asked again after this time: a request or its answer may be lost. */
 const RETRY_MS = 1_000;
 /** Nodes that answer later than a majority by more than this join afterwards. */
-const LATE_MS = 250;
+const MINORITY_GRACE_MS = 250;
 
 /**
  * Joins the nodes: learns their clocks, finds one server that is named twice, and puts nodes into service
@@ -116,7 +116,7 @@ export class Membership {
           resolve(true);
         } else if (this.#canVote && !couldVote) {
           timer.cancel();
-          timer = resolveAfter(LATE_MS);
+          timer = resolveAfter(MINORITY_GRACE_MS);
         }
       };
       sendEach(members, LIMITS, (node) => node.join(), answered);

@@ -9,7 +9,7 @@ import { type QuorumStore, quorumStore } from "./index.js";
 import { maxTtlOf, type NodeTarget, nodesOf } from "./url.js";
 
 /** Nodes that connect later than a majority by more than this join the quorum afterwards. */
-const LATE_MS = 250;
+const MINORITY_GRACE_MS = 250;
 
 /** Opens a store when all nodes have answered, or a moment after a majority has. */
 export async function openQuorumStore(url: StoreUrl): Promise<QuorumStore> {
@@ -41,7 +41,7 @@ async function majorityConnects(
   await new Promise<void>((resolve) => {
     const settled = (): void => {
       if (connected + failures.length === nodes.length) resolve();
-      else if (connected >= majority) timer ??= setTimeout(resolve, LATE_MS);
+      else if (connected >= majority) timer ??= setTimeout(resolve, MINORITY_GRACE_MS);
     };
     for (const [i, one] of starting.entries()) {
       one.connected.then(
