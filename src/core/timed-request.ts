@@ -1,5 +1,5 @@
 import { type Agenda, AgendaEntry } from "./agenda.js";
-import { type Clock, LATE_MS } from "./clock.js";
+import { type Clock, isLate } from "./clock.js";
 import { type Command, type Events, publish } from "./events.js";
 import { LAST_REPLY_MS } from "./reply-timeout.js";
 
@@ -25,8 +25,7 @@ export class TimedRequest extends AgendaEntry {
   }
 
   override wake(nowMs: number): void {
-    // The process was stopped: the reply may have arrived, and is read after the timers.
-    if (nowMs > this.wakeAt + LATE_MS) this.#agenda.set(this, nowMs + LAST_REPLY_MS);
+    if (isLate(this.wakeAt, nowMs)) this.#agenda.set(this, nowMs + LAST_REPLY_MS);
     else this.end("timeout");
   }
 
