@@ -8,14 +8,22 @@ export class TimedRequest extends AgendaEntry {
   readonly #agenda: Agenda;
   readonly #clock: Clock;
   readonly #about: { readonly store: string; readonly command: Command };
+  readonly #ended: (request: TimedRequest) => void;
   readonly #sentAtMs: number;
   #hasEnded = false;
 
-  constructor(agenda: Agenda, clock: Clock, about: { store: string; command: Command }) {
+  /** `ended`: called once, before the event. */
+  constructor(
+    agenda: Agenda,
+    clock: Clock,
+    about: { store: string; command: Command },
+    ended: (request: TimedRequest) => void,
+  ) {
     super();
     this.#agenda = agenda;
     this.#clock = clock;
     this.#about = about;
+    this.#ended = ended;
     this.#sentAtMs = clock.elapsedMs();
   }
 
@@ -33,6 +41,7 @@ export class TimedRequest extends AgendaEntry {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
     this.#agenda.remove(this);
+    this.#ended(this);
     publish("request", () => {
       return { ...this.#about, ms: this.#clock.elapsedMs() - this.#sentAtMs, outcome };
     });
