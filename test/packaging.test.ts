@@ -56,7 +56,7 @@ describe("the package", () => {
       .map((path) => join("docs", path));
     expect(pages.length).toBeGreaterThan(30);
     const missing = ["README.md", ...pages].flatMap((page) =>
-      [...readFileSync(installed(page), "utf8").matchAll(/\]\(([^)#:]+)/g)]
+      [...readFileSync(installed(page), "utf8").matchAll(/\]\(([^)#:]+)[)#]/g)]
         .map(([, target]) => join(dirname(page), target!))
         .filter((path) => !existsSync(installed(path)))
         .map((path) => `${page} → ${path}`),
