@@ -1,7 +1,16 @@
 import { execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { build } from "vite";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
@@ -11,17 +20,71 @@ import { describeWith } from "./support/needs.js";
 const root = fileURLToPath(new URL("..", import.meta.url));
 let project: string;
 
-/** A project that has installed the package, as it is built, and a client library. */
+/** Source, tests and scripts, to which some pages link, are in a clone only. */
+const IN_A_CLONE = / → (src|test|scripts|spec|bench)\//;
+
+/** A project that has installed the result of `npm pack`, and what the programs below need besides. */
 beforeAll(() => {
   project = mkdtempSync(join(tmpdir(), "holdfast-project-"));
-  mkdirSync(join(project, "node_modules"));
-  symlinkSync(root, join(project, "node_modules", "holdfast"));
-  symlinkSync(join(root, "node_modules", "ioredis"), join(project, "node_modules", "ioredis"));
-});
+  const npm = (...args: string[]): string =>
+    execFileSync("npm", [...args, "--silent", "--ignore-scripts"], {
+      cwd: project,
+      encoding: "utf8",
+    });
+  writeFileSync(join(project, "package.json"), "{}");
+  const tarball = npm("pack", root).trim();
+  npm("install", "--offline", "--no-audit", "--no-fund", tarball);
+  mkdirSync(join(project, "node_modules", "@types"));
+  for (const one of ["ioredis", "@types/node"]) {
+    symlinkSync(join(root, "node_modules", one), join(project, "node_modules", one));
+  }
+}, 120_000);
 afterAll(() => rmSync(project, { recursive: true, force: true }));
 
 const run = (...args: string[]): string =>
   execFileSync(process.execPath, args, { cwd: project, encoding: "utf8" }).trim();
+
+const installed = (path: string): string => join(project, "node_modules", "holdfast", path);
+
+describe("the package", () => {
+  test("has every file that its exports name, and everything that its pages link to or embed", () => {
+    const { exports } = JSON.parse(readFileSync(installed("package.json"), "utf8"));
+    for (const path of Object.values<string>(exports))
+      expect(existsSync(installed(path)), path).toBe(true);
+    const pages = readdirSync(installed("docs"), { recursive: true, encoding: "utf8" })
+      .filter((path) => path.endsWith(".md"))
+      .map((path) => join("docs", path));
+    expect(pages.length).toBeGreaterThan(30);
+    const missing = ["README.md", ...pages].flatMap((page) =>
+      [...readFileSync(installed(page), "utf8").matchAll(/\]\(([^)#:]+)[)#]/g)]
+        .map(([, target]) => join(dirname(page), target!))
+        .filter((path) => !existsSync(installed(path)))
+        .map((path) => `${page} → ${path}`),
+    );
+    expect(missing.filter((one) => !IN_A_CLONE.test(one))).toEqual([]);
+  });
+
+  test("has a command that runs", () => {
+    expect(run(join("node_modules", ".bin", "holdfast"), "--version")).toMatch(/^holdfast\/\d/);
+  });
+});
+
+describe("TypeScript", () => {
+  test("reads the types with the settings of docs/start.md, in ES modules and in CommonJS", () => {
+    const page = readFileSync(installed("docs/start.md"), "utf8");
+    const [, settings] = /^```json\n(\{ "compilerOptions".*?)^```/ms.exec(page)!;
+    writeFileSync(
+      join(project, "tsconfig.json"),
+      JSON.stringify({ ...JSON.parse(settings!), files: ["program.mts", "program.cts"] }),
+    );
+    const code = `import { connect, type Lease } from "holdfast";
+      import { memoryStore } from "holdfast/stores/memory";
+      export const use = async (): Promise<Lease> => (await connect("memory:")).acquire("name");
+      export const store = memoryStore();`;
+    for (const file of ["program.mts", "program.cts"]) writeFileSync(join(project, file), code);
+    expect(run(join(root, "node_modules/typescript/bin/tsc"), "--noEmit", "-p", ".")).toBe("");
+  });
+});
 
 describe("CommonJS", () => {
   test("require() gives the same package", () => {

@@ -1,4 +1,4 @@
-import { type Clock, LATE_MS, type Timer } from "./clock.js";
+import { type Clock, isLate, type Timer } from "./clock.js";
 import { publish } from "./events.js";
 import type { Grace } from "./grace.js";
 import type { Awaitable } from "./store.js";
@@ -96,8 +96,8 @@ export class Agenda {
     this.#turning = true;
     try {
       const nowMs = this.#clock.elapsedMs();
-      const lateMs = nowMs - this.#timerAt;
-      if (lateMs > LATE_MS) publish("stalled", () => ({ lateMs }));
+      const dueAtMs = this.#timerAt;
+      if (isLate(dueAtMs, nowMs)) publish("stalled", () => ({ lateMs: nowMs - dueAtMs }));
       for (let woken = 0; woken < WAKES_PER_TURN; woken++) {
         const first = this.#heap[0];
         if (first === undefined || first.wakeAt > nowMs) break;

@@ -44,8 +44,7 @@ const LOOK_EVERY_MS = 1_000;
 /** The resolution of `os.uptime`, with room: Linux reads hundredths, others whole seconds. */
 const UPTIME_GRAIN_MS = process.platform === "linux" ? 20 : 1_100;
 const TOGETHER_MS = 2;
-/** A timer that fires later than this was held up by the event loop. */
-export const LATE_MS = 50;
+const LATE_MS = 50;
 /** `setTimeout` fires at once after a longer time. */
 export const LONGEST_TIMER_MS = 2 ** 31 - 1;
 
@@ -108,6 +107,12 @@ function readTogether(sources: ClockSources): { hr: number; wall: number; up: nu
     if (tries === 0 || sources.hrtimeMs() - hr < TOGETHER_MS) return { hr, wall, up };
   }
 }
+
+/**
+ * Whether something due then is later than a timer usually is: the process was stopped, or the event loop busy. A
+ * reply may have arrived meanwhile; it is read after the timers, so a timeout waits for it once more.
+ */
+export const isLate = (dueAtMs: number, nowMs: number): boolean => nowMs > dueAtMs + LATE_MS;
 
 /** A store's own clock, by which leases expire in it. */
 export interface StoreClock {

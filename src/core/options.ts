@@ -6,17 +6,21 @@ export type Mode = "exclusive" | "shared";
 
 /** Options of a `Locks`. Those that a call has too are its defaults. */
 export interface LocksOptions {
-  /** How long a lease lasts without renewal. Default 30 s. */
+  /** How long a lease lasts without renewal. Default 30 s, or the longest that the store can keep if that is less. */
   ttl?: Duration | undefined;
   /** How long to wait for a busy name; `0` claims once, `Infinity` waits for ever. Default 10 s. */
   wait?: Duration | undefined;
   /** Clock drift allowed per ttl: a share of the ttl and milliseconds, subtracted from the lease. Default `{ factor: 0.01, ms: 2 }`. */
   drift?: { factor?: number | undefined; ms?: number | undefined } | undefined;
-  /** The signal aborts this long before the lease's deadline. Default a tenth of the ttl. */
+  /** The signal aborts this long before the lease's deadline. Default a tenth of each call's ttl. */
   abortBefore?: Duration | undefined;
   /** How long one request may take before its outcome counts as unknown. Default 5 s. */
   commandTimeout?: Duration | undefined;
-  /** Pauses between claims on a store that can't push. Default `{ min: 50, max: 1000, jitter: 0.5 }`. */
+  /**
+   * Pauses between claims on a store that can't push: each is twice as long as the one before, from `min` to `max`, and
+   * shortened by a random share of at most `jitter` (0 to 1), but not below `min`. Default
+   * `{ min: 50, max: 1000, jitter: 0.5 }`, in milliseconds.
+   */
   poll?:
     | {
         min?: Duration | undefined;
@@ -24,7 +28,10 @@ export interface LocksOptions {
         jitter?: number | undefined;
       }
     | undefined;
-  /** Pause after a request of unknown outcome. Default `{ pause: 200, jitter: 0.5 }`. */
+  /**
+   * Pause after a request of unknown outcome, shortened by a random share of at most `jitter` (0 to 1). Default
+   * `{ pause: 200, jitter: 0.5 }`, in milliseconds.
+   */
   retry?: { pause?: Duration | undefined; jitter?: number | undefined } | undefined;
   /** A label for people. Default `host:pid`, with `#2` and so on for further `Locks` of the process. */
   holder?: string | undefined;
@@ -63,7 +70,7 @@ export interface AcquireOptions {
   wait?: Duration | undefined;
   /** Ends the wait when it aborts; has no effect on a lease once granted. Default: none. */
   signal?: AbortSignal | undefined;
-  /** Default `"exclusive"`. */
+  /** How the name is held: alone, or together with other shared leases. Default `"exclusive"`. */
   mode?: Mode | undefined;
   /** Whether the watchdog renews the lease. Default `true`. */
   renew?: boolean | undefined;
@@ -75,7 +82,7 @@ export interface AcquireOptions {
   note?: string | undefined;
   /** Inside a `withLock` of the same name that is reentrant too, shares its lease. Default `false`. */
   reentrant?: boolean | undefined;
-  /** The signal aborts this long before the lease's deadline. Default a tenth of the ttl. */
+  /** The signal aborts this long before the lease's deadline. Default: that of the `Locks`; else a tenth of this call's ttl. */
   abortBefore?: Duration | undefined;
 }
 

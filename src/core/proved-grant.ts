@@ -36,6 +36,9 @@ interface KnownClaim {
   readonly token: bigint;
 }
 
+/** Leads from a lease to the claim behind it. A symbol, because a grantId is a secret: no property that users see. */
+export const CLAIM = Symbol("claim");
+
 /**
  * A grant, its numbered renewals, and until when the store has proved it. A base class and not a
  * part of the lease, so that ten thousand leases are ten thousand objects and not twice as many.
@@ -76,10 +79,10 @@ export abstract class ProvedGrant extends Renewable {
     this.setProvedUntil(proof.sentAtMs, grant.ttlMs);
   }
 
-  static claimOf(lease: ProvedGrant): KnownClaim {
-    const { store, requests, settings } = lease.#context;
-    const token = lease.token - settings.tokenOffset;
-    return { store, name: requests.toStoreName(lease.name), grantId: lease.#grantId, token };
+  [CLAIM](): KnownClaim {
+    const { store, requests, settings } = this.#context;
+    const token = this.token - settings.tokenOffset;
+    return { store, name: requests.toStoreName(this.name), grantId: this.#grantId, token };
   }
 
   get holder(): string {
@@ -214,10 +217,14 @@ export abstract class ProvedGrant extends Renewable {
 
 const abortShare = ({ abortBeforeMs, ttlMs }: Call): number => abortBeforeMs / ttlMs;
 
-/** The claim behind a lease, for guards that compare it in the store. A grantId is a secret: not for users. */
+/**
+ * The claim behind a lease, for guards that compare it in the store. Throws LeaseLostError for a lease that shared
+ * the lease of outer work and has ended: the outer lease may still be held.
+ */
 export function claimOf(lease: Lease): KnownClaim {
-  if (lease instanceof ProvedGrant) return ProvedGrant.claimOf(lease);
+  const known = lease as { [CLAIM]?(): KnownClaim } | undefined | null;
+  if (typeof known?.[CLAIM] === "function") return known[CLAIM]();
   throw new InvalidArgumentError(
-    "the lease is not one that acquire or withLock gave; pass such a lease",
+    "the lease has no grant of a store; pass a lease that acquire or withLock gave, and not one of work that runs without the lock",
   );
 }

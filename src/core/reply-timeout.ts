@@ -1,4 +1,4 @@
-import { type Clock, LATE_MS, type Timer } from "./clock.js";
+import { type Clock, isLate, type Timer } from "./clock.js";
 
 /** After a timeout, how long a last reply may take before the store counts as unavailable. */
 export const LAST_REPLY_MS = 250;
@@ -12,8 +12,7 @@ export function startReplyTimeout(clock: Clock, ms: number, timedOut: () => void
   };
   const dueAtMs = clock.elapsedMs() + ms;
   let timer = after(ms, () => {
-    // After a stop of the process, the reply may have arrived already: it is read after the timers.
-    if (clock.elapsedMs() > dueAtMs + LATE_MS) timer = after(LAST_REPLY_MS, timedOut);
+    if (isLate(dueAtMs, clock.elapsedMs())) timer = after(LAST_REPLY_MS, timedOut);
     else timedOut();
   });
   return () => timer.cancel();

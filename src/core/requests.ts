@@ -51,6 +51,8 @@ export class Requests {
   readonly #owed = new Map<string, OwedRelease>();
   /** Ends the wait for a reply. */
   readonly #pending = new Set<(error: HoldfastError) => void>();
+  /** Those that have no reply and no timeout yet. */
+  readonly #timedRequests = new Set<TimedRequest>();
   #closed = false;
 
   constructor(store: Store, settings: Settings, runtime: Runtime, agenda: Agenda) {
@@ -205,14 +207,14 @@ export class Requests {
     const cause = safeCause(failure);
     if (HoldfastError.is(cause)) return cause;
     return new StoreUnavailableError(
-      `the ${this.#store.traits.store} store failed to ${what}: ${reasonOf(cause)}`,
+      `the store (${this.#store.traits.store}) failed to ${what}: ${reasonOf(cause)}`,
       { cause },
     );
   }
 
   noReplyError(what: string, afterMs: number): StoreUnavailableError {
     return new StoreUnavailableError(
-      `the ${this.#store.traits.store} store gave no reply to the request to ${what} within ${Math.round(afterMs)} ms`,
+      `the store (${this.#store.traits.store}) gave no reply to the request to ${what} within ${Math.round(afterMs)} ms`,
     );
   }
 
@@ -227,9 +229,7 @@ export class Requests {
     this.#closed = true;
     // An owed release may hang: its timer would outlive us.
     for (const giveUp of [...this.#pending]) giveUp(new ClosedError());
-    for (const entry of [...this.#agenda.entries()]) {
-      if (entry instanceof TimedRequest) entry.end("failed");
-    }
+    for (const request of this.#timedRequests) request.end("failed");
     this.#agenda.clear();
   }
 
@@ -265,12 +265,18 @@ export class Requests {
   #timed<T>(command: Command, timeoutMs: number, send: () => Awaitable<T>): Awaitable<T> {
     if (!hasSubscribers("request")) return send();
     const { store } = this.#store.traits;
-    const request = new TimedRequest(this.#agenda, this.#runtime.clock, { store, command });
+    const about = { store, command };
+    const request = new TimedRequest(this.#agenda, this.#runtime.clock, about, (ended) =>
+      this.#timedRequests.delete(ended),
+    );
     try {
       const reply = send();
       if (isPromise(reply)) {
         // After the end, nothing would take it off the agenda.
-        if (!this.#closed) request.limit(timeoutMs);
+        if (!this.#closed) {
+          this.#timedRequests.add(request);
+          request.limit(timeoutMs);
+        }
         reply.then(
           () => request.end("replied"),
           () => request.end("failed"),

@@ -187,7 +187,7 @@ export function refuseIfCannot(
 ): void {
   const reason = traits.cannot[feature];
   if (reason !== undefined) {
-    throw new UnsupportedError(`the ${traits.store} store can't do ${what}: ${reason}`);
+    throw new UnsupportedError(`the store (${traits.store}) can't do ${what}: ${reason}`);
   }
 }
 
@@ -196,7 +196,7 @@ function parseTtl(value: unknown, { store, minTtlMs, maxTtlMs = Infinity }: Trai
   if (ttlMs >= minTtlMs && ttlMs <= maxTtlMs) return ttlMs;
   const limit = ttlMs < minTtlMs ? `less than ${minTtlMs}` : `more than ${maxTtlMs}`;
   throw new InvalidArgumentError(
-    `ttl is ${show(value)}; the ${store} store can't keep a lease for ${limit} ms`,
+    `ttl is ${show(value)}; the store (${store}) can't keep a lease for ${limit} ms`,
   );
 }
 
@@ -227,7 +227,7 @@ function checkPurpose(options: LocksOptions, traits: Traits): Purpose {
         "goes on writing, and only the resource can refuse that. " +
         (faults === ""
           ? ""
-          : `The ${traits.store} store can also grant a name twice after ${faults}. `) +
+          : `The store (${traits.store}) can also grant a name twice after ${faults}. `) +
         "Let the resource check tokens (docs/fences.md), and say fenced: true",
     );
   }

@@ -1,5 +1,5 @@
 import { type Agenda, AgendaEntry } from "./agenda.js";
-import { type Clock, LATE_MS } from "./clock.js";
+import { type Clock, isLate } from "./clock.js";
 import { type Command, type Events, publish } from "./events.js";
 import { LAST_REPLY_MS } from "./reply-timeout.js";
 
@@ -8,14 +8,22 @@ export class TimedRequest extends AgendaEntry {
   readonly #agenda: Agenda;
   readonly #clock: Clock;
   readonly #about: { readonly store: string; readonly command: Command };
+  readonly #ended: (request: TimedRequest) => void;
   readonly #sentAtMs: number;
   #hasEnded = false;
 
-  constructor(agenda: Agenda, clock: Clock, about: { store: string; command: Command }) {
+  /** `ended`: called once, before the event. */
+  constructor(
+    agenda: Agenda,
+    clock: Clock,
+    about: { store: string; command: Command },
+    ended: (request: TimedRequest) => void,
+  ) {
     super();
     this.#agenda = agenda;
     this.#clock = clock;
     this.#about = about;
+    this.#ended = ended;
     this.#sentAtMs = clock.elapsedMs();
   }
 
@@ -25,8 +33,7 @@ export class TimedRequest extends AgendaEntry {
   }
 
   override wake(nowMs: number): void {
-    // The process was stopped: the reply may have arrived, and is read after the timers.
-    if (nowMs > this.wakeAt + LATE_MS) this.#agenda.set(this, nowMs + LAST_REPLY_MS);
+    if (isLate(this.wakeAt, nowMs)) this.#agenda.set(this, nowMs + LAST_REPLY_MS);
     else this.end("timeout");
   }
 
@@ -34,6 +41,7 @@ export class TimedRequest extends AgendaEntry {
     if (this.#hasEnded) return;
     this.#hasEnded = true;
     this.#agenda.remove(this);
+    this.#ended(this);
     publish("request", () => {
       return { ...this.#about, ms: this.#clock.elapsedMs() - this.#sentAtMs, outcome };
     });

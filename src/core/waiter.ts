@@ -1,5 +1,5 @@
 import { Acquisition, type Busy, type NotGranted } from "./acquisition.js";
-import { LATE_MS } from "./clock.js";
+import { isLate } from "./clock.js";
 import { assertOpen, type Context } from "./context.js";
 import { ClosedError, HoldfastError } from "./errors.js";
 import { checkAtExpiry } from "./expiry-check.js";
@@ -180,8 +180,7 @@ export class Waiter extends Renewable {
   }
 
   #claimTimedOut(nowMs: number): void {
-    if (nowMs > this.#claimTimeoutAtMs + LATE_MS) {
-      // The event loop was busy: the reply may have arrived, and is read after the timers.
+    if (isLate(this.#claimTimeoutAtMs, nowMs)) {
       this.#claimTimeoutAtMs = nowMs + LAST_REPLY_MS;
       return;
     }

@@ -1,9 +1,9 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { HoldfastError, InvalidArgumentError, StaleTokenError } from "../core/errors.js";
-import { PROBLEM_JSON, type Problem, Refusal } from "../core/problem.js";
 import { checkKey, readSequencer, type SequencerOptions } from "../core/sequencer.js";
 import { checkOptions, checkToken, show } from "../core/validate.js";
 import { checkFenced, checkResource, type Fence, type Fenced } from "./fence.js";
+import { PROBLEM_JSON, type Problem, Refusal } from "./shared/problem.js";
 
 /** The header that carries the token: `TOKEN`, `TOKEN;floor=FLOOR`, or a sequencer. */
 export const FENCING_TOKEN = "fencing-token";

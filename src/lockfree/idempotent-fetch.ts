@@ -1,6 +1,6 @@
 import { InvalidArgumentError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
-import { Refusal } from "../core/problem.js";
+import { Refusal } from "../fence/shared/problem.js";
 import type { Locks } from "../locks.js";
 import { HttpGuard, type IdempotentHttpOptions, KEY_HEADER } from "./idempotent-http.js";
 import { replayFetch, storedResponse } from "./stored-response.js";

@@ -1,7 +1,6 @@
 import { createHash } from "node:crypto";
 import { HoldfastError, InvalidArgumentError, type LeaseLostError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
-import { type Problem, Refusal } from "../core/problem.js";
 import {
   checkBoolean,
   checkNumber,
@@ -10,6 +9,7 @@ import {
   orElse,
   show,
 } from "../core/validate.js";
+import { type Problem, Refusal } from "../fence/shared/problem.js";
 import type { Locks } from "../locks.js";
 import { checkIdempotent, idempotentOutcome } from "./idempotent.js";
 import { logOutage } from "./log-outage.js";

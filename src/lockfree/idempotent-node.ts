@@ -1,8 +1,8 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { InvalidArgumentError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
-import { Refusal } from "../core/problem.js";
 import { show } from "../core/validate.js";
+import { Refusal } from "../fence/shared/problem.js";
 import type { Locks } from "../locks.js";
 import { HeldResponse } from "./held-response.js";
 import { HttpGuard, type IdempotentHttpOptions, KEY_HEADER } from "./idempotent-http.js";

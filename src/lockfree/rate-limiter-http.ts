@@ -1,8 +1,8 @@
 import { createHash } from "node:crypto";
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { HoldfastError, InvalidArgumentError } from "../core/errors.js";
-import { Refusal } from "../core/problem.js";
 import { orElse, parseDuration, show } from "../core/validate.js";
+import { Refusal } from "../fence/shared/problem.js";
 import type { Locks } from "../locks.js";
 import { logOutage } from "./log-outage.js";
 import { meterOf, type RateLimiterOptions, rateLimiter } from "./rate-limiter.js";

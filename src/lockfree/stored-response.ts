@@ -1,5 +1,5 @@
 import type { ServerResponse } from "node:http";
-import { Refusal } from "../core/problem.js";
+import { Refusal } from "../fence/shared/problem.js";
 
 /** A header as `node:http` has it: several values under one name are a list. */
 export type Header = readonly [name: string, value: string | readonly string[]];

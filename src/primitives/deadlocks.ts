@@ -23,12 +23,12 @@ interface Ticket {
   readonly label: string;
   readonly permits: number;
   readonly waitingMs: number;
-  readonly place: Place;
+  readonly use: NameUse;
   readonly at: number;
 }
 
-/** A name: how much of it each label holds, and the queue, of which those from `head` on still wait. */
-interface Place {
+/** How much of a name each label holds, and its queue, of which those from `head` on still wait. */
+interface NameUse {
   readonly name: string;
   readonly limit: number;
   readonly held: Map<string, number>;
@@ -44,21 +44,21 @@ type ByLabel<T> = Map<string, T[]>;
  * then the front of each queue goes on, and so forth. The labels that are left at the end are stuck.
  * That is right for readers and permits too, where a circle alone proves nothing.
  *
- * Takes linear time, in slices, so that the event loop is not blocked for long.
+ * Takes linear time, and yields now and then, so that the event loop is not blocked for long.
  */
 export async function findDeadlocks(infos: readonly NameInfo[]): Promise<readonly Deadlock[]> {
-  const slices = new Slices();
-  const places: Place[] = [];
-  const holds: ByLabel<Place> = new Map();
+  const budget = new StepBudget();
+  const uses: NameUse[] = [];
+  const holds: ByLabel<NameUse> = new Map();
   for (const info of infos) {
-    const place = placeOf(info);
-    places.push(place);
-    for (const label of place.held.keys()) append(holds, label, place);
-    if (slices.isOver(info.holders.length)) await slices.next();
+    const use = useOf(info);
+    uses.push(use);
+    for (const label of use.held.keys()) append(holds, label, use);
+    if (budget.isSpent(info.holders.length)) await budget.refill();
   }
-  await removeUnblocked(places, holds, slices);
-  const tickets = await stuckTickets(places, slices);
-  return tickets.size === 0 ? [] : circles(places, tickets, holds, slices);
+  await removeUnblocked(uses, holds, budget);
+  const tickets = await stuckTickets(uses, budget);
+  return tickets.size === 0 ? [] : circles(uses, tickets, holds, budget);
 }
 
 /**
@@ -69,11 +69,11 @@ export async function inBoth(
   first: readonly NameInfo[],
   second: readonly NameInfo[],
 ): Promise<readonly NameInfo[]> {
-  const slices = new Slices();
+  const budget = new StepBudget();
   const before = new Map<string, NameInfo>();
   for (const info of first) {
     before.set(info.name, info);
-    if (slices.isOver()) await slices.next();
+    if (budget.isSpent()) await budget.refill();
   }
   const both: NameInfo[] = [];
   for (const info of second) {
@@ -90,7 +90,7 @@ export async function inBoth(
         ({ holder, waitingMs }) => waitingMs >= (waitedMs.get(holder) ?? Number.POSITIVE_INFINITY),
       ),
     });
-    if (slices.isOver(tokens.size + waiters.length)) await slices.next();
+    if (budget.isSpent(tokens.size + waiters.length)) await budget.refill();
   }
   return both;
 }
@@ -98,22 +98,22 @@ export async function inBoth(
 /** A few milliseconds of work. */
 const STEPS = 4_000;
 
-/** Yields to the event loop after a number of steps; not by a clock, so that each run is the same. */
-class Slices {
+/** The steps until the search yields to the event loop: counted, not timed, so that each run is the same. */
+class StepBudget {
   #left = STEPS;
 
-  isOver(steps = 1): boolean {
+  isSpent(steps = 1): boolean {
     this.#left -= steps + 1;
     return this.#left < 0;
   }
 
-  async next(): Promise<void> {
+  async refill(): Promise<void> {
     this.#left = STEPS;
     await new Promise((resolve) => setImmediate(resolve));
   }
 }
 
-function placeOf({ name, limit, holders, waiters }: NameInfo): Place {
+function useOf({ name, limit, holders, waiters }: NameInfo): NameUse {
   const held = new Map<string, number>();
   let inUse = 0;
   for (const { holder, permits, closed } of holders) {
@@ -125,95 +125,98 @@ function placeOf({ name, limit, holders, waiters }: NameInfo): Place {
   return { name, limit, held, inUse, queue: waiters, head: 0 };
 }
 
-/** Leaves only stuck labels in the places. `holds`: the places in which each label holds something from the start. */
+/** Leaves only stuck labels in the uses. `holds`: the names that each label holds from the start. */
 async function removeUnblocked(
-  places: readonly Place[],
-  holds: ByLabel<Place>,
-  slices: Slices,
+  uses: readonly NameUse[],
+  holds: ByLabel<NameUse>,
+  budget: StepBudget,
 ): Promise<void> {
   const waiting = new Map<string, number>();
-  for (const { queue } of places) {
+  for (const { queue } of uses) {
     for (const { holder } of queue) waiting.set(holder, (waiting.get(holder) ?? 0) + 1);
-    if (slices.isOver(queue.length)) await slices.next();
+    if (budget.isSpent(queue.length)) await budget.refill();
   }
-  const gained: ByLabel<Place> = new Map();
+  const gained: ByLabel<NameUse> = new Map();
   const giveBack = async (label: string): Promise<void> => {
-    for (const place of [...(holds.get(label) ?? []), ...(gained.get(label) ?? [])]) {
-      place.inUse -= place.held.get(label) ?? 0;
-      place.held.delete(label);
-      changed.push(place);
-      if (slices.isOver()) await slices.next();
+    for (const use of [...(holds.get(label) ?? []), ...(gained.get(label) ?? [])]) {
+      use.inUse -= use.held.get(label) ?? 0;
+      use.held.delete(label);
+      changed.push(use);
+      if (budget.isSpent()) await budget.refill();
     }
   };
-  const changed = [...places];
+  const changed = [...uses];
   for (const label of holds.keys()) {
     if (!waiting.has(label)) await giveBack(label);
-    if (slices.isOver()) await slices.next();
+    if (budget.isSpent()) await budget.refill();
   }
-  for (let place = changed.pop(); place !== undefined; place = changed.pop()) {
-    for (let next = place.queue[place.head]; next !== undefined; next = place.queue[place.head]) {
+  for (let use = changed.pop(); use !== undefined; use = changed.pop()) {
+    for (let next = use.queue[use.head]; next !== undefined; next = use.queue[use.head]) {
       const { holder, permits } = next;
-      if (!fits(place, holder, permits)) break;
-      place.head++;
-      place.held.set(holder, (place.held.get(holder) ?? 0) + permits);
-      place.inUse += permits;
-      append(gained, holder, place);
+      if (!fits(use, holder, permits)) break;
+      use.head++;
+      use.held.set(holder, (use.held.get(holder) ?? 0) + permits);
+      use.inUse += permits;
+      append(gained, holder, use);
       const left = waiting.get(holder)! - 1;
       waiting.set(holder, left);
       if (left === 0) await giveBack(holder);
-      if (slices.isOver()) await slices.next();
+      if (budget.isSpent()) await budget.refill();
     }
-    if (slices.isOver()) await slices.next();
+    if (budget.isSpent()) await budget.refill();
   }
 }
 
 /** A label does not block itself: it may do several things at a time. */
-function fits({ held, inUse, limit }: Place, label: string, permits: number): boolean {
+function fits({ held, inUse, limit }: NameUse, label: string, permits: number): boolean {
   return inUse - (held.get(label) ?? 0) + permits <= limit;
 }
 
-async function stuckTickets(places: readonly Place[], slices: Slices): Promise<ByLabel<Ticket>> {
+async function stuckTickets(
+  uses: readonly NameUse[],
+  budget: StepBudget,
+): Promise<ByLabel<Ticket>> {
   const tickets: ByLabel<Ticket> = new Map();
-  for (const place of places) {
-    for (let at = place.head; at < place.queue.length; at++) {
-      const { holder: label, permits, waitingMs } = place.queue[at]!;
-      append(tickets, label, { label, permits, waitingMs, place, at });
-      if (slices.isOver()) await slices.next();
+  for (const use of uses) {
+    for (let at = use.head; at < use.queue.length; at++) {
+      const { holder: label, permits, waitingMs } = use.queue[at]!;
+      append(tickets, label, { label, permits, waitingMs, use, at });
+      if (budget.isSpent()) await budget.refill();
     }
-    if (slices.isOver()) await slices.next();
+    if (budget.isSpent()) await budget.refill();
   }
   return tickets;
 }
 
 /** One circle through each stuck label that is in none yet. Labels that merely wait behind a circle are in none. */
 async function circles(
-  places: readonly Place[],
+  uses: readonly NameUse[],
   tickets: ByLabel<Ticket>,
-  holds: ByLabel<Place>,
-  slices: Slices,
+  holds: ByLabel<NameUse>,
+  budget: StepBudget,
 ): Promise<readonly Deadlock[]> {
   const found: Deadlock[] = [];
   const reported = new Set<string>();
-  const groups = await groupsOf(places, tickets, slices);
+  const groups = await groupsOf(uses, tickets, budget);
   for (const [label, group] of groups) {
     // The first circle of a group begins with its least label, whichever name is looked at first.
     for (const from of [group.least, label]) {
       if (reported.has(from)) continue;
       const circle: Stuck[] = [];
-      for (const { ticket, blockedBy } of await shortestCircle(from, tickets, groups, slices)) {
+      for (const { ticket, blockedBy } of await shortestCircle(from, tickets, groups, budget)) {
         reported.add(ticket.label);
         circle.push({
           holder: ticket.label,
-          waitsFor: ticket.place.name,
+          waitsFor: ticket.use.name,
           waitingMs: ticket.waitingMs,
           blockedBy,
           holds: (holds.get(ticket.label) ?? []).map(({ name }) => name),
         });
-        if (slices.isOver()) await slices.next();
+        if (budget.isSpent()) await budget.refill();
       }
       found.push(circle);
     }
-    if (slices.isOver()) await slices.next();
+    if (budget.isSpent()) await budget.refill();
   }
   return found;
 }
@@ -228,38 +231,38 @@ async function shortestCircle(
   from: string,
   tickets: ByLabel<Ticket>,
   groups: Map<string, Group>,
-  slices: Slices,
+  budget: StepBudget,
 ): Promise<readonly Step[]> {
   const group = groups.get(from);
   const reachedBy = new Map<string, Step | null>([[from, null]]);
-  const ownTickets = new Map<Place, number>();
-  for (const { place, at } of tickets.get(from)!.toReversed()) ownTickets.set(place, at);
-  const holdersSeen = new Set<Place>();
+  const ownTickets = new Map<NameUse, number>();
+  for (const { use, at } of tickets.get(from)!.toReversed()) ownTickets.set(use, at);
+  const holdersSeen = new Set<NameUse>();
   /** Up to where each queue has been looked through. */
-  const queueSeen = new Map<Place, number>();
+  const queueSeen = new Map<NameUse, number>();
   // A map may grow while it is walked: it is the queue of the search too.
   for (const label of reachedBy.keys()) {
     for (const ticket of tickets.get(label)!) {
-      const { place, at, permits } = ticket;
+      const { use, at, permits } = ticket;
       // A reader behind a writer is blocked by the writer, not by the readers who hold the name.
-      const byHolders = !fits(place, label, permits);
-      const byFrom = (byHolders && place.held.has(from)) || (ownTickets.get(place) ?? at) < at;
+      const byHolders = !fits(use, label, permits);
+      const byFrom = (byHolders && use.held.has(from)) || (ownTickets.get(use) ?? at) < at;
       if (byFrom && label !== from) {
-        return stepsTo({ ticket, blockedBy: from }, reachedBy, slices);
+        return stepsTo({ ticket, blockedBy: from }, reachedBy, budget);
       }
       const reach = (blockedBy: string): void => {
         if (groups.get(blockedBy) !== group || reachedBy.has(blockedBy)) return;
         reachedBy.set(blockedBy, { ticket, blockedBy });
       };
-      if (byHolders && !holdersSeen.has(place)) {
-        holdersSeen.add(place);
-        for (const one of place.held.keys()) reach(one);
-        if (slices.isOver(place.held.size)) await slices.next();
+      if (byHolders && !holdersSeen.has(use)) {
+        holdersSeen.add(use);
+        for (const one of use.held.keys()) reach(one);
+        if (budget.isSpent(use.held.size)) await budget.refill();
       }
-      const start = queueSeen.get(place) ?? place.head;
-      for (let i = start; i < at; i++) reach(place.queue[i]!.holder);
-      queueSeen.set(place, Math.max(start, at));
-      if (slices.isOver()) await slices.next();
+      const start = queueSeen.get(use) ?? use.head;
+      for (let i = start; i < at; i++) reach(use.queue[i]!.holder);
+      queueSeen.set(use, Math.max(start, at));
+      if (budget.isSpent()) await budget.refill();
     }
   }
   throw new Error("labels that block each other in turn must form a circle");
@@ -268,12 +271,12 @@ async function shortestCircle(
 async function stepsTo(
   last: Step,
   reachedBy: Map<string, Step | null>,
-  slices: Slices,
+  budget: StepBudget,
 ): Promise<readonly Step[]> {
   const steps = [last];
   for (let step = reachedBy.get(last.ticket.label); step; step = reachedBy.get(step.ticket.label)) {
     steps.push(step);
-    if (slices.isOver()) await slices.next();
+    if (budget.isSpent()) await budget.refill();
   }
   return steps.reverse();
 }
@@ -286,34 +289,34 @@ interface Group {
 
 /**
  * The group of each label that is in a circle. Each ticket is blocked by all before it: a node for
- * each place in a queue, which leads to the one before, says so without an edge for each pair.
+ * each index in a queue, which leads to the one before, says so without an edge for each pair.
  */
 async function groupsOf(
-  places: readonly Place[],
+  uses: readonly NameUse[],
   tickets: ByLabel<Ticket>,
-  slices: Slices,
+  budget: StepBudget,
 ): Promise<Map<string, Group>> {
   const nodes = new Map<string, number>();
   const edges: number[][] = [];
   for (const label of tickets.keys()) {
     nodes.set(label, edges.push([]) - 1);
-    if (slices.isOver()) await slices.next();
+    if (budget.isSpent()) await budget.refill();
   }
-  for (const place of places) {
-    const { held, queue, head } = place;
+  for (const use of uses) {
+    const { held, queue, head } = use;
     if (head === queue.length) continue;
     const holders = edges.push([...held.keys()].flatMap((one) => nodes.get(one) ?? [])) - 1;
     for (let at = head; at < queue.length; at++) {
       const { holder, permits } = queue[at]!;
       const node = nodes.get(holder)!;
       const before = edges.length - 1;
-      if (!fits(place, holder, permits)) edges[node]!.push(holders);
+      if (!fits(use, holder, permits)) edges[node]!.push(holders);
       if (at > head) edges[node]!.push(before);
       edges.push(at > head ? [node, before] : [node]);
     }
-    if (slices.isOver(held.size + queue.length)) await slices.next();
+    if (budget.isSpent(held.size + queue.length)) await budget.refill();
   }
-  const components = await componentsOf(edges, slices);
+  const components = await componentsOf(edges, budget);
   const byComponent = new Map<number, Group>();
   for (const [label, node] of nodes) {
     const group = byComponent.get(components[node]!);
@@ -322,13 +325,13 @@ async function groupsOf(
       group.size++;
       if (label < group.least) group.least = label;
     }
-    if (slices.isOver()) await slices.next();
+    if (budget.isSpent()) await budget.refill();
   }
   const groups = new Map<string, Group>();
   for (const [label, node] of nodes) {
     const group = byComponent.get(components[node]!)!;
     if (group.size > 1) groups.set(label, group);
-    if (slices.isOver()) await slices.next();
+    if (budget.isSpent()) await budget.refill();
   }
   return groups;
 }
@@ -336,7 +339,7 @@ async function groupsOf(
 /** The strongly connected component of each node, by Tarjan's algorithm without recursion. */
 async function componentsOf(
   edges: readonly (readonly number[])[],
-  slices: Slices,
+  budget: StepBudget,
 ): Promise<Int32Array> {
   const count = edges.length;
   const components = new Int32Array(count).fill(-1);
@@ -351,7 +354,7 @@ async function componentsOf(
     if (order[root] !== -1) continue;
     const path = [root];
     for (let node = path.at(-1); node !== undefined; node = path.at(-1)) {
-      if (slices.isOver()) await slices.next();
+      if (budget.isSpent()) await budget.refill();
       if (order[node] === -1) {
         order[node] = low[node] = visited++;
         open.push(node);
@@ -369,7 +372,7 @@ async function componentsOf(
       for (let one = open.pop()!; ; one = open.pop()!) {
         components[one] = found;
         if (one === node) break;
-        if (slices.isOver()) await slices.next();
+        if (budget.isSpent()) await budget.refill();
       }
       found++;
     }

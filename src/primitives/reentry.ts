@@ -4,6 +4,7 @@ import { InvalidArgumentError, LeaseLostError } from "../core/errors.js";
 import { guarded } from "../core/events.js";
 import type { HeldLease } from "../core/held-lease.js";
 import type { Lease, LeaseEvents, LeaseState, ReleaseResult } from "../core/lease.js";
+import { CLAIM, claimOf } from "../core/proved-grant.js";
 import type { SequencerOptions } from "../core/sequencer.js";
 import type { ClaimMode } from "../core/store.js";
 import type { Duration } from "../core/validate.js";
@@ -139,8 +140,13 @@ class JoinedLease implements Lease {
   }
 
   assertHeld(): void {
-    if (this.#over !== "no") throw this.#ended();
+    this.#assertShared();
     this.#lease.assertHeld();
+  }
+
+  [CLAIM](): ReturnType<typeof claimOf> {
+    this.#assertShared();
+    return claimOf(this.#lease);
   }
 
   on<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
@@ -198,6 +204,10 @@ class JoinedLease implements Lease {
     const error = this.#ended();
     this.#controller?.abort(error);
     for (const { listener } of listeners) guarded(() => (listener as LeaseEvents["lost"])(error));
+  }
+
+  #assertShared(): void {
+    if (this.#over !== "no") throw this.#ended();
   }
 
   #leave(over: "released" | "outlived"): void {

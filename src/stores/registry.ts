@@ -9,7 +9,10 @@ import { sqliteKind } from "./sqlite/kind.js";
 import { parseUrl, refuseUnknownOptions, type StoreUrl } from "./url.js";
 import { zookeeperKind } from "./zookeeper/kind.js";
 
-/** All stores: `connect`, the command line, the doctor and the docs know them from here alone. */
+/**
+ * All stores: `connect`, the command line and the doctor know them from here. Lists of their own, which a new store may
+ * need too, are in `fences.ts`, `advise/questions.ts`, `verify/targets/index.ts` and `verify/runner/versions.ts`.
+ */
 export const STORE_KINDS: readonly StoreKind[] = [
   memoryKind,
   sqliteKind,

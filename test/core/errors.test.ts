@@ -117,7 +117,7 @@ describe("the message of an error", () => {
     const { locks, store } = stage({ wait: 0 });
     store.onClaim = () => Promise.reject(cause);
     const error = await rejection(locks.acquire("a"));
-    expect(error.message).toContain("memory store failed to claim: cause");
+    expect(error.message).toContain("store (memory) failed to claim: cause");
     expect(error.cause).toMatchObject({ name: "Error", message: "cause", stack: cause.stack });
     store.onClaim = () => Promise.reject("only text");
     expect((await rejection(locks.acquire("a"))).message).toContain("only text");

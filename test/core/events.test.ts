@@ -341,7 +341,7 @@ describe("events", () => {
     const lost = { name: "a", token, reason: "expired", heldMs: 8_898 };
     expect(last("lost")).toMatchObject(lost);
     expect(last("jeopardy")).toMatchObject({
-      cause: "the memory store gave no reply to the request to renew within 1667 ms",
+      cause: "the store (memory) gave no reply to the request to renew within 1667 ms",
     });
   });
 

@@ -280,7 +280,7 @@ describe("the defaults of options", () => {
     ] as const) {
       const error = refusal(() => callOf(options, traits));
       expect(error).toBeInstanceOf(UnsupportedError);
-      expect(error.message).toContain(`the odd store can't do`);
+      expect(error.message).toContain("the store (odd) can't do");
       expect(error.message).toContain(reason);
     }
     expect(callOf({ ttl: "30s", mode: "exclusive", atLeast: 0 }, traits).ttlMs).toBe(30_000);

@@ -43,7 +43,7 @@ describeWith(["etcd"], "the code of the page on fences runs on etcd", () => {
         }),
     );
 
-  test("etcdFence", async () => {
+  test("etcdFence: the write and the highest token are in etcd", async () => {
     expect(await run(blockWith("etcdFence("))).toMatchObject({ code: 0, err: "" });
     expect(await server.ctl("get", "--print-value-only", "stock/hat")).toMatch(/^6\s*$/);
     expect(await server.ctl("get", "--print-value-only", "holdfast/fence/stock:hat")).toMatch(
@@ -51,7 +51,7 @@ describeWith(["etcd"], "the code of the page on fences runs on etcd", () => {
     );
   });
 
-  test("guardTxn", async () => {
+  test("guardTxn: the write is in etcd", async () => {
     await server.ctl("del", "stock/hat");
     expect(await run(blockWith("guardTxn("))).toMatchObject({ code: 0, err: "" });
     expect(await server.ctl("get", "--print-value-only", "stock/hat")).toMatch(/^6\s*$/);

@@ -40,6 +40,21 @@ it("the SQLite fence lets nobody enter by the same connection between a guard an
   });
 });
 
+it("the SQLite fence gives no parameter a number, which node:sqlite can't bind before Node 22.20", async () => {
+  const { db } = await counter();
+  const prepared: string[] = [];
+  const prepare = (sql: string) => {
+    prepared.push(sql);
+    return db.prepare(sql);
+  };
+  const fence = sqliteFence({ exec: (sql) => db.exec(sql), prepare, close: () => db.close() });
+  await fence.enter(undefined, "counter", OLD);
+  await fence.reset(undefined, "counter", 3n);
+  expect(await fence.list({ prefix: "count" })).toMatchObject([{ highest: 3n }]);
+  expect(prepared.length).toBeGreaterThan(4);
+  expect(prepared.filter((sql) => /\?\d/.test(sql))).toEqual([]);
+});
+
 it("the SQLite fence refuses a guard on a connection without a transaction", async () => {
   const { db, fence } = await counter();
   const refusal = { code: "INVALID_ARGUMENT", message: expect.stringContaining("BEGIN IMMEDIATE") };

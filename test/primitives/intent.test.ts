@@ -42,7 +42,7 @@ describe("purpose", () => {
     const error = refusal(() => createLocks(faulty, { purpose: "correctness" }));
     expect(error.code).toBe("UNSUPPORTED");
     expect(error.message).toContain("a holder that is paused past its lease goes on writing");
-    expect(error.message).toContain("The shaky store can also grant a name twice");
+    expect(error.message).toContain("The store (shaky) can also grant a name twice");
     expect(error.message).toContain("a failover; a disk that lies");
     expect(error.message).toContain("fenced: true");
     const sound = refusal(() => createLocks(memoryStore(), { purpose: "correctness" }));

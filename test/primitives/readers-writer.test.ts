@@ -105,7 +105,7 @@ describe("readers and a writer", () => {
     const on = stage({}, { traits: { cannot: { shared: "one owner per key" } } });
     const refused = await rejection(on.locks.acquire("a", { mode: "shared" }));
     expect(refused).toBeInstanceOf(UnsupportedError);
-    expect(refused.message).toBe('the memory store can\'t do mode "shared": one owner per key');
+    expect(refused.message).toBe('the store (memory) can\'t do mode "shared": one owner per key');
     expect((await on.locks.acquire("a")).mode).toBe("exclusive");
     const bad = await rejection(stage().locks.acquire("a", { mode: "read" as "shared" }));
     expect(bad).toBeInstanceOf(InvalidArgumentError);

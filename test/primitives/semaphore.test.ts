@@ -103,7 +103,7 @@ describe("a semaphore", () => {
     const on = stage({}, { traits: { cannot: { permits: "it has no counters" } } });
     const refused = refusal(() => on.locks.semaphore("s", { permits: 2 }));
     expect(refused).toBeInstanceOf(UnsupportedError);
-    expect(refused.message).toBe("the memory store can't do semaphores: it has no counters");
+    expect(refused.message).toBe("the store (memory) can't do semaphores: it has no counters");
   });
 });
 

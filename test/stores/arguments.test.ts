@@ -46,7 +46,7 @@ describe("a misspelt option is refused by", () => {
     expect(await refusal(() => make({ typo: 1 }))).toMatch(/have no option "typo"; known: /);
   });
 
-  it("guardTxn", async () => {
+  it("guardTxn, also with a lease of another store", async () => {
     const locks = createLocks(memoryStore());
     const lease = await locks.acquire("name");
     expect(await refusal(() => guardTxn(lease, { typo: 1 } as Wrong))).toMatch(/no option "typo"/);

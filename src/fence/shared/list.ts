@@ -8,8 +8,8 @@ export interface FencedResource {
   /** The highest floor seen: tokens below it are refused. */
   readonly highest: bigint;
   /**
-   * When a holder last raised the number, by the clock of the backend, in milliseconds since 1970; null where
-   * the backend can't tell.
+   * When a holder last raised the number, by the clock of the resource's database, in milliseconds since
+   * 1970; null where that can't be known.
    */
   readonly enteredAtMs: number | null;
 }
@@ -36,7 +36,7 @@ export function checkListOptions(options: FenceListOptions = {}): {
   };
 }
 
-/** The first resources with the prefix, in the order of their UTF-8 bytes, for backends that do not sort. */
+/** The first resources with the prefix, in the order of their UTF-8 bytes, for databases that do not sort. */
 export const firstOf = (
   resources: readonly string[],
   { prefix, limit }: { prefix: string; limit: number },

@@ -1,6 +1,7 @@
 import { type Claim, type ClaimAnswer, type Grant, MOST_WAITERS } from "../../core/store.js";
+import { LOST } from "../shared/lost.js";
 import { ATTEMPTS, tooMuchContentionError } from "../shared/sessions/operations.js";
-import { LOST, type PendingClaim } from "../shared/sessions/pending-claims.js";
+import type { PendingClaim } from "../shared/sessions/pending-claims.js";
 import type { EtcdContext } from "./context.js";
 import { RevisionFell, refuseFallen } from "./errors.js";
 import {

@@ -1,6 +1,7 @@
 import type { Clock } from "../../core/clock.js";
 import type { StoreUnavailableError } from "../../core/errors.js";
 import type { Grant, LostAnswer, ReleaseAnswer, RenewAnswer, Renewal } from "../../core/store.js";
+import { LOST } from "../shared/lost.js";
 import { type Ballot, majorityOf } from "./ballot.js";
 import { unavailable } from "./errors.js";
 import { askAll, type Limits, type Member } from "./member.js";
@@ -16,8 +17,6 @@ const SWEEP_EVERY = 1_000;
 
 /** The most revocations whose reasons are kept in memory. */
 const REVOKED_KNOWN = 1_000;
-
-export const LOST: LostAnswer = { kind: "lost", reason: "expired" };
 
 export const limitsOf = (ttlMs: number): Limits => ({
   silentMs: Math.min(ttlMs * SILENT.perTtl, SILENT.mostMs),

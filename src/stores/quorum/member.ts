@@ -1,4 +1,4 @@
-import type { Clock, Timer } from "../../core/clock.js";
+import { type Clock, isLate, type Timer } from "../../core/clock.js";
 import type { QuorumNode } from "./node.js";
 
 /** Time after which a lower estimate of a node's clock is accepted if no better one came meanwhile. */
@@ -6,8 +6,8 @@ const ESTIMATE_KEPT_MS = 10_000;
 const FIRST_ROUND_TRIP_MS = 1;
 /** Measured round trips are capped at this: a longer one was caused by a pause, and says nothing about the network. */
 const LONGEST_ROUND_TRIP_MS = 500;
-/** A timer that fires later than this was held up by the event loop. */
-const LATE_MS = 50;
+/** At a timeout that comes late, how long the last answers may take. */
+const LAST_ANSWERS_MS = 50;
 
 /** A silent node with this many requests gets no more: the client keeps each until it has a reply. */
 const MOST_UNANSWERED = 10_000;
@@ -112,8 +112,7 @@ export function sendEach<T>(
     const atMs = sentAtMs + ms;
     timer = clock.after(atMs - clock.elapsedMs(), () => {
       const nowMs = clock.elapsedMs();
-      // The event loop was busy: the answers may have arrived, and are read after the timers.
-      if (nowMs > atMs + LATE_MS) after(nowMs + LATE_MS - sentAtMs, run);
+      if (isLate(atMs, nowMs)) after(nowMs + LAST_ANSWERS_MS - sentAtMs, run);
       else run();
     });
     timer.keepAlive(true);

@@ -5,10 +5,8 @@ import {
   type Claim,
   type ClaimAnswer,
   type HolderInfo,
-  LOCK_LIMIT,
   type LostAnswer,
   MOST_WAITERS,
-  modeOf,
   type NameInfo,
   type Position,
   type Push,
@@ -19,9 +17,11 @@ import {
   type Store,
   type Traits,
 } from "../../core/store.js";
+import { LOST } from "../shared/lost.js";
+import { refuseUnsupported } from "../shared/unsupported.js";
 import { Ballot, type BallotOutcome, majorityOf, NO_RIVAL } from "./ballot.js";
 import { unavailable } from "./errors.js";
-import { Grants, LOST, limitsOf, toGrant } from "./grants.js";
+import { Grants, limitsOf, toGrant } from "./grants.js";
 import { Inspection } from "./inspection.js";
 import type { LocalQueue } from "./local-queue.js";
 import { Member, type PendingRequests } from "./member.js";
@@ -366,11 +366,9 @@ export class QuorumStore implements Store {
   }
 
   #refuse(claim: Claim): void {
+    refuseUnsupported(this.traits, claim);
+    const { ttlMs } = claim;
     const { maxTtlMs } = this.traits;
-    const { names, limit, ttlMs } = claim;
-    if (limit !== LOCK_LIMIT) refuseIfCannot(this.traits, "permits", "semaphores");
-    if (modeOf(claim) === "shared") refuseIfCannot(this.traits, "shared", "shared leases");
-    if (names.length > 1) refuseIfCannot(this.traits, "many-names", "several names");
     if (ttlMs > maxTtlMs!) {
       throw new InvalidArgumentError(`a ttl of ${ttlMs} ms is above the maxTtl of ${maxTtlMs} ms`);
     }

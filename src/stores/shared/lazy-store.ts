@@ -1,8 +1,7 @@
 import { ClosedError } from "../../core/errors.js";
 import type { Records } from "../../core/records.js";
-import type { LostAnswer, Store, Traits } from "../../core/store.js";
-
-const NOTHING_HELD: LostAnswer = { kind: "lost", reason: "expired" };
+import type { Store, Traits } from "../../core/store.js";
+import { LOST } from "./lost.js";
 
 /**
  * A store that is opened by the first request. If that fails, all requests that waited for it
@@ -42,7 +41,7 @@ export function lazyStore(traits: Traits, open: () => Promise<Store>): Store {
     // A store that was never opened holds nothing.
     release: (releases) =>
       opened === null && opening === null
-        ? releases.map(() => NOTHING_HELD)
+        ? releases.map(() => LOST)
         : use((store) => store.release(releases)),
     revoke: (name, by) => use((store) => store.revoke(name, by)),
     resize: (name, limit) => use((store) => store.resize(name, limit)),

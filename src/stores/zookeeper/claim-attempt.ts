@@ -6,7 +6,8 @@ import {
   MOST_WAITERS,
   modeOf,
 } from "../../core/store.js";
-import { LOST, type PendingClaim } from "../shared/sessions/pending-claims.js";
+import { LOST } from "../shared/lost.js";
+import type { PendingClaim } from "../shared/sessions/pending-claims.js";
 import { describeClaim, describeFirstHolder } from "./claim-reads.js";
 import type { MultiPart } from "./client/multi.js";
 import type { ZooKeeperContext } from "./context.js";

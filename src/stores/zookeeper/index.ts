@@ -1,4 +1,3 @@
-import { UnsupportedError } from "../../core/errors.js";
 import { systemRuntime } from "../../core/runtime.js";
 import type {
   Claim,
@@ -17,6 +16,7 @@ import { checkOptions, checkText, orElse } from "../../core/validate.js";
 import { PendingClaims } from "../shared/sessions/pending-claims.js";
 import type { SessionProof } from "../shared/sessions/session.js";
 import { observeAgain } from "../shared/sessions/waiters.js";
+import { refuseUnsupported } from "../shared/unsupported.js";
 import { ClaimAttempt } from "./claim-attempt.js";
 import { ZooKeeperClient } from "./client/client.js";
 import { checkedSettings, type ZooKeeperClientOptions } from "./client/options.js";
@@ -106,12 +106,8 @@ export class ZooKeeperStore implements Store {
     });
   }
 
-  claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
-    const refusal =
-      claim.names.length > 1 ? "many-names" : claim.atLeastMs > 0 ? "at-least" : undefined;
-    if (refusal !== undefined) {
-      return Promise.reject(new UnsupportedError(ZOOKEEPER_TRAITS.cannot[refusal]!));
-    }
+  async claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
+    refuseUnsupported(this.traits, claim);
     return this.#pendingClaims.claim(claim, push).catch(rethrow);
   }
 

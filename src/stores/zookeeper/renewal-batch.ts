@@ -1,5 +1,5 @@
 import type { LostAnswer, RenewAnswer, Renewal } from "../../core/store.js";
-import { LOST } from "../shared/sessions/pending-claims.js";
+import { LOST } from "../shared/lost.js";
 import { RenewalBatch } from "../shared/sessions/renewal-batch.js";
 import { SessionExpired, type SessionProof } from "../shared/sessions/session.js";
 import { describeFirstHolder } from "./claim-reads.js";

@@ -1,9 +1,9 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
 import { grantOf, ignore } from "../../../src/conformance/subject.js";
-import { HeldLease } from "../../../src/core/held-lease.js";
+import { claimOf as claimBehind } from "../../../src/core/proved-grant.js";
 import type { Claim, Renewal } from "../../../src/core/store.js";
-import { createLocks, type Lease } from "../../../src/index.js";
+import { connect, createLocks, type Lease } from "../../../src/index.js";
 import { guardTxn } from "../../../src/stores/etcd/index.js";
 import type { KeyValue } from "../../../src/stores/etcd/rpc/messages.js";
 import { memoryStore } from "../../../src/stores/memory/index.js";
@@ -236,10 +236,8 @@ describeWith(["etcd"], "claims in etcd", () => {
     test("counts even if its record can't be read, and only for this lease of the session", async (context) => {
       const { locks, wire, keys } = await etcd.fresh(context, { ttl: 3_000 });
       const [lease, other] = [await locks.acquire("name"), await locks.acquire("other")];
-      const [session, grantId] = [
-        wire.session(3_000),
-        HeldLease.claimOf(lease as HeldLease).grantId,
-      ];
+      const { grantId } = claimBehind(lease);
+      const session = wire.session(3_000);
       const key = keys.notice(session, "default:name", grantId);
       await etcd.raw.txn({ success: [{ put: { key, value: '{"format":99}', lease: session } }] });
       await until("the loss is reported", () => lease.state === "lost", 1_000 + GRACE_MS);
@@ -446,6 +444,40 @@ describeWith(["etcd"], "claims in etcd", () => {
       await held.release();
       expect(await write(await waiting, prefix)).toBe(true);
       expect(await write(held, prefix)).toBe(false);
+    });
+
+    test("works for an inner lease of a re-entrant lock, until that lease has ended", async (context) => {
+      const { locks, prefix } = await etcd.fresh(context, { ttl: LONG_MS });
+      const reentrant = { reentrant: true };
+      let outlived: Lease | undefined;
+      await locks.withLock("name", reentrant, async (outer) => {
+        await locks.withLock("name", reentrant, async (inner) => {
+          expect(inner).not.toBe(outer);
+          expect(await write(inner, prefix)).toBe(true);
+        });
+        const released = await locks.acquire("name", reentrant);
+        await released.release();
+        expect(refusal(() => guardTxn(released, { prefix }))).toMatchObject({
+          code: "LEASE_LOST",
+          reason: "released",
+        });
+        expect(await write(outer, prefix)).toBe(true);
+        outlived = await locks.acquire("name", reentrant);
+      });
+      expect(refusal(() => guardTxn(outlived!, { prefix }))).toMatchObject({ code: "LEASE_LOST" });
+    });
+
+    test("is refused for a lease of work that runs without the lock, and for what is no lease", async (context) => {
+      const locks = await connect("redis://127.0.0.1:1", { lazy: true, onUnavailable: "run" });
+      context.onTestFinished(() => locks.close());
+      const unprotected = await locks.withLock("name", { wait: 0 }, async (lease) => lease);
+      const { token, floor } = unprotected;
+      for (const wrong of [undefined, null, 5, {}, { token, floor }, unprotected] as never[]) {
+        expect(refusal(() => guardTxn(wrong))).toMatchObject({
+          code: "INVALID_ARGUMENT",
+          message: expect.stringContaining("no grant of a store"),
+        });
+      }
     });
 
     test("is refused for a lease of another store", async (context) => {

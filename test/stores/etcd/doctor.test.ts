@@ -210,7 +210,7 @@ describe("findings from what endpoints report", () => {
     expect(one(full, "space")).toMatchObject({ level: "danger", where: "h2:2379" });
   });
 
-  test("alarms", () => {
+  test("an alarm is a danger, and its finding names it", () => {
     const corrupt = findingsFor(all({ errors: ["memberID:1 alarm:CORRUPT "] }));
     expect(one(corrupt, "alarm").what).toContain("CORRUPT");
     expect(ofLevel(corrupt, "danger")).toEqual(["alarm"]);

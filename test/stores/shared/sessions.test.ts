@@ -1,9 +1,9 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import type { Clock } from "../../../src/core/clock.js";
 import type { Claim, ClaimAnswer, Push } from "../../../src/core/store.js";
+import { LOST } from "../../../src/stores/shared/lost.js";
 import { type SessionClaim, SessionClaims } from "../../../src/stores/shared/sessions/claims.js";
 import {
-  LOST,
   type PendingClaim,
   PendingClaims,
 } from "../../../src/stores/shared/sessions/pending-claims.js";

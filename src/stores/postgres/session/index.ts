@@ -5,7 +5,6 @@ import {
   type Claim,
   type ClaimAnswer,
   type Grant,
-  LOCK_LIMIT,
   type LostAnswer,
   modeOf,
   type NameInfo,
@@ -19,6 +18,8 @@ import {
 } from "../../../core/store.js";
 import { checkOptions } from "../../../core/validate.js";
 import { type DescribedName, readNameInfo } from "../../shared/json-replies.js";
+import { LOST } from "../../shared/lost.js";
+import { refuseUnsupported } from "../../shared/unsupported.js";
 import type { PostgresClient } from "../client.js";
 import { Database } from "../database.js";
 import { toStoreError } from "../errors.js";
@@ -58,8 +59,6 @@ export const POSTGRES_SESSION_TRAITS: Traits = {
       "the server can only end the whole session, and with it all locks of the holder's process: if you want that, use pg_terminate_backend",
   },
 };
-
-const LOST: LostAnswer = { kind: "lost", reason: "expired" };
 
 /**
  * Locks that are advisory locks of one session of a PostgreSQL server, which frees them when the session ends. The
@@ -168,7 +167,7 @@ export class PostgresSessionStore implements Store {
   }
 
   async #claim(claim: Claim, push: (push: Push) => void): Promise<ClaimAnswer> {
-    this.#refuse(claim);
+    refuseUnsupported(this.traits, claim);
     const name = claim.names[0]!;
     const there = this.#locks.get(name, claim.grantId);
     if (there !== undefined) {
@@ -276,13 +275,6 @@ export class PostgresSessionStore implements Store {
   #whyLost(name: string): LostAnswer {
     const isHeld = this.#locks.withKey(this.#keyOf(name)).length > 0;
     return isHeld ? { kind: "lost", reason: "superseded" } : LOST;
-  }
-
-  #refuse({ names, limit, atLeastMs }: Claim): void {
-    const { cannot } = this.traits;
-    if (limit !== LOCK_LIMIT) throw new UnsupportedError(`semaphores: ${cannot.permits}`);
-    if (names.length > 1) throw new UnsupportedError(`several names: ${cannot["many-names"]}`);
-    if (atLeastMs > 0) throw new UnsupportedError(`atLeast: ${cannot["at-least"]}`);
   }
 
   async #describe(first: string, beyond: string | null, many: number): Promise<NameInfo[]> {

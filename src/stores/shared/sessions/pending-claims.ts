@@ -1,10 +1,9 @@
 import type { Clock } from "../../../core/clock.js";
-import type { Awaitable, Claim, ClaimAnswer, LostAnswer, Push } from "../../../core/store.js";
+import type { Awaitable, Claim, ClaimAnswer, Push } from "../../../core/store.js";
+import { LOST } from "../lost.js";
 import type { ClaimRequest, SessionClaim, SessionClaims } from "./claims.js";
 import { type Session, SessionExpired, type SessionProof } from "./session.js";
 import type { Sessions } from "./sessions.js";
-
-export const LOST: LostAnswer = { kind: "lost", reason: "expired" };
 
 /** A claim that is not answered yet. */
 export interface PendingClaim {
