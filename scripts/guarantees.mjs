@@ -43,19 +43,38 @@ const count = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, ",");
 const minutes = (ms) =>
   ms < 90_000 ? `${Math.round(ms / 1_000)} s` : `${Math.round(ms / 60_000)} min`;
 
-/** How often a kind of fault was made, and how often exclusion was broken in runs with it. */
+/** The promises that two holders do not overlap: as holders alone, and as holders of permits. */
+const OVERLAPS = ["S1", "S8"];
+
+/** How often a kind of fault was made, and how often these promises were broken in runs with it. */
 function seen({ runs }, name) {
   const isStrike = ({ kind, failed }) => kind === name && failed === undefined;
   const struck = runs.filter(({ faults }) => faults.some(isStrike));
   const times = struck.flatMap(({ faults }) => faults).filter(isStrike).length;
-  const overlaps = struck.reduce((sum, { expected }) => sum + (expected.S1 ?? 0), 0);
-  return { times, overlaps };
+  const broken = (rules) =>
+    rules.reduce(
+      (sum, rule) => sum + struck.reduce((of, { expected }) => of + (expected[rule] ?? 0), 0),
+      0,
+    );
+  return { times, broken };
 }
 
 function cell(result, { name, breaks }) {
-  const { times, overlaps } = seen(result, name);
+  const { times, broken } = seen(result, name);
   if (times === 0) return "not drawn";
-  if (!breaks.includes("S1")) return breaks.includes("L4") ? "held, order not promised" : "held";
+  const others = breaks.filter((rule) => !OVERLAPS.includes(rule));
+  const named = others.map((rule) => {
+    const often = broken([rule]);
+    return often === 0 ? rule : `${rule} (${count(often)})`;
+  });
+  return [
+    overlapWords(broken(OVERLAPS), breaks),
+    ...(named.length === 0 ? [] : [`not promised: ${named.join(", ")}`]),
+  ].join("; ");
+}
+
+function overlapWords(overlaps, breaks) {
+  if (!breaks.some((rule) => OVERLAPS.includes(rule))) return "held";
   return overlaps > 0 ? `overlap, fenced (${count(overlaps)})` : "overlap possible, none seen";
 }
 
@@ -71,7 +90,8 @@ const heldOf = ({ checks, notOffered }) => {
 /** A number, and how many these are in a minute of the run. */
 const withRate = (times, { lastedMs }) =>
   `${count(times)} (${count(Math.round((times * 60_000) / lastedMs))})`;
-const overlapsOf = ({ checks }) => checks.find(({ id }) => id === "S1").expected;
+const overlapsOf = ({ checks }) =>
+  checks.filter(({ id }) => OVERLAPS.includes(id)).reduce((sum, { expected }) => sum + expected, 0);
 const versionsOf = ({ versions }) =>
   Object.entries(versions)
     .map(([name, version]) => `${name} ${version}`)
@@ -106,17 +126,14 @@ const FENCES = {
 };
 const FENCE_HEADING = "## Fences";
 
-/** The registers of all runs, or of those with a kind of fault. */
-function registersOf(of, fault) {
-  const isStrike = ({ kind, failed }) => kind === fault && failed === undefined;
-  const runs = of.runs.filter(({ faults }) => !fault || faults.some(isStrike));
+/** The registers of these runs: behind this fence, and without one. */
+function registersOf(runs) {
   const sum = (register, figure) =>
     runs.reduce((total, { registers }) => total + registers[register][figure], 0);
-  return {
-    runs: runs.length,
-    fenced: `${count(sum("fenced", "lost"))} of ${count(sum("fenced", "writes"))}, ${count(sum("fenced", "refused"))} refused`,
-    unfenced: [sum("unfenced", "lost"), sum("unfenced", "writes")],
-  };
+  const lost = (register) => `${count(sum(register, "lost"))} of ${count(sum(register, "writes"))}`;
+  // A fence that had nothing to refuse has shown nothing.
+  const shows = sum("unfenced", "lost") === 0 ? ": shows nothing" : "";
+  return `${lost("fenced")}, ${count(sum("fenced", "refused"))} refused (no fence ${lost("unfenced")}${shows})`;
 }
 
 const isSectionOf = (heading) => (text) => text.split("\n")[0] === heading;
@@ -129,7 +146,7 @@ function fenceSection(fenceResults, sections) {
   if (tables === undefined) return undefined;
   return [
     FENCE_HEADING,
-    `Locks in ${fenceResults[0]?.about ?? keptStore}; no fault hits the register and its fence, which are in a file of SQLite or on a server of their own. A cell counts the updates that were lost, of all writes, and the accesses that the fence refused, in the runs with this fault. *No fence* is the register without one, in all of these runs. The other fences have no register here: processes can't share memory, a service behind HTTP uses a fence of its own, and files, objects, guardRow and guardTxn are tested with paused processes only.`,
+    `Locks in ${fenceResults[0]?.about ?? keptStore}; no fault hits the register and its fence, which are in a file of SQLite or on a server of their own. A cell counts the updates that were lost, of all writes, and the accesses that the fence refused, in the runs with this fault; *no fence* is the register without one, in the same runs. Faults in one row struck in the same runs. Where no update was lost without a fence, a run shows nothing about the fence. The other fences have no register here: processes can't share memory, a service behind HTTP uses a fence of its own, and files, objects, guardRow and guardTxn are tested with paused processes only.`,
     tables,
   ].join("\n\n");
 }
@@ -139,27 +156,47 @@ function fenceTables(fenceResults) {
   const names = Object.keys(FENCES).filter((name) =>
     fenceResults.some(({ fence }) => fence === name),
   );
-  const of = (name) => fenceResults.find(({ fence }) => fence === name);
-  const rowFor = (label, fault) => {
-    const cells = names.map((name) => registersOf(of(name), fault));
-    const [lost, writes] = [0, 1].map((i) => cells.reduce((sum, one) => sum + one.unfenced[i], 0));
-    const fenced = cells.map((one) => (one.runs === 0 ? "not drawn" : one.fenced));
-    return `| ${[label, `${count(lost)} of ${count(writes)}`, ...fenced].join(" | ")} |`;
+  const results = names.map((name) => fenceResults.find(({ fence }) => fence === name));
+  const rowOf = (label, runsOf) => {
+    const cells = results.map(({ runs }, i) => {
+      const those = runsOf(i, runs);
+      return those.length === 0 ? "not drawn" : registersOf(those);
+    });
+    return `| ${[label, ...cells].join(" | ")} |`;
   };
-  const faults = new Set(
-    fenceResults.flatMap(({ runs }) => runs.flatMap((run) => run.faults.map(({ kind }) => kind))),
-  );
   return [
-    ...names.map(
-      (name) =>
-        `- ${FENCES[name]}: \`${of(name).command}\`; ${of(name).startedAt.slice(0, 10)}, ${minutes(of(name).lastedMs)}, ${count(of(name).runs.length)} runs`,
+    ...results.map(
+      ({ fence, command, startedAt, lastedMs, runs }) =>
+        `- ${FENCES[fence]}: \`${command}\`; ${startedAt.slice(0, 10)}, ${minutes(lastedMs)}, ${count(runs.length)} runs`,
     ),
     "",
-    `| fault | no fence | ${names.map((name) => FENCES[name]).join(" | ")} |`,
-    `|${"---|".repeat(names.length + 2)}`,
-    ...[...faults].sort().map((fault) => rowFor(fault, fault)),
-    rowFor("all runs"),
+    `| fault | ${names.map((name) => FENCES[name]).join(" | ")} |`,
+    `|${"---|".repeat(names.length + 1)}`,
+    ...faultsBySameRuns(results).map(({ faults, numbers }) =>
+      rowOf(faults.join(", "), (i, runs) =>
+        runs.filter((_, number) => numbers[i].includes(number)),
+      ),
+    ),
+    rowOf("all runs", (_, runs) => runs),
   ].join("\n");
+}
+
+/** The faults that struck, those of the same runs together, with the numbers of these runs in each result. */
+function faultsBySameRuns(results) {
+  const struckIn = ({ faults }) =>
+    faults.filter(({ failed }) => failed === undefined).map(({ kind }) => kind);
+  const all = new Set(results.flatMap(({ runs }) => runs.flatMap(struckIn)));
+  const groups = new Map();
+  for (const fault of [...all].sort()) {
+    const numbers = results.map(({ runs }) =>
+      runs.flatMap((run, number) => (struckIn(run).includes(fault) ? [number] : [])),
+    );
+    const key = JSON.stringify(numbers);
+    const group = groups.get(key) ?? { faults: [], numbers };
+    group.faults.push(fault);
+    groups.set(key, group);
+  }
+  return [...groups.values()];
 }
 
 /** Each store of the page, with its row and its section, in the page's order. */
@@ -176,9 +213,10 @@ const INTRODUCTION = `# Guarantees, as they were verified
 This page is written by \`scripts/guarantees.mjs\` from runs of [\`holdfast verify\`](verify.md#holdfast-verify). Run it yourself, on your own machine and your own store: the command is below each heading. A run may have ended before the time in its command: the first table has the time that it took.
 
 - **held**: every promise of [the table](verify.md#the-promises) held under this fault.
-- **overlap, fenced (n)**: the store does not promise exclusion under this fault; in runs with it, two holders believed n times that they held a name alone. The register behind a [fence](fences.md) lost no update.
+- **overlap, fenced (n)**: the store does not promise exclusion under this fault; in runs with it, holders overlapped n times: two believed that they held a name alone, or more permits were held than there are. The register behind a [fence](fences.md) lost no update.
 - **overlap possible, none seen**: the same, and it did not happen in these runs.
-- **held, order not promised**: first come, first served is not promised under this fault; the rest held.
+- **not promised: L1 (3), L2**: the store does not give these promises under this fault; in runs with it, L1 was broken three times, L2 never. All other promises held.
+- **held, order not promised**: first come, first served (L4) is not promised under this fault; the rest held.
 - **not drawn**: the fault did not strike in these runs, so they say nothing about it.
 - **not seen: P4**: nothing in these runs put the promise P4 to the test.
 - **not offered: L4**: the store refuses what the promise L4 is about, or does not give this promise at all.
