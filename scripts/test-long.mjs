@@ -1,10 +1,11 @@
 // Searches with fresh seeds: random comparisons with many more runs, pauses and kills of real processes, the
-// simulator, the verifier. A failure that it finds becomes a fixed case. Usage: npm run test:long [-- SEED]
+// simulator, the verifier, and bugs that it must find again. A failure that it finds becomes a fixed case. Usage: npm run test:long [-- SEED]
 import { spawnSync } from "node:child_process";
 import { randomInt } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { LAB_TARGETS } from "../dist/verify/targets/index.js";
+import { PLANTED } from "./planted-faults.mjs";
 
 const seed = Number(process.argv[2] ?? randomInt(2 ** 31));
 if (!Number.isSafeInteger(seed)) {
@@ -13,7 +14,7 @@ if (!Number.isSafeInteger(seed)) {
 }
 const FACTOR = 20;
 const SIMULATED_RUNS = 20_000;
-/** For each lab: with all else, the search takes about an hour. */
+/** For each lab: with all else, the search takes about an hour and a quarter. */
 const VERIFIED_FOR = "3m";
 
 const random = readdirSync("test", { recursive: true, encoding: "utf8" })
@@ -53,6 +54,10 @@ const STEPS = [
       "--for",
       VERIFIED_FOR,
     ],
+  ]),
+  ...PLANTED.filter(({ isSearched }) => isSearched).map(({ name }) => [
+    `planted bug: ${name}`,
+    ["node", "scripts/planted-faults.mjs", "--until-found", name],
   ]),
 ];
 

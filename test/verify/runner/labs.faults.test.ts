@@ -4,8 +4,6 @@ import { describeShortRuns } from "./short-runs.js";
 describeShortRuns([
   // A paused worker, a replica that is made the primary, cut commands.
   ["redis-cluster", ["redis"], 4616],
-  // Half a message, a killed server, a killed worker.
-  ["postgres-session", ["postgres"], 14],
   // A failover, a killed worker, a lost reply.
   ["redis-replica", ["redis"], 48137],
   // A cut watch, another leader, a paused worker.

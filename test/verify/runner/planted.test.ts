@@ -58,6 +58,14 @@ test("the table in the docs has every planted fault, with the command that finds
   }
 });
 
+test("the bugs of real stores that take minutes to find are searched for by npm run test:long", () => {
+  expect(PLANTED.filter(({ isSearched }) => isSearched).map(({ name }) => name)).toEqual([
+    "handover past a waiter that the call answers",
+    "refused re-SUBSCRIBE is swallowed",
+    "second connection drops POSIX locks",
+  ]);
+});
+
 test("an edit that does not find its text is refused", () => {
   expect(() => plant([["stores/rule.js", "no such text", ""]])).toThrow(
     'stores/rule.js has no "no such text" any more',

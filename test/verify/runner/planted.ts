@@ -5,6 +5,7 @@ import type { LabName } from "../../../src/verify/targets/index.js";
 interface Planted {
   readonly name: string;
   readonly lab: LabName;
+  readonly isSearched?: boolean;
   readonly faults?: string;
   readonly edits?: readonly (readonly [file: string, text: string, replacement: string])[];
   readonly mutant?: MutantName;
