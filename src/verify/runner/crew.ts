@@ -40,7 +40,7 @@ export class Member {
   #isKilled = false;
   /** The end of its programs; null before they begin. */
   #untilMs: number | null = null;
-  /** Misbehaviour of its processes: crashes and printed text. */
+  /** Misbehaviour of its processes: crashes, calls of `close()` that reject, and printed text. */
   readonly faults: string[] = [];
 
   constructor(options: MemberOptions) {
@@ -135,11 +135,14 @@ export class Member {
   async close(withinMs: number): Promise<boolean> {
     if (!this.isRunning) return true;
     const worker = this.#worker!;
-    const isDone = await inTime(
-      worker.close().catch(() => {}),
-      withinMs,
-    );
-    if (!isDone) await worker.kill();
+    let failure: Error | null = null;
+    const closing = worker.close().catch((error: Error) => {
+      failure = error;
+    });
+    const isDone = await inTime(closing, withinMs);
+    // A worker that is late is reported as such; its request fails because it is killed.
+    if (isDone && failure !== null) this.faults.push(`close(): ${(failure as Error).message}`);
+    if (!isDone || failure !== null) await worker.kill();
     this.#note(worker);
     return isDone;
   }

@@ -7,7 +7,7 @@ import type { RollCall } from "./roll-call.js";
 
 /** The conduct of a run's processes, which is not in the history. */
 export interface Conduct {
-  /** Processes that ended by themselves, unhandled rejections, printed text. */
+  /** Processes that ended by themselves, unhandled rejections, rejected calls of `close()`, printed text. */
   readonly crashes: readonly string[];
   /** Calls and processes that did not end in time. */
   readonly hung: readonly string[];
@@ -23,7 +23,7 @@ export interface Conduct {
 
 /** The promises about a whole run. */
 const CONDUCT: Readonly<Record<Exclude<CheckId, RuleId>, string>> = {
-  P1: "No process crashes, leaves a rejection unhandled or prints anything.",
+  P1: "No process crashes, leaves a rejection unhandled or prints anything, and no close() rejects.",
   P2: "Every call settles in time, and every process can close.",
   P3: "Nothing is left in the store one ttl after everybody has gone.",
   P4: "The store runs a bounded number of commands.",

@@ -14,6 +14,7 @@ import { machineMs } from "./time-line.js";
 /** The `Locks` of a worker. A program may close its `Locks` while other programs use the same one. */
 export interface LocksInUse {
   at(index: number): Locks;
+  /** Opens another one and closes the old one, which stays in use if the store is down. */
   reopen(index: number): Promise<void>;
   /** When aborted, no new operation begins, whatever the time. */
   readonly finishing: AbortSignal;
@@ -119,8 +120,7 @@ class Lane {
         return;
       }
       case "reopen":
-        // A store that is down can't be opened: the old one stays in use.
-        await this.locks.reopen(this.via).catch(() => {});
+        await this.locks.reopen(this.via);
     }
   }
 

@@ -77,7 +77,10 @@ async function openRegisterOf({ register, resourceFile }: WorkerTask): Promise<R
 /** Replaces a `Locks` before it is closed, so that the next operation uses the new one. */
 async function reopen(index: number): Promise<void> {
   const old = all[index]!;
-  all[index] = await opens[index]!();
+  // A store that is down can't be opened.
+  const next = await opens[index]!().catch(() => null);
+  if (next === null) return;
+  all[index] = next;
   await performer.close(old);
 }
 

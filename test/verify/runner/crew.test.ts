@@ -1,15 +1,21 @@
 import { join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import type { EventOf } from "../../../src/verify/check/history.js";
-import { Member } from "../../../src/verify/runner/crew.js";
+import { Member, type MemberOptions } from "../../../src/verify/runner/crew.js";
 import { machineMs, TimeLine } from "../../../src/verify/traffic/time-line.js";
 import { skipUnless } from "../../support/needs.js";
 import { freshFolder } from "../../support/sqlite.js";
 import { until } from "../../support/worker.js";
+import { plant } from "./planted.js";
 
 const TTL_MS = 1_000;
 
-function enlist(folder = freshFolder()): { member: Member; timeLine: TimeLine; url: string } {
+function enlist(more: Partial<MemberOptions> = {}): {
+  member: Member;
+  timeLine: TimeLine;
+  url: string;
+} {
+  const folder = freshFolder();
   const timeLine = new TimeLine();
   const url = `sqlite:${join(folder, "locks.db")}`;
   const program = {
@@ -29,6 +35,7 @@ function enlist(folder = freshFolder()): { member: Member; timeLine: TimeLine; u
     connections: [{ locks: 1 }],
     programs: [program],
     resourceFile: join(folder, "resources.db"),
+    ...more,
   });
   onTestFinished(() => member.kill());
   return { member, timeLine, url };
@@ -54,6 +61,34 @@ test("a worker that two faults have killed is started once, and its operations a
   await until("it works again", () => opsOf(timeLine, "w1").length > before + 5);
   const ops = opsOf(timeLine, "w1");
   expect(new Set(ops).size).toBe(ops.length);
+});
+
+/** A worker whose `Locks.close()` rejects, and whose programs do nothing but open another one and close the old one. */
+const REJECTING_CLOSE = [
+  ["locks.js", 'await requests.run("close", (store) => store.close());', 'throw new Error("no");'],
+] as const;
+const ALWAYS_REOPENS = [
+  ["verify/traffic/program.js", "if (chance(0.01))\n        return", "if (true)\n        return"],
+] as const;
+
+test("a close() that rejects at the end is a fault of the worker", async () => {
+  const { module, remove } = plant(REJECTING_CLOSE);
+  onTestFinished(remove);
+  const { member } = enlist({ module });
+  await member.start();
+  expect(await member.close(20_000)).toBe(true);
+  expect(member.faults).toEqual([expect.stringMatching(/^close\(\): w1: no$/)]);
+  expect(member.isRunning).toBe(false);
+});
+
+test("a close() that rejects in the middle of a program is a fault of the worker", async () => {
+  const { module, remove } = plant([...REJECTING_CLOSE, ...ALWAYS_REOPENS]);
+  onTestFinished(remove);
+  const { member } = enlist({ module });
+  await member.start();
+  member.begin(machineMs() + 60_000);
+  await until("it is noticed", () => member.faults.length > 0);
+  expect(member.faults).toEqual(["w1: no"]);
 });
 
 test("a twin works beside its worker under another name, and ends alone", async () => {
