@@ -108,7 +108,7 @@ describe("the page of a report", () => {
     expect(page).toContain("behind a fence (etcd)");
   });
 
-  test("tells faults apart that could not be injected", () => {
+  test("tells faults apart that did not strike", () => {
     const { result, history } = busyVerification({ forMs: 5_000 });
     const [run] = result.runs;
     const [first, ...rest] = run!.faults;
@@ -117,8 +117,8 @@ describe("the page of a report", () => {
       { ...result, faults: rest.length, failedFaults: 1, runs: [{ ...run!, faults }] },
       history,
     );
-    expect(page).toContain(`${rest.length} faults (1 more could not be injected)`);
-    expect(dataOf(page).faults.filter(([, , , what]) => /could not be/.test(what))).toHaveLength(1);
+    expect(page).toContain(`${rest.length} faults (1 more did not strike)`);
+    expect(dataOf(page).faults.filter(([, , , what]) => /did not strike/.test(what))).toHaveLength(1);
     const row = new RegExp(`<th scope="row">${first!.kind}</th>.*<td class="number">1</td>`);
     expect(page).toMatch(row);
   });

@@ -30,7 +30,7 @@ export function pageData(model: Model): PageData {
     pauses: model.runs.flatMap((run) => pausesOf(model, index, run)),
     faults: model.faults.map(({ hits, client, fromMs, untilMs, name, failed }) => {
       const worker = hits === "worker" || hits === "connection" ? index.worker(client) : -1;
-      const what = failed === undefined ? name : `${name} (could not be injected)`;
+      const what = failed === undefined ? name : `${name} (did not strike)`;
       return [worker, clamped(fromMs), clamped(untilMs), harmless(what)] as const;
     }),
     refusals: accesses

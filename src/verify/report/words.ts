@@ -16,10 +16,10 @@ export const count = (value: number): string => String(value).replace(/\B(?=(\d{
 export const counted = (value: number, one: string, several = `${one}s`): string =>
   `${count(value)} ${value === 1 ? one : several}`;
 
-/** "12 faults", and those whose injection failed, if any did. */
+/** "12 faults", and those that did not strike, if there are any. */
 export const faultsOf = ({ faults, failedFaults }: Result): string =>
   counted(faults, "fault") +
-  (failedFaults === 0 ? "" : ` (${count(failedFaults)} more could not be injected)`);
+  (failedFaults === 0 ? "" : ` (${count(failedFaults)} more did not strike)`);
 
 /** A duration with a unit that suits its size. */
 export function duration(ms: number): string {

@@ -9,6 +9,7 @@ import type { FaultRecord } from "./result.js";
 /** A fault may have effects for this many ttls after it is healed. */
 const AFTERMATH_TTLS = 2.5;
 const AFTERMATH_MS = 2_000;
+const MISSED = "nothing that it could strike was sent while it was active";
 
 /** Injects the faults of a plan at their times, several at once, and heals them all. */
 export class Injector {
@@ -155,7 +156,8 @@ export class Injector {
       this.#timeLine.now({ kind: "clock-set", byMs: -one.clockByMs });
     }
     const { record, kind } = struck;
-    this.records.push({ ...record, untilMs: machineMs() });
+    const missed = one.struck === 0 ? { failed: MISSED, ...record } : record;
+    this.records.push({ ...missed, untilMs: machineMs() });
     if (kind.hits !== "worker" && isHealed) {
       this.#timeLine.now({ kind: "healed", fault: record.name });
     }

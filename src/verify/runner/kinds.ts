@@ -2,7 +2,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { Random } from "../../core/random.js";
 import type { RuleId } from "../check/verdict.js";
 import { type Fault, fault } from "../fault.js";
-import type { Direction } from "../faults/rules.js";
+import type { Direction, ProxyFault } from "../faults/rules.js";
 import type { Worker } from "../traffic/worker.js";
 import type { Member } from "./crew.js";
 import type { Hits } from "./result.js";
@@ -19,6 +19,8 @@ export interface FaultKind {
   readonly lasts: { readonly min: number; readonly max: number };
   /** Sets the clock by which the store ends leases: what was granted meanwhile may outlast its ttl. */
   readonly setsClock?: boolean;
+  /** The fault sets a clock of the lab, so it needs libfaketime. */
+  readonly needsClock?: boolean;
   /** The fault affects messages and clients only; the store keeps its data and its clock. */
   readonly sparesStore?: boolean;
   /** The fault also affects the runner's own connection, so the operator does nothing meanwhile. */
@@ -38,9 +40,11 @@ export interface FaultKind {
   make(member: Member, random: Random, forMs: number): StoreFault | null;
 }
 
-/** A fault that may set the store's wall clock. */
 export interface StoreFault extends Fault {
+  /** By how much the fault sets the store's wall clock. */
   readonly clockByMs?: number;
+  /** How often a fault that waits for messages has struck; undefined if the fault strikes whatever is sent. */
+  readonly struck?: number | undefined;
 }
 
 /** The rules that break when the store loses data and grants a name again. */
@@ -115,6 +119,7 @@ export const WORKER_KINDS: readonly FaultKind[] = [
   {
     name: "worker clock jumps",
     hits: "worker",
+    needsClock: true,
     lasts: PAST_THE_TTL,
     make: (member, random) => {
       const jump = member.way.clock?.jump(jumpMs(random));
@@ -152,7 +157,7 @@ export function connectionKinds(
   const kind = (
     what: string,
     lasts: FaultKind["lasts"],
-    make: (proxy: Strikable, random: Random) => Fault,
+    make: (proxy: Strikable, random: Random) => Fault | ProxyFault,
   ): FaultKind => ({
     name: `${only} ${what}`,
     hits: "connection",
@@ -166,7 +171,7 @@ export function connectionKinds(
       // server.
       const one = proxies[Math.floor(random.unit() * proxies.length)]!;
       const all = (random.unit() < 0.6 ? proxies : [one]).map((proxy) => make(proxy, random));
-      return fault(
+      const whole = fault(
         `${member.client}: ${only} ${what}`,
         async () => {
           if (NOTIFY_WAITERS.includes(only)) await mostlyWaiting(member, random);
@@ -174,6 +179,13 @@ export function connectionKinds(
         },
         () => Promise.all(all.map((one) => one.heal())),
       );
+      return {
+        ...whole,
+        get struck() {
+          const counts = all.flatMap((one) => ("struck" in one ? [one.struck] : []));
+          return counts.length === 0 ? undefined : counts.reduce((sum, count) => sum + count, 0);
+        },
+      };
     },
   });
   const limit = only === ALL ? {} : { only };

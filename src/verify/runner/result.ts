@@ -45,7 +45,7 @@ export interface FaultRecord {
   readonly fromMs: number;
   /** When it was healed, on the time line of the history. */
   readonly untilMs: number;
-  /** The error of its injection: it did not strike, or only in part, and does not count as a fault. */
+  /** The error of its injection, or that it met no request: it did not strike, or only in part, and does not count as a fault. */
   readonly failed?: string;
 }
 
@@ -71,7 +71,7 @@ export interface RunRecord {
   readonly untilMs: number;
   /** The names of its workers. */
   readonly clients: readonly string[];
-  /** The faults that were active, and those whose injection failed. */
+  /** The faults that were active, and those that did not strike. */
   readonly faults: readonly FaultRecord[];
   /** The checks over this run alone. */
   readonly checks: readonly CheckResult[];
@@ -120,15 +120,15 @@ export interface Result {
   readonly checks: readonly CheckResult[];
   /** The rules about features that the store does not offer, such as an order of waiters. */
   readonly notOffered: readonly RuleId[];
-  /** `violated` if a check is violated; `unknown` if too little was compared. */
+  /** `violated` if a check is violated; `unknown` if too little was compared, or no fault of a given choice struck. */
   readonly outcome: "held" | "violated" | "unknown";
   /** How many acquires began. */
   readonly operations: number;
   /** How many leases were granted. */
   readonly grants: number;
-  /** How many faults were injected. */
+  /** How many faults struck. */
   readonly faults: number;
-  /** How many faults were drawn and could not be injected. */
+  /** How many faults were drawn and did not strike: they could not be injected, or met no request. */
   readonly failedFaults: number;
   /** The register behind a fence. */
   readonly fenced: RegisterCount;

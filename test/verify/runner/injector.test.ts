@@ -2,6 +2,7 @@ import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import type { Member } from "../../../src/verify/runner/crew.js";
 import { Injector } from "../../../src/verify/runner/injector.js";
 import type { FaultKind } from "../../../src/verify/runner/kinds.js";
+import { hasStruck } from "../../../src/verify/runner/result.js";
 import { TimeLine } from "../../../src/verify/traffic/time-line.js";
 import { idleMember, kindOf, plannedFault } from "./fakes.js";
 
@@ -151,6 +152,26 @@ test("a fault that can't be injected is healed all the same, and reported", asyn
   // It may have been injected halfway, so it is in the history.
   expect(withoutTimes(timeLine)).toContainEqual({ kind: "injected", fault: "broken" });
   expect(withoutTimes(timeLine)).toContainEqual({ kind: "healed", fault: "broken" });
+});
+
+test("a fault that waited for messages and met none did not strike; its time is excused all the same", async () => {
+  const counts = [0, 2];
+  const lossy = kindOf("reply lost", {
+    breaks: ["L4"],
+    make: () => ({
+      name: "reply lost",
+      inject: async () => {},
+      heal: async () => {},
+      struck: counts.shift()!,
+    }),
+  });
+  const { injector } = injectorOf([lossy]);
+  injector.start([plannedFault("reply lost"), plannedFault("reply lost", { atMs: 500 })]);
+  await pass(1_000);
+  expect(injector.records.map(hasStruck)).toEqual([false, true]);
+  expect(injector.records[0]!.failed).toContain("nothing that it could strike");
+  expect(injector.excuses(100)).toHaveLength(2);
+  expect(injector.troubles).toEqual([]);
 });
 
 test("a fault that can't be healed is reported, and the others are healed", async () => {

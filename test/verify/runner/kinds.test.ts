@@ -56,6 +56,22 @@ test("some subscriptions, and connections that notify nobody, are cut at any tim
   }
 });
 
+test("a lost reply says how often it struck on all connections of its worker; a delay strikes whatever is sent", () => {
+  const one = { name: "one", inject: async () => {}, heal: async () => {} };
+  const struckOf = (name: string, counts: readonly number[]) => {
+    const proxies = counts.map((struck) => ({
+      loseReply: () => ({ ...one, struck }),
+      delay: () => one,
+    }));
+    const member = { client: "w1", way: { proxies } } as unknown as Member;
+    const kind = connectionKinds("commands").find((kind) => kind.name === name)!;
+    return kind.make(member, fixedRandom(0), 100)!.struck;
+  };
+  expect(struckOf("commands reply lost", [0, 0])).toBe(0);
+  expect(struckOf("commands reply lost", [1, 0, 2])).toBe(3);
+  expect(struckOf("commands delayed", [1])).toBeUndefined();
+});
+
 test("only a subscription is left half open", () => {
   const names = ["connection", "commands", "subscription", "watch"].flatMap((only) =>
     connectionKinds(only).map(({ name }) => name),

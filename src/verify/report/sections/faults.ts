@@ -11,7 +11,7 @@ const TARGETS: Readonly<Record<Hits, string>> = {
   files: "files of the store",
 };
 
-/** The kinds of faults: their targets, how often each was injected or could not be, and its total time. */
+/** The kinds of faults: their targets, how often each struck or did not, and its total time. */
 export function faultsSection({ faults, toMs }: Model): Markup | undefined {
   if (faults.length === 0) return undefined;
   const kinds = groupByKind(faults);
@@ -19,7 +19,7 @@ export function faultsSection({ faults, toMs }: Model): Markup | undefined {
   return html`<section id="faults">
 <h2>Faults</h2>
 <div class="scroll"><table class="faults">
-<thead><tr><th scope="col">kind</th><th scope="col">hits</th><th scope="col" class="number">times</th><th scope="col" class="number">not injected</th><th scope="col" class="number">total time</th></tr></thead>
+<thead><tr><th scope="col">kind</th><th scope="col">hits</th><th scope="col" class="number">times</th><th scope="col" class="number">did not strike</th><th scope="col" class="number">total time</th></tr></thead>
 <tbody>${rows.map(([kind, all]) => row(kind, all, toMs))}</tbody>
 </table></div>
 </section>

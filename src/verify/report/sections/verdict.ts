@@ -46,7 +46,7 @@ function lead(result: Result): string {
   if (outcome === "violated") {
     return `${capital(about)}, ${under}: ${listed(broken)} ${broken.length === 1 ? "is" : "are"} violated.${more}`;
   }
-  return `${capital(about)}, ${under}. No promise was broken, but too little was compared to say that every promise held.${more}`;
+  return `${capital(about)}, ${under}. No promise was broken, but too little happened to say that every promise held.${more}`;
 }
 
 const capital = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1);
