@@ -20,7 +20,7 @@ import {
 } from "../verify/runner/verify.js";
 import { withFenceServer } from "../verify/targets/fence-server.js";
 import { LAB_TARGETS, type LabName } from "../verify/targets/index.js";
-import { unknownFaults, type Wanted, withTarget } from "../verify/targets/open.js";
+import { refusalOf, type Wanted, withTarget } from "../verify/targets/open.js";
 import { REGISTER_FENCES, type RegisterFence } from "../verify/traffic/registers/register.js";
 import { CliError, Exit, usage } from "./exit.js";
 import { LiveLine } from "./live-line.js";
@@ -148,17 +148,10 @@ function wantedOf(options: Options): Wanted {
 }
 
 function refuseUnknown(target: Target, faults: readonly string[] = []): void {
-  if (faults.includes("none") && faults.length > 1) {
-    throw usage("--faults none can't be combined with other faults");
-  }
-  const [unknown] = unknownFaults(target, faults);
-  if (unknown === undefined) return;
-  const leftOut = target.leftOut?.find(({ name }) => name === unknown);
-  if (leftOut !== undefined) {
-    throw usage(`the fault ${quoted(unknown)} can't be made here: ${leftOut.because}`);
-  }
+  const refusal = refusalOf(target, faults);
+  if (refusal === null) return;
   throw usage(
-    `${target.name} has no fault ${quoted(unknown)}; --faults list shows its faults, and a word of the column HITS stands for all of them`,
+    `${refusal}; --faults list shows the faults, and a word of the column HITS stands for all of them`,
   );
 }
 
@@ -259,7 +252,7 @@ function show(
     return [id, promise, word, count(checked), expected === 0 ? "" : count(expected)];
   });
   print(table([["", "PROMISE", "", "COMPARED", "NOT PROMISED"], ...rows]));
-  print(`\n${summary(result)}`);
+  print(`\n${summary(result, request)}`);
   const different = [...new Set(troubles)];
   for (const one of different.slice(0, MOST_TROUBLES)) note(printable(one));
   const more = different.length - MOST_TROUBLES;
@@ -268,7 +261,7 @@ function show(
   if (report !== undefined) print(`\nReport: ${report}`);
 }
 
-function summary(result: Result): string {
+function summary(result: Result, request: Request): string {
   const { about, lastedMs, operations, grants, runs, fenced, unfenced, outcome } = result;
   const unseen = unseenOf(result).join(", ");
   const words = {
@@ -277,7 +270,10 @@ function summary(result: Result): string {
         ? "Every promise held."
         : `Every promise that was tested held; not seen: ${unseen}.`,
     violated: style(process.stdout, "red", "A promise was broken."),
-    unknown: "Too little happened for a verdict.",
+    unknown:
+      result.faults === 0 && request.faults?.includes("none") === false
+        ? "Too little happened for a verdict: none of the faults that --faults names struck."
+        : "Too little happened for a verdict.",
   };
   const expected = result.checks.filter(({ verdict }) => verdict === "expected");
   return [

@@ -2,6 +2,7 @@ import { chmodSync, mkdtempSync, realpathSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { UnsupportedError } from "../../core/errors.js";
 import type { ChildServer, Place } from "./child-server.js";
 import { ServerCluster } from "./cluster.js";
 import { type EtcdOptions, EtcdServer } from "./etcd.js";
@@ -55,10 +56,12 @@ export class Lab implements AsyncDisposable {
     chmodSync(this.folder, 0o711);
   }
 
-  /** Makes an empty lab in a fresh temporary folder. */
+  /** Makes an empty lab in a fresh temporary folder. Throws `UnsupportedError` on another system than Linux. */
   static async open(options: LabOptions = {}): Promise<Lab> {
     if (process.platform !== "linux") {
-      throw new Error("the lab needs Linux: it finds its processes by /proc");
+      throw new UnsupportedError(
+        "the lab needs Linux, because it finds its processes by /proc; holdfast verify --store URL works without a lab",
+      );
     }
     return new Lab(options);
   }

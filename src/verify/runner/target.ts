@@ -27,6 +27,8 @@ export interface Target extends AsyncDisposable {
   readonly kinds: readonly FaultKind[];
   /** Kinds of faults that can't be made on this machine. */
   readonly leftOut?: readonly LeftOut[];
+  /** The kinds were chosen by the user: if none of them strikes, there is no verdict. */
+  readonly isLimited?: boolean;
   /** Draws the connections of a worker. */
   drawConnections(random: Random): readonly Connections[];
   /** Opens the proxies between one worker and the store. */
@@ -44,7 +46,7 @@ export interface Target extends AsyncDisposable {
   recover(): Promise<void>;
 }
 
-/** A kind of fault that can't be made here, and the right that is missing. */
+/** A kind of fault that can't be made here, and the right or tool that is missing. */
 export interface LeftOut {
   readonly name: string;
   readonly because: string;

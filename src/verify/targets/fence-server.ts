@@ -1,3 +1,4 @@
+import { UnsupportedError } from "../../core/errors.js";
 import { Lab } from "../lab/lab.js";
 import { missing } from "../lab/requirements.js";
 import type { RegisterFence, RegisterPlace } from "../traffic/registers/register.js";
@@ -8,9 +9,13 @@ export async function withFenceServer<T>(
   act: (register: Omit<RegisterPlace, "space"> | undefined) => Promise<T>,
 ): Promise<T> {
   if (fence === undefined || fence === "sqlite") return act(undefined);
-  const lacking = missing([fence]);
-  if (lacking !== null) throw new Error(lacking.advice);
   await using lab = await Lab.open();
+  const lacking = missing([fence]);
+  if (lacking !== null) {
+    throw new UnsupportedError(
+      `the fence ${fence} needs a server that is not installed here: ${lacking.advice}`,
+    );
+  }
   const { url } = await lab[fence]();
   return await act({ fence, url });
 }

@@ -124,8 +124,7 @@ function wiringOf(url: StoreUrl): Wiring | null {
 /** A process that stops in the middle of a transaction locks an SQLite file for everybody. */
 const workerKinds = ({ scheme }: StoreUrl): readonly FaultKind[] =>
   WORKER_KINDS.filter(
-    ({ name }) =>
-      name !== "worker clock jumps" && !(scheme === "sqlite" && name === "worker paused"),
+    ({ name, needsClock }) => !needsClock && !(scheme === "sqlite" && name === "worker paused"),
   );
 
 const kindsOf = (only: string, breaks: Breaks = OUT_OF_TURN): readonly FaultKind[] =>

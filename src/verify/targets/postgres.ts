@@ -75,7 +75,7 @@ export async function postgresTarget(lab: Lab, isClocked: boolean): Promise<Targ
       ...connectionKinds("subscription"),
       ...serverKinds(server, USER, right),
       ...(disk === null ? [] : [diskKind(disk, server, () => right.restore())]),
-      ...(clock === null ? [] : [clockKind(clock, LOSSES)]),
+      clockKind(clock, LOSSES),
     ],
     leftOut: noDisk === null ? [] : [{ name: DISK_FULL, because: noDisk }],
     openWay: (client) => openWay(lab, client, server, `${USER}:${USER}`, isClocked),

@@ -74,7 +74,7 @@ export async function redisTarget(lab: Lab, isClocked: boolean): Promise<Target>
             await prepare(server);
           }),
       },
-      ...(clock === null ? [] : [clockKind(clock, [LOST_DATA, RESTARTED_EMPTY, EVICTED])]),
+      clockKind(clock, [LOST_DATA, RESTARTED_EMPTY, EVICTED]),
     ],
     leftOut: noDisk === null ? [] : [{ name: DISK_FULL, because: noDisk }],
     openWay: (client) => openWay(lab, client, [place], `/${DATABASE}`, isClocked),

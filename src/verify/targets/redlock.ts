@@ -60,7 +60,7 @@ export async function redlockTarget(lab: Lab, isClocked: boolean): Promise<Targe
       ...serverKinds((random) => pick(servers, random)).filter(({ name }) => name !== LOST_DATA),
       ...outageKinds(servers),
       ...lossKinds(servers, losses),
-      ...(isClocked ? [clockKind(nodes)] : []),
+      clockKind(nodes),
     ].map((kind) => (kind.name === EVICTED ? { ...kind, weight: 0.25, excludes: LOSSES } : kind)),
     openWay: (client) => openWay(lab, client, servers, isClocked),
     versions: () => versionsOf(servers[0]!),
@@ -182,13 +182,14 @@ function clockKind(nodes: readonly Node[]): FaultKind {
   return {
     name: "clock of a node jumps",
     hits: "server",
+    needsClock: true,
     setsClock: true,
     lasts: LONG,
     breaks: EXCLUSION,
     because: "leases end by the clocks of the nodes: one that is set ahead ends them early",
     // Tokens are not promised if a clock is wrong and data are lost, too.
     excludes: [...LOSSES, EVICTED],
-    make: (_member, random) => pick(nodes, random).clock!.jump(jumpMs(random)),
+    make: (_member, random) => pick(nodes, random).clock?.jump(jumpMs(random)) ?? null,
   };
 }
 

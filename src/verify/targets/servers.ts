@@ -43,9 +43,11 @@ export function diskKind(
   };
 }
 
-export const clockKind = (clock: FalseClock, excludes: readonly string[]): FaultKind => ({
+/** `clock`: null without libfaketime; then the fault is left out. */
+export const clockKind = (clock: FalseClock | null, excludes: readonly string[]): FaultKind => ({
   name: "server clock jumps",
   hits: "server",
+  needsClock: true,
   setsClock: true,
   weight: 0.5,
   lasts: LONG,
@@ -54,7 +56,7 @@ export const clockKind = (clock: FalseClock, excludes: readonly string[]): Fault
   excludes,
   make: (_member, random) => {
     const clockByMs = jumpMs(random);
-    return { ...clock.jump(clockByMs), clockByMs };
+    return clock && { ...clock.jump(clockByMs), clockByMs };
   },
 });
 

@@ -59,8 +59,8 @@ export async function sqliteTarget(lab: Lab, isClocked: boolean): Promise<Target
     ttlsMs: [900, 1_500, 2_500],
     limits: {},
     kinds: [
-      ...WORKER_KINDS.filter(({ name }) => name !== "worker clock jumps"),
-      ...(clock === null ? [] : [clockKind(clock)]),
+      ...WORKER_KINDS.filter(({ needsClock }) => !needsClock),
+      clockKind(clock),
       ...fileKinds(() => file),
       ...(disk === null ? [] : diskKinds(disk, () => file)),
       ...(noUsers === null ? users : []),
@@ -127,14 +127,15 @@ function drawConnections(random: Random): readonly Connections[] {
 }
 
 /** Leases use the monotonic clock: setting the wall clock affects only `atLeast`. */
-function clockKind(clock: FalseClock): FaultKind {
+function clockKind(clock: FalseClock | null): FaultKind {
   return {
     name: CLOCK_JUMPS,
     hits: "server",
+    needsClock: true,
     lasts: { min: 0.2, max: 2 },
     make: (_member, random) => {
       const clockByMs = jumpMs(random);
-      return { ...clock.jump(clockByMs), clockByMs };
+      return clock && { ...clock.jump(clockByMs), clockByMs };
     },
   };
 }

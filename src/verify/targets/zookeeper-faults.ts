@@ -13,7 +13,7 @@ import { bringBack, DISK_FULL, LONG, ONCE, RESTARTED, SHORT } from "./servers.js
 
 export type ZooKeeperCluster = ServerCluster<ZooKeeperServer>;
 
-/** The clocks of all servers, and the disk of the last one. */
+/** The clocks of all servers, none without libfaketime, and the disk of the last one. */
 export interface Equipment {
   readonly clocks: readonly FalseClock[];
   readonly disk: Disk | null;
@@ -49,14 +49,16 @@ export function memberKinds(
     kind("server paused", LONG, (_member, random) => pausedIfRunning(pick(random, servers))),
     kind(RESTARTED, SHORT, (_member, random) => lost(cluster, async () => [pick(random, servers)])),
     kind(STOPPED, ONCE, (_member, random) => stopped(cluster, pick(random, servers))),
-    ...(clocks.length === 0
-      ? []
-      : [
-          kind("server clock jumps", LONG, (_member, random) => {
-            const clockByMs = jumpMs(random);
-            return { ...pick(random, clocks).jump(clockByMs), clockByMs };
-          }),
-        ]),
+    kind(
+      "server clock jumps",
+      LONG,
+      (_member, random) => {
+        if (clocks.length === 0) return null;
+        const clockByMs = jumpMs(random);
+        return { ...pick(random, clocks).jump(clockByMs), clockByMs };
+      },
+      { needsClock: true },
+    ),
     ...(full === undefined
       ? []
       : [

@@ -117,6 +117,8 @@ describe.each(Object.keys(LAB_TARGETS) as LabName[])("the lab %s", (lab) => {
       timeout: 120_000,
     }, async () => {
       await withTarget({ lab }, undefined, async (target) => {
+        for (const { name, needsClock = false } of target.kinds)
+          expect(needsClock, name).toBe(name.includes("clock"));
         const locks = await connect(target.url, { namespace: "verify-1", ttl: 2_000 });
         const lease = await locks.acquire("held");
         const left = () => target.leftOf!(["verify-1:held", "verify-1:other"]);

@@ -1,10 +1,27 @@
-import { expect, test } from "vitest";
+import { mkdtempSync, rmSync, symlinkSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, expect, onTestFinished, test, vi } from "vitest";
 import { flawsOf } from "../../../src/stores/etcd/versions.js";
+import { Lab } from "../../../src/verify/lab/lab.js";
+import { findFile } from "../../../src/verify/lab/requirements.js";
 import { lackingRight } from "../../../src/verify/lab/rights.js";
 import { withFlaws } from "../../../src/verify/targets/etcd.js";
+import { withFenceServer } from "../../../src/verify/targets/fence-server.js";
 import { LAB_TARGETS } from "../../../src/verify/targets/index.js";
-import { limited, unknownFaults, withTarget } from "../../../src/verify/targets/open.js";
+import {
+  limited,
+  unknownFaults,
+  verifyInLab,
+  withoutClocks,
+  withTarget,
+} from "../../../src/verify/targets/open.js";
+import { sqliteTarget } from "../../../src/verify/targets/sqlite.js";
 import { kindOf, paperTarget } from "../runner/fakes.js";
+
+afterEach(() => {
+  vi.unstubAllEnvs();
+});
 
 const TARGET = paperTarget({
   kinds: [
@@ -71,6 +88,68 @@ test("a fault that this machine can't make is left out with a reason, never sile
       if (lacking === null) expect(because, fault).toBe(undefined);
       else expect(because, fault).toContain(lacking);
     }
+  });
+});
+
+test("faults that set a clock are left out with a reason where no clock can be set", async () => {
+  await using lab = await Lab.open();
+  await using target = await sqliteTarget(lab, false);
+  for (const [one, names] of [
+    [paperTarget(), ["worker clock jumps"]],
+    [target, ["machine clock jumps"]],
+  ] as const) {
+    const { kinds, leftOut = [], url } = withoutClocks(one, "apt-get install faketime");
+    expect(kinds.filter(({ name }) => name.includes("clock"))).toEqual([]);
+    expect(kinds).toHaveLength(one.kinds.length - 1);
+    const clocks = leftOut.filter(({ name }) => name.includes("clock"));
+    expect(clocks.map(({ name }) => name)).toEqual(names);
+    expect(clocks[0]!.because).toContain("(apt-get install faketime)");
+    expect(leftOut).toEqual(expect.arrayContaining([...(one.leftOut ?? [])]));
+    expect(url).toBe(one.url);
+  }
+});
+
+/** A PATH with no server, but with what cleans up after a lab. */
+function pathWithoutServers(): string {
+  const folder = mkdtempSync(join(tmpdir(), "holdfast-path-"));
+  onTestFinished(() => rmSync(folder, { recursive: true }));
+  for (const tool of ["sh", "cat", "ls", "awk", "sleep", "rm"]) {
+    symlinkSync(findFile(tool)!, join(folder, tool));
+  }
+  return folder;
+}
+
+test("servers that are not installed are named with what installs them, and that is no bug", async () => {
+  vi.stubEnv("PATH", pathWithoutServers());
+  const act = () => Promise.reject(new Error("it must not begin"));
+  await expect(withTarget({ lab: "redis" }, undefined, act)).rejects.toMatchObject({
+    code: "UNSUPPORTED",
+    message: expect.stringMatching(/^the lab redis starts servers that .*: .*install .*redis/),
+  });
+  await expect(withFenceServer("etcd", act)).rejects.toMatchObject({
+    code: "UNSUPPORTED",
+    message: expect.stringMatching(/^the fence etcd needs a server that .*: .*install .*etcd/),
+  });
+});
+
+test("a lab on another system than Linux is refused, and that is no bug", async () => {
+  const platform = Object.getOwnPropertyDescriptor(process, "platform")!;
+  onTestFinished(() => void Object.defineProperty(process, "platform", platform));
+  Object.defineProperty(process, "platform", { ...platform, value: "darwin" });
+  await expect(Lab.open()).rejects.toMatchObject({
+    code: "UNSUPPORTED",
+    message: expect.stringContaining("holdfast verify --store URL works without a lab"),
+  });
+});
+
+test.each([
+  [["flood"], 'sqlite has no fault "flood"; holdfast verify --lab sqlite --faults list'],
+  [["worker", "flood"], 'sqlite has no fault "flood"'],
+  [["none", "worker"], `"none" can't be combined with other faults`],
+])("verifyInLab refuses the faults %j", async (faults, message) => {
+  await expect(verifyInLab("sqlite", { faults, runs: 1 })).rejects.toMatchObject({
+    code: "INVALID_ARGUMENT",
+    message: expect.stringContaining(message),
   });
 });
 
