@@ -81,6 +81,7 @@ describe("holdfast verify", () => {
     [["--lab", "sqlite", "--seed", "1", "--pick", "all"], '--pick is "all"; it must be workers,'],
     [["--lab", "sqlite", "--seed", "1", "--pick", "w0,t5"], '--pick is "w0,t5"; it must be'],
     [["--lab", "sqlite", "--pick", "w1,w2,t100"], "--pick needs --seed"],
+    [["--lab", "sqlite", "--seed", "1", "--pick", "w9,t100"], "the pick names w9, but the run of"],
     [["--lab", "sqlite", "--workers", "1"], '--workers is "1"; it must be a whole number from 2'],
     [["--lab", "sqlite", "--for", "1ms"], '--for is "1ms"'],
     [["--lab", "sqlite", "--runs", "0"], '--runs is "0"; it must be a whole number from 1'],

@@ -1,3 +1,4 @@
+import { randomBytes } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 import { connect } from "../../connect.js";
 import type { Locks } from "../../locks.js";
@@ -63,12 +64,15 @@ const PROGRESS_MS = 200;
 const FINISH_MS = 12_000;
 const CLOSE_MS = 12_000;
 const LEFTOVER_MS = 4_000;
-let namespaces = 0;
+
+/** A namespace that no other run uses: process ids and seeds repeat in containers that share a store. */
+export const newNamespace = (seed: number): string =>
+  `verify-${seed}-${randomBytes(6).toString("hex")}`;
 
 /** Carries out one plan with real processes, and checks the history. */
 export async function run(target: Target, plan: Plan, options: RunOptions): Promise<RunOutcome> {
   const timeLine = new TimeLine();
-  const namespace = `verify-${process.pid}-${++namespaces}-${plan.seed}`;
+  const namespace = newNamespace(plan.seed);
   const operatorLocks = await connect(target.url, {
     namespace,
     holder: "operator",
@@ -79,13 +83,14 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
   });
   options.load.takeWorstMs();
   const fromMs = machineMs();
-  const members = await enlist(target, plan, { ...options, timeLine, namespace });
+  const members: Member[] = [];
   const injector = new Injector(target.kinds, members, timeLine);
   const operator = new Operator(operatorLocks, timeLine);
   const showing = setInterval(() => {
     options.onProgress?.({ events: timeLine.events, activeFaults: injector.active });
   }, PROGRESS_MS);
   try {
+    await enlist(members, target, plan, { ...options, timeLine, namespace });
     const before = await target.commands().catch(() => null);
     await Promise.all(members.map((member) => member.start()));
     await contend(plan, members, injector, operator, options.signal);
@@ -192,30 +197,31 @@ function outcomeOf(record: RunRecord, history: History, troubles: readonly strin
   };
 }
 
-function enlist(
+/** Adds the members one by one, so that the ways that were opened before a failure can be closed. */
+async function enlist(
+  members: Member[],
   target: Target,
   plan: Plan,
   around: RunOptions & { timeLine: TimeLine; namespace: string },
-): Promise<readonly Member[]> {
+): Promise<void> {
   const { timeLine, namespace, resourceFile, register, mutant, module } = around;
   const locks = { namespace, commandTimeout: plan.commandTimeoutMs };
-  return Promise.all(
-    plan.workers.map(async ({ client, ttlMs, connections, programs }) => {
-      const way = await target.openWay(client);
-      return new Member({
-        client,
-        way,
-        timeLine,
-        locks: ttlMs === undefined ? locks : { ...locks, ttl: ttlMs },
-        connections,
-        programs,
-        resourceFile,
-        register,
-        mutant,
-        module,
-      });
-    }),
-  );
+  for (const { client, ttlMs, connections, programs } of plan.workers) {
+    const way = await target.openWay(client);
+    const member = new Member({
+      client,
+      way,
+      timeLine,
+      locks: ttlMs === undefined ? locks : { ...locks, ttl: ttlMs },
+      connections,
+      programs,
+      resourceFile,
+      register,
+      mutant,
+      module,
+    });
+    members.push(member);
+  }
 }
 
 /**

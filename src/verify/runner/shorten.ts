@@ -1,3 +1,4 @@
+import { InvalidArgumentError } from "../../core/errors.js";
 import type { Plan } from "./plan.js";
 import type { CheckId } from "./result.js";
 import type { RunOutcome } from "./run.js";
@@ -28,6 +29,20 @@ export function pickFrom(plan: Plan, { workers, faults, forMs: atPaceOneMs }: Pi
       .map((one) => ({ ...one, worker: workers.indexOf(one.worker) })),
     interventions: plan.interventions.filter(({ atMs }) => atMs < forMs),
   };
+}
+
+/** Throws `InvalidArgumentError` if the plan has no worker or no fault of a number that is picked. */
+export function checkPick({ seed, workers, faults }: Plan, pick: Pick): void {
+  const name = (letter: string, numbers: readonly number[], count: number): string[] =>
+    numbers.filter((i) => i >= count).map((i) => `${letter}${i + 1}`);
+  const [outside] = [
+    ...name("w", pick.workers, workers.length),
+    ...name("f", pick.faults, faults.length),
+  ];
+  if (outside === undefined) return;
+  throw new InvalidArgumentError(
+    `the pick names ${outside}, but the run of seed ${seed} has ${workers.length} workers and ${faults.length} faults here; repeat it with the --workers and --faults of the original run, on a machine where the same faults can be made`,
+  );
 }
 
 /** Encodes a part as text. `w1,w3,f2,t4200`: workers 1 and 3, the second fault, for 4,200 ms at pace 1. */
@@ -72,12 +87,13 @@ const TRIES_EACH = 2;
 /**
  * Repeats a run that broke a promise with smaller and smaller parts of its plan, as long as one of
  * the same promises breaks again, there is time and `canGoOn`. Real processes do not repeat
- * themselves exactly, so a part that does not break a promise is tried twice.
+ * themselves exactly, so a part that does not break a promise is tried twice. `repeat` resolves to
+ * null if the run could not be made.
  */
 export async function shorten(
   plan: Plan,
   failed: RunOutcome,
-  repeat: (plan: Plan) => Promise<RunOutcome>,
+  repeat: (plan: Plan) => Promise<RunOutcome | null>,
   {
     untilMs,
     canGoOn = () => true,
@@ -102,7 +118,7 @@ export async function shorten(
       onTry?.(tries);
       const outcome = await repeat(pickFrom(plan, pick));
       // Ctrl-C reaches servers and workers, too, so this run proves nothing.
-      if (signal?.aborted) return false;
+      if (outcome === null || signal?.aborted) return false;
       if (!brokenBy(outcome).some((id) => wanted.includes(id))) continue;
       best = { pick, outcome, tries };
       return true;

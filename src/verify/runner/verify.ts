@@ -19,7 +19,14 @@ import {
   type RunRecord,
 } from "./result.js";
 import { type Progress, type RunOutcome, run } from "./run.js";
-import { brokenBy, type Pick, pickFrom, type Shortened, shorten } from "./shorten.js";
+import {
+  brokenBy,
+  checkPick,
+  type Pick as Picked,
+  pickFrom,
+  type Shortened,
+  shorten,
+} from "./shorten.js";
 import type { Target } from "./target.js";
 import { lackingClient, versionsHere } from "./versions.js";
 
@@ -50,7 +57,7 @@ export interface VerifyOptions {
   /** Keeps the events of all runs, for a report; otherwise only those of a run that broke a promise. */
   readonly keepsHistory?: boolean | undefined;
   /** The part of each plan to run. */
-  readonly pick?: Pick | undefined;
+  readonly pick?: Picked | undefined;
   /** For how long a run that broke a promise is repeated to shorten it. Default 0: not at all. */
   readonly shortenMs?: number | undefined;
   /** Called after each repetition of a run that is being shortened. */
@@ -88,13 +95,14 @@ export async function verify(target: Target, options: VerifyOptions): Promise<Ve
   const startedAt = new Date().toISOString();
   const startedMs = performance.now();
   const outcomes: RunOutcome[] = [];
+  const troubles: string[] = [];
   const lacking = lackingClient(target.url);
   if (lacking !== null) throw new UnsupportedError(lacking);
   const versions = { ...versionsHere(target.url), ...(await target.versions()) };
   let failure: VerifyFailure | null = null;
   await inFolder(async (folder) => {
     const load = new Load();
-    const runner = new Runner(target, options, load, folder);
+    const runner = new Runner(target, options, { load, folder, troubles });
     try {
       for (let i = 0; i < runs && failure === null && !signal?.aborted; i++) {
         if (i > 0 && performance.now() - startedMs >= forMs) break;
@@ -102,7 +110,7 @@ export async function verify(target: Target, options: VerifyOptions): Promise<Ve
         const plan = await runner.draw(seed);
         const outcome = await runner.carryOut(plan, outcomes.length);
         // Ctrl-C reaches servers and workers, too, so their conduct from then on proves nothing.
-        if (signal?.aborted) break;
+        if (outcome === null || signal?.aborted) break;
         const isBroken = brokenBy(outcome).length > 0;
         outcomes.push(isBroken || options.keepsHistory ? outcome : { ...outcome, history: [] });
         options.onRun?.(outcome.record);
@@ -118,43 +126,66 @@ export async function verify(target: Target, options: VerifyOptions): Promise<Ve
     }
   });
   const concluded = conclude(target, outcomes, options, { versions, startedAt, startedMs });
-  return { ...concluded, failure };
+  const all = [...outcomes.flatMap((one) => one.troubles), ...troubles];
+  return { ...concluded, troubles: all, failure };
+}
+
+interface Place {
+  readonly load: Load;
+  readonly folder: string;
+  /** Errors of the verifier itself that belong to no run. */
+  readonly troubles: string[];
 }
 
 class Runner {
   readonly #target: Target;
   readonly #options: VerifyOptions;
-  readonly #load: Load;
-  readonly #folder: string;
+  readonly #place: Place;
   #pace = 1;
   #startMs: number | undefined;
   #resources = 0;
-  /** False: the servers did not recover from the faults of the last run. */
+  /** False: the servers did not recover from the faults of the last run, or a later run could not be made. */
   canGoOn = true;
 
-  constructor(target: Target, options: VerifyOptions, load: Load, folder: string) {
+  constructor(target: Target, options: VerifyOptions, place: Place) {
     this.#target = target;
     this.#options = options;
-    this.#load = load;
-    this.#folder = folder;
+    this.#place = place;
   }
 
   async draw(seed: number): Promise<Plan> {
     const { workers, runMs = RUN_MS, pauseMs, pick } = this.#options;
-    this.#pace = await this.#load.pace();
+    this.#pace = await this.#place.load.pace();
     const pace = this.#pace;
     const plan = drawPlan(seed, this.#target, { workers, forMs: runMs * pace, pace, pauseMs });
-    return pick === undefined ? plan : pickFrom(plan, pick);
+    if (pick === undefined) return plan;
+    // A later seed may draw fewer faults.
+    if (seed === this.#options.seed) checkPick(plan, pick);
+    return pickFrom(plan, pick);
   }
 
-  async carryOut(plan: Plan, runs: number): Promise<RunOutcome> {
+  /** Null if a run after the first one could not be made: what the earlier ones showed still counts. */
+  async carryOut(plan: Plan, runs: number): Promise<RunOutcome | null> {
+    try {
+      return await this.#carryOut(plan, runs);
+    } catch (error) {
+      if (this.#startMs === undefined) throw error;
+      this.canGoOn = false;
+      this.#place.troubles.push(
+        `a run could not be made, so no further one was: ${(error as Error).message}`,
+      );
+      return null;
+    }
+  }
+
+  async #carryOut(plan: Plan, runs: number): Promise<RunOutcome> {
     const { mutant, module, signal, onProgress, register } = this.#options;
     const number = ++this.#resources;
     const outcome = await run(this.#target, plan, {
-      load: this.#load,
+      load: this.#place.load,
       pace: this.#pace,
       startMs: this.#startMs,
-      resourceFile: join(this.#folder, `${number}.db`),
+      resourceFile: join(this.#place.folder, `${number}.db`),
       register: register && { ...register, space: `run-${number}` },
       mutant,
       module,
@@ -207,8 +238,9 @@ function notOfferedBy({ cannot = {}, limits }: Target): readonly RuleId[] {
 /** At least this many pairs of holders of one name must have been compared. */
 const ENOUGH = 10;
 
-/** Whether exclusion was tested, and workers could use the store in the end. */
-const isEnough = (checks: readonly CheckResult[]): boolean =>
+/** Whether exclusion was tested, under one of the faults that the user chose, and workers could use the store in the end. */
+const isEnough = (checks: readonly CheckResult[], faults: number, target: Target): boolean =>
+  (faults > 0 || !target.isLimited) &&
   checks.every(
     ({ id, verdict, checked }) =>
       (id !== "S1" || checked >= ENOUGH) && (id !== "P5" || verdict === "held"),
@@ -237,7 +269,7 @@ function conclude(
     startedAt,
     startedMs,
   }: { versions: Record<string, string>; startedAt: string; startedMs: number },
-): Omit<Verification, "failure"> {
+): Pick<Verification, "result" | "history"> {
   const history: Event[] = outcomes.flatMap((one) => one.history);
   const records = outcomes.map(({ record }) => record);
   const checks = merge(records.map((one) => one.checks));
@@ -245,6 +277,7 @@ function conclude(
   const total = (of: (one: RunOutcome) => number): number =>
     outcomes.reduce((sum, one) => sum + of(one), 0);
   const grants = total((one) => one.grants);
+  const faults = total(({ record }) => record.faults.filter(hasStruck).length);
   const result: Result = {
     target: target.name,
     about: target.about,
@@ -263,12 +296,12 @@ function conclude(
     })),
     checks,
     notOffered: notOfferedBy(target),
-    outcome: isBroken ? "violated" : isEnough(checks) ? "held" : "unknown",
+    outcome: isBroken ? "violated" : isEnough(checks, faults, target) ? "held" : "unknown",
     operations: total((one) => one.operations),
     grants,
-    faults: total(({ record }) => record.faults.filter(hasStruck).length),
+    faults,
     failedFaults: total(({ record }) => record.faults.filter((one) => !hasStruck(one)).length),
     ...sumRegisters(records.map(({ registers }) => registers)),
   };
-  return { result, history, troubles: outcomes.flatMap((one) => one.troubles) };
+  return { result, history };
 }

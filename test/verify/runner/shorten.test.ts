@@ -3,6 +3,7 @@ import { drawPlan, type Plan } from "../../../src/verify/runner/plan.js";
 import type { CheckId } from "../../../src/verify/runner/result.js";
 import {
   brokenBy,
+  checkPick,
   decodePick,
   encodePick,
   pickFrom,
@@ -58,6 +59,16 @@ describe("a selection from a plan", () => {
     "w1,t100,t200",
   ])("is not read from %j", (text) => {
     expect(decodePick(text)).toBeNull();
+  });
+
+  test.each([
+    ["w1,w9,t100", "w9"],
+    ["w1,f3,f9,t100", "f9"],
+  ])("is refused if the plan lacks a part of it: %s", (text, part) => {
+    expect(() => checkPick(PLAN, decodePick(text)!)).toThrow(
+      `the pick names ${part}, but the run of seed 1 has 4 workers and 8 faults here`,
+    );
+    checkPick(PLAN, decodePick("w4,f8,t100")!);
   });
 
   test("has the faults of its workers only, under the workers' new numbers", () => {
@@ -209,6 +220,11 @@ describe("shortening a run that broke a promise", () => {
       stop.abort();
       return repeat(plan);
     };
+    const down = await shorten(PLAN, failed, async () => null, {
+      ...inTime(),
+      canGoOn: () => false,
+    });
+    expect(down).toMatchObject({ pick: wholeOf(PLAN), outcome: failed });
     const { signal } = stop;
     const aborted = await shorten(PLAN, failed, stopped, { ...inTime(), signal });
     expect(aborted).toMatchObject({ tries: 1, pick: wholeOf(PLAN), outcome: failed });
