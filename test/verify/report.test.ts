@@ -118,7 +118,9 @@ describe("the page of a report", () => {
       history,
     );
     expect(page).toContain(`${rest.length} faults (1 more did not strike)`);
-    expect(dataOf(page).faults.filter(([, , , what]) => /did not strike/.test(what))).toHaveLength(1);
+    expect(dataOf(page).faults.filter(([, , , what]) => /did not strike/.test(what))).toHaveLength(
+      1,
+    );
     const row = new RegExp(`<th scope="row">${first!.kind}</th>.*<td class="number">1</td>`);
     expect(page).toMatch(row);
   });

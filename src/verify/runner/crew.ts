@@ -5,7 +5,7 @@ import { LOOPBACK, type Site } from "../lab/server.js";
 import type { Connections, Program } from "../traffic/protocol.js";
 import type { RegisterPlace } from "../traffic/registers/register.js";
 import { machineMs, type TimeLine } from "../traffic/time-line.js";
-import { Worker } from "../traffic/worker.js";
+import { Worker, WorkerError } from "../traffic/worker.js";
 import type { Way } from "./way.js";
 
 const START_AGAIN_MS = 300;
@@ -42,6 +42,8 @@ export class Member {
   #untilMs: number | null = null;
   /** Misbehaviour of its processes: crashes, calls of `close()` that reject, and printed text. */
   readonly faults: string[] = [];
+  /** The rejection of its close() if the store did not reply. */
+  outage: string | null = null;
 
   constructor(options: MemberOptions) {
     this.client = options.client;
@@ -141,7 +143,7 @@ export class Member {
     });
     const isDone = await inTime(closing, withinMs);
     // A worker that is late is reported as such; its request fails because it is killed.
-    if (isDone && failure !== null) this.faults.push(`close(): ${(failure as Error).message}`);
+    if (isDone && failure !== null) this.#noteClose(failure);
     if (!isDone || failure !== null) await worker.kill();
     this.#note(worker);
     return isDone;
@@ -207,6 +209,12 @@ export class Member {
       });
       this.#programs.add(performing);
     }
+  }
+
+  #noteClose(failure: Error): void {
+    const about = `close(): ${failure.message}`;
+    if (failure instanceof WorkerError && failure.code === "STORE_UNAVAILABLE") this.outage = about;
+    else this.faults.push(about);
   }
 
   /** Printed text is an error: a library prints nothing. */

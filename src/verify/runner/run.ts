@@ -122,7 +122,12 @@ export async function run(target: Target, plan: Plan, options: RunOptions): Prom
       handoverMs: target.handoverMs,
     });
     const conduct: Conduct = {
-      crashes: members.flatMap(({ faults }) => faults),
+      crashes: [
+        ...members.flatMap(({ faults }) => faults),
+        ...(target.isOurs && !injector.isLockedOut && !injector.hasUnhealed
+          ? outagesOf(members)
+          : []),
+      ],
       hung,
       left,
       roll: { ...roll, failures: [...roll.failures, ...slow] },
@@ -173,6 +178,12 @@ async function contend(
   operator.start(plan.interventions, () => !injector.isStoreStruck);
   await sleep(Math.max(0, untilMs - machineMs()), undefined, { signal }).catch(() => {});
   await injector.end();
+}
+
+/** A server or its disk may stand still for a moment, so a missing reply to close() counts only if every worker missed it. */
+function outagesOf(members: readonly Member[]): readonly string[] {
+  const outages = members.flatMap(({ outage }) => outage ?? []);
+  return outages.length === members.length ? outages : [];
 }
 
 /** Ends the programs, and returns those that did not end in time. */

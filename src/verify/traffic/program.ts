@@ -120,7 +120,7 @@ class Lane {
         return;
       }
       case "reopen":
-        await this.locks.reopen(this.via);
+        await this.locks.reopen(this.via).catch(outage);
     }
   }
 
@@ -165,6 +165,11 @@ class Lane {
 /** Accepts our own errors and aborts, which are already reported. Any other error ends the worker. */
 function expected(error: unknown): void {
   if (!HoldfastError.is(error) && (error as Error | null)?.name !== "AbortError") throw error;
+}
+
+/** Accepts that the store did not reply, which a fault may cause. */
+function outage(error: unknown): void {
+  if (!HoldfastError.is(error) || error.code !== "STORE_UNAVAILABLE") throw error;
 }
 
 function draw(random: Random, program: Program, limits: ReadonlyMap<string, number>): Operation {

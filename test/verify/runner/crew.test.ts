@@ -10,6 +10,16 @@ import { plant } from "./planted.js";
 
 const TTL_MS = 1_000;
 
+const PROGRAM = {
+  seed: 1,
+  lane: "1.w1.1",
+  via: 0,
+  names: [{ name: "a", permits: 0 }],
+  ttlsMs: [TTL_MS],
+  waitMs: 500,
+  pauseMs: 5,
+};
+
 function enlist(more: Partial<MemberOptions> = {}): {
   member: Member;
   timeLine: TimeLine;
@@ -18,22 +28,13 @@ function enlist(more: Partial<MemberOptions> = {}): {
   const folder = freshFolder();
   const timeLine = new TimeLine();
   const url = `sqlite:${join(folder, "locks.db")}`;
-  const program = {
-    seed: 1,
-    lane: "1.w1.1",
-    via: 0,
-    names: [{ name: "a", permits: 0 }],
-    ttlsMs: [TTL_MS],
-    waitMs: 500,
-    pauseMs: 5,
-  };
   const member = new Member({
     client: "w1",
     way: { url, proxies: [], close: async () => {} },
     timeLine,
     locks: {},
     connections: [{ locks: 1 }],
-    programs: [program],
+    programs: [PROGRAM],
     resourceFile: join(folder, "resources.db"),
     ...more,
   });
@@ -67,18 +68,30 @@ test("a worker that two faults have killed is started once, and its operations a
 const REJECTING_CLOSE = [
   ["locks.js", 'await requests.run("close", (store) => store.close());', 'throw new Error("no");'],
 ] as const;
+const HANGING_CLOSE = [
+  ["locks.js", "(store) => store.close());", "() => new Promise(() => {}));"],
+] as const;
 const ALWAYS_REOPENS = [
   ["verify/traffic/program.js", "if (chance(0.01))\n        return", "if (true)\n        return"],
 ] as const;
 
-test("a close() that rejects at the end is a fault of the worker", async () => {
+test("a close() that rejects at the end is a fault of the worker, or an outage of the store", async () => {
   const { module, remove } = plant(REJECTING_CLOSE);
   onTestFinished(remove);
   const { member } = enlist({ module });
   await member.start();
   expect(await member.close(20_000)).toBe(true);
-  expect(member.faults).toEqual([expect.stringMatching(/^close\(\): w1: no$/)]);
+  expect([member.faults, member.outage]).toEqual([["close(): w1: no"], null]);
   expect(member.isRunning).toBe(false);
+  const hung = plant(HANGING_CLOSE);
+  onTestFinished(hung.remove);
+  const { member: other } = enlist({ module: hung.module, locks: { commandTimeout: 200 } });
+  await other.start();
+  expect(await other.close(20_000)).toBe(true);
+  expect([other.faults, other.outage]).toEqual([
+    [],
+    expect.stringContaining("no reply to the request to close"),
+  ]);
 });
 
 test("a close() that rejects in the middle of a program is a fault of the worker", async () => {
@@ -89,6 +102,15 @@ test("a close() that rejects in the middle of a program is a fault of the worker
   member.begin(machineMs() + 60_000);
   await until("it is noticed", () => member.faults.length > 0);
   expect(member.faults).toEqual(["w1: no"]);
+});
+
+test("a store that does not reply to close() in the middle of a program ends no program", async () => {
+  const { module, remove } = plant([...HANGING_CLOSE, ...ALWAYS_REOPENS]);
+  onTestFinished(remove);
+  const { member } = enlist({ module, locks: { commandTimeout: 50 } });
+  await member.start();
+  const { worker } = member;
+  expect(await worker.program({ ...PROGRAM, untilMs: machineMs() + 1_000 })).toBeGreaterThan(1);
 });
 
 test("a twin works beside its worker under another name, and ends alone", async () => {
