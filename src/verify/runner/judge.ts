@@ -23,7 +23,7 @@ export interface Conduct {
 
 /** The promises about a whole run. */
 const CONDUCT: Readonly<Record<Exclude<CheckId, RuleId>, string>> = {
-  P1: "No process crashes, leaves a rejection unhandled or prints anything, and no close() rejects, unless the store does not reply to it.",
+  P1: "No process crashes, leaves a rejection unhandled or prints anything, and no close() rejects.",
   P2: "Every call settles in time, and every process can close.",
   P3: "Nothing is left in the store one ttl after everybody has gone.",
   P4: "The store runs a bounded number of commands.",
