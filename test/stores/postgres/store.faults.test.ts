@@ -378,7 +378,7 @@ describeWith(["postgres"], "backends and statements that the server ends", () =>
     );
     expect(
       await server.sql(
-        "SELECT count(*) FROM holdfast.names WHERE name LIKE '%slow' AND held IS NOT NULL",
+        "SELECT count(*) FROM holdfast.names WHERE name LIKE '%slow' AND (held).token IS NOT NULL",
       ),
     ).toBe("0");
     const waiting = second!.acquire("slow");
