@@ -142,6 +142,21 @@ describeWith(["postgres", "pgbouncer"], "withTransactionLock", () => {
     expect(await own).toBe("1234ms");
   });
 
+  it("wait: Infinity waits beyond the lock_timeout of the role, which the function gets back", async () => {
+    await database.server.sql(
+      "CREATE ROLE impatient LOGIN PASSWORD 'sesame'; ALTER ROLE impatient SET lock_timeout = 300",
+    );
+    const end = await hold("a");
+    const mine = database.pool({}, database.server.url.replace(/\/\/.*@/, "//impatient:sesame@"));
+    const own = withTransactionLock(mine, "a", { wait: Number.POSITIVE_INFINITY }, async (tx) => {
+      return (await tx.query("SHOW lock_timeout")).rows[0].lock_timeout;
+    });
+    await database.waiting(1);
+    await sleep(1_000);
+    await end();
+    expect(await own).toBe("300ms");
+  });
+
   it("sees what the holder before it has written, although the default isolation level is a strict one", async () => {
     const mine = database.pool({
       max: 10,
