@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import type { PoolClient } from "pg";
-import { beforeEach, describe, expect, it } from "vitest";
+import { Client, type PoolClient } from "pg";
+import { beforeEach, describe, expect, it, vi } from "vitest";
 import {
   AcquireTimeoutError,
   InvalidArgumentError,
@@ -234,6 +234,31 @@ describeWith(["postgres", "pgbouncer"], "withTransactionLock", () => {
     expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
     expect((error as Error).message).toContain("is not known");
     expect(await count()).toBe(9);
+  });
+
+  it("a commit at a server that hangs is told as not known, and its connection is closed", async () => {
+    const mine = database.pool({ max: 1 });
+    const commit = new Deferred<void>();
+    const hanging = rejection(
+      withTransactionLock(mine, "a", async (tx: PoolClient) => {
+        await tx.query("UPDATE counter SET value = 9");
+        await database.server.pause();
+        vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+        commit.resolve();
+      }),
+    );
+    try {
+      await commit.promise;
+      await vi.waitUntil(() => vi.getTimerCount() > 0);
+      await vi.advanceTimersByTimeAsync(30_000);
+      const error = await hanging;
+      expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
+      expect((error as Error).message).toMatch(/within 30000 ms.* is not known/);
+      expect(mine.totalCount).toBe(0);
+    } finally {
+      vi.useRealTimers();
+      await database.server.resume();
+    }
   });
 
   it("what PostgreSQL did not commit is no success", async () => {
