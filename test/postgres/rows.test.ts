@@ -191,3 +191,11 @@ describeWith(["postgres", "pgbouncer"], "rows", () => {
     });
   });
 });
+    it("refuses what runs no statements", async () => {
+      for (const db of [undefined, null, "postgres://127.0.0.1/app", {}]) {
+        const update = updateVersioned(db as Wrong, "shop.stock", { item: "hat" }, () => ({}));
+        await expect(update).rejects.toThrow(/^the db is .*; pass a pool or a client/);
+        await expect(update).rejects.toBeInstanceOf(InvalidArgumentError);
+      }
+    });
+

@@ -332,6 +332,7 @@ describeWith(["postgres", "pgbouncer"], "withTransactionLock", () => {
     const mine = database.pool();
     const wrong: [unknown, unknown, unknown, unknown][] = [
       [null, "a", {}, () => {}],
+      [new Client(database.server.url), "a", {}, () => {}],
       [mine, "", {}, () => {}],
       [mine, "a", { wiat: 1 }, () => {}],
       [mine, "a", { wait: "soon" }, () => {}],
