@@ -3,7 +3,7 @@ import { Client, Pool } from "pg";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
 import type { Claim } from "../../../src/core/store.js";
 import { postgresFence } from "../../../src/fence/postgres.js";
-import { createLocks, type Locks } from "../../../src/index.js";
+import { connect, createLocks, type Locks } from "../../../src/index.js";
 import {
   type PostgresStore,
   postgresSessionStore,
@@ -69,6 +69,26 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
       });
     }
     expect(await sql(`SELECT count(*) FROM ${schema}.names`)).toBe("0");
+  });
+
+  test("durableRelease, as an option of the store or in its URL, writes releases to the disk", async () => {
+    freshSchema();
+    await open();
+    await sql(`CREATE TABLE ${schema}.seen (setting text);
+      CREATE FUNCTION ${schema}.look() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN INSERT INTO ${schema}.seen VALUES (current_setting(''synchronous_commit'')); RETURN NULL; END';
+      CREATE TRIGGER look AFTER UPDATE ON ${schema}.names FOR EACH ROW
+        WHEN ((NEW.held).expires = 0) EXECUTE FUNCTION ${schema}.look()`);
+    const url = `${server.url}?schema=${schema}`;
+    const released = async (locks: Locks): Promise<string> => {
+      await sql(`TRUNCATE ${schema}.seen`);
+      await (await locks.acquire("name")).release();
+      await locks.close();
+      return sql(`SELECT string_agg(setting, ',') FROM ${schema}.seen`);
+    };
+    expect(await released(await connect(url))).toBe("off");
+    expect(await released(await connect(`${url}&durableRelease=1`))).toBe("on");
+    expect(await released((await open({ durableRelease: true })).locks)).toBe("on");
   });
 
   test("a client that is inside a transaction is refused", async () => {
