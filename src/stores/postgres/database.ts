@@ -5,7 +5,7 @@ import { isLockFailure } from "./errors.js";
 import { showMissingRight } from "./rights.js";
 import { callSql, checkSchema, DEFAULT_SCHEMA, ensureSchema } from "./schema.js";
 
-export const CALL_TIMEOUT_MS = 10_000;
+const CALL_TIMEOUT_MS = 10_000;
 /** The longest that a statement waits for the lock of a row: meanwhile, nobody else has its connection. */
 export const LOCK_WAIT_MS = 100;
 /** How long calls are repeated whose row is locked. */
