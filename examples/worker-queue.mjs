@@ -1,5 +1,10 @@
 // Workers that share a queue in a table of PostgreSQL: each takes the oldest job that is free. A job
 // and its effects are one transaction, so a worker that dies loses nothing and does nothing twice.
+// It needs two tables:
+//   CREATE TABLE jobs (id integer PRIMARY KEY, state text NOT NULL DEFAULT 'new');
+//   CREATE TABLE invoices (job integer, worker integer);
+//   CREATE INDEX ON jobs (id) WHERE state = 'new';
+//   INSERT INTO jobs SELECT generate_series(1, 200);
 // Run it several times at once: POSTGRES_URL=postgres://… node examples/worker-queue.mjs
 import { lockRow } from "holdfast/postgres";
 import pg from "pg";

@@ -20,7 +20,13 @@ import {
 } from "../postgres/tx.js";
 import { checkClient, type PostgresClient } from "../stores/postgres/client.js";
 import { Connections } from "../stores/postgres/connections.js";
-import { checkSchema, DEFAULT_SCHEMA, quoteSchema, SETUP_TURN } from "../stores/postgres/schema.js";
+import {
+  checkSchema,
+  DEFAULT_SCHEMA,
+  fencesTableSql,
+  quoteSchema,
+  SETUP_TURN,
+} from "../stores/postgres/schema.js";
 import {
   checkFenced,
   checkResource,
@@ -326,6 +332,6 @@ function setupStatements(schema: string, withSchema: boolean): string[] {
     ...SETUP_TURN,
     // Needs a right that a user may lack where the schema is there already.
     ...(withSchema ? [`CREATE SCHEMA IF NOT EXISTS ${schema}`] : []),
-    `CREATE TABLE IF NOT EXISTS ${schema}.fences (resource pg_catalog.text COLLATE pg_catalog."C" PRIMARY KEY, highest bigint NOT NULL) WITH (fillfactor = 70)`,
+    fencesTableSql(schema),
   ];
 }

@@ -2,7 +2,7 @@ import { reasonOf, safeCause } from "../core/cause.js";
 import { StoreUnavailableError, UnsupportedError } from "../core/errors.js";
 import { transactionStatus } from "../stores/postgres/client.js";
 import { isClientClosed, isConnectionLost } from "../stores/postgres/errors.js";
-import { settlesWithin } from "../stores/shared/timeout.js";
+import { settlesWithin, within } from "../stores/shared/timeout.js";
 import { addressOfTx, type PostgresTx } from "./tx.js";
 
 /** A client of a pool of `pg`. */
@@ -22,6 +22,8 @@ export interface TransactionClient extends PostgresTx {
   release(destroy?: boolean): void;
 }
 
+/** The timeout of a COMMIT, which checks deferred constraints, and may wait for the disk and for standbys. */
+const COMMIT_MS = 30_000;
 /** The timeout of a ROLLBACK, at a server that hangs. */
 const ROLLBACK_MS = 5_000;
 
@@ -56,7 +58,11 @@ export class OpenTransaction<Client extends TransactionClient> {
     }
     let reply: { command?: string };
     try {
-      reply = (await this.client.query("COMMIT")) as { command?: string };
+      reply = await within(
+        COMMIT_MS,
+        this.client.query("COMMIT") as Promise<{ command?: string }>,
+        () => new Error(`within ${COMMIT_MS} ms`),
+      );
     } catch (error) {
       throw this.#uncommitted(error);
     }

@@ -17,7 +17,7 @@ import {
   show,
 } from "../core/validate.js";
 import { optionsAndFn } from "../core/work.js";
-import { takeFrom } from "../stores/postgres/client.js";
+import { isPool, takeFrom } from "../stores/postgres/client.js";
 import { within } from "../stores/shared/timeout.js";
 import { OpenTransaction, type TransactionClient } from "./open-transaction.js";
 import { toLockError } from "./tx.js";
@@ -27,6 +27,8 @@ import { checkWait, withWaitLimit } from "./wait-limit.js";
 export interface TransactionPool<Client extends TransactionClient = TransactionClient> {
   /** Calls back with a client of the pool, for this caller alone until it is released. */
   connect(lent: (error: Error | undefined, client: Client | undefined) => void): unknown;
+  /** Only a pool has them: a client can be connected, too. */
+  readonly options: object;
 }
 
 /** Options of `withTransactionLock`. */
@@ -66,7 +68,7 @@ const CANCEL = `SELECT pg_catalog.pg_cancel_backend(pid) FROM pg_catalog.pg_lock
  *
  * Rejects with `AcquireTimeoutError` if the name stays locked for the whole `wait`; with the signal's
  * reason; with the error of `fn`; with `StoreUnavailableError` if the connection is lost: nothing was
- * committed, unless the message says that this is not known and `retryable` is false; and with
+ * committed, unless the message says that this is not known and `retryable` is false; with
  * `UnsupportedError` if PostgreSQL could not commit, because `fn` has ignored a failed statement or has
  * ended the transaction itself.
  *
@@ -105,7 +107,7 @@ export async function withTransactionLock<T, Client extends TransactionClient>(
 ): Promise<T> {
   const [options, fn] = optionsAndFn(optionsOrFn, maybeFn, "withTransactionLock");
   const request = checkRequest(name, options);
-  if (typeof (pool as TransactionPool | null)?.connect !== "function") {
+  if (!isPool(pool as unknown)) {
     throw new InvalidArgumentError(`the pool is ${show(pool)}; pass a Pool of the package pg`);
   }
   const transaction = await begin(pool, request);

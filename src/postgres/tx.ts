@@ -21,7 +21,7 @@ export interface PostgresTx {
 /** Throws InvalidArgumentError for a pool, which runs each statement in a transaction of its own. */
 export function checkTx(tx: unknown): asserts tx is PostgresTx {
   const isTx = typeof (tx as PostgresTx | null)?.query === "function";
-  if (isTx && !isPool(tx as PostgresClient)) return;
+  if (isTx && !isPool(tx)) return;
   throw new InvalidArgumentError(
     `the tx is ${isTx ? "a pool" : show(tx)}; pass the client on which the transaction was begun`,
   );

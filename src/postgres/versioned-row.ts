@@ -3,7 +3,7 @@ import { retryConflicts } from "../core/conflicts.js";
 import { ConflictError, InvalidArgumentError } from "../core/errors.js";
 import { unknownOutcome, type VersionedPlace } from "../core/place.js";
 import { checkNumber, checkOptions, orElse, show } from "../core/validate.js";
-import { isPool, type PostgresClient, transactionStatus } from "../stores/postgres/client.js";
+import { isPool, transactionStatus } from "../stores/postgres/client.js";
 import {
   assignVersioned,
   type Columns,
@@ -90,6 +90,11 @@ export function postgresRow<Row = Record<string, unknown>>(
   options: { column?: string } = {},
 ): VersionedPlace<Row, Columns> {
   checkOptions(options, "the options of postgresRow", ["column"]);
+  if (typeof (db as PostgresTx | null | undefined)?.query !== "function") {
+    throw new InvalidArgumentError(
+      `the db is ${show(db)}; pass a pool or a client of the package pg`,
+    );
+  }
   const column = orElse(options.column, "version");
   const version = quoteColumn(column);
   const resource = describeRow(table, key);
@@ -124,8 +129,7 @@ export function postgresRow<Row = Record<string, unknown>>(
 
 /** Above "read committed", the server refuses the statement where it would find another version otherwise. */
 const isConflict = (db: PostgresTx, error: unknown): boolean =>
-  /^40(001|P01)$/.test(sqlStateOf(error)) &&
-  (isPool(db as unknown as PostgresClient) || transactionStatus(db) === "I");
+  /^40(001|P01)$/.test(sqlStateOf(error)) && (isPool(db) || transactionStatus(db) === "I");
 
 /** An error with an SQLSTATE is the server's, and then nothing was written; except for those of a broken connection. */
 const REFUSED = /^(?!08|57P|40003)[0-9FHPX][0-9A-Z]{4}$/;

@@ -13,9 +13,15 @@ const RESTORE = "SELECT pg_catalog.set_config('lock_timeout', $1, true)";
 export const checkWait = (wait: Duration | undefined): number =>
   parseDuration(orElse(wait, "10s"), "wait", { min: 0, infinite: true });
 
+/** PostgreSQL reads 0 as no limit. */
+const toLockTimeout = (waitMs: number): string =>
+  waitMs === Number.POSITIVE_INFINITY
+    ? "0"
+    : String(Math.min(Math.max(Math.ceil(waitMs), 1), MAX_MS));
+
 /**
- * Runs a step that waits for a lock no longer than this; afterwards, the transaction's own limit holds
- * again. Rejects with AcquireTimeoutError when the lock stays busy. `Infinity` leaves the own limit.
+ * Runs a step that waits for a lock no longer than this; afterwards, the transaction's own `lock_timeout`
+ * holds again. Rejects with AcquireTimeoutError when the lock stays busy.
  */
 export async function withWaitLimit<T>(
   tx: PostgresTx,
@@ -26,9 +32,8 @@ export async function withWaitLimit<T>(
   const startedMs = performance.now();
   try {
     // 0 needs no limit: the step does not wait.
-    if (waitMs === 0 || waitMs === Number.POSITIVE_INFINITY) return await step();
-    const limit = String(Math.min(Math.max(Math.ceil(waitMs), 1), MAX_MS));
-    const { rows } = await tx.query(LIMIT, [limit]);
+    if (waitMs === 0) return await step();
+    const { rows } = await tx.query(LIMIT, [toLockTimeout(waitMs)]);
     const result = await step();
     await tx.query(RESTORE, [(rows[0] as { own: string }).own]);
     return result;

@@ -85,7 +85,12 @@ export function refuseUnknownOptions(
       `the ${scheme}: URL has an unknown option${list}; write a "?" in a password as %3F`,
     );
   }
-  const hint = form === "file" ? '; write a "?" in a path as %3F' : "";
+  const isTls = known.includes("tls") && /^ssl/i.test(unknown);
+  const hint = isTls
+    ? "; write tls=1 for TLS"
+    : form === "file"
+      ? '; write a "?" in a path as %3F'
+      : "";
   throw new InvalidArgumentError(
     `${scheme}: URLs have no option ${JSON.stringify(unknown)}${list}${hint}`,
   );

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { beforeEach, describe, expect, it } from "vitest";
 import { AcquireTimeoutError, ConflictError, InvalidArgumentError } from "../../src/core/errors.js";
 import { lockRow, updateVersioned, withTransactionLock } from "../../src/postgres/index.js";
@@ -73,6 +74,31 @@ describeWith(["postgres", "pgbouncer"], "rows", () => {
       }, database.pooler.url);
     });
 
+    it("wait: Infinity waits beyond the transaction's own limit, and an abort ends the wait", async () => {
+      const key = { item: "hat" };
+      await inTransaction(async (tx) => {
+        await tx.query("SET LOCAL lock_timeout = 200");
+        let locked: Promise<unknown> | undefined;
+        await withTransactionLock(database.pool(), "a", async (other) => {
+          await lockRow(other, "shop.stock", key);
+          locked = lockRow(tx, "shop.stock", key, { wait: Number.POSITIVE_INFINITY });
+          await database.waiting(1);
+          await inTransaction(async (third) => {
+            const controller = new AbortController();
+            const { signal } = controller;
+            const waiting = lockRow(third, "shop.stock", key, { wait: "1s", signal });
+            controller.abort("changed my mind");
+            await expect(waiting).rejects.toBe("changed my mind");
+            const another = lockRow(third, "shop.stock", key, { signal });
+            await expect(another).rejects.toBe("changed my mind");
+          });
+          await sleep(500);
+        });
+        expect(await locked).toMatchObject(key);
+        expect((await tx.query("SHOW lock_timeout")).rows).toEqual([{ lock_timeout: "200ms" }]);
+      });
+    });
+
     it("chooses a row that is free, by its order", async () => {
       await inTransaction(async (one) => {
         const next = (tx: Wrong): Promise<unknown> =>
@@ -103,6 +129,7 @@ describeWith(["postgres", "pgbouncer"], "rows", () => {
           () => lockRow(tx, LINES, { order: 1 }),
           () => lockRow(tx, "shop.stock", key, { skip: true } as Wrong),
           () => lockRow(tx, "shop.stock", key, { orderBy: "item" }),
+          () => lockRow(tx, "shop.stock", key, { signal: {} } as Wrong),
         ];
         for (const call of calls) await expect(call()).rejects.toBeInstanceOf(InvalidArgumentError);
       });
@@ -178,6 +205,14 @@ describeWith(["postgres", "pgbouncer"], "rows", () => {
       expect(await database.server.sql("SELECT count FROM shop.stock WHERE item = 'coat'")).toBe(
         "3",
       );
+    });
+
+    it("refuses what runs no statements", async () => {
+      for (const db of [undefined, null, "postgres://127.0.0.1/app", {}]) {
+        const update = updateVersioned(db as Wrong, "shop.stock", { item: "hat" }, () => ({}));
+        await expect(update).rejects.toThrow(/^the db is .*; pass a pool or a client/);
+        await expect(update).rejects.toBeInstanceOf(InvalidArgumentError);
+      }
     });
 
     it("refuses a column that is not there, and leaves errors of the data as they are", async () => {

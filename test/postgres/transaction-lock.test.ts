@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from "node:timers/promises";
-import type { PoolClient } from "pg";
-import { beforeEach, describe, expect, it } from "vitest";
+import { Client, type PoolClient } from "pg";
+import { beforeEach, describe, expect, it, vi } from "vitest";
 import {
   AcquireTimeoutError,
   InvalidArgumentError,
@@ -142,6 +142,21 @@ describeWith(["postgres", "pgbouncer"], "withTransactionLock", () => {
     expect(await own).toBe("1234ms");
   });
 
+  it("wait: Infinity waits beyond the lock_timeout of the role, which the function gets back", async () => {
+    await database.server.sql(
+      "CREATE ROLE impatient LOGIN PASSWORD 'sesame'; ALTER ROLE impatient SET lock_timeout = 300",
+    );
+    const end = await hold("a");
+    const mine = database.pool({}, database.server.url.replace(/\/\/.*@/, "//impatient:sesame@"));
+    const own = withTransactionLock(mine, "a", { wait: Number.POSITIVE_INFINITY }, async (tx) => {
+      return (await tx.query("SHOW lock_timeout")).rows[0].lock_timeout;
+    });
+    await database.waiting(1);
+    await sleep(1_000);
+    await end();
+    expect(await own).toBe("300ms");
+  });
+
   it("sees what the holder before it has written, although the default isolation level is a strict one", async () => {
     const mine = database.pool({
       max: 10,
@@ -221,6 +236,31 @@ describeWith(["postgres", "pgbouncer"], "withTransactionLock", () => {
     expect(await count()).toBe(9);
   });
 
+  it("a commit at a server that hangs is told as not known, and its connection is closed", async () => {
+    const mine = database.pool({ max: 1 });
+    const commit = new Deferred<void>();
+    const hanging = rejection(
+      withTransactionLock(mine, "a", async (tx: PoolClient) => {
+        await tx.query("UPDATE counter SET value = 9");
+        await database.server.pause();
+        vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+        commit.resolve();
+      }),
+    );
+    try {
+      await commit.promise;
+      await vi.waitUntil(() => vi.getTimerCount() > 0);
+      await vi.advanceTimersByTimeAsync(30_000);
+      const error = await hanging;
+      expect(error).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: false });
+      expect((error as Error).message).toMatch(/within 30000 ms.* is not known/);
+      expect(mine.totalCount).toBe(0);
+    } finally {
+      vi.useRealTimers();
+      await database.server.resume();
+    }
+  });
+
   it("what PostgreSQL did not commit is no success", async () => {
     const mine = database.pool();
     const ignored = withTransactionLock(mine, "a", async (tx) => {
@@ -292,6 +332,7 @@ describeWith(["postgres", "pgbouncer"], "withTransactionLock", () => {
     const mine = database.pool();
     const wrong: [unknown, unknown, unknown, unknown][] = [
       [null, "a", {}, () => {}],
+      [new Client(database.server.url), "a", {}, () => {}],
       [mine, "", {}, () => {}],
       [mine, "a", { wiat: 1 }, () => {}],
       [mine, "a", { wait: "soon" }, () => {}],

@@ -1,5 +1,6 @@
 import { type ChildProcessByStdio, spawn } from "node:child_process";
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import type { Readable } from "node:stream";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
@@ -9,6 +10,13 @@ import { Database } from "../support/database.js";
 import { describeWith } from "../support/needs.js";
 
 const PROGRAM = fileURLToPath(new URL("../../examples/worker-queue.mjs", import.meta.url));
+
+/** The tables that the first lines of the program show, and 200 jobs. */
+const TABLES = readFileSync(PROGRAM, "utf8")
+  .split("\n")
+  .filter((line) => line.startsWith("//   "))
+  .map((line) => line.slice(2))
+  .join("\n");
 
 const start = (url: string): ChildProcessByStdio<null, null, Readable> =>
   spawn(process.execPath, [PROGRAM], {
@@ -23,9 +31,7 @@ describeWith(["postgres", "pgbouncer"], "examples/worker-queue.mjs", () => {
     timeout: 60_000,
   }, async () => {
     await database.server.sql(
-      `CREATE TABLE jobs (id integer PRIMARY KEY, state text NOT NULL DEFAULT 'new');
-       CREATE TABLE invoices (job integer, worker integer);
-       INSERT INTO jobs SELECT generate_series(1, 200);
+      `${TABLES}
        -- The first job takes a while, so that its worker can be killed.
        CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
          'BEGIN IF NEW.job = 1 THEN PERFORM pg_sleep(0.5); END IF; RETURN NEW; END';

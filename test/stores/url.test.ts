@@ -190,6 +190,11 @@ describe("a URL is refused", () => {
     const [nosuch, file] = ["redis://h?nosuch=1", "sqlite:a?b.db"];
     refusedBy(parseStoreUrl, nosuch, 'no option "nosuch"', "known: cluster, sentinel");
     refusedBy(parseStoreUrl, file, 'no option "b.db"', '"?" in a path as %3F');
+    const hosted = "postgres://user:secret@db.example.com/app?sslmode=require";
+    refusedBy(parseStoreUrl, hosted, 'no option "sslmode"', "write tls=1 for TLS");
+    const durable = "postgres://h/app?durableRelease";
+    refusedBy(parseStoreUrl, `${durable}=yes`, "write durableRelease=1");
+    refusedBy(parseStoreUrl, `${durable}=1&mode=session`, "leave out either it or mode=session");
   });
 
   it("for a file's path that looks like a host, and for a password that looks like a path", () => {

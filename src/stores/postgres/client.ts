@@ -58,8 +58,10 @@ type ClientClass = new (options: object) => NewConnection;
 
 export type Notification = { readonly channel: string; readonly payload?: string };
 
-export const isPool = (client: PostgresClient): client is PostgresPool =>
-  "options" in client && typeof (client as PostgresPool).connect === "function";
+export const isPool = (client: unknown): client is PostgresPool => {
+  const { connect, options } = (client ?? {}) as Partial<PostgresPool>;
+  return typeof connect === "function" && options !== undefined;
+};
 
 export function checkClient(
   client: unknown,

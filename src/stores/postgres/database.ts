@@ -1,10 +1,15 @@
 import { orElse } from "../../core/validate.js";
 import { checkClient, type PostgresClient } from "./client.js";
 import { Connections } from "./connections.js";
+import { isLockFailure } from "./errors.js";
 import { showMissingRight } from "./rights.js";
 import { callSql, checkSchema, DEFAULT_SCHEMA, ensureSchema } from "./schema.js";
 
-export const CALL_TIMEOUT_MS = 10_000;
+const CALL_TIMEOUT_MS = 10_000;
+/** The longest that a statement waits for the lock of a row: meanwhile, nobody else has its connection. */
+export const LOCK_WAIT_MS = 100;
+/** How long calls are repeated whose row is locked. */
+const LOCKED_FOR_MS = CALL_TIMEOUT_MS / 3;
 
 interface StoreTraits {
   /** The function that the user has called, for its error. */
@@ -88,6 +93,18 @@ export class Database extends Connections {
       },
     );
     return rows.map(({ result }) => result);
+  }
+
+  /** Repeats a call that waits for a row for `LOCK_WAIT_MS`: in between, others get the connection. */
+  async whileLocked<Result>(call: () => Promise<Result>): Promise<Result> {
+    const endsAtMs = performance.now() + LOCKED_FOR_MS;
+    for (;;) {
+      try {
+        return await call();
+      } catch (error) {
+        if (!isLockFailure(error) || performance.now() >= endsAtMs) throw error;
+      }
+    }
   }
 
   showMissingRight(error: unknown): Promise<unknown> {

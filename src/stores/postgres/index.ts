@@ -25,7 +25,7 @@ import {
 import { isInUse } from "../shared/name-info.js";
 import { QueuedClaims } from "../shared/queued-claims.js";
 import type { PostgresClient } from "./client.js";
-import { CALL_TIMEOUT_MS, Database } from "./database.js";
+import { Database, LOCK_WAIT_MS } from "./database.js";
 import { toStoreError } from "./errors.js";
 import { parseMessage } from "./messages.js";
 import { PostgresRecords } from "./records.js";
@@ -89,8 +89,6 @@ const DELETION_TIMEOUT_MS = 2_000;
 /** The timeout of a request is a third of its ttl, within these bounds. */
 const TIMEOUT_MS = { min: 500, max: 10_000 };
 const RELEASE_TIMEOUT_MS = 3_500;
-/** How long `revoke` and `resize` wait for the lock of a name. */
-const LOCK_TIMEOUT_MS = CALL_TIMEOUT_MS / 2;
 
 /** A claim or a release as requests() in sql/requests.sql reads it; times in µs. */
 interface Request {
@@ -195,14 +193,18 @@ export class PostgresStore implements Store {
   }
 
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    const values = [name, storable(by.holder), storable(by.why), LOCK_TIMEOUT_MS];
-    const [revoked] = await this.#database.callForJson<DescribedClaims>("revoke_name", values);
+    const values = [name, storable(by.holder), storable(by.why), LOCK_WAIT_MS];
+    const [revoked] = await this.#database.whileLocked(() =>
+      this.#database.callForJson<DescribedClaims>("revoke_name", values),
+    );
     return readHolders(revoked!);
   }
 
   async resize(name: string, limit: number): Promise<number | null> {
-    const values = [name, limit, LOCK_TIMEOUT_MS];
-    const [before] = await this.#database.call<string | null>("resize_name", values);
+    const values = [name, limit, LOCK_WAIT_MS];
+    const [before] = await this.#database.whileLocked(() =>
+      this.#database.call<string | null>("resize_name", values),
+    );
     return before === null ? null : Number(before);
   }
 
@@ -265,11 +267,12 @@ export class PostgresStore implements Store {
     name: string,
     values: readonly unknown[],
     timeoutMs: number,
+    lockWaitMs: number,
     waits: boolean,
   ): Promise<readonly (string | null)[]> {
     // Without a channel, the waiters of this process poll.
     const channel = this.#database.deliversMessages ? this.#channel : null;
-    const all = [...values, channel, Math.ceil(timeoutMs / 2), waits];
+    const all = [...values, channel, Math.ceil(lockWaitMs), waits];
     return this.#database.callForTexts(name, all, timeoutMs);
   }
 

@@ -5,14 +5,25 @@ import { TLS_OPTIONS } from "../shared/tls.js";
 export const postgresKind: StoreKind = {
   schemes: ["postgres", "postgresql"],
   form: "hosts",
-  options: ["schema", "mode", "tls", ...TLS_OPTIONS],
+  options: ["schema", "mode", "durableRelease", "tls", ...TLS_OPTIONS],
   examples: ["postgres://127.0.0.1:5432/app", "postgres://127.0.0.1:5432/app?mode=session"],
   scope: "network",
   check({ options }) {
-    if (!options.has("mode") || options.get("mode") === "session") return;
-    throw new InvalidArgumentError(
-      "the option mode of a postgres: URL can only be session: write ?mode=session for locks of sessions, and leave it out for the lease table",
-    );
+    if (options.has("mode") && options.get("mode") !== "session") {
+      throw new InvalidArgumentError(
+        "the option mode of a postgres: URL can only be session: write ?mode=session for locks of sessions, and leave it out for the lease table",
+      );
+    }
+    const durableRelease = options.get("durableRelease");
+    if (durableRelease === undefined) return;
+    if (options.has("mode")) {
+      throw new InvalidArgumentError(
+        "the option durableRelease of a postgres: URL is for the lease table: leave out either it or mode=session",
+      );
+    }
+    if (durableRelease !== "1" && durableRelease !== "") {
+      throw new InvalidArgumentError("write durableRelease=1 in postgres: URLs, or leave it out");
+    }
   },
   traits: async ({ options }) =>
     options.has("mode")

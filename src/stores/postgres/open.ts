@@ -16,7 +16,12 @@ const CONNECTIONS = 4;
 
 /** Opens the store that the URL names, after the database has shown that it has the tables, or has made them. */
 export const openPostgresStore = (url: StoreUrl): Promise<PostgresStore | PostgresSessionStore> =>
-  url.options.has("mode") ? openStore(url, postgresSessionStore) : openStore(url, postgresStore);
+  url.options.has("mode")
+    ? openStore(url, postgresSessionStore)
+    : openStore(url, (pool, options) => {
+        const durableRelease = url.options.has("durableRelease");
+        return postgresStore(pool, { ...options, durableRelease });
+      });
 
 async function openStore<S extends PostgresStore | PostgresSessionStore>(
   url: StoreUrl,

@@ -7,7 +7,7 @@ import type {
   TakeAnswer,
   WriteAnswer,
 } from "../../core/records.js";
-import { CALL_TIMEOUT_MS, type Database } from "./database.js";
+import { type Database, LOCK_WAIT_MS } from "./database.js";
 
 /** A record as shown_record() in sql/records.sql describes it. */
 type ShownRecord = Record<keyof StoredRecord, string>;
@@ -16,8 +16,6 @@ type WriteReply =
   | { readonly kind: "refused"; readonly record: ShownRecord | null };
 type Table = "records" | "meters";
 
-/** How long a call waits for the lock of a row. */
-const LOCK_TIMEOUT_MS = CALL_TIMEOUT_MS / 2;
 /** After this many requests, the next part of the table is searched for rows whose time is over. */
 const REQUESTS_PER_DELETION = 256;
 const ROWS_PER_DELETION = 512;
@@ -41,8 +39,10 @@ export class PostgresRecords implements Records {
   }
 
   async read(key: string): Promise<StoredRecord | null> {
-    const values = [key, LOCK_TIMEOUT_MS];
-    const [record] = await this.#database.callForJson<ShownRecord | null>("read_record", values);
+    const values = [key, LOCK_WAIT_MS];
+    const [record] = await this.#database.whileLocked(() =>
+      this.#database.callForJson<ShownRecord | null>("read_record", values),
+    );
     return toRecord(record!);
   }
 
@@ -51,8 +51,10 @@ export class PostgresRecords implements Records {
     const token = condition.kind === "token" ? String(condition.token) : null;
     const keepUs = Math.ceil(keepMs * 1_000);
     const { kind } = condition;
-    const values = [key, value, version, keepUs, kind, expected, token, LOCK_TIMEOUT_MS];
-    const [reply] = await this.#database.callForJson<WriteReply>("write_record", values);
+    const values = [key, value, version, keepUs, kind, expected, token, LOCK_WAIT_MS];
+    const [reply] = await this.#database.whileLocked(() =>
+      this.#database.callForJson<WriteReply>("write_record", values),
+    );
     this.#deleteExpired("records", key);
     if (reply!.kind === "written") return reply!;
     return { kind: "refused", record: toRecord(reply!.record) };
@@ -60,8 +62,10 @@ export class PostgresRecords implements Records {
 
   /** After a crash of the server, the last takes may be lost. */
   async take({ key, units, limit, perUs, burst }: MeterTake): Promise<TakeAnswer> {
-    const values = [key, units, limit, perUs, burst, LOCK_TIMEOUT_MS];
-    const [reply] = await this.#database.call<string>("take_from_meter", values);
+    const values = [key, units, limit, perUs, burst, LOCK_WAIT_MS];
+    const [reply] = await this.#database.whileLocked(() =>
+      this.#database.call<string>("take_from_meter", values),
+    );
     this.#deleteExpired("meters", key);
     const [remaining, retryAfterUs, fullInUs] = reply!.split(" ").map(Number) as [
       number,

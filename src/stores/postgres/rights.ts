@@ -19,28 +19,28 @@ const RIGHTS_OF = {
   } as Rights,
   sessions: { session_locks: ALL_ROWS, session_tokens: ["UPDATE"] } as Rights,
 };
-const ALL_RIGHTS: Rights = { ...RIGHTS_OF.leases, ...RIGHTS_OF.sessions };
+const LOCK_RIGHTS: Rights = { ...RIGHTS_OF.leases, ...RIGHTS_OF.sessions };
+/** Also those of `postgresFence()`, whose table only the set-up makes together with those of locks. */
+const ALL_RIGHTS: Rights = { ...LOCK_RIGHTS, fences: ["SELECT", "INSERT", "UPDATE"] };
 
 export type LockKind = keyof typeof RIGHTS_OF;
 
 /** The tables and sequences of a kind of lock. */
 export const relationsOf = (kind: LockKind): readonly string[] => Object.keys(RIGHTS_OF[kind]);
 
-/** The statements that give a role what it needs for locks, for the owner of the schema. */
+/** The statements that give a role what it needs for locks and fences, for the owner of the schema. */
 export function grantSql(schema: string, role: string): string {
   const quoted = quoteSchema(schema);
   const functions = FUNCTIONS.map((name) => `${quoted}.${name}`);
   // Every role has the last one, unless the database has taken it from PUBLIC.
-  return [...rightsOn(quoted), `EXECUTE ON FUNCTION ${functions.join(", ")}`]
+  return [...rightsOn(quoted, ALL_RIGHTS), `EXECUTE ON FUNCTION ${functions.join(", ")}`]
     .map((right) => `${grantTo(right, role)}\n`)
     .join("");
 }
 
-const rightsOn = (quoted: string): readonly string[] => [
+const rightsOn = (quoted: string, all: Rights): readonly string[] => [
   `USAGE ON SCHEMA ${quoted}`,
-  ...Object.entries(ALL_RIGHTS).map(
-    ([name, rights]) => `${rights.join(", ")} ON ${quoted}.${name}`,
-  ),
+  ...Object.entries(all).map(([name, rights]) => `${rights.join(", ")} ON ${quoted}.${name}`),
 ];
 
 const grantTo = (right: string, role: string): string =>
@@ -76,7 +76,7 @@ export async function showMissingRight(
     if (home === null) rights = [`CREATE ON DATABASE ${quoteIdentifier(database)}`];
     else if (table === null) rights = [`USAGE, CREATE ON SCHEMA ${quoted}`];
     else if (/ function /.test(message)) rights = [`EXECUTE ON ALL FUNCTIONS IN SCHEMA ${quoted}`];
-    else rights = rightsOn(quoted);
+    else rights = rightsOn(quoted, LOCK_RIGHTS);
     const sql = rights.map((right) => grantTo(right, role)).join(" ");
     return new StoreUnavailableError(`${message}, or this: ${sql}`, { cause, retryable: false });
   } catch {

@@ -70,6 +70,10 @@ export function checkSchema(schema: unknown): string {
 /** A checked schema as SQL has it: "user" and "order" are also words of SQL. */
 export const quoteSchema = (schema: string): string => `"${schema}"`;
 
+/** Makes the table of `postgresFence()`, which is no part of the format. */
+export const fencesTableSql = (quotedSchema: string): string =>
+  `CREATE TABLE IF NOT EXISTS ${quotedSchema}.fences (resource pg_catalog.text COLLATE pg_catalog."C" PRIMARY KEY, highest bigint NOT NULL) WITH (fillfactor = 70)`;
+
 const BODY = [
   SQL.tables,
   SQL.names,

@@ -5,16 +5,26 @@ import type { StoreUrl } from "../url.js";
 import { Connections } from "./connections.js";
 import { openPool, schemaOf, toConnectError } from "./open.js";
 import { findMissingRights, grantSql, showMissingRight } from "./rights.js";
-import { ensureSchema, SETUP_MS, SETUP_TURN, setupSql } from "./schema.js";
+import {
+  ensureSchema,
+  fencesTableSql,
+  quoteSchema,
+  SETUP_MS,
+  SETUP_TURN,
+  setupSql,
+} from "./schema.js";
 
 /** The set-up for psql, which sends one statement after the other. */
 export function setupScript(url: StoreUrl, grantee?: string): string {
   const schema = schemaOf(url);
   const grants = grantee === undefined ? "" : grantSql(schema, grantee);
-  return `BEGIN;\n${setupSql(schema)}${grants}COMMIT;`;
+  return `BEGIN;\n${setupSql(schema)}${fencesTableSql(quoteSchema(schema))};\n${grants}COMMIT;`;
 }
 
-/** Makes the schema, or what this version needs in it, unless it is there, and gives the role the rights that locks need. */
+/**
+ * Makes the schema, or what this version needs in it, and the table of fences, unless they are there. Gives the role the
+ * rights that locks and fences need.
+ */
 export async function setUpPostgres(url: StoreUrl, grantee?: string): Promise<SetupResult> {
   const schema = schemaOf(url);
   // Throws before anything is made.
@@ -22,14 +32,33 @@ export async function setUpPostgres(url: StoreUrl, grantee?: string): Promise<Se
   const connections = new Connections(await openPool(url));
   try {
     const made = await ensureSchema(connections, schema);
+    const hasFences = await ensureFences(connections, quoteSchema(schema));
     if (grantee !== undefined) await grant(connections, schema, grantee, grants);
-    const functions = made === "functions" ? "the functions of this version in " : "";
-    return { what: `${functions}the schema ${schema}`, isMade: made !== "nothing" };
+    const part = made === "functions" ? "the functions of this version in " : "";
+    const onlyFences = made === "nothing" && !hasFences;
+    return {
+      what: `${onlyFences ? "the table of fences in " : part}the schema ${schema}`,
+      isMade: made !== "nothing" || onlyFences,
+    };
   } catch (error) {
     throw toConnectError(await showMissingRight(error, connections, schema, SETUP_MS), url);
   } finally {
     await connections.close();
   }
+}
+
+/** Makes the table of fences, as their users may not. Returns whether it was there. */
+async function ensureFences(connections: Connections, quotedSchema: string): Promise<boolean> {
+  // CREATE TABLE IF NOT EXISTS needs the right to create a table even if it is there.
+  const [row] = await connections.query<{ found: string | null }>(
+    "SELECT pg_catalog.to_regclass($1)::pg_catalog.text AS found",
+    [`${quotedSchema}.fences`],
+    SETUP_MS,
+  );
+  if (row!.found !== null) return true;
+  const statements = [...SETUP_TURN, fencesTableSql(quotedSchema)];
+  await connections.query(statements.join(";\n"), [], SETUP_MS);
+  return false;
 }
 
 async function grant(

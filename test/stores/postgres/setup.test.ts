@@ -5,7 +5,12 @@ import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { connect } from "../../../src/connect.js";
 import { LOCK_LIMIT } from "../../../src/core/store.js";
 import { postgresFence } from "../../../src/fence/postgres.js";
-import { FORMAT, functionName } from "../../../src/stores/postgres/schema.js";
+import {
+  DEFAULT_SCHEMA,
+  FORMAT,
+  functionName,
+  setupSql,
+} from "../../../src/stores/postgres/schema.js";
 import { setUpPostgres, setupScript } from "../../../src/stores/postgres/setup.js";
 import { parseStoreUrl } from "../../../src/stores/registry.js";
 import { Lab } from "../../../src/verify/lab/lab.js";
@@ -13,8 +18,9 @@ import type { PostgresServer } from "../../../src/verify/lab/postgres.js";
 import { describeWith } from "../../support/needs.js";
 
 test("the tables are those of the format", () => {
-  const script = setupScript(parseStoreUrl("postgres://host"));
-  const tables = [...script.matchAll(/^CREATE (UNLOGGED TABLE|TABLE|INDEX|SEQUENCE) .*?;$/gms)]
+  const tables = [
+    ...setupSql(DEFAULT_SCHEMA).matchAll(/^CREATE (UNLOGGED TABLE|TABLE|INDEX|SEQUENCE) .*?;$/gms),
+  ]
     .map(([statement]) => statement.replaceAll(/--.*$/gm, "").replaceAll(/\s+/g, " "))
     .join("\n");
   const hash = createHash("sha256").update(tables).digest("hex").slice(0, 12);
@@ -309,6 +315,43 @@ describeWith(["postgres"], "the set-up of a database", () => {
         message: expect.stringContaining("PostgreSQL keeps"),
       });
     }
+  });
+
+  test("a user of least rights has the fences of the set-up, and each of their rights is needed", async () => {
+    // The schema is there from a lock, and another user's.
+    await lockAndWait(owner);
+    const made = { what: "the table of fences in the schema holdfast", isMade: true };
+    expect(await setUp(owner, "app")).toEqual(made);
+    expect(await setUp(owner, "app")).toMatchObject({ isMade: false });
+    const pool = new Pool({ connectionString: app });
+    const locks = await connect(app);
+    const useFence = async (): Promise<void> => {
+      const fence = postgresFence(pool);
+      await locks.withLock("stock", { fence }, async (lease) => {
+        await fence.guard(undefined, "stock", lease, { strict: true });
+        expect(await fence.highest(undefined, "stock")).toBe(lease.token);
+        await fence.reset(undefined, "stock", lease.token);
+      });
+    };
+    await useFence();
+    for (const right of ["SELECT", "INSERT", "UPDATE"]) {
+      await sql(owner, `REVOKE ${right} ON holdfast.fences FROM app`);
+      await expect(useFence(), right).rejects.toMatchObject({ cause: { code: "42501" } });
+      await sql(owner, `GRANT ${right} ON holdfast.fences TO app`);
+    }
+    await useFence();
+    await locks.close();
+
+    // By psql, too. And CREATE on the database alone is not enough in a schema of another user's.
+    await sql(owner, "DROP SCHEMA holdfast CASCADE");
+    await sql(owner, "CREATE SCHEMA holdfast; GRANT USAGE ON SCHEMA holdfast TO app");
+    await sql(owner, `GRANT CREATE ON DATABASE ${database} TO app`);
+    const entering = (): Promise<void> =>
+      postgresFence(pool).enter(undefined, "stock", { token: 7n, floor: 7n });
+    await expect(entering()).rejects.toMatchObject({ cause: { code: "42501" } });
+    await sql(owner, setupScript(parseStoreUrl(owner), "app"));
+    await entering();
+    await pool.end();
   });
 
   test("the rights that it grants are enough, and each of them is needed", {

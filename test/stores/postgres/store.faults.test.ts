@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Client, Pool, type PoolConfig } from "pg";
-import { afterAll, beforeAll, describe, expect, onTestFinished, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { postgresFence } from "../../../src/fence/postgres.js";
 import { connect, createLocks, type Locks } from "../../../src/index.js";
 import { withTransactionLock } from "../../../src/postgres/index.js";
@@ -378,7 +378,7 @@ describeWith(["postgres"], "backends and statements that the server ends", () =>
     );
     expect(
       await server.sql(
-        "SELECT count(*) FROM holdfast.names WHERE name LIKE '%slow' AND held IS NOT NULL",
+        "SELECT count(*) FROM holdfast.names WHERE name LIKE '%slow' AND (held).token IS NOT NULL",
       ),
     ).toBe("0");
     const waiting = second!.acquire("slow");
@@ -483,24 +483,71 @@ describeWith(["postgres"], "connections and rows that others use", () => {
     await next.release();
   });
 
+  /** Rows of these names are locked until the client rolls back. */
+  const lockRows = async (names: readonly string[]): Promise<Client> => {
+    const other = new Client(server.url);
+    await other.connect();
+    onTestFinished(() => other.end());
+    await other.query("BEGIN");
+    const text = "SELECT FROM holdfast.names WHERE name = ANY ($1) FOR UPDATE";
+    const { rowCount } = await other.query(text, [names.map((name) => `default:${name}`)]);
+    expect(rowCount).toBe(names.length);
+    return other;
+  };
+
+  test.each([1, 2])(
+    "rows that somebody else has locked leave a pool of %i to the other names",
+    {
+      timeout: 60_000,
+    },
+    async (max) => {
+      const { locks } = await open({ max });
+      const names = Array.from({ length: 10 }, (_, i) => `stuck ${max} ${i}`);
+      for (const name of names) await (await locks.acquire(name)).release();
+      const blocked = await locks.acquire(`blocked ${max}`, { ttl: "30s" });
+      const kept = await locks.acquire(`kept ${max}`, { ttl: 3_000 });
+      const other = await lockRows([...names, `blocked ${max}`]);
+      const settled = vi.fn();
+      const waiting = names.map(async (name, i) => {
+        // Half of them are sent alone, and half in one statement.
+        if (i < 5) await sleep(10 * i);
+        const lease = await locks.acquire(name, { ttl: "30s", wait: "30s" }).finally(settled);
+        await lease.release();
+      });
+      const requests = [blocked.renew(), locks.forceRelease(names[0]!, { why: "test" })];
+      for (const { reason } of (await Promise.allSettled(requests)) as PromiseRejectedResult[]) {
+        expect(reason).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: true });
+        expect(reason.message).toContain("keeps the row of the name locked");
+      }
+      // Claims and renewals are given up and sent again, too.
+      await sleep(6_000);
+      expect(kept.state).toBe("held");
+      expect(settled).not.toHaveBeenCalled();
+      await (await locks.acquire("free", { wait: 5_000 })).release();
+      await other.query("ROLLBACK");
+      await Promise.all(waiting);
+      await Promise.all([blocked.release(), kept.release()]);
+    },
+  );
+
   test("a row that somebody else has locked holds up its own name only", {
     timeout: 60_000,
   }, async () => {
     const { locks } = await open();
     for (const name of ["stuck", "free"]) await (await locks.acquire(name)).release();
     const kept = await locks.acquire("kept", { ttl: 1_500 });
-    const other = new Client(server.url);
-    await other.connect();
-    await other.query(`BEGIN; SELECT FROM holdfast.names WHERE name = 'stuck' FOR UPDATE`);
+    const other = await lockRows(["stuck"]);
     // Both go in one statement.
     const [stuck, free] = [locks.acquire("stuck", { wait: 15_000 }), locks.acquire("free")];
+    const granted = vi.fn();
+    stuck.then(granted, granted);
     const lease = await free;
     await sleep(2_000);
     expect(kept.state).toBe("held");
+    expect(granted).not.toHaveBeenCalled();
     await other.query("ROLLBACK");
     await (await stuck).release();
     await lease.release();
-    await other.end();
   });
 
   test("a row that somebody else is just making holds up its own name only", {

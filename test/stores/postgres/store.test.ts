@@ -3,7 +3,7 @@ import { Client, Pool } from "pg";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
 import type { Claim } from "../../../src/core/store.js";
 import { postgresFence } from "../../../src/fence/postgres.js";
-import { createLocks, type Locks } from "../../../src/index.js";
+import { connect, createLocks, type Locks } from "../../../src/index.js";
 import {
   type PostgresStore,
   postgresSessionStore,
@@ -69,6 +69,26 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
       });
     }
     expect(await sql(`SELECT count(*) FROM ${schema}.names`)).toBe("0");
+  });
+
+  test("durableRelease, as an option of the store or in its URL, writes releases to the disk", async () => {
+    freshSchema();
+    await open();
+    await sql(`CREATE TABLE ${schema}.seen (setting text);
+      CREATE FUNCTION ${schema}.look() RETURNS trigger LANGUAGE plpgsql AS
+        'BEGIN INSERT INTO ${schema}.seen VALUES (current_setting(''synchronous_commit'')); RETURN NULL; END';
+      CREATE TRIGGER look AFTER UPDATE ON ${schema}.names FOR EACH ROW
+        WHEN ((NEW.held).expires = 0) EXECUTE FUNCTION ${schema}.look()`);
+    const url = `${server.url}?schema=${schema}`;
+    const released = async (locks: Locks): Promise<string> => {
+      await sql(`TRUNCATE ${schema}.seen`);
+      await (await locks.acquire("name")).release();
+      await locks.close();
+      return sql(`SELECT string_agg(setting, ',') FROM ${schema}.seen`);
+    };
+    expect(await released(await connect(url))).toBe("off");
+    expect(await released(await connect(`${url}&durableRelease=1`))).toBe("on");
+    expect(await released((await open({ durableRelease: true })).locks)).toBe("on");
   });
 
   test("a client that is inside a transaction is refused", async () => {
@@ -176,37 +196,63 @@ describeWith(["postgres"], "locks in PostgreSQL", () => {
     expect(tokens).toEqual([...tokens].sort((a, b) => (a < b ? -1 : 1)));
   });
 
-  test("a token that is drawn before the row is locked would fall", async () => {
+  test("a token rises although its step has read the clock before another was granted; that of a naive insert falls", async () => {
     freshSchema();
-    // The insert that many write: it draws the token, and then waits for the row. The wait is an advisory lock here.
+    await open();
     const key = 4_711;
-    await sql(`CREATE SCHEMA ${schema};
-      CREATE TABLE ${schema}.naive (name text PRIMARY KEY, holder text, token bigint);
-      CREATE FUNCTION ${schema}.draw(waits boolean) RETURNS bigint LANGUAGE plpgsql AS
-        'DECLARE t bigint := extract(epoch FROM clock_timestamp()) * 1000000;
-         BEGIN IF waits THEN PERFORM pg_advisory_xact_lock_shared(${key}); END IF; RETURN t; END'`);
-    const pool = new Pool({ connectionString: server.url });
-    closing.push(() => pool.end());
-    const claim = async (holder: string, waits: boolean): Promise<bigint> => {
-      const { rows } = await pool.query(
-        `INSERT INTO ${schema}.naive VALUES ('name', $1, ${schema}.draw($2)) ON CONFLICT (name) DO UPDATE
-          SET holder = excluded.holder, token = excluded.token WHERE naive.holder IS NULL RETURNING token`,
-        [holder, waits],
-      );
-      return BigInt(rows[0].token);
+    // After it has read the clock, a client named "slow" dawdles until the advisory lock is free.
+    await sql(`CREATE OR REPLACE FUNCTION ${schema}.${functionName("now_us")}() RETURNS bigint LANGUAGE plpgsql AS
+      'DECLARE t bigint := extract(epoch FROM clock_timestamp()) * 1000000;
+       BEGIN
+         WHILE current_setting(''application_name'') = ''slow'' AND NOT pg_try_advisory_xact_lock_shared(${key}) LOOP
+           PERFORM pg_sleep(0.01);
+         END LOOP;
+         RETURN t;
+       END';
+      CREATE TABLE ${schema}.naive (name text PRIMARY KEY, holder text, token bigint)`);
+    type Speed = "slow" | "fast";
+    /** Claims a name that is free, and releases it. */
+    type ClaimAndRelease = (client: Speed) => Promise<bigint>;
+
+    /** The tokens in the order of the grants. */
+    const drive = async (claim: ClaimAndRelease): Promise<bigint[]> => {
+      const tokens: bigint[] = [];
+      await sql(`SELECT pg_advisory_lock(${key})`);
+      const slow = claim("slow");
+      await until("the slow claim has read the clock", async () => {
+        const dawdling = "application_name = 'slow' AND wait_event = 'PgSleep'";
+        return (await sql(`SELECT count(*) FROM pg_stat_activity WHERE ${dawdling}`)) === "1";
+      });
+      tokens.push(await claim("fast"));
+      await sql(`SELECT pg_advisory_unlock(${key})`);
+      tokens.push(await slow);
+      return tokens;
     };
-    const lock = await pool.connect();
-    await lock.query(`SELECT pg_advisory_lock(${key})`);
-    const slow = claim("slow", true);
-    await until("the slow claim has drawn its token", async () => {
-      const waiting = `SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = ${key} AND NOT granted`;
-      return (await pool.query(waiting)).rowCount === 1;
+
+    const pools = {} as Record<Speed, Pool>;
+    const locks = {} as Record<Speed, Locks>;
+    for (const client of ["slow", "fast"] as const) {
+      const application = { application_name: client };
+      pools[client] = new Pool({ connectionString: server.url, ...application });
+      closing.push(() => pools[client].end());
+      ({ locks: locks[client] } = await open({}, application));
+    }
+    const byStore = await drive((client) =>
+      locks[client].withLock("name", { ttl: "1m" }, async ({ token }) => token),
+    );
+    expect(byStore[1]).toBeGreaterThan(byStore[0]!);
+
+    // The insert that many write: it draws the token, and then waits for the row.
+    const byInsert = await drive(async (client) => {
+      const { rows } = await pools[client].query(
+        `INSERT INTO ${schema}.naive VALUES ('name', $1, ${schema}.${functionName("now_us")}()) ON CONFLICT (name)
+          DO UPDATE SET holder = excluded.holder, token = excluded.token WHERE naive.holder IS NULL RETURNING token`,
+        [client],
+      );
+      await pools[client].query(`UPDATE ${schema}.naive SET holder = NULL`);
+      return BigInt(rows[0].token);
     });
-    const first = await claim("fast", false);
-    await pool.query(`UPDATE ${schema}.naive SET holder = NULL`);
-    await lock.query(`SELECT pg_advisory_unlock(${key})`);
-    lock.release();
-    expect(await slow).toBeLessThan(first);
+    expect(byInsert[1]).toBeLessThan(byInsert[0]!);
   });
 
   test("a token beyond 2^53 is refused, and the one before it is granted", async () => {

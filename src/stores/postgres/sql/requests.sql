@@ -41,8 +41,10 @@ BEGIN
     SELECT FROM claims WHERE name = n.name AND grant_id = id AND token > 0);
 END $$;
 
--- In the functions below, batch_now is the time of a batch, once all its names are locked; null: there is no batch, and
--- the time is read when the name is locked.
+-- In the functions below, batch_now is the time of a batch, once all its names are locked; null: there is no batch. Then
+-- claim_names() and release_name() read the time when they have locked the name. claim_free_name() and
+-- release_sole_grant() read it before, as they lock the name with the statement that needs the time. That does no harm:
+-- an earlier time only finds fewer names free and ends a grant sooner, and the last token is that of the locked row.
 
 -- Claims all of the names or none. The caller has locked their rows if they are several.
 CREATE OR REPLACE FUNCTION claim_names(
