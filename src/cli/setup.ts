@@ -23,7 +23,7 @@ export async function setup(options: Options): Promise<number> {
   const { what, isMade } = await setup.run(parsed, options.grant);
   print(isMade ? `Made ${what} in ${store}.` : `Nothing to make: ${what} was in ${store} already.`);
   if (options.grant !== undefined) {
-    print(`${quoted(options.grant)} has the rights that locks need.`);
+    print(`${quoted(options.grant)} has the rights that locks and fences need.`);
   }
   return Exit.ok;
 }

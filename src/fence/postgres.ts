@@ -275,7 +275,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
  *     await tx.query("UPDATE stock SET amount = $1", [rows[0].amount - 1]);
  *     await tx.query("COMMIT");
  *   } catch (error) {
- *     await tx.query("ROLLBACK");
+ *     await tx.query("ROLLBACK").catch(() => {}); // the first error tells why
  *     throw error;
  *   } finally {
  *     tx.release();

@@ -52,7 +52,10 @@ export function checkInTransaction(tx: PostgresTx): void {
 export const addressOfTx = (tx: PostgresTx): string =>
   "host" in tx ? addressOfClient(tx as unknown as PostgresClient) : "PostgreSQL";
 
-const SQLSTATE = /^[0-9A-Z]{5}$/;
+/** Codes of Prisma, from P1000 on, have five characters too. PostgreSQL has P0000 to P0004. */
+const SQLSTATE = /^(?!P[1-9]\d{3}$)[0-9A-Z]{5}$/;
+/** Prisma's code for a conflict with another transaction, which comes without an SQLSTATE. */
+const PRISMA_CONFLICT = "P2034";
 /** How many causes within causes are followed. */
 const DEPTH = 5;
 
@@ -65,9 +68,9 @@ export function serverErrorOf(error: unknown): { readonly state: string; readonl
   for (let one = error, depth = 0; depth <= DEPTH; depth++) {
     const { code, meta, cause, query } = (one ?? {}) as Record<string, unknown>;
     const described = describedByPrisma(meta);
-    const state = described?.code ?? code;
-    if (typeof state === "string" && SQLSTATE.test(state))
-      return { state, error: described ?? one };
+    if (described !== null) return { state: described.code, error: described };
+    if (isSqlState(code)) return { state: code, error: one };
+    if (code === PRISMA_CONFLICT) return { state: "40001", error: one };
     // Drizzle's message is the whole statement with its values.
     if (one === own && typeof query === "string" && cause !== undefined) own = cause;
     one = cause;
@@ -75,8 +78,14 @@ export function serverErrorOf(error: unknown): { readonly state: string; readonl
   return { state: "", error: own };
 }
 
-/** Prisma gives SQLSTATE and message as `meta`; since version 7, the error of its driver adapter does. */
-function describedByPrisma(meta: unknown): (Error & { code: unknown }) | null {
+const isSqlState = (code: unknown): code is string =>
+  typeof code === "string" && SQLSTATE.test(code);
+
+/**
+ * Prisma gives SQLSTATE and message as `meta`; since version 7, the error of its driver adapter does. Null if `meta`
+ * has none, as that of an error of Prisma itself.
+ */
+function describedByPrisma(meta: unknown): (Error & { code: string }) | null {
   if (typeof meta !== "object" || meta === null) return null;
   const { code, message, driverAdapterError } = meta as Record<string, unknown>;
   const { cause } = (driverAdapterError ?? {}) as { cause?: unknown };
@@ -84,7 +93,8 @@ function describedByPrisma(meta: unknown): (Error & { code: unknown }) | null {
     string,
     unknown
   >;
-  return Object.assign(new Error(String(originalMessage)), { code: originalCode });
+  if (!isSqlState(originalCode) || typeof originalMessage !== "string") return null;
+  return Object.assign(new Error(originalMessage), { code: originalCode });
 }
 
 /** The SQLSTATE of an error, also of one within an error of a query builder or of ours. Empty: it has none. */

@@ -58,7 +58,7 @@ describeWith(["postgres"], "holdfast setup on PostgreSQL", () => {
     expect([made.code, made.stdout]).toEqual([0, `Made the schema holdfast in ${where}.\n`]);
     const again = await run(server.url, "--grant", "app");
     expect(again.stdout).toBe(
-      `Nothing to make: the schema holdfast was in ${where} already.\n"app" has the rights that locks need.\n`,
+      `Nothing to make: the schema holdfast was in ${where} already.\n"app" has the rights that locks and fences need.\n`,
     );
     expect((await run(user)).code).toBe(0);
     const job = ["run", "job", "--", "true"];

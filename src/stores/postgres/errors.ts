@@ -111,7 +111,7 @@ export function toStoreError(error: unknown, where: string): unknown {
   const text = textOf(error);
   if (text.startsWith("42501")) {
     return new MissingRightError(
-      `the user at ${where} lacks a right that locks need (${text.slice(6)}): let the owner of the database run ` +
+      `the user at ${where} lacks a right that Holdfast needs (${text.slice(6)}): let the owner of the database run ` +
         '"holdfast setup --store URL --grant USER", or the SQL that "holdfast setup --print" prints',
       { cause: safeCause(error), retryable: false },
     );

@@ -68,7 +68,7 @@ const REFUSALS: readonly Meaning[] = [
       const command = /the '([\w|]+)' command/.exec(text)?.[1];
       const may =
         command === undefined
-          ? `the user at ${where} lacks a right that locks need (NOPERM)`
+          ? `the user at ${where} lacks a right that Holdfast needs (NOPERM)`
           : `the user at ${where} may not run ${command} (NOPERM)`;
       const select = db === 0 ? "" : `; database ${db} needs +select`;
       return `${may}: grant the rights that ${page} lists under "Keys and rights"${select}`;

@@ -93,7 +93,7 @@ describeWith(["postgres"], "the set-up of a database", () => {
       code: "STORE_UNAVAILABLE",
       retryable: false,
       message: expect.stringMatching(
-        /^the user at PostgreSQL at \S+ lacks a right that locks need \(permission denied for \w+ \w+\): let the owner .*"holdfast setup --store URL --grant USER".*--print/,
+        /^the user at PostgreSQL at \S+ lacks a right that Holdfast needs \(permission denied for \w+ \w+\): let the owner .*"holdfast setup --store URL --grant USER".*--print/,
       ),
     };
     await expect(connect(app)).rejects.toMatchObject(refused);
