@@ -1,6 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { ClosedError, LeaseLostError, StoreUnavailableError } from "../src/core/errors.js";
 import type { Lease } from "../src/core/lease.js";
+import { LAST_REPLY_MS } from "../src/core/reply-timeout.js";
 import type { ClaimAnswer, ReleaseAnswer } from "../src/core/store.js";
 import { memoryFence } from "../src/fence/memory.js";
 import { Deferred, fixedRandom, never, rejection, stage, watch } from "./core/helpers.js";
@@ -232,12 +233,35 @@ describe("close", () => {
     expect(on.clock.timers).toBe(0);
   });
 
+  it("releases what a claim has made that arrives after its release, as it may on another connection", async () => {
+    const on = stage({ ttl: "60s" });
+    const released = new Deferred<void>();
+    let hasClosed = false;
+    on.store.onClaim = async (apply) => {
+      await released.promise;
+      return new Promise((resolve) => void on.clock.after(100, () => resolve(apply())));
+    };
+    on.store.onRelease = async (apply) => {
+      if (hasClosed) throw new Error("the pool has ended");
+      released.resolve();
+      return apply();
+    };
+    const waiting = watch(on.locks.acquire("a"));
+    const closing = on.locks.close().then(() => {
+      hasClosed = true;
+    });
+    await Promise.all([closing, on.clock.advance(LAST_REPLY_MS)]);
+    expect(waiting.value).toBeInstanceOf(ClosedError);
+    expect(on.store.inspect("default:a")).toBeNull();
+    expect(on.clock.timers).toBe(0);
+  });
+
   it("leaves no timer when a claim gets its reply afterwards", async () => {
     const on = stage({ wait: "1h" });
     const late = new Deferred<void>();
     on.store.onClaim = (apply) => late.promise.then(apply);
     watch(on.locks.acquire("a"));
-    await on.locks.close();
+    await Promise.all([on.locks.close(), on.clock.advance(LAST_REPLY_MS)]);
     on.store.onRelease = () => Promise.reject(new Error("the connection is closed"));
     late.resolve();
     await on.clock.advance(0);
@@ -430,7 +454,7 @@ describe("a release that has to be retried", () => {
     on.store.onClaim = () => answer.promise;
     const waiting = watch(on.locks.acquire("a"));
     const closing = on.locks.close();
-    await on.clock.advance(0);
+    await on.clock.advance(LAST_REPLY_MS);
     on.store.onRelease = () => new Promise(() => {});
     await closing;
     const grant = { token: 1n, floor: 1n, ttlMs: 60_000, seq: 1, handedOver: false };

@@ -3,7 +3,7 @@ import { reasonOf, safeCause } from "./cause.js";
 import { ClosedError, HoldfastError, StoreUnavailableError } from "./errors.js";
 import { type Command, hasSubscribers } from "./events.js";
 import { OwedRelease } from "./owed-release.js";
-import { startReplyTimeout } from "./reply-timeout.js";
+import { LAST_REPLY_MS, startReplyTimeout } from "./reply-timeout.js";
 import type { Runtime } from "./runtime.js";
 import type { Settings } from "./settings.js";
 import type {
@@ -44,6 +44,8 @@ export class Requests {
   readonly #runtime: Runtime;
   readonly #agenda: Agenda;
   readonly #releases = new Set<Promise<ReleaseOutcome>>();
+  #claimsInFlight = 0;
+  #lastClaimReplied = (): void => {};
   /**
    * The owed releases, one for each grant however often its release fails: every late reply to a claim that was
    * given up sends the same release again, and a store that is back after an outage must not get each of them.
@@ -111,7 +113,12 @@ export class Requests {
     try {
       const reply = this.#timed("claim", timeoutMs, () => this.#store.claim(claim, push));
       if (isPromise(reply)) {
-        reply.then(replied, (error) => replied(this.toStoreError("claim", error)));
+        this.#claimsInFlight++;
+        const ended = (outcome: ClaimAnswer | HoldfastError): void => {
+          replied(outcome);
+          if (--this.#claimsInFlight === 0) this.#lastClaimReplied();
+        };
+        reply.then(ended, (error) => ended(this.toStoreError("claim", error)));
       } else replied(reply);
     } catch (error) {
       replied(this.toStoreError("claim", error));
@@ -225,12 +232,32 @@ export class Requests {
 
   /** Waits for all releases in flight. A release that is still owed after that is left to its ttl. */
   async close(): Promise<void> {
-    while (this.#releases.size > 0) await Promise.all(this.#releases);
+    await this.#allReleased();
+    // On several connections, the release of a claim may overtake it, and find nothing. The reply to the claim then
+    // brings another release.
+    await this.#allClaimsReplied();
+    await this.#allReleased();
     this.#closed = true;
     // An owed release may hang: its timer would outlive us.
     for (const giveUp of [...this.#pending]) giveUp(new ClosedError());
     for (const request of this.#timedRequests) request.end("failed");
     this.#agenda.clear();
+  }
+
+  async #allReleased(): Promise<void> {
+    while (this.#releases.size > 0) await Promise.all(this.#releases);
+  }
+
+  /** Waits for the replies to the claims in flight, but not for long: the store has had time for its releases. */
+  #allClaimsReplied(): Awaitable<void> {
+    if (this.#claimsInFlight === 0) return;
+    return new Promise((resolve) => {
+      const stopTimeout = startReplyTimeout(this.#runtime.clock, LAST_REPLY_MS, resolve);
+      this.#lastClaimReplied = () => {
+        stopTimeout();
+        resolve();
+      };
+    });
   }
 
   #owe(release: Release, owedMs: number): void {

@@ -12,6 +12,7 @@ import {
   emit,
   type Logger,
 } from "../../src/core/events.js";
+import { LAST_REPLY_MS } from "../../src/core/reply-timeout.js";
 import type { RenewAnswer } from "../../src/core/store.js";
 import { notEntered, stale } from "../../src/fence/fence.js";
 import { idempotent } from "../../src/lockfree/idempotent.js";
@@ -275,12 +276,12 @@ describe("events", () => {
     on.store.onClaim = () => never();
     watch(on.locks.acquire("a"));
     await on.clock.advance(100);
-    await Promise.all([on.locks.close(), on.clock.advance(0)]);
+    await Promise.all([on.locks.close(), on.clock.advance(LAST_REPLY_MS)]);
     const claims = received.filter(({ event }) => event === "request").map((one) => one.fields);
     expect(claims).toContainEqual({
       store: "memory",
       command: "claim",
-      ms: 100,
+      ms: 100 + LAST_REPLY_MS,
       outcome: "failed",
     });
     expect(on.clock.timers).toBe(0);
