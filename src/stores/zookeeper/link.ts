@@ -1,7 +1,7 @@
 import { ClosedError, StoreUnavailableError } from "../../core/errors.js";
 import type { ZooKeeperClient } from "./client/client.js";
 import { LONGEST_MS } from "./client/options.js";
-import { isCode } from "./errors.js";
+import { isInterruption } from "./errors.js";
 import type { Layout } from "./layout.js";
 import { Liveness } from "./liveness.js";
 import type { NameWatches } from "./name-watches.js";
@@ -23,9 +23,6 @@ type WatchesOf = (client: ZooKeeperClient, requests: TurnRequests) => NameWatche
 /** A ttl needs a longer session: a proof covers touches from a third of the timeout before it, and a ping interval. */
 export const TIMEOUT_PER_TTL = 1.7;
 export const PINGS_PER_TIMEOUT = 15;
-
-/** The link of the request has ended, or lost its connection: another one may do better. */
-const INTERRUPTIONS = ["SESSION_EXPIRED", "CLOSED", "CONNECTION_LOSS"] as const;
 
 /** A session of ZooKeeper with everything that ends with it. */
 export class Link {
@@ -114,13 +111,13 @@ export class Links {
     return this.#spare;
   }
 
-  /** Calls `use` with a link; once more with another one if the first ends or loses its connection meanwhile. */
+  /** Calls `use` with a link; once more with another one if the first ends or gives no reply meanwhile. */
   async withAny<T>(use: (link: Link) => Promise<T>): Promise<T> {
     const link = await this.any();
     try {
       return await use(link);
     } catch (error) {
-      if (!isCode(error, ...INTERRUPTIONS)) throw error;
+      if (!isInterruption(error)) throw error;
       return use(await this.any());
     }
   }

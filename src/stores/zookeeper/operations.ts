@@ -6,7 +6,7 @@ import { compareUtf8 } from "../shared/utf8.js";
 import { describeClaim, sinceMs, toHolderInfo, toWaiterInfo } from "./claim-reads.js";
 import type { ZooKeeperClient } from "./client/client.js";
 import type { MultiPart } from "./client/multi.js";
-import { isCode, isUnanswered } from "./errors.js";
+import { isCode, isInterruption } from "./errors.js";
 import { comparePlaces, decodeName, type Layout, readBarrier } from "./layout.js";
 import type { Link, Links } from "./link.js";
 import { listNames } from "./listing.js";
@@ -182,8 +182,7 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
       await client.multi(parts);
       return true;
     } catch (error) {
-      const hasEnded = isCode(error, "SESSION_EXPIRED", "CLOSED");
-      if (isOvertaken(error) || isUnanswered(error) || hasEnded) return false;
+      if (isOvertaken(error) || isInterruption(error)) return false;
       throw error;
     }
   }

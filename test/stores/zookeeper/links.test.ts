@@ -1,11 +1,13 @@
 import { expect, onTestFinished, test, vi } from "vitest";
 import { systemRuntime } from "../../../src/core/runtime.js";
 import { createLocks, type Locks } from "../../../src/index.js";
+import { ZooKeeperError } from "../../../src/stores/zookeeper/client/errors.js";
 import { ZooKeeperContext } from "../../../src/stores/zookeeper/context.js";
 import type { ZooKeeperStore } from "../../../src/stores/zookeeper/index.js";
-import { Layout } from "../../../src/stores/zookeeper/layout.js";
+import { Layout, readClaim } from "../../../src/stores/zookeeper/layout.js";
 import type { OpenClient, SessionOptions } from "../../../src/stores/zookeeper/link.js";
 import { Operations } from "../../../src/stores/zookeeper/operations.js";
+import { release } from "../../../src/stores/zookeeper/releases.js";
 import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
 import { openClient } from "../../support/zookeeper.js";
@@ -91,6 +93,23 @@ describeWith(["zookeeper"], "the sessions of a store on ZooKeeper", () => {
     const by = { holder: "operator", why: "a test" };
     expect(await operations.revoke(NAME, by)).toMatchObject([{ token: lease.token }]);
   });
+
+  test.each(["CONNECTION_LOSS", "OPERATION_TIMEOUT", "SESSION_MOVED", "SESSION_EXPIRED"] as const)(
+    "a release of a claim that this store did not make is sent once more after %s",
+    async (code) => {
+      const context = contextOn(zookeeper.root());
+      const { locks } = zookeeper.open(context.layout.root);
+      await locks.acquire("name");
+      const [node] = await zookeeper.nodesOf(context.layout.root, NAME);
+      const { grantId } = readClaim(node!)!;
+      const { requests } = await context.links.any();
+      const failed = vi.spyOn(requests, "delete");
+      failed.mockRejectedValueOnce(new ZooKeeperError(code, { executed: "unknown" }));
+      expect(await release(context, [{ name: NAME, grantId }])).toEqual(["released"]);
+      expect(failed).toHaveBeenCalledTimes(2);
+      expect(await zookeeper.nodesOf(context.layout.root, NAME)).toEqual([]);
+    },
+  );
 
   test("a session of a resize, which is about to end, serves nothing else", async () => {
     const { links } = contextOn(zookeeper.root());
