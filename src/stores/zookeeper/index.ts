@@ -35,7 +35,10 @@ import { ZooKeeperRenewalBatch } from "./renewal-batch.js";
  * `CREATOR_ACL` by default: only clients with the same user and password can use the locks.
  */
 export interface ZooKeeperStoreOptions
-  extends Omit<ZooKeeperClientOptions, "sessionTimeoutMs" | "pingIntervalMs" | "on" | "clock"> {
+  extends Omit<
+    ZooKeeperClientOptions,
+    "sessionTimeoutMs" | "pingIntervalMs" | "on" | "signal" | "clock"
+  > {
   /** The node that everything is kept below; `/holdfast` by default. It is made if it does not exist. */
   readonly root?: string | undefined;
 }

@@ -12,6 +12,7 @@ import { TurnRequests } from "./turn-requests.js";
 export interface SessionOptions {
   readonly sessionTimeoutMs: number;
   readonly pingIntervalMs: number;
+  readonly signal: AbortSignal;
 }
 
 /** Opens a client with a session of its own. */
@@ -65,12 +66,13 @@ export class Links {
   readonly #open: OpenClient;
   readonly #layout: Layout;
   readonly #watchesOf: WatchesOf;
-  /** All links that are open. */
+  /** All links that are open, also those whose root is not known to be there yet. */
   readonly #links = new Set<Link>();
   /** Those that `any` returns: the links of sessions, and the one that is opened for requests without a session. */
   readonly #shared = new Set<Link>();
   #spare: Promise<Link> | null = null;
-  #isClosed = false;
+  /** Aborts with `close`. */
+  #closing = new AbortController();
   /** The highest transaction of all links that have ended. */
   #endedZxid = 0n;
 
@@ -132,31 +134,32 @@ export class Links {
     await link.close();
   }
 
-  /** Ends all links at once, and those that are being opened when they are open. No other is opened until `reopen`. */
+  /** Ends all links at once, and the attempts to open one. No other is opened until `reopen`. */
   async close(): Promise<void> {
-    this.#isClosed = true;
+    this.#closing.abort(new ClosedError());
     this.#spare = null;
     await Promise.all([...this.#links].map((link) => this.end(link)));
   }
 
   reopen(): void {
-    this.#isClosed = false;
+    if (this.#closing.signal.aborted) this.#closing = new AbortController();
   }
 
   async #connect(sessionTimeoutMs: number): Promise<Link> {
-    this.#refuseIfClosed();
+    const { signal } = this.#closing;
     const pingIntervalMs = sessionTimeoutMs / PINGS_PER_TIMEOUT;
-    const client = await this.#open({ sessionTimeoutMs, pingIntervalMs });
+    const client = await this.#open({ sessionTimeoutMs, pingIntervalMs, signal });
     const link = new Link(client, this.#layout, this.#watchesOf);
     client.on("lost", () => this.#forget(link));
+    this.#links.add(link);
     try {
-      await prepareRoot(client, this.#layout);
       // Nobody would end a session that begins after `close`.
-      this.#refuseIfClosed();
-      this.#links.add(link);
+      signal.throwIfAborted();
+      await prepareRoot(client, this.#layout);
       return link;
     } catch (error) {
-      await client.close();
+      await this.end(link);
+      signal.throwIfAborted();
       throw error;
     }
   }
@@ -174,10 +177,6 @@ export class Links {
   #share(link: Link): Link {
     if (this.#links.has(link)) this.#shared.add(link);
     return link;
-  }
-
-  #refuseIfClosed(): void {
-    if (this.#isClosed) throw new ClosedError();
   }
 
   #forget(link: Link): void {

@@ -1,6 +1,6 @@
 import { expect, onTestFinished, test, vi } from "vitest";
 import { systemRuntime } from "../../../src/core/runtime.js";
-import { createLocks, type Locks } from "../../../src/index.js";
+import { ClosedError, createLocks, type Locks } from "../../../src/index.js";
 import { ZooKeeperError } from "../../../src/stores/zookeeper/client/errors.js";
 import { ZooKeeperContext } from "../../../src/stores/zookeeper/context.js";
 import type { ZooKeeperStore } from "../../../src/stores/zookeeper/index.js";
@@ -8,9 +8,10 @@ import { Layout, readClaim } from "../../../src/stores/zookeeper/layout.js";
 import type { OpenClient, SessionOptions } from "../../../src/stores/zookeeper/link.js";
 import { Operations } from "../../../src/stores/zookeeper/operations.js";
 import { release } from "../../../src/stores/zookeeper/releases.js";
+import { ZooKeeperClient } from "../../../src/zookeeper/index.js";
 import { describeWith } from "../../support/needs.js";
 import { until } from "../../support/worker.js";
-import { openClient } from "../../support/zookeeper.js";
+import { deaf, FakeServer, openClient } from "../../support/zookeeper.js";
 import { OneZooKeeper, TTL_MS } from "../../support/zookeeper-store.js";
 
 /** "name" in the store. */
@@ -119,21 +120,6 @@ describeWith(["zookeeper"], "the sessions of a store on ZooKeeper", () => {
     expect(await links.any(), "one is enough").toBe(other);
   });
 
-  test("close() does not wait for a session that is being opened, and it is ended when it is open", async () => {
-    const through = await zookeeper.proxy();
-    const { store } = zookeeper.open(zookeeper.root(), through);
-    const stall = through.stall("to-client");
-    await stall.inject();
-    const inspected = store.inspect(NAME).catch((error: unknown) => error);
-    await until("it connects", () => through.openConnections === 1);
-    const isLate = Symbol();
-    const late = new Promise((resolve) => setTimeout(resolve, 5_000, isLate).unref());
-    expect(await Promise.race([store.close(), late])).not.toBe(isLate);
-    await stall.heal();
-    expect(await inspected).toMatchObject({ code: "CLOSED" });
-    await until("no connection is left", () => through.openConnections === 0, 5_000);
-  });
-
   test("Locks that open the store while it closes can use it, also if the server is silent", async () => {
     const through = await zookeeper.proxy();
     const { store, locks } = zookeeper.open(zookeeper.root(), through);
@@ -175,3 +161,28 @@ describeWith(["zookeeper"], "the sessions of a store on ZooKeeper", () => {
     expect(second.client.lastZxid).toBeLessThan(first.client.lastZxid);
   });
 });
+
+test.each([
+  { server: "accepts connections and says nothing", handler: () => {} },
+  { server: "grants sessions and says nothing more", handler: deaf },
+])(
+  "close() ends the sessions that are being opened on a server that $server",
+  async ({ handler }) => {
+    const server = await FakeServer.open(handler);
+    const open: OpenClient = (session) =>
+      ZooKeeperClient.open({ servers: [server.name], ...session });
+    const { links } = new ZooKeeperContext(open, systemRuntime().clock, new Layout("/root"));
+    const opening = Promise.allSettled([links.any(), links.begin(TTL_MS)]);
+    await until("both connect", () => server.requests(null).length === 2);
+    const startMs = performance.now();
+    await links.close();
+    for (const one of await opening) {
+      expect(one).toMatchObject({ status: "rejected", reason: expect.any(ClosedError) });
+    }
+    await until("both are closed", () =>
+      server.connections.every(({ socket }) => socket.destroyed),
+    );
+    // An attempt to open a session, and a request, would take 10 s.
+    expect(performance.now() - startMs).toBeLessThan(8_000);
+  },
+);
