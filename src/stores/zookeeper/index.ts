@@ -141,8 +141,7 @@ export class ZooKeeperStore implements Store {
   observe(name: string, changed: () => void): () => void {
     return observeAgain(changed, async (observer) => {
       if (this.#isClosed) return () => {};
-      const { watches } = await this.#context.links.any();
-      return watches.observe(name, observer);
+      return this.#context.links.use(({ watches }) => watches.observe(name, observer));
     });
   }
 

@@ -35,6 +35,8 @@ export class Link {
   /** The session's node. Its version rises with each revocation of one of the session's grants. */
   readonly node: string;
   version = 0;
+  /** Requests that go through the link at present, as far as `Links.use` knows of them. */
+  users = 0;
 
   constructor(client: ZooKeeperClient, layout: Layout, watchesOf: WatchesOf) {
     this.client = client;
@@ -68,9 +70,11 @@ export class Links {
   readonly #watchesOf: WatchesOf;
   /** All links that are open, also those whose root is not known to be there yet. */
   readonly #links = new Set<Link>();
-  /** Those that `any` returns: the links of sessions, and the one that is opened for requests without a session. */
+  /** Those that `any` returns: the links of sessions, and the spare one. */
   readonly #shared = new Set<Link>();
-  #spare: Promise<Link> | null = null;
+  /** The link that was opened because no session had a connection. Null again as soon as a session's link answers. */
+  #spare: Link | null = null;
+  #openingSpare: Promise<Link> | null = null;
   /** Aborts with `close`. */
   #closing = new AbortController();
   /** The highest transaction of all links that have ended. */
@@ -91,7 +95,11 @@ export class Links {
       const lastZxid = this.#lastZxid;
       const { reply } = await link.client.create(link.node, { mode: "ephemeral" });
       refuseFallen(lastZxid, reply.zxid);
-      return this.#share(link);
+      this.#share(link);
+      link.client.on("replied", () => {
+        if (this.#shared.has(link)) this.#retireSpare();
+      });
+      return link;
     } catch (error) {
       await this.end(link);
       throw error;
@@ -100,7 +108,7 @@ export class Links {
 
   /**
    * The link with a connection that has answered last: another one may be at a server that hangs. If there is none,
-   * a link without claims is opened.
+   * the spare link, which is opened unless it is only about to get another connection.
    */
   async any(): Promise<Link> {
     let latest: Link | null = null;
@@ -108,19 +116,31 @@ export class Links {
       if (link.client.state !== "connected") continue;
       if (latest === null || link.aliveAtMs > latest.aliveAtMs) latest = link;
     }
-    if (latest !== null) return latest;
-    this.#spare ??= this.#openSpare();
-    return this.#spare;
+    const there = latest ?? this.#spare;
+    if (there !== null) return there;
+    this.#openingSpare ??= this.#openSpare();
+    return this.#openingSpare;
   }
 
-  /** Calls `use` with a link; once more with another one if the first ends or gives no reply meanwhile. */
-  async withAny<T>(use: (link: Link) => Promise<T>): Promise<T> {
+  /** Calls `use` with a link. If that is the spare one, it is not ended meanwhile unless it loses its connection. */
+  async use<T>(use: (link: Link) => Promise<T>): Promise<T> {
     const link = await this.any();
+    link.users++;
     try {
       return await use(link);
+    } finally {
+      link.users--;
+      if (link.users === 0 && !this.#shared.has(link)) void this.end(link);
+    }
+  }
+
+  /** As `use`; once more with another link if the first ends or gives no reply meanwhile. */
+  async withAny<T>(use: (link: Link) => Promise<T>): Promise<T> {
+    try {
+      return await this.use(use);
     } catch (error) {
       if (!isInterruption(error)) throw error;
-      return use(await this.any());
+      return this.use(use);
     }
   }
 
@@ -137,7 +157,7 @@ export class Links {
   /** Ends all links at once, and the attempts to open one. No other is opened until `reopen`. */
   async close(): Promise<void> {
     this.#closing.abort(new ClosedError());
-    this.#spare = null;
+    this.#openingSpare = null;
     await Promise.all([...this.#links].map((link) => this.end(link)));
   }
 
@@ -165,23 +185,37 @@ export class Links {
   }
 
   #openSpare(): Promise<Link> {
-    const opened = this.open()
-      .then((link) => this.#share(link))
+    const opening = this.open()
+      .then((link) => {
+        this.#share(link);
+        if (this.#shared.has(link)) this.#spare = link;
+        return link;
+      })
       .finally(() => {
-        if (this.#spare === opened) this.#spare = null;
+        if (this.#openingSpare === opening) this.#openingSpare = null;
       });
-    return opened;
+    return opening;
+  }
+
+  /** The spare link gets no further requests, and ends behind those that it has. */
+  #retireSpare(): void {
+    const spare = this.#spare;
+    if (spare === null) return;
+    this.#spare = null;
+    this.#shared.delete(spare);
+    // Without a connection, its requests are better sent again through the link that has answered.
+    if (spare.users === 0 || spare.client.state !== "connected") void this.end(spare);
   }
 
   /** From now on, `any` returns the link. It may have ended meanwhile. */
-  #share(link: Link): Link {
+  #share(link: Link): void {
     if (this.#links.has(link)) this.#shared.add(link);
-    return link;
   }
 
   #forget(link: Link): void {
     this.#links.delete(link);
     this.#shared.delete(link);
+    if (this.#spare === link) this.#spare = null;
     this.#endedZxid = highest(this.#endedZxid, link.client.lastZxid);
   }
 

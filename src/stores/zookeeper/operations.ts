@@ -101,17 +101,18 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
     });
     const path = this.#layout.revocations(name);
     const data = JSON.stringify([...revocations, ...records].slice(-REVOKED_KEPT.many));
-    const { client } = await this.#links.any();
-    // The parent of the records may have been deleted.
-    if (version === -1) await prepareRoot(client, this.#layout);
     const owners = [...new Set(holders.map(({ owner }) => owner))];
-    const isDone = await this.#try(client, [
-      ...claims.map((claim) => this.#deletion(name, claim)),
-      version === -1 ? { op: "create", path, data } : { op: "setData", path, data, version },
-      ...owners.map(
-        (id): MultiPart => ({ op: "setData", path: this.#layout.session(id), data: "" }),
-      ),
-    ]);
+    const isDone = await this.#links.withAny(async ({ client }) => {
+      // The parent of the records may have been deleted.
+      if (version === -1) await prepareRoot(client, this.#layout);
+      return this.#try(client, [
+        ...claims.map((claim) => this.#deletion(name, claim)),
+        version === -1 ? { op: "create", path, data } : { op: "setData", path, data, version },
+        ...owners.map(
+          (id): MultiPart => ({ op: "setData", path: this.#layout.session(id), data: "" }),
+        ),
+      ]);
+    });
     return isDone || (await this.#isRecorded(name, step)) ? infos : null;
   }
 

@@ -112,6 +112,65 @@ describeWith(["zookeeper"], "the sessions of a store on ZooKeeper", () => {
     },
   );
 
+  test("one session more is opened at most, however often the connection is lost", async () => {
+    const through = await zookeeper.proxy();
+    let opened = 0;
+    const { links, layout } = contextOn(zookeeper.root(), (session) => {
+      opened++;
+      return openClient({ servers: [`${through.address}:${through.port}`], ...session });
+    });
+    const operations = new Operations(links, layout);
+    const { client } = await links.any();
+    for (let cut = 1; cut <= 3; cut++) {
+      const lost = through.cut();
+      await lost.inject();
+      await until("it is noticed", () => client.state === "suspended");
+      const inspected = operations.inspect(NAME);
+      await lost.heal();
+      expect(await inspected).toBeNull();
+      expect((await links.any()).client).toBe(client);
+    }
+    expect(opened).toBe(1);
+  }, 30_000);
+
+  test("a session that was opened for a request ends as soon as one with claims answers", async () => {
+    const context = contextOn(zookeeper.root());
+    const { links } = context;
+    const spare = await links.any();
+    const session = await links.begin(TTL_MS);
+    await session.client.sync("/");
+    await until("it is closed", () => spare.client.state === "closed");
+    expect(session.client.state).toBe("connected");
+    expect(await links.any()).toBe(session);
+  });
+
+  test("its requests are not disturbed by that", async () => {
+    const { links } = contextOn(zookeeper.root());
+    await links.use(async (spare) => {
+      const session = await links.begin(TTL_MS);
+      await session.client.sync("/");
+      expect(await links.any()).toBe(session);
+      await spare.client.sync("/");
+      expect(spare.client.state).toBe("connected");
+    });
+  });
+
+  test("its observers go on under the session with claims", async () => {
+    const root = zookeeper.root();
+    const through = await zookeeper.proxy();
+    const { store, locks } = zookeeper.open(root, through);
+    let changes = 0;
+    onTestFinished(store.observe(NAME, () => changes++));
+    await until("it observes", () => changes > 0);
+    await locks.acquire("other");
+    await until("one session is left", () => through.openConnections === 1);
+    // Called once when the observation has begun again.
+    await until("it observes again", () => changes > 1);
+    const before = changes;
+    await zookeeper.open(root).locks.acquire("name");
+    await until("the change is observed", () => changes > before);
+  });
+
   test("a session of a resize, which is about to end, serves nothing else", async () => {
     const { links } = contextOn(zookeeper.root());
     const own = await links.open();
