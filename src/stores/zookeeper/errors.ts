@@ -8,6 +8,10 @@ export const isCode = (error: unknown, ...codes: readonly ZooKeeperError["code"]
 export const isUnanswered = (error: unknown): boolean =>
   isCode(error, "CONNECTION_LOSS", "OPERATION_TIMEOUT", "SESSION_MOVED");
 
+/** The link of a request ended, lost its connection or gave no reply: another link may do better. */
+export const isInterruption = (error: unknown): boolean =>
+  isUnanswered(error) || isCode(error, "SESSION_EXPIRED", "CLOSED");
+
 /** Converts errors that a retry can't fix into errors of ours that are not retryable. */
 export function toStoreError(error: unknown): unknown {
   if (!isCode(error, "NO_AUTH", "AUTH_FAILED", "INVALID_ACL", "UNIMPLEMENTED")) return error;

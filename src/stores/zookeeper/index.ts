@@ -35,7 +35,10 @@ import { ZooKeeperRenewalBatch } from "./renewal-batch.js";
  * `CREATOR_ACL` by default: only clients with the same user and password can use the locks.
  */
 export interface ZooKeeperStoreOptions
-  extends Omit<ZooKeeperClientOptions, "sessionTimeoutMs" | "pingIntervalMs" | "on" | "clock"> {
+  extends Omit<
+    ZooKeeperClientOptions,
+    "sessionTimeoutMs" | "pingIntervalMs" | "on" | "signal" | "clock"
+  > {
   /** The node that everything is kept below; `/holdfast` by default. It is made if it does not exist. */
   readonly root?: string | undefined;
 }
@@ -138,8 +141,7 @@ export class ZooKeeperStore implements Store {
   observe(name: string, changed: () => void): () => void {
     return observeAgain(changed, async (observer) => {
       if (this.#isClosed) return () => {};
-      const { watches } = await this.#context.links.any();
-      return watches.observe(name, observer);
+      return this.#context.links.use(({ watches }) => watches.observe(name, observer));
     });
   }
 

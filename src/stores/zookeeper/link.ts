@@ -1,7 +1,7 @@
 import { ClosedError, StoreUnavailableError } from "../../core/errors.js";
 import type { ZooKeeperClient } from "./client/client.js";
 import { LONGEST_MS } from "./client/options.js";
-import { isCode } from "./errors.js";
+import { isInterruption } from "./errors.js";
 import type { Layout } from "./layout.js";
 import { Liveness } from "./liveness.js";
 import type { NameWatches } from "./name-watches.js";
@@ -12,6 +12,7 @@ import { TurnRequests } from "./turn-requests.js";
 export interface SessionOptions {
   readonly sessionTimeoutMs: number;
   readonly pingIntervalMs: number;
+  readonly signal: AbortSignal;
 }
 
 /** Opens a client with a session of its own. */
@@ -24,9 +25,6 @@ type WatchesOf = (client: ZooKeeperClient, requests: TurnRequests) => NameWatche
 export const TIMEOUT_PER_TTL = 1.7;
 export const PINGS_PER_TIMEOUT = 15;
 
-/** The link of the request has ended, or lost its connection: another one may do better. */
-const INTERRUPTIONS = ["SESSION_EXPIRED", "CLOSED", "CONNECTION_LOSS"] as const;
-
 /** A session of ZooKeeper with everything that ends with it. */
 export class Link {
   readonly client: ZooKeeperClient;
@@ -37,6 +35,8 @@ export class Link {
   /** The session's node. Its version rises with each revocation of one of the session's grants. */
   readonly node: string;
   version = 0;
+  /** Requests that go through the link at present, as far as `Links.use` knows of them. */
+  users = 0;
 
   constructor(client: ZooKeeperClient, layout: Layout, watchesOf: WatchesOf) {
     this.client = client;
@@ -68,12 +68,15 @@ export class Links {
   readonly #open: OpenClient;
   readonly #layout: Layout;
   readonly #watchesOf: WatchesOf;
-  /** All links that are open. */
+  /** All links that are open, also those whose root is not known to be there yet. */
   readonly #links = new Set<Link>();
-  /** Those that `any` returns: the links of sessions, and the one that is opened for requests without a session. */
+  /** Those that `any` returns: the links of sessions, and the spare one. */
   readonly #shared = new Set<Link>();
-  #spare: Promise<Link> | null = null;
-  #isClosed = false;
+  /** The link that was opened because no session had a connection. Null again as soon as a session's link answers. */
+  #spare: Link | null = null;
+  #openingSpare: Promise<Link> | null = null;
+  /** Aborts with `close`. */
+  #closing = new AbortController();
   /** The highest transaction of all links that have ended. */
   #endedZxid = 0n;
 
@@ -92,7 +95,11 @@ export class Links {
       const lastZxid = this.#lastZxid;
       const { reply } = await link.client.create(link.node, { mode: "ephemeral" });
       refuseFallen(lastZxid, reply.zxid);
-      return this.#share(link);
+      this.#share(link);
+      link.client.on("replied", () => {
+        if (this.#shared.has(link)) this.#retireSpare();
+      });
+      return link;
     } catch (error) {
       await this.end(link);
       throw error;
@@ -101,7 +108,7 @@ export class Links {
 
   /**
    * The link with a connection that has answered last: another one may be at a server that hangs. If there is none,
-   * a link without claims is opened.
+   * the spare link, which is opened unless it is only about to get another connection.
    */
   async any(): Promise<Link> {
     let latest: Link | null = null;
@@ -109,19 +116,31 @@ export class Links {
       if (link.client.state !== "connected") continue;
       if (latest === null || link.aliveAtMs > latest.aliveAtMs) latest = link;
     }
-    if (latest !== null) return latest;
-    this.#spare ??= this.#openSpare();
-    return this.#spare;
+    const there = latest ?? this.#spare;
+    if (there !== null) return there;
+    this.#openingSpare ??= this.#openSpare();
+    return this.#openingSpare;
   }
 
-  /** Calls `use` with a link; once more with another one if the first ends or loses its connection meanwhile. */
-  async withAny<T>(use: (link: Link) => Promise<T>): Promise<T> {
+  /** Calls `use` with a link. If that is the spare one, it is not ended meanwhile unless it loses its connection. */
+  async use<T>(use: (link: Link) => Promise<T>): Promise<T> {
     const link = await this.any();
+    link.users++;
     try {
       return await use(link);
+    } finally {
+      link.users--;
+      if (link.users === 0 && !this.#shared.has(link)) void this.end(link);
+    }
+  }
+
+  /** As `use`; once more with another link if the first ends or gives no reply meanwhile. */
+  async withAny<T>(use: (link: Link) => Promise<T>): Promise<T> {
+    try {
+      return await this.use(use);
     } catch (error) {
-      if (!isCode(error, ...INTERRUPTIONS)) throw error;
-      return use(await this.any());
+      if (!isInterruption(error)) throw error;
+      return this.use(use);
     }
   }
 
@@ -135,57 +154,68 @@ export class Links {
     await link.close();
   }
 
-  /** Ends all links at once, and those that are being opened when they are open. No other is opened until `reopen`. */
+  /** Ends all links at once, and the attempts to open one. No other is opened until `reopen`. */
   async close(): Promise<void> {
-    this.#isClosed = true;
-    this.#spare = null;
+    this.#closing.abort(new ClosedError());
+    this.#openingSpare = null;
     await Promise.all([...this.#links].map((link) => this.end(link)));
   }
 
   reopen(): void {
-    this.#isClosed = false;
+    if (this.#closing.signal.aborted) this.#closing = new AbortController();
   }
 
   async #connect(sessionTimeoutMs: number): Promise<Link> {
-    this.#refuseIfClosed();
+    const { signal } = this.#closing;
     const pingIntervalMs = sessionTimeoutMs / PINGS_PER_TIMEOUT;
-    const client = await this.#open({ sessionTimeoutMs, pingIntervalMs });
+    const client = await this.#open({ sessionTimeoutMs, pingIntervalMs, signal });
     const link = new Link(client, this.#layout, this.#watchesOf);
     client.on("lost", () => this.#forget(link));
+    this.#links.add(link);
     try {
-      await prepareRoot(client, this.#layout);
       // Nobody would end a session that begins after `close`.
-      this.#refuseIfClosed();
-      this.#links.add(link);
+      signal.throwIfAborted();
+      await prepareRoot(client, this.#layout);
       return link;
     } catch (error) {
-      await client.close();
+      await this.end(link);
+      signal.throwIfAborted();
       throw error;
     }
   }
 
   #openSpare(): Promise<Link> {
-    const opened = this.open()
-      .then((link) => this.#share(link))
+    const opening = this.open()
+      .then((link) => {
+        this.#share(link);
+        if (this.#shared.has(link)) this.#spare = link;
+        return link;
+      })
       .finally(() => {
-        if (this.#spare === opened) this.#spare = null;
+        if (this.#openingSpare === opening) this.#openingSpare = null;
       });
-    return opened;
+    return opening;
+  }
+
+  /** The spare link gets no further requests, and ends behind those that it has. */
+  #retireSpare(): void {
+    const spare = this.#spare;
+    if (spare === null) return;
+    this.#spare = null;
+    this.#shared.delete(spare);
+    // Without a connection, its requests are better sent again through the link that has answered.
+    if (spare.users === 0 || spare.client.state !== "connected") void this.end(spare);
   }
 
   /** From now on, `any` returns the link. It may have ended meanwhile. */
-  #share(link: Link): Link {
+  #share(link: Link): void {
     if (this.#links.has(link)) this.#shared.add(link);
-    return link;
-  }
-
-  #refuseIfClosed(): void {
-    if (this.#isClosed) throw new ClosedError();
   }
 
   #forget(link: Link): void {
     this.#links.delete(link);
     this.#shared.delete(link);
+    if (this.#spare === link) this.#spare = null;
     this.#endedZxid = highest(this.#endedZxid, link.client.lastZxid);
   }
 

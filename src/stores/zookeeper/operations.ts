@@ -6,7 +6,7 @@ import { compareUtf8 } from "../shared/utf8.js";
 import { describeClaim, sinceMs, toHolderInfo, toWaiterInfo } from "./claim-reads.js";
 import type { ZooKeeperClient } from "./client/client.js";
 import type { MultiPart } from "./client/multi.js";
-import { isCode, isUnanswered } from "./errors.js";
+import { isCode, isInterruption } from "./errors.js";
 import { comparePlaces, decodeName, type Layout, readBarrier } from "./layout.js";
 import type { Link, Links } from "./link.js";
 import { listNames } from "./listing.js";
@@ -101,17 +101,18 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
     });
     const path = this.#layout.revocations(name);
     const data = JSON.stringify([...revocations, ...records].slice(-REVOKED_KEPT.many));
-    const { client } = await this.#links.any();
-    // The parent of the records may have been deleted.
-    if (version === -1) await prepareRoot(client, this.#layout);
     const owners = [...new Set(holders.map(({ owner }) => owner))];
-    const isDone = await this.#try(client, [
-      ...claims.map((claim) => this.#deletion(name, claim)),
-      version === -1 ? { op: "create", path, data } : { op: "setData", path, data, version },
-      ...owners.map(
-        (id): MultiPart => ({ op: "setData", path: this.#layout.session(id), data: "" }),
-      ),
-    ]);
+    const isDone = await this.#links.withAny(async ({ client }) => {
+      // The parent of the records may have been deleted.
+      if (version === -1) await prepareRoot(client, this.#layout);
+      return this.#try(client, [
+        ...claims.map((claim) => this.#deletion(name, claim)),
+        version === -1 ? { op: "create", path, data } : { op: "setData", path, data, version },
+        ...owners.map(
+          (id): MultiPart => ({ op: "setData", path: this.#layout.session(id), data: "" }),
+        ),
+      ]);
+    });
     return isDone || (await this.#isRecorded(name, step)) ? infos : null;
   }
 
@@ -182,8 +183,7 @@ export class Operations extends SessionOperations<StoredClaim, NameRead> {
       await client.multi(parts);
       return true;
     } catch (error) {
-      const hasEnded = isCode(error, "SESSION_EXPIRED", "CLOSED");
-      if (isOvertaken(error) || isUnanswered(error) || hasEnded) return false;
+      if (isOvertaken(error) || isInterruption(error)) return false;
       throw error;
     }
   }

@@ -334,6 +334,24 @@ test("servers are tried in random order, each once in a round", () => {
   expect(firsts.size).toBe(texts.length);
 });
 
+test("a signal ends an attempt to open a session at once, and no client that is open", async () => {
+  const silent = await FakeServer.open(() => {});
+  const abort = new AbortController();
+  const { signal } = abort;
+  const opening = ZooKeeperClient.open({ servers: [silent.name], signal }).catch((error) => error);
+  await until("it connects", () => silent.requests(null).length === 1);
+  const obligingServer = await FakeServer.open();
+  const client = await openClient({ servers: [obligingServer.name], signal });
+  const reason = new Error("no longer needed");
+  abort.abort(reason);
+  expect(await opening).toBe(reason);
+  await until("its connection is closed", () => silent.last.socket.destroyed);
+  await client.sync("/");
+  const late = ZooKeeperClient.open({ servers: [silent.name], signal });
+  await expect(late).rejects.toBe(reason);
+  expect(silent.connections).toHaveLength(1);
+});
+
 test("wrong options are refused", async () => {
   const wrong: object[] = [
     {},
@@ -350,6 +368,7 @@ test("wrong options are refused", async () => {
     { servers: ["a"], tls: true },
     { servers: ["a"], maxReplyBytes: 1 },
     { servers: ["a"], random: 4 },
+    { servers: ["a"], signal: 4 },
     { servers: ["a"], on: { lost: 1 } },
     { servers: ["a"], on: { lsot: () => {} } },
   ];

@@ -1,3 +1,4 @@
+import { onAbort } from "../../../core/abort.js";
 import { checkBoolean, checkOptions } from "../../../core/validate.js";
 import type { ConnectionInfo, Reply } from "./errors.js";
 import { checkListener, Listeners, type ZooKeeperEvents } from "./events.js";
@@ -69,7 +70,8 @@ export class ZooKeeperClient {
 
   /**
    * Opens a session. Resolves when a server has granted it. Rejects with `InvalidArgumentError` for a
-   * wrong option, and with `ZooKeeperError` (`CONNECTION_LOSS`) if no server grants a session in time.
+   * wrong option, with `ZooKeeperError` (`CONNECTION_LOSS`) if no server grants a session in time, and with the reason
+   * of `signal` if that aborts.
    *
    * @example
    * const client = await ZooKeeperClient.open({ servers: ["zk1:2181", "zk2:2181", "zk3:2181"] });
@@ -79,7 +81,15 @@ export class ZooKeeperClient {
    */
   static async open(options: ZooKeeperClientOptions): Promise<ZooKeeperClient> {
     const client = new ZooKeeperClient(options);
-    await client.#session.open();
+    const { signal } = options;
+    signal?.throwIfAborted();
+    const stopListening = signal && onAbort(signal, () => void client.close());
+    try {
+      await client.#session.open();
+    } finally {
+      stopListening?.();
+      signal?.throwIfAborted();
+    }
     return client;
   }
 

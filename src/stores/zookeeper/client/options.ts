@@ -4,7 +4,7 @@ import { reasonOf } from "../../../core/cause.js";
 import type { Clock } from "../../../core/clock.js";
 import { InvalidArgumentError } from "../../../core/errors.js";
 import { systemRuntime } from "../../../core/runtime.js";
-import { checkNumber, checkOptions, show } from "../../../core/validate.js";
+import { checkNumber, checkOptions, checkSignal, show } from "../../../core/validate.js";
 import type { TlsFiles } from "../../shared/tls.js";
 import type { ConnectionTls } from "./connection.js";
 import type { ZooKeeperEvents } from "./events.js";
@@ -50,6 +50,8 @@ export interface ZooKeeperClientOptions {
   readonly maxReplyBytes?: number | undefined;
   /** Listeners from the start: others are added by `client.on`. */
   readonly on?: Partial<ZooKeeperEvents> | undefined;
+  /** Ends the attempt to open a session: `open` then rejects with its reason. It has no effect on a client that is open. */
+  readonly signal?: AbortSignal | undefined;
   /** Replaces the system's clock, for tests. */
   readonly clock?: Clock | undefined;
   /** Replaces the source of random numbers from 0 to below 1, for tests. */
@@ -61,7 +63,7 @@ export type ZooKeeperTls = TlsFiles;
 
 const KNOWN = [
   ...["servers", "chroot", "sessionTimeoutMs", "requestTimeoutMs", "connectTimeoutMs"],
-  ...["pingIntervalMs", "acl", "auth", "tls", "maxReplyBytes", "on", "clock", "random"],
+  ...["pingIntervalMs", "acl", "auth", "tls", "maxReplyBytes", "on", "signal", "clock", "random"],
 ];
 const TLS_KEYS = ["ca", "cert", "key", "servername"];
 const DEFAULT_MS = 10_000;
@@ -98,6 +100,7 @@ export function checkedSettings(options: ZooKeeperClientOptions): SessionSetting
   if (typeof random !== "function") {
     throw new InvalidArgumentError(`random is ${show(random)}; it must be a function`);
   }
+  checkSignal(options.signal);
   const ms = (name: keyof ZooKeeperClientOptions, fallback: number): number =>
     checkNumber(options[name] ?? fallback, name, { min: 1, max: LONGEST_MS });
   return {
