@@ -76,6 +76,66 @@ test.each(QUEUES)("a task joins no lease of the caller before it, %s", async (_,
   expect(tokens[1]).toBeGreaterThan(tokens[0]!);
 });
 
+test("a task's listeners join no lease of a caller whose task ran under the same lease", async () => {
+  const locks = openLocks();
+  const queue = keyedQueue(locks);
+  const [annRuns, bobIsQueued] = [new Deferred<void>(), new Deferred<void>()];
+  const tried = new Deferred<Lease | null>();
+  const seen: unknown[] = [];
+  const tokens: bigint[] = [];
+  const ann = request.run("ann", () =>
+    locks.withLock("order:7", REENTRANT, async (own) => {
+      await queue.run("k", async (lease) => {
+        tokens.push(lease.token);
+        annRuns.resolve();
+        await bobIsQueued.promise;
+      });
+      expect(await tried.promise).toBeNull();
+      own.assertHeld();
+    }),
+  );
+  await annRuns.promise;
+  const bob = request.run("bob", () =>
+    queue.run("k", async (lease) => {
+      tokens.push(lease.token);
+      lease.on("lost", () => seen.push(["lost", request.getStore()]));
+      lease.signal.addEventListener("abort", () => {
+        seen.push(["abort", request.getStore()]);
+        locks.tryAcquire("order:7", REENTRANT).then(tried.resolve, tried.reject);
+      });
+      await locks.forceRelease("k", { why: "test" });
+      await expect(lease.renew()).rejects.toThrow(LeaseLostError);
+    }),
+  );
+  bobIsQueued.resolve();
+  await expect(bob).rejects.toThrow(LeaseLostError);
+  await ann;
+  expect(tokens[1]).toBe(tokens[0]);
+  expect(seen.sort()).toEqual([
+    ["abort", "bob"],
+    ["lost", "bob"],
+  ]);
+});
+
+test("a task that has ended is not notified of a loss that comes later", async () => {
+  const locks = openLocks();
+  const queue = keyedQueue(locks);
+  const seen: string[] = [];
+  const first = queue.run("k", async (lease) => {
+    lease.on("lost", () => seen.push("lost"));
+    lease.signal.addEventListener("abort", () => seen.push("abort"));
+    return lease.token;
+  });
+  const second = queue.run("k", async (lease) => {
+    expect(lease.token).toBe(await first);
+    await locks.forceRelease("k", { why: "test" });
+    await expect(lease.renew()).rejects.toThrow(LeaseLostError);
+    expect(lease.signal.reason).toMatchObject({ reason: "revoked" });
+  });
+  await expect(second).rejects.toThrow(LeaseLostError);
+  expect(seen).toEqual([]);
+});
+
 /** How the lease of outer work is lost, or ends before a lease that has joined it. */
 const ENDS: Record<string, (locks: Locks, outer: Lease) => Promise<unknown>> = {
   "the outer work ends": async () => {},
