@@ -1,6 +1,6 @@
 import { reasonOf, safeCause } from "./cause.js";
 import type { Context } from "./context.js";
-import { InvalidArgumentError, LeaseLostError, type LossReason } from "./errors.js";
+import { LeaseLostError, type LossReason } from "./errors.js";
 import { type Events, emit, type LeaseFields } from "./events.js";
 import type { Grace } from "./grace.js";
 import type { Lease, LeaseEvents, LeaseState, ReleaseResult } from "./lease.js";
@@ -11,9 +11,7 @@ import { isPromise, type ReleaseOutcome } from "./requests.js";
 import { type SequencerOptions, writeSequencer } from "./sequencer.js";
 import type { Call } from "./settings.js";
 import type { Awaitable, Grant, LostAnswer, RenewAnswer, Renewal } from "./store.js";
-import { checkOneOf, type Duration, show } from "./validate.js";
-
-const EVENTS = ["jeopardy", "recovered", "lost"] as const;
+import type { Duration } from "./validate.js";
 
 type OwnEvent = "renewed" | "renewal-failed" | "jeopardy" | "recovered" | "lost" | "released";
 
@@ -100,10 +98,6 @@ export class HeldLease extends ProvedGrant implements Lease {
   }
 
   on<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
-    checkOneOf(event, "the event", EVENTS);
-    if (typeof listener !== "function") {
-      throw new InvalidArgumentError(`the listener is ${show(listener)}; it must be a function`);
-    }
     const extras = this.#ensureExtras();
     extras.on(event, listener, this.#isOver() ? extras.error : null);
     return this;
@@ -322,8 +316,7 @@ export class HeldLease extends ProvedGrant implements Lease {
     const error = new LeaseLostError(this, reason, { ...more, cause });
     extras.error = error;
     this.#emit("lost", () => ({ reason, heldMs: this.#heldMs() }));
-    extras.abort(error);
-    extras.notify("lost", error);
+    extras.lose(error);
     extras.renewCalls?.settle(Number.POSITIVE_INFINITY, error);
   }
 

@@ -3,6 +3,7 @@ import { onAbort } from "../core/abort.js";
 import { contextOf } from "../core/context.js";
 import { AcquireTimeoutError, ClosedError, QueueFullError } from "../core/errors.js";
 import type { Lease } from "../core/lease.js";
+import { LeaseView } from "../core/lease-view.js";
 import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
 import { LAST_REPLY_MS } from "../core/reply-timeout.js";
 import { type Runtime, systemRuntime } from "../core/runtime.js";
@@ -43,7 +44,8 @@ export interface QueueRunOptions {
 export interface KeyedQueue<L> extends AsyncDisposable {
   /**
    * Runs `fn` after all earlier tasks of the key, in the asynchronous context of this call, and resolves to its
-   * result. `fn` gets the lease of the key, or null in a queue without locks. Rejects with the error of `fn`; with
+   * result. `fn` gets the lease of the key, whose listeners are called only while `fn` runs, or null in a queue
+   * without locks. Rejects with the error of `fn`; with
    * `LeaseLostError` if the lease was lost while `fn` ran (a task that has not begun is not affected: it gets another
    * lease); with `AcquireTimeoutError` or `StoreUnavailableError` if its turn did not come within `wait`; with
    * `QueueFullError` if `most` tasks of the key wait in this process, or 5,000 waiters in the store; with
@@ -366,13 +368,18 @@ async function runTask<T>(
   fn: (lease: Lease | null) => T | Promise<T>,
 ): Promise<T> {
   if (lease === null) return fn(lease);
+  const view = new LeaseView(lease);
   const held = {
     signal: lease.signal,
     // Checked before the task left the queue: a second check could fail a task that has not begun.
     assertHeld: () => {},
-    release: async () => (lease.state === "lost" ? "lost" : "released") as "lost" | "released",
+    release: async () => {
+      const result = lease.state === "lost" ? "lost" : "released";
+      view.unlisten();
+      return result as "lost" | "released";
+    },
   };
-  return workUnder(held, "throw", async () => fn(lease));
+  return workUnder(held, "throw", async () => fn(view));
 }
 
 function takeFirst(tasks: Set<Task>): Task | null {

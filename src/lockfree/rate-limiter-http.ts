@@ -15,7 +15,7 @@ export interface RateLimitHttpOptions<Request> extends RateLimiterOptions {
   units?: ((request: Request) => number | Promise<number>) | undefined;
   /**
    * The name of the policy in the headers, and of the limiter: 1 to 64 characters of ASCII. Limits with other numbers
-   * need another one. Default "default".
+   * need another one, also if their keys differ. Default "default".
    */
   policy?: string | undefined;
 }
@@ -132,7 +132,10 @@ function admission<R>(
 /** The numbers of each policy of a `Locks`, as text. */
 const policies = new WeakMap<Locks, Map<string, string>>();
 
-/** Two limits with different numbers would count in one meter, where the smaller one forgets what the larger has taken. */
+/**
+ * A key that two limits with different numbers share has one meter, where the smaller one forgets what the larger has
+ * taken. Which keys come is not known when a handler is made, so the numbers of a policy must be the same for all.
+ */
 function checkSameNumbers(locks: Locks, policy: string, numbers: RateLimiterOptions): void {
   const { limit, perUs, burst } = meterOf(numbers);
   const text = `limit ${limit}, per ${perUs / 1_000} ms and burst ${burst}`;
@@ -142,8 +145,8 @@ function checkSameNumbers(locks: Locks, policy: string, numbers: RateLimiterOpti
   known.set(policy, before);
   if (before === text) return;
   throw new InvalidArgumentError(
-    `the policy ${show(policy)} has ${before} already, and here ${text}; the units of the two would be counted together: ` +
-      "give each limit a policy of its own",
+    `the policy ${show(policy)} has ${before} already, and here ${text}; a key that is limited by both would have one count, ` +
+      "in which neither limit holds: give each limit a policy of its own, and a limit whose numbers have changed a new one",
   );
 }
 

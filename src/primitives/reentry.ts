@@ -1,10 +1,9 @@
 import { AsyncLocalStorage } from "node:async_hooks";
-import { follow, unlimitedController } from "../core/abort.js";
 import { InvalidArgumentError, LeaseLostError } from "../core/errors.js";
-import { guarded } from "../core/events.js";
 import type { HeldLease } from "../core/held-lease.js";
-import type { Lease, LeaseEvents, LeaseState, ReleaseResult } from "../core/lease.js";
-import { CLAIM, claimOf } from "../core/proved-grant.js";
+import type { Lease, LeaseState, ReleaseResult } from "../core/lease.js";
+import { LeaseView } from "../core/lease-view.js";
+import { CLAIM, type claimOf } from "../core/proved-grant.js";
 import type { SequencerOptions } from "../core/sequencer.js";
 import type { ClaimMode } from "../core/store.js";
 import type { Duration } from "../core/validate.js";
@@ -81,140 +80,69 @@ export function join(
  * The lease of the outer work under another object: it has the same token and the same end, but a release of its
  * own.
  */
-class JoinedLease implements Lease {
+class JoinedLease extends LeaseView {
   readonly #lease: Lease;
   readonly #left: () => void;
-  readonly #listeners: { event: keyof LeaseEvents; listener: LeaseEvents[keyof LeaseEvents] }[] =
-    [];
-  #controller: AbortController | null = null;
-  #unfollow: () => void = () => {};
   #over: "no" | "released" | "outlived" = "no";
   #error: LeaseLostError | null = null;
 
   constructor(lease: Lease, left: () => void) {
+    super(lease);
     this.#lease = lease;
     this.#left = left;
   }
 
-  get name(): string {
-    return this.#lease.name;
-  }
-
-  get token(): bigint {
-    return this.#lease.token;
-  }
-
-  get floor(): bigint {
-    return this.#lease.floor;
-  }
-
-  get holder(): string {
-    return this.#lease.holder;
-  }
-
-  get mode(): ClaimMode {
-    return this.#lease.mode;
-  }
-
-  get permits(): number {
-    return this.#lease.permits;
-  }
-
-  get state(): LeaseState {
+  override get state(): LeaseState {
     if (this.#over === "released") return "released";
     const { state } = this.#lease;
     return this.#over === "outlived" || state === "released" ? "lost" : state;
   }
 
-  get remainingMs(): number {
+  override get remainingMs(): number {
     return this.#over === "no" ? this.#lease.remainingMs : 0;
   }
 
-  get signal(): AbortSignal {
-    if (this.#controller === null) {
-      this.#controller = unlimitedController();
-      if (this.#over === "outlived") this.#controller.abort(this.#ended());
-      else if (this.#over === "no") this.#unfollow = follow(this.#controller, this.#lease.signal);
-    }
-    return this.#controller.signal;
-  }
-
-  assertHeld(): void {
+  override assertHeld(): void {
     this.#assertShared();
-    this.#lease.assertHeld();
+    super.assertHeld();
   }
 
-  [CLAIM](): ReturnType<typeof claimOf> {
+  override [CLAIM](): ReturnType<typeof claimOf> {
     this.#assertShared();
-    return claimOf(this.#lease);
+    return super[CLAIM]();
   }
 
-  on<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
-    if (this.#over === "outlived" && event === "lost") {
-      queueMicrotask(() => guarded(() => (listener as LeaseEvents["lost"])(this.#ended())));
-    }
-    if (this.#over !== "no") return this;
-    this.#lease.on(event, listener);
-    this.#listeners.push({ event, listener });
-    return this;
+  override async renew(ttl?: Duration): Promise<void> {
+    this.#assertShared();
+    await super.renew(ttl);
   }
 
-  off<E extends keyof LeaseEvents>(event: E, listener: LeaseEvents[E]): this {
-    const at = this.#listeners.findIndex((one) => one.event === event && one.listener === listener);
-    if (at === -1) return this;
-    this.#listeners.splice(at, 1);
-    this.#lease.off(event, listener);
-    return this;
-  }
-
-  async renew(ttl?: Duration): Promise<void> {
-    if (this.#over !== "no") this.assertHeld();
-    await this.#lease.renew(ttl);
-  }
-
-  async release(): Promise<ReleaseResult> {
+  override async release(): Promise<ReleaseResult> {
     if (this.#over === "no") {
       const { state } = this;
       if (state === "lost") return "lost";
-      this.#leave("released");
+      this.#over = "released";
+      this.unlisten();
+      this.#left();
     }
     return this.#over === "released" ? "released" : "lost";
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
-    await this.release();
-  }
-
-  sequencer(options?: SequencerOptions): string {
-    this.assertHeld();
-    return this.#lease.sequencer(options);
-  }
-
-  toJSON(): ReturnType<Lease["toJSON"]> {
-    return this.#lease.toJSON();
+  override sequencer(options?: SequencerOptions): string {
+    this.#assertShared();
+    return super.sequencer(options);
   }
 
   /** The work around it has ended. */
   outlive(): void {
     if (this.#over !== "no") return;
-    const wasNotified = this.#lease.state === "lost";
-    const listeners = this.#listeners.filter(({ event }) => event === "lost");
-    this.#leave("outlived");
-    if (wasNotified) return;
-    const error = this.#ended();
-    this.#controller?.abort(error);
-    for (const { listener } of listeners) guarded(() => (listener as LeaseEvents["lost"])(error));
+    this.#over = "outlived";
+    this.#left();
+    this.unlisten(this.#ended());
   }
 
   #assertShared(): void {
     if (this.#over !== "no") throw this.#ended();
-  }
-
-  #leave(over: "released" | "outlived"): void {
-    this.#over = over;
-    this.#unfollow();
-    for (const { event, listener } of this.#listeners.splice(0)) this.#lease.off(event, listener);
-    this.#left();
   }
 
   #ended(): LeaseLostError {

@@ -1,6 +1,6 @@
 import { AsyncLocalStorage } from "node:async_hooks";
 import { expect, onTestFinished, test } from "vitest";
-import { createLocks, type Lease, type Locks } from "../../src/index.js";
+import { createLocks, type Lease, LeaseLostError, type Locks } from "../../src/index.js";
 import { idempotent, keyedQueue, rateLimiter } from "../../src/lockfree/index.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
 import { Deferred, stage } from "../core/helpers.js";
@@ -76,7 +76,108 @@ test.each(QUEUES)("a task joins no lease of the caller before it, %s", async (_,
   expect(tokens[1]).toBeGreaterThan(tokens[0]!);
 });
 
-test("listeners of a lease, and of its signal, run in the context in which they were added", async () => {
+test("a task's listeners join no lease of a caller whose task ran under the same lease", async () => {
+  const locks = openLocks();
+  const queue = keyedQueue(locks);
+  const [annRuns, bobIsQueued] = [new Deferred<void>(), new Deferred<void>()];
+  const tried = new Deferred<Lease | null>();
+  const seen: unknown[] = [];
+  const tokens: bigint[] = [];
+  const ann = request.run("ann", () =>
+    locks.withLock("order:7", REENTRANT, async (own) => {
+      await queue.run("k", async (lease) => {
+        tokens.push(lease.token);
+        annRuns.resolve();
+        await bobIsQueued.promise;
+      });
+      expect(await tried.promise).toBeNull();
+      own.assertHeld();
+    }),
+  );
+  await annRuns.promise;
+  const bob = request.run("bob", () =>
+    queue.run("k", async (lease) => {
+      tokens.push(lease.token);
+      lease.on("lost", () => seen.push(["lost", request.getStore()]));
+      lease.signal.addEventListener("abort", () => {
+        seen.push(["abort", request.getStore()]);
+        locks.tryAcquire("order:7", REENTRANT).then(tried.resolve, tried.reject);
+      });
+      await locks.forceRelease("k", { why: "test" });
+      await expect(lease.renew()).rejects.toThrow(LeaseLostError);
+    }),
+  );
+  bobIsQueued.resolve();
+  await expect(bob).rejects.toThrow(LeaseLostError);
+  await ann;
+  expect(tokens[1]).toBe(tokens[0]);
+  expect(seen.sort()).toEqual([
+    ["abort", "bob"],
+    ["lost", "bob"],
+  ]);
+});
+
+test("a task that has ended is not notified of a loss that comes later", async () => {
+  const locks = openLocks();
+  const queue = keyedQueue(locks);
+  const seen: string[] = [];
+  const first = queue.run("k", async (lease) => {
+    lease.on("lost", () => seen.push("lost"));
+    lease.signal.addEventListener("abort", () => seen.push("abort"));
+    return lease.token;
+  });
+  const second = queue.run("k", async (lease) => {
+    expect(lease.token).toBe(await first);
+    await locks.forceRelease("k", { why: "test" });
+    await expect(lease.renew()).rejects.toThrow(LeaseLostError);
+    expect(lease.signal.reason).toMatchObject({ reason: "revoked" });
+  });
+  await expect(second).rejects.toThrow(LeaseLostError);
+  expect(seen).toEqual([]);
+});
+
+/** How the lease of outer work is lost, or ends before a lease that has joined it. */
+const ENDS: Record<string, (locks: Locks, outer: Lease) => Promise<unknown>> = {
+  "the outer work ends": async () => {},
+  "the outer lease is released": (_, outer) => outer.release(),
+  "the outer lease is lost": async (locks, outer) => {
+    await locks.forceRelease("a", { why: "test" });
+    await expect(outer.renew()).rejects.toThrow(LeaseLostError);
+  },
+};
+
+test.each(Object.entries(ENDS))(
+  "listeners of a lease that has joined run in the context in which they were added, when %s",
+  async (_, end) => {
+    const locks = openLocks();
+    const seen: string[] = [];
+    const note = (what: string) => () => seen.push(`${what}: ${request.getStore()}`);
+    const joined = (name: string) =>
+      request.run(name, async () => {
+        const inner = await locks.acquire("a", REENTRANT);
+        inner.on("lost", note(`lost ${name}`));
+        inner.signal.addEventListener("abort", note(`abort ${name}`));
+      });
+    await request.run("outer", () =>
+      locks.withLock("a", { ...REENTRANT, onLost: "return" }, async (outer) => {
+        await joined("ann");
+        await joined("bob");
+        outer.signal.addEventListener("abort", note("abort outer"));
+        await end(locks, outer);
+      }),
+    );
+    const ofOuter = end === ENDS["the outer lease is lost"] ? ["abort outer: outer"] : [];
+    expect(seen.sort()).toEqual([
+      "abort ann: ann",
+      "abort bob: bob",
+      ...ofOuter,
+      "lost ann: ann",
+      "lost bob: bob",
+    ]);
+  },
+);
+
+test("listeners of a lease run in the context in which they were added, those of its signal where it was first read", async () => {
   const { locks, store, clock } = stage({ ttl: "10s" });
   onTestFinished(() => locks.close());
   const seen: string[] = [];
@@ -87,7 +188,8 @@ test("listeners of a lease, and of its signal, run in the context in which they 
       lease.on("jeopardy", note("jeopardy"));
       lease.on("recovered", note("recovered"));
       lease.on("lost", note("lost"));
-      lease.signal.addEventListener("abort", note("abort"));
+      const { signal } = lease;
+      request.run("a later reader", () => signal.addEventListener("abort", note("abort")));
     });
   await hold("ann");
   await hold("bob");

@@ -105,11 +105,21 @@ test("a policy has one set of numbers, for all handlers of the same locks", asyn
     const error = refusal(make);
     expect(error).toMatchObject({ code: "INVALID_ARGUMENT" });
     expect(error.message).toMatch(
-      /policy "default" has limit 1000, per 60000 ms and burst 1000 already.*a policy of its own/,
+      /policy "default" has limit 1000, per 60000 ms and burst 1000 already.*limited by both.*a policy of its own.*a new one/,
     );
   }
   limitFetch(locks, { ...options, limit: 5, policy: "login" }, fine);
   limitFetch(stageLocks().locks, { ...options, limit: 5 }, fine);
+});
+
+test("a reload with other numbers needs a new policy, which begins to count anew", async () => {
+  const { locks } = stageLocks();
+  const load = (limit: number) =>
+    limitFetch(locks, { limit, per: "1h", policy: `api-${limit}`, key: byUser }, () => {
+      return new Response("fine");
+    });
+  for (const limit of [9, 5, 9]) await load(limit)(requestOf("ann"));
+  expect(headersOf(await load(5)(requestOf("ann"))).limit).toMatch(/^"api-5";r=3;/);
 });
 
 test("a limit inside another one adds its own headers", async () => {
