@@ -89,8 +89,8 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
   readonly #schema: string;
   readonly #sql: ReturnType<typeof statementsOf>;
   #hasTable = false;
-  /** Made in a transaction of the caller's, and not yet seen outside of one. */
-  #madeInTx = false;
+  /** The transaction of the caller's in which the table was last made. */
+  #madeIn: string | null = null;
 
   constructor(client: PostgresClient, options: PostgresFenceOptions = {}) {
     checkOptions(options, "the options of a fence", ["schema", "wait"]);
@@ -188,7 +188,7 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
     const found = await this.#findTable(tx);
     if (found.table) {
       // A table that was made in this transaction goes if that is rolled back.
-      this.#hasTable = tx === undefined || !this.#madeInTx;
+      this.#hasTable = found.xid === null || found.xid !== this.#madeIn;
       return;
     }
     const statements = setupStatements(this.#schema, !found.schema);
@@ -198,18 +198,22 @@ export class PostgresFence implements Fence<PostgresTx | undefined> {
       this.#hasTable = true;
     } else {
       for (const statement of statements) await tx.query(statement);
-      this.#madeInTx = true;
+      this.#madeIn = (await this.#findTable(tx)).xid;
     }
   }
 
-  async #findTable(tx?: PostgresTx): Promise<{ schema: boolean; table: boolean }> {
+  /** `xid`: the transaction, if it has written. */
+  async #findTable(
+    tx?: PostgresTx,
+  ): Promise<{ schema: boolean; table: boolean; xid: string | null }> {
     const text =
-      "SELECT pg_catalog.to_regnamespace($1)::pg_catalog.text AS schema, pg_catalog.to_regclass($2)::pg_catalog.text AS table";
+      "SELECT pg_catalog.to_regnamespace($1)::pg_catalog.text AS schema, pg_catalog.to_regclass($2)::pg_catalog.text AS table, " +
+      "pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text AS xid";
     const values = [this.#schema, `${this.#schema}.fences`];
     const rows =
       tx === undefined ? await this.#alone(text, values) : await rowsBy(tx, text, values);
-    const [{ schema, table }] = rows as [{ schema: string | null; table: string | null }];
-    return { schema: schema !== null, table: table !== null };
+    const [{ schema, table, xid }] = rows as [Record<"schema" | "table" | "xid", string | null>];
+    return { schema: schema !== null, table: table !== null, xid };
   }
 
   async #alone<Row>(text: string, values: readonly unknown[]): Promise<readonly Row[]> {

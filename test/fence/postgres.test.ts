@@ -248,6 +248,32 @@ describeWith(["postgres", "pgbouncer"], "a fence in PostgreSQL", () => {
     await fence.enter(undefined, "counter", OLD);
   });
 
+  it("a table made in a transaction is looked for once more, and then a guard is one statement", async () => {
+    const pool = database.pool({ max: 1 });
+    const fence = postgresFence(pool, { schema });
+    const client = await pool.connect();
+    let statements = 0;
+    const tx = {
+      query: (text: string, values?: unknown[]) => {
+        statements++;
+        return client.query(text, values);
+      },
+    };
+    const counts: number[] = [];
+    for (const end of ["ROLLBACK", "COMMIT", "COMMIT", "COMMIT"]) {
+      await client.query("BEGIN");
+      await fence.guard(tx, "counter", OLD);
+      statements = 0;
+      await fence.guard(tx, "counter", OLD);
+      counts.push(statements);
+      await client.query(end);
+    }
+    client.release();
+    // The table that the transaction itself has made may be rolled back.
+    expect(counts).toEqual([2, 2, 1, 1]);
+    expect(await fence.highest(undefined, "counter")).toBe(1n);
+  });
+
   it("works with a pool of one whose client is the transaction's", async () => {
     const pool = database.pool({ max: 1 });
     const fence = postgresFence(pool, { schema });

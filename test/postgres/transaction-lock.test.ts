@@ -261,6 +261,34 @@ describeWith(["postgres", "pgbouncer"], "withTransactionLock", () => {
     }
   });
 
+  it("a commit whose reply arrived while the process stood still is a success", async () => {
+    const mine = database.pool({ max: 1 });
+    let stoodStillMs = 0;
+    try {
+      const result = await withTransactionLock(mine, "a", async (tx: PoolClient) => {
+        await tx.query("UPDATE counter SET value = 9");
+        const query = tx.query.bind(tx) as (text: string) => Promise<unknown>;
+        const now = performance.now.bind(performance);
+        vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+        vi.spyOn(performance, "now").mockImplementation(() => now() + stoodStillMs);
+        tx.query = ((text: string) => {
+          // When the process goes on, the timer runs before the reply is read.
+          queueMicrotask(() => {
+            stoodStillMs = 31_000;
+            vi.advanceTimersByTime(30_000);
+          });
+          return query(text);
+        }) as never;
+        return "done";
+      });
+      expect(result).toBe("done");
+    } finally {
+      vi.restoreAllMocks();
+      vi.useRealTimers();
+    }
+    expect(await count()).toBe(9);
+  });
+
   it("what PostgreSQL did not commit is no success", async () => {
     const mine = database.pool();
     const ignored = withTransactionLock(mine, "a", async (tx) => {

@@ -26,6 +26,8 @@ export class Database extends Connections {
   #ready: Promise<void> | null = null;
   /** `Locks` that use the store. */
   #users = 0;
+  /** False after the last use was ended: then no call is repeated because its row is locked. */
+  isOpen = true;
   #isClosed = false;
 
   constructor(
@@ -102,7 +104,7 @@ export class Database extends Connections {
       try {
         return await call();
       } catch (error) {
-        if (!isLockFailure(error) || performance.now() >= endsAtMs) throw error;
+        if (!isLockFailure(error) || !this.isOpen || performance.now() >= endsAtMs) throw error;
       }
     }
   }
@@ -112,13 +114,15 @@ export class Database extends Connections {
   }
 
   open(): void {
+    this.isOpen = true;
     this.#users++;
   }
 
   /** Ends one use of the store. Returns false if the store stays open, for other users or for claims that are left. */
   leave(hasClaims: boolean): boolean {
     this.#users = Math.max(0, this.#users - 1);
-    return this.#closeClient || (this.#users === 0 && !hasClaims);
+    this.isOpen = !this.#closeClient && (this.#users > 0 || hasClaims);
+    return !this.isOpen;
   }
 
   /** Closes the client if the store owns it, and otherwise removes what was added to it. */

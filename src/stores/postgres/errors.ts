@@ -83,6 +83,10 @@ export function isLockFailure(error: unknown): boolean {
   return [code, cause?.code].some((one) => one === "55P03" || one === "40P01");
 }
 
+/** The error of a request whose row was found locked without waiting for it. */
+export const lockedError = (where: string): unknown =>
+  toStoreError(Object.assign(new Error("the row is locked"), { code: "55P03" }), where);
+
 /** SQLSTATE and message. */
 const textOf = (error: unknown): string =>
   `${(error as { code?: unknown } | null)?.code ?? ""} ${reasonOf(error)}`;

@@ -26,7 +26,7 @@ import { isInUse } from "../shared/name-info.js";
 import { QueuedClaims } from "../shared/queued-claims.js";
 import type { PostgresClient } from "./client.js";
 import { Database, LOCK_WAIT_MS } from "./database.js";
-import { toStoreError } from "./errors.js";
+import { lockedError, toStoreError } from "./errors.js";
 import { parseMessage } from "./messages.js";
 import { PostgresRecords } from "./records.js";
 import { requestBatcher } from "./request-batcher.js";
@@ -114,6 +114,10 @@ export class PostgresStore implements Store {
     size: REQUESTS_PER_CALL,
     nameOf: ({ names }) => names[0]!,
     timeoutMsOf: ({ ttl }) => (ttl === undefined ? RELEASE_TIMEOUT_MS : timeoutMsOf(ttl / 1_000)),
+    // An attempt at a held name is answered although the row is locked.
+    isOrdered: ({ kind }) => kind !== "claim",
+    isOpen: () => this.#database.isOpen,
+    lockedError: () => lockedError(this.#database.where),
     call: (requests, ...lock) => {
       const isDurable = this.#durableRelease || requests.some(isClaim);
       const values = [JSON.stringify(requests), isDurable];
@@ -124,6 +128,9 @@ export class PostgresStore implements Store {
     size: RENEWALS_PER_CALL,
     nameOf: ({ name }) => name,
     timeoutMsOf: ({ ttlMs }) => timeoutMsOf(ttlMs),
+    isOrdered: () => true,
+    isOpen: () => this.#database.isOpen,
+    lockedError: () => lockedError(this.#database.where),
     call: (renewals, ...lock) => {
       const values = [
         renewals.map(({ name }) => name),
@@ -273,7 +280,12 @@ export class PostgresStore implements Store {
     // Without a channel, the waiters of this process poll.
     const channel = this.#database.deliversMessages ? this.#channel : null;
     const all = [...values, channel, Math.ceil(lockWaitMs), waits];
-    return this.#database.callForTexts(name, all, timeoutMs);
+    try {
+      return await this.#database.callForTexts(name, all, timeoutMs);
+    } finally {
+      // A late claim, or its release, has added the listener again.
+      if (!this.#database.isOpen) this.#database.detach();
+    }
   }
 
   #describe(first: string, beyond: string | null, many: number): Promise<readonly DescribedName[]> {

@@ -1,3 +1,6 @@
+import { isLate } from "../../core/clock.js";
+import { LAST_REPLY_MS } from "../../core/reply-timeout.js";
+
 /** Whether the promise settles within the time. Rejects as the promise does. */
 export async function settlesWithin(
   ms: number,
@@ -6,8 +9,17 @@ export async function settlesWithin(
 ): Promise<boolean> {
   let timer: NodeJS.Timeout | undefined;
   const timeout = new Promise<false>((resolve) => {
-    timer = setTimeout(() => resolve(false), ms);
-    if (unref) timer.unref();
+    const after = (delayMs: number, run: () => void): void => {
+      timer = setTimeout(run, delayMs);
+      if (unref) timer.unref();
+    };
+    const timedOut = (): void => resolve(false);
+    const dueAtMs = performance.now() + ms;
+    after(ms, () => {
+      // A reply that arrived while the process stood still is read after the timers.
+      if (isLate(dueAtMs, performance.now())) after(LAST_REPLY_MS, timedOut);
+      else timedOut();
+    });
   });
   try {
     return await Promise.race([promise.then(() => true), timeout]);

@@ -530,6 +530,44 @@ describeWith(["postgres"], "connections and rows that others use", () => {
     },
   );
 
+  test("100 locked names: each request learns why", { timeout: 90_000 }, async () => {
+    const { locks } = await open({ max: 4 });
+    const names = Array.from({ length: 100 }, (_, i) => `many ${i}`);
+    await Promise.all(names.map(async (name) => (await locks.acquire(name)).release()));
+    const other = await lockRows(names);
+    const failures = names.map((name) =>
+      expect(locks.acquire(name, { ttl: "30s", wait: "8s" })).rejects.toThrow(
+        "keeps the row of the name locked",
+      ),
+    );
+    await Promise.all(failures);
+    await other.query("ROLLBACK");
+  });
+
+  test("once closed, the store leaves the pool alone, although rows are locked", {
+    timeout: 30_000,
+  }, async () => {
+    const pool = new Pool({ connectionString: server.url, max: 4 });
+    const ignore = (): void => {};
+    onTestFinished(() => pool.end());
+    const locks = createLocks(postgresStore(pool), { ttl: "30s" });
+    await (await locks.acquire("closing")).release();
+    const other = await lockRows(["closing"]);
+    const pending = [
+      locks.acquire("closing", { wait: "20s" }),
+      locks.forceRelease("closing", { why: "test" }),
+    ].map((one) => one.catch(ignore));
+    await sleep(300);
+    await locks.close();
+    const connects = vi.spyOn(pool, "connect");
+    await sleep(1_500);
+    expect(pool.listenerCount("error")).toBe(0);
+    // At most the release of the claim, whose fate was not known before.
+    expect(connects.mock.calls.length).toBeLessThan(3);
+    await Promise.all(pending);
+    await other.query("ROLLBACK");
+  });
+
   test("a row that somebody else has locked holds up its own name only", {
     timeout: 60_000,
   }, async () => {

@@ -251,8 +251,9 @@ END $$;
 
 -- Serves the claims and releases of one turn of a client's event loop, in their order (Request in index.ts), but claims
 -- of names that are busy come first: they are answered before a row is locked, and write nothing.
--- A reply is null if another transaction has locked or deleted the name: the client sends the requests of that name again, in a
--- call that waits for the lock (`waits`). A call with a single request always waits.
+-- A reply is null if another transaction has locked or deleted the name: the client sends the request again, first with those
+-- of other locked names, and then with those of its name alone, in a call that waits for the lock (`waits`). A call with a
+-- single request always waits.
 CREATE OR REPLACE FUNCTION requests(
   batch json, is_durable boolean, new_channel text, lock_timeout_ms integer, waits boolean
 ) RETURNS text[] LANGUAGE plpgsql SET search_path = pg_catalog, $SCHEMA, pg_temp AS $$
