@@ -54,7 +54,7 @@ export async function findDeadlocks(infos: readonly NameInfo[]): Promise<readonl
     const use = useOf(info);
     uses.push(use);
     for (const label of use.held.keys()) append(holds, label, use);
-    if (budget.isSpent(info.holders.length)) await budget.refill();
+    if (budget.spend(info.holders.length)) await budget.refill();
   }
   await removeUnblocked(uses, holds, budget);
   const tickets = await stuckTickets(uses, budget);
@@ -73,7 +73,7 @@ export async function inBoth(
   const before = new Map<string, NameInfo>();
   for (const info of first) {
     before.set(info.name, info);
-    if (budget.isSpent()) await budget.refill();
+    if (budget.spend()) await budget.refill();
   }
   const both: NameInfo[] = [];
   for (const info of second) {
@@ -90,7 +90,7 @@ export async function inBoth(
         ({ holder, waitingMs }) => waitingMs >= (waitedMs.get(holder) ?? Number.POSITIVE_INFINITY),
       ),
     });
-    if (budget.isSpent(tokens.size + waiters.length)) await budget.refill();
+    if (budget.spend(tokens.size + waiters.length)) await budget.refill();
   }
   return both;
 }
@@ -102,7 +102,8 @@ const STEPS = 4_000;
 class StepBudget {
   #left = STEPS;
 
-  isSpent(steps = 1): boolean {
+  /** Returns whether nothing is left: then it must be refilled. */
+  spend(steps = 1): boolean {
     this.#left -= steps + 1;
     return this.#left < 0;
   }
@@ -134,7 +135,7 @@ async function removeUnblocked(
   const waiting = new Map<string, number>();
   for (const { queue } of uses) {
     for (const { holder } of queue) waiting.set(holder, (waiting.get(holder) ?? 0) + 1);
-    if (budget.isSpent(queue.length)) await budget.refill();
+    if (budget.spend(queue.length)) await budget.refill();
   }
   const gained: ByLabel<NameUse> = new Map();
   const giveBack = async (label: string): Promise<void> => {
@@ -142,13 +143,13 @@ async function removeUnblocked(
       use.inUse -= use.held.get(label) ?? 0;
       use.held.delete(label);
       changed.push(use);
-      if (budget.isSpent()) await budget.refill();
+      if (budget.spend()) await budget.refill();
     }
   };
   const changed = [...uses];
   for (const label of holds.keys()) {
     if (!waiting.has(label)) await giveBack(label);
-    if (budget.isSpent()) await budget.refill();
+    if (budget.spend()) await budget.refill();
   }
   for (let use = changed.pop(); use !== undefined; use = changed.pop()) {
     for (let next = use.queue[use.head]; next !== undefined; next = use.queue[use.head]) {
@@ -161,9 +162,9 @@ async function removeUnblocked(
       const left = waiting.get(holder)! - 1;
       waiting.set(holder, left);
       if (left === 0) await giveBack(holder);
-      if (budget.isSpent()) await budget.refill();
+      if (budget.spend()) await budget.refill();
     }
-    if (budget.isSpent()) await budget.refill();
+    if (budget.spend()) await budget.refill();
   }
 }
 
@@ -181,9 +182,9 @@ async function stuckTickets(
     for (let at = use.head; at < use.queue.length; at++) {
       const { holder: label, permits, waitingMs } = use.queue[at]!;
       append(tickets, label, { label, permits, waitingMs, use, at });
-      if (budget.isSpent()) await budget.refill();
+      if (budget.spend()) await budget.refill();
     }
-    if (budget.isSpent()) await budget.refill();
+    if (budget.spend()) await budget.refill();
   }
   return tickets;
 }
@@ -212,11 +213,11 @@ async function circles(
           blockedBy,
           holds: (holds.get(ticket.label) ?? []).map(({ name }) => name),
         });
-        if (budget.isSpent()) await budget.refill();
+        if (budget.spend()) await budget.refill();
       }
       found.push(circle);
     }
-    if (budget.isSpent()) await budget.refill();
+    if (budget.spend()) await budget.refill();
   }
   return found;
 }
@@ -257,12 +258,12 @@ async function shortestCircle(
       if (byHolders && !holdersSeen.has(use)) {
         holdersSeen.add(use);
         for (const one of use.held.keys()) reach(one);
-        if (budget.isSpent(use.held.size)) await budget.refill();
+        if (budget.spend(use.held.size)) await budget.refill();
       }
       const start = queueSeen.get(use) ?? use.head;
       for (let i = start; i < at; i++) reach(use.queue[i]!.holder);
       queueSeen.set(use, Math.max(start, at));
-      if (budget.isSpent()) await budget.refill();
+      if (budget.spend()) await budget.refill();
     }
   }
   throw new Error("labels that block each other in turn must form a circle");
@@ -276,7 +277,7 @@ async function stepsTo(
   const steps = [last];
   for (let step = reachedBy.get(last.ticket.label); step; step = reachedBy.get(step.ticket.label)) {
     steps.push(step);
-    if (budget.isSpent()) await budget.refill();
+    if (budget.spend()) await budget.refill();
   }
   return steps.reverse();
 }
@@ -300,7 +301,7 @@ async function groupsOf(
   const edges: number[][] = [];
   for (const label of tickets.keys()) {
     nodes.set(label, edges.push([]) - 1);
-    if (budget.isSpent()) await budget.refill();
+    if (budget.spend()) await budget.refill();
   }
   for (const use of uses) {
     const { held, queue, head } = use;
@@ -314,7 +315,7 @@ async function groupsOf(
       if (at > head) edges[node]!.push(before);
       edges.push(at > head ? [node, before] : [node]);
     }
-    if (budget.isSpent(held.size + queue.length)) await budget.refill();
+    if (budget.spend(held.size + queue.length)) await budget.refill();
   }
   const components = await componentsOf(edges, budget);
   const byComponent = new Map<number, Group>();
@@ -325,13 +326,13 @@ async function groupsOf(
       group.size++;
       if (label < group.least) group.least = label;
     }
-    if (budget.isSpent()) await budget.refill();
+    if (budget.spend()) await budget.refill();
   }
   const groups = new Map<string, Group>();
   for (const [label, node] of nodes) {
     const group = byComponent.get(components[node]!)!;
     if (group.size > 1) groups.set(label, group);
-    if (budget.isSpent()) await budget.refill();
+    if (budget.spend()) await budget.refill();
   }
   return groups;
 }
@@ -354,7 +355,7 @@ async function componentsOf(
     if (order[root] !== -1) continue;
     const path = [root];
     for (let node = path.at(-1); node !== undefined; node = path.at(-1)) {
-      if (budget.isSpent()) await budget.refill();
+      if (budget.spend()) await budget.refill();
       if (order[node] === -1) {
         order[node] = low[node] = visited++;
         open.push(node);
@@ -372,7 +373,7 @@ async function componentsOf(
       for (let one = open.pop()!; ; one = open.pop()!) {
         components[one] = found;
         if (one === node) break;
-        if (budget.isSpent()) await budget.refill();
+        if (budget.spend()) await budget.refill();
       }
       found++;
     }

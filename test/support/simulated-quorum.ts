@@ -17,6 +17,7 @@ const START_MICROS = 1e15;
 /** Simulated nodes in service, for directed runs of the real store, without the core. */
 export class SimulatedQuorum {
   readonly world: World;
+  readonly #leastMs: number;
   readonly servers: readonly SimulatedServer[];
   /** By client: the node that it does not reach. */
   readonly away = new Map<string, number>();
@@ -25,8 +26,10 @@ export class SimulatedQuorum {
   /** When a client sends a claim to the first node. */
   readonly claims: { readonly client: string; readonly atMs: number }[] = [];
 
-  constructor(seed = 1, nodes = 3) {
+  /** `leastMs`: the least time that a message is under way. */
+  constructor(seed = 1, nodes = 3, leastMs = 0) {
     this.world = new World(seed);
+    this.#leastMs = leastMs;
     this.servers = Array.from(
       { length: nodes },
       (_, node) => new SimulatedServer(`run${node}`, () => START_MICROS + this.#elapsedMicros),
@@ -48,7 +51,7 @@ export class SimulatedQuorum {
         isDown: () => this.away.get(client) === node,
       };
       const name = `${client} at node-${node}`;
-      const path = new MessagePath(this.world, process, network, { name });
+      const path = new MessagePath(this.world, process, network, { name, leastMs: this.#leastMs });
       const one = new SimulatedNode(`node-${node}`, server, path, { ...ABOUT, channel: client });
       if (node > 0) return one;
       return forwardTo(one, {

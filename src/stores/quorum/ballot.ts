@@ -1,3 +1,4 @@
+import { shortId } from "./keys.js";
 import { askEach, type Limits, type Member } from "./member.js";
 import type { NodeClaim, NodeClaimReply, QuorumNode } from "./node.js";
 
@@ -7,16 +8,23 @@ export type BallotOutcome =
   | { readonly kind: "decided"; readonly number: number }
   /** Another ballot has a majority. */
   | { readonly kind: "busy"; readonly freeInMs: number; readonly holder: string }
-  /**
-   * Enough nodes have voted, and no ballot is known to have a majority. `holder`, `freeInMs`: of another ballot that
-   * may have one, with the votes of nodes that did not reply; null and 0 if there is none.
-   */
-  | { readonly kind: "split"; readonly freeInMs: number; readonly holder: string | null }
+  /** Enough nodes have voted, and no ballot is known to have a majority. */
+  | { readonly kind: "split"; readonly rival: Rival | null }
   /** Fewer nodes than a majority have voted. */
   | { readonly kind: "unavailable"; readonly failures: readonly Error[] };
 
-/** Nobody can have the name. */
-export const NO_RIVAL: BallotOutcome = { kind: "split", freeInMs: 0, holder: null };
+/** Another ballot that may have a majority, with the votes of nodes that did not vote here. */
+interface Rival {
+  readonly freeInMs: number;
+  readonly holder: string;
+  /** The short ids of all other ballots that nodes have recorded. */
+  readonly seen: ReadonlySet<string>;
+  /** Two clients that have split the votes compare ids: one learns that it goes first, the other that it does not. */
+  readonly goesFirst: boolean;
+}
+
+/** No other ballot is known that may have a majority. */
+export const NO_RIVAL: BallotOutcome = { kind: "split", rival: null };
 
 export const majorityOf = (nodes: number): number => Math.floor(nodes / 2) + 1;
 
@@ -30,6 +38,7 @@ export class Ballot {
   readonly #majority: number;
   readonly #claim: NodeClaim;
   readonly #limits: Limits;
+  readonly #seenBefore: ReadonlySet<string>;
   readonly #claimed: (NodeClaimReply | Error | undefined)[];
   /** Answers to the request to raise the number; null in the first round. */
   #raised: (boolean | Error | undefined)[] | null = null;
@@ -41,12 +50,23 @@ export class Ballot {
   #isUnusual = false;
   #resolve: (outcome: BallotOutcome) => void = () => {};
   #isOver = false;
+  #isGivenUp = false;
 
-  constructor(members: readonly Member[], claim: NodeClaim, limits: Limits) {
+  /**
+   * `seenBefore`: the ballots that an earlier one of the same claim has met. A client that got no majority takes back
+   * its ballot before it asks again, so one that is met twice is taken for the holder's.
+   */
+  constructor(
+    members: readonly Member[],
+    claim: NodeClaim,
+    limits: Limits,
+    seenBefore: ReadonlySet<string>,
+  ) {
     this.#members = members;
     this.#majority = majorityOf(members.length);
     this.#claim = claim;
     this.#limits = limits;
+    this.#seenBefore = seenBefore;
     this.#claimed = members.map(() => undefined);
   }
 
@@ -72,6 +92,12 @@ export class Ballot {
     });
   }
 
+  /** Ends the ballot without a decision as soon as a majority of the nodes has voted. */
+  giveUp(): void {
+    this.#isGivenUp = true;
+    this.#evaluate();
+  }
+
   /** Whether the claim may still reach the node after its release, by another connection. */
   mayReach(index: number): boolean {
     const answer = this.#claimed[index];
@@ -86,6 +112,10 @@ export class Ballot {
 
   #evaluate(): void {
     if (this.#isOver) return;
+    if (this.#isGivenUp && this.#claimed.filter(isVote).length >= this.#majority) {
+      this.#end(this.#whyNot());
+      return;
+    }
     if (this.#raised !== null) {
       this.#evaluateRaised(this.#raised);
       return;
@@ -106,10 +136,8 @@ export class Ballot {
     if (recorded + pending < this.#majority) {
       const votes = this.#claimed.filter(isVote).length;
       if (pending > 0 && votes < this.#majority) return;
-      const outcome = this.#whyNot();
-      // The next reply may show that another ballot has a majority.
-      const isOpen = outcome.kind === "split" && outcome.holder !== null;
-      if (pending === 0 || !isOpen) this.#end(outcome);
+      // The next reply may show whether another ballot has a majority.
+      if (pending === 0 || !this.#isRivalInDoubt) this.#end(this.#whyNot());
     } else if (Math.max(0, ...byNumber.values()) + pending < this.#majority) this.#raise();
   }
 
@@ -155,16 +183,36 @@ export class Ballot {
     if (busy.length + recorded + late.length < this.#majority) {
       return { kind: "unavailable", failures: this.#failures() };
     }
-    const unanswered = this.#claimed.filter((answer) => answer === undefined).length;
-    const votesFor = (id: string): number => busy.filter((one) => one.id === id).length;
-    const [rival] = [...busy].sort((a, b) => votesFor(b.id) - votesFor(a.id));
-    const votes = rival === undefined ? 0 : votesFor(rival.id);
-    if (rival === undefined || votes + unanswered < this.#majority) return NO_RIVAL;
+    const rivals = this.#rivals;
+    const known = rivals.find(({ id, votes }) => {
+      return votes >= this.#majority || this.#seenBefore.has(id);
+    });
+    const rival = known ?? rivals[0];
+    if (rival === undefined) return NO_RIVAL;
     // The time at which a majority of the nodes is free, if those that did not reply are.
-    const freeInMs = busy.map((one) => one.freeInMs).sort((a, b) => a - b);
+    const times = busy.map((one) => one.freeInMs).sort((a, b) => a - b);
     const last = Math.max(0, busy.length - (this.#members.length - this.#majority) - 1);
-    const kind = votes >= this.#majority ? "busy" : "split";
-    return { kind, freeInMs: freeInMs[last]!, holder: rival.holder };
+    const [freeInMs, { holder }] = [times[last]!, rival];
+    if (known !== undefined) return { kind: "busy", freeInMs, holder };
+    const seen = new Set(busy.map(({ id }) => id));
+    const own = shortId(this.#claim.id);
+    const goesFirst = recorded > 0 && [...seen].every((id) => id < own);
+    return { kind: "split", rival: { freeInMs, holder, seen, goesFirst } };
+  }
+
+  /** The other ballots that have a majority, or would have one with the votes of all nodes that have not voted. */
+  get #rivals() {
+    const busy = this.#claimed.filter((answer) => isOf("busy", answer));
+    const unknown = this.#claimed.filter((answer) => !isVote(answer)).length;
+    return busy
+      .map((one) => ({ ...one, votes: busy.filter(({ id }) => id === one.id).length }))
+      .filter(({ votes }) => votes + unknown >= this.#majority)
+      .sort((a, b) => b.votes - a.votes);
+  }
+
+  get #isRivalInDoubt(): boolean {
+    const [rival] = this.#rivals;
+    return rival !== undefined && rival.votes < this.#majority;
   }
 
   #failures(): Error[] {

@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { BUCKETS, bucketOf, escapePattern } from "../redis/keys.js";
 
 /**
@@ -18,3 +19,7 @@ export const revokedOf = (name: string): string => `${PREFIX}revoked:${name}`;
 /** Matches the records of all names with this prefix. */
 export const patternOf = (prefix: string): string => `${recordOf(escapePattern(prefix))}*`;
 export const nameOfRecord = (key: string): string => key.slice(recordOf("").length);
+
+/** Tells people which ballot is meant, without its secret id. The scripts know it, too. */
+export const shortId = (id: string): string =>
+  createHash("sha1").update(id).digest("hex").slice(0, 12);

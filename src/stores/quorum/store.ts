@@ -1,6 +1,5 @@
-import { InvalidArgumentError } from "../../core/errors.js";
+import { InvalidArgumentError, UnsupportedError } from "../../core/errors.js";
 import { type Runtime, systemRuntime } from "../../core/runtime.js";
-import { refuseIfCannot } from "../../core/settings.js";
 import {
   type Claim,
   type ClaimAnswer,
@@ -19,7 +18,7 @@ import {
 } from "../../core/store.js";
 import { LOST } from "../shared/lost.js";
 import { refuseUnsupported } from "../shared/unsupported.js";
-import { Ballot, type BallotOutcome, majorityOf, NO_RIVAL } from "./ballot.js";
+import { Ballot, type BallotOutcome, NO_RIVAL } from "./ballot.js";
 import { unavailable } from "./errors.js";
 import { Grants, limitsOf, toGrant } from "./grants.js";
 import { Inspection } from "./inspection.js";
@@ -28,22 +27,24 @@ import { Member, type PendingRequests } from "./member.js";
 import { Membership } from "./membership.js";
 import type { NodeClaim, QuorumNode } from "./node.js";
 import { QUORUM_TRAITS } from "./options.js";
+import { Pauses } from "./pauses.js";
 import { ProposedNumbers } from "./proposed-numbers.js";
 import { type BallotRelease, Releases } from "./releases.js";
 import { Waiters } from "./waiters.js";
 
 /** The most ballots of one claim while nobody is known to have a majority; then the core claims again. */
 const MOST_BALLOTS = 6;
-/** A pause after a ballot without a majority, and after a release that others wait for, in round trips. */
-const PAUSE_ROUND_TRIPS = { least: 2, most: 5 };
+/** No ballot of a claim begins later than this after the first: the core waits 2 s for the reply, or longer. */
+const LONGEST_COMPETITION_MS = 1_000;
 
+const UNKNOWN = { holder: null, freeInMs: 0 };
 const NO_ANSWER = new Promise<never>(() => {});
 
 /** A claim that has no answer yet. */
 interface OwnClaim {
   isGivenUp: boolean;
-  /** Ends the pause between two ballots. */
-  endPause: () => void;
+  /** Ends the pause between two ballots, or the present ballot. */
+  endWait: () => void;
   answer: Promise<ClaimAnswer>;
 }
 
@@ -55,7 +56,6 @@ interface OwnClaim {
 export class QuorumStore implements Store {
   readonly traits: Traits;
   readonly #members: readonly Member[];
-  readonly #majority: number;
   readonly #runtime: Runtime;
   readonly #membership: Membership;
   readonly #releases: Releases;
@@ -67,8 +67,7 @@ export class QuorumStore implements Store {
   /** Calls of `inspect`, `list` and `revoke` that have no answer yet. */
   readonly #inspecting = new Set<Promise<unknown>>();
   readonly #waiters: Waiters;
-  /** For each name, the time until which this process leaves it to waiters of other processes. */
-  readonly #pausedUntilMs = new Map<string, number>();
+  readonly #pauses: Pauses;
   readonly #pending: PendingRequests = { ends: new Set(), isClosed: false };
   readonly #closesNodes: boolean;
 
@@ -85,13 +84,13 @@ export class QuorumStore implements Store {
     this.#runtime = runtime;
     this.traits = { ...QUORUM_TRAITS, maxTtlMs };
     this.#members = nodes.map((node) => new Member(node, clock, this.#pending));
-    this.#majority = majorityOf(nodes.length);
     this.#membership = new Membership(this.#members, clock);
     this.#releases = new Releases(this.#members, clock);
     this.#numbers = new ProposedNumbers(this.#members, clock, maxTtlMs);
     this.#grants = new Grants(this.#members, clock, this.#releases);
     this.#inspection = new Inspection(this.#members, this.#membership);
     this.#waiters = new Waiters(this.#members, clock);
+    this.#pauses = new Pauses(this.#members, runtime);
   }
 
   /** Joins the nodes; claims do so first. Rejects if fewer than a majority answer. */
@@ -104,7 +103,7 @@ export class QuorumStore implements Store {
     const there = this.#claiming.get(claim.grantId);
     if (there !== undefined) return there.answer;
     this.#pending.isClosed = false;
-    const own: OwnClaim = { isGivenUp: false, endPause: () => {}, answer: NO_ANSWER };
+    const own: OwnClaim = { isGivenUp: false, endWait: () => {}, answer: NO_ANSWER };
     this.#claiming.set(claim.grantId, own);
     own.answer = this.#claimOnce(claim, push, own);
     return own.answer;
@@ -130,9 +129,8 @@ export class QuorumStore implements Store {
     return this.#inspect((inspection) => inspection.revoke(name, by));
   }
 
-  resize(): null {
-    refuseIfCannot(this.traits, "permits", "semaphores");
-    return null;
+  resize(): never {
+    throw new UnsupportedError(`a quorum has no semaphores: ${this.traits.cannot.permits}`);
   }
 
   inspect(name: string): Promise<NameInfo | null> {
@@ -172,7 +170,7 @@ export class QuorumStore implements Store {
     this.#pending.isClosed = true;
     for (const own of claims) {
       own.isGivenUp = true;
-      own.endPause();
+      own.endWait();
     }
     for (const end of this.#pending.ends) end();
     await Promise.allSettled([...claims.map(({ answer }) => answer), ...this.#inspecting]);
@@ -221,22 +219,27 @@ export class QuorumStore implements Store {
    */
   async #compete(claim: Claim, own: OwnClaim): Promise<BallotOutcome> {
     // The lease counts from the claim: what is decided much later is of little use.
-    const untilMs = this.#nowMs() + claim.ttlMs / 3;
-    const longestPauseMs = limitsOf(claim.ttlMs).silentMs;
-    const pausedForMs = (this.#pausedUntilMs.get(claim.names[0]!) ?? 0) - this.#nowMs();
-    if (pausedForMs > 0) await this.#pause(Math.min(pausedForMs, longestPauseMs), own);
-    for (let ballots = 1; ; ballots++) {
-      if (own.isGivenUp) return NO_RIVAL;
-      const outcome = await this.#ballot(claim);
-      const isLast = ballots >= MOST_BALLOTS || this.#nowMs() >= untilMs;
-      if (outcome.kind !== "split" || isLast) return outcome;
-      const pauseMs = this.#randomPauseMs() * 2 ** (ballots - 1);
-      await this.#pause(Math.min(pauseMs, longestPauseMs), own);
+    const untilMs = this.#nowMs() + Math.min(claim.ttlMs / 3, LONGEST_COMPETITION_MS);
+    const seen = new Set<string>();
+    let outcome = NO_RIVAL;
+    const pauseMs = this.#pauses.beforeClaimMs(claim.names[0]!, claim.ttlMs);
+    if (pauseMs > 0) await this.#pause(pauseMs, own);
+    for (let ballots = 1; !own.isGivenUp; ballots++) {
+      outcome = await this.#ballot(claim, seen, own);
+      const isLast = own.isGivenUp || ballots >= MOST_BALLOTS || this.#nowMs() >= untilMs;
+      if (outcome.kind !== "split" || isLast) break;
+      for (const id of outcome.rival?.seen ?? []) seen.add(id);
+      await this.#pause(this.#pauses.afterSplitMs(outcome, ballots, claim.ttlMs), own);
     }
+    return outcome;
   }
 
   /** One ballot under a new id; if it is not decided, its records are released. */
-  async #ballot(claim: Claim): Promise<BallotOutcome> {
+  async #ballot(
+    claim: Claim,
+    seenBefore: ReadonlySet<string>,
+    own: OwnClaim,
+  ): Promise<BallotOutcome> {
     const { grantId, ttlMs, seq, atLeastMs, holder } = claim;
     const name = claim.names[0]!;
     const id = this.#runtime.random.grantId();
@@ -246,7 +249,8 @@ export class QuorumStore implements Store {
     const register = hasMoreWaiters ? "always" : claim.queue ? "if-busy" : "never";
     const request: NodeClaim = { name, id, number, ttlMs, seq, atLeastMs, register, holder };
     const closedUntilMs = atLeastMs > 0 ? this.#nowMs() + atLeastMs : 0;
-    const ballot = new Ballot(this.#members, request, limitsOf(ttlMs));
+    const ballot = new Ballot(this.#members, request, limitsOf(ttlMs), seenBefore);
+    own.endWait = () => ballot.giveUp();
     const outcome = await ballot.run();
     if (outcome.kind === "decided") {
       this.#grants.add({
@@ -318,7 +322,7 @@ export class QuorumStore implements Store {
     const claiming = this.#claiming.get(grantId);
     if (claiming !== undefined) {
       claiming.isGivenUp = true;
-      claiming.endPause();
+      claiming.endWait();
       await claiming.answer.catch(() => {});
       this.#waiters.leave(name, grantId);
     }
@@ -327,7 +331,7 @@ export class QuorumStore implements Store {
       return this.#grants.whyRevoked(grantId) ?? LOST;
     }
     const { answer, isAwaited } = await this.#grants.release(grantId, unused);
-    if (isAwaited) this.#leaveToOthers(name);
+    if (isAwaited) this.#pauses.leaveToOthers(name);
     return answer;
   }
 
@@ -340,7 +344,7 @@ export class QuorumStore implements Store {
     if (outcome.kind === "unavailable") {
       throw unavailable(this.#members.length, outcome.failures);
     }
-    const { holder, freeInMs } = outcome;
+    const { holder, freeInMs } = (outcome.kind === "busy" ? outcome : outcome.rival) ?? UNKNOWN;
     if (queue === undefined) {
       return { kind: "busy", name: claim.names[0]!, position: { ahead: 0, freeInMs, holder } };
     }
@@ -354,17 +358,6 @@ export class QuorumStore implements Store {
     return { kind: "queued", position: { ahead, freeInMs: 0, holder: queue.holder } };
   }
 
-  /** Pauses the claims of this process, which would always be faster than others that wait for the name. */
-  #leaveToOthers(name: string): void {
-    const nowMs = this.#nowMs();
-    for (const [one, endMs] of this.#pausedUntilMs) {
-      if (endMs > nowMs) break;
-      this.#pausedUntilMs.delete(one);
-    }
-    this.#pausedUntilMs.delete(name);
-    this.#pausedUntilMs.set(name, nowMs + this.#randomPauseMs());
-  }
-
   #refuse(claim: Claim): void {
     refuseUnsupported(this.traits, claim);
     const { ttlMs } = claim;
@@ -374,16 +367,10 @@ export class QuorumStore implements Store {
     }
   }
 
-  #randomPauseMs(): number {
-    const { least, most } = PAUSE_ROUND_TRIPS;
-    const times = this.#members.map(({ roundTripMs }) => roundTripMs).sort((a, b) => a - b);
-    return times[this.#majority - 1]! * (least + (most - least) * this.#runtime.random.unit());
-  }
-
   #pause(ms: number, own: OwnClaim): Promise<void> {
     return new Promise((resolve) => {
       const timer = this.#runtime.clock.after(ms, resolve);
-      own.endPause = () => {
+      own.endWait = () => {
         timer.cancel();
         resolve();
       };

@@ -29,24 +29,27 @@ export class MessagePath {
   readonly #name: string;
   readonly #network: Network;
   readonly #lateMs: number;
+  readonly #leastMs: number;
   readonly #answersLastCopy: boolean;
   #messages = 0;
 
   /**
    * `name`: the chance of each message depends on it. `answersLastCopy`: of a request that arrives twice, only the
    * last copy is answered, as by a client that sends it again when its connection is lost, and the reply with it.
+   * `leastMs`: the least delay of a request, and of a reply.
    */
   constructor(
     world: World,
     process: SimulatedProcess,
     network: Network,
-    { name = process.name, lateMs = LATE_MS, answersLastCopy = false } = {},
+    { name = process.name, lateMs = LATE_MS, leastMs = 0, answersLastCopy = false } = {},
   ) {
     this.#world = world;
     this.#process = process;
     this.#name = name;
     this.#network = network;
     this.#lateMs = lateMs;
+    this.#leastMs = leastMs;
     this.#answersLastCopy = answersLastCopy;
   }
 
@@ -56,6 +59,7 @@ export class MessagePath {
     const happens = (fault: MessageFault): boolean =>
       this.#network.isActive(fault) && chance.unit() < 0.5;
     const delayMs = (): number =>
+      this.#leastMs +
       chance.unit() * (happens("messages are late") ? this.#lateMs : USUAL_DELAY_MS);
     return new Promise((resolve, reject) => {
       const answer = (run: () => void): void => {

@@ -2,7 +2,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { Redis } from "ioredis";
 import { afterAll, beforeAll, expect, onTestFinished, test, vi } from "vitest";
 import type { Random } from "../../../src/core/random.js";
-import { MARKER, recordOf } from "../../../src/stores/quorum/keys.js";
+import { MARKER, recordOf, shortId } from "../../../src/stores/quorum/keys.js";
 import { RedisNode } from "../../../src/stores/quorum/redis-node.js";
 import { SCRIPTS } from "../../../src/stores/quorum/scripts.js";
 import { seededRandom } from "../../../src/testing/seeded-random.js";
@@ -10,7 +10,7 @@ import { Lab } from "../../../src/verify/lab/lab.js";
 import type { RedisServer } from "../../../src/verify/lab/redis.js";
 import { until } from "../../../src/verify/lab/until.js";
 import { SimulatedServer } from "../../../src/verify/simulate/quorum/server.js";
-import { type Caller, shortId } from "../../../src/verify/simulate/quorum/server-data.js";
+import type { Caller } from "../../../src/verify/simulate/quorum/server-data.js";
 import { ruleRuns } from "../../support/chance.js";
 import { describeWith } from "../../support/needs.js";
 

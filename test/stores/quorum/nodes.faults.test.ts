@@ -353,8 +353,7 @@ describeWith(["redis"], "nodes of a quorum fail", () => {
       await inject(timeLine, wiped(servers[2]!));
       expect(await hasRecord(servers[2]!)).toBe(false);
       const refused = await other.acquire("name", { wait: 2_000 }).catch(({ code }) => code);
-      // On a busy machine, the votes for the last claim may come too late to show that a majority replies.
-      expect(refused).toMatch(/^(ACQUIRE_TIMEOUT|STORE_UNAVAILABLE)$/);
+      expect(refused).toBe("ACQUIRE_TIMEOUT");
       expect(await holder.look(held.op)).toBe(true);
       expect(await holder.write(held.op)).toBe(true);
       await heal(timeLine, wiped(servers[2]!));

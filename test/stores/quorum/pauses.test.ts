@@ -1,9 +1,14 @@
 import { describe, expect, test } from "vitest";
+import { limitsOf } from "../../../src/stores/quorum/grants.js";
 import type { QuorumStore } from "../../../src/stores/quorum/store.js";
 import { claimBy, ignorePush, SimulatedQuorum, TTL_MS } from "../../support/simulated-quorum.js";
 
 /** The longest one of the simulation. */
 const ROUND_TRIP_MS = 6;
+/** The core waits at least this long for the reply to a claim. */
+const CLAIM_TIMEOUT_MS = 2_000;
+/** A node that has not replied in this time is silent. */
+const { silentMs: SILENT_MS } = limitsOf(TTL_MS);
 
 /** The first claim of the client after its release, in ms after that. */
 async function claimsAfterRelease(
@@ -78,29 +83,49 @@ describe.each<readonly [nodes: number, hung: readonly number[]]>([
   [5, [4]],
   [5, [3, 4]],
 ])("with %d nodes, of which %j do not reply", (nodes, hung) => {
-  async function open(seed: number) {
-    const quorum = new SimulatedQuorum(seed, nodes);
-    const clients = ["a", "b"];
+  async function open(seed: number, { leastMs = 0, clients = ["a", "b"] } = {}) {
+    const quorum = new SimulatedQuorum(seed, nodes, leastMs);
     const stores = await Promise.all(clients.map((client) => quorum.open(client)));
     for (const node of hung) quorum.hung.add(node);
     return { quorum, clients, stores };
   }
 
-  test("one of two clients that split the votes gets the name, and the other learns of it", async () => {
-    let splits = 0;
-    for (let seed = 1; seed <= 40; seed++) {
-      const { quorum, clients, stores } = await open(seed);
-      const claims = stores.map((store, i) => store.claim(claimBy(clients[i]!), ignorePush));
-      const answers = await quorum.until(Promise.all(claims));
-      const kinds = answers.map(({ kind }) => kind).sort();
-      expect(kinds, `seed ${seed}`).toEqual(["busy", "granted"]);
-      const winner = clients[answers.findIndex(({ kind }) => kind === "granted")];
-      const loser = answers.find(({ kind }) => kind === "busy");
-      expect(loser, `seed ${seed}`).toMatchObject({ position: { holder: winner } });
-      if (quorum.claims.length > clients.length) splits++;
-    }
-    expect(splits).toBeGreaterThan(5);
-  });
+  test.each([0, 8, 15, 50, 100, 200])(
+    "one of two clients that split the votes gets the name, and the other learns of it: messages take %d ms",
+    async (leastMs) => {
+      let splits = 0;
+      for (let seed = 1; seed <= 40; seed++) {
+        const { quorum, clients, stores } = await open(seed, { leastMs });
+        const fromMs = quorum.world.nowMs;
+        const claims = stores.map((store, i) => store.claim(claimBy(clients[i]!), ignorePush));
+        const answers = await quorum.until(Promise.all(claims));
+        expect(quorum.world.nowMs - fromMs, `seed ${seed}`).toBeLessThan(CLAIM_TIMEOUT_MS);
+        const kinds = answers.map(({ kind }) => kind).sort();
+        expect(kinds, `seed ${seed}`).toEqual(["busy", "granted"]);
+        const winner = clients[answers.findIndex(({ kind }) => kind === "granted")];
+        const loser = answers.find(({ kind }) => kind === "busy");
+        expect(loser, `seed ${seed}`).toMatchObject({ position: { holder: winner } });
+        if (quorum.claims.length > clients.length) splits++;
+      }
+      expect(splits).toBeGreaterThan(5);
+    },
+  );
+
+  test.each([0, 15, 50])(
+    "one of ten clients gets the name: messages take %d ms",
+    async (leastMs) => {
+      const clients = Array.from({ length: 10 }, (_, i) => `client ${i}`);
+      for (let seed = 1; seed <= 40; seed++) {
+        const { quorum, stores } = await open(seed, { leastMs, clients });
+        const fromMs = quorum.world.nowMs;
+        const claims = stores.map((store, i) => store.claim(claimBy(clients[i]!), ignorePush));
+        const answers = await quorum.until(Promise.all(claims));
+        expect(quorum.world.nowMs - fromMs, `seed ${seed}`).toBeLessThan(CLAIM_TIMEOUT_MS);
+        const kinds = answers.map(({ kind }) => kind).sort();
+        expect(kinds, `seed ${seed}`).toEqual([...Array(9).fill("busy"), "granted"]);
+      }
+    },
+  );
 
   test("a claim of a name that a majority holds needs one ballot", async () => {
     const { quorum, stores } = await open(1);
@@ -115,14 +140,39 @@ describe.each<readonly [nodes: number, hung: readonly number[]]>([
   });
 });
 
-test("a name that another holds with the vote of a node that does not reply is busy after six ballots", async () => {
-  const quorum = new SimulatedQuorum();
-  const store = await quorum.open("other");
-  quorum.recordFor("holder", 0, TTL_MS);
-  quorum.hung.add(2);
-  const answer = await quorum.until(store.claim(claimBy("other"), ignorePush));
-  expect(answer).toMatchObject({ kind: "busy", position: { holder: "holder" } });
-  expect(quorum.claims).toHaveLength(6);
+describe.each([0, 8, 15, 50, 100])("messages take %d ms", (leastMs) => {
+  async function open() {
+    const quorum = new SimulatedQuorum(1, 3, leastMs);
+    const store = await quorum.open("other");
+    quorum.recordFor("holder", 0, TTL_MS);
+    quorum.hung.add(2);
+    return { quorum, store };
+  }
+
+  test("a name that another holds with the vote of a node that does not reply is busy after two ballots", async () => {
+    const { quorum, store } = await open();
+    for (const mostMs of [CLAIM_TIMEOUT_MS, CLAIM_TIMEOUT_MS - SILENT_MS]) {
+      const fromMs = quorum.world.nowMs;
+      quorum.claims.length = 0;
+      const answer = await quorum.until(store.claim(claimBy("other"), ignorePush));
+      expect(answer).toMatchObject({ kind: "busy", position: { holder: "holder" } });
+      expect(quorum.claims).toHaveLength(2);
+      expect(quorum.world.nowMs - fromMs).toBeLessThan(mostMs);
+    }
+  });
+
+  test("a claim that is given up ends when a majority has replied", async () => {
+    for (const afterMs of [1, 100, 300, 600, 700, 800, 900]) {
+      const { quorum, store } = await open();
+      const claim = store.claim(claimBy("other", true), ignorePush);
+      await quorum.pass(afterMs);
+      const fromMs = quorum.world.nowMs;
+      await quorum.until(store.release([{ name: "name", grantId: "other" }]));
+      // The rest of a ballot, and its release.
+      expect(quorum.world.nowMs - fromMs, `${afterMs}`).toBeLessThanOrEqual(4 * (leastMs + 3));
+      expect(await quorum.until(claim)).toMatchObject({ kind: "queued" });
+    }
+  });
 });
 
 test("two clients that died in a split keep a third one from the name only until their votes expire", async () => {

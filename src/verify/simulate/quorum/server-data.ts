@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { shortId } from "../../../stores/quorum/keys.js";
 import type { NodeNameInfo, NodeRevocation } from "../../../stores/quorum/node.js";
 import { FORMAT } from "../../../stores/quorum/scripts.js";
 
@@ -83,10 +83,6 @@ export function countFromNow(record: NodeRecord, micros: number): void {
 /** A name that `atLeast` keeps closed is held by nobody. */
 export const isHeldBy = (record: NodeRecord, id: string, micros: number): boolean =>
   record.id === id && record.expiry > micros;
-
-/** Tells people which ballot is meant, without its secret id. */
-export const shortId = (id: string): string =>
-  createHash("sha1").update(id).digest("hex").slice(0, 12);
 
 /** The record as an inspection shows it. */
 export const describeRecord = (

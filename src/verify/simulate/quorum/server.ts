@@ -1,4 +1,5 @@
 import { REVOKED_KEPT } from "../../../core/store.js";
+import { shortId } from "../../../stores/quorum/keys.js";
 import type {
   NodeClaim,
   NodeClaimReply,
@@ -23,7 +24,6 @@ import {
   type NodeRecord,
   noData,
   type Revocation,
-  shortId,
   textOf,
   type Waiting,
 } from "./server-data.js";

@@ -1,6 +1,7 @@
 import { standardSeams } from "../../../core/runtime.js";
 import type { NameInfo, Store } from "../../../core/store.js";
 import { majorityOf } from "../../../stores/quorum/ballot.js";
+import { shortId } from "../../../stores/quorum/keys.js";
 import { toNameInfo } from "../../../stores/quorum/name-info.js";
 import type { NodeRevocation, QuorumNode } from "../../../stores/quorum/node.js";
 import { QuorumStore } from "../../../stores/quorum/store.js";
@@ -17,7 +18,6 @@ import { GrantedBallots } from "./grants.js";
 import type { QuorumMutant } from "./mutant.js";
 import { SimulatedNode } from "./node.js";
 import { SimulatedServer } from "./server.js";
-import { shortId } from "./server-data.js";
 
 /** The longest delay of a late message between a client and a node. */
 const LATE_MS = 1_500;
