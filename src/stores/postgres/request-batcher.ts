@@ -6,6 +6,8 @@ import { isLockFailure } from "./errors.js";
 
 /** How long the first call of a request waits for a locked row, and a later one if many names are locked. */
 const SHORTEST_LOCK_WAIT_MS = 20;
+/** A request for a locked name is given up by then, because the core waits 2 s for some claims. */
+const LONGEST_LOCKED_MS = 1_500;
 
 /** How requests of one kind are sent in one call of a function of the schema. */
 interface BatchKind<T> {
@@ -87,7 +89,8 @@ export function requestBatcher<T>(kind: BatchKind<T>): TurnBatcher<T, string> {
 
   /** Puts a request for a locked name into its place. */
   const enqueue = (sent: Sent<T>): void => {
-    sent.giveUpAtMs ??= performance.now() + kind.timeoutMsOf(sent.request) / 3;
+    const lockedMs = Math.min(kind.timeoutMsOf(sent.request) / 3, LONGEST_LOCKED_MS);
+    sent.giveUpAtMs ??= performance.now() + lockedMs;
     const queue = locked.get(kind.nameOf(sent.request));
     if (queue === undefined) append(locked, kind.nameOf(sent.request), sent);
     else queue.splice(queue.findLastIndex(({ number }) => number < sent.number) + 1, 0, sent);
