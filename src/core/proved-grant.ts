@@ -221,7 +221,9 @@ const abortShare = ({ abortBeforeMs, ttlMs }: Call): number => abortBeforeMs / t
  * The claim behind a lease, for guards that compare it in the store. Throws LeaseLostError for a lease that shared
  * the lease of outer work and has ended: the outer lease may still be held.
  */
-export function claimOf(lease: Lease): KnownClaim {
+export function claimOf(
+  lease: Pick<Lease, "token" | "floor" | "signal" | "assertHeld">,
+): KnownClaim {
   const known = lease as { [CLAIM]?(): KnownClaim } | undefined | null;
   if (typeof known?.[CLAIM] === "function") return known[CLAIM]();
   throw new InvalidArgumentError(

@@ -59,13 +59,7 @@ interface Row {
   readonly resource: string;
   /** As text: the driver may read a number as a double. */
   readonly highest: string;
-  readonly entered_at: number | null;
-}
-
-interface Statements {
-  readonly enter: SqliteStatement;
-  readonly highest: SqliteStatement;
-  readonly reset: SqliteStatement;
+  readonly entered_at: number | bigint | null;
 }
 
 /**
@@ -76,17 +70,17 @@ interface Statements {
  */
 export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   readonly #db: SqliteDatabase;
-  readonly #statements = new WeakMap<SqliteDatabase, Statements>();
-  /** False while the table is missing, or was made in a transaction that may be rolled back. */
+  readonly #statements = new WeakMap<SqliteDatabase, Map<string, SqliteStatement>>();
+  /** False while the table may be missing, as after a rollback of the transaction that made it. */
   #hasTable = false;
 
   constructor(db: SqliteDatabase) {
     this.#db = checkDatabase(db, "sqliteFence");
     try {
       makeTable(db);
-      this.#hasTable = true;
+      this.#hasTable = isOutsideTransaction(db);
     } catch (error) {
-      // Another process has locked the file: the first step waits for that, and makes the table.
+      // Another process has locked the file: the first write waits for that, and makes the table.
       if (!isBusy(error)) throw toStoreError(error, "of the fence");
     }
   }
@@ -122,12 +116,13 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   }
 
   async highest(tx: SqliteDatabase | undefined, resource: string): Promise<bigint> {
-    return this.highestSync(tx, resource);
+    const read = (): bigint => this.highestSync(tx, resource);
+    return tx === undefined ? retryWhileBusy(read) : read();
   }
 
   /** The resources that it has seen, in the order of their UTF-8 bytes. */
   async list(options?: FenceListOptions): Promise<readonly FencedResource[]> {
-    return this.listSync(options);
+    return retryWhileBusy(() => this.listSync(options));
   }
 
   /** `list` without `await`. */
@@ -138,7 +133,7 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   async reset(tx: SqliteDatabase | undefined, resource: string, token: bigint): Promise<void> {
     checkResource(resource);
     checkToken(token, "token");
-    const set = (): unknown => this.#run(tx, ({ reset }) => reset.run(resource, token));
+    const set = (): unknown => this.#write(tx, RESET, (reset) => reset.run(resource, token));
     if (tx !== undefined) set();
     else await this.#alone(set);
   }
@@ -165,7 +160,7 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
 
   #enter(tx: SqliteDatabase | undefined, resource: string, lease: Fenced): void {
     const { token, floor } = checkFenced(resource, lease);
-    const entered = this.#run(tx, ({ enter }) => enter.get(resource, floor, token));
+    const entered = this.#write(tx, ENTER, (enter) => enter.get(resource, floor, token));
     if (entered === undefined) throw stale(resource, token, this.highestSync(tx, resource));
   }
 
@@ -177,11 +172,36 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
   /** As `highestSync`, but null for a resource that was never entered. */
   highestOrNullSync(tx: SqliteDatabase | undefined, resource: string): bigint | null {
     checkResource(resource);
-    const row = this.#run(tx, ({ highest }) => highest.get(resource)) as Row | undefined;
+    const row = this.#run(tx, (db) => {
+      try {
+        return this.#prepared(db, HIGHEST).get(resource) as Row | undefined;
+      } catch (error) {
+        if (isOfMissingTable(error)) return undefined;
+        throw error;
+      }
+    });
     return row === undefined ? null : BigInt(row.highest);
   }
 
-  #run<T>(tx: SqliteDatabase | undefined, run: (statements: Statements) => T): T {
+  /** Makes the table first if it may be missing. */
+  #write<T>(
+    tx: SqliteDatabase | undefined,
+    sql: string,
+    run: (statement: SqliteStatement) => T,
+  ): T {
+    return this.#run(tx, (db) => {
+      try {
+        if (!this.#hasTable) makeTable(db);
+        return run(this.#prepared(db, sql));
+      } catch (error) {
+        // Somebody has dropped it: the next write makes it again.
+        if (isOfMissingTable(error)) this.#hasTable = false;
+        throw error;
+      }
+    });
+  }
+
+  #run<T>(tx: SqliteDatabase | undefined, step: (db: SqliteDatabase) => T): T {
     const db = tx === undefined ? this.#db : tx;
     if (!isDatabase(db)) {
       throw new InvalidArgumentError(
@@ -189,24 +209,18 @@ export class SqliteFence implements Fence<SqliteDatabase | undefined> {
       );
     }
     try {
-      if (!this.#hasTable) makeTable(db);
-      return run(this.#prepared(db));
+      return step(db);
     } catch (error) {
       throw toStoreError(error, "of the fence");
     }
   }
 
-  #prepared(db: SqliteDatabase): Statements {
-    let prepared = this.#statements.get(db);
-    if (prepared === undefined) {
-      prepared = {
-        enter: db.prepare(ENTER),
-        highest: db.prepare(HIGHEST),
-        reset: db.prepare(RESET),
-      };
-      this.#statements.set(db, prepared);
-    }
-    return prepared;
+  #prepared(db: SqliteDatabase, sql: string): SqliteStatement {
+    const prepared = this.#statements.get(db) ?? new Map<string, SqliteStatement>();
+    this.#statements.set(db, prepared);
+    const statement = prepared.get(sql) ?? db.prepare(sql);
+    prepared.set(sql, statement);
+    return statement;
   }
 }
 
@@ -225,7 +239,8 @@ export function listTable(
     return (db.prepare(list).all(prefix, prefix, limit) as Row[]).map((row) => ({
       resource: row.resource,
       highest: BigInt(row.highest),
-      enteredAtMs: row.entered_at,
+      // Some connections read integers as bigint.
+      enteredAtMs: row.entered_at === null ? null : Number(row.entered_at),
     }));
   } catch (error) {
     throw toStoreError(error, "of the fence");
@@ -243,6 +258,12 @@ function makeTable(db: SqliteDatabase): void {
     if (!hasTime()) throw error;
   }
 }
+
+/** Also of a table of an earlier version that somebody has restored. */
+const isOfMissingTable = (error: unknown): boolean =>
+  /no such table: (\w+\.)?holdfast_fence|holdfast_fence has no column/.test(
+    String((error as Error | null)?.message),
+  );
 
 /** False also where the driver does not tell: `node:sqlite` before Node 22.16. */
 function isOutsideTransaction(tx: SqliteDatabase | undefined): boolean {
@@ -264,7 +285,8 @@ const isNested = (error: unknown): boolean =>
 /**
  * Makes a fence for data in an SQLite database, and its table `holdfast_fence` there if it is
  * missing. Throws `InvalidArgumentError` if `db` is not a connection, and `StoreUnavailableError` if the table is
- * missing and the file can't be written. If another process has locked the file, the first step makes the table.
+ * missing and the file can't be written. If another process has locked the file, the first write to the fence makes
+ * the table.
  *
  * @example
  * ```ts

@@ -9,8 +9,8 @@ import { replayFetch, storedResponse } from "./stored-response.js";
  * Makes a handler in the style of Fetch (Next, Deno, Bun; Hono with `(c) => charge(c.req.raw)`) idempotent by
  * the header `Idempotency-Key`: a repeated request gets the response of the first, marked with
  * `Idempotent-Replayed: true`. Refuses with a problem document: 400 without a key, 409 while the first is in
- * progress, 413 for a long body, 422 for another request under the same key, 503 if the store can't be used or
- * the lease of the key was lost (the logger of the `Locks` gets the error). Errors of the handler come out.
+ * progress, 413 for a long body, 422 for another request under the same key, 503 if the store can't be used, the
+ * `Locks` is closed or the lease of the key was lost (the logger of the `Locks` gets the error). Errors of the handler come out.
  * Responses are read into memory as a whole.
  *
  * The work goes on when the client leaves. Do not pass `request.signal` to it: use `lease.signal`.

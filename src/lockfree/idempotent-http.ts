@@ -9,7 +9,7 @@ import {
   orElse,
   show,
 } from "../core/validate.js";
-import { type Problem, Refusal } from "../fence/shared/problem.js";
+import { PROBLEM_JSON, type Problem, Refusal } from "../fence/shared/problem.js";
 import type { Locks } from "../locks.js";
 import { checkIdempotent, idempotentOutcome } from "./idempotent.js";
 import { logOutage } from "./log-outage.js";
@@ -41,7 +41,8 @@ export interface IdempotentHttpOptions<Request> {
   mostBodyBytes?: number | undefined;
   /**
    * Which responses are kept. After others, the next request with the key runs the handler again. Default:
-   * below 500, but not 408, 425 and 429, which ask the client to try again.
+   * below 500, but not 408, 425 and 429, which ask the client to try again, and not 412 and 428, which may pass with
+   * another condition or token. The refusal of a token by a guard in the handler is never kept.
    */
   keepStatus?: ((status: number) => boolean) | undefined;
 }
@@ -59,7 +60,8 @@ const OPTIONS = [
   "mostBodyBytes",
   "keepStatus",
 ];
-const isFinal = (status: number): boolean => status < 500 && ![408, 425, 429].includes(status);
+const isFinal = (status: number): boolean =>
+  status < 500 && ![408, 412, 425, 428, 429].includes(status);
 /** A string of structured fields (RFC 9651), or the bare text that most clients send. Two headers are neither. */
 const KEY = /^(?:"((?:[ !#-[\]-~]|\\["\\]){1,255})"|([!#-+\--~]{1,255}))$/;
 
@@ -150,7 +152,7 @@ export class HttpGuard<Req> {
           if (!isLossOf(lease, error)) errorsOfHandler.push(error);
           throw error;
         });
-        if (!this.#keepStatus(stored.status)) throw new NotKept();
+        if (refusesToken(stored) || !this.#keepStatus(stored.status)) throw new NotKept();
         return stored;
       });
       return outcome.replayed ? outcome.value : null;
@@ -202,7 +204,19 @@ const PROBLEMS: Partial<
   },
   STORE_UNAVAILABLE: UNKNOWN,
   LEASE_LOST: UNKNOWN,
+  CLOSED: UNKNOWN,
 };
+
+const TOKEN_REFUSAL =
+  /^\{"type":"urn:holdfast:problem:(?:stale-token|no-token|bad-token|other-lock)"/;
+
+/** By a guard of a fence inside the handler. A repeated request may carry the token of a later holder. */
+function refusesToken({ headers, body }: StoredResponse): boolean {
+  const isProblem = headers.some(
+    ([name, value]) => name === "content-type" && value === PROBLEM_JSON,
+  );
+  return isProblem && TOKEN_REFUSAL.test(Buffer.from(body ?? "", "base64").toString());
+}
 
 /** Each part by its own length, so that no two lists of parts run together. */
 function hashOf(...parts: (string | Uint8Array)[]): string {

@@ -63,7 +63,8 @@ export function idempotentNode<Req extends IncomingMessage, Res extends ServerRe
       if (error instanceof Refusal && error.send(response)) return;
       // Express 4 does not look at the promise of a handler.
       if (next === undefined) throw error;
-      next(error);
+      // Without an error, Express would go on to the next handler.
+      next(error || new Error(`the handler has failed without an error: it threw ${show(error)}`));
     }
   };
 }

@@ -16,6 +16,8 @@ export interface StoredResponse {
 const MOST_BODY_BYTES = 700_000;
 /** The limit on all headers together, as text. */
 const MOST_HEADER_BYTES = 60_000;
+/** Statuses whose responses have no body. `node:http` leaves out one that a handler writes. */
+const WITHOUT_BODY = [204, 205, 304];
 /** The header that marks the stored response of an earlier request. */
 const REPLAYED = "idempotent-replayed";
 /**
@@ -50,8 +52,8 @@ export function replayFetch(stored: StoredResponse): Response {
   for (const [name, value] of stored.headers) {
     for (const one of [value].flat()) headers.append(name, one);
   }
-  // Some statuses allow no body, not even an empty one.
-  const content = body.length === 0 ? null : new Uint8Array(body);
+  // Such statuses do not allow an empty body either.
+  const content = WITHOUT_BODY.includes(stored.status) ? null : new Uint8Array(body);
   return new Response(content, { status: stored.status, headers });
 }
 

@@ -7,7 +7,7 @@ import {
   type PostgresClient,
   transactionStatus,
 } from "../stores/postgres/client.js";
-import { toStoreError } from "../stores/postgres/errors.js";
+import { isClientClosed, toStoreError } from "../stores/postgres/errors.js";
 
 /**
  * A transaction of yours: the client of `pg` on which it was begun, or an object by which your query
@@ -56,6 +56,10 @@ export const addressOfTx = (tx: PostgresTx): string =>
 const SQLSTATE = /^(?!P[1-9]\d{3}$)[0-9A-Z]{5}$/;
 /** Prisma's code for a conflict with another transaction, which comes without an SQLSTATE. */
 const PRISMA_CONFLICT = "P2034";
+/** Prisma's code for a transaction that it has ended, as after its time limit. */
+const PRISMA_ENDED = "P2028";
+/** Prisma's code for a connection that was closed. */
+const PRISMA_CLOSED = "P1017";
 /** How many causes within causes are followed. */
 const DEPTH = 5;
 
@@ -112,6 +116,17 @@ export function toLockError(error: unknown, where: string): unknown {
   const why = reasonOf(own);
   if (/^40/.test(state)) {
     const message = `${where} has ended the transaction because of another one (${why}): run it again`;
+    return new StoreUnavailableError(message, { cause });
+  }
+  const { code } = (own ?? {}) as { code?: unknown };
+  if (code === PRISMA_ENDED) {
+    return new StoreUnavailableError(`Prisma has ended the transaction (${why}): run it again`, {
+      cause,
+    });
+  }
+  // A single connection does not come back, but the next transaction gets another one.
+  if (code === PRISMA_CLOSED || isClientClosed(own)) {
+    const message = `the connection of the transaction to ${where} is lost (${why}): begin it again`;
     return new StoreUnavailableError(message, { cause });
   }
   const known = toStoreError(own, where);

@@ -5,6 +5,7 @@ import { AcquireTimeoutError, InvalidArgumentError, LeaseLostError } from "../co
 import type { HeldLease } from "../core/held-lease.js";
 import type { LeaseState, ReleaseResult } from "../core/lease.js";
 import { type AcquireOptions, acquireOptionsBut } from "../core/options.js";
+import { CLAIM, claimOf } from "../core/proved-grant.js";
 import { LAST_REPLY_MS } from "../core/reply-timeout.js";
 import type { SequencerOptions } from "../core/sequencer.js";
 import { type Call, resolveCall } from "../core/settings.js";
@@ -46,7 +47,7 @@ export interface MultiLease extends AsyncDisposable {
   /** Throws `LeaseLostError` unless all are held. */
   assertHeld(): void;
   /**
-   * For a fence or `fencedFetch`: token and floor of one of the names, with the signal and `assertHeld` of all.
+   * For a fence, `guardTxn` or `fencedFetch`: token and floor of one of the names, with the signal and `assertHeld` of all.
    * Throws `InvalidArgumentError` for another name.
    */
   of(name: string): Fenced & Pick<MultiLease, "signal" | "assertHeld">;
@@ -282,11 +283,17 @@ class NamedLease implements Fenced {
   readonly token: bigint;
   readonly floor: bigint;
   readonly #all: MultiLease;
+  readonly #lease: HeldLease;
 
-  constructor(all: MultiLease, { token, floor }: Fenced) {
+  constructor(all: MultiLease, lease: HeldLease) {
     this.#all = all;
-    this.token = token;
-    this.floor = floor;
+    this.#lease = lease;
+    this.token = lease.token;
+    this.floor = lease.floor;
+  }
+
+  [CLAIM](): ReturnType<typeof claimOf> {
+    return claimOf(this.#lease);
   }
 
   get signal(): AbortSignal {

@@ -137,18 +137,74 @@ async function lockedFile(): Promise<{ db: SqliteDatabase; other: SqliteDatabase
   return { db, other };
 }
 
-it("the SQLite fence of a file that another process has locked makes its table at the first step", async () => {
+it("the SQLite fence of a file that another process has locked waits for it, and makes its table", async () => {
   const { db, other } = await lockedFile();
   const fence = sqliteFence(db);
-  await expect(fence.highest(undefined, "counter")).rejects.toMatchObject({
-    code: "STORE_UNAVAILABLE",
-    retryable: true,
-  });
+  const read = Promise.all([fence.highest(undefined, "counter"), fence.list()]);
+  expect(() => fence.highestSync(undefined, "counter")).toThrow(
+    expect.objectContaining({ code: "STORE_UNAVAILABLE", retryable: true }),
+  );
+  await new Promise((resolve) => setTimeout(resolve, 30));
+  other.exec("COMMIT");
+  expect(await read).toEqual([0n, []]);
+  other.exec("BEGIN EXCLUSIVE");
   const entered = fence.enter(undefined, "counter", NEW);
   await new Promise((resolve) => setTimeout(resolve, 30));
   other.exec("COMMIT");
   await entered;
   expect(await fence.highest(undefined, "counter")).toBe(2n);
+});
+
+it("the SQLite fence that was made in a transaction works although that is rolled back", async () => {
+  const { db, other } = await lockedFile();
+  other.exec("COMMIT");
+  db.exec("BEGIN");
+  const fence = sqliteFence(db);
+  db.exec("ROLLBACK");
+  expect(await fence.highest(undefined, "counter")).toBe(0n);
+  await fence.enter(undefined, "counter", NEW);
+  expect(await fence.highest(undefined, "counter")).toBe(2n);
+});
+
+it("the SQLite fence makes its table again after somebody has dropped it", async () => {
+  const { db, fence } = await counter();
+  await fence.enter(undefined, "counter", OLD);
+  db.exec("DROP TABLE holdfast_fence");
+  expect(await fence.highest(undefined, "counter")).toBe(0n);
+  // A write says so once, because the highest token is gone.
+  await expect(fence.enter(undefined, "counter", NEW)).rejects.toMatchObject({
+    code: "STORE_UNAVAILABLE",
+    retryable: true,
+    message: expect.stringContaining("no such table"),
+  });
+  await fence.enter(undefined, "counter", NEW);
+  expect(await fence.highest(undefined, "counter")).toBe(2n);
+});
+
+it("the SQLite fence lists times as numbers where the driver reads integers as bigint", async () => {
+  const { db } = await counter();
+  const asBigInts = (row: unknown): unknown =>
+    Object.fromEntries(
+      Object.entries(row as object).map(([name, value]) => [
+        name,
+        typeof value === "number" ? BigInt(value) : value,
+      ]),
+    );
+  const fence = sqliteFence({
+    exec: (sql) => db.exec(sql),
+    close: () => db.close(),
+    prepare(sql) {
+      const statement = db.prepare(sql);
+      return {
+        get: (...values) => statement.get(...values),
+        run: (...values) => statement.run(...values),
+        all: (...values) => statement.all(...values).map(asBigInts),
+      };
+    },
+  });
+  await fence.enter(undefined, "counter", NEW);
+  const [entered] = await fence.list();
+  expect(entered!.enteredAtMs).toBeTypeOf("number");
 });
 
 it("the SQLite fence makes its table again if it was made in a transaction that was rolled back", async () => {

@@ -6,6 +6,10 @@ import { pipeline } from "node:stream/promises";
 // @ts-expect-error: it has no types
 import express from "express";
 import { describe, expect, onTestFinished, test } from "vitest";
+import type { Fenced } from "../../src/fence/fence.js";
+import { fencedFetch, guardFetch, guardNode, type HttpGuard } from "../../src/fence/http.js";
+import { memoryFence } from "../../src/fence/memory.js";
+import { Refusal } from "../../src/fence/shared/problem.js";
 import { createLocks, type Lease, type Locks, StoreUnavailableError } from "../../src/index.js";
 import {
   type IdempotentHttpOptions,
@@ -124,6 +128,12 @@ const FORMS: Record<string, (locks: Locks, work: Work, options?: Options) => Pro
     );
   },
 };
+
+type FetchForm = (
+  locks: Locks,
+  guard: HttpGuard<unknown>,
+  work: () => string,
+) => Promise<{ url: string; send: typeof fetch }>;
 
 /** Fetch has no server around it that would answer. */
 const statusOf = async (reply: Promise<Response>): Promise<number> =>
@@ -268,8 +278,11 @@ describe.each(Object.entries(FORMS))("%s", (_, start) => {
     [301, true],
     [404, true],
     [408, false],
+    [403, true],
     [409, true],
+    [412, false],
     [425, false],
+    [428, false],
     [429, false],
     [500, false],
     [503, false],
@@ -290,6 +303,26 @@ describe.each(Object.entries(FORMS))("%s", (_, start) => {
     const statuses = [];
     for (let i = 0; i < 3; i++) statuses.push((await send()).status);
     expect([statuses, runs]).toEqual([[400, 500, 500], 2]);
+  });
+
+  test.each([
+    [400, "bad-token", false],
+    [403, "other-lock", false],
+    [412, "stale-token", false],
+    [428, "no-token", false],
+    [400, "bad-resource", true],
+  ])("a refusal with %i %s by a guard in the handler is kept: %s", async (status, type, isKept) => {
+    const { problem } = new Refusal({
+      type: `urn:holdfast:problem:${type}`,
+      title: "refused",
+      status,
+      detail: "refused",
+    });
+    const headers = { "content-type": "application/problem+json" };
+    const work = () => ({ status, headers, body: JSON.stringify(problem) });
+    const send = await start(openLocks(), work, { keepStatus: () => true });
+    await send();
+    expect(replayed(await send())).toBe(isKept);
   });
 
   test("an error of the handler is the caller's, and is not kept", async () => {
@@ -332,6 +365,31 @@ describe.each(Object.entries(FORMS))("%s", (_, start) => {
     const refused = await send();
     expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
     expect(await refused.json()).toMatchObject({ type: "urn:holdfast:problem:lease-lost" });
+  });
+
+  test("a Locks that is closed before the handler ends is 503, and so is a request afterwards", async () => {
+    const locks = openLocks();
+    const [begun, closed] = [new Deferred<void>(), new Deferred<void>()];
+    const send = await start(locks, async () => {
+      begun.resolve();
+      await closed.promise;
+      return {};
+    });
+    const first = send();
+    await begun.promise;
+    await locks.close({ grace: 1 });
+    closed.resolve();
+    for (const refused of [await first, await send({ key: "later" })]) {
+      expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
+      expect(await refused.json()).toMatchObject({ detail: expect.stringContaining("same key") });
+    }
+  });
+
+  test("a Locks of the handler's own that is closed is an error of the handler", async () => {
+    const own = createLocks(memoryStore());
+    await own.close();
+    const send = await start(openLocks(), () => own.withLock("own", async () => ({})));
+    expect(await statusOf(send())).toBe(500);
   });
 
   test("an outage and a loss that are the handler's own reach the caller, and are not kept", async () => {
@@ -534,6 +592,74 @@ const ENDINGS: Record<string, (response: ServerResponse, result: Promise<string>
     await pipeline([await result], response).catch(() => {});
   },
 };
+
+describe("a guard inside an idempotent handler", () => {
+  const guardedFetch: FetchForm = async (locks, guard, work) => {
+    const options = { keep: "1h" as const, scope: () => "worker" };
+    const handle = idempotentFetch(
+      locks,
+      options,
+      guardFetch(guard, async () => new Response(work())),
+    );
+    return { url: "http://service/", send: (input, init) => handle(new Request(input, init)) };
+  };
+  const guardedNode: FetchForm = async (locks, guard, work) => {
+    const options = { keep: "1h" as const, scope: () => "worker" };
+    const handle = idempotentNode(locks, options, async (request, response) => {
+      if ((await guardNode(guard, request, response)) !== false) response.end(work());
+    });
+    return { url: await serve(handle), send: fetch };
+  };
+
+  test.each([
+    ["guardFetch", guardedFetch],
+    ["guardNode", guardedNode],
+  ])("%s: a later holder does the work that was refused to a stale one", async (_, start) => {
+    const fence = memoryFence();
+    await fence.enter(undefined, "hat", { token: 9n, floor: 9n });
+    let runs = 0;
+    const work = (): string => `run ${++runs}`;
+    const { url, send } = await start(openLocks(), { fence, resource: () => "hat" }, work);
+    const post = (token: bigint): Promise<Response> =>
+      fencedFetch({ token, floor: token }, { fetch: send })(url, {
+        method: "POST",
+        body: "job 7",
+        headers: { "idempotency-key": "job-7" },
+      });
+    expect(await rejection(post(5n))).toMatchObject({ code: "STALE_TOKEN", highest: 9n });
+    expect(await (await post(12n)).text()).toBe("run 1");
+    expect(replayed(await post(12n))).toBe(true);
+  });
+});
+
+test("a guard outside an idempotent handler refuses a stale holder also when there is a response to replay", async () => {
+  const fence = memoryFence();
+  const charge = idempotentFetch(
+    openLocks(),
+    { keep: "1h", scope: () => "worker" },
+    async (_request, _lease, fenced: Fenced | null) => new Response(String(fenced?.token)),
+  );
+  const handle = guardFetch({ fence, resource: () => "hat" }, charge);
+  const post = (token: bigint): Promise<Response> => {
+    const headers = { "idempotency-key": "job-7", "fencing-token": String(token) };
+    return handle(new Request("http://service/", { method: "POST", body: "job 7", headers }));
+  };
+  expect(await (await post(5n)).text()).toBe("5");
+  const again = await post(12n);
+  expect([replayed(again), await again.text()]).toEqual([true, "5"]);
+  expect((await post(5n)).status).toBe(412);
+});
+
+test("a body that node:http does not send with its status is not replayed by idempotentFetch either", async () => {
+  const locks = openLocks();
+  const handle = idempotentNode(locks, nodeOptions({}), (_request, response) => {
+    response.writeHead(204).end("ignored");
+  });
+  expect((await sendTo(await serve(handle))()).status).toBe(204);
+  const send = await FORMS["Fetch"]!(locks, () => ({}));
+  const again = await send();
+  expect([again.status, replayed(again), await again.text()]).toEqual([204, true, ""]);
+});
 
 describe("node:http: a client that leaves does not end the work", () => {
   test.each(Object.entries(ENDINGS))("a response %s", async (_, answer) => {
@@ -807,6 +933,26 @@ describe("node:http", () => {
           expect(text).toMatch(message);
           expect(text).toMatch(/put idempotentNode before that middleware/);
         }
+      },
+    );
+
+    test.each([undefined, null, 0, ""])(
+      "a handler that rejects with %j has failed",
+      async (nothing) => {
+        const app = express();
+        app.post(
+          "/",
+          handled(() => Promise.reject(nothing)),
+        );
+        app.post("/", (_: unknown, response: ServerResponse) => response.end("the next handler"));
+        app.use((error: Error, _1: unknown, response: ServerResponse, _2: unknown) => {
+          response.writeHead(500).end(error.message);
+        });
+        const response = await sendTo(await serve(app))();
+        expect([response.status, await response.text()]).toEqual([
+          500,
+          expect.stringContaining("without an error"),
+        ]);
       },
     );
 

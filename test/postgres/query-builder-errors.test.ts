@@ -10,12 +10,19 @@ function prismaError(code: string, message: string, meta?: object): Error {
   return Object.assign(new Error(message), { code, meta, clientVersion: "6.19.0" });
 }
 
-const errors: readonly [what: string, error: Error, retryable: boolean, text: string][] = [
+const errors: readonly [
+  what: string,
+  error: Error,
+  retryable: boolean,
+  text: string,
+  advice?: string,
+][] = [
   [
     "a transaction that Prisma has ended",
     prismaError("P2028", "Transaction already closed", { error: "Transaction already closed" }),
-    false,
+    true,
     "Transaction already closed",
+    "run it again",
   ],
   [
     "no free connection",
@@ -26,8 +33,26 @@ const errors: readonly [what: string, error: Error, retryable: boolean, text: st
   [
     "a closed connection",
     prismaError("P1017", "Server has closed the connection.", {}),
-    false,
+    true,
     "Server has closed the connection.",
+    "begin it again",
+  ],
+  [
+    "a connection that was lost before the statement",
+    new Error("Client has encountered a connection error and is not queryable"),
+    true,
+    "not queryable",
+    "begin it again",
+  ],
+  [
+    "a connection that was lost before the statement, by Drizzle",
+    Object.assign(new Error("Failed query: UPDATE …"), {
+      query: "UPDATE …",
+      cause: new Error("Client was closed and is not queryable"),
+    }),
+    true,
+    "not queryable",
+    "begin it again",
   ],
   [
     "a statement that Prisma itself refuses",
@@ -56,7 +81,7 @@ const errors: readonly [what: string, error: Error, retryable: boolean, text: st
   ],
 ];
 
-describe.each(errors)("of a query builder: %s", (_, error, retryable, text) => {
+describe.each(errors)("of a query builder: %s", (_, error, retryable, text, advice) => {
   const tx = {
     query: async (): Promise<never> => {
       throw error;
@@ -65,8 +90,8 @@ describe.each(errors)("of a query builder: %s", (_, error, retryable, text) => {
   const expected = {
     code: "STORE_UNAVAILABLE",
     retryable,
-    message: expect.stringContaining(text),
-    cause: { message: text },
+    message: expect.stringContaining(advice ?? text),
+    cause: { message: expect.stringContaining(text) },
   };
 
   test("guard tells it with its text and its cause", async () => {

@@ -162,14 +162,18 @@ export function etcdStore(client: EtcdClient, options: EtcdStoreOptions = {}): E
 }
 
 /**
- * A comparison for a transaction of yours: it succeeds only while the lease's claim stands. This is
+ * A comparison for a transaction of yours: it succeeds only while the lease's claim stands. The lease may be one name of
+ * those that are held together, `lease.of(name)`. This is
  * the fence for data in the same etcd. It publishes no `holdfast:stale-token`: etcd does not tell which
  * comparison was false.
  *
  * @example
  * await client.txn({ compare: [guardTxn(lease)], success: [{ put: { key, value } }] });
  */
-export function guardTxn(lease: Lease, options: Pick<EtcdStoreOptions, "prefix"> = {}): Compare {
+export function guardTxn(
+  lease: Pick<Lease, "token" | "floor" | "signal" | "assertHeld">,
+  options: Pick<EtcdStoreOptions, "prefix"> = {},
+): Compare {
   checkOptions(options, "the options of guardTxn", ["prefix"]);
   const { store, name, grantId, token } = claimOf(lease);
   if (store.traits.store !== ETCD_TRAITS.store) {

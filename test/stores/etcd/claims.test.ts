@@ -405,6 +405,20 @@ describeWith(["etcd"], "claims in etcd", () => {
       expect([await write(lease, prefix), await write(next, prefix)]).toEqual([false, true]);
     });
 
+    test("takes one of several names that are held as one", async (context) => {
+      const { locks, prefix } = await etcd.fresh(context, { ttl: LONG_MS });
+      const all = await locks.acquireAll(["x", "y"]);
+      const write = async (name: string): Promise<boolean | undefined> => {
+        const compare = [guardTxn(all.of(name), { prefix })];
+        return (await etcd.raw.txn({ compare })).succeeded;
+      };
+      expect([await write("x"), await write("y")]).toEqual([true, true]);
+      await locks.forceRelease("y", { why: "a test" });
+      expect([await write("x"), await write("y")]).toEqual([true, false]);
+      await all.release();
+      expect(await write("x")).toBe(false);
+    });
+
     test("refuses a write after the lease has expired or was revoked", async (context) => {
       const { locks, prefix, claims } = await etcd.fresh(context);
       const lease = await locks.acquire("name", { renew: false });
