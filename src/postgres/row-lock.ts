@@ -1,4 +1,4 @@
-import { unlessAborted } from "../core/abort.js";
+import { onAbort } from "../core/abort.js";
 import { InvalidArgumentError } from "../core/errors.js";
 import {
   checkBoolean,
@@ -7,6 +7,8 @@ import {
   type Duration,
   orElse,
 } from "../core/validate.js";
+import { settlesWithin } from "../stores/shared/timeout.js";
+import { type Backend, CANCEL_MS, cancelWaitOf, isClient } from "./cancel.js";
 import { type Columns, describeRow, matchKey, quoteColumn, quoteTable } from "./sql.js";
 import { checkInTransaction, checkTx, type PostgresTx } from "./tx.js";
 import { checkWait, withWaitLimit } from "./wait-limit.js";
@@ -19,8 +21,9 @@ export interface LockRowOptions {
    */
   wait?: Duration;
   /**
-   * Ends the wait: the call rejects with the signal's reason. The statement waits on in PostgreSQL, and a ROLLBACK
-   * waits behind it: `tx.release(true)` closes the connection at once.
+   * Ends the wait, also in PostgreSQL, by a connection of its own: the call rejects with the signal's reason, and you
+   * can roll back at once. The `tx` must be a client of `pg`: the transaction of a query builder waits on in PostgreSQL,
+   * and so does its ROLLBACK.
    */
   signal?: AbortSignal;
   /** Passes over rows that are locked, and then several rows may have the key. Default false. */
@@ -73,14 +76,50 @@ export async function lockRow<Row = Record<string, unknown>>(
     ` FOR UPDATE${skipLocked ? " SKIP LOCKED" : waitMs === 0 ? " NOWAIT" : ""}`;
   const row = describeRow(table, key);
   signal?.throwIfAborted();
-  const locking = withWaitLimit(tx, row, waitMs, () => {
-    // Behind the caller's ROLLBACK, the statement would run outside of the transaction.
-    signal?.throwIfAborted();
+  let backend: Backend | null = null;
+  const locking = withWaitLimit<Reply>(tx, row, waitMs, (own) => {
+    // The reply is not used: the statement would wait, and the transaction keeps its own `lock_timeout`.
+    if (signal?.aborted) return Promise.resolve({ rows: [] });
+    backend = own;
     return tx.query(text, values);
   });
-  const { rows } = await unlessAborted(locking, signal);
+  const { rows } = await unlessCancelled(locking, signal, async () => {
+    if (backend === null) return;
+    if (!isClient(tx)) throw new Error("the wait can't be cancelled");
+    await cancelWaitOf(tx, backend);
+  });
   checkInTransaction(tx);
   if (rows.length > 1)
     throw new InvalidArgumentError(`several rows are ${row}: name a key that one row has`);
   return (rows[0] as Row | undefined) ?? null;
+}
+
+interface Reply {
+  readonly rows: readonly unknown[];
+}
+
+/**
+ * Rejects with the signal's reason when it aborts and the statement has ended, or could not be cancelled. A statement
+ * that went on would keep the caller's ROLLBACK waiting, and its locks.
+ */
+function unlessCancelled<T>(
+  statement: Promise<T>,
+  signal: AbortSignal | undefined,
+  cancel: () => Promise<void>,
+): Promise<T> {
+  if (signal === undefined) return statement;
+  return new Promise((resolve, reject) => {
+    let isAborted = false;
+    const undo = onAbort(signal, () => {
+      isAborted = true;
+      const ended = Promise.all([cancel(), statement.catch(() => {})]);
+      settlesWithin(CANCEL_MS, ended)
+        .catch(() => {})
+        .then(() => reject(signal.reason));
+    });
+    statement.finally(undo).then(
+      (value) => isAborted || resolve(value),
+      (error) => isAborted || reject(error),
+    );
+  });
 }

@@ -19,6 +19,7 @@ import {
 import { optionsAndFn } from "../core/work.js";
 import { isPool, takeFrom } from "../stores/postgres/client.js";
 import { within } from "../stores/shared/timeout.js";
+import { type Backend, cancelWait } from "./cancel.js";
 import { OpenTransaction, type TransactionClient } from "./open-transaction.js";
 import { toLockError } from "./tx.js";
 import { checkWait, withWaitLimit } from "./wait-limit.js";
@@ -56,10 +57,6 @@ const REPLY_MS = 10_000;
 // With a stricter isolation level, the transaction would not see what the holder before it has written:
 // its snapshot is taken before the lock. On a standby, READ WRITE fails: its locks are not the primary's.
 const BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
-
-// The server does not notice that a client is gone while its statement waits for a lock.
-const CANCEL = `SELECT pg_catalog.pg_cancel_backend(pid) FROM pg_catalog.pg_locks
-  WHERE pid OPERATOR(pg_catalog.=) $1 AND locktype OPERATOR(pg_catalog.=) 'advisory' AND NOT granted`;
 
 /**
  * Runs `fn` in a transaction that holds a lock on the name (`pg_advisory_xact_lock`). The lock begins
@@ -145,11 +142,10 @@ async function begin<Client extends TransactionClient>(
   const startedMs = performance.now();
   const transaction = new OpenTransaction(await connect(pool, request));
   try {
-    const { locked, pid } = await tryOnce(transaction, request);
-    if (!locked) {
+    if (!(await tryOnce(transaction, request))) {
       const leftMs = request.waitMs - (performance.now() - startedMs);
       if (leftMs <= 0) throw new AcquireTimeoutError(request.name, request.waitMs, null);
-      await waitForLock(pool, transaction, { ...request, waitMs: leftMs }, pid);
+      await waitForLock(pool, transaction, { ...request, waitMs: leftMs });
     }
     request.signal?.throwIfAborted();
     return transaction;
@@ -177,36 +173,39 @@ async function connect<Client extends TransactionClient>(
   }
 }
 
-/** Begins the transaction in the same round trip. */
+/** Begins the transaction in the same round trip. Resolves to whether it has the lock. */
 async function tryOnce<Client extends TransactionClient>(
   transaction: OpenTransaction<Client>,
   { waitMs, signal, suffix, key }: Request,
-): Promise<{ locked: boolean; pid: string }> {
+): Promise<boolean> {
   const { client, where } = transaction;
   // As text: a program's own parser of booleans may return "f", which would count as true.
-  const text = `SELECT pg_catalog.pg_try_advisory_xact_lock${suffix}(${key})::pg_catalog.text AS locked, pg_catalog.pg_backend_pid()::pg_catalog.text AS pid`;
+  const text = `SELECT pg_catalog.pg_try_advisory_xact_lock${suffix}(${key})::pg_catalog.text AS locked`;
   const replied = client.query(`${BEGIN}; ${text}`).catch((error) => {
     throw toLockError(error, where);
   });
   const replies: unknown = await replyOf(transaction, replied, Math.max(waitMs, REPLY_MS), signal);
-  const [, { rows }] = replies as [unknown, { rows: [{ locked: string; pid: string }] }];
-  return { locked: rows[0].locked === "true", pid: rows[0].pid };
+  const [, { rows }] = replies as [unknown, { rows: [{ locked: string }] }];
+  return rows[0].locked === "true";
 }
 
 async function waitForLock<Client extends TransactionClient>(
   pool: TransactionPool<Client>,
   transaction: OpenTransaction<Client>,
   { name, waitMs, signal, suffix, key }: Request,
-  pid: string,
 ): Promise<void> {
   const { client } = transaction;
+  let backend: Backend | null = null;
   const text = `SELECT pg_catalog.pg_advisory_xact_lock${suffix}(${key})`;
-  const locked = withWaitLimit(client, name, waitMs, () => client.query(text));
+  const locked = withWaitLimit(client, name, waitMs, (own) => {
+    backend = own;
+    return client.query(text);
+  });
   try {
     await replyOf(transaction, locked, waitMs + REPLY_MS, signal);
   } catch (error) {
     // Once our connection is closed, nobody else's statement can be the one that is cancelled.
-    if (transaction.isOver) cancel(pool, pid).catch(() => {});
+    if (transaction.isOver && backend !== null) cancel(pool, backend).catch(() => {});
     throw error;
   }
 }
@@ -235,10 +234,10 @@ async function replyOf<T, Client extends TransactionClient>(
   }
 }
 
-async function cancel(pool: TransactionPool, pid: string): Promise<void> {
+async function cancel(pool: TransactionPool, backend: Backend): Promise<void> {
   const client = await takeFrom(pool);
   try {
-    await client.query(CANCEL, [pid]);
+    await cancelWait(client, backend);
   } finally {
     client.release();
   }

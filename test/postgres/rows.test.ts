@@ -99,6 +99,66 @@ describeWith(["postgres", "pgbouncer"], "rows", () => {
       });
     });
 
+    it.each(["the server", "pgbouncer"] as const)(
+      "an abort by way of %s ends the wait in PostgreSQL: a rollback frees the other rows at once",
+      async (way) => {
+        const { url } = way === "pgbouncer" ? database.pooler : database.server;
+        const hat = { item: "hat" };
+        await inTransaction(async (holder) => {
+          await lockRow(holder, "shop.stock", hat);
+          const controller = new AbortController();
+          const { signal } = controller;
+          const mine = database.pool({ max: 1 }, url);
+          let waitedMs = 0;
+          const waiting = withTransactionLock(mine, "a", async (tx) => {
+            await lockRow(tx, "shop.stock", { item: "coat" });
+            const wait = Number.POSITIVE_INFINITY;
+            await lockRow(tx, "shop.stock", hat, { wait, signal }).finally(() => {
+              waitedMs = performance.now();
+            });
+          }).catch((error: unknown) => error);
+          await database.waiting(1);
+          controller.abort("changed my mind");
+          expect(await waiting).toBe("changed my mind");
+          expect(performance.now() - waitedMs).toBeLessThan(4_000);
+          expect(mine.totalCount).toBe(1);
+          await database.waiting(0);
+          await withTransactionLock(mine, "a", { wait: 0 }, async (tx) => {
+            expect(await lockRow(tx, "shop.stock", { item: "coat" }, { wait: 0 })).not.toBeNull();
+          });
+        });
+      },
+    );
+
+    it("an abort before the statement waits leaves the transaction and its own limit as they were", async () => {
+      await inTransaction(async (tx) => {
+        await tx.query("SET LOCAL lock_timeout = 777");
+        const controller = new AbortController();
+        const { signal } = controller;
+        const waiting = lockRow(tx, "shop.stock", { item: "hat" }, { signal });
+        controller.abort("changed my mind");
+        await expect(waiting).rejects.toBe("changed my mind");
+        expect((await tx.query("SHOW lock_timeout")).rows).toEqual([{ lock_timeout: "777ms" }]);
+      });
+    });
+
+    it("an abort rejects at once in the transaction of a query builder, where nothing can be cancelled", async () => {
+      const key = { item: "hat" };
+      await inTransaction(async (holder) => {
+        await lockRow(holder, "shop.stock", key);
+        await inTransaction(async (client) => {
+          const tx = { query: (text: string, values?: Wrong) => client.query(text, values) };
+          const controller = new AbortController();
+          const { signal } = controller;
+          const waiting = lockRow(tx, "shop.stock", key, { wait: "1s", signal });
+          await database.waiting(1);
+          controller.abort("changed my mind");
+          await expect(waiting).rejects.toBe("changed my mind");
+          await database.waiting(1);
+        });
+      });
+    });
+
     it("chooses a row that is free, by its order", async () => {
       await inTransaction(async (one) => {
         const next = (tx: Wrong): Promise<unknown> =>

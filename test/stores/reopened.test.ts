@@ -101,5 +101,21 @@ for (const [name, open] of Object.entries(OPEN)) {
       await next;
       expect(listeners).toBe(1);
     });
+
+    test("Locks that are made after the last ones on it were closed listen to errors of its client at once", async () => {
+      opened = await open(lab);
+      const { store, errorListeners = () => 1 } = opened;
+      for (let i = 0; i < 2; i++) {
+        const locks = createLocks(store, OPTIONS);
+        expect(errorListeners()).toBe(1);
+        await locks.withLock("name", async () => {});
+        await locks.close();
+        expect(opened.errorListeners?.() ?? 0).toBe(0);
+      }
+      const unused = createLocks(store, OPTIONS);
+      expect(errorListeners()).toBe(1);
+      await unused.close();
+      expect(opened.errorListeners?.() ?? 0).toBe(0);
+    });
   });
 }

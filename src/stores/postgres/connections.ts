@@ -76,11 +76,11 @@ export class Connections implements ListenerPort {
   constructor(client: PostgresClient) {
     this.#client = client;
     this.where = addressOfClient(client);
-    this.#listenToErrors();
+    this.listenToErrors();
     if (!isPool(client)) trackTransactions(client);
   }
 
-  #listenToErrors(): void {
+  protected listenToErrors(): void {
     this.#ignoreErrors ??= onClientError(this.#client, () => this.#lost());
   }
 
@@ -114,7 +114,7 @@ export class Connections implements ListenerPort {
   }
 
   async #query(statement: Statement): Promise<Reply> {
-    this.#listenToErrors();
+    this.listenToErrors();
     try {
       const reply = isPool(this.#client)
         ? await this.#byPool(this.#client, statement)

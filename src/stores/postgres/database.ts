@@ -116,6 +116,7 @@ export class Database extends Connections {
   open(): void {
     this.isOpen = true;
     this.#users++;
+    this.listenToErrors();
   }
 
   /** Ends one use of the store. Returns false if the store stays open, for other users or for claims that are left. */
