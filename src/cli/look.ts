@@ -19,7 +19,7 @@ export interface Seen {
 export type Look = Seen | { problem: string } | { connecting: string };
 
 /** A store that opens faster is not worth a message. */
-const QUICKLY_MS = 500;
+const QUICKLY_MS = 1_000;
 
 export async function look(locks: Locks, list: ListOptions): Promise<Seen> {
   return { names: await locks.list(list), knowsWaiters: locks.traits.fair };

@@ -30,7 +30,9 @@ it("examples/metrics.mjs goes on after each of its workers has lost a lease", as
   const locks = await connect(store);
   context.onTestFinished(() => locks.close());
   await until("each worker has lost a lease", async () => {
-    await Promise.all(["order:0", "order:1"].map((name) => locks.forceRelease(name, { why: "test" })));
+    await Promise.all(
+      ["order:0", "order:1"].map((name) => locks.forceRelease(name, { why: "test" })),
+    );
     await sleep(50);
     return losses >= WORKERS;
   });
