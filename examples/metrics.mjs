@@ -22,17 +22,20 @@ const over = new AbortController();
 /** Workers of one process, which compete for the same orders. */
 async function work(worker) {
   for (let i = worker; !over.signal.aborted; i++) {
-    await locks.withLock(`order:${i % 2}`, { wait: "1m", signal: over.signal }, async (lease) => {
-      const workMs = i % 5 === 0 ? 1_500 : 20;
-      await sleep(workMs, undefined, { signal: AbortSignal.any([lease.signal, over.signal]) });
-    });
+    try {
+      await locks.withLock(`order:${i % 2}`, { wait: "1m", signal: over.signal }, async (lease) => {
+        const workMs = i % 5 === 0 ? 1_500 : 20;
+        await sleep(workMs, undefined, { signal: AbortSignal.any([lease.signal, over.signal]) });
+      });
+    } catch (error) {
+      if (over.signal.aborted) return;
+      // A lost lease, or a store that is down: the worker goes on with the next order.
+      console.error(error.message);
+      await sleep(1_000, undefined, { signal: over.signal }).catch(() => {});
+    }
   }
 }
-const workers = [1, 2, 3].map((worker) => work(worker).catch(reportUnlessOver));
-
-function reportUnlessOver(error) {
-  if (!over.signal.aborted) console.error(error.message);
-}
+const workers = [1, 2, 3].map((worker) => work(worker));
 
 for (const signal of ["SIGINT", "SIGTERM"]) {
   process.once(signal, async () => {

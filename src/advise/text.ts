@@ -54,9 +54,11 @@ function rowsOf({ lock, store, timing, whenDown, fence }: Advice): [string, stri
   return rows;
 }
 
-/** From ten seconds on in whole seconds, rounded down. */
-const shown = (ms: number): string =>
-  durationText(ms < 10_000 ? Math.floor(ms) : Math.floor(ms / 1_000) * 1_000);
+/** In whole milliseconds, rounded down; from ten seconds on as a number of seconds, unless a larger unit fits. */
+function shown(ms: number): string {
+  const whole = Math.floor(ms);
+  return whole < 10_000 || whole % 1_000 === 0 ? durationText(whole) : `${whole / 1_000}s`;
+}
 
 /** Two columns; the second one is wrapped below itself. */
 function table(rows: readonly (readonly [string, string])[]): string[] {

@@ -12,7 +12,7 @@ import {
 import { adviceText } from "../advise/text.js";
 import { HoldfastError } from "../core/errors.js";
 import { CliError, Exit } from "./exit.js";
-import type { Options } from "./options.js";
+import { durationIn, type Options } from "./options.js";
 import { jsonText, print, style } from "./output.js";
 
 const IDS = Object.keys(QUESTIONS) as QuestionId[];
@@ -31,9 +31,14 @@ export async function advise(options: Options): Promise<number> {
   return Exit.ok;
 }
 
-/** A list is written with commas. */
-const answerOf = (id: QuestionId, text: string): string | string[] =>
-  "many" in QUESTIONS[id] ? text.split(",").map((one) => one.trim()) : text;
+/** A list is written with commas, and a time with its unit. */
+function answerOf(id: QuestionId, text: string): string | string[] | number {
+  const question = QUESTIONS[id];
+  if ("default" in question) {
+    return durationIn(text, `--${flagOf(id)}`, { min: question.minMs, max: question.maxMs });
+  }
+  return "many" in question ? text.split(",").map((one) => one.trim()) : text;
+}
 
 async function askAll(): Promise<Record<string, unknown>> {
   const terminal = createInterface({ input: process.stdin, output: process.stdout });
@@ -78,7 +83,7 @@ async function ask(id: QuestionId, read: (prompt: string) => Promise<string>): P
     try {
       return checkAnswer(id, text === "" ? undefined : answerOf(id, words.join(",")));
     } catch (error) {
-      if (!HoldfastError.is(error)) throw error;
+      if (!(HoldfastError.is(error) || error instanceof CliError)) throw error;
       print(`  ${error.message}`);
     }
   }

@@ -2,14 +2,14 @@ import type { Deadlock, Stuck } from "../primitives/deadlocks.js";
 import { Exit } from "./exit.js";
 import { type Options, STORE_OPTIONS } from "./options.js";
 import { formatMs, jsonText, masked, print, printable, quoted, shellWord } from "./output.js";
-import { withLocks } from "./store.js";
+import { inNamespace, withLocks } from "./store.js";
 
 const MOST_SHOWN = 5;
 
 export async function deadlocks(options: Options): Promise<number> {
   const found = await withLocks(options, (locks) => locks.deadlocks(), []);
   if (options.json) print(jsonText(found.map(asJson)));
-  else if (found.length === 0) print("No deadlock.");
+  else if (found.length === 0) print(`No deadlock ${inNamespace(options)}.`);
   else print(found.map((circle) => describe(circle, options)).join("\n\n"));
   return found.length === 0 ? Exit.ok : Exit.failed;
 }

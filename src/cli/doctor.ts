@@ -2,6 +2,7 @@ import { existsSync } from "node:fs";
 import { dirname } from "node:path";
 import { type Finding, type Level, note } from "../doctor/finding.js";
 import { examineStore } from "../examine.js";
+import { loadDriver } from "../stores/sqlite/driver.js";
 import { Exit } from "./exit.js";
 import type { Options } from "./options.js";
 import { jsonText, print, printable, style } from "./output.js";
@@ -22,6 +23,7 @@ export async function doctor(options: Options): Promise<number> {
   const url = named ?? sqliteUrl(defaultFile());
   // The first `run` or `elect` makes the folder of the default file.
   const unused = named === undefined && !existsSync(dirname(defaultFile()));
+  if (unused) await loadDriver();
   const found = unused ? [UNUSED] : await examineStore(url);
   const findings = (Object.keys(LEVELS) as Level[]).flatMap((level) =>
     found.filter((finding) => finding.level === level),

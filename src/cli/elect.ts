@@ -2,7 +2,7 @@ import type { Options } from "./options.js";
 import { note, quoted } from "./output.js";
 import { acquire, openFor, waitBriefly } from "./run/acquire.js";
 import { runnable } from "./run/child.js";
-import { readElectPlan } from "./run/plan.js";
+import { readElectPlan, ttlOf } from "./run/plan.js";
 import { Signals } from "./run/signals.js";
 import { runUnder } from "./run/work.js";
 
@@ -20,7 +20,7 @@ export async function elect(
     for (;;) {
       const lease = await acquire(plan, locks, signals);
       if (!plan.quiet) note(`elected for ${quoted(name)}, with token ${lease.token}`);
-      const end = await runUnder(plan, words, lease, signals);
+      const end = await runUnder(plan, words, lease, ttlOf(plan, locks), signals);
       if (end !== "lost") return end;
       if (signals.ended === null) note(`campaigning for ${quoted(name)} again`);
     }

@@ -20,6 +20,7 @@ export async function events(options: Options): Promise<number> {
   let before: readonly NameStatus[] | null = null;
   let isFailing = false;
   return lookAgain(options, { prefix, limit: MOST }, EVERY_MS, (look) => {
+    if ("connecting" in look) return note(look.connecting);
     if ("problem" in look) {
       if (!isFailing) note(`${look.problem}; trying again every ${formatMs(EVERY_MS)}`);
       isFailing = true;

@@ -4,7 +4,7 @@ import { Exit } from "./exit.js";
 import { CLOSED_BY, clockTime, modeText } from "./names.js";
 import type { Options } from "./options.js";
 import { formatMs, jsonText, print, printable, style } from "./output.js";
-import { withLocks } from "./store.js";
+import { inNamespace, withLocks } from "./store.js";
 
 export async function inspect(name: string, options: Options): Promise<number> {
   checkName(name);
@@ -14,7 +14,7 @@ export async function inspect(name: string, options: Options): Promise<number> {
     { found: null, isFair: true },
   );
   const status = found ?? nobodyHolds(name);
-  print(options.json ? jsonText(status) : describe(status, isFair));
+  print(options.json ? jsonText(status) : describe(status, isFair, inNamespace(options)));
   return Exit.ok;
 }
 
@@ -23,9 +23,9 @@ const nobodyHolds = (name: string): NameStatus => {
 };
 
 /** `knowsWaiters`: whether waiters have a place in the store. */
-function describe(info: NameStatus, knowsWaiters: boolean): string {
+function describe(info: NameStatus, knowsWaiters: boolean, where: string): string {
   const lines = [style(process.stdout, "bold", printable(info.name))];
-  if (info.holders.length === 0) lines.push("  nobody holds it");
+  if (info.holders.length === 0) lines.push(`  nobody holds it ${where}`);
   for (const one of info.holders) {
     const since = `for ${formatMs(one.heldMs)}, since ${clockTime(Date.now() - one.heldMs)}`;
     lines.push(

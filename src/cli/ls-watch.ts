@@ -70,7 +70,7 @@ export class Frames {
     const top =
       "names" in look
         ? [`${title}  ${count(look.names.length)}`]
-        : [title, ...wrap(look.problem, columns)];
+        : [title, ...wrap("problem" in look ? look.problem : look.connecting, columns)];
     // Names, labels and numbers come from the store, where others may have written anything.
     const cells = [HEADING, ...this.#rows()].map((row) => row.map(printable));
     const lines = aligned(shortened(cells, columns));
@@ -128,7 +128,9 @@ const cut = (text: string, most: number): string =>
   text.length <= most ? text : `${text.slice(0, most - 1)}…`.toWellFormed();
 
 const count = (names: number): string =>
-  names < MOST_NAMES ? `${names} names` : `the first ${names} names; --prefix TEXT shows others`;
+  names < MOST_NAMES
+    ? `${names} name${names === 1 ? "" : "s"}`
+    : `the first ${names} names; --prefix TEXT shows others`;
 
 function bar(share: number): string {
   const full = Math.round(Math.min(1, Math.max(0, share)) * BAR);

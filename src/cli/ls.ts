@@ -5,7 +5,7 @@ import { look } from "./look.js";
 import { MOST_NAMES, modeText, waitersText } from "./names.js";
 import type { Options } from "./options.js";
 import { formatMs, jsonText, note, print, printable, quoted, table } from "./output.js";
-import { chooseStore, describeStore, withLocks } from "./store.js";
+import { chooseStore, describeStore, inNamespace, withLocks } from "./store.js";
 
 const HEADING = ["NAME", "MODE", "HOLDER", "TOKEN", "HELD FOR", "EXPIRES IN", "WAITERS"];
 
@@ -22,7 +22,8 @@ export async function ls(options: Options): Promise<number> {
     print(table([HEADING, ...names.flatMap((info) => rowsOf(info, knowsWaiters))]));
   } else {
     const where = describeStore(chooseStore(options).url);
-    print(`Nothing is held${prefix === "" ? "" : ` under ${quoted(prefix)}`} in ${where}.`);
+    const under = prefix === "" ? "" : ` under ${quoted(prefix)}`;
+    print(`Nothing is held${under} ${inNamespace(options)} of ${where}.`);
   }
   if (!json) printNotes(names);
   if (names.length === MOST_NAMES)

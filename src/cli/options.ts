@@ -2,11 +2,11 @@ import { accessSync, constants, statSync } from "node:fs";
 import { dirname, resolve } from "node:path";
 import { choicesOf, QUESTIONS, type QuestionId } from "../advise/questions.js";
 import { wrap } from "../advise/text.js";
-import { parseDuration, YEAR_MS } from "../core/validate.js";
+import { durationText, parseDuration, YEAR_MS } from "../core/validate.js";
 import { STORE_KINDS } from "../stores/registry.js";
 import { REGISTER_FENCES } from "../verify/traffic/registers/register.js";
 import { usage } from "./exit.js";
-import { formatMs, typed } from "./output.js";
+import { typed } from "./output.js";
 
 export interface Option {
   /** The word for its value in the help. An option without one is a flag. */
@@ -138,16 +138,24 @@ export function durationOption(
   rule: { min: number; infinite?: boolean },
 ): number | undefined {
   const text = options[name];
-  if (text === undefined) return undefined;
+  return text === undefined ? undefined : durationIn(text, `--${name}`, rule);
+}
+
+/** Milliseconds. `what` names the text in the error. */
+export function durationIn(
+  text: string,
+  what: string,
+  rule: { min: number; max?: number; infinite?: boolean },
+): number {
+  const { min, max = YEAR_MS } = rule;
   if (rule.infinite && text === "forever") return Number.POSITIVE_INFINITY;
-  if (rule.min === 0 && text === "0") return 0;
+  if (min === 0 && text === "0") return 0;
   try {
-    return parseDuration(text, `--${name}`, { min: rule.min });
+    return parseDuration(text, what, { min, max });
   } catch {
-    const min = rule.min === 0 ? "0" : formatMs(rule.min);
     throw usage(
-      `--${name} is ${typed(text)}; it must be a number with a unit, such as 250ms, 30s, 5m or 1h, ` +
-        `from ${min} to ${YEAR_MS / 3_600_000}h${rule.infinite ? ", or forever" : ""}`,
+      `${what} is ${typed(text)}; it must be a number with a unit, such as 250ms, 30s, 5m or 1h, ` +
+        `from ${durationText(min)} to ${durationText(max)}${rule.infinite ? ", or forever" : ""}`,
     );
   }
 }

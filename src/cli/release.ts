@@ -4,7 +4,7 @@ import { Exit, usage } from "./exit.js";
 import { holderLabel } from "./holder.js";
 import type { Options } from "./options.js";
 import { formatMs, print, printable, quoted } from "./output.js";
-import { withLocks } from "./store.js";
+import { inNamespace, withLocks } from "./store.js";
 
 export async function release(name: string, options: Options): Promise<number> {
   checkName(name);
@@ -17,7 +17,7 @@ export async function release(name: string, options: Options): Promise<number> {
   }
   const by = holderLabel(userName(), "the user");
   const lost = await withLocks(options, (locks) => locks.forceRelease(name, { why }), [], by);
-  if (lost.length === 0) print(`Nobody held ${quoted(name)}.`);
+  if (lost.length === 0) print(`Nobody held ${quoted(name)} ${inNamespace(options)}.`);
   for (const one of lost) {
     const [holder, heldFor] = [printable(one.holder), formatMs(one.heldMs)];
     print(

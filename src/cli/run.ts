@@ -6,7 +6,7 @@ import type { Options } from "./options.js";
 import { masked, note, quoted } from "./output.js";
 import { acquire, openFor, waitBriefly } from "./run/acquire.js";
 import { runnable } from "./run/child.js";
-import { readRunPlan } from "./run/plan.js";
+import { readRunPlan, ttlOf } from "./run/plan.js";
 import { Signals } from "./run/signals.js";
 import { runUnder, runWithout } from "./run/work.js";
 
@@ -34,7 +34,7 @@ export async function run(
       );
     }
     if (plan.verbose) note(`got ${quoted(name)} with token ${lease.token}`);
-    const end = await runUnder(plan, words, lease, signals);
+    const end = await runUnder(plan, words, lease, ttlOf(plan, locks), signals);
     return end === "lost" ? Exit.lost : end;
   } finally {
     await waitBriefly(locks?.close());

@@ -3,12 +3,13 @@ import { homedir, userInfo } from "node:os";
 import { dirname, isAbsolute, join, resolve } from "node:path";
 import { StoreUnavailableError } from "../core/errors.js";
 import type { LocksOptions } from "../core/options.js";
+import { DEFAULT_NAMESPACE } from "../core/settings.js";
 import type { Locks } from "../locks.js";
 import { kindOf, parseStoreUrl } from "../stores/registry.js";
 import { addressOf } from "../stores/url.js";
 import { usage } from "./exit.js";
 import type { Options } from "./options.js";
-import { masked, note } from "./output.js";
+import { masked, note, quoted } from "./output.js";
 import { readStoreFile } from "./store-file.js";
 
 export interface StoreChoice {
@@ -124,6 +125,10 @@ export function namespaceOf(options: Options): { namespace?: string } {
   const { namespace } = options;
   return namespace === undefined ? {} : { namespace };
 }
+
+/** The namespace that a command looks into, for a message that it found nothing there. */
+export const inNamespace = ({ namespace }: Options): string =>
+  `in namespace ${quoted(namespace ?? DEFAULT_NAMESPACE)}`;
 
 /** Where the store is, without user, password and options. */
 export function describeStore(url: string): string {

@@ -66,6 +66,7 @@ const EXIT_SIGNALS = ["SIGTERM", "SIGINT", "SIGHUP"] as const;
 export const HOLDER_BYTES = 255;
 /** The shortest ttl on any store. */
 export const TTL_MIN_MS = 20;
+export const DEFAULT_NAMESPACE = "default";
 
 /** Host and process, with a number for each thread and `Locks`: `deadlocks` identifies holders by their labels. */
 export function defaultHolder(number: number): string {
@@ -102,7 +103,7 @@ export function resolveSettings(
       jitter: checkNumber(orElse(retry.jitter, 0.5), "retry.jitter", { min: 0, max: 1 }),
     },
     holder,
-    namespace: checkNamespace(orElse(options.namespace, "default")),
+    namespace: checkNamespace(orElse(options.namespace, DEFAULT_NAMESPACE)),
     tokenOffset: checkTokenOffset(orElse(options.tokenOffset, 0n)),
     logger: options.logger === undefined ? undefined : checkLogger(options.logger),
     purpose,
@@ -110,7 +111,7 @@ export function resolveSettings(
     releaseOnExit: checkReleaseOnExit(orElse(options.releaseOnExit, false)),
     abortBefore: options.abortBefore,
   };
-  const ttlMs = parseTtl(orElse(options.ttl, Math.min(30_000, traits.maxTtlMs ?? 30_000)), traits);
+  const ttlMs = parseTtl(orElse(options.ttl, defaultTtlMs(traits)), traits);
   return {
     ...settings,
     defaults: {
@@ -128,6 +129,9 @@ export function resolveSettings(
     },
   };
 }
+
+/** The ttl of leases on a store, unless an option names another. */
+export const defaultTtlMs = ({ maxTtlMs }: Traits): number => Math.min(30_000, maxTtlMs ?? 30_000);
 
 export function resolveCall(
   options: AcquireOptions | undefined,

@@ -86,7 +86,13 @@ export function checkNumber(
 }
 
 /** Text that people read and stores keep: well-formed, bounded, without control characters. */
-export function checkText(value: unknown, what: string, min: number, maxBytes: number): string {
+export function checkText(
+  value: unknown,
+  what: string,
+  min: number,
+  maxBytes: number,
+  hint = "",
+): string {
   if (
     typeof value !== "string" ||
     value.length < min ||
@@ -97,13 +103,16 @@ export function checkText(value: unknown, what: string, min: number, maxBytes: n
     !value.isWellFormed()
   ) {
     throw new InvalidArgumentError(
-      `${what} is ${show(value)}; it must be a string of ${min} to ${maxBytes} bytes of UTF-8 without control characters`,
+      `${what} is ${show(value)}; it must be a string of ${min} to ${maxBytes} bytes of UTF-8 without control characters${hint}`,
     );
   }
   return value;
 }
 
-export const checkName = (value: unknown): string => checkText(value, "the name", 1, NAME_BYTES);
+export function checkName(value: unknown): string {
+  const hint = Array.isArray(value) ? "; acquireAll takes several names" : "";
+  return checkText(value, "the name", 1, NAME_BYTES, hint);
+}
 
 export function checkBoolean(value: unknown, what: string): boolean {
   if (typeof value !== "boolean") {
@@ -125,7 +134,10 @@ export function checkOneOf<T extends string>(value: unknown, what: string, all: 
 export function checkOptions(value: unknown, what: string, known: readonly string[]): void {
   // By its tag, so that an object of another realm passes, and a Date, a Map or a signal does not.
   if (Object.prototype.toString.call(value) !== "[object Object]") {
-    throw new InvalidArgumentError(`${what} are ${show(value)}; they must be a plain object`);
+    const example = known.includes("ttl") ? ', such as { ttl: "30s" }' : "";
+    throw new InvalidArgumentError(
+      `${what} are ${show(value)}; they must be a plain object${example}`,
+    );
   }
   for (const key of Object.keys(value as object)) {
     if (!known.includes(key)) {

@@ -31,7 +31,9 @@ export function parseUrl(url: unknown, forms: ReadonlyMap<string, UrlForm>): Sto
   if (form === undefined) {
     const known = [...forms.keys()].map((one) => `${one}:`).join(" ");
     const what = scheme === "" ? "has no scheme" : `has the unknown scheme "${scheme}:"`;
-    throw new InvalidArgumentError(`the store's URL ${what}; known: ${known}`);
+    const isAddress = /^[^/@?]+:\d{1,5}(?:[/?]|$)/.test(url);
+    const hint = isAddress ? "; a host and port need a scheme, such as redis://HOST:PORT" : "";
+    throw new InvalidArgumentError(`the store's URL ${what}; known: ${known}${hint}`);
   }
   const options = parseOptions(query);
   return form === "hosts"
@@ -85,15 +87,19 @@ export function refuseUnknownOptions(
       `the ${scheme}: URL has an unknown option${list}; write a "?" in a password as %3F`,
     );
   }
-  const isTls = known.includes("tls") && /^ssl/i.test(unknown);
-  const hint = isTls
-    ? "; write tls=1 for TLS"
+  const hint = /^(?:ssl|tls)/i.test(unknown)
+    ? tlsHint(scheme, known)
     : form === "file"
       ? '; write a "?" in a path as %3F'
       : "";
   throw new InvalidArgumentError(
     `${scheme}: URLs have no option ${JSON.stringify(unknown)}${list}${hint}`,
   );
+}
+
+function tlsHint(scheme: string, known: readonly string[]): string {
+  if (scheme === "redis") return "; write rediss: for TLS";
+  return known.includes("tls") ? "; write tls=1 for TLS" : "";
 }
 
 /** `host:port`, with an IPv6 address in brackets. */

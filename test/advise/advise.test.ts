@@ -8,6 +8,7 @@ import { advicePage } from "../../src/advise/page.js";
 import { decisionPicture } from "../../src/advise/picture.js";
 import { choicesOf, flagOf, QUESTIONS, type QuestionId } from "../../src/advise/questions.js";
 import { RULES, type RuleId } from "../../src/advise/rules.js";
+import { adviceText } from "../../src/advise/text.js";
 import { COMMANDS } from "../../src/cli/commands.js";
 import { InvalidArgumentError } from "../../src/core/errors.js";
 import { parseStoreUrl } from "../../src/stores/registry.js";
@@ -231,6 +232,14 @@ describe("the numbers", () => {
     expect(abortBefore.ms).toBe(6_100);
     expect(maxHold.ms).toBe(200_000);
     expect(withoutRenewal.ms).toBe(200_000);
+  });
+
+  it("are shown so that the sums are right", () => {
+    const shown = (work: "5s" | "1m"): string =>
+      adviceText(advise({ ...corruption, work }), (heading) => heading);
+    expect(shown("5s")).toContain("28.698s (30s − 1s − 302ms)");
+    expect(shown("5s")).toMatch(/ttl +30s \(/);
+    expect(shown("1m")).toMatch(/renewal +every 60\.333s \(181s/);
   });
 
   it("keep a crashed holder from blocking a name for hours", () => {

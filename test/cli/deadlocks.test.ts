@@ -35,7 +35,7 @@ describe("holdfast deadlocks", () => {
     await wait(a, "y");
     expect(await holdfast(folder, ["deadlocks"])).toEqual({
       code: 0,
-      stdout: "No deadlock.\n",
+      stdout: 'No deadlock in namespace "default".\n',
       stderr: "",
     });
     expect((await holdfast(folder, ["deadlocks", "--json"])).stdout).toBe("[]\n");

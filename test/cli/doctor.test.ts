@@ -1,6 +1,7 @@
 import { chmodSync, existsSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
+import { connect } from "../../src/connect.js";
 import type { Finding } from "../../src/doctor/finding.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
 import { Lab } from "../../src/verify/lab/lab.js";
@@ -45,6 +46,33 @@ describe("the doctor on SQLite", () => {
     expect(reportOf(json).store).toBe(lines[0]);
     expect(trouble(json)).toEqual([]);
     expect(json.code).toBe(0);
+  });
+
+  it("ends with 69 where there is no driver, also before there is a file", async () => {
+    const folder = makeFolder();
+    const hook = `export const resolve = (name, context, next) => {
+      if (/^(node:|@photostructure\\/)sqlite$/.test(name)) throw new Error("not installed");
+      return next(name, context);
+    };`;
+    const dataOf = (code: string): string => `data:text/javascript,${encodeURIComponent(code)}`;
+    const register = `import { register } from "node:module"; register(${JSON.stringify(dataOf(hook))});`;
+    const env = { NODE_OPTIONS: `--import ${dataOf(register)}` };
+    const unused = { HOLDFAST_STORE: "", XDG_STATE_HOME: join(folder, "state") };
+    for (const more of [{}, unused]) {
+      const ended = await holdfast(folder, ["doctor"], { ...env, ...more });
+      expect(ended.stderr).toContain("run npm install @photostructure/sqlite");
+      expect([ended.code, ended.stdout]).toEqual([69, ""]);
+    }
+  });
+
+  it("counts only names that are in use", async () => {
+    const folder = await usedStore();
+    const locks = await connect(`sqlite:${join(folder, "locks.db")}`);
+    await locks.acquire("a");
+    await locks.acquire("b");
+    await locks.forceRelease("b", { why: "test" });
+    expect((await holdfast(folder, ["doctor"])).stdout).toContain("names in use: 1\n");
+    await locks.close();
   });
 
   it("creates no file or folder", async () => {

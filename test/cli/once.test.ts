@@ -1,4 +1,6 @@
 import { describe, expect, it } from "vitest";
+import { Lab } from "../../src/verify/lab/lab.js";
+import { describeWith } from "../support/needs.js";
 import { Cli, holdfast, linesOf, makeFolder, until, untilLine } from "./helpers.js";
 
 const HOLDER = String.raw`\S+:\d+`;
@@ -86,4 +88,18 @@ describe("holdfast run --once-per", () => {
     expect(performance.now() - begunMs).toBeLessThan(1_500 + 2_000);
     expect(linesOf(folder, "log")).toEqual(["ran", "ran"]);
   });
+});
+
+describeWith(["postgres"], "on a store that can't close a name", () => {
+  it.each(["--once-per", "--at-least"])(
+    "%s is refused by the name that was typed",
+    async (option) => {
+      await using lab = await Lab.open();
+      const { url } = await lab.postgres();
+      const args = ["run", "job", "--store", `${url}?mode=session`, option, "1h", "--", "true"];
+      const { code, stderr } = await holdfast(makeFolder(), args);
+      expect(stderr).toMatch(new RegExp(`^holdfast: the store \\(.+\\) can't do ${option}: `));
+      expect(code).toBe(64);
+    },
+  );
 });

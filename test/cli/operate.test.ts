@@ -28,7 +28,9 @@ describe("holdfast ls", () => {
     const folder = makeFolder();
     const { code, stdout } = await holdfast(folder, ["ls"]);
     expect(code).toBe(0);
-    expect(stdout).toBe(`Nothing is held in sqlite:${join(folder, "locks.db")}.\n`);
+    expect(stdout).toBe(
+      `Nothing is held in namespace "default" of sqlite:${join(folder, "locks.db")}.\n`,
+    );
     expect((await holdfast(folder, ["ls", "--json"])).stdout).toBe("[]\n");
   });
 
@@ -79,13 +81,31 @@ describe("holdfast ls", () => {
   });
 });
 
+describe("a name that is held in another namespace", () => {
+  it.each([
+    [
+      ["ls", "--prefix", "order"],
+      'Nothing is held under "order" in namespace "default" of sqlite:',
+    ],
+    [["inspect", "order:1"], 'nobody holds it in namespace "default"'],
+    [["release", "order:1", "--force"], 'Nobody held "order:1" in namespace "default".'],
+    [["deadlocks", "--namespace", "web"], 'No deadlock in namespace "web".'],
+  ])("is not denied by %j, which names the namespace", async (args, text) => {
+    const folder = makeFolder();
+    await hold(folder, "order:1", "--namespace", "shop");
+    const { code, stdout } = await holdfast(folder, args);
+    expect(stdout).toContain(text);
+    expect(code).toBe(0);
+  });
+});
+
 describe("a store file that does not exist", () => {
   it.each([
-    [["ls"], /^Nothing is held in sqlite:\/.*\/none\/x\.db\.\n$/],
+    [["ls"], /^Nothing is held in namespace "default" of sqlite:\/.*\/none\/x\.db\.\n$/],
     [["ls", "--json"], /^\[\]\n$/],
-    [["inspect", "job"], /^job\n {2}nobody holds it\n {2}nobody waits\n$/],
-    [["release", "job", "--force"], /^Nobody held "job"\.\n$/],
-    [["deadlocks"], /^No deadlock\.\n$/],
+    [["inspect", "job"], /^job\n {2}nobody holds it in namespace "default"\n {2}nobody waits\n$/],
+    [["release", "job", "--force"], /^Nobody held "job" in namespace "default"\.\n$/],
+    [["deadlocks"], /^No deadlock in namespace "default"\.\n$/],
     [["deadlocks", "--json"], /^\[\]\n$/],
   ])("is reported by %j, and not created", async (args, text) => {
     const folder = makeFolder();
@@ -154,7 +174,7 @@ describe("holdfast inspect", () => {
     const folder = makeFolder();
     const { code, stdout } = await holdfast(folder, ["inspect", "job"]);
     expect(code).toBe(0);
-    expect(stdout).toBe("job\n  nobody holds it\n  nobody waits\n");
+    expect(stdout).toBe('job\n  nobody holds it in namespace "default"\n  nobody waits\n');
     expect(await shown(folder, "job")).toEqual({
       name: "job",
       limit: null,
@@ -189,7 +209,7 @@ describe("holdfast release", () => {
     );
     expect((await holdfast(folder, ["run", "job", "--", "true"])).code).toBe(0);
     expect((await holdfast(folder, ["release", "job", "--force"])).stdout).toBe(
-      'Nobody held "job".\n',
+      'Nobody held "job" in namespace "default".\n',
     );
   });
 
@@ -217,7 +237,7 @@ describe("holdfast release", () => {
       },
     ]);
     const text = (await holdfast(folder, ["inspect", "job"])).stdout;
-    expect(text).toMatch(/^job\n {2}nobody holds it\n {2}nobody waits\n {2}taken {5}from /);
+    expect(text).toMatch(/^job\n {2}nobody holds it in .*\n {2}nobody waits\n {2}taken {5}from /);
     expect(text).toContain(`taken     from ${holder}, token ${token}, `);
     expect(text).toMatch(new RegExp(` ago, .*\n {12}by ${by}: host is \\? gone\n$`));
     // Nobody holds the name: it is not in use.

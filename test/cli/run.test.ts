@@ -392,12 +392,20 @@ describeWith(["redis"], "an option that the store can't do", () => {
     await using lab = await Lab.open();
     const servers = await Promise.all([1, 2, 3].map(() => lab.redis({ persistence: "always" })));
     const store = `redlock://${servers.map(({ url }) => new URL(url).host).join(",")}`;
-    for (const option of [["--shared"], ["--at-most", "2"]]) {
+    for (const option of [["--shared"], ["--at-most", "2"]] as const) {
       const args = ["run", "job", "--store", store, ...option, "--if-unavailable", "run"];
       const { code, stdout, stderr } = await holdfast(makeFolder(), [...args, "--", "echo", "ran"]);
-      expect(stderr).toContain("can't");
+      expect(stderr).toMatch(
+        new RegExp(`^holdfast: the store \\(quorum of Redis\\) can't do ${option[0]}: .+ \\(see`),
+      );
       expect(code).toBe(64);
       expect(stdout).toBe("");
+    }
+    // Not an option that was given: the default ttl is no longer than the store's longest.
+    for (const command of ["run", "elect"]) {
+      const args = [command, "job", "--store", `${store}?maxTtl=10s`, "--", "echo", "ran"];
+      const { code, stdout, stderr } = await holdfast(makeFolder(), args);
+      expect([code, stdout, stderr]).toEqual([0, "ran\n", expect.not.stringContaining("ttl")]);
     }
   });
 });

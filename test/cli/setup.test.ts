@@ -54,6 +54,9 @@ describeWith(["postgres"], "holdfast setup on PostgreSQL", () => {
     const refused = await run(user);
     expect(refused.stderr).toMatch(/^holdfast: the user at .* lacks a right .*holdfast setup/);
     expect(refused.code).toBe(69);
+    const early = await run(server.url, "--grant", "nobody");
+    expect(early.stderr).toContain('has no role "nobody": make it with CREATE ROLE');
+    expect(early.code).toBe(64);
     const made = await run(server.url);
     expect([made.code, made.stdout]).toEqual([0, `Made the schema holdfast in ${where}.\n`]);
     const again = await run(server.url, "--grant", "app");

@@ -60,7 +60,9 @@ describe.each(LABS)("on the store of the lab %s", (name) => {
       );
       const deadlocks = await run("deadlocks");
       expect(deadlocks.code).toBe(fair ? 0 : 69);
-      expect(deadlocks.stdout + deadlocks.stderr).toMatch(fair ? /^No deadlock\.$/m : /who waits/);
+      expect(deadlocks.stdout + deadlocks.stderr).toMatch(
+        fair ? /^No deadlock in namespace "default"\.$/m : /who waits/,
+      );
 
       await first.release();
       const second = await waiting;
@@ -70,7 +72,8 @@ describe.each(LABS)("on the store of the lab %s", (name) => {
       expect(await terminal.exited).toBe(0);
       events.signal("SIGINT");
       const { code, stderr } = await events.ended;
-      expect(stderr).toBe("");
+      // On a busy machine the store takes a moment to open.
+      expect(stderr.replace(/^holdfast: connecting to .*\n/, "")).toBe("");
       expect(code).toBe(0);
       await second.release();
     });

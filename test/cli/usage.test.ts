@@ -131,6 +131,13 @@ describe("wrong usage ends with 64 and says what is wrong", () => {
     [["release", "x"], "--force"],
     [["story", "oversould"], 'there is no story "oversould"; did you mean oversold?'],
     [["story", "row", "herd"], '"herd" is one argument too many'],
+    [
+      ["advise", "--work", "10"],
+      '--work is "10"; it must be a number with a unit, such as 250ms, 30s, 5m or 1h, from 1ms to 876h (see',
+    ],
+    [["advise", "--network", "11s"], '--network is "11s"; it must be a number with a unit'],
+    [["ls", "--store", "localhost:6379"], "such as redis://HOST:PORT"],
+    [["ls", "--store", "redis://h?tls=1"], "write rediss: for TLS"],
     [["setup", "app"], '"app" is one argument too many'],
     [["setup", "--grant"], "--grant needs a value"],
     [["setup", "--print=no"], "--print takes no value"],

@@ -32,7 +32,7 @@ describe("--at-least does not close the name if the command never ran", () => {
     const file = join(makeFolder(), "ran");
     const lease = await locks.acquire("job", plan.acquireOptions);
     clock.stall(11_000);
-    expect(await runUnder(plan, ["touch", file], lease, noSignals())).toBe("lost");
+    expect(await runUnder(plan, ["touch", file], lease, 10_000, noSignals())).toBe("lost");
     expect(existsSync(file)).toBe(false);
     expect(await locks.tryAcquire("job")).not.toBeNull();
   });
@@ -40,7 +40,7 @@ describe("--at-least does not close the name if the command never ran", () => {
   it("because it could not be started", async () => {
     const { locks } = stage();
     const lease = await locks.acquire("job", plan.acquireOptions);
-    expect(await runUnder(plan, ["/no/such/program"], lease, noSignals())).toBe(127);
+    expect(await runUnder(plan, ["/no/such/program"], lease, 10_000, noSignals())).toBe(127);
     expect(await locks.tryAcquire("job")).not.toBeNull();
   });
 

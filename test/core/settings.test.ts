@@ -316,7 +316,9 @@ describe("the defaults of options", () => {
       [null, "null"],
     ] as const) {
       const error = refusal(() => settingsOf(value as never));
-      expect(error.message).toBe(`the options of locks are ${kind}; they must be a plain object`);
+      expect(error.message).toBe(
+        `the options of locks are ${kind}; they must be a plain object, such as { ttl: "30s" }`,
+      );
     }
   });
 

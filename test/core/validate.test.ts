@@ -194,6 +194,10 @@ describe("names", () => {
     refused(() => checkName(name), "the name is ", "1 to 255 bytes of UTF-8");
   });
 
+  it("may not be several, which acquireAll takes", () => {
+    refused(() => checkName(["a", "b"]), "without control characters; acquireAll takes several");
+  });
+
   it("are limited in bytes, whatever the characters", () => {
     fc.assert(
       fc.property(
@@ -271,7 +275,10 @@ describe("options objects", () => {
     ["an array", []],
     ["a function", () => {}],
   ])("can't be %s", (_what, value) => {
-    refused(() => checkOptions(value, "the options of x", ["ttl"]), "they must be a plain object");
+    refused(
+      () => checkOptions(value, "the options of x", ["ttl"]),
+      'they must be a plain object, such as { ttl: "30s" }',
+    );
   });
 
   // `acquire(name, controller.signal)` has no keys of its own, and would be a silent default.

@@ -53,7 +53,8 @@ describe("a store URL", () => {
     refused("redis+tls://h:1", 'the unknown scheme "redis+tls:"');
     refused("sqlite3:locks.db", 'the unknown scheme "sqlite3:"');
     refused("cache.internal:6379", 'the unknown scheme "cache.internal:"');
-    refused("127.0.0.1:6379", "has no scheme");
+    refused("127.0.0.1:6379", "has no scheme", "such as redis://HOST:PORT");
+    refused("localhost:6379", 'the unknown scheme "localhost:"', "such as redis://HOST:PORT");
     refused("user.name@host:6379", "has no scheme");
   });
 

@@ -9,8 +9,9 @@ import { CliError, Exit, usage } from "../exit.js";
 import { ranAlready, whyBusy } from "../names.js";
 import { formatMs, note, printable, quoted } from "../output.js";
 import { describeStore, openLocks } from "../store.js";
-import type { Plan } from "./plan.js";
+import { type Plan, ttlOf } from "./plan.js";
 import type { Signals } from "./signals.js";
+import { TERM_SHARE } from "./stop.js";
 import { WaitingLine } from "./waiting.js";
 
 /** At its end, holdfast waits this long for a store that does not reply. */
@@ -66,7 +67,8 @@ export async function acquire(plan: Plan, locks: Locks, signals: Signals): Promi
 
 async function request(plan: Plan, locks: Locks, signal: AbortSignal): Promise<Lease> {
   const { name, mode, atMost } = plan;
-  const options = { ...plan.acquireOptions, signal };
+  const abortBefore = ttlOf(plan, locks) * TERM_SHARE;
+  const options = { ...plan.acquireOptions, abortBefore, signal };
   return atMost === undefined
     ? locks.acquire(name, { ...options, mode })
     : locks.semaphore(name, { permits: atMost }).acquire(options);
@@ -83,8 +85,31 @@ async function describeFailure(error: unknown, plan: Plan, locks: Locks): Promis
     if (why !== null) return usage(why);
   }
   // Not a store that is down: under --if-unavailable run, every run would go without the lock.
-  if (error.code === "UNSUPPORTED") return usage(error.message);
+  if (error.code === "UNSUPPORTED") {
+    return usage(refusedOption(plan, locks) ?? error.message);
+  }
   return error;
+}
+
+/** The option that the store can't do, as it was typed; null if it is not that. */
+function refusedOption(plan: Plan, { traits }: Locks): string | null {
+  const { mode, atMost, oncePer, acquireOptions } = plan;
+  const given = [
+    ["shared", "--shared", mode === "shared"],
+    ["permits", "--at-most", atMost !== undefined],
+    [
+      "at-least",
+      oncePer === undefined ? "--at-least" : "--once-per",
+      acquireOptions.atLeast !== undefined,
+    ],
+  ] as const;
+  for (const [feature, option, isGiven] of given) {
+    const reason = traits.cannot[feature];
+    if (isGiven && reason !== undefined) {
+      return `the store (${traits.store}) can't do ${option}: ${reason}`;
+    }
+  }
+  return null;
 }
 
 async function whyNot(plan: Plan, locks: Locks, otherwise: string): Promise<string> {

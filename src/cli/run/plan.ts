@@ -1,7 +1,8 @@
 import type { AcquireOptions, LocksOptions } from "../../core/options.js";
-import { TTL_MIN_MS } from "../../core/settings.js";
+import { defaultTtlMs, TTL_MIN_MS } from "../../core/settings.js";
 import { LOCK_LIMIT } from "../../core/store.js";
 import { checkName } from "../../core/validate.js";
+import type { Locks } from "../../locks.js";
 import { slackOf } from "../../primitives/once.js";
 import { usage } from "../exit.js";
 import { holderLabel } from "../holder.js";
@@ -13,17 +14,17 @@ import {
   type Options,
 } from "../options.js";
 import { chooseStore, namespaceOf, type StoreChoice } from "../store.js";
-import { TERM_SHARE } from "./stop.js";
 
 /** The options of `run` or `elect`, checked before anything is opened. */
 export interface Plan {
   readonly name: string;
   readonly store: StoreChoice;
   readonly holder: string;
-  readonly ttlMs: number;
+  /** The value of --ttl. */
+  readonly ttlMs: number | undefined;
   readonly waitMs: number;
   readonly locksOptions: LocksOptions;
-  readonly acquireOptions: Omit<AcquireOptions, "mode">;
+  readonly acquireOptions: Omit<AcquireOptions, "mode" | "abortBefore">;
   readonly mode: "exclusive" | "shared";
   /** The number of permits of the semaphore to use instead of a lock. */
   readonly atMost: number | undefined;
@@ -67,6 +68,9 @@ export function readElectPlan(name: string, options: Options, command: readonly 
   return readPlan("elect", name, options, command, waitMs ?? Number.POSITIVE_INFINITY);
 }
 
+/** The ttl of the leases: without --ttl, that of the store. */
+export const ttlOf = ({ ttlMs }: Plan, { traits }: Locks): number => ttlMs ?? defaultTtlMs(traits);
+
 function readPlan(
   of: "run" | "elect",
   name: string,
@@ -78,7 +82,7 @@ function readPlan(
   if (command.length === 0) {
     throw usage(`${of} needs a command after --, as in: holdfast ${of} NAME -- CMD ARG`);
   }
-  const ttlMs = durationOption(options, "ttl", { min: TTL_MIN_MS }) ?? 30_000;
+  const ttlMs = durationOption(options, "ttl", { min: TTL_MIN_MS });
   const maxHold = durationOption(options, "max-hold", { min: 1 });
   // Chosen before there is a lease, to find this process among the waiters.
   const holder = holderLabel(options.note, "--note");
@@ -92,7 +96,6 @@ function readPlan(
     locksOptions: { holder, ttl: ttlMs, ...namespaceOf(options) },
     acquireOptions: {
       wait: waitMs,
-      abortBefore: ttlMs * TERM_SHARE,
       ...(maxHold === undefined ? {} : { maxHold }),
     },
     mode: "exclusive",

@@ -17,6 +17,7 @@ export async function runUnder(
   plan: Plan,
   words: readonly string[],
   lease: Lease,
+  ttlMs: number,
   signals: Signals,
 ): Promise<number | "lost"> {
   // Reads the clock: holdfast may have been stopped since the grant.
@@ -26,7 +27,7 @@ export async function runUnder(
     return "lost";
   }
   const child = start(plan, words, lease);
-  const stopper = new Stopper(lease, child, systemClock(), plan.ttlMs);
+  const stopper = new Stopper(lease, child, systemClock(), ttlMs);
   signals.forwardTo((signal) => {
     // Reads the clock: if both were stopped past the lease, CONT must not wake the child before KILL.
     void lease.state;
@@ -52,7 +53,7 @@ export async function runUnder(
   }
   stopper.dismiss();
   signals.forwardTo(null);
-  return finish(plan, lease, ended);
+  return finish(plan, lease, ttlMs, ended);
 }
 
 export async function runWithout(
@@ -71,16 +72,14 @@ export async function runWithout(
 }
 
 /** Releases the name, and prints a warning if the lease was lost before the command ended. */
-async function finish(plan: Plan, lease: Lease, ended: Ended): Promise<number> {
+async function finish(plan: Plan, lease: Lease, ttlMs: number, ended: Ended): Promise<number> {
   const neverRan = ended.problem !== undefined;
   if (neverRan) note(masked(ended.problem));
   const outcome = await (neverRan ? giveBackUnused(lease) : lease.release());
   const name = quoted(plan.name);
   if (outcome === "released" && plan.verbose) note(`released ${name}`);
   if (outcome === "unknown") {
-    note(
-      `the store did not reply to the release; ${name} may stay held for ${formatMs(plan.ttlMs)}`,
-    );
+    note(`the store did not reply to the release; ${name} may stay held for ${formatMs(ttlMs)}`);
   }
   if (outcome === "lost") {
     note(

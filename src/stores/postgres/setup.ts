@@ -31,6 +31,7 @@ export async function setUpPostgres(url: StoreUrl, grantee?: string): Promise<Se
   const grants = grantee === undefined ? "" : grantSql(schema, grantee);
   const connections = new Connections(await openPool(url));
   try {
+    if (grantee !== undefined) await checkRoleExists(connections, grantee);
     const made = await ensureSchema(connections, schema);
     const hasFences = await ensureFences(connections, quoteSchema(schema));
     if (grantee !== undefined) await grant(connections, schema, grantee, grants);
@@ -61,6 +62,19 @@ async function ensureFences(connections: Connections, quotedSchema: string): Pro
   return false;
 }
 
+/** Throws before anything is made. */
+async function checkRoleExists(connections: Connections, role: string): Promise<void> {
+  const found = await connections.queryCatalogs(
+    "SELECT FROM pg_roles WHERE rolname = $1 UNION ALL SELECT WHERE $1 = 'public'",
+    [role],
+    SETUP_MS,
+  );
+  if (found.length > 0) return;
+  throw new InvalidArgumentError(
+    `${connections.where} has no role ${show(role)}: make it with CREATE ROLE, or check its name`,
+  );
+}
+
 async function grant(
   connections: Connections,
   schema: string,
@@ -68,15 +82,8 @@ async function grant(
   grants: string,
 ): Promise<void> {
   const { where } = connections;
-  try {
-    // One at a time, because two GRANTs at once fail, too.
-    await connections.query([...SETUP_TURN, grants].join(";\n"), [], SETUP_MS);
-  } catch (error) {
-    if ((error as { code?: unknown }).code !== "42704") throw error;
-    throw new InvalidArgumentError(
-      `${where} has no role ${show(grantee)}: make it with CREATE ROLE, or check its name`,
-    );
-  }
+  // One at a time, because two GRANTs at once fail, too.
+  await connections.query([...SETUP_TURN, grants].join(";\n"), [], SETUP_MS);
   // The server only warns when a user grants what it may not pass on.
   const missing = await findMissingRights(connections, schema, grantee, SETUP_MS);
   if (missing.length === 0) return;

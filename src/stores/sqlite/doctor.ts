@@ -12,7 +12,7 @@ import {
 } from "../../doctor/finding.js";
 import { megabytes } from "../../doctor/measures.js";
 import type { StoreUrl } from "../url.js";
-import { openSqlite } from "./driver.js";
+import { loadDriver, openSqlite } from "./driver.js";
 import { toStoreError } from "./errors.js";
 import {
   describeRights,
@@ -46,6 +46,8 @@ interface Place {
 
 /** Reports what endangers locks in a file. Creates nothing. */
 export async function examineSqlite({ path }: StoreUrl, trial: Trial): Promise<readonly Finding[]> {
+  // Without one, no process can lock anything here, whatever is found about the file.
+  await loadDriver();
   const file = fileAt(path);
   const folder = dirname(file);
   const folderStats = statOrNull(folder);
@@ -224,8 +226,10 @@ async function checkContents(file: string, trial: Trial): Promise<Finding[]> {
       return [journal, note("file", what)];
     }
     const store = await openSqliteStore(file);
-    const names = (await store.list("", MOST_NAMES)).length;
-    const more = names === MOST_NAMES ? " or more" : "";
+    const listed = await store.list("", MOST_NAMES);
+    // The list has names with nothing but the record of a forced release, too.
+    const names = listed.filter(({ holders, waiting }) => holders.length > 0 || waiting > 0).length;
+    const more = listed.length === MOST_NAMES ? " or more" : "";
     return [
       journal,
       ok("file", `undamaged, and of this version's format; names in use: ${names}${more}`),

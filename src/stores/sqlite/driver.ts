@@ -54,7 +54,8 @@ export async function openSqlite(path: string): Promise<SqliteDatabase> {
   return new Database(path);
 }
 
-async function loadDriver(): Promise<DatabaseClass> {
+/** Throws `UnsupportedError` if no driver is there. */
+export async function loadDriver(): Promise<DatabaseClass> {
   const { module } = await withoutWarning(() =>
     importInstalled(
       DRIVERS,

@@ -295,7 +295,11 @@ describeWith(["redis"], "the doctor on Redis", () => {
       const [broken, names, strangers] = findings.filter(({ about }) => about === "keys");
       expect(broken!.level).toBe("danger");
       expect(broken!.what).toMatch(/: ("\S+"; ){3}and 1 more$/);
-      expect(names).toEqual({ about: "keys", level: "ok", what: "names in use: 3" });
+      expect(names).toEqual({
+        about: "keys",
+        level: "ok",
+        what: "names in use or released by force within the hour: 3",
+      });
       expect(strangers!.level).toBe("note");
       expect(strangers!.what).toContain('"holdfast:other"');
       expect(strangers!.what).toContain('"holdfast:{1}n:elsewhere"');

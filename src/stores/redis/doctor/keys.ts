@@ -15,7 +15,7 @@ const MOST_SHOWN = 3;
 /** The highest number that Lua holds exactly. */
 const HIGHEST_TOKEN = 2 ** 53;
 
-/** Counts the names in use, and finds keys under our prefix that are not ours or can't be read. */
+/** Counts the names that have a key, and finds keys under our prefix that are not ours or can't be read. */
 export async function checkKeys(
   connection: Connection,
   servers: readonly OneServer[],
@@ -40,7 +40,9 @@ export async function checkKeys(
   broken.push(...(await unreadable(connection, [...names].slice(0, MOST_NAMES))));
   const checked = names.size > MOST_NAMES ? `, ${MOST_NAMES} of them read` : "";
   const most = complete ? "" : `, of those found within ${SCAN_MS} ms`;
-  const findings = [ok("keys", `names in use: ${names.size}${checked}${most}`)];
+  const findings = [
+    ok("keys", `names in use or released by force within the hour: ${names.size}${checked}${most}`),
+  ];
   if (broken.length > 0) {
     findings.unshift(
       danger(
