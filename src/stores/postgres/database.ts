@@ -8,6 +8,8 @@ import { callSql, checkSchema, DEFAULT_SCHEMA, ensureSchema } from "./schema.js"
 const CALL_TIMEOUT_MS = 10_000;
 /** The longest that a statement waits for the lock of a row: meanwhile, nobody else has its connection. */
 export const LOCK_WAIT_MS = 100;
+/** The same for the first call of a request, and for later ones if many names are locked. */
+export const SHORTEST_LOCK_WAIT_MS = 20;
 /** How long calls are repeated whose row is locked. */
 const LOCKED_FOR_MS = CALL_TIMEOUT_MS / 3;
 
@@ -29,6 +31,8 @@ export class Database extends Connections {
   /** False after the last use was ended: then no call is repeated because its row is locked. */
   isOpen = true;
   #isClosed = false;
+  /** The last call that waits for a locked row. */
+  #lastTurn: Promise<void> = Promise.resolve();
 
   constructor(
     client: PostgresClient,
@@ -97,16 +101,34 @@ export class Database extends Connections {
     return rows.map(({ result }) => result);
   }
 
-  /** Repeats a call that waits for a row for `LOCK_WAIT_MS`: in between, others get the connection. */
-  async whileLocked<Result>(call: () => Promise<Result>): Promise<Result> {
+  /**
+   * Repeats a call that finds its row locked. One such call waits at a time, and not for long: in between, others get
+   * the connection.
+   */
+  async whileLocked<Result>(call: (lockWaitMs: number) => Promise<Result>): Promise<Result> {
     const endsAtMs = performance.now() + LOCKED_FOR_MS;
-    for (;;) {
+    let failure: unknown;
+    const again = (): Promise<Result> => {
+      if (!this.isOpen || performance.now() >= endsAtMs) throw failure;
+      return call(LOCK_WAIT_MS);
+    };
+    for (let isFirst = true; ; isFirst = false) {
       try {
-        return await call();
+        return await (isFirst ? call(SHORTEST_LOCK_WAIT_MS) : this.#inTurn(again));
       } catch (error) {
-        if (!isLockFailure(error) || !this.isOpen || performance.now() >= endsAtMs) throw error;
+        if (!isLockFailure(error) || error === failure) throw error;
+        failure = error;
       }
     }
+  }
+
+  #inTurn<Result>(call: () => Promise<Result>): Promise<Result> {
+    const turn = this.#lastTurn.then(call);
+    this.#lastTurn = turn.then(
+      () => {},
+      () => {},
+    );
+    return turn;
   }
 
   showMissingRight(error: unknown): Promise<unknown> {

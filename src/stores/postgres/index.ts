@@ -25,7 +25,7 @@ import {
 import { isInUse } from "../shared/name-info.js";
 import { QueuedClaims } from "../shared/queued-claims.js";
 import type { PostgresClient } from "./client.js";
-import { Database, LOCK_WAIT_MS } from "./database.js";
+import { Database } from "./database.js";
 import { lockedError, toStoreError } from "./errors.js";
 import { parseMessage } from "./messages.js";
 import { PostgresRecords } from "./records.js";
@@ -200,17 +200,17 @@ export class PostgresStore implements Store {
   }
 
   async revoke(name: string, by: { holder: string; why: string }): Promise<readonly HolderInfo[]> {
-    const values = [name, storable(by.holder), storable(by.why), LOCK_WAIT_MS];
-    const [revoked] = await this.#database.whileLocked(() =>
-      this.#database.callForJson<DescribedClaims>("revoke_name", values),
+    const values = [name, storable(by.holder), storable(by.why)];
+    const [revoked] = await this.#database.whileLocked((lockWaitMs) =>
+      this.#database.callForJson<DescribedClaims>("revoke_name", [...values, lockWaitMs]),
     );
     return readHolders(revoked!);
   }
 
   async resize(name: string, limit: number): Promise<number | null> {
-    const values = [name, limit, LOCK_WAIT_MS];
-    const [before] = await this.#database.whileLocked(() =>
-      this.#database.call<string | null>("resize_name", values),
+    const values = [name, limit];
+    const [before] = await this.#database.whileLocked((lockWaitMs) =>
+      this.#database.call<string | null>("resize_name", [...values, lockWaitMs]),
     );
     return before === null ? null : Number(before);
   }

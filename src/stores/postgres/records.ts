@@ -7,7 +7,7 @@ import type {
   TakeAnswer,
   WriteAnswer,
 } from "../../core/records.js";
-import { type Database, LOCK_WAIT_MS } from "./database.js";
+import type { Database } from "./database.js";
 
 /** A record as shown_record() in sql/records.sql describes it. */
 type ShownRecord = Record<keyof StoredRecord, string>;
@@ -39,9 +39,9 @@ export class PostgresRecords implements Records {
   }
 
   async read(key: string): Promise<StoredRecord | null> {
-    const values = [key, LOCK_WAIT_MS];
-    const [record] = await this.#database.whileLocked(() =>
-      this.#database.callForJson<ShownRecord | null>("read_record", values),
+    const values = [key];
+    const [record] = await this.#database.whileLocked((lockWaitMs) =>
+      this.#database.callForJson<ShownRecord | null>("read_record", [...values, lockWaitMs]),
     );
     return toRecord(record!);
   }
@@ -51,9 +51,9 @@ export class PostgresRecords implements Records {
     const token = condition.kind === "token" ? String(condition.token) : null;
     const keepUs = Math.ceil(keepMs * 1_000);
     const { kind } = condition;
-    const values = [key, value, version, keepUs, kind, expected, token, LOCK_WAIT_MS];
-    const [reply] = await this.#database.whileLocked(() =>
-      this.#database.callForJson<WriteReply>("write_record", values),
+    const values = [key, value, version, keepUs, kind, expected, token];
+    const [reply] = await this.#database.whileLocked((lockWaitMs) =>
+      this.#database.callForJson<WriteReply>("write_record", [...values, lockWaitMs]),
     );
     this.#deleteExpired("records", key);
     if (reply!.kind === "written") return reply!;
@@ -62,9 +62,9 @@ export class PostgresRecords implements Records {
 
   /** After a crash of the server, the last takes may be lost. */
   async take({ key, units, limit, perUs, burst }: MeterTake): Promise<TakeAnswer> {
-    const values = [key, units, limit, perUs, burst, LOCK_WAIT_MS];
-    const [reply] = await this.#database.whileLocked(() =>
-      this.#database.call<string>("take_from_meter", values),
+    const values = [key, units, limit, perUs, burst];
+    const [reply] = await this.#database.whileLocked((lockWaitMs) =>
+      this.#database.call<string>("take_from_meter", [...values, lockWaitMs]),
     );
     this.#deleteExpired("meters", key);
     const [remaining, retryAfterUs, fullInUs] = reply!.split(" ").map(Number) as [

@@ -1,11 +1,9 @@
 import { append } from "../shared/append.js";
 import { slices } from "../shared/slices.js";
 import { type Batched, TurnBatcher } from "../shared/turn-batcher.js";
-import { LOCK_WAIT_MS } from "./database.js";
+import { LOCK_WAIT_MS, SHORTEST_LOCK_WAIT_MS } from "./database.js";
 import { isLockFailure } from "./errors.js";
 
-/** How long the first call of a request waits for a locked row, and a later one if many names are locked. */
-const SHORTEST_LOCK_WAIT_MS = 20;
 /** A request for a locked name is given up by then, because the core waits 2 s for some claims. */
 const LONGEST_LOCKED_MS = 1_500;
 

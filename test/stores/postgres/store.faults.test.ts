@@ -4,6 +4,7 @@ import { Client, Pool, type PoolConfig } from "pg";
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from "vitest";
 import { postgresFence } from "../../../src/fence/postgres.js";
 import { connect, createLocks, type Locks } from "../../../src/index.js";
+import { rateLimiter } from "../../../src/lockfree/index.js";
 import { withTransactionLock } from "../../../src/postgres/index.js";
 import { type PostgresStore, postgresStore } from "../../../src/stores/postgres/index.js";
 import { type Fault, fault } from "../../../src/verify/fault.js";
@@ -529,6 +530,27 @@ describeWith(["postgres"], "connections and rows that others use", () => {
       await Promise.all([blocked.release(), kept.release()]);
     },
   );
+
+  test("a row of a limiter that somebody else has locked leaves a pool of one to the leases", {
+    timeout: 60_000,
+  }, async () => {
+    const { locks } = await open({ max: 1 });
+    const mails = rateLimiter(locks, "mail", { limit: 1_000, per: "1m" });
+    await mails.take(1);
+    const kept = await locks.acquire("kept beside a limiter", { ttl: 3_000 });
+    const other = new Client(server.url);
+    await other.connect();
+    onTestFinished(() => other.end());
+    await other.query("BEGIN; SELECT FROM holdfast.meters FOR UPDATE");
+    const takes = await Promise.allSettled(Array.from({ length: 20 }, () => mails.take(1)));
+    for (const { reason } of takes as PromiseRejectedResult[]) {
+      expect(reason).toMatchObject({ code: "STORE_UNAVAILABLE", retryable: true });
+    }
+    expect(kept.state).toBe("held");
+    await other.query("ROLLBACK");
+    await mails.take(1);
+    await kept.release();
+  });
 
   test("100 locked names: each request learns why", { timeout: 90_000 }, async () => {
     const { locks } = await open({ max: 4 });
