@@ -21,7 +21,7 @@ const inMicroseconds = (time: string): string =>
 export const BACKEND_COLUMNS = `pg_catalog.pg_backend_pid()::pg_catalog.text AS pid, ${inMicroseconds("pg_catalog.now()")} AS began`;
 
 // Another transaction may have the process meanwhile, behind a pooler for example.
-const CANCEL = `SELECT CASE wait_event_type WHEN 'Lock' THEN pg_catalog.pg_cancel_backend(pid) ELSE false END::pg_catalog.text AS cancelled
+const CANCEL = `SELECT CASE WHEN wait_event_type OPERATOR(pg_catalog.=) 'Lock' THEN pg_catalog.pg_cancel_backend(pid) ELSE false END::pg_catalog.text AS cancelled
   FROM pg_catalog.pg_stat_activity
   WHERE pid OPERATOR(pg_catalog.=) $1::pg_catalog.int4 AND state OPERATOR(pg_catalog.=) 'active'
     AND ${inMicroseconds("xact_start")} OPERATOR(pg_catalog.=) $2::pg_catalog.text`;

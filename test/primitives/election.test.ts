@@ -4,6 +4,7 @@ import { describe, expect, it } from "vitest";
 import { StaleTokenError } from "../../src/core/errors.js";
 import type { Lease } from "../../src/core/lease.js";
 import type { LocksOptions } from "../../src/core/options.js";
+import { LAST_REPLY_MS } from "../../src/core/reply-timeout.js";
 import { standardSeams } from "../../src/core/runtime.js";
 import type { Store } from "../../src/core/store.js";
 import { createLocksOn, type Locks } from "../../src/locks.js";
@@ -875,7 +876,10 @@ describe("two candidates", () => {
         over.abort();
         await clock.advance(60_000);
         expect(failed).toMatchObject({ outcome: "resolved" });
-        await Promise.all(all.map(({ locks }) => locks.close()));
+        const closed = Promise.all(all.map(({ locks }) => locks.close()));
+        // For claims that have never got a reply.
+        await clock.advance(LAST_REPLY_MS);
+        await closed;
         expect(clock.timers).toBe(0);
       },
     );
