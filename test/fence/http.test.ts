@@ -1,6 +1,5 @@
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { createServer, type RequestListener, type ServerResponse } from "node:http";
-import type { AddressInfo } from "node:net";
+import type { ServerResponse } from "node:http";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 // @ts-expect-error It has no types of its own.
@@ -20,6 +19,7 @@ import { memoryFence } from "../../src/fence/memory.js";
 import { createLocks } from "../../src/index.js";
 import { idempotentFetch, limitFetch } from "../../src/lockfree/index.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
+import { serve } from "../support/http-server.js";
 
 const KEY = "sixteen bytes or more";
 const by = (token: bigint) => ({ token, floor: token });
@@ -28,16 +28,6 @@ const request = (token?: string): Request =>
     method: "PUT",
     ...(token === undefined ? {} : { headers: { "Fencing-Token": token } }),
   });
-
-async function serve(listener: RequestListener): Promise<string> {
-  const server = createServer(listener);
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  onTestFinished(() => {
-    server.closeAllConnections();
-    server.close();
-  });
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-}
 
 /** A handler that does nothing but tell what it was given. */
 function guarded(more: object = {}) {

@@ -1,9 +1,8 @@
-import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { onTestFinished, test } from "vitest";
 import { guardFetch } from "../../src/fence/http.js";
 import { memoryFence } from "../../src/fence/memory.js";
 import { ZooKeeperClient } from "../../src/zookeeper/index.js";
+import { serve } from "../support/http-server.js";
 import { describeWith } from "../support/needs.js";
 import {
   expectFenceSaves,
@@ -38,7 +37,7 @@ async function behindFetch(): Promise<Scene> {
       return handle(request.method, body);
     });
   });
-  const server = createServer(async (incoming, outgoing) => {
+  const where = await serve(async (incoming, outgoing) => {
     let body = "";
     for await (const part of incoming) body += part;
     const { method = "GET", headers } = incoming;
@@ -50,16 +49,10 @@ async function behindFetch(): Promise<Scene> {
     const reply = await (incoming.url === "/number" ? guarded(request) : handle(method, body));
     outgoing.writeHead(reply.status, Object.fromEntries(reply.headers)).end(await reply.text());
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  onTestFinished(() => {
-    server.closeAllConnections();
-    server.close();
-  });
-  const { port } = server.address() as AddressInfo;
-  return { where: `http://127.0.0.1:${port}`, value: () => value };
+  return { where, value: () => value };
 }
 
-// Not among the quick tests, because of the servers that it starts.
+// Each takes seconds. paused-holders.test.ts has one fence of each kind of store that is quick enough.
 describeWith(["postgres", "etcd", "zookeeper"], "holders that are paused past their lease", () => {
   test.each([
     ["postgres-row", inPostgres],

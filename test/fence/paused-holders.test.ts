@@ -1,12 +1,11 @@
 import { readFileSync, writeFileSync } from "node:fs";
-import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { Redis } from "ioredis";
 import { onTestFinished, test } from "vitest";
 import { guardNode, refuse } from "../../src/fence/http.js";
 import { memoryFence } from "../../src/fence/memory.js";
 import { openSqlite } from "../../src/stores/sqlite/driver.js";
+import { serve } from "../support/http-server.js";
 import { describeWith } from "../support/needs.js";
 import {
   expectFenceSaves,
@@ -44,7 +43,7 @@ const SCENES: Record<string, () => Promise<Scene>> = {
   async http() {
     const fence = memoryFence();
     let value = 0;
-    const server = createServer(async (request, response) => {
+    const where = await serve(async (request, response) => {
       const isGuarded = request.url === "/number";
       const guard = { fence, resource: () => "number" };
       const fenced = isGuarded ? await guardNode(guard, request, response) : null;
@@ -62,13 +61,7 @@ const SCENES: Record<string, () => Promise<Scene>> = {
         if (!refuse(response, error)) throw error;
       }
     });
-    await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-    onTestFinished(() => {
-      server.closeAllConnections();
-      server.close();
-    });
-    const { port } = server.address() as AddressInfo;
-    return { where: `http://127.0.0.1:${port}`, value: () => value };
+    return { where, value: () => value };
   },
   async objects() {
     const { url: where, objects, close } = await startObjects();

@@ -1,6 +1,4 @@
-import { createServer } from "node:http";
-import type { AddressInfo } from "node:net";
-import { onTestFinished } from "vitest";
+import { serve } from "../support/http-server.js";
 
 /** A service with one document, which obeys `If-Match` and `If-None-Match: *`. */
 export async function startEtagServer(): Promise<{
@@ -11,7 +9,7 @@ export async function startEtagServer(): Promise<{
   text(): string | null;
 }> {
   let document: { text: string; tag: number } | null = null;
-  const server = createServer(async (request, response) => {
+  const url = await serve(async (request, response) => {
     if (request.url === "/weak") return void response.setHeader("etag", 'W/"1"').end("1");
     if (request.url === "/moved") return void response.writeHead(303, { location: "/weak" }).end();
     const status = /^\/status\/(\d+)$/.exec(request.url ?? "")?.[1];
@@ -28,16 +26,10 @@ export async function startEtagServer(): Promise<{
     document = { text, tag: (document?.tag ?? 0) + 1 };
     response.writeHead(204).end();
   });
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  onTestFinished(() => {
-    server.closeAllConnections();
-    server.close();
-  });
-  const { port } = server.address() as AddressInfo;
   return {
-    url: `http://127.0.0.1:${port}`,
+    url,
     address: "127.0.0.1",
-    port,
+    port: Number(new URL(url).port),
     text: () => document?.text ?? null,
   };
 }

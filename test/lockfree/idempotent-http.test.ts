@@ -1,6 +1,4 @@
-import { once } from "node:events";
-import { createServer, type IncomingMessage, request, type ServerResponse } from "node:http";
-import type { AddressInfo } from "node:net";
+import { type IncomingMessage, request, type ServerResponse } from "node:http";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 // @ts-expect-error: it has no types
@@ -19,6 +17,7 @@ import {
 } from "../../src/lockfree/index.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
 import { Deferred, refusal, rejection } from "../core/helpers.js";
+import { serve } from "../support/http-server.js";
 
 /** The work of a handler of either form; it gets the body as text. */
 type Work = (
@@ -52,19 +51,6 @@ const keyHeaders = ({ key = '"k"', user = "ann" }: Init): Record<string, string>
   user,
   ...(key === null ? {} : { "idempotency-key": key }),
 });
-
-type Listener = (request: IncomingMessage, response: ServerResponse) => unknown;
-
-async function serve(listener: Listener): Promise<string> {
-  const server = createServer(listener);
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  onTestFinished(() => {
-    server.closeAllConnections();
-    server.close();
-  });
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-}
 
 const sendTo =
   (url: string): Send =>

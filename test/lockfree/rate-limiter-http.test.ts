@@ -1,10 +1,4 @@
-import {
-  createServer,
-  type IncomingMessage,
-  type RequestListener,
-  type ServerResponse,
-} from "node:http";
-import type { AddressInfo } from "node:net";
+import type { IncomingMessage, ServerResponse } from "node:http";
 // @ts-expect-error: it has no types
 import express from "express";
 import { Hono } from "hono";
@@ -15,6 +9,7 @@ import { createLocksOn } from "../../src/locks.js";
 import { memoryStore } from "../../src/stores/memory/index.js";
 import { VirtualClock } from "../../src/testing/virtual-clock.js";
 import { refusal, rejection } from "../core/helpers.js";
+import { serve } from "../support/http-server.js";
 
 const NUMBERS = { limit: 6, per: "1m", burst: 2 } as const;
 const byUser = (request: Request): string => request.headers.get("user") ?? "nobody";
@@ -40,16 +35,6 @@ function brokenLocks(options: LocksOptions = {}): Locks {
   const locks = createLocks(Object.assign(Object.create(store), { records: { take } }), options);
   onTestFinished(() => locks.close());
   return locks;
-}
-
-async function serve(listener: RequestListener): Promise<string> {
-  const server = createServer(listener);
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  onTestFinished(() => {
-    server.closeAllConnections();
-    server.close();
-  });
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 }
 
 test("a handler runs while there are units, and each response has the headers", async () => {
